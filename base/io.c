@@ -1,0 +1,150 @@
+#include "base/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+ssize_t io_read_full(int fd, void *buf, size_t len)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = read(fd, (char *)buf + done, len - done);
+
+		if (n == 0)
+			break;
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		done += (size_t)n;
+	}
+	return (ssize_t)done;
+}
+
+ssize_t io_pread_full(int fd, void *buf, size_t len, off_t off)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = pread(fd, (char *)buf + done, len - done, off + (off_t)done);
+
+		if (n == 0)
+			break;
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		done += (size_t)n;
+	}
+	return (ssize_t)done;
+}
+
+int io_write_full(int fd, const void *buf, size_t len)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = write(fd, (const char *)buf + done, len - done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+int io_pwrite_full(int fd, const void *buf, size_t len, off_t off)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = pwrite(fd, (const char *)buf + done, len - done, off + (off_t)done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+int io_slurp(int dirfd, const char *path, size_t max, char **out, size_t *len)
+{
+	auto_close int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC);
+	size_t size = 4096, used = 0;
+	auto_free char *buf = NULL;
+
+	if (fd < 0)
+		return -errno;
+	for (;;) {
+		char *bigger = realloc(buf, size + 1);
+		ssize_t n;
+
+		if (!bigger)
+			return -ENOMEM;
+		buf = bigger;
+		n = io_read_full(fd, buf + used, size - used);
+		if (n < 0)
+			return (int)n;
+		used += (size_t)n;
+		if (used < size)
+			break;
+		if (size >= max)
+			return -EFBIG;
+		size *= 2;
+	}
+	buf[used] = 0;
+	*out = steal_ptr(&buf);
+	if (len)
+		*len = used;
+	return 0;
+}
+
+int io_readlink(int dirfd, const char *path, char *buf, size_t size)
+{
+	ssize_t n = readlinkat(dirfd, path, buf, size);
+
+	if (n < 0)
+		return -errno;
+	if ((size_t)n >= size)
+		return -ENAMETOOLONG;
+	buf[n] = 0;
+	return 0;
+}
+
+int io_mkdirs(const char *path, struct err *err)
+{
+	char part[PATH_MAX];
+	size_t len = strlen(path);
+
+	if (len >= sizeof(part))
+		return err_code(err, -ENAMETOOLONG, "make directory %s", path);
+	for (size_t i = 1; i <= len; i++) {
+		if (path[i] != '/' && path[i] != 0)
+			continue;
+		memcpy(part, path, i);
+		part[i] = 0;
+		if (mkdir(part, 0700) < 0 && errno != EEXIST && errno != EISDIR)
+			return err_sys(err, "make directory %s", part);
+	}
+	return 0;
+}
+
+uint64_t io_now_ns(int clock_id)
+{
+	struct timespec now;
+
+	clock_gettime(clock_id, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}

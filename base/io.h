@@ -1,0 +1,33 @@
+/* Whole reads and writes, descriptors over sockets, small files, durable files. All retry EINTR and short
+ * counts. */
+#ifndef BASE_IO_H
+#define BASE_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+
+/* Reads until `len` bytes or end of file. Returns the bytes read or -errno. */
+must_check ssize_t io_read_full(int fd, void *buf, size_t len);
+must_check ssize_t io_pread_full(int fd, void *buf, size_t len, off_t off);
+
+/* Writes all of `len` bytes. Returns 0 or -errno. */
+must_check int io_write_full(int fd, const void *buf, size_t len);
+must_check int io_pwrite_full(int fd, const void *buf, size_t len, off_t off);
+
+/* Reads a whole (proc) file into a malloc'd, NUL-terminated buffer that the caller frees; *len (may be NULL)
+ * is its length. Files above `max` bytes give -EFBIG. */
+must_check int io_slurp(int dirfd, const char *path, size_t max, char **out, size_t *len);
+
+/* Reads a symbolic link, whole, NUL-terminated. -ENAMETOOLONG if it does not fit. */
+must_check int io_readlink(int dirfd, const char *path, char *buf, size_t size);
+
+/* mkdir -p with mode 0700 for what is made. */
+must_check int io_mkdirs(const char *path, struct err *err);
+
+/* Seconds and nanoseconds as one number. */
+uint64_t io_now_ns(int clock_id);
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * The checkpoint file. docs/IMAGE.md has the layout:
+ *
+ *   [ELF stub: ./FILE resumes it][superblock][page-aligned data ...][manifest][digest table][trailer]
+ *
+ * Writer: the coordinator opens it, shares its descriptor and its arena with the scips, which let the
+ * injected code write pages at offsets they take from the arena; then the manifest, digests, sync, rename.
+ * Until image_writer_commit() returns there is no file of that name, or the older one. Reader: checks
+ * everything before anything is believed: image_reader_open() the structure and the manifest's digest,
+ * image_reader_verify() every byte.
+ */
+#ifndef IMAGE_IMAGE_H
+#define IMAGE_IMAGE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "proto/image.pb-c.h"
+
+#define IMAGE_FORMAT 1u
+#define IMAGE_PAGE   4096u
+
+/* ---- the arena: room in the file, handed out without asking anybody ---- */
+/* Shared memory (a memfd) between the coordinator and all scips of a dump: the next free offset, and the
+ * table of pages that are in the file already, so that pages shared copy-on-write are stored once. */
+struct image_arena;
+must_check int image_arena_map(int fd, struct image_arena **out,
+			       struct err *err); /* scip's side: fd as received */
+void image_arena_unmap(struct image_arena *arena);
+/* Takes `bytes` (rounded up to pages) of the file; returns the offset. */
+uint64_t image_arena_take(struct image_arena *arena, uint64_t bytes);
+/* Looks a page's content up by its digest (XXH3 128 bit): *offset of a page equal to it that is stored, or
+ * reserves a place for it, which the caller must write before the dump ends. Returns true when it was there
+ * already. When the table is full the page is simply stored again. */
+bool image_arena_dedup(struct image_arena *arena, const uint8_t page[IMAGE_PAGE], uint64_t *offset);
+
+/* ---- writing ---- */
+struct image_writer;
+/* Creates PATH.tmp-PID beside `path`, mode 0600. `expect_pages` sizes the dedup table. */
+must_check int image_writer_open(struct image_writer **out, const char *path, uint64_t expect_pages,
+				 struct err *err);
+int image_writer_fd(const struct image_writer *writer); /* for pwrite at offsets taken from the arena */
+int image_writer_arena_fd(const struct image_writer *writer);
+struct image_arena *image_writer_arena(const struct image_writer *writer);
+/* Stores bulk bytes (queues, file contents) and gives their place. */
+must_check int image_writer_put(struct image_writer *writer, const void *data, uint64_t len,
+				Pbeam__Extent *where, struct err *err);
+/* Starts digesting what is already written below `offset`, in the background, while the dump goes on. May be
+ * called often. */
+void image_writer_progress(struct image_writer *writer, uint64_t offset);
+/* Manifest, digests, fsync, rename over `path`, fsync of the directory. On failure (full disk, ...) the
+ * temporary file is gone and the older file untouched. `durable` false leaves out the syncs. Total size in
+ * *bytes. */
+must_check int image_writer_commit(struct image_writer *writer, const Pbeam__Manifest *manifest, bool durable,
+				   uint64_t *bytes, struct err *err);
+/* Frees; removes the temporary file if it was not committed. */
+void image_writer_close(struct image_writer *writer);
+
+/* ---- reading ---- */
+struct image_reader;
+/* Opens and checks superblock, trailer, sizes, manifest digest and every offset that the manifest names. */
+must_check int image_reader_open(struct image_reader **out, const char *path, struct err *err);
+const Pbeam__Manifest *
+image_reader_manifest(const struct image_reader *reader); /* borrowed; lives as long as the reader */
+int image_reader_fd(const struct image_reader *reader);
+uint64_t image_reader_size(const struct image_reader *reader);
+/* Every byte of the file against the digest table, on all processors. err names offset and section of the
+ * first bad place. */
+must_check int image_reader_verify(struct image_reader *reader, struct err *err);
+must_check int image_reader_get(struct image_reader *reader, const Pbeam__Extent *where, void *buf,
+				struct err *err);
+void image_reader_close(struct image_reader *reader);
+
+#endif

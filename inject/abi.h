@@ -1,0 +1,57 @@
+/*
+ * What scip and the code that it injects agree on. A leaf: includes nothing of ours. Fixed-width types only.
+ *
+ * The injected code is an executor of system calls. scip writes a batch into an area of memory that both have
+ * mapped (a memfd), sets the tracee's instruction pointer to the code and lets it run; the code makes the
+ * calls one after the other from inside, at native speed, and ends with int3, which scip sees as a SIGTRAP
+ * stop. So everything that is a decision stays in scip, everything that is expensive through ptrace
+ * (thousands of mmap, pread, pwrite) costs no stops.
+ *
+ * Layout of the area: the code (read, execute) at its start, the batch and its data (read, write) after it.
+ * Position independent, no relocations, no libc, no SSE, no use of the tracee's stack: its registers and its
+ * red zone are as they were when scip puts them back.
+ */
+#ifndef INJECT_ABI_H
+#define INJECT_ABI_H
+
+#include <stdint.h>
+
+#define INJECT_ABI_VERSION 1u
+
+enum {
+	INJECT_CALL_ANY = 1u << 0,   /* go on whatever it returns (else a negative return ends the batch) */
+	INJECT_CALL_EXACT = 1u << 1, /* must return `expect`, else the batch ends */
+	INJECT_CALL_FULL = 1u << 2,  /* a pread64/pwrite64 family call (fd, buf, len, off): repeat after short
+					counts until len is done; `ret` = len */
+	INJECT_CALL_FROM = 1u << 3,  /* args[from_arg] is replaced by the return of call number `from_call` (a
+					descriptor just opened, say) */
+	INJECT_CALL_THREAD =
+		1u << 4, /* a clone(): the child parks in int3 straight away, the parent goes on */
+};
+
+/* One system call: arguments in, return out. */
+struct inject_call {
+	int64_t nr;
+	uint64_t args[6];
+	int64_t ret;	    /* out */
+	int64_t expect;	    /* with INJECT_CALL_EXACT */
+	uint32_t flags;	    /* INJECT_CALL_* */
+	uint16_t from_call; /* with INJECT_CALL_FROM; must be smaller than this call's own number */
+	uint16_t from_arg;
+};
+
+/* At the start of the area's data part; rdi of the code at entry points to it. */
+struct inject_batch {
+	uint32_t version; /* INJECT_ABI_VERSION */
+	uint32_t ncalls;
+	uint32_t done;	 /* out: calls made, the failed one not counted */
+	uint32_t failed; /* out: 1 if call number `done` failed */
+	uint64_t bytes;	 /* out, updated as FULL calls proceed: progress for whoever watches */
+	uint64_t calls;	 /* address, in the tracee, of ncalls struct inject_call */
+	uint64_t reserved[4];
+};
+
+_Static_assert(sizeof(struct inject_call) == 80, "inject_call is part of the ABI");
+_Static_assert(sizeof(struct inject_batch) == 64, "inject_batch is part of the ABI");
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * System calls: the one table, the filter built from it, what is done at a trap. docs/HOWTO_ADD_SYSCALL.md.
+ *
+ * Each row of the table (table.c, from table_x86_64.def) gives number, name, support level, argument kinds,
+ * what a freeze does to the call, a note. The seccomp filters, the dispatch, docs/SYSCALLS.md and the tests
+ * come from it.
+ *
+ * Two filters. The *born* filter is loaded before the first exec: it traps what must be seen or translated
+ * even when nothing has diverged (kill and its like where the pid is not 0, exec, SysV ids, seccomp, calls
+ * not in the table). The *restored* filter traps every call that carries a name; it is loaded for restored
+ * processes, and from inside (SECCOMP_FILTER_FLAG_TSYNC) into a process whose own names diverge.
+ */
+#ifndef SCIP_SYSCALL_SYSCALL_H
+#define SCIP_SYSCALL_SYSCALL_H
+
+#include <linux/filter.h>
+
+#include "scip/tracee/process.h"
+
+enum syscall_filter { SYSCALL_FILTER_BORN, SYSCALL_FILTER_RESTORED };
+
+/* The filter as a BPF program, malloc'd; for seccomp(SECCOMP_SET_MODE_FILTER). */
+must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog *out, struct err *err);
+/* Loads the restored filter into a stopped process from inside, all threads (idempotent: process->diverged).
+ */
+must_check int syscall_filter_inject(struct tracee *tracee, struct err *err);
+
+enum syscall_verdict {
+	SYSCALL_CONTINUE,  /* resume; the call runs with the arguments as they are now */
+	SYSCALL_WANT_EXIT, /* resume with PTRACE_SYSCALL: syscall_exit() is called at the exit stop */
+	SYSCALL_SKIP,	   /* answered here: number set to -1, return set; resume */
+};
+/* At a seccomp stop. Returns a verdict, or -errno when the trap itself could not be handled (the tracee is
+ * gone). */
+must_check int syscall_enter(struct tracee *tracee);
+/* At the exit stop that syscall_enter() asked for. */
+must_check int syscall_exit(struct tracee *tracee);
+/* At a signal-delivery stop: translates the sender's id in its siginfo when names have diverged. */
+must_check int syscall_translate_siginfo(struct tracee *tracee);
+/* The tracee is gone or has executed another program: drops what is kept for it. */
+void syscall_forget(struct tracee *tracee);
+
+/* What a freeze does to an interrupted call. */
+enum syscall_freeze { SYSCALL_FREEZE_REISSUE, SYSCALL_FREEZE_EINTR, SYSCALL_FREEZE_WAIT };
+enum syscall_freeze syscall_freeze_of(int64_t nr);
+const char *syscall_name(int64_t nr);
+
+#endif

@@ -1,0 +1,78 @@
+/*
+ * The process that a scip supervises and its threads.
+ *
+ * A tracee is one thread (the word of ptrace(2)); a process is the thread group. A scip has exactly one
+ * process at a time. The structs are open to the scip/ folders; only scip/supervisor changes `state`, `stop`
+ * and the list.
+ */
+#ifndef SCIP_TRACEE_PROCESS_H
+#define SCIP_TRACEE_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/user.h>
+
+#include "base/err.h"
+#include "namespace/names.h"
+
+/* An address in the tracee: never dereferenced here. */
+struct taddr {
+	uint64_t a;
+};
+
+enum tracee_stop {
+	TRACEE_RUNNING,		     /* not stopped: no ptrace request is allowed */
+	TRACEE_SECCOMP_STOP,	     /* before a trapped call: registers are those of the call */
+	TRACEE_SYSCALL_EXIT_STOP,    /* after a call whose return we asked for */
+	TRACEE_SIGNAL_DELIVERY_STOP, /* `signal` is about to be delivered: resume with it */
+	TRACEE_GROUP_STOP,	     /* stopped by job control: resume with PTRACE_LISTEN */
+	TRACEE_EVENT_STOP, /* PTRACE_EVENT_*: `event`; EVENT_STOP after PTRACE_INTERRUPT or of a new thread */
+	TRACEE_EXITED,
+};
+
+struct tracee {
+	struct tracee *next; /* in process->tracees; the leader first */
+	struct process *process;
+	pid_t tid; /* real */
+	struct vpid vtid;
+	enum tracee_stop stop;
+	int signal;	      /* of a signal-delivery or group stop: given back on resume */
+	int event;	      /* PTRACE_EVENT_* of an event stop */
+	bool frozen;	      /* stopped for a freeze: events are held until the thaw */
+	int64_t call;	      /* number of the call between its seccomp stop and its exit stop, else -1 */
+	int64_t restart_call; /* the call behind restart_syscall(219), seen when -516 first appeared; else -1
+			       */
+	struct user_regs_struct restart_regs; /* its registers at that moment (arguments of restart_call) */
+	void *frame;	     /* what scip/syscall keeps from enter to exit of one call; owned by it */
+	bool want_exit_stop; /* the current call's handler asked for the exit stop */
+};
+
+struct process {
+	pid_t pid; /* real; thread group id */
+	struct vpid vpid;
+	struct rpid keeper; /* of its job */
+	struct names *names;
+	struct tracee *tracees;
+	unsigned ntracees;
+	bool diverged; /* runs behind the restored filter; names are translated */
+	bool held;     /* a husk of a restore: never resumed but by the coordinator's requests */
+	bool frozen;
+	bool vfork_pending; /* a thread waits in vfork for its child */
+	bool exiting;
+	int exit_status;	   /* wait status, once gone */
+	struct taddr syscall_insn; /* of a `syscall` instruction (in the vdso), 0 = not looked up; forgotten
+				      at exec */
+	struct inject_area *area;  /* the injected code's area, NULL when nothing is injected */
+	struct taddr scratch;	   /* one page of ours in the tracee for rewritten arguments, 0 = none; never
+				      dumped; forgotten at exec */
+	uint64_t unknown_calls;	   /* numbers not in the table, answered ENOSYS */
+};
+
+/* Adds (stop = TRACEE_RUNNING) or finds a thread. Adding fails only with -ENOMEM. */
+must_check int process_add_tracee(struct process *process, pid_t tid, struct tracee **out);
+struct tracee *process_find_tracee(struct process *process, pid_t tid);
+void process_remove_tracee(struct process *process, struct tracee *tracee);
+struct tracee *process_leader(struct process *process);
+
+#endif

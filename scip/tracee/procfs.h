@@ -1,0 +1,54 @@
+/* What /proc tells of a process, parsed. All reads are bounded; the text of another process is hostile. */
+#ifndef SCIP_TRACEE_PROCFS_H
+#define SCIP_TRACEE_PROCFS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+
+/* One line of /proc/PID/smaps (or maps). */
+struct procfs_map {
+	uint64_t start, end, offset, ino;
+	uint32_t dev_major, dev_minor;
+	int prot;	   /* PROT_* */
+	bool shared;	   /* MAP_SHARED */
+	char vm_flags[96]; /* "rd wr mr ... gd", with smaps; each two letters and a space */
+	uint64_t locked_bytes;
+	char *name;   /* path, [heap], [anon:...], or ""; owned by the list; octal escapes undone */
+	bool deleted; /* " (deleted)" was there; it is cut off */
+};
+struct procfs_maps {
+	struct procfs_map *v;
+	size_t n;
+};
+must_check int procfs_maps_read(pid_t pid, bool smaps, struct procfs_maps *out, struct err *err);
+void procfs_maps_free(struct procfs_maps *maps);
+/* Parses maps or smaps text: separate, so that it can be fuzzed. */
+must_check int procfs_maps_parse(const char *text, size_t len, struct procfs_maps *out, struct err *err);
+
+/* /proc/PID/stat and status. */
+struct procfs_stat {
+	char state; /* R S D T t Z X */
+	char comm[64];
+	pid_t ppid, pgrp, session;
+	uint64_t tty_nr;
+	int exit_signal, processor, exit_code;
+	uint64_t start_time, arg_start, arg_end, env_start, env_end, start_code, end_code, start_stack,
+		start_data, end_data, start_brk;
+	long nice, num_threads;
+};
+must_check int procfs_stat_read(pid_t pid, pid_t tid, struct procfs_stat *out, struct err *err);
+
+/* The value of one "Key:\tvalue" line of status or fdinfo text; NULL if it is not there. */
+const char *procfs_field(const char *text, const char *key);
+
+/* Calls `each` for every number that names an entry of the directory (task, fd, ...); stops at a non-zero
+ * return and gives it. */
+must_check int procfs_each_number(const char *dir, int (*each)(int number, void *arg), void *arg);
+
+/* Children of all threads, zombies included, from task/TID/children. Caller frees *out. Returns how many. */
+must_check int procfs_children(pid_t pid, pid_t **out, struct err *err);
+
+#endif
