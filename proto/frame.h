@@ -8,6 +8,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/err.h"
 
@@ -15,6 +16,8 @@
 #define FRAME_VERSION  1u
 #define FRAME_BODY_MAX (256u << 20)
 #define FRAME_FDS_MAX  16
+#define FRAME_HEAD                                                                                           \
+	16 /* bytes: magic, version and descriptor count (16 bits each), type, body length; little endian */
 
 struct frame {
 	uint32_t type; /* a value of the protocol's enum */
@@ -28,9 +31,31 @@ struct frame {
 must_check int frame_send(int sock, uint32_t type, const ProtobufCMessage *message, const int *fds, int nfds,
 			  struct err *err);
 
-/* Receives one frame; blocking. Returns 1, 0 at end of file, or -errno. */
+/* Receives one frame; blocking. Returns 1, 0 at end of file (between frames), or -errno: -EPROTO for what is
+ * not a frame, -EPIPE when the connection ended within one, -ETIMEDOUT where the socket has a SO_RCVTIMEO
+ * that passed. */
 must_check int frame_recv(int sock, struct frame *out, struct err *err);
+/* Closes what was not taken and frees the body; `frame` is empty afterwards. */
 void frame_free(struct frame *frame);
+
+/* ---- piecewise, for event loops ---- */
+/* What has come of a frame so far; zeroed to begin with. */
+struct frame_reader {
+	struct frame frame;
+	uint8_t head[FRAME_HEAD];
+	size_t head_have, body_have, body_room;
+};
+/* Takes what the (non-blocking) socket has. Returns 1 with a whole frame in *out, 0 at end of file, -EAGAIN
+ * when more must come, or another -errno after which the connection is of no use. */
+must_check int frame_reader_step(struct frame_reader *reader, int sock, struct frame *out, struct err *err);
+/* Drops a half-read frame. */
+void frame_reader_reset(struct frame_reader *reader);
+/* A whole frame as bytes, malloc'd; `nfds` descriptors are to be sent with the first of them. */
+must_check int frame_encode(uint32_t type, const ProtobufCMessage *message, int nfds, uint8_t **out,
+			    size_t *len, struct err *err);
+/* Sends some of `len` bytes, the descriptors with the first. Returns the bytes sent (> 0), -EAGAIN or another
+ * -errno. */
+must_check ssize_t frame_send_some(int sock, const void *bytes, size_t len, const int *fds, int nfds);
 
 /* Unpacks the body as a message of `descriptor`; NULL with err set if it is not one. Free with
  * protobuf_c_message_free_unpacked. */
@@ -41,6 +66,7 @@ ProtobufCMessage *frame_unpack(const struct frame *frame, const ProtobufCMessage
  * a directory descriptor (/proc/self/fd/N/name). Connecting and accepting check SO_PEERCRED. Returns the
  * descriptor or -errno. */
 must_check int frame_connect(const char *path, struct err *err);
+/* Takes the place of a socket that nobody listens on any more; -EADDRINUSE where somebody does. */
 must_check int frame_listen(const char *path, struct err *err);
 must_check int frame_accept(int listener, struct err *err);
 
