@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs one fuzzer for some seconds from its seeds: tools/fuzz.sh build-fuzz/tests/fuzz/NAME_fuzz SECONDS
+# Seeds are in tests/fuzz/seeds/NAME, if there are any. What it finds stays in build-fuzz/findings.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+fuzzer=$1
+seconds=$2
+name=$(basename "$fuzzer" _fuzz)
+findings=build-fuzz/findings
+corpus=build-fuzz/corpus/$name
+mkdir -p "$findings" "$corpus"
+seeds=()
+[ ! -d "tests/fuzz/seeds/$name" ] || seeds=("tests/fuzz/seeds/$name")
+exec "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	-artifact_prefix="$findings/$name-" "$corpus" "${seeds[@]}"

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# What reads the source without running it. Every tool is run; the exit status says whether any complained.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+: "${PYTHON:=/usr/bin/python3}"
+bad=0
+step() {
+	local name=$1
+	shift
+	if "$@"; then
+		printf 'lint: %s ok\n' "$name"
+	else
+		printf 'lint: %s FAILED\n' "$name"
+		bad=1
+	fi
+}
+listed() { # glob... -- command...: runs the command on the repository's files of these names
+	local globs=()
+	while [ "$1" != -- ]; do
+		globs+=("$1")
+		shift
+	done
+	shift
+	git ls-files -z "${globs[@]}" | xargs -0 -r "$@"
+}
+step clang-format listed '*.c' '*.h' -- clang-format --dry-run -Werror
+step shellcheck listed '*.sh' '.ci/run' -- shellcheck
+step pyflakes listed '*.py' -- pyflakes3
+step includes "$PYTHON" tests/check_includes.py
+step cppcheck listed '*.c' -- cppcheck --quiet --error-exitcode=1 --inline-suppr --enable=portability -I. --suppress='*:*/build*' -j2
+step clang tools/build.sh clang
+exit $bad

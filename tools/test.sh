@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The test run, stage by stage; every stage leaves a JUnit file in build/results, summary.py adds them up.
+#   tools/test.sh all|quick
+set -uo pipefail
+cd "$(dirname "$0")/.."
+: "${PYTHON:=/usr/bin/python3}"
+what=${1:-all}
+results=$PWD/build/results
+rm -rf "$results"
+began=$SECONDS
+tools/build.sh release || exit 1
+mkdir -p "$results"
+
+# A stage that is one command: passes with it, its output is shown when it fails.
+single() { # name command...
+	local name=$1 start=$SECONDS out
+	shift
+	out=$(timeout 600 "$@" 2>&1)
+	local rc=$?
+	{
+		printf '<testsuite name="%s"><testcase classname="%s" name="%s" time="%d">' check check "$name" $((SECONDS - start))
+		[ $rc = 0 ] || printf '<failure message="exit %d"/>' $rc
+		printf '</testcase></testsuite>\n'
+	} >"$results/check-$name.xml"
+	if [ $rc = 0 ]; then
+		printf 'ok    %-28s %4d s\n' "$name" $((SECONDS - start))
+	else
+		printf 'FAIL  %-28s %4d s\n%s\n' "$name" $((SECONDS - start)) "$out"
+	fi
+}
+
+unit() { # name builddir
+	local start=$SECONDS
+	printf '\n== %s\n' "$1"
+	timeout 600 ctest --test-dir "$2" --output-on-failure --no-tests=error -j2 --output-junit "$results/$1.xml"
+	if [ ! -s "$results/$1.xml" ]; then
+		printf '<testsuite><testcase classname="ctest" name="%s"><failure message="did not finish"/></testcase></testsuite>\n' "$1" >"$results/$1.xml"
+	fi
+	printf '%d s\n' $((SECONDS - start))
+}
+
+e2e() { # name builddir pytest-arguments...
+	local name=$1 build=$2
+	shift 2
+	printf '\n== %s\n' "$name"
+	PBEAM_BUILD=$PWD/$build "$PYTHON" -B -m pytest -p no:cacheprovider -q -ra --tb=short --junitxml "$results/$name.xml" "$@"
+	if [ ! -s "$results/$name.xml" ]; then
+		printf '<testsuite><testcase classname="pytest" name="%s"><failure message="did not finish"/></testcase></testsuite>\n' "$name" >"$results/$name.xml"
+	fi
+}
+
+printf '\n== source\n'
+single includes "$PYTHON" tests/check_includes.py
+single format bash -c "git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror"
+for check in tests/check_*.py; do
+	case $check in
+	tests/check_includes.py) ;;
+	*)
+		name=${check#tests/check_}
+		single "${name%.py}" "$PYTHON" "$check"
+		;;
+	esac
+done
+unit unit build
+if [ "$what" = all ]; then
+	single build-asan tools/build.sh asan
+	unit unit-asan build-asan
+	e2e e2e build tests/e2e
+	e2e e2e-asan build-asan tests/e2e -m short
+	e2e fault build tests/fault
+	e2e flavours build tests/flavours
+	single build-fuzz tools/build.sh fuzz
+	printf '\n== fuzz\n'
+	for fuzzer in build-fuzz/tests/fuzz/*_fuzz; do
+		[ -x "$fuzzer" ] && single "$(basename "$fuzzer")" tools/fuzz.sh "$fuzzer" 20
+	done
+fi
+printf '\n== result\n'
+"$PYTHON" tools/summary.py $((SECONDS - began)) "$results"/*.xml
