@@ -18,6 +18,10 @@ must_check int restore_exec(struct process *process, const char *path, struct er
  * stopped with its saved registers. */
 must_check int restore_fill(struct process *process, const Pbeam__ScipFill *fill, int image_fd,
 			    struct err *err);
+/* Makes the held husk end with this wait status: 0 once it is dying; the loop then sees its exit as any
+ * other's.
+ */
+must_check int restore_exit(struct process *process, int status, struct err *err);
 /* Lets it go, or leaves it stopped if it was saved so. */
 must_check int restore_release(struct process *process, const Pbeam__Process *saved, struct err *err);
 
@@ -25,8 +29,10 @@ must_check int restore_release(struct process *process, const Pbeam__Process *sa
 struct restore_options {
 	const char *path;
 	bool force;
-	const int *console; /* 3 descriptors for the job's standard streams, -1 none */
-	int keeper_socket;  /* to ask the keeper for the root husk */
+	const int *console;  /* 3 descriptors for the job's standard streams, -1 none */
+	int keeper_socket;   /* to ask the keeper for the root husk: keeper_protocol.h */
+	struct vpid replace; /* a rollback: when all checks have passed, this process and its descendants are
+				killed; 0 for none */
 	struct rpid keeper;
 };
 struct restore_result {
