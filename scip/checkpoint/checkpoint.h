@@ -3,8 +3,8 @@
  *
  * coordinate.c runs in the coordinator, a child of the keeper: freezes the processes through their scips
  * until no unfrozen descendant is left, lets each dump its memory, dumps the objects itself, thaws, writes
- * the manifest. collect.c (threads, signals, timers, credentials ...) and dump.c (mappings and pages) run in
- * each scip on its frozen process.
+ * the manifest. dump.c runs in each scip on its frozen process: threads.c, signals.c, timers.c and
+ * attributes.c collect, mappings.c and pages.c say what memory there is, write.c puts it into the image.
  */
 #ifndef SCIP_CHECKPOINT_CHECKPOINT_H
 #define SCIP_CHECKPOINT_CHECKPOINT_H
@@ -15,11 +15,16 @@
 
 /* ---- in a scip ---- */
 /* Fills `out` with everything of the frozen process but descriptors and objects; pages are written to
- * `image_fd` by the injected code at offsets taken from the arena. `shared` lists its shared mappings with
- * pages (their contents are dumped by the coordinator's choice of one owner: the first process that takes
- * (dev, ino) in the arena). Leaves the process frozen and as it was, whatever happens. */
+ * `image_fd` by the injected code at offsets taken from the arena. out->shared lists its shared mappings
+ * whose contents belong into the image; they are dumped by one process for each part, see below. Leaves the
+ * process frozen and as it was, whatever happens. */
 must_check int checkpoint_dump_process(struct process *process, int image_fd, struct image_arena *arena,
 				       Pbeam__ScipDumped *out, struct err *err);
+
+/* Dumps the parts of shared memory that the coordinator wants from this process. */
+must_check int checkpoint_dump_shared(struct process *process, int image_fd, struct image_arena *arena,
+				      const Pbeam__ScipDumpShared *request, Pbeam__ScipDumpedShared *out,
+				      struct err *err);
 
 /* ---- in the coordinator ---- */
 struct checkpoint_options {

@@ -16,6 +16,10 @@ struct procfs_map {
 	bool shared;	   /* MAP_SHARED */
 	char vm_flags[96]; /* "rd wr mr ... gd", with smaps; each two letters and a space */
 	uint64_t locked_bytes;
+	uint64_t anonymous_bytes, swap_bytes; /* smaps: Anonymous, Swap */
+	uint64_t shared_bytes;		      /* smaps: Shared_Clean + Shared_Dirty */
+	uint64_t page_bytes;		      /* smaps: KernelPageSize */
+	uint32_t pkey;			      /* smaps: ProtectionKey */
 	char *name;   /* path, [heap], [anon:...], or ""; owned by the list; octal escapes undone */
 	bool deleted; /* " (deleted)" was there; it is cut off */
 };
