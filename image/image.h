@@ -36,9 +36,15 @@ uint64_t image_arena_take(struct image_arena *arena, uint64_t bytes);
  * already. When the table is full the page is simply stored again. */
 bool image_arena_dedup(struct image_arena *arena, const uint8_t page[IMAGE_PAGE], uint64_t *offset);
 
+/* Says that these bytes, at an offset that was taken, are in the file now: complete parts of it are digested
+ * while the rest is still being written. Optional (what was not announced is digested at the commit), but
+ * whoever calls it says the truth. */
+void image_arena_written(struct image_arena *arena, uint64_t offset, uint64_t bytes);
+
 /* ---- writing ---- */
 struct image_writer;
-/* Creates PATH.tmp-PID beside `path`, mode 0600. `expect_pages` sizes the dedup table. */
+/* Creates PATH.tmp-PID beside `path`, mode 0700: it can be executed, and nobody else may read it.
+ * `expect_pages` sizes the dedup table. */
 must_check int image_writer_open(struct image_writer **out, const char *path, uint64_t expect_pages,
 				 struct err *err);
 int image_writer_fd(const struct image_writer *writer); /* for pwrite at offsets taken from the arena */
@@ -47,9 +53,6 @@ struct image_arena *image_writer_arena(const struct image_writer *writer);
 /* Stores bulk bytes (queues, file contents) and gives their place. */
 must_check int image_writer_put(struct image_writer *writer, const void *data, uint64_t len,
 				Pbeam__Extent *where, struct err *err);
-/* Starts digesting what is already written below `offset`, in the background, while the dump goes on. May be
- * called often. */
-void image_writer_progress(struct image_writer *writer, uint64_t offset);
 /* Manifest, digests, fsync, rename over `path`, fsync of the directory. On failure (full disk, ...) the
  * temporary file is gone and the older file untouched. `durable` false leaves out the syncs. Total size in
  * *bytes. */
@@ -71,6 +74,8 @@ uint64_t image_reader_size(const struct image_reader *reader);
 must_check int image_reader_verify(struct image_reader *reader, struct err *err);
 must_check int image_reader_get(struct image_reader *reader, const Pbeam__Extent *where, void *buf,
 				struct err *err);
+/* As image_reader_open() on an open descriptor, which it takes over in every case; `name` is for messages. */
+must_check int image_reader_open_fd(struct image_reader **out, int fd, const char *name, struct err *err);
 void image_reader_close(struct image_reader *reader);
 
 #endif

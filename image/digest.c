@@ -1,0 +1,132 @@
+#include "image/digest.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* a state on the stack */
+#include <xxhash.h>
+
+#include "base/io.h"
+
+#define READ_ROOM   (256u << 10) /* stays in the second-level cache */
+#define THREADS_MAX 16
+
+int digest_range(int fd, uint64_t offset, uint64_t length, uint8_t out[IMAGE_DIGEST])
+{
+	static __thread uint8_t room[READ_ROOM] __attribute__((aligned(64)));
+	XXH3_state_t state __attribute__((aligned(64)));
+	XXH128_canonical_t canonical;
+
+	XXH3_INITSTATE(&state);
+	XXH3_128bits_reset(&state);
+	while (length) {
+		size_t want = length < READ_ROOM ? (size_t)length : READ_ROOM;
+		ssize_t n = io_pread_full(fd, room, want, (off_t)offset);
+
+		if (n < 0)
+			return (int)n;
+		if ((size_t)n != want)
+			return -EIO;
+		XXH3_128bits_update(&state, room, want);
+		offset += want;
+		length -= want;
+	}
+	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
+	memcpy(out, canonical.digest, IMAGE_DIGEST);
+	return 0;
+}
+
+/* What the threads share: each takes the next chunk. */
+struct digest_work {
+	int fd;
+	uint64_t end, nchunks;
+	uint8_t (*digests)[IMAGE_DIGEST];
+	const uint8_t (*expected)[IMAGE_DIGEST];
+	const uint8_t *done;
+	_Atomic uint64_t next;
+	_Atomic int64_t bad; /* lowest bad chunk, INT64_MAX for none */
+	_Atomic int code;
+};
+
+static void one_chunk(struct digest_work *work, uint64_t chunk)
+{
+	uint64_t offset = chunk * IMAGE_CHUNK;
+	uint64_t length = work->end - offset < IMAGE_CHUNK ? work->end - offset : IMAGE_CHUNK;
+	uint8_t digest[IMAGE_DIGEST];
+	int r = digest_range(work->fd, offset, length, digest);
+
+	if (r < 0) {
+		atomic_store(&work->code, r);
+		return;
+	}
+	if (work->digests) {
+		memcpy(work->digests[chunk], digest, IMAGE_DIGEST);
+	} else if (memcmp(work->expected[chunk], digest, IMAGE_DIGEST) != 0) {
+		int64_t lowest = atomic_load(&work->bad);
+
+		while ((int64_t)chunk < lowest &&
+		       !atomic_compare_exchange_weak(&work->bad, &lowest, (int64_t)chunk))
+			;
+	}
+}
+
+static void *digest_thread(void *arg)
+{
+	struct digest_work *work = arg;
+
+	for (;;) {
+		uint64_t chunk = atomic_fetch_add(&work->next, 1);
+
+		if (chunk >= work->nchunks || atomic_load(&work->code) < 0)
+			return NULL;
+		if (!work->done || !work->done[chunk])
+			one_chunk(work, chunk);
+	}
+}
+
+static unsigned processors(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return 1;
+	return (unsigned)CPU_COUNT(&set);
+}
+
+static void run_work(struct digest_work *work)
+{
+	pthread_t threads[THREADS_MAX];
+	unsigned want = processors(), have = 0;
+
+	work->nchunks = (work->end + IMAGE_CHUNK - 1) / IMAGE_CHUNK;
+	if (want > THREADS_MAX)
+		want = THREADS_MAX;
+	/* A small file is done before a thread has started. */
+	if (work->nchunks <= 4)
+		want = 1;
+	while (have + 1 < want && pthread_create(&threads[have], NULL, digest_thread, work) == 0)
+		have++;
+	digest_thread(work);
+	while (have)
+		pthread_join(threads[--have], NULL);
+}
+
+int digest_chunks(int fd, uint64_t end, uint8_t (*digests)[IMAGE_DIGEST], const uint8_t *done)
+{
+	struct digest_work work = {.fd = fd, .end = end, .digests = digests, .done = done, .bad = INT64_MAX};
+
+	run_work(&work);
+	return atomic_load(&work.code);
+}
+
+int64_t digest_check(int fd, uint64_t end, const uint8_t (*digests)[IMAGE_DIGEST])
+{
+	struct digest_work work = {.fd = fd, .end = end, .expected = digests, .bad = INT64_MAX};
+
+	run_work(&work);
+	if (atomic_load(&work.code) < 0)
+		return atomic_load(&work.code) - 1;
+	return atomic_load(&work.bad) == INT64_MAX ? -1 : atomic_load(&work.bad);
+}

@@ -1,0 +1,22 @@
+/* The digests of a file's chunks, on several threads. Private to image/. */
+#ifndef IMAGE_DIGEST_H
+#define IMAGE_DIGEST_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "image/arena.h"
+
+/* XXH3-128 of `length` bytes of the file from `offset`, in canonical (big-endian) byte order. Returns 0 or
+ * -errno; -EIO when the file is shorter. */
+must_check int digest_range(int fd, uint64_t offset, uint64_t length, uint8_t out[IMAGE_DIGEST]);
+
+/* One digest for each IMAGE_CHUNK of [0, end), the last one shorter, into `digests`. `done` (may be NULL)
+ * marks chunks that are there already. On as many threads as processors are allowed. */
+must_check int digest_chunks(int fd, uint64_t end, uint8_t (*digests)[IMAGE_DIGEST], const uint8_t *done);
+
+/* Checks the same digests; returns the number of the first bad chunk, or -1 when all are good, or -errno - 1.
+ */
+int64_t digest_check(int fd, uint64_t end, const uint8_t (*digests)[IMAGE_DIGEST]);
+
+#endif
