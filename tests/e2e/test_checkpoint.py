@@ -1,0 +1,234 @@
+"""checkpoint, log, rollback, restore, kill, image: the contract's sentences, one by one."""
+import os
+import stat
+import subprocess
+
+import pytest
+from programs import COUNT, TREE, counted, counts
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def count(host):
+    """A program called "count" that counts, and where."""
+    vpid, out = host.detach(*COUNT, name="count")
+    host.wait_until(lambda: counted(out) > 3, what="counting")
+    yield vpid, out
+    host.ctl("kill", "-s", "KILL", "count", check=False)
+
+
+@pytest.mark.short
+def test_goes_on(host, count):
+    vpid, out = count
+    image = host.checkpoint("count")
+    mode = os.stat(image)
+    assert stat.S_IMODE(mode.st_mode) & 0o077 == 0 and image.is_relative_to(host.state / "pbeam")
+    counts(host, out)
+    assert host.checkpoint(str(vpid)) != image
+    counts(host, out)
+
+
+@pytest.mark.short
+def test_rollback(host, count):
+    vpid, out = count
+    host.checkpoint("count")
+    at = counted(out)
+    counts(host, out, 30)
+    reached = counted(out)
+    host.rollback("count")
+    counts(host, out)
+    assert at <= counted(out) < reached + 200
+    assert vpid in host.vpids()
+
+
+def test_rollback_cuts_off_what_was_appended(host):
+    """The file is put back at the rollback, not merely overwritten."""
+    vpid, out = host.detach("python3", "-uc", "import time; print('first'); time.sleep(1.5); print('second'); time.sleep(60)", name="two")
+    host.wait_until(lambda: "first" in out.read_text(), what="the first line")
+    host.checkpoint("two")
+    host.wait_until(lambda: "second" in out.read_text(), what="the second line")
+    host.rollback("two")
+    assert out.read_text() == "first\n"
+    host.wait_until(lambda: out.read_text() == "first\nsecond\n", what="the second line again")
+    host.ctl("kill", "-s", "KILL", "two")
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("times", [5])
+def test_killed_and_rolled_back(host, count, times):
+    """kill -9 from outside, then rollback by name: again and again."""
+    vpid, out = count
+    for _ in range(times):
+        host.checkpoint("count")
+        host.kill_programs()
+        host.rollback("count")
+        counts(host, out)
+        assert vpid in host.vpids()
+
+
+def test_log_and_numbers(host, count):
+    vpid, out = count
+    images = []
+    reached = []
+    for _ in range(3):
+        reached.append(counted(out))
+        images.append(host.checkpoint("count"))
+        counts(host, out, 10)
+    text = host.ctl("log", "count").stdout
+    assert len(set(images)) == 3 and all(image.exists() for image in images)
+    for number in ("1", "2", "3"):
+        assert any(line.split()[:1] == [number] for line in text.splitlines()), text
+    host.rollback("count", "--to", "1")
+    assert counted(out) < reached[2]
+    counts(host, out)
+    host.rollback("count", "--to", str(images[1]))
+    counts(host, out)
+
+
+def test_keep(host):
+    vpid, out = host.detach(*COUNT, name="kept", options=["--keep", "2"])
+    host.wait_until(lambda: counted(out) > 3, what="counting")
+    images = [host.checkpoint("kept") for _ in range(4)]
+    assert [image.exists() for image in images] == [False, False, True, True]
+    host.ctl("kill", "-s", "KILL", "kept")
+
+
+def test_interval(host):
+    vpid, out = host.detach(*COUNT, name="regular", options=["--interval", "300ms", "--keep", "3"])
+    host.wait_until(lambda: len(list(host.state.rglob("*.ckpt"))) >= 3, 20, "three checkpoints")
+    counts(host, out)
+    host.ctl("kill", "-s", "KILL", "regular")
+    host.wait_until(lambda: vpid not in host.vpids(), what="its end")
+    host.rollback("regular", "--to", str(max(host.state.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime)))
+    counts(host, out)
+    host.ctl("kill", "-s", "KILL", "regular")
+
+
+@pytest.mark.short
+def test_output_and_kill(host, count):
+    vpid, out = count
+    image = host.home / "here.ckpt"
+    assert host.checkpoint("count", "-o", str(image), "--kill") == image
+    assert vpid not in host.vpids()
+    at = counted(out)
+    job = host.start(["scip", "restore", image], "restored")
+    host.wait_until(lambda: counted(out) > at + 5, what="counting")
+    host.ctl("kill", "-s", "TERM", str(vpid))
+    assert job.wait() == 143
+
+
+def test_image_is_executable(host, count):
+    vpid, out = count
+    image = host.checkpoint("count", "-o", "here.ckpt", "--kill")
+    at = counted(out)
+    job = host.start(["./here.ckpt"], "restored")
+    host.wait_until(lambda: counted(out) > at + 5, what="counting")
+    host.ctl("kill", "-s", "TERM", str(vpid))
+    assert job.wait() == 143
+    assert image.name == "here.ckpt"
+
+
+def test_restore_detached(host, count):
+    vpid, out = count
+    image = host.checkpoint("count", "--kill")
+    assert int(host.run(["scip", "restore", "-d", image]).stdout) == vpid
+    counts(host, out)
+
+
+def test_console_stays(host):
+    """The console of a foreground job shows the rolled back program, and ends with its status."""
+    job = host.scip_run("python3", "-uc", """
+import os, time
+print("ready")
+while not os.path.exists("go"):
+    time.sleep(0.02)
+print("done")
+raise SystemExit(9)
+""", name="front")
+    job.wait_for("ready")
+    host.checkpoint("front")
+    for _ in range(3):
+        host.rollback("front")
+        assert job.process.poll() is None
+    host.file("go")
+    assert job.wait() == 9 and job.lines().count("done") == 1
+
+
+@pytest.mark.short
+def test_tree(host):
+    job = host.scip_run(*TREE, name="tree")
+    job.wait_for("ids")
+    assert len(host.vpids()) == 3
+    host.checkpoint("tree")
+    for _ in range(3):
+        host.rollback("tree")
+        assert len(host.vpids()) == 3
+        host.checkpoint("tree")
+    host.file("go")
+    assert job.wait() == 0 and job.lines().count("pass") == 1
+
+
+def test_pipe_output(host):
+    """Output to a pipe that somebody reads: what was written after the checkpoint comes again, nothing is lost."""
+    process = host.popen(["scip", "run", "--name", "piped", "--", *COUNT], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    read = [int(process.stdout.readline()) for _ in range(5)]
+    host.checkpoint("piped")
+    read += [int(process.stdout.readline()) for _ in range(10)]
+    host.rollback("piped")
+    read += [int(process.stdout.readline()) for _ in range(40)]
+    back = [n for n in range(1, len(read)) if read[n] != read[n - 1] + 1]
+    assert len(back) == 1 and 0 <= read[back[0]] <= read[back[0] - 1], read
+    host.ctl("kill", "-s", "KILL", "piped")
+    process.stdout.close()
+    assert process.wait(20) == 137
+
+
+def test_image_commands(host, count):
+    image = host.checkpoint("count")
+    assert "python" in host.ctl("image", "show", str(image)).stdout
+    host.ctl("image", "verify", str(image))
+    stack = host.ctl("stack", "count").stdout
+    assert stack
+    assert host.ctl("stack", str(image)).stdout
+
+
+@pytest.mark.parametrize("mode", ["cow", "incremental", "nonsense"])
+def test_modes_that_are_not_there(host, count, mode):
+    done = host.ctl("checkpoint", "--mode", mode, "count", check=False)
+    assert done.returncode in (1, 2) and mode in done.stderr and not done.stdout
+    counts(host, count[1])
+
+
+def test_doctor(host):
+    done = host.ctl("doctor", check=False)
+    assert done.returncode in (0, 1) and "ptrace" in done.stdout.lower()
+
+
+def test_no_wait(host, count):
+    host.ctl("checkpoint", "--no-wait", "count")
+    counts(host, count[1])
+    host.wait_until(lambda: list(host.state.rglob("*.ckpt")), what="the image")
+
+
+def test_alone(host):
+    """--alone saves just the one process."""
+    job = host.scip_run("sh", "-c", "sleep 60 & echo ready; while [ ! -e go ]; do sleep 0.05; done; kill %1", name="parent")
+    job.wait_for("ready")
+    whole = host.checkpoint("parent")
+    alone = host.checkpoint("parent", "--alone")
+    assert whole != alone
+    show = host.ctl("image", "show", str(alone)).stdout
+    assert show
+    host.file("go")
+    job.wait()
+
+
+def test_as_root(root_host):
+    vpid, out = root_host.detach(*COUNT, name="count")
+    root_host.wait_until(lambda: counted(out) > 3, what="counting")
+    root_host.checkpoint("count")
+    root_host.kill_programs()
+    root_host.rollback("count")
+    counts(root_host, out)
+    root_host.ctl("kill", "-s", "KILL", "count")

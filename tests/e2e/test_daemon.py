@@ -1,0 +1,86 @@
+"""pbeamd: on demand, found again, gone when idle; what the commands say."""
+import os
+import signal
+
+import pytest
+from programs import COUNT, counted, counts
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_started_on_demand_and_found_again(host):
+    """Killed, the programs go on and the next command finds them again."""
+    vpid, out = host.detach(*COUNT, name="count")
+    assert vpid in host.vpids()
+    for _ in range(3):
+        for pid in host.pids_of("pbeamd"):
+            os.kill(pid, signal.SIGKILL)
+        host.wait_until(lambda: not host.pids_of("pbeamd"), what="pbeamd to be gone")
+        counts(host, out)
+        assert vpid in host.vpids()
+        host.checkpoint("count")
+        host.rollback("count")
+        counts(host, out)
+    host.ctl("kill", "-s", "KILL", "count")
+
+
+def test_in_the_foreground(host):
+    job = host.start(["pbeamd"], "daemon")
+    host.wait_until(lambda: "pbeamd: ready" in job.errors(), what="pbeamd: ready")
+    assert host.ps() is not None
+    job.process.terminate()
+    job.wait()
+
+
+def test_several_on_one_machine(host, root_host):
+    vpid, out = host.detach(*COUNT, name="count")
+    assert root_host.vpids() == [] and vpid in host.vpids()
+    host.ctl("kill", "-s", "KILL", "count")
+
+
+def test_ps(host):
+    vpid, out = host.detach("sh", "-c", "sleep 50 & wait", name="pair")
+    host.wait_until(lambda: len(host.vpids()) == 2, what="both")
+    text = host.ctl("ps").stdout
+    assert str(vpid) in text and "pair" in text and "sleep" in text
+    rows = host.ps()
+    rows = rows.get("processes", rows) if isinstance(rows, dict) else rows
+    for row in rows:
+        assert {"vpid", "parent", "host", "state", "threads", "memory", "name"} <= set(row), row
+    host.ctl("kill", "-s", "KILL", "pair")
+    host.wait_until(lambda: vpid not in host.vpids(), what="its end")
+    for other in host.vpids():
+        host.ctl("kill", "-s", "KILL", str(other))
+
+
+@pytest.mark.parametrize("words, status", [
+    (["checkpoint", "999999"], 1), (["rollback", "no-such-name"], 1), (["log", "no-such-name"], 1), (["kill", "999999"], 1),
+    (["attach", "999999"], 1), (["stack", "999999"], 1), (["image", "verify", "/nonexistent"], 1), (["image", "show", "/etc/passwd"], 1),
+    (["frobnicate"], 2), (["checkpoint"], 2), (["ps", "--nonsense"], 2), (["image"], 2), ([], 2), (["kill", "-s", "NONSENSE", "1"], 2),
+])
+def test_refusals(host, words, status):
+    """One sentence on standard error, nothing on standard output."""
+    done = host.ctl(*words, check=False)
+    assert done.returncode == status, (done.returncode, done.stderr)
+    assert done.stderr.startswith("pbeamctl") or status == 2
+    assert done.stderr and not done.stdout
+    if status == 1:
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["ps", "checkpoint", "log", "rollback", "kill", "attach", "stack", "image", "doctor"])
+def test_help(host, command):
+    done = host.ctl(command, "--help")
+    assert command in done.stdout
+    assert command in host.ctl("--help").stdout
+
+
+@pytest.mark.parametrize("command", ["scip", "pbeamd", "pbeamctl"])
+def test_help_and_version(host, command):
+    assert command in host.run([command, "--help"]).stdout
+    assert host.run([command, "--version"]).stdout
+
+
+def test_man_pages(stage):
+    pages = {path.name.split(".")[0] for path in (stage.top / "share" / "man").rglob("*.[18]*")}
+    assert {"scip", "pbeamd", "pbeamctl"} <= pages

@@ -1,0 +1,184 @@
+"""scip run is the program's console: streams, signals, exit status."""
+import signal
+import subprocess
+import time
+
+import pytest
+from programs import COUNT, TREE, counted, counts
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("words, status", [
+    (["true"], 0),
+    (["sh", "-c", "exit 7"], 7),
+    (["sh", "-c", "kill -TERM $$"], 143),
+    (["sh", "-c", "kill -KILL $$"], 137),
+    (["/nonexistent/program"], 127),
+    (["no-such-program-anywhere"], 127),
+    (["/etc/passwd"], 126),
+    (["/etc"], 126),
+])
+def test_exit_status(host, words, status):
+    done = host.run(["scip", "run", "--", *words], check=False)
+    assert done.returncode == status, done.stderr
+    if status in (126, 127):
+        assert words[0] in done.stderr and done.stderr.count("\n") == 1
+    else:
+        assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["run"], ["frobnicate"], ["run", "--no-such-option", "true"], ["restore"], []])
+def test_wrong_usage(host, words):
+    done = host.run(["scip", *words], check=False)
+    assert done.returncode in (2, 125) and done.stderr and not done.stdout
+
+
+@pytest.mark.short
+def test_streams(host):
+    text = "".join(f"line {n}\n" for n in range(20000))
+    done = host.run(["scip", "run", "--", "sh", "-c", "tee copy; echo to standard error >&2"], stdin=text)
+    assert done.stdout == text and done.stderr == "to standard error\n"
+    assert (host.home / "copy").read_text() == text
+
+
+def test_standard_input_closed(host):
+    done = host.run(["sh", "-c", "scip run -- cat <&-"], check=False)
+    natively = host.run(["sh", "-c", "cat <&-"], check=False)
+    assert done.returncode == natively.returncode
+
+
+def test_environment_and_directory(host):
+    done = host.run(["scip", "run", "--", "sh", "-c", "echo $SPECIAL; pwd; umask; ulimit -n"], env={"SPECIAL": "as it was"})
+    natively = host.run(["sh", "-c", "echo $SPECIAL; pwd; umask; ulimit -n"], env={"SPECIAL": "as it was"})
+    assert done.stdout == natively.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_to_the_console(host, number):
+    """A signal sent to `scip run` is the program's."""
+    job = host.scip_run("python3", "-uc", f"""
+import signal, sys, time
+signal.signal({int(number)}, lambda *a: (print("caught"), sys.exit(5)))
+print("ready")
+time.sleep(50)
+""")
+    job.wait_for("ready")
+    job.process.send_signal(number)
+    assert job.wait() == 5 and "caught" in job.text()
+
+
+def test_interrupt_from_the_terminal(host):
+    child = host.terminal(["scip", "run", "--", "sh", "-c", "trap 'echo got it; exit 3' INT; echo ready; while :; do sleep 0.1; done"])
+    child.expect("ready")
+    child.sendintr()
+    child.expect("got it")
+    child.wait()
+    child.close()
+    assert child.exitstatus == 3
+
+
+def test_window_size(host):
+    child = host.terminal(["scip", "run", "--", "sh", "-c", "stty size; trap 'stty size' WINCH; echo ready; while :; do sleep 0.1; done"], size=(31, 97))
+    child.expect("31 97")
+    child.expect("ready")
+    child.setwinsize(40, 120)
+    child.expect("40 120")
+    child.sendintr()
+    child.wait()
+
+
+def test_stop_and_continue(host):
+    """Ctrl-Z stops the program, not only its console; fg continues both."""
+    shell = host.terminal(["bash", "--norc", "-i"])
+    shell.sendline("PS1='$ '; scip run -- sh -c 'echo ready; read line; echo got $line'")
+    shell.expect("ready\r")
+    shell.send("\x1a")
+    shell.expect("Stopped")
+    shell.sendline("fg")
+    time.sleep(0.2)
+    shell.sendline("a line")
+    shell.expect("got a line")
+    shell.sendline("exit")
+    shell.wait()
+
+
+@pytest.mark.short
+def test_detached(host):
+    vpid, out = host.detach(*COUNT, name="count")
+    host.wait_until(lambda: counted(out) > 3, what="counting")
+    assert vpid in host.vpids()
+    host.ctl("kill", "-s", "KILL", "count")
+    host.wait_until(lambda: vpid not in host.vpids(), what="the killed program to be gone")
+
+
+def test_detached_failure_is_told(host):
+    done = host.run(["scip", "run", "-d", "--", "/nonexistent/program"], check=False)
+    assert done.returncode == 127 and not done.stdout
+
+
+def test_vpid_is_getpid(host):
+    vpid, out = host.detach("python3", "-uc", "import os, time; print(os.getpid()); time.sleep(50)")
+    host.wait_until(lambda: out.read_text(), what="its pid")
+    assert int(out.read_text()) == vpid
+    host.ctl("kill", "-s", "TERM", str(vpid))
+
+
+def test_a_console_that_is_killed(host):
+    """The program goes on without its console."""
+    job = host.scip_run(*COUNT, name="count")
+    host.wait_until(lambda: counted(job.out) > 3, what="counting")
+    job.process.kill()
+    job.process.wait()
+    counts(host, job.out)
+    host.ctl("kill", "-s", "KILL", "count")
+
+
+@pytest.mark.short
+def test_tree(host):
+    job = host.scip_run(*TREE)
+    job.wait_for("ids")
+    host.file("go")
+    assert job.wait() == 0 and "pass" in job.text()
+
+
+def test_orphans(host):
+    """A job with processes that outlive its first one: the console ends with the first, as a shell's would; nothing is lost."""
+    done = host.run(["scip", "run", "--", "sh", "-c", "(sleep 0.7; echo late >late) >/dev/null 2>&1 & exit 4"], check=False)
+    assert done.returncode == 4
+    host.wait_until(lambda: (host.home / "late").exists(), what="the orphan's work")
+
+
+@pytest.mark.parametrize("program", ["getpid", "threads", "forks"])
+def test_programs_do_as_natively(host, program):
+    source = {
+        "getpid": "import os; print(os.getpid() == os.getpid(), os.getpgrp() > 0, os.getsid(0) > 0)",
+        "threads": """
+import threading
+total = []
+threads = [threading.Thread(target=lambda n=n: total.append(n)) for n in range(100)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(sorted(total) == list(range(100)))""",
+        "forks": """
+import os
+for n in range(100):
+    if os.fork() == 0:
+        os._exit(n)
+print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) for n in range(100)) == list(range(100)))""",
+    }[program]
+    assert set(host.run(["scip", "run", "--", "python3", "-c", source]).stdout.split()) == {"True"}
+
+
+def test_nested_is_refused_or_works(host):
+    """scip within scip: an answer, not a hang."""
+    try:
+        done = host.run(["scip", "run", "--", "scip", "run", "--", "true"], check=False, timeout=20)
+    except subprocess.TimeoutExpired:
+        pytest.fail("hangs")
+    assert done.returncode == 0 or (done.returncode == 125 and done.stderr)
+
+
+def test_as_root(root_host):
+    done = root_host.run(["scip", "run", "--", "id", "-u"])
+    assert done.stdout == "0\n"
