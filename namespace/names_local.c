@@ -1,0 +1,246 @@
+/* The local backend: opening the table, its lock and its repair. table.h has the layout and the invariants.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/dirs.h"
+#include "base/io.h"
+#include "namespace/table.h"
+
+uint64_t table_start_ticks(int32_t pid)
+{
+	char path[32], text[1024];
+	unsigned long long ticks = 0;
+	const char *p;
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	n = io_read_full(fd, text, sizeof(text) - 1);
+	if (n <= 0)
+		return 0;
+	text[n] = 0;
+	p = strrchr(text, ')'); /* the name may hold anything; the fields after it are numbers */
+	for (int field = 2; p && field < 22; field++)
+		p = strchr(p + 1, ' ');
+	if (!p || sscanf(p, "%llu", &ticks) != 1)
+		return 0;
+	return ticks ? ticks : 1; /* PID 1 may have started at tick 0 */
+}
+
+bool table_alive(int32_t pid, uint64_t start_ticks)
+{
+	if (pid <= 0)
+		return false;
+	if (kill(pid, 0) < 0 && errno == ESRCH)
+		return false;
+	return !start_ticks || table_start_ticks(pid) == start_ticks;
+}
+
+static void repair(struct table *table)
+{
+	table->repairs++;
+	table_repair_processes(table);
+	table_repair_numbers(table);
+	atomic_fetch_add(&table->generation, 1);
+}
+
+int table_lock(struct names *names)
+{
+	int r = pthread_mutex_lock(&names->table->mutex);
+
+	if (r == EOWNERDEAD) {
+		repair(names->table);
+		r = pthread_mutex_consistent(&names->table->mutex);
+	}
+	return -r;
+}
+
+void table_unlock(struct names *names)
+{
+	pthread_mutex_unlock(&names->table->mutex);
+}
+
+static void boot_id(char out[40])
+{
+	auto_close int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : io_read_full(fd, out, 36);
+
+	out[n < 0 ? 0 : n] = 0;
+}
+
+/* Why the file is no table of ours, or NULL. */
+static const char *what_is_wrong(int fd)
+{
+	struct table head;
+	char id[40];
+	struct stat st;
+
+	if (fstat(fd, &st) < 0 || st.st_size < (off_t)offsetof(struct table, jobs))
+		return "too short";
+	if (io_pread_full(fd, &head, offsetof(struct table, jobs), 0) !=
+	    (ssize_t)offsetof(struct table, jobs))
+		return "not readable";
+	if (head.magic != TABLE_MAGIC)
+		return "damaged";
+	if (head.version != TABLE_VERSION || head.size != sizeof(struct table))
+		return "of another version";
+	if (st.st_size != (off_t)sizeof(struct table))
+		return "of the wrong length";
+	boot_id(id);
+	if (strncmp(head.boot_id, id, sizeof(id)) != 0)
+		return "from before the last boot";
+	return NULL;
+}
+
+static int init_mutex(pthread_mutex_t *mutex)
+{
+	pthread_mutexattr_t attr;
+	int r;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	r = pthread_mutex_init(mutex, &attr);
+	pthread_mutexattr_destroy(&attr);
+	return -r;
+}
+
+/* Makes a whole new table and links it to `path`. Somebody else's being there by then is success too. */
+static int make(const char *path, struct err *err)
+{
+	char tmp[PATH_MAX + 32];
+	struct table *table;
+	int r;
+
+	snprintf(tmp, sizeof(tmp), "%s.new-%d", path, (int)getpid());
+	auto_close int fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return err_sys(err, "make name table %s", tmp);
+	r = -posix_fallocate(fd, 0, sizeof(struct table));
+	if (r < 0) {
+		unlink(tmp);
+		return err_code(err, r, "make name table %s of %zu bytes", tmp, sizeof(struct table));
+	}
+	table = mmap(NULL, sizeof(*table), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (table == MAP_FAILED) {
+		r = err_sys(err, "map name table %s", tmp);
+		unlink(tmp);
+		return r;
+	}
+	table->version = TABLE_VERSION;
+	table->size = sizeof(*table);
+	table->next_own = NUMBER_OWN_FIRST;
+	boot_id(table->boot_id);
+	r = init_mutex(&table->mutex);
+	table->magic = TABLE_MAGIC;
+	munmap(table, sizeof(*table));
+	if (r < 0)
+		err_code(err, r, "make the lock of name table %s", tmp);
+	else if (link(tmp, path) < 0 && errno != EEXIST)
+		r = err_sys(err, "link name table %s", path);
+	unlink(tmp);
+	return r;
+}
+
+static bool still_there(int fd, const char *path)
+{
+	struct stat a, b;
+
+	return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+}
+
+/* Opens `path`, making it or putting it in order; *out holds a shared flock on a good table. 1: try again. */
+static int open_once(const char *path, int *out, struct err *err)
+{
+	auto_close int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	const char *wrong;
+
+	if (fd < 0 && errno != ENOENT)
+		return err_sys(err, "open name table %s", path);
+	if (fd < 0) {
+		int r = make(path, err);
+
+		return r < 0 ? r : 1;
+	}
+	if (flock(fd, LOCK_SH) < 0)
+		return err_sys(err, "lock name table %s", path);
+	if (!still_there(fd, path))
+		return 1;
+	wrong = what_is_wrong(fd);
+	if (!wrong) {
+		*out = steal_fd(&fd);
+		return 0;
+	}
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return err_set(err, -EBUSY,
+			       "name table %s is %s and in use by programs that run; end them, or set "
+			       "XDG_RUNTIME_DIR to another directory",
+			       path, wrong);
+	if (still_there(fd, path))
+		unlink(path);
+	return 1;
+}
+
+int names_open(struct names **out, struct err *err)
+{
+	char path[PATH_MAX];
+	struct names *names;
+	const char *diverge = getenv("PBEAM_TEST_DIVERGE");
+	int fd = -1, r, tries = 0;
+	size_t len;
+
+	r = dirs_runtime(path, NULL, err);
+	if (r < 0)
+		return r;
+	len = strlen(path);
+	if (snprintf(path + len, sizeof(path) - len, "/names") >= (int)(sizeof(path) - len))
+		return err_code(err, -ENAMETOOLONG, "name table in %s", path);
+	do {
+		err_clear(err);
+		r = open_once(path, &fd, err);
+		if (r == -EBUSY && tries < 20) { /* another may be putting it in order just now */
+			usleep(10000);
+			r = 1;
+		}
+	} while (r == 1 && tries++ < 100);
+	if (r != 0)
+		return r < 0 ? r : err_set(err, -EBUSY, "name table %s changes all the time", path);
+	names = calloc(1, sizeof(*names));
+	if (!names) {
+		close(fd);
+		return err_code(err, -ENOMEM, "open name table %s", path);
+	}
+	names->fd = fd;
+	names->test_diverge = diverge && diverge[0] && strcmp(diverge, "0") != 0;
+	names->table = mmap(NULL, sizeof(struct table), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (names->table == MAP_FAILED) {
+		r = err_sys(err, "map name table %s", path);
+		close(fd);
+		free(names);
+		return r;
+	}
+	*out = names;
+	return 0;
+}
+
+void names_close(struct names *names)
+{
+	if (!names)
+		return;
+	munmap(names->table, sizeof(struct table));
+	close(names->fd);
+	free(names);
+}

@@ -1,0 +1,267 @@
+/* Diverged numbers: the map virtual <-> real. Read without a lock, see table.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "namespace/table.h"
+
+uint64_t names_generation(struct names *names)
+{
+	return atomic_load_explicit(&names->table->generation, memory_order_acquire);
+}
+
+struct rpid names_real(struct names *names, struct vpid vpid)
+{
+	const struct table *table = names->table;
+	uint32_t found, n = vpid.n < 0 ? -(uint32_t)vpid.n : (uint32_t)vpid.n;
+
+	/* -1 is "all" to kill() and wait4(), never a group */
+	if (vpid.n == 0 || vpid.n == -1 || names_generation(names) == 0)
+		return (struct rpid){vpid.n};
+	found = map_get(&table->forward, n);
+	if (!found) /* nothing has this name; a process that has the number itself goes by another one */
+		found = map_get(&table->backward, n) ? NUMBER_NOBODY : n;
+	return (struct rpid){vpid.n < 0 ? -(int32_t)found : (int32_t)found};
+}
+
+struct vpid names_virtual(struct names *names, struct rpid rpid)
+{
+	const struct table *table = names->table;
+	uint32_t found, n = rpid.n < 0 ? -(uint32_t)rpid.n : (uint32_t)rpid.n;
+
+	if (rpid.n == 0 || rpid.n == -1 || names_generation(names) == 0)
+		return (struct vpid){rpid.n};
+	found = map_get(&table->backward, n);
+	if (!found) /* a stranger whose number is a name of ours: as in the kernel's pid namespaces, 0 */
+		found = map_get(&table->forward, n) ? 0 : n;
+	return (struct vpid){rpid.n < 0 ? -(int32_t)found : (int32_t)found};
+}
+
+static void drop(struct table *table, uint32_t virtual, uint32_t real)
+{
+	map_remove(&table->forward, virtual);
+	if (map_get(&table->backward, real) == virtual)
+		map_remove(&table->backward, real);
+	if (table->nnumbers)
+		table->nnumbers--;
+	atomic_fetch_add(&table->generation, 1);
+}
+
+/* True if the number is still some group's or thread's. */
+static bool in_use(uint32_t real)
+{
+	return kill((pid_t)real, 0) == 0 || errno == EPERM || kill(-(pid_t)real, 0) == 0 || errno == EPERM;
+}
+
+static int insert(struct table *table, uint32_t virtual, uint32_t real, int32_t keeper)
+{
+	uint32_t before = map_get(&table->forward, virtual), stale = map_get(&table->backward, real);
+	int at;
+
+	if (!before && table->nnumbers >= TABLE_NUMBERS)
+		return -ENOSPC;
+	if (stale && stale != virtual)
+		drop(table, stale, real); /* that one's real number was given to a new process: it is gone */
+	at = map_set(&table->forward, virtual, real);
+	if (at < 0)
+		return at;
+	table->owner[at] = keeper;
+	if (before && before != real && map_get(&table->backward, before) == virtual)
+		map_remove(&table->backward, before);
+	if (!before)
+		table->nnumbers++;
+	at = map_set(&table->backward, real, virtual);
+	atomic_fetch_add(&table->generation, 1);
+	return at < 0 ? at : 0;
+}
+
+void table_drop_numbers(struct table *table, int32_t keeper)
+{
+	for (uint32_t i = 0; i < MAP_SLOTS && table->nnumbers; i++) {
+		uint64_t word = atomic_load(&table->forward.slots[i]);
+
+		if (map_used(word) && (table->owner[i] == keeper || table->owner[i] == -keeper))
+			drop(table, map_key(word), map_value(word));
+	}
+}
+
+static void drop_released(struct table *table)
+{
+	for (uint32_t i = 0; i < MAP_SLOTS && table->nnumbers; i++) {
+		uint64_t word = atomic_load(&table->forward.slots[i]);
+
+		if (map_used(word) && table->owner[i] < 0 && !in_use(map_value(word)))
+			drop(table, map_key(word), map_value(word));
+	}
+}
+
+void table_repair_numbers(struct table *table)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
+		uint64_t word = atomic_load(&table->forward.slots[i]);
+
+		if (!map_used(word))
+			continue;
+		n++;
+		if (map_get(&table->backward, map_value(word)) != map_key(word) &&
+		    map_set(&table->backward, map_value(word), map_key(word)) < 0)
+			map_remove(&table->forward, map_key(word));
+	}
+	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
+		uint64_t word = atomic_load(&table->backward.slots[i]);
+
+		if (map_used(word) && map_get(&table->forward, map_value(word)) != map_key(word))
+			map_remove(&table->backward, map_key(word));
+	}
+	table->nnumbers = n;
+}
+
+/* Another free number, of the range that the kernel never gives. */
+static int choose(struct table *table, uint32_t *out)
+{
+	for (int32_t tries = 0; tries <= NUMBER_OWN_LAST - NUMBER_OWN_FIRST; tries++) {
+		uint32_t n = (uint32_t)table->next_own;
+
+		table->next_own = n >= NUMBER_OWN_LAST ? NUMBER_OWN_FIRST : (int32_t)n + 1;
+		if (map_find(&table->forward, n) < 0 && map_find(&table->by_vpid, n) < 0) {
+			*out = n;
+			return 0;
+		}
+	}
+	return -ENOSPC;
+}
+
+int names_number_born(struct names *names, struct rpid rpid, struct rpid keeper, struct vpid *out)
+{
+	struct table *table = names->table;
+	uint32_t stale, n = (uint32_t)rpid.n;
+	int r;
+
+	if (rpid.n <= 0)
+		return -EINVAL;
+	if (names_generation(names) == 0 && !names->test_diverge) {
+		out->n = rpid.n;
+		return 0;
+	}
+	r = table_lock(names);
+	if (r < 0)
+		return r;
+	stale = map_get(&table->backward, n);
+	if (stale)
+		drop(table, stale, n);
+	if (map_find(&table->forward, n) >= 0 || names->test_diverge) {
+		if (table->nnumbers >= TABLE_NUMBERS)
+			drop_released(table);
+		r = choose(table, &n);
+		if (r == 0)
+			r = insert(table, n, (uint32_t)rpid.n, keeper.n);
+	}
+	table_unlock(names);
+	if (r == 0)
+		out->n = (int32_t)n;
+	return r;
+}
+
+/* The process that a thread belongs to, 0 when there is no such thread. */
+static int32_t thread_group(uint32_t tid)
+{
+	char path[40], text[2048];
+	const char *p;
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%u/status", tid);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : io_read_full(fd, text, sizeof(text) - 1);
+	if (n <= 0)
+		return 0;
+	text[n] = 0;
+	p = strstr(text, "\nTgid:");
+	return p ? (int32_t)strtol(p + 6, NULL, 10) : 0;
+}
+
+/* True if `n`, not in the map, is what something living in the name space other than `real` is called. */
+static bool named_itself(struct table *table, uint32_t n, uint32_t real)
+{
+	uint32_t slot = map_get(&table->by_vpid, n);
+	int32_t group;
+
+	if (slot) {
+		const struct table_process *entry = &table->processes[slot - 1];
+
+		if (entry->p.rpid.n != (int32_t)real && entry->p.state != NAME_STATE_DEAD &&
+		    table_alive(entry->p.rpid.n, entry->start_ticks))
+			return true;
+	}
+	if (map_get(&table->backward, n) || n >= NUMBER_OWN_FIRST)
+		return false;
+	if (kill((pid_t)n, 0) < 0 && errno == ESRCH)
+		return false;
+	group = thread_group(n);
+	return group > 0 && group != (int32_t)n && map_find(&table->by_rpid, (uint32_t)group) >= 0;
+}
+
+int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, struct rpid keeper)
+{
+	struct table *table = names->table;
+	uint32_t virtual = (uint32_t)vpid.n, real = (uint32_t)rpid.n;
+	uint32_t bound, stale;
+	int at, r;
+
+	if (vpid.n <= 0 || rpid.n <= 0 || vpid.n > NUMBER_OWN_LAST)
+		return -EINVAL;
+	r = table_lock(names);
+	if (r < 0)
+		return r;
+	at = map_find(&table->forward, virtual);
+	bound = at < 0 ? 0 : map_get(&table->forward, virtual);
+	if (bound && bound != real && table->owner[at] >= 0 && in_use(bound))
+		r = -EEXIST;
+	else if (!bound && virtual != real && named_itself(table, virtual, real))
+		r = -EEXIST;
+	if (r == 0 && virtual == real) {
+		stale = map_get(&table->backward, real);
+		if (bound)
+			drop(table, virtual, bound);
+		if (stale && stale != virtual)
+			drop(table, stale, real);
+	} else if (r == 0) {
+		if (table->nnumbers >= TABLE_NUMBERS)
+			drop_released(table);
+		r = insert(table, virtual, real, keeper.n);
+	}
+	table_unlock(names);
+	return r;
+}
+
+void names_number_release(struct names *names, struct vpid vpid)
+{
+	struct table *table = names->table;
+	int at;
+
+	if (vpid.n <= 0 || names_generation(names) == 0 || map_find(&table->forward, (uint32_t)vpid.n) < 0)
+		return;
+	if (table_lock(names) < 0)
+		return;
+	at = map_find(&table->forward, (uint32_t)vpid.n);
+	if (at >= 0) {
+		uint32_t real = map_value(atomic_load(&table->forward.slots[at]));
+
+		/* A leader may be gone while its group lives: the number is then kept, given up to whoever
+		 * claims it. */
+		if (kill(-(pid_t)real, 0) == 0 || errno == EPERM) {
+			if (table->owner[at] > 0)
+				table->owner[at] = -table->owner[at];
+		} else {
+			drop(table, (uint32_t)vpid.n, real);
+		}
+	}
+	table_unlock(names);
+}

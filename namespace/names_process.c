@@ -1,0 +1,388 @@
+/* Jobs and processes of the name table. All under its lock; see table.h. */
+#include <errno.h>
+#include <string.h>
+
+#include "namespace/table.h"
+
+static bool used(const _Atomic uint32_t *word)
+{
+	return atomic_load_explicit(word, memory_order_acquire) != 0;
+}
+
+/* ---- jobs ---- */
+
+static struct table_job *find_job(struct table *table, int32_t keeper)
+{
+	for (unsigned i = 0; i < TABLE_JOBS; i++)
+		if (used(&table->jobs[i].used) && table->jobs[i].j.keeper.n == keeper)
+			return &table->jobs[i];
+	return NULL;
+}
+
+static void unlink_process(struct table *table, struct table_process *entry)
+{
+	uint32_t slot = (uint32_t)(entry - table->processes);
+
+	atomic_store_explicit(&entry->used, 0, memory_order_release);
+	if (map_get(&table->by_vpid, (uint32_t)entry->p.vpid.n) == slot + 1)
+		map_remove(&table->by_vpid, (uint32_t)entry->p.vpid.n);
+	if (map_get(&table->by_rpid, (uint32_t)entry->p.rpid.n) == slot + 1)
+		map_remove(&table->by_rpid, (uint32_t)entry->p.rpid.n);
+	if (table->nprocesses)
+		table->nprocesses--;
+}
+
+static void drop_job(struct table *table, struct table_job *job)
+{
+	int32_t keeper = job->j.keeper.n;
+
+	for (unsigned i = 0; i < TABLE_PROCESSES; i++)
+		if (used(&table->processes[i].used) && table->processes[i].p.keeper.n == keeper)
+			unlink_process(table, &table->processes[i]);
+	table_drop_numbers(table, keeper);
+	atomic_store_explicit(&job->used, 0, memory_order_release);
+}
+
+/* Gone: its keeper's job was swept before; or the process is not there and neither is a scip that would say
+ * so. */
+static bool is_gone(const struct table_process *entry)
+{
+	const struct name_process *p = &entry->p;
+
+	if (p->scip.n > 0 && table_alive(p->scip.n, 0))
+		return false;
+	return !table_alive(p->rpid.n, entry->start_ticks);
+}
+
+void table_sweep(struct table *table)
+{
+	for (unsigned i = 0; i < TABLE_JOBS; i++) {
+		struct table_job *job = &table->jobs[i];
+
+		if (used(&job->used) && !table_alive(job->j.keeper.n, job->start_ticks))
+			drop_job(table, job);
+	}
+	for (unsigned i = 0; i < TABLE_PROCESSES && table->nprocesses; i++)
+		if (used(&table->processes[i].used) && is_gone(&table->processes[i]))
+			unlink_process(table, &table->processes[i]);
+}
+
+static int add_job(struct table *table, const struct name_job *job, uint64_t ticks, struct err *err)
+{
+	struct table_job *place = NULL;
+
+	for (unsigned i = 0; i < TABLE_JOBS; i++) {
+		struct table_job *at = &table->jobs[i];
+
+		if (!used(&at->used)) {
+			if (!place)
+				place = at;
+			continue;
+		}
+		if (at->j.keeper.n == job->keeper.n && at->start_ticks != ticks) {
+			drop_job(table, at); /* an older keeper had this number */
+			place = place ? place : at;
+			continue;
+		}
+		if (at->j.keeper.n == job->keeper.n)
+			return err_set(err, -EEXIST, "job %d is registered already", job->keeper.n);
+		if (!job->name[0] || strncmp(at->j.name, job->name, NAME_TEXT_MAX) != 0)
+			continue;
+		if (table_alive(at->j.keeper.n, at->start_ticks))
+			return err_set(err, -EEXIST, "the name %s is in use by job %d; choose another",
+				       job->name, at->j.root.n ? at->j.root.n : at->j.keeper.n);
+		drop_job(table, at);
+		place = place ? place : at;
+	}
+	if (!place)
+		return err_set(err, -ENOSPC, "the name table holds %u jobs already", TABLE_JOBS);
+	place->j = *job;
+	place->j.name[NAME_TEXT_MAX - 1] = 0;
+	place->start_ticks = ticks;
+	atomic_store_explicit(&place->used, 1, memory_order_release);
+	return 0;
+}
+
+int names_job_add(struct names *names, const struct name_job *job, struct err *err)
+{
+	uint64_t ticks = table_start_ticks(job->keeper.n);
+	int r;
+
+	if (!ticks)
+		return err_set(err, -ESRCH, "keeper %d of the job is not there", job->keeper.n);
+	r = table_lock(names);
+	if (r < 0)
+		return err_code(err, r, "lock the name table");
+	r = add_job(names->table, job, ticks, err);
+	table_unlock(names);
+	return r;
+}
+
+/* Written whole into another slot, then the old one dropped: a writer that dies in between leaves one or both
+ * of them, never half of one. */
+static void replace_job(struct table *table, struct table_job *old, const struct name_job *job)
+{
+	struct table_job *place = old;
+
+	for (unsigned i = 0; i < TABLE_JOBS && place == old; i++)
+		if (!used(&table->jobs[i].used))
+			place = &table->jobs[i];
+	place->j = *job;
+	place->start_ticks = old->start_ticks;
+	atomic_store_explicit(&place->used, 1, memory_order_release);
+	if (place != old)
+		atomic_store_explicit(&old->used, 0, memory_order_release);
+}
+
+int names_job_update(struct names *names, const struct name_job *job)
+{
+	struct table_job *found;
+	int r = table_lock(names);
+
+	if (r < 0)
+		return r;
+	found = find_job(names->table, job->keeper.n);
+	if (found)
+		replace_job(names->table, found, job);
+	table_unlock(names);
+	return found ? 0 : -ENOENT;
+}
+
+void names_job_remove(struct names *names, struct rpid keeper)
+{
+	struct table_job *found;
+
+	if (table_lock(names) < 0)
+		return;
+	found = find_job(names->table, keeper.n);
+	if (found)
+		drop_job(names->table, found);
+	table_unlock(names);
+}
+
+int names_job_get(struct names *names, struct rpid keeper, struct name_job *out)
+{
+	struct table_job *found;
+	int r = table_lock(names);
+
+	if (r < 0)
+		return r;
+	found = find_job(names->table, keeper.n);
+	if (found)
+		*out = found->j;
+	table_unlock(names);
+	return found ? 0 : -ENOENT;
+}
+
+int names_job_list(struct names *names, struct name_job *out, int max)
+{
+	int n = 0, r = table_lock(names);
+
+	if (r < 0)
+		return r;
+	table_sweep(names->table);
+	for (unsigned i = 0; i < TABLE_JOBS; i++) {
+		if (!used(&names->table->jobs[i].used))
+			continue;
+		if (n < max)
+			out[n] = names->table->jobs[i].j;
+		n++;
+	}
+	table_unlock(names);
+	return n;
+}
+
+/* ---- processes ---- */
+
+static struct table_process *lookup(struct table *table, const struct map *map, int32_t number)
+{
+	uint32_t slot = number > 0 ? map_get(map, (uint32_t)number) : 0;
+
+	return slot ? &table->processes[slot - 1] : NULL;
+}
+
+static int link_process(struct table *table, struct table_process *entry)
+{
+	uint32_t slot = (uint32_t)(entry - table->processes);
+	int r = map_set(&table->by_vpid, (uint32_t)entry->p.vpid.n, slot + 1);
+
+	if (r >= 0 && entry->p.rpid.n > 0)
+		r = map_set(&table->by_rpid, (uint32_t)entry->p.rpid.n, slot + 1);
+	return r < 0 ? r : 0;
+}
+
+void table_repair_processes(struct table *table)
+{
+	map_clear(&table->by_vpid);
+	map_clear(&table->by_rpid);
+	table->nprocesses = 0;
+	for (unsigned i = 0; i < TABLE_JOBS; i++) {
+		struct table_job *job = &table->jobs[i];
+
+		if (used(&job->used) && find_job(table, job->j.keeper.n) != job)
+			atomic_store(&job->used, 0); /* twice there: its writer died replacing it */
+	}
+	for (unsigned i = 0; i < TABLE_PROCESSES; i++) {
+		struct table_process *entry = &table->processes[i];
+
+		if (!used(&entry->used))
+			continue;
+		/* twice there: its writer died replacing it */
+		if (map_find(&table->by_vpid, (uint32_t)entry->p.vpid.n) >= 0 ||
+		    link_process(table, entry) < 0)
+			atomic_store(&entry->used, 0);
+		else
+			table->nprocesses++;
+	}
+}
+
+static struct table_process *free_slot(struct table *table, int32_t vpid)
+{
+	/* From a place of the number's own, so that a free one is usually met at once. */
+	for (unsigned n = 0; n < TABLE_PROCESSES; n++) {
+		struct table_process *entry = &table->processes[((uint32_t)vpid + n) % TABLE_PROCESSES];
+
+		if (!used(&entry->used))
+			return entry;
+	}
+	return NULL;
+}
+
+static int add_process(struct table *table, const struct name_process *process, uint64_t ticks)
+{
+	struct table_process *old = lookup(table, &table->by_vpid, process->vpid.n);
+	struct table_process *entry;
+
+	if (old && old->p.state != NAME_STATE_DEAD && !is_gone(old) &&
+	    (old->p.rpid.n != process->rpid.n || old->start_ticks == ticks))
+		return -EEXIST;
+	if (old)
+		unlink_process(table, old);
+	old = lookup(table, &table->by_rpid, process->rpid.n);
+	if (old)
+		unlink_process(table, old); /* its number was given to a new process: it is gone */
+	entry = free_slot(table, process->vpid.n);
+	if (!entry) {
+		table_sweep(table);
+		entry = free_slot(table, process->vpid.n);
+	}
+	if (!entry)
+		return -ENOSPC;
+	entry->p = *process;
+	entry->start_ticks = ticks;
+	atomic_store_explicit(&entry->used, 1, memory_order_release);
+	table->nprocesses++;
+	return link_process(table, entry);
+}
+
+int names_process_add(struct names *names, const struct name_process *process)
+{
+	uint64_t ticks = process->rpid.n > 0 ? table_start_ticks(process->rpid.n) : 0;
+	int r;
+
+	if (process->vpid.n <= 0)
+		return -EINVAL;
+	r = table_lock(names);
+	if (r < 0)
+		return r;
+	r = add_process(names->table, process, ticks);
+	table_unlock(names);
+	return r;
+}
+
+/* As replace_job(). */
+static int replace_process(struct table *table, struct table_process *old, const struct name_process *process,
+			   uint64_t ticks)
+{
+	struct table_process *entry = free_slot(table, process->vpid.n);
+	struct name_process before = old->p;
+
+	if (!entry) { /* full: nothing else for it */
+		old->p = *process;
+		old->start_ticks = ticks;
+		return link_process(table, old);
+	}
+	entry->p = *process;
+	entry->start_ticks = ticks;
+	atomic_store_explicit(&entry->used, 1, memory_order_release);
+	atomic_store_explicit(&old->used, 0, memory_order_release);
+	if (before.rpid.n != process->rpid.n)
+		map_remove(&table->by_rpid, (uint32_t)before.rpid.n);
+	return link_process(table, entry);
+}
+
+int names_process_update(struct names *names, const struct name_process *process)
+{
+	struct table_process *entry;
+	int r = table_lock(names);
+
+	if (r < 0)
+		return r;
+	entry = lookup(names->table, &names->table->by_vpid, process->vpid.n);
+	if (!entry) {
+		r = -ENOENT;
+	} else if (entry->p.rpid.n != process->rpid.n) {
+		r = replace_process(names->table, entry, process,
+				    process->rpid.n > 0 ? table_start_ticks(process->rpid.n) : 0);
+	} else {
+		r = replace_process(names->table, entry, process, entry->start_ticks);
+	}
+	table_unlock(names);
+	return r;
+}
+
+void names_process_remove(struct names *names, struct vpid vpid)
+{
+	struct table_process *entry;
+
+	if (table_lock(names) < 0)
+		return;
+	entry = lookup(names->table, &names->table->by_vpid, vpid.n);
+	if (entry)
+		unlink_process(names->table, entry);
+	table_unlock(names);
+}
+
+static int get(struct names *names, const struct map *map, int32_t number, struct name_process *out)
+{
+	struct table_process *entry;
+	int r = table_lock(names);
+
+	if (r < 0)
+		return r;
+	entry = lookup(names->table, map, number);
+	if (entry)
+		*out = entry->p;
+	table_unlock(names);
+	return entry ? 0 : -ENOENT;
+}
+
+int names_process_get(struct names *names, struct vpid vpid, struct name_process *out)
+{
+	return get(names, &names->table->by_vpid, vpid.n, out);
+}
+
+int names_process_find_real(struct names *names, struct rpid rpid, struct name_process *out)
+{
+	return get(names, &names->table->by_rpid, rpid.n, out);
+}
+
+int names_process_list(struct names *names, struct rpid keeper, struct name_process *out, int max)
+{
+	int n = 0, r = table_lock(names);
+
+	if (r < 0)
+		return r;
+	table_sweep(names->table);
+	for (unsigned i = 0; i < TABLE_PROCESSES && (uint32_t)n < names->table->nprocesses; i++) {
+		const struct table_process *entry = &names->table->processes[i];
+
+		if (!used(&entry->used) || (keeper.n && entry->p.keeper.n != keeper.n))
+			continue;
+		if (n < max)
+			out[n] = entry->p;
+		n++;
+	}
+	table_unlock(names);
+	return n;
+}
