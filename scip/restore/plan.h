@@ -1,0 +1,68 @@
+/*
+ * The order in which a process tree is made again: a pure function from the image's processes to a list of
+ * steps.
+ *
+ * What the kernel allows, and so what the plan is made of: a process is in its parent's session and group
+ * when it is forked; only by setsid() does it get another session (always one named by itself), only by
+ * setpgid() another group (one that has a member in its session, or one named by itself); when a parent dies
+ * its children go to the nearest living ancestor that is a child subreaper, in the end to the keeper.
+ * Therefore
+ *
+ *  - a child that is in the session that its parent was born in is forked before the parent's setsid();
+ *  - an orphan is forked by a helper, itself forked by a member of the orphan's session; then the helper
+ * exits;
+ *  - a session or group whose leader is gone is made by a helper that has the leader's number; the helper
+ * exits when the members are in.
+ */
+#ifndef SCIP_RESTORE_PLAN_H
+#define SCIP_RESTORE_PLAN_H
+
+#include <stdbool.h>
+
+#include "base/err.h"
+#include "proto/image.pb-c.h"
+
+enum plan_step_kind {
+	PLAN_HUSK,	/* the keeper forks `node` */
+	PLAN_FORK,	/* node `other` forks `node` */
+	PLAN_EXEC,	/* `node` executes its program */
+	PLAN_SETSID,	/* `node` makes a session */
+	PLAN_SETPGID,	/* `node` goes into group `number`; 0: makes its own */
+	PLAN_SUBREAPER, /* `node` is (number 1) or is no more (0) a child subreaper */
+	PLAN_EXIT,	/* `node` ends, with the status of its process, 0 for a helper */
+	PLAN_REAP,	/* node `other` waits for `node`, a helper that has ended */
+};
+
+#define PLAN_KEEPER (-1)
+
+/* A process to be made: one of the image, or a helper (process NULL). */
+struct plan_node {
+	const Pbeam__Process *process;
+	int32_t vpid; /* 0: a nameless helper */
+	int parent;   /* the node that forks it, or PLAN_KEEPER */
+	int32_t exit_signal;
+	/* While planning: where it is by now. */
+	int32_t session, group; /* 0: the keeper's */
+	int exe;		/* node whose PLAN_EXEC gave it its program, or -1 */
+};
+
+struct plan_step {
+	enum plan_step_kind kind;
+	int node, other;
+	int32_t number;
+};
+
+struct plan {
+	struct plan_node *nodes; /* the image's processes first, in its order */
+	int nnodes, node_room;
+	struct plan_step *steps;
+	int nsteps, step_room;
+	int32_t keeper_session; /* virtual number that the keeper's own session stands for, 0 for none */
+};
+
+/* Makes the plan. 0, -ENOMEM, or -EINVAL with the reason when the processes cannot have come about or need
+ * what is not supported. plan_free() in any case. */
+must_check int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, struct err *err);
+void plan_free(struct plan *plan);
+
+#endif
