@@ -255,6 +255,39 @@ static int find_member(const struct planner *planner, int32_t session, int above
 	return NO_NODE;
 }
 
+static int depth_of(const struct planner *planner, int i)
+{
+	int depth = 0;
+
+	for (; i != PLAN_KEEPER; i = planner->candidates[i].parent)
+		depth++;
+	return depth;
+}
+
+/* A session whose leader is gone: a helper leads it. It is made below the deepest process that adopts a
+ * member of it, for the helpers of all must be below those that adopt. The node, or NO_NODE when not possible
+ * (yet). */
+static int revive_session(struct planner *planner, int32_t session, int parent)
+{
+	int deepest = parent, node, r;
+
+	if (find(planner, session) >= 0 || find_member(planner, session, PLAN_KEEPER) != NO_NODE)
+		return NO_NODE;
+	for (int i = 0; i < planner->n; i++)
+		if (!planner->candidates[i].built && planner->candidates[i].need == session &&
+		    planner->candidates[i].parent != PLAN_KEEPER &&
+		    is_adopted(planner, planner->candidates[i].parent, i) &&
+		    depth_of(planner, planner->candidates[i].parent) > depth_of(planner, deepest))
+			deepest = planner->candidates[i].parent;
+	if (deepest >= 0 && !planner->candidates[deepest].built)
+		return NO_NODE;
+	node = add_helper(planner, session);
+	r = node < 0 ? node : fork_node(planner, node, deepest);
+	if (r == 0)
+		r = set_session(planner, node);
+	return r < 0 ? r : node;
+}
+
 /* Makes orphan i, which belongs to `parent`, by way of a helper in its session. 0 made, 1 not possible yet.
  */
 static int adopt(struct planner *planner, int i, int parent)
@@ -266,16 +299,12 @@ static int adopt(struct planner *planner, int i, int parent)
 		return build(planner, i, PLAN_KEEPER);
 	member = find_member(planner, need, parent);
 	if (member == NO_NODE) {
-		if (find(planner, need) >= 0 && !planner->candidates[find(planner, need)].built)
+		member = revive_session(planner, need, parent);
+		if (member == NO_NODE ||
+		    (parent != PLAN_KEEPER && !is_ancestor_or_self(planner, parent, member)))
 			return 1;
-		member = add_helper(planner, need);
 		if (member < 0)
 			return member;
-		r = fork_node(planner, member, parent);
-		if (r == 0)
-			r = set_session(planner, member);
-		if (r < 0)
-			return r;
 	}
 	helper = add_helper(planner, 0);
 	r = helper < 0 ? helper : fork_node(planner, helper, member);
