@@ -44,17 +44,15 @@ class Stage:
         done = subprocess.run(["cmake", "--install", BUILD, "--prefix", self.top], capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"cmake --install failed: {done.stdout}{done.stderr}")
-        self.cases = self._copy(BUILD / "tests" / "cases", "cases")
-        self.flavours = self._copy(BUILD / "tests" / "flavours", "flavours")
-
-    def _copy(self, source, name):
-        target = self.top / name
-        target.mkdir()
-        for path in sorted(source.glob("*")):
+        self.cases = self.top / "cases"
+        self.cases.mkdir()
+        for path in sorted((BUILD / "tests" / "cases").glob("*")):
             if path.is_file() and os.access(path, os.X_OK):
-                shutil.copy(path, target)
-                (target / path.name).chmod(0o755)
-        return target
+                shutil.copy(path, self.cases)
+                (self.cases / path.name).chmod(0o755)
+        self.build = BUILD / "tests" / "flavours"
+        self.flavours = self.top / "flavours"
+        self.flavours.mkdir()
 
     def close(self):
         shutil.rmtree(self.top, ignore_errors=True)

@@ -1,0 +1,5 @@
+//go:build !cgo
+
+package main
+
+func extra(n int) int { return n + 1 }

@@ -1,0 +1,3 @@
+module flavour
+
+go 1.19
