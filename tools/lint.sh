@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What reads the source without running it. Every tool is run; the exit status says whether any complained.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 : "${PYTHON:=/usr/bin/python3}"
 bad=0
 step() {
@@ -14,6 +14,7 @@ step() {
 		bad=1
 	fi
 }
+# shellcheck disable=SC2317 # called through step
 listed() { # glob... -- command...: runs the command on the repository's files of these names
 	local globs=()
 	while [ "$1" != -- ]; do

@@ -2,7 +2,7 @@
 # The test run, stage by stage; every stage leaves a JUnit file in build/results, summary.py adds them up.
 #   tools/test.sh all|quick
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 : "${PYTHON:=/usr/bin/python3}"
 what=${1:-all}
 results=$PWD/build/results

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# make demo: a Python program that holds data and computes is checkpointed, killed, rolled back, and goes on to its right end.
+# Runs as an ordinary user: called by root it becomes "nobody" first. All that it makes is below one temporary directory.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+if [ "${1:-}" != inside ]; then
+	top=$(mktemp -d /tmp/pbeam-demo-XXXXXX)
+	trap 'rm -rf "$top"' EXIT
+	chmod 755 "$top"
+	cmake --install "$root/build" --prefix "$top" >/dev/null
+	cp "$root/demo/primes.py" "$root/tools/demo.sh" "$top"
+	mkdir -m 700 "$top/home" "$top/run" "$top/state"
+	become=()
+	if [ "$(id -u)" = 0 ]; then
+		chown nobody: "$top/home" "$top/run" "$top/state"
+		become=(setpriv --reuid nobody --regid "$(id -g nobody)" --clear-groups --inh-caps=-all --)
+	fi
+	cd "$top/home"
+	"${become[@]}" env "HOME=$top/home" "XDG_RUNTIME_DIR=$top/run" "XDG_STATE_HOME=$top/state" "PATH=$top/bin:$PATH" \
+		bash "$top/demo.sh" inside "$top"
+	exit
+fi
+
+top=$2
+bold=
+plain=
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+	bold=$'\033[1m'
+	plain=$'\033[0m'
+fi
+say() { printf '\n%s# %s%s\n' "$bold" "$*" "$plain"; }
+try() {
+	printf '$ %s\n' "$*"
+	"$@"
+}
+leave() { # ends what the demo started, by the name it gave it
+	pbeamctl kill -s KILL primes >/dev/null 2>&1 || true
+}
+trap leave EXIT
+until_shown() { # until the output has the text
+	local left=600
+	while [ $((left -= 1)) -gt 0 ]; do
+		! grep -q "$1" output || return 0
+		sleep 0.1
+	done
+	echo "demo: no '$1' within a minute; the output:" >&2
+	cat output >&2
+	return 1
+}
+
+say "A Python program looks for primes, as user $(id -un), under scip"
+printf '$ scip run -d --name primes -- python3 primes.py >output\n'
+# shellcheck disable=SC2016 # the inner shell expands it
+scip run -d --name primes -- sh -c 'exec /usr/bin/python3 -u "$1" >output 2>&1 </dev/null' sh "$top/primes.py"
+until_shown ' 5000 primes'
+try pbeamctl ps
+try tail -n 1 output
+
+say "It is checkpointed, and goes on"
+try pbeamctl checkpoint primes
+until_shown ' 7000 primes'
+try tail -n 1 output
+
+say "It is killed: what it had found is gone from memory"
+try pbeamctl kill -s KILL primes
+sleep 0.5
+try pbeamctl ps
+
+say "It is rolled back: process, memory and output file are as at the checkpoint, and it goes on"
+try pbeamctl rollback primes
+try tail -n 1 output
+try pbeamctl log primes
+until_shown 'done\|wrong\|Error'
+try tail -n 3 output
+grep -q '^done$' output
+say "The sum is right: nothing was lost, nothing computed twice"
