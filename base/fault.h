@@ -1,0 +1,24 @@
+/*
+ * Named places where a test may let a program fail. PBEAM_FAULT=POINT:ACTION[:N] acts at the N-th passing of
+ * POINT (the first without N): "fail" (the caller gets -EIO), "kill" (SIGKILL to itself), "sleep" (waits for
+ * ten seconds, so that a test can act). Compiled in with the CMake option PBEAM_FAULTS only; else it costs
+ * nothing.
+ */
+#ifndef BASE_FAULT_H
+#define BASE_FAULT_H
+
+#include "base/err.h"
+
+#ifdef PBEAM_FAULTS
+/* 0, or -EIO with the sentence in err. */
+must_check int fault_point(const char *point, struct err *err);
+#else
+must_check static inline int fault_point(const char *point, struct err *err)
+{
+	(void)point;
+	(void)err;
+	return 0;
+}
+#endif
+
+#endif

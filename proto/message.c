@@ -1,0 +1,108 @@
+#include "proto/message.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *message_new(const ProtobufCMessageDescriptor *descriptor)
+{
+	ProtobufCMessage *message = calloc(1, descriptor->sizeof_message);
+
+	if (message)
+		protobuf_c_message_init(descriptor, message);
+	return message;
+}
+
+/* Room for one more element: the capacity is the next power of two, so it need not be kept anywhere. */
+static int grow(void **array, size_t n, size_t element)
+{
+	void *larger;
+
+	if (n & (n - 1))
+		return 0;
+	larger = reallocarray(*array, n ? 2 * n : 1, element);
+	if (!larger)
+		return -ENOMEM;
+	*array = larger;
+	return 0;
+}
+
+int message_append(void *array, size_t *n, ProtobufCMessage *item)
+{
+	void **where = array;
+
+	if (!item)
+		return -ENOMEM;
+	if (grow(where, *n, sizeof(item)) < 0) {
+		message_free(item);
+		return -ENOMEM;
+	}
+	((ProtobufCMessage **)*where)[(*n)++] = item;
+	return 0;
+}
+
+void *message_append_new(void *array, size_t *n, const ProtobufCMessageDescriptor *descriptor)
+{
+	ProtobufCMessage *item = message_new(descriptor);
+
+	return message_append(array, n, item) < 0 ? NULL : item;
+}
+
+int message_append_u64(uint64_t **array, size_t *n, uint64_t value)
+{
+	void *where = *array;
+
+	if (grow(&where, *n, sizeof(value)) < 0)
+		return -ENOMEM;
+	*array = where;
+	(*array)[(*n)++] = value;
+	return 0;
+}
+
+int message_append_u32(uint32_t **array, size_t *n, uint32_t value)
+{
+	void *where = *array;
+
+	if (grow(&where, *n, sizeof(value)) < 0)
+		return -ENOMEM;
+	*array = where;
+	(*array)[(*n)++] = value;
+	return 0;
+}
+
+int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len)
+{
+	uint8_t *copy = malloc(len ? len : 1);
+
+	if (!copy)
+		return -ENOMEM;
+	if (len)
+		memcpy(copy, data, len);
+	free(field->data);
+	field->data = copy;
+	field->len = len;
+	return 0;
+}
+
+int message_text(ProtobufCBinaryData *field, const char *text)
+{
+	return message_bytes(field, text, strlen(text));
+}
+
+int message_string(char **field, const char *text)
+{
+	char *copy = strdup(text);
+
+	if (!copy)
+		return -ENOMEM;
+	if (*field != protobuf_c_empty_string)
+		free(*field);
+	*field = copy;
+	return 0;
+}
+
+void message_free(void *message)
+{
+	if (message)
+		protobuf_c_message_free_unpacked(message, NULL);
+}

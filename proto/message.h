@@ -1,0 +1,37 @@
+/*
+ * Building protobuf-c messages by hand. Everything is malloc'd the way protobuf-c's own unpacking does it, so
+ * that protobuf_c_message_free_unpacked() on the outermost message frees it all.
+ */
+#ifndef PROTO_MESSAGE_H
+#define PROTO_MESSAGE_H
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "base/err.h"
+
+/* A new message with default values; NULL without memory. */
+void *message_new(const ProtobufCMessageDescriptor *descriptor);
+
+/* Appends `item` to a repeated field (of messages, or of pointers). Takes it, also on failure (-ENOMEM). */
+must_check int message_append(void *array, size_t *n, ProtobufCMessage *item);
+
+/* Appends a new message to a repeated field and returns it; NULL without memory. */
+void *message_append_new(void *array, size_t *n, const ProtobufCMessageDescriptor *descriptor);
+#define message_add(owner, field, descriptor)                                                                \
+	message_append_new(&(owner)->field, &(owner)->n_##field, &(descriptor))
+
+/* Appends to repeated numbers. -ENOMEM. */
+must_check int message_append_u64(uint64_t **array, size_t *n, uint64_t value);
+must_check int message_append_u32(uint32_t **array, size_t *n, uint32_t value);
+
+/* Sets a bytes field (freeing what was there) to a copy. -ENOMEM. */
+must_check int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len);
+must_check int message_text(ProtobufCBinaryData *field, const char *text);
+
+/* Sets a string field to a copy. -ENOMEM. */
+must_check int message_string(char **field, const char *text);
+
+/* Frees a message that message_new() or unpacking made; NULL is allowed. */
+void message_free(void *message);
+
+#endif

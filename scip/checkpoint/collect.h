@@ -1,0 +1,66 @@
+/*
+ * The parts of a process's dump, inside scip/checkpoint.
+ *
+ * Collecting has two halves. What /proc and ptrace tell is asked first, from outside. What only the process
+ * itself may ask (its alternate stacks, clear_child_tid, handlers, timers) is asked by the injected code in
+ * as few batches as there are threads; so long as it runs all other threads stand still. Nothing that is
+ * asked changes the process.
+ */
+#ifndef SCIP_CHECKPOINT_COLLECT_H
+#define SCIP_CHECKPOINT_COLLECT_H
+
+#include "image/image.h"
+#include "proto/image.pb-c.h"
+#include "scip/tracee/process.h"
+#include "scip/tracee/procfs.h"
+#include "scip/tracee/remote.h"
+
+enum { COLLECT_SIGNALS = 64, COLLECT_AREA = 256 * 1024 };
+
+struct collect {
+	struct process *process;
+	struct tracee *caller; /* a live thread: it makes the calls that concern the whole process */
+	Pbeam__Process *out;
+	struct procfs_stat stat;
+	char *status; /* text of /proc/PID/status */
+};
+
+/* ---- dump.c ---- */
+/* A thread that can make calls: the leader while it lives. NULL when the process is gone. */
+struct tracee *collect_caller(struct process *process);
+/* Injects unless it is injected already; *opened says that it is ours to withdraw. */
+must_check int collect_inject(struct process *process, struct tracee *caller, bool *opened, struct err *err);
+/* Withdraws what collect_inject() opened. Returns rc, or why the withdrawal failed. */
+must_check int collect_withdraw(struct tracee *caller, bool opened, int rc, struct err *err);
+
+/* ---- threads.c ---- */
+/* Registers, extended state, masks, pending signals, scheduling: for every live thread one Thread, the leader
+ * first. */
+must_check int collect_threads(struct collect *collect, struct err *err);
+/* From inside: names, alternate stacks, clear_child_tid and the like. */
+must_check int collect_threads_inside(struct collect *collect, struct err *err);
+
+/* ---- signals.c ---- */
+/* The pending signals of a thread, and with `process` those of the whole process. The signal that a delivery
+ * stop holds is the thread's first. */
+must_check int collect_pending(const struct tracee *tracee, Pbeam__Thread *thread, Pbeam__Process *process,
+			       struct err *err);
+/* Handlers that are not SIG_DFL, by one batch. */
+must_check int collect_actions(struct collect *collect, struct err *err);
+/* The sender's number in a siginfo becomes virtual. */
+void collect_translate_siginfo(struct names *names, uint8_t info[128]);
+
+/* ---- timers.c ---- */
+must_check int collect_timers(struct collect *collect, struct err *err);
+/* Text of /proc/PID/timers into `out->timers`, without times. Numbers of threads stay real. */
+must_check int collect_parse_timers(const char *text, Pbeam__Process *out, struct err *err);
+
+/* ---- attributes.c ---- */
+/* Names of the process, credentials, limits, directories: what /proc and prlimit tell. */
+must_check int collect_attributes(struct collect *collect, struct err *err);
+/* And what prctl tells inside. */
+must_check int collect_attributes_inside(struct collect *collect, struct err *err);
+/* The mm fields of /proc/PID/stat, brk, auxv. */
+must_check int collect_memory_fields(struct collect *collect, struct err *err);
+
+#endif

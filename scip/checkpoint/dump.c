@@ -1,0 +1,253 @@
+/*
+ * The dump of one frozen process, in its scip: collect from outside, inject, collect and write from inside,
+ * withdraw.
+ *
+ * Invariant: whatever happens, the process is left frozen and as it was: its registers, masks, descriptors
+ * and mappings. The one exit of checkpoint_dump_process() takes the injected area away again, unless it was
+ * there before.
+ */
+#include "scip/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/checkpoint/collect.h"
+#include "scip/checkpoint/mappings.h"
+#include "scip/checkpoint/write.h"
+
+enum { PAGE = 4096, STATUS_MAX = 1 << 20, MCL_FUTURE_FLAG = 2 };
+
+struct tracee *collect_caller(struct process *process)
+{
+	struct tracee *leader = process_leader(process);
+
+	if (leader && leader->stop != TRACEE_EXITED && leader->stop != TRACEE_RUNNING)
+		return leader;
+	for (struct tracee *t = process->tracees; t; t = t->next)
+		if (t->stop != TRACEE_EXITED && t->stop != TRACEE_RUNNING)
+			return t;
+	return NULL;
+}
+
+int collect_inject(struct process *process, struct tracee *caller, bool *opened, struct err *err)
+{
+	struct taddr start, end;
+	int rc;
+
+	if (inject_range(process, &start, &end))
+		return 0;
+	rc = inject_open(caller, COLLECT_AREA, (struct taddr){0}, err);
+	*opened = rc >= 0;
+	return rc;
+}
+
+int collect_withdraw(struct tracee *caller, bool opened, int rc, struct err *err)
+{
+	struct err inner = ERR_INIT;
+	int undone;
+
+	if (!opened || rc == -ESRCH)
+		return rc;
+	undone = inject_withdraw(caller, &inner);
+	return undone < 0 && rc >= 0 ? err_set(err, undone, "%s", inner.text) : rc;
+}
+
+static int read_status(struct collect *collect, struct err *err)
+{
+	pid_t pid = collect->process->pid;
+	char path[64];
+	int rc = procfs_stat_read(pid, 0, &collect->stat, err);
+
+	if (rc < 0)
+		return rc;
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	rc = io_slurp(AT_FDCWD, path, STATUS_MAX, &collect->status, NULL);
+	return rc < 0 ? err_code(err, rc, "read %s", path) : 0;
+}
+
+/* mlockall(MCL_FUTURE) is in no file of /proc, but a new mapping then has its page at once. Asked only where
+ * something is locked. */
+static int ask_lock_future(struct collect *collect, struct err *err)
+{
+	Pbeam__Memory *memory = collect->out->memory;
+	const uint64_t vec[] = {PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS};
+	struct batch *batch;
+	struct taddr at;
+	bool locked = false;
+	int map, look, unmap, rc;
+
+	for (size_t i = 0; i < memory->n_mappings; i++)
+		locked = locked || memory->mappings[i]->locked;
+	if (!locked)
+		return 0;
+	rc = batch_begin(collect->process, &batch, err);
+	if (rc < 0)
+		return rc;
+	rc = batch_data(batch, NULL, 8, &at);
+	if (rc < 0)
+		goto out_batch;
+	map = batch_add(batch, 0, SYS_mmap, remote_args(0, vec[0], vec[1], vec[2], (uint64_t)-1, 0));
+	look = batch_add(batch, INJECT_CALL_FROM, SYS_mincore, remote_args(0, PAGE, at.a));
+	unmap = batch_add(batch, INJECT_CALL_FROM, SYS_munmap, remote_args(0, PAGE));
+	if (map < 0 || look < 0 || unmap < 0) {
+		rc = -ENOSPC;
+		goto out_batch;
+	}
+	batch_call(batch, look)->from_call = (uint16_t)map;
+	batch_call(batch, unmap)->from_call = (uint16_t)map;
+	/* It may be refused (RLIMIT_MEMLOCK, RLIMIT_AS): then nothing more can be mapped anyway. */
+	if (batch_run(batch, collect->caller, NULL) == 0 && (*(uint8_t *)batch_local(batch, at) & 1))
+		memory->mlockall_flags = MCL_FUTURE_FLAG;
+out_batch:
+	batch_end(batch);
+	return rc;
+}
+
+static int scan_mappings(struct collect *collect, struct mappings *mappings, uint64_t *own, struct err *err)
+{
+	struct page_scanner scanner;
+	int rc = page_scanner_open(&scanner, collect->process->pid, err);
+
+	*own = 0;
+	for (size_t i = 0; i < mappings->n && rc >= 0; i++) {
+		struct mapping *m = &mappings->v[i];
+
+		if (m->contents != MAPPING_ANONYMOUS)
+			continue;
+		rc = page_scan(&scanner, m->out->start, m->out->end, m->shares, &m->runs, err);
+		for (size_t j = 0; j < m->runs.n; j++)
+			if (m->runs.v[j].kind == PAGE_OWN)
+				*own += m->runs.v[j].count;
+	}
+	page_scanner_close(&scanner);
+	return rc < 0 ? err_wrap(err, rc, "pages") : 0;
+}
+
+static int write_runs(struct page_writer *writer, struct mapping *m, uint64_t *offset, struct err *err)
+{
+	Pbeam__Mapping *out = m->out;
+	int rc = 0;
+
+	for (size_t i = 0; i < m->runs.n && rc >= 0; i++) {
+		const struct page_run *run = &m->runs.v[i];
+
+		switch (run->kind) {
+		case PAGE_OWN:
+			rc = pages_append(&out->n_pages, &out->pages, run->start, run->count, *offset);
+			if (rc >= 0)
+				rc = page_writer_add(writer, run->start, run->count, *offset, m->unreadable,
+						     err);
+			*offset += run->count * PAGE;
+			break;
+		case PAGE_COMMON:
+			rc = page_writer_common(writer, run->start, run->count, 0, false, &out->n_pages,
+						&out->pages, err);
+			break;
+		case PAGE_GUARD:
+			rc = pages_append(&out->n_guards, &out->guards, run->start, run->count, 0);
+			break;
+		}
+	}
+	return rc;
+}
+
+static int write_mappings(struct collect *collect, struct mappings *mappings, int image_fd,
+			  struct image_arena *arena, uint64_t *bytes, struct err *err)
+{
+	struct page_writer *writer;
+	uint64_t own, offset;
+	int rc = scan_mappings(collect, mappings, &own, err);
+
+	if (rc < 0)
+		return rc;
+	rc = page_writer_open(&writer, collect->process, collect->caller, image_fd, arena, err);
+	if (rc < 0)
+		return rc;
+	offset = image_arena_take(arena, own * PAGE);
+	for (size_t i = 0; i < mappings->n && rc >= 0; i++) {
+		struct mapping *m = &mappings->v[i];
+
+		rc = write_runs(writer, m, &offset, err);
+		if (rc >= 0 && m->contents == MAPPING_ALL)
+			rc = page_writer_common(writer, m->out->start, (m->out->end - m->out->start) / PAGE,
+						0, true, &m->out->n_pages, &m->out->pages, err);
+	}
+	if (rc >= 0)
+		rc = fault_point("mid-dump", err);
+	if (rc >= 0)
+		rc = page_writer_flush(writer, err);
+	*bytes = page_writer_bytes(writer);
+	page_writer_close(writer);
+	return rc < 0 ? err_wrap(err, rc, "memory") : 0;
+}
+
+static int collect_inside(struct collect *collect, struct err *err)
+{
+	int rc = collect_attributes_inside(collect, err);
+
+	if (rc >= 0)
+		rc = collect_actions(collect, err);
+	if (rc >= 0)
+		rc = collect_timers(collect, err);
+	if (rc >= 0)
+		rc = collect_threads_inside(collect, err);
+	if (rc >= 0)
+		rc = ask_lock_future(collect, err);
+	return rc;
+}
+
+static int dump(struct collect *collect, struct mappings *mappings, int image_fd, struct image_arena *arena,
+		Pbeam__ScipDumped *out, bool *injected, struct err *err)
+{
+	struct procfs_maps maps = {NULL, 0};
+	int rc = read_status(collect, err);
+
+	if (rc >= 0)
+		rc = collect_threads(collect, err);
+	if (rc >= 0)
+		rc = collect_attributes(collect, err);
+	if (rc >= 0)
+		rc = collect_memory_fields(collect, err);
+	if (rc >= 0)
+		rc = procfs_maps_read(collect->process->pid, true, &maps, err);
+	if (rc >= 0)
+		rc = mappings_collect(collect->process, &maps, collect->out->memory, out, mappings, err);
+	if (rc >= 0)
+		rc = collect_inject(collect->process, collect->caller, injected, err);
+	if (rc >= 0)
+		rc = collect_inside(collect, err);
+	if (rc >= 0)
+		rc = write_mappings(collect, mappings, image_fd, arena, &out->bytes, err);
+	procfs_maps_free(&maps);
+	return rc;
+}
+
+int checkpoint_dump_process(struct process *process, int image_fd, struct image_arena *arena,
+			    Pbeam__ScipDumped *out, struct err *err)
+{
+	struct collect collect = {.process = process, .caller = collect_caller(process)};
+	struct mappings mappings = {NULL, 0};
+	bool injected = false;
+	int rc = -ENOMEM;
+
+	if (!collect.caller)
+		return err_set(err, -ESRCH, "vpid %d has ended", process->vpid.n);
+	out->process = collect.out = message_new(&pbeam__process__descriptor);
+	if (collect.out)
+		collect.out->memory = message_new(&pbeam__memory__descriptor);
+	if (collect.out && collect.out->memory)
+		rc = dump(&collect, &mappings, image_fd, arena, out, &injected, err);
+	mappings_free(&mappings);
+	rc = collect_withdraw(collect.caller, injected, rc, err);
+	free(collect.status);
+	return rc < 0 ? err_wrap(err, rc, "vpid %d (%s)", process->vpid.n, collect.stat.comm) : 0;
+}
