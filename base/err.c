@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static void err_vset(struct err *err, int code, const char *tail, const char *fmt, va_list ap)
+__attribute__((format(printf, 4, 0))) static void err_vset(struct err *err, int code, const char *tail,
+							   const char *fmt, va_list ap)
 {
 	int n;
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs one fuzzer for some seconds from its seeds: tools/fuzz.sh build-fuzz/tests/fuzz/NAME_fuzz SECONDS
+# Runs one fuzzer for some seconds from its seeds: tools/fuzz.sh build-fuzz/tests/fuzz/FUZZER SECONDS
 # Seeds are in tests/fuzz/seeds/NAME, if there are any. What it finds stays in build-fuzz/findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fuzzer=$1
 seconds=$2
-name=$(basename "$fuzzer" _fuzz)
+name=$(basename "$fuzzer" | sed "s/^fuzz_//; s/_fuzz$//")
 findings=build-fuzz/findings
 corpus=build-fuzz/corpus/$name
 mkdir -p "$findings" "$corpus"

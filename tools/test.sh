@@ -71,7 +71,7 @@ if [ "$what" = all ]; then
 	e2e flavours build tests/flavours
 	single build-fuzz tools/build.sh fuzz
 	printf '\n== fuzz\n'
-	for fuzzer in build-fuzz/tests/fuzz/*_fuzz; do
+	for fuzzer in build-fuzz/tests/fuzz/*; do
 		[ -x "$fuzzer" ] && single "$(basename "$fuzzer")" tools/fuzz.sh "$fuzzer" 20
 	done
 fi
