@@ -39,6 +39,7 @@ struct keeper_options {
 	uint64_t save_files_max; /* --save-files: bytes of a file that are saved with an image */
 	int console[3]; /* the job's standard streams: the pty's slave or what scip was given; -1 none */
 	int pty_master; /* -1 when the job has no terminal */
+	const sigset_t *signal_mask; /* for the program; NULL: the caller's own */
 };
 
 /* keeper -> console */
@@ -46,6 +47,8 @@ enum keeper_event_type {
 	KEEPER_STARTED = 1, /* the program has been executed (restored); value: its vpid */
 	KEEPER_FAILED,	    /* value: scip's exit status (125, 126, 127); text: the sentence */
 	KEEPER_ENDED,	    /* the job's first process is gone; value: its wait status */
+	KEEPER_STOPPED,	    /* the job's first process was stopped by a signal; value: its wait status */
+	KEEPER_TAKEN,	    /* another console has taken this one's place; nothing more comes */
 };
 struct keeper_event {
 	uint32_t type;
@@ -128,6 +131,9 @@ must_check int keeper_rollback(struct keeper *keeper, const char *path, bool for
 /* ---- requests.c ---- */
 /* Binds RUNTIME/job/PID, registers it, starts the interval. */
 must_check int requests_open(struct keeper *keeper, struct err *err);
+/* The console's socket has ended (keeper->console_sock is -1 already): from now on what the job writes to its
+ * pty is kept here for the next console. */
+void requests_console_gone(struct keeper *keeper);
 /* The first process is gone with this wait status: attached consoles are told. */
 void requests_job_ended(struct keeper *keeper, int status);
 /* Removes the socket. */

@@ -1,0 +1,277 @@
+#include "image/store.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/dirs.h"
+#include "base/io.h"
+
+#define SUFFIX ".ckpt"
+
+int store_check_name(const char *name, struct err *err)
+{
+	size_t len = strlen(name);
+
+	if (len == 0 || len >= STORE_JOB_MAX)
+		return err_set(err, -EINVAL, "a job's name has 1 to %d characters, not %zu",
+			       STORE_JOB_MAX - 1, len);
+	if (strspn(name, "0123456789") == len)
+		return err_set(err, -EINVAL,
+			       "a job's name cannot be a number (%s): it would be taken for a vpid", name);
+	if (name[0] == '.' || name[0] == '-')
+		return err_set(err, -EINVAL, "a job's name cannot begin with '%c'", name[0]);
+	for (size_t i = 0; i < len; i++)
+		if (name[i] == '/' || (unsigned char)name[i] < 33 || name[i] == 127)
+			return err_set(err, -EINVAL,
+				       "a job's name cannot hold '/', spaces or control characters");
+	return 0;
+}
+
+void store_job_of_vpid(int32_t vpid, char job[STORE_JOB_MAX])
+{
+	snprintf(job, STORE_JOB_MAX, "%" PRId32, vpid);
+}
+
+/* STATE/JOB without making it. */
+static int job_dir(const char *job, char dir[PATH_MAX], struct err *err)
+{
+	size_t len;
+	int r = dirs_state(dir, NULL, err);
+
+	if (r < 0)
+		return r;
+	len = strlen(dir);
+	if (snprintf(dir + len, PATH_MAX - len, "/%s", job) >= (int)(PATH_MAX - len) - 64)
+		return err_code(err, -ENAMETOOLONG, "directory of the checkpoints of %s", job);
+	return 0;
+}
+
+/* N of "N.ckpt", 0 for anything else. */
+static uint32_t number_of(const char *name)
+{
+	char *end;
+	unsigned long n;
+
+	if (!isdigit((unsigned char)name[0]) || name[0] == '0')
+		return 0;
+	errno = 0;
+	n = strtoul(name, &end, 10);
+	return errno || n > UINT32_MAX || strcmp(end, SUFFIX) != 0 ? 0 : (uint32_t)n;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static int list_dir(const char *dir, uint32_t **numbers, struct err *err)
+{
+	auto_closedir DIR *d = opendir(dir);
+	auto_free uint32_t *v = NULL;
+	size_t n = 0, room = 0;
+	struct dirent *entry;
+
+	*numbers = NULL;
+	if (!d)
+		return errno == ENOENT ? 0 : err_sys(err, "list %s", dir);
+	while ((entry = readdir(d))) {
+		uint32_t number = number_of(entry->d_name);
+
+		if (!number)
+			continue;
+		if (n == room) {
+			uint32_t *bigger = realloc(v, (room = room ? room * 2 : 16) * sizeof(*v));
+
+			if (!bigger)
+				return err_code(err, -ENOMEM, "list %s", dir);
+			v = bigger;
+		}
+		v[n++] = number;
+	}
+	if (n)
+		qsort(v, n, sizeof(*v), ascending);
+	*numbers = steal_ptr(&v);
+	return (int)n;
+}
+
+int store_list(const char *job, uint32_t **numbers, struct err *err)
+{
+	char dir[PATH_MAX];
+	int r = job_dir(job, dir, err);
+
+	return r < 0 ? r : list_dir(dir, numbers, err);
+}
+
+int store_find(const char *job, uint32_t number, char path[PATH_MAX], struct err *err)
+{
+	auto_free uint32_t *numbers = NULL;
+	int n = store_list(job, &numbers, err), r;
+
+	if (n < 0)
+		return n;
+	if (n == 0)
+		return err_set(err, -ENOENT,
+			       "there is no checkpoint of %s; make one with `pbeamctl checkpoint`", job);
+	if (!number)
+		number = numbers[n - 1];
+	for (int i = 0;; i++) {
+		if (i == n)
+			return err_set(err, -ENOENT,
+				       "there is no checkpoint %u of %s; `pbeamctl log %s` lists them",
+				       number, job, job);
+		if (numbers[i] == number)
+			break;
+	}
+	r = job_dir(job, path, err);
+	if (r == 0)
+		snprintf(path + strlen(path), 64, "/%u" SUFFIX, number);
+	return r;
+}
+
+/* ---- claiming a number ---- */
+
+struct owner {
+	char uuid[40];
+	uint32_t last;
+};
+
+static int read_owner(int fd, struct owner *owner)
+{
+	char text[128];
+	ssize_t n = io_pread_full(fd, text, sizeof(text) - 1, 0);
+
+	memset(owner, 0, sizeof(*owner));
+	if (n < 0)
+		return (int)n;
+	text[n] = 0;
+	if (sscanf(text, "%u %39s", &owner->last, owner->uuid) < 1)
+		owner->last = 0;
+	return 0;
+}
+
+/* Opens and locks STATE/JOB/job, making both. The lock goes with the descriptor. */
+static int lock_dir(const char *dir, struct err *err)
+{
+	char path[PATH_MAX + 8];
+	int fd, r = io_mkdirs(dir, err);
+
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "%s/job", dir);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return err_sys(err, "write to %s", path);
+	if (flock(fd, LOCK_EX) < 0) {
+		r = err_sys(err, "lock %s", path);
+		close(fd);
+		return r;
+	}
+	return fd;
+}
+
+/* N.ckpt.tmp-PID of a process that is no more. */
+static void sweep(const char *dir)
+{
+	auto_closedir DIR *d = opendir(dir);
+	struct dirent *entry;
+
+	while (d && (entry = readdir(d))) {
+		const char *tail = strstr(entry->d_name, SUFFIX ".tmp-");
+		pid_t pid = tail ? atoi(tail + sizeof(SUFFIX ".tmp-") - 1) : 0;
+
+		if (pid > 0 && kill(pid, 0) < 0 && errno == ESRCH)
+			unlinkat(dirfd(d), entry->d_name, 0);
+	}
+}
+
+/* The directory is another job's that had the same vpid: moved aside, and ours back if it had been moved
+ * likewise. */
+static int move_aside(const char *dir, const struct owner *owner, const char *uuid, struct err *err)
+{
+	char aside[PATH_MAX + 64];
+
+	snprintf(aside, sizeof(aside), "%s.%s", dir, owner->uuid[0] ? owner->uuid : "earlier");
+	if (rename(dir, aside) < 0)
+		return err_sys(err, "move %s to %s", dir, aside);
+	snprintf(aside, sizeof(aside), "%s.%.39s", dir, uuid);
+	if (rename(aside, dir) < 0 && errno != ENOENT)
+		return err_sys(err, "move %s back to %s", aside, dir);
+	return 0;
+}
+
+int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t *number, struct err *err)
+{
+	bool by_vpid = strspn(job, "0123456789") == strlen(job);
+	auto_free uint32_t *numbers = NULL;
+	auto_close int fd = -1;
+	struct owner owner;
+	char dir[PATH_MAX], text[64];
+	int n, r = job_dir(job, dir, err);
+
+	if (r < 0)
+		return r;
+	fd = lock_dir(dir, err);
+	if (fd < 0)
+		return fd;
+	r = read_owner(fd, &owner);
+	if (r < 0)
+		return err_code(err, r, "read %s/job", dir);
+	if (by_vpid && owner.uuid[0] && strcmp(owner.uuid, uuid) != 0) {
+		r = move_aside(dir, &owner, uuid, err);
+		if (r < 0)
+			return r;
+		close(steal_fd(&fd));
+		fd = lock_dir(dir, err);
+		if (fd < 0)
+			return fd;
+		r = read_owner(fd, &owner);
+		if (r < 0)
+			return err_code(err, r, "read %s/job", dir);
+	}
+	sweep(dir);
+	n = list_dir(dir, &numbers, err);
+	if (n < 0)
+		return n;
+	*number = owner.last;
+	if (n && numbers[n - 1] > *number)
+		*number = numbers[n - 1];
+	if (++*number == 0)
+		return err_set(err, -EOVERFLOW, "%s has had 2^32 checkpoints; move them elsewhere", dir);
+	snprintf(text, sizeof(text), "%u %.39s\n", *number, uuid);
+	if (ftruncate(fd, 0) < 0)
+		return err_sys(err, "write to %s/job", dir);
+	r = io_pwrite_full(fd, text, strlen(text), 0);
+	if (r < 0)
+		return err_code(err, r, "write to %s/job", dir);
+	memcpy(path, dir, strlen(dir) + 1);
+	snprintf(path + strlen(path), 64, "/%u" SUFFIX, *number);
+	return 0;
+}
+
+void store_prune(const char *job, uint32_t keep)
+{
+	auto_free uint32_t *numbers = NULL;
+	char dir[PATH_MAX], path[PATH_MAX + 32];
+	int n = store_list(job, &numbers, NULL);
+
+	if (!keep || n < 0 || job_dir(job, dir, NULL) < 0)
+		return;
+	for (int i = 0; i + (int64_t)keep < n; i++) {
+		snprintf(path, sizeof(path), "%s/%u" SUFFIX, dir, numbers[i]);
+		unlink(path);
+	}
+}

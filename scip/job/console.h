@@ -1,0 +1,25 @@
+/*
+ * The consoles: `scip run` and `scip restore` in the foreground, and what they do before they go to the
+ * background with -d. attach.h is the third kind.
+ */
+#ifndef SCIP_JOB_CONSOLE_H
+#define SCIP_JOB_CONSOLE_H
+
+#include <stdbool.h>
+
+#include "scip/job/keeper.h"
+
+struct console_options {
+	bool detach;	    /* -d */
+	bool image_streams; /* of a restore: the streams are made as the image says, none of ours is passed on
+			       (pbeamd) */
+};
+
+/* Starts the job and is its console to the end. Fills in job->console, pty_master and signal_mask, nothing
+ * else. Prints what is to be said; returns the exit status. */
+int console_run(struct keeper_options *job, const struct console_options *options);
+
+/* The exit status that a shell shows for a wait status. */
+int console_exit_status(int status);
+
+#endif

@@ -1,0 +1,470 @@
+/*
+ * The console's loop.
+ *
+ * Without a pty the streams are the program's own and there is nothing to relay but signals. With one, three
+ * ways:
+ *   - standard input and output are both terminals: the user's terminal is raw, every byte goes to the pty,
+ * whose line discipline makes Ctrl-C, Ctrl-Z and Ctrl-\ act on the program's foreground group.
+ *   - one of them is not (`prog | less`): the user's terminal stays as it is, so that its other users are not
+ *     disturbed; lines typed are passed on, signals too. When the program itself asks for single keys (less,
+ * vim: the pty's ICANON goes), the terminal becomes raw for that long.
+ *   - we are in the background: nothing is read, nothing is set, output is shown.
+ *
+ * A program that is stopped is shown to the user's shell as a stopped console: the terminal is put back, the
+ * console stops itself, and continues the program when it is continued.
+ *
+ * While a rollback replaces the processes the pty has no other side: the master reads EIO and polls as hung
+ * up until the new ones are there. The loop then looks again a little later; only the keeper says when it is
+ * over.
+ */
+#include "scip/job/relay.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "scip/job/keeper.h"
+#include "scip/job/terminal.h"
+
+#define KEY_ESCAPE 0x1d /* Ctrl-] */
+#define KEY_DETACH 'd'
+
+enum { LOOK_AGAIN_MS = 20, WATCH_MODES_MS = 150 };
+
+static const int passed_on[] = {SIGINT,	 SIGTERM, SIGHUP,   SIGQUIT, SIGCONT, SIGUSR1,
+				SIGUSR2, SIGTSTP, SIGWINCH, SIGALRM, SIGPIPE};
+
+struct relay {
+	const struct relay_options *options;
+	int signals;	   /* signalfd */
+	int in, out;	   /* the user's terminal, -1 when there is none to read or write */
+	int own_in;	   /* `in` when it was opened here */
+	bool interactive;  /* standard input and output are both terminals */
+	bool stdin_is_tty; /* lines may be read although not interactive */
+	bool hung;	   /* the master had no other side when it was last looked at */
+	bool was_hung;	   /* ... and since then nothing has come */
+	bool escaped;	   /* Ctrl-] was typed */
+	char typed[4096];  /* not taken by the pty yet */
+	size_t ntyped;
+	bool over;
+	enum relay_end end;
+	int status;
+};
+
+static void finish(struct relay *relay, enum relay_end end)
+{
+	relay->over = true;
+	relay->end = end;
+}
+
+/* ---- the program ---- */
+
+static pid_t program_pid(const struct relay *relay)
+{
+	struct name_process process;
+
+	if (names_process_get(relay->options->names, relay->options->vpid, &process) < 0)
+		return -1;
+	return process.rpid.n;
+}
+
+/* The foreground group of the job's terminal, or the program's own group. */
+static pid_t foreground_group(const struct relay *relay)
+{
+	pid_t pid = program_pid(relay), group = -1;
+
+	if (relay->options->master >= 0 && ioctl(relay->options->master, TIOCGPGRP, &group) == 0 && group > 0)
+		return group;
+	return pid > 0 ? getpgid(pid) : -1;
+}
+
+/* True if the program leaves SIGTSTP at its default. */
+static bool stops_by_default(pid_t pid)
+{
+	auto_free char *text = NULL;
+	char path[40];
+	const char *fields[] = {"SigIgn:", "SigCgt:"};
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	if (io_slurp(AT_FDCWD, path, 1 << 16, &text, NULL) < 0)
+		return false;
+	for (int i = 0; i < 2; i++) {
+		const char *at = strstr(text, fields[i]);
+
+		if (!at || (strtoull(at + 7, NULL, 16) >> (SIGTSTP - 1)) & 1)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * The program leads a session whose parent is outside of it: its group is orphaned, and in such a group the
+ * kernel drops the default action of SIGTSTP (get_signal()). A shell's job it is nevertheless, so it gets
+ * SIGSTOP instead.
+ */
+static void stop_program(const struct relay *relay)
+{
+	pid_t pid = program_pid(relay);
+
+	if (pid > 1 && foreground_group(relay) == getpgid(pid) && stops_by_default(pid))
+		kill(-getpgid(pid), SIGSTOP);
+}
+
+/* What a terminal sends goes to a whole group, what kill(2) sends to the one process. */
+static void pass_signal(const struct relay *relay, int signal, bool from_kernel)
+{
+	pid_t pid = program_pid(relay), group;
+
+	if (signal == SIGTSTP)
+		stop_program(relay);
+	if (from_kernel || signal == SIGCONT) {
+		group = foreground_group(relay);
+		if (group > 1)
+			kill(-group, signal);
+		if (signal != SIGCONT)
+			return;
+	}
+	if (pid > 1)
+		kill(pid, signal);
+}
+
+/* ---- the user's terminal ---- */
+
+static void open_terminal(struct relay *relay)
+{
+	bool tty[3] = {isatty(0), isatty(1), isatty(2)};
+
+	relay->in = relay->out = relay->own_in = -1;
+	if (relay->options->master < 0)
+		return;
+	relay->stdin_is_tty = tty[0];
+	relay->interactive = tty[0] && tty[1];
+	if (!tty[0]) {
+		relay->own_in = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
+		relay->in = relay->own_in >= 0 ? relay->own_in : tty[1] ? 1 : tty[2] ? 2 : -1;
+	} else {
+		relay->in = 0;
+	}
+	relay->out = tty[1] ? 1 : tty[2] ? 2 : relay->in;
+}
+
+/* The program reads single keys: the pty is not in line mode. */
+static bool program_wants_keys(const struct relay *relay)
+{
+	struct termios settings;
+
+	return tcgetattr(relay->options->master, &settings) == 0 && !(settings.c_lflag & ICANON);
+}
+
+/* Sets the terminal's mode as it must be now; returns whether it is to be read. */
+static bool adjust_mode(struct relay *relay)
+{
+	struct termios settings;
+	bool want_raw;
+
+	if (relay->in < 0)
+		return false;
+	if (!terminal_is_foreground(relay->in)) {
+		/* whoever is in the foreground has set the terminal as it needs it, our settings are of no
+		 * use */
+		return false;
+	}
+	want_raw = relay->interactive || program_wants_keys(relay);
+	if (want_raw != terminal_is_raw()) {
+		if (!want_raw)
+			terminal_restore();
+		else if (terminal_set_raw(relay->in) == 0)
+			terminal_copy_size(relay->in, relay->options->master);
+	}
+	if (terminal_is_raw())
+		return true;
+	return relay->stdin_is_tty && tcgetattr(relay->in, &settings) == 0 && (settings.c_lflag & ICANON);
+}
+
+/* The program is stopped: so is the console, for the user's shell to see. */
+static void stop_with_program(struct relay *relay)
+{
+	bool was_raw = terminal_is_raw();
+	struct timespec no_wait = {0, 0};
+	sigset_t stop, cont;
+
+	terminal_restore();
+	sigemptyset(&stop);
+	sigaddset(&stop, SIGTSTP);
+	sigemptyset(&cont);
+	sigaddset(&cont, SIGCONT);
+	if (was_raw) {
+		/* a terminal in line mode has told the whole pipeline already */
+		kill(0, SIGTSTP);
+		sigprocmask(SIG_UNBLOCK, &stop, NULL);
+		sigprocmask(SIG_BLOCK, &stop, NULL);
+	} else {
+		sigtimedwait(&stop, NULL, &no_wait);
+		raise(SIGSTOP);
+	}
+	sigtimedwait(&cont, NULL, &no_wait);
+	adjust_mode(relay);
+	if (relay->in >= 0)
+		terminal_copy_size(relay->in, relay->options->master);
+	pass_signal(relay, SIGCONT, false);
+}
+
+/* ---- what happens ---- */
+
+/* Everything that the program has written: poll() flushes what the kernel still has on its way. */
+static void drain_master(struct relay *relay)
+{
+	struct pollfd ready = {.fd = relay->options->master, .events = POLLIN};
+	char bytes[16384];
+
+	while (relay->options->master >= 0 && poll(&ready, 1, 0) > 0 && (ready.revents & POLLIN)) {
+		ssize_t n = read(relay->options->master, bytes, sizeof(bytes));
+
+		if (n <= 0)
+			break;
+		if (relay->out >= 0 && io_write_full(relay->out, bytes, (size_t)n) < 0)
+			relay->out = -1;
+	}
+}
+
+static void on_event(struct relay *relay)
+{
+	struct keeper_event event;
+	ssize_t n = recv(relay->options->events, &event, sizeof(event), MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n != (ssize_t)sizeof(event)) {
+		drain_master(relay);
+		finish(relay, RELAY_LOST);
+		return;
+	}
+	switch (event.type) {
+	case KEEPER_ENDED:
+		drain_master(relay);
+		relay->status = event.value;
+		finish(relay, RELAY_ENDED);
+		break;
+	case KEEPER_STOPPED:
+		drain_master(relay);
+		stop_with_program(relay);
+		break;
+	case KEEPER_TAKEN:
+		finish(relay, RELAY_TAKEN);
+		break;
+	default:
+		break;
+	}
+}
+
+static void on_signal(struct relay *relay)
+{
+	struct signalfd_siginfo info;
+
+	if (read(relay->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
+		return;
+	switch (info.ssi_signo) {
+	case SIGWINCH:
+		if (relay->in >= 0)
+			terminal_copy_size(relay->in, relay->options->master);
+		return;
+	case SIGPIPE:
+		return;
+	case SIGCONT:
+		adjust_mode(relay);
+		if (relay->in >= 0)
+			terminal_copy_size(relay->in, relay->options->master);
+		break;
+	default:
+		break;
+	}
+	pass_signal(relay, (int)info.ssi_signo, info.ssi_code == SI_KERNEL);
+	if (info.ssi_signo == SIGHUP && info.ssi_code == SI_KERNEL && relay->options->master >= 0)
+		finish(relay, RELAY_HUNG_UP);
+}
+
+static void on_output(struct relay *relay, short revents)
+{
+	char bytes[16384];
+	ssize_t n = read(relay->options->master, bytes, sizeof(bytes));
+
+	if (n > 0) {
+		if (relay->was_hung && relay->in >= 0)
+			terminal_copy_size(relay->in, relay->options->master);
+		relay->was_hung = false;
+		if (io_write_full(relay->out, bytes, (size_t)n) < 0)
+			finish(relay, RELAY_HUNG_UP);
+		return;
+	}
+	relay->hung = n == 0 || errno == EIO || (revents & POLLHUP);
+	relay->was_hung |= relay->hung;
+}
+
+static void write_typed(struct relay *relay)
+{
+	while (relay->ntyped) {
+		ssize_t n = write(relay->options->master, relay->typed, relay->ntyped);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno != EAGAIN)
+			relay->ntyped = 0; /* nobody is there to read it */
+		if (n <= 0)
+			return;
+		relay->ntyped -= (size_t)n;
+		memmove(relay->typed, relay->typed + n, relay->ntyped);
+	}
+}
+
+/* Takes typed bytes, looking for the detach key. The escape itself waits for what follows it. */
+static void take_typed(struct relay *relay, const char *bytes, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (relay->options->may_detach && relay->escaped) {
+			relay->escaped = false;
+			if (bytes[i] == KEY_DETACH) {
+				finish(relay, RELAY_DETACHED);
+				return;
+			}
+			relay->typed[relay->ntyped++] = KEY_ESCAPE;
+			if (bytes[i] == KEY_ESCAPE)
+				continue;
+		} else if (relay->options->may_detach && bytes[i] == KEY_ESCAPE && terminal_is_raw()) {
+			relay->escaped = true;
+			continue;
+		}
+		relay->typed[relay->ntyped++] = bytes[i];
+	}
+}
+
+static void on_typed(struct relay *relay)
+{
+	char bytes[sizeof(relay->typed) / 4];
+	ssize_t n = read(relay->in, bytes, sizeof(bytes));
+	struct termios settings;
+
+	if (n > 0) {
+		take_typed(relay, bytes, (size_t)n);
+		write_typed(relay);
+		if (tcgetattr(relay->options->master, &settings) == 0 && (settings.c_lflag & ISIG) &&
+		    memchr(bytes, settings.c_cc[VSUSP], (size_t)n))
+			stop_program(relay);
+		return;
+	}
+	if (n < 0 &&
+	    (errno == EAGAIN || errno == EINTR || (errno == EIO && !terminal_is_foreground(relay->in))))
+		return;
+	/* In line mode no bytes are an end of file that was typed; in raw mode the terminal is gone. */
+	if (n == 0 && !terminal_is_raw() && tcgetattr(relay->options->master, &settings) == 0) {
+		relay->typed[relay->ntyped++] = (char)settings.c_cc[VEOF];
+		write_typed(relay);
+		return;
+	}
+	pass_signal(relay, SIGHUP, true);
+	finish(relay, RELAY_HUNG_UP);
+}
+
+/* ---- the loop ---- */
+
+static int pick_timeout(const struct relay *relay, bool reading)
+{
+	if (relay->hung)
+		return LOOK_AGAIN_MS;
+	if (relay->in >= 0 && (!relay->interactive || !reading))
+		return WATCH_MODES_MS;
+	return -1;
+}
+
+static void step(struct relay *relay)
+{
+	bool reading = adjust_mode(relay) && relay->ntyped == 0;
+	short master_events = (short)(POLLIN | (relay->ntyped ? POLLOUT : 0));
+	struct pollfd fds[4] = {
+		{.fd = relay->options->events, .events = POLLIN},
+		{.fd = relay->signals, .events = POLLIN},
+		{.fd = relay->hung ? -1 : relay->options->master, .events = master_events},
+		{.fd = reading ? relay->in : -1, .events = POLLIN},
+	};
+
+	if (poll(fds, 4, pick_timeout(relay, reading)) < 0)
+		return;
+	relay->hung = false;
+	/* output first: what was written before the end is shown before it */
+	if (fds[2].revents & (POLLIN | POLLHUP | POLLERR))
+		on_output(relay, fds[2].revents);
+	if (fds[2].revents & POLLOUT)
+		write_typed(relay);
+	if (fds[1].revents && !relay->over)
+		on_signal(relay);
+	if (fds[3].revents && !relay->over)
+		on_typed(relay);
+	if (fds[0].revents && !relay->over)
+		on_event(relay);
+}
+
+static void signals_passed_on(sigset_t *set)
+{
+	sigemptyset(set);
+	for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++)
+		sigaddset(set, passed_on[i]);
+}
+
+void relay_block_signals(sigset_t *old)
+{
+	sigset_t set;
+
+	signals_passed_on(&set);
+	sigaddset(&set, SIGTTOU);
+	sigaddset(&set, SIGTTIN);
+	sigprocmask(SIG_BLOCK, &set, old);
+}
+
+/*
+ * With the user's terminal in line mode what is typed is echoed there; the pty would show it once more. A
+ * program that sets its terminal itself (and so switches the console to raw mode) is not concerned.
+ */
+static void avoid_double_echo(const struct relay *relay)
+{
+	struct termios settings;
+
+	if (relay->interactive || !relay->stdin_is_tty || relay->options->may_detach ||
+	    tcgetattr(relay->options->master, &settings) < 0)
+		return;
+	settings.c_lflag &= ~(tcflag_t)ECHO;
+	tcsetattr(relay->options->master, TCSANOW, &settings);
+}
+
+enum relay_end relay_run(const struct relay_options *options, int *status)
+{
+	struct relay relay = {.options = options};
+	sigset_t set;
+
+	signals_passed_on(&set);
+	relay.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (relay.signals < 0)
+		log_warn("signals cannot be passed on: signalfd: %s", strerror(errno));
+	open_terminal(&relay);
+	if (relay.in >= 0)
+		terminal_copy_size(relay.in, options->master);
+	avoid_double_echo(&relay);
+	while (!relay.over)
+		step(&relay);
+	terminal_restore();
+	if (relay.signals >= 0)
+		close(relay.signals);
+	if (relay.own_in >= 0)
+		close(relay.own_in);
+	*status = relay.status;
+	return relay.end;
+}
