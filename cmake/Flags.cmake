@@ -6,7 +6,8 @@ add_compile_options(
 include_directories(${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
 option(PBEAM_SANITIZE "ASan and UBSan" OFF)
 if(PBEAM_SANITIZE)
-  add_compile_options(-fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  # The instrumentation makes GCC see truncation and uninitialized values that are not there.
+  add_compile_options(-fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined -Wno-format-truncation -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)
 endif()
 option(PBEAM_FUZZ "libFuzzer targets (clang)" OFF)
