@@ -3,7 +3,7 @@ import os
 import signal
 
 import pytest
-from programs import COUNT, counted, counts
+from programs import COUNT, counts
 
 pytestmark = pytest.mark.timeout(60)
 
