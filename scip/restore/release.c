@@ -1,0 +1,75 @@
+/* The last steps before a restored process runs: what would have hindered the work on it, and how it goes on.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "scip/restore/restore.h"
+#include "scip/tracee/regs.h"
+#include "scip/tracee/remote.h"
+#include "scip/tracee/stops.h"
+
+/* A process that is not dumpable can neither be written to nor lend descriptors, so this comes last. */
+static int set_dumpable(struct process *process, const Pbeam__Process *saved, struct err *err)
+{
+	int64_t ret;
+	int r;
+
+	if (saved->dumpable == 1)
+		return 0;
+	r = remote_call(process_leader(process), &ret, err, SYS_prctl,
+			remote_args(PR_SET_DUMPABLE, 0, 0, 0, 0));
+	if (r == 0 && ret < 0)
+		r = err_code(err, (int)ret, "make vpid %d not dumpable", saved->vpid);
+	return r;
+}
+
+/* The leader of a process whose other threads run on: it stays as a zombie until they are gone. */
+static int end_leader(struct process *process, struct err *err)
+{
+	struct tracee *leader = process_leader(process);
+	struct user_regs_struct regs;
+	int64_t ret;
+	int r = remote_call(leader, &ret, err, SYS_getpid, remote_args(0));
+
+	if (r < 0)
+		return r;
+	r = regs_get(leader, &regs);
+	if (r == 0) {
+		regs.rip = process->syscall_insn.a;
+		regs.rax = SYS_exit;
+		regs.rdi = 0;
+		regs.orig_rax = (uint64_t)-1;
+		r = regs_set(leader, &regs);
+	}
+	return r < 0 ? err_code(err, r, "end the leader of vpid %d", process->vpid.n) : 0;
+}
+
+int restore_release(struct process *process, const Pbeam__Process *saved, struct err *err)
+{
+	int r = set_dumpable(process, saved, err);
+
+	if (r == 0 && saved->leader_exited)
+		r = end_leader(process, err);
+	/* It stops before it has run one instruction of its own. */
+	if (r == 0 && saved->state == PBEAM__PROCESS__STATE__STOPPED &&
+	    syscall(SYS_tgkill, process->pid, process->pid, SIGSTOP) < 0)
+		r = err_sys(err, "stop vpid %d", saved->vpid);
+	if (r < 0)
+		return r;
+	process->held = false;
+	process->frozen = false;
+	for (struct tracee *tracee = process->tracees; tracee; tracee = tracee->next) {
+		tracee->frozen = false;
+		if (tracee->stop == TRACEE_RUNNING || tracee->stop == TRACEE_EXITED)
+			continue;
+		r = stops_resume(tracee, STOPS_CONT);
+		if (r < 0 && r != -ESRCH)
+			return err_code(err, r, "let thread %d go", tracee->tid);
+		tracee->stop = TRACEE_RUNNING;
+	}
+	return 0;
+}
