@@ -1,0 +1,290 @@
+/*
+ * A checkpoint, from the freeze to the commit.
+ *
+ * Order: the file is opened first, so that an unwritable place is refused before anything is frozen; freeze;
+ * every scip dumps its process; shared memory; objects; thaw; only then the slow part: digests, sync, rename.
+ * With --kill the processes stay frozen until the image is durable, then they end.
+ *
+ * Undo: whatever fails before the commit, the group is thawed, the connections closed (which thaws what did
+ * not hear), the temporary file removed. The coordinator has a signalfd for the signals that ask it to stop;
+ * what kills it outright closes its connections, and that thaws too; the temporary file is then cleaned up by
+ * the next checkpoint of the same path.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/checkpoint/checkpoint.h"
+#include "scip/checkpoint/group.h"
+#include "scip/object/object.h"
+#include "scip/tracee/procfs.h"
+
+enum { DUMP_MS = 3600000, PAGE = 4096, EXPECT_MIN = 1024, EXPECT_MAX = 1 << 22, JOB_MAX = 4096 };
+
+struct run {
+	const struct checkpoint_options *options;
+	struct group group;
+	struct image_writer *writer;
+	Pbeam__Manifest *manifest;
+	uint64_t begin_ns, thawed_ns;
+};
+
+/* How many pages may be looked for in the image: those of a job with more than one process. */
+static uint64_t expect_pages(struct names *names, struct rpid keeper)
+{
+	auto_free struct name_process *all = calloc(JOB_MAX, sizeof(*all));
+	int n = all ? names_process_list(names, keeper, all, JOB_MAX) : 0;
+	uint64_t sum = 0;
+
+	for (int i = 0; i < n && i < JOB_MAX && n > 1; i++) {
+		auto_free char *text = NULL;
+		unsigned long resident;
+		char path[64];
+
+		snprintf(path, sizeof(path), "/proc/%d/statm", all[i].rpid.n);
+		if (io_slurp(-100, path, PAGE, &text, NULL) == 0 && sscanf(text, "%*u %lu", &resident) == 1)
+			sum += resident;
+	}
+	return sum < EXPECT_MIN ? EXPECT_MIN : sum > EXPECT_MAX ? EXPECT_MAX : sum;
+}
+
+/* Up to a connection and a few descriptors for each of a thousand processes. */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+/* The state of a process that has ended and was not waited for. */
+static Pbeam__Process *describe_zombie(struct names *names, const struct member *member, struct err *err)
+{
+	Pbeam__Process *out = message_new(&pbeam__process__descriptor);
+	Pbeam__Thread *thread;
+	struct procfs_stat stat;
+
+	if (!out)
+		return NULL;
+	if (procfs_stat_read(member->rpid.n, 0, &stat, err) < 0) {
+		message_free(out);
+		return NULL;
+	}
+	out->vpid = member->vpid.n;
+	out->vppid = names_virtual(names, (struct rpid){stat.ppid}).n;
+	out->vpgid = names_virtual(names, (struct rpid){stat.pgrp}).n;
+	out->vsid = names_virtual(names, (struct rpid){stat.session}).n;
+	out->state = PBEAM__PROCESS__STATE__ZOMBIE;
+	out->exit_status = stat.exit_code;
+	out->exit_signal = stat.exit_signal;
+	thread = message_add(out, threads, pbeam__thread__descriptor);
+	if (!thread || message_text(&thread->comm, stat.comm) < 0) {
+		message_free(out);
+		return NULL;
+	}
+	thread->vtid = out->vpid;
+	out->leader_exited = true;
+	return out;
+}
+
+static int dump_all(struct run *run, struct err *err)
+{
+	Pbeam__ScipDump request = PBEAM__SCIP_DUMP__INIT;
+	const int fds[2] = {image_writer_fd(run->writer), image_writer_arena_fd(run->writer)};
+	struct group *group = &run->group;
+	int rc;
+
+	for (size_t i = 0; i < group->n; i++)
+		if (!group->v[i]->zombie)
+			group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_DUMP, &request.base, fds, 2);
+	rc = group_gather(group, &pbeam__scip_dumped__descriptor, DUMP_MS, err);
+	return rc < 0 ? rc : group_problem(group, err);
+}
+
+/* The answers become the manifest's processes, parents first as the members are. */
+static int take_processes(struct run *run, struct err *err)
+{
+	for (size_t i = 0; i < run->group.n; i++) {
+		struct member *m = run->group.v[i];
+		int rc;
+
+		if (m->zombie) {
+			m->process = describe_zombie(run->group.names, m, err);
+			if (!m->process)
+				return err_wrap(err, -ESRCH, "vpid %d", m->vpid.n);
+		} else {
+			m->dumped = (void *)m->reply;
+			m->reply = NULL;
+			if (!m->dumped || !m->dumped->process || !m->dumped->process->memory)
+				return err_set(err, -EPROTO, "vpid %d: its scip sent an incomplete dump",
+					       m->vpid.n);
+			m->process = m->dumped->process;
+			m->dumped->process = NULL;
+		}
+		rc = message_append(&run->manifest->processes, &run->manifest->n_processes,
+				    &m->process->base);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int describe_job(struct run *run)
+{
+	const struct name_job *job = run->options->job;
+	Pbeam__Job *out = run->manifest->job = message_new(&pbeam__job__descriptor);
+
+	if (!out)
+		return -ENOMEM;
+	out->save_files_max = run->options->save_files_max;
+	out->root_vpid = run->options->target.n;
+	if (!job)
+		return 0;
+	out->interval_ns = job->interval_ns;
+	out->keep = job->keep;
+	if (message_string(&out->name, job->name) < 0)
+		return -ENOMEM;
+	return message_string(&out->uuid, job->uuid);
+}
+
+static int dump_objects(struct run *run, struct err *err)
+{
+	const struct object_dump_options options = {.save_files_max = run->options->save_files_max,
+						    .console = run->options->console};
+	auto_free struct rpid *rpids = calloc(run->group.n, sizeof(*rpids));
+
+	if (!rpids)
+		return -ENOMEM;
+	for (size_t i = 0; i < run->group.n; i++)
+		rpids[i] = run->group.v[i]->rpid;
+	return object_dump_all(run->group.names, run->writer, run->manifest, rpids, &options, err);
+}
+
+/* Everything that needs the group frozen. */
+static int save(struct run *run, struct err *err)
+{
+	int rc = group_freeze(&run->group, run->options->target, run->options->alone, err);
+
+	if (rc >= 0)
+		rc = fault_point("after-freeze", err);
+	if (rc >= 0)
+		rc = manifest_describe(run->manifest, err);
+	if (rc >= 0)
+		rc = dump_all(run, err);
+	if (rc >= 0)
+		rc = take_processes(run, err);
+	if (rc >= 0)
+		rc = fault_point("after-dump", err);
+	if (rc >= 0)
+		rc = group_dump_shared(&run->group, run->writer, run->manifest, run->options->save_files_max,
+				       err);
+	if (rc >= 0)
+		rc = describe_job(run);
+	if (rc >= 0)
+		rc = dump_objects(run, err);
+	if (rc >= 0)
+		rc = manifest_number(run->manifest);
+	if (rc >= 0)
+		rc = group_cancelled(&run->group, err);
+	return rc;
+}
+
+static void count(const struct run *run, struct checkpoint_result *result)
+{
+	result->processes = (uint32_t)run->group.n;
+	for (size_t i = 0; i < run->group.n; i++)
+		result->threads += run->group.v[i]->threads;
+}
+
+static int run_checkpoint(struct run *run, struct checkpoint_result *result, struct err *err)
+{
+	int rc;
+
+	run->begin_ns = io_now_ns(CLOCK_MONOTONIC);
+	rc = save(run, err);
+	if (rc < 0 || !run->options->kill)
+		group_thaw(&run->group);
+	run->thawed_ns = io_now_ns(CLOCK_MONOTONIC);
+	if (rc < 0)
+		return rc;
+	run->manifest->pause_ns = result->pause_ns = run->thawed_ns - run->begin_ns;
+	count(run, result);
+	rc = fault_point("before-commit", err);
+	if (rc >= 0)
+		rc = image_writer_commit(run->writer, run->manifest, true, &result->bytes, err);
+	if (rc < 0) {
+		group_thaw(&run->group);
+		return rc;
+	}
+	if (run->options->kill)
+		rc = group_terminate(&run->group, err);
+	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - run->begin_ns;
+	return rc;
+}
+
+/* SIGTERM, SIGINT and SIGHUP are read, not taken, while the checkpoint runs. */
+static int catch_signals(sigset_t *before)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, before);
+	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* What has come is taken away: the caller hears of it by our return, and is to report it. */
+static void release_signals(int fd, const sigset_t *before)
+{
+	struct signalfd_siginfo info;
+
+	if (fd >= 0) {
+		while (read(fd, &info, sizeof(info)) > 0)
+			continue;
+		close(fd);
+	}
+	sigprocmask(SIG_SETMASK, before, NULL);
+}
+
+int checkpoint_run(struct names *names, const struct checkpoint_options *options,
+		   struct checkpoint_result *result, struct err *err)
+{
+	struct run run = {.options = options, .group = {.names = names, .cancel = -1}};
+	struct name_process target;
+	sigset_t before;
+	int rc = names_process_get(names, options->target, &target);
+
+	memset(result, 0, sizeof(*result));
+	if (rc < 0)
+		return err_set(err, -ESRCH, "vpid %d: there is no such process", options->target.n);
+	run.group.keeper = target.keeper;
+	run.group.whole_job = !options->alone && options->job && options->job->root.n == options->target.n;
+	raise_descriptor_limit();
+	rc = image_writer_open(&run.writer, options->path, expect_pages(names, target.keeper), err);
+	if (rc < 0)
+		return rc;
+	run.manifest = message_new(&pbeam__manifest__descriptor);
+	run.group.cancel = catch_signals(&before);
+	rc = !run.manifest ? -ENOMEM : run.group.cancel < 0 ? err_sys(err, "make a signalfd") : 0;
+	if (rc >= 0)
+		rc = run_checkpoint(&run, result, err);
+	group_free(&run.group);
+	image_writer_close(run.writer);
+	message_free(run.manifest);
+	release_signals(run.group.cancel, &before);
+	return rc < 0 && err && !err->text[0] ? err_code(err, rc, "checkpoint") : rc;
+}

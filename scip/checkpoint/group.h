@@ -1,0 +1,80 @@
+/*
+ * The processes of one checkpoint, in the coordinator, and the connections to their scips.
+ *
+ * A member is asked (group_ask()), then all answers are gathered (group_gather()), so the scips work at the
+ * same time. What one answers is kept in the member until the next question. A connection that ends thaws the
+ * process, so there is no way to leave anything frozen, not even by being killed.
+ */
+#ifndef SCIP_CHECKPOINT_GROUP_H
+#define SCIP_CHECKPOINT_GROUP_H
+
+#include "image/image.h"
+#include "namespace/names.h"
+#include "proto/control.pb-c.h"
+
+struct member {
+	struct rpid rpid;
+	struct vpid vpid;
+	struct rpid scip;
+	int sock; /* to its scip, -1 for a zombie */
+	bool zombie;
+	bool frozen;
+	bool listed; /* its children have been looked for */
+	bool asked;  /* an answer is to come */
+	bool gone;   /* it ended before it was frozen */
+	uint32_t threads;
+	struct err problem;	 /* why it did not do what it was asked; code 0 when it did */
+	ProtobufCMessage *reply; /* to the last question */
+	Pbeam__Process *process; /* owned by the manifest once that has it */
+	Pbeam__ScipDumped *dumped;
+};
+
+struct group {
+	struct names *names;
+	struct rpid keeper;
+	bool whole_job; /* orphans belong to it as well */
+	int cancel;	/* a signalfd: somebody wants us to stop */
+	struct member **v;
+	size_t n;
+};
+
+/* ---- group.c ---- */
+must_check int group_add(struct group *group, const struct name_process *process, struct err *err);
+must_check int group_add_zombie(struct group *group, struct rpid rpid);
+struct member *group_find(const struct group *group, struct rpid rpid);
+/* Drops the members that ended; everybody's children are to be looked for again, since they may be zombies
+ * now. */
+void group_forget_gone(struct group *group);
+void group_free(struct group *group);
+/* Sends a question. A scip that is gone becomes the member's problem. */
+void group_ask(struct member *member, uint32_t type, const ProtobufCMessage *message, const int *fds,
+	       int nfds);
+/* Waits for all answers, of this kind. 0 when all have come, whatever they say; -ECANCELED, -ETIMEDOUT. */
+must_check int group_gather(struct group *group, const ProtobufCMessageDescriptor *kind, int timeout_ms,
+			    struct err *err);
+/* The first member's problem, as an error. 0 if there is none. */
+must_check int group_problem(const struct group *group, struct err *err);
+/* -ECANCELED when a signal has come. */
+must_check int group_cancelled(const struct group *group, struct err *err);
+/* Lets go what is frozen. Failures do not matter: who does not answer is gone. */
+void group_thaw(struct group *group);
+/* Ends every process, children first. */
+must_check int group_terminate(struct group *group, struct err *err);
+
+/* ---- tree.c ---- */
+/* Freezes the target and all that descends from it: parents first, until nothing new appears. */
+must_check int group_freeze(struct group *group, struct vpid target, bool alone, struct err *err);
+
+/* ---- sharing.c ---- */
+/* Makes manifest->shared of the mappings that the dumps told of, gives them their ids, has the contents
+ * dumped. */
+must_check int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
+				 uint64_t save_files_max, struct err *err);
+
+/* ---- manifest.c ---- */
+/* Host, times, user. */
+must_check int manifest_describe(Pbeam__Manifest *manifest, struct err *err);
+/* The numbers of groups, sessions and parents that are not processes of the manifest. */
+must_check int manifest_number(Pbeam__Manifest *manifest);
+
+#endif

@@ -1,0 +1,410 @@
+/*
+ * Shared memory of the group.
+ *
+ * Every mapping of the same (dev, ino) is of one SharedMemory. Its contents come, once, from
+ *   the file itself, by its name, where it has one (a file of shm_open, or any writable file small enough to
+ * be saved); the object's descriptor, by the objects' dump, where somebody in the group holds one (memfd,
+ * unlinked file); else from inside: each part from the first process that maps it. A large file that is
+ * mapped shared is not saved: it stays a mapping of that file, and its identity is checked at the restore.
+ */
+#include "scip/checkpoint/group.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/checkpoint/mappings.h"
+#include "scip/checkpoint/write.h"
+
+enum { PAGE = 4096, COPY = 1 << 20, ANSWER_MS = 600000, SHM_REMOVED = 01000 };
+
+/* One mapping of a shared object. */
+struct use {
+	struct member *member;
+	Pbeam__SharedRef *ref;
+};
+
+/* One object, and who maps it. */
+struct object {
+	Pbeam__SharedMemory *memory; /* in the manifest; NULL: the mappings stay those of a file */
+	bool copied;		     /* from the file */
+	struct use *uses;
+	size_t n;
+};
+struct sharing {
+	struct object *v;
+	size_t n;
+};
+
+static void sharing_free(struct sharing *sharing)
+{
+	for (size_t i = 0; i < sharing->n; i++)
+		free(sharing->v[i].uses);
+	free(sharing->v);
+}
+
+static struct object *find_object(struct sharing *sharing, const Pbeam__SharedRef *ref)
+{
+	struct object *v;
+
+	for (size_t i = sharing->n; i-- > 0;)
+		if (sharing->v[i].uses[0].ref->ino == ref->ino && sharing->v[i].uses[0].ref->dev == ref->dev)
+			return &sharing->v[i];
+	v = reallocarray(sharing->v, sharing->n + 1, sizeof(*v));
+	if (!v)
+		return NULL;
+	sharing->v = v;
+	v[sharing->n] = (struct object){NULL, false, NULL, 0};
+	return &v[sharing->n++];
+}
+
+static int add_use(struct sharing *sharing, struct member *member, Pbeam__SharedRef *ref)
+{
+	struct object *object = find_object(sharing, ref);
+	struct use *uses;
+
+	if (!object)
+		return -ENOMEM;
+	uses = reallocarray(object->uses, object->n + 1, sizeof(*uses));
+	if (!uses) {
+		if (!object->n)
+			sharing->n--;
+		return -ENOMEM;
+	}
+	object->uses = uses;
+	uses[object->n++] = (struct use){member, ref};
+	return 0;
+}
+
+static int gather(struct group *group, struct sharing *sharing)
+{
+	for (size_t i = 0; i < group->n; i++) {
+		const Pbeam__ScipDumped *dumped = group->v[i]->dumped;
+
+		for (size_t j = 0; dumped && j < dumped->n_shared; j++)
+			if (add_use(sharing, group->v[i], dumped->shared[j]) < 0)
+				return -ENOMEM;
+	}
+	return 0;
+}
+
+static bool named(const Pbeam__SharedRef *ref)
+{
+	return ref->kind == PBEAM__SHARED_MEMORY__KIND__POSIX_FILE && ref->file && !ref->file->deleted;
+}
+
+static bool any_writable(const struct object *object)
+{
+	for (size_t i = 0; i < object->n; i++)
+		if (object->uses[i].ref->writable)
+			return true;
+	return false;
+}
+
+/* The file of a named object, opened; -1 when it is not to be saved. */
+static int open_named(const struct object *object, uint64_t max)
+{
+	const Pbeam__FileIdentity *file = object->uses[0].ref->file;
+	auto_free char *path = strndup((const char *)file->path.data, file->path.len);
+	auto_close int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+	struct statfs fs;
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0 || st.st_ino != file->ino || fstatfs(fd, &fs) < 0)
+		return -1;
+	if (fs.f_type != TMPFS_MAGIC && (!any_writable(object) || (uint64_t)st.st_size > max))
+		return -1;
+	return steal_fd(&fd);
+}
+
+/* Copies the data of [*at, end) and sets *at behind it; holes are jumped over. */
+static int copy_extent(struct image_writer *writer, int fd, uint64_t *at, uint64_t end, uint8_t *buffer,
+		       Pbeam__SharedMemory *memory, struct err *err)
+{
+	struct image_arena *arena = image_writer_arena(writer);
+	off_t data = lseek(fd, (off_t)*at, SEEK_DATA);
+
+	if (data < 0 && errno == ENXIO) {
+		*at = end;
+		return 0;
+	}
+	*at = data < 0 ? *at : (uint64_t)data & ~(uint64_t)(PAGE - 1);
+	while (*at < end) {
+		uint64_t n = end - *at < COPY ? end - *at : COPY,
+			 room = (n + PAGE - 1) & ~(uint64_t)(PAGE - 1), offset;
+		ssize_t got = io_pread_full(fd, buffer, n, (off_t)*at);
+		off_t hole = lseek(fd, (off_t)*at, SEEK_HOLE);
+		int rc;
+
+		if (got < 0)
+			return err_code(err, (int)got, "read shared memory");
+		memset(buffer + got, 0, room - (uint64_t)got);
+		offset = image_arena_take(arena, room);
+		rc = io_pwrite_full(image_writer_fd(writer), buffer, room, (off_t)offset);
+		if (rc < 0)
+			return err_code(err, rc, "write the image");
+		image_arena_written(arena, offset, room);
+		rc = pages_append(&memory->n_pages, &memory->pages, *at, room / PAGE, offset);
+		if (rc < 0)
+			return rc;
+		*at += room;
+		if (hole >= 0 && (uint64_t)hole <= *at)
+			return 0;
+	}
+	return 0;
+}
+
+static int copy_file(struct image_writer *writer, int fd, Pbeam__SharedMemory *memory, struct err *err)
+{
+	auto_free uint8_t *buffer = malloc(COPY);
+	uint64_t at = 0;
+	int rc = buffer ? 0 : -ENOMEM;
+
+	while (at < memory->size && rc >= 0)
+		rc = copy_extent(writer, fd, &at, memory->size, buffer, memory, err);
+	return rc;
+}
+
+static int take_identity(Pbeam__SharedMemory *memory, Pbeam__SharedRef *ref)
+{
+	const char *name = (const char *)ref->name.data;
+	size_t len = ref->name.len;
+
+	if (len > 7 && !memcmp(name, "/memfd:", 7)) {
+		name += 7;
+		len -= 7;
+	}
+	memory->kind = (Pbeam__SharedMemory__Kind)ref->kind;
+	memory->dev = ref->dev;
+	memory->ino = ref->ino;
+	memory->file = ref->file;
+	ref->file = NULL;
+	return message_bytes(&memory->name, name, len);
+}
+
+static int describe_sysv(Pbeam__SharedMemory *memory, struct err *err)
+{
+	struct shmid_ds ds;
+
+	if (shmctl((int)memory->ino, IPC_STAT, &ds) < 0)
+		return err_sys(err, "System V segment %lu", (unsigned long)memory->ino);
+	memory->sysv_id = (int32_t)memory->ino;
+	memory->sysv_key = ds.shm_perm.__key;
+	memory->sysv_mode = ds.shm_perm.mode & 0777;
+	memory->sysv_removed = (ds.shm_perm.mode & SHM_REMOVED) != 0;
+	memory->size = ds.shm_segsz;
+	return 0;
+}
+
+/* The entry of one object; named ones are copied at once. */
+static int describe(struct object *object, struct image_writer *writer, Pbeam__Manifest *manifest,
+		    uint64_t max, struct err *err)
+{
+	Pbeam__SharedRef *first = object->uses[0].ref;
+	auto_close int fd = -1;
+	struct stat st;
+	int rc;
+
+	if (named(first)) {
+		fd = open_named(object, max);
+		if (fd < 0)
+			return 0;
+	}
+	object->memory = message_add(manifest, shared, pbeam__shared_memory__descriptor);
+	if (!object->memory)
+		return -ENOMEM;
+	object->memory->id = (uint32_t)manifest->n_shared;
+	rc = take_identity(object->memory, first);
+	for (size_t i = 0; i < object->n; i++) {
+		const struct use *use = &object->uses[i];
+		Pbeam__Mapping *mapping = use->member->process->memory->mappings[use->ref->mapping];
+		uint64_t end = use->ref->offset + (use->ref->end - use->ref->start);
+
+		mapping->shared_id = object->memory->id;
+		if (mapping->kind == PBEAM__MAPPING__KIND__FILE_SHARED)
+			mapping->kind = PBEAM__MAPPING__KIND__SHARED_MEMORY;
+		if (object->memory->size < end)
+			object->memory->size = end;
+	}
+	if (rc >= 0 && object->memory->kind == PBEAM__SHARED_MEMORY__KIND__SYSV)
+		rc = describe_sysv(object->memory, err);
+	if (rc < 0 || fd < 0)
+		return rc;
+	if (fstat(fd, &st) < 0)
+		return err_sys(err, "look at a shared file");
+	object->memory->size = (uint64_t)st.st_size;
+	object->copied = true;
+	return copy_file(writer, fd, object->memory, err);
+}
+
+/* True if a descriptor of the process is this object. */
+static bool holds(const struct member *member, const Pbeam__SharedMemory *memory)
+{
+	auto_closedir DIR *dir = NULL;
+	const struct dirent *entry;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", member->rpid.n);
+	dir = opendir(path);
+	while (dir && (entry = readdir(dir))) {
+		struct stat st;
+
+		if (entry->d_name[0] != '.' && fstatat(dirfd(dir), entry->d_name, &st, 0) == 0 &&
+		    st.st_ino == memory->ino && st.st_dev == memory->dev)
+			return true;
+	}
+	return false;
+}
+
+/* The objects' dump will have it. */
+static bool held(const struct group *group, const struct object *object)
+{
+	const Pbeam__SharedMemory *memory = object->memory;
+
+	if (memory->kind != PBEAM__SHARED_MEMORY__KIND__MEMFD &&
+	    memory->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE)
+		return false;
+	for (size_t i = 0; i < group->n; i++)
+		if (!group->v[i]->zombie && holds(group->v[i], memory))
+			return true;
+	return false;
+}
+
+/* What one member is asked for, and whose pages the answers are. */
+struct order {
+	Pbeam__ScipDumpShared request;
+	Pbeam__SharedMemory **whose;
+	size_t n;
+};
+
+static int order_part(struct order *order, const struct use *use, struct mapping_range part,
+		      Pbeam__SharedMemory *memory)
+{
+	Pbeam__SharedRef *range = message_add(&order->request, ranges, pbeam__shared_ref__descriptor);
+	Pbeam__SharedMemory **whose;
+
+	if (!range)
+		return -ENOMEM;
+	range->start = use->ref->start + (part.start - use->ref->offset);
+	range->end = use->ref->start + (part.end - use->ref->offset);
+	range->offset = part.start;
+	range->swapped = use->ref->swapped;
+	range->unreadable = use->ref->unreadable;
+	whose = reallocarray(order->whose, order->n + 1, sizeof(Pbeam__SharedMemory *));
+	if (!whose)
+		return -ENOMEM;
+	order->whose = whose;
+	whose[order->n++] = memory;
+	return 0;
+}
+
+/* Each part of the object from the first that maps it. `orders[i]` is for group->v[i]. */
+static int distribute(const struct group *group, const struct object *object, struct order *orders)
+{
+	auto_free struct mapping_range *covered = calloc(object->n, sizeof(*covered));
+	auto_free struct mapping_range *parts = calloc(object->n + 1, sizeof(*parts));
+	size_t who = 0;
+
+	if (!covered || !parts)
+		return -ENOMEM;
+	for (size_t i = 0; i < object->n; i++) {
+		const struct use *use = &object->uses[i];
+		struct mapping_range whole = {use->ref->offset,
+					      use->ref->offset + (use->ref->end - use->ref->start)};
+		size_t n = mapping_without(whole, covered, i, parts);
+
+		while (group->v[who] != use->member)
+			who++;
+		for (size_t j = 0; j < n; j++)
+			if (order_part(&orders[who], use, parts[j], object->memory) < 0)
+				return -ENOMEM;
+		covered[i] = whole;
+	}
+	return 0;
+}
+
+static int take_pages(const struct order *order, Pbeam__ScipDumpedShared *answer, struct err *err)
+{
+	if (answer->n_ranges != order->n)
+		return err_set(err, -EPROTO, "a scip answered for %zu parts of shared memory instead of %zu",
+			       answer->n_ranges, order->n);
+	for (size_t i = 0; i < order->n; i++) {
+		const Pbeam__SharedPages *from = answer->ranges[i];
+		Pbeam__SharedMemory *to = order->whose[i];
+
+		for (size_t j = 0; j < from->n_pages; j++)
+			if (pages_append(&to->n_pages, &to->pages, from->pages[j]->address,
+					 from->pages[j]->count, from->pages[j]->offset) < 0)
+				return -ENOMEM;
+	}
+	return 0;
+}
+
+static int ask(struct group *group, struct image_writer *writer, struct order *orders, struct err *err)
+{
+	const int fds[2] = {image_writer_fd(writer), image_writer_arena_fd(writer)};
+	int rc;
+
+	for (size_t i = 0; i < group->n; i++)
+		if (orders[i].n)
+			group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_DUMP_SHARED, &orders[i].request.base,
+				  fds, 2);
+	rc = group_gather(group, &pbeam__scip_dumped_shared__descriptor, ANSWER_MS, err);
+	if (rc >= 0)
+		rc = group_problem(group, err);
+	for (size_t i = 0; i < group->n && rc >= 0; i++)
+		if (orders[i].n)
+			rc = take_pages(&orders[i], (void *)group->v[i]->reply, err);
+	return rc;
+}
+
+static int dump_inside(struct group *group, struct image_writer *writer, struct sharing *sharing,
+		       struct err *err)
+{
+	struct order *orders = calloc(group->n, sizeof(*orders));
+	int rc = orders ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < group->n && rc >= 0; i++)
+		pbeam__scip_dump_shared__init(&orders[i].request);
+	for (size_t i = 0; i < sharing->n && rc >= 0; i++) {
+		const struct object *object = &sharing->v[i];
+
+		if (object->memory && !object->copied && !held(group, object))
+			rc = distribute(group, object, orders);
+	}
+	if (rc >= 0)
+		rc = ask(group, writer, orders, err);
+	for (size_t i = 0; orders && i < group->n; i++) {
+		for (size_t j = 0; j < orders[i].request.n_ranges; j++)
+			message_free(orders[i].request.ranges[j]);
+		free(orders[i].request.ranges);
+		free(orders[i].whose);
+	}
+	free(orders);
+	return rc;
+}
+
+int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
+		      uint64_t save_files_max, struct err *err)
+{
+	struct sharing sharing = {NULL, 0};
+	int rc = gather(group, &sharing);
+
+	for (size_t i = 0; i < sharing.n && rc >= 0; i++)
+		rc = describe(&sharing.v[i], writer, manifest, save_files_max, err);
+	if (rc >= 0 && sharing.n)
+		rc = dump_inside(group, writer, &sharing, err);
+	sharing_free(&sharing);
+	return rc < 0 ? err_wrap(err, rc, "shared memory") : 0;
+}
