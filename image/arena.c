@@ -6,6 +6,7 @@
  * for one longer than a moment: he stores his page again, which costs 4 KiB and nothing else.
  */
 #include "image/arena.h"
+#include "image/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/cleanup.h"
 

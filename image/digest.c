@@ -1,12 +1,11 @@
 #include "image/digest.h"
+#include "image/hash.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_STATIC_LINKING_ONLY /* a state on the stack */
-#include <xxhash.h>
 
 #include "base/io.h"
 

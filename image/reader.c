@@ -11,11 +11,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "image/digest.h"
+#include "image/hash.h"
 #include "image/image.h"
 
 struct image_reader {

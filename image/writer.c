@@ -17,12 +17,12 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "image/arena.h"
 #include "image/digest.h"
+#include "image/hash.h"
 #include "image/image.h"
 
 #define AHEAD_CHUNKS_MAX (1u << 16) /* of the file's begin that are digested while it is written: 64 GiB */
