@@ -87,6 +87,10 @@ must_check int names_process_find_real(struct names *names, struct rpid rpid, st
 int names_process_list(struct names *names, struct rpid keeper, struct name_process *out, int max);
 
 /* ---- numbers ---- */
+/* What names_real() gives for a name that nothing has although the real number is something else's: no such
+ * process. */
+#define NAMES_NOBODY 0x7fffffff
+
 /* Real for virtual and back; a number that did not diverge gives itself. Negative and zero numbers too. These
  * take no lock: they are called on every translated system call. */
 struct rpid names_real(struct names *names, struct vpid vpid);
@@ -100,8 +104,12 @@ must_check int names_number_born(struct names *names, struct rpid rpid, struct r
 /* Binds a given virtual number to a real one (restore). -EEXIST if the virtual number is bound to, or is
  * itself the live real number of, something else of the name space. */
 must_check int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, struct rpid keeper);
-/* Forgets a diverged number. No effect on one that is not. */
+/* Gives up a diverged number: its process or thread has ended. It stays known as long as somebody may still
+ * ask (a zombie that its parent has not waited for, a group whose leader is gone) and whoever binds it anew
+ * gets it. No effect on a number that did not diverge. */
 void names_number_release(struct names *names, struct vpid vpid);
+/* Its parent has waited for it: forgotten at once, unless a group is still called so. */
+void names_number_waited(struct names *names, struct vpid vpid);
 
 /* How often the map of diverged numbers changed: 0 means nothing has diverged (the cheap test on hot paths).
  */

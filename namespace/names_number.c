@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -26,7 +27,7 @@ struct rpid names_real(struct names *names, struct vpid vpid)
 		return (struct rpid){vpid.n};
 	found = map_get(&table->forward, n);
 	if (!found) /* nothing has this name; a process that has the number itself goes by another one */
-		found = map_get(&table->backward, n) ? NUMBER_NOBODY : n;
+		found = map_get(&table->backward, n) ? NAMES_NOBODY : n;
 	return (struct rpid){vpid.n < 0 ? -(int32_t)found : (int32_t)found};
 }
 
@@ -72,6 +73,7 @@ static int insert(struct table *table, uint32_t virtual, uint32_t real, int32_t 
 	if (at < 0)
 		return at;
 	table->owner[at] = keeper;
+	table->released[at] = 0;
 	if (before && before != real && map_get(&table->backward, before) == virtual)
 		map_remove(&table->backward, before);
 	if (!before)
@@ -86,19 +88,38 @@ void table_drop_numbers(struct table *table, int32_t keeper)
 	for (uint32_t i = 0; i < MAP_SLOTS && table->nnumbers; i++) {
 		uint64_t word = atomic_load(&table->forward.slots[i]);
 
-		if (map_used(word) && (table->owner[i] == keeper || table->owner[i] == -keeper))
+		if (map_used(word) && table->owner[i] == keeper)
 			drop(table, map_key(word), map_value(word));
 	}
 }
 
-static void drop_released(struct table *table)
+static uint32_t seconds(void)
 {
+	return (uint32_t)(io_now_ns(CLOCK_BOOTTIME) / 1000000000u) + 1;
+}
+
+/* Those given up some time ago: a parent that has just waited may still have to be told its child's name. */
+static void drop_released(struct table *table, uint32_t age)
+{
+	uint32_t now = seconds();
+
 	for (uint32_t i = 0; i < MAP_SLOTS && table->nnumbers; i++) {
 		uint64_t word = atomic_load(&table->forward.slots[i]);
 
-		if (map_used(word) && table->owner[i] < 0 && !in_use(map_value(word)))
+		if (map_used(word) && table->released[i] && now - table->released[i] >= age &&
+		    !in_use(map_value(word)))
 			drop(table, map_key(word), map_value(word));
 	}
+	table->nreleased = 0;
+}
+
+static void make_room(struct table *table)
+{
+	if (table->nnumbers < TABLE_NUMBERS)
+		return;
+	drop_released(table, 2);
+	if (table->nnumbers >= TABLE_NUMBERS)
+		drop_released(table, 0);
 }
 
 void table_repair_numbers(struct table *table)
@@ -158,8 +179,7 @@ int names_number_born(struct names *names, struct rpid rpid, struct rpid keeper,
 	if (stale)
 		drop(table, stale, n);
 	if (map_find(&table->forward, n) >= 0 || names->test_diverge) {
-		if (table->nnumbers >= TABLE_NUMBERS)
-			drop_released(table);
+		make_room(table);
 		r = choose(table, &n);
 		if (r == 0)
 			r = insert(table, n, (uint32_t)rpid.n, keeper.n);
@@ -222,7 +242,7 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 		return r;
 	at = map_find(&table->forward, virtual);
 	bound = at < 0 ? 0 : map_get(&table->forward, virtual);
-	if (bound && bound != real && table->owner[at] >= 0 && in_use(bound))
+	if (bound && bound != real && !table->released[at] && in_use(bound))
 		r = -EEXIST;
 	else if (!bound && virtual != real && named_itself(table, virtual, real))
 		r = -EEXIST;
@@ -233,12 +253,17 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 		if (stale && stale != virtual)
 			drop(table, stale, real);
 	} else if (r == 0) {
-		if (table->nnumbers >= TABLE_NUMBERS)
-			drop_released(table);
+		make_room(table);
 		r = insert(table, virtual, real, keeper.n);
 	}
 	table_unlock(names);
 	return r;
+}
+
+static bool begin_giving_up(struct names *names, struct vpid vpid)
+{
+	return vpid.n > 0 && names_generation(names) != 0 &&
+	       map_find(&names->table->forward, (uint32_t)vpid.n) >= 0 && table_lock(names) == 0;
 }
 
 void names_number_release(struct names *names, struct vpid vpid)
@@ -246,22 +271,32 @@ void names_number_release(struct names *names, struct vpid vpid)
 	struct table *table = names->table;
 	int at;
 
-	if (vpid.n <= 0 || names_generation(names) == 0 || map_find(&table->forward, (uint32_t)vpid.n) < 0)
+	if (!begin_giving_up(names, vpid))
 		return;
-	if (table_lock(names) < 0)
+	at = map_find(&table->forward, (uint32_t)vpid.n);
+	if (at >= 0 && !table->released[at]) {
+		table->released[at] = seconds();
+		if (++table->nreleased >= RELEASED_MAX)
+			drop_released(table, 2);
+	}
+	table_unlock(names);
+}
+
+void names_number_waited(struct names *names, struct vpid vpid)
+{
+	struct table *table = names->table;
+	int at;
+
+	if (!begin_giving_up(names, vpid))
 		return;
 	at = map_find(&table->forward, (uint32_t)vpid.n);
 	if (at >= 0) {
 		uint32_t real = map_value(atomic_load(&table->forward.slots[at]));
 
-		/* A leader may be gone while its group lives: the number is then kept, given up to whoever
-		 * claims it. */
-		if (kill(-(pid_t)real, 0) == 0 || errno == EPERM) {
-			if (table->owner[at] > 0)
-				table->owner[at] = -table->owner[at];
-		} else {
+		if (in_use(real))
+			table->released[at] = seconds();
+		else
 			drop(table, (uint32_t)vpid.n, real);
-		}
 	}
 	table_unlock(names);
 }

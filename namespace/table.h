@@ -23,10 +23,11 @@
 #include "namespace/names.h"
 
 #define TABLE_MAGIC	 0x6d616e6d61656250ull /* "Pbeamnam" */
-#define TABLE_VERSION	 1u
+#define TABLE_VERSION	 2u
 #define TABLE_JOBS	 1024u
 #define TABLE_PROCESSES	 16384u
 #define TABLE_NUMBERS	 65536u
+#define RELEASED_MAX	 4096u	 /* numbers given up before they are looked through */
 #define MAP_SLOTS	 131072u /* twice what any map holds; a power of two */
 
 /* Virtual numbers that we choose lie above every number that the kernel can give (PID_MAX_LIMIT, 2^22), so
@@ -66,17 +67,17 @@ struct table {
 	char boot_id[40];
 	pthread_mutex_t mutex;
 	_Atomic uint64_t generation;
-	uint32_t nprocesses, nnumbers;
+	uint32_t nprocesses, nnumbers, nreleased;
 	int32_t next_own; /* where the search for a number of our own goes on */
 	uint32_t repairs; /* how often a dead writer was cleaned up after */
 	struct table_job jobs[TABLE_JOBS];
 	struct table_process processes[TABLE_PROCESSES];
-	struct map by_vpid;	  /* vpid -> slot + 1 */
-	struct map by_rpid;	  /* rpid -> slot + 1 */
-	struct map forward;	  /* diverged: virtual -> real */
-	struct map backward;	  /* diverged: real -> virtual */
-	int32_t owner[MAP_SLOTS]; /* of the forward slot: the keeper; negative: released, see
-				     names_number_release() */
+	struct map by_vpid;	      /* vpid -> slot + 1 */
+	struct map by_rpid;	      /* rpid -> slot + 1 */
+	struct map forward;	      /* diverged: virtual -> real */
+	struct map backward;	      /* diverged: real -> virtual */
+	int32_t owner[MAP_SLOTS];     /* of the forward slot: the keeper */
+	uint32_t released[MAP_SLOTS]; /* when it was given up, in seconds since boot; 0: it was not */
 };
 
 struct names {

@@ -37,6 +37,14 @@ must_check int syscall_enter(struct tracee *tracee);
 must_check int syscall_exit(struct tracee *tracee);
 /* At a signal-delivery stop: translates the sender's id in its siginfo when names have diverged. */
 must_check int syscall_translate_siginfo(struct tracee *tracee);
+/* At the first stop of a newborn thread or process (before it runs or is handed over) whose virtual number is
+ * not its real one: the numbers that clone() has put into its memory become virtual. `process` is the one
+ * that made it. */
+must_check int syscall_newborn(const struct process *process, pid_t tid, struct vpid vtid);
+/* The process id in a siginfo (the kernel's 128 bytes), where it carries one. True if it changed. Queued and
+ * saved ones in an image hold virtual ids, the kernel's real ones. */
+bool syscall_siginfo_to_virtual(struct names *names, void *siginfo);
+bool syscall_siginfo_to_real(struct names *names, void *siginfo);
 /* The tracee is gone or has executed another program: drops what is kept for it. */
 void syscall_forget(struct tracee *tracee);
 

@@ -48,6 +48,8 @@ struct tracee {
 	bool want_exit_stop; /* the current call's handler asked for the exit stop */
 };
 
+#define SCRATCH_BYTES 65536u
+
 struct process {
 	pid_t pid; /* real; thread group id */
 	struct vpid vpid;
@@ -64,8 +66,9 @@ struct process {
 	struct taddr syscall_insn; /* of a `syscall` instruction (in the vdso), 0 = not looked up; forgotten
 				      at exec */
 	struct inject_area *area;  /* the injected code's area, NULL when nothing is injected */
-	struct taddr scratch;	   /* one page of ours in the tracee for rewritten arguments, 0 = none; never
+	struct taddr scratch;	   /* SCRATCH_BYTES of ours in the tracee for rewritten arguments, 0 = none; never
 				      dumped; forgotten at exec */
+	int dumpable;		   /* 1 + what the program asked of PR_SET_DUMPABLE (answered, not done); 0 = nothing */
 	uint64_t unknown_calls;	   /* numbers not in the table, answered ENOSYS */
 };
 

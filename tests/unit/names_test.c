@@ -105,7 +105,7 @@ static void test_bind(void **state)
 	assert_int_equal(names_real(names, (struct vpid){0}).n, 0);
 	/* the number of something that has another name means nobody; a stranger with a taken number has none
 	 */
-	assert_int_equal(names_real(names, (struct vpid){a}).n, NUMBER_NOBODY);
+	assert_int_equal(names_real(names, (struct vpid){a}).n, NAMES_NOBODY);
 	assert_int_equal(names_virtual(names, (struct rpid){100}).n, 0);
 	/* taken while it lives, free once it is gone */
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){b}, keeper), -EEXIST);
@@ -121,7 +121,7 @@ static void test_bind(void **state)
 	/* a real number born again lets go of what it was */
 	assert_int_equal(names_number_born(names, (struct rpid){b}, keeper, &v), 0);
 	assert_int_equal(v.n, b);
-	assert_int_equal(names_real(names, (struct vpid){100}).n, NUMBER_NOBODY);
+	assert_int_equal(names_real(names, (struct vpid){100}).n, NAMES_NOBODY);
 	end(b);
 	assert_int_equal(names_number_bind(names, (struct vpid){0}, (struct rpid){5}, keeper), -EINVAL);
 	assert_int_equal(names_number_bind(names, (struct vpid){5}, (struct rpid){-5}, keeper), -EINVAL);
@@ -166,13 +166,18 @@ static void test_release(void **state)
 	member = sleeper();
 	setpgid(member, leader);
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){leader}, keeper), 0);
+	names_number_release(names, (struct vpid){100}); /* its scip saw the end, its parent not yet */
+	assert_int_equal(names_virtual(names, (struct rpid){leader}).n, 100);
 	end(leader);
-	names_number_release(names, (struct vpid){100});
+	names_number_waited(names, (struct vpid){100});
 	assert_int_equal(names_real(names, (struct vpid){-100}).n, -leader);
+	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){member}, keeper), 0);
+	assert_int_equal(names_real(names, (struct vpid){100}).n, member);
 	end(member);
-	names_number_release(names, (struct vpid){100});
+	names_number_waited(names, (struct vpid){100});
 	assert_int_equal(names_real(names, (struct vpid){100}).n, 100);
 	names_number_release(names, (struct vpid){100});
+	names_number_waited(names, (struct vpid){100});
 }
 
 static void test_many_numbers(void **state)
@@ -194,11 +199,18 @@ static void test_many_numbers(void **state)
 				 -ENOSPC);
 		assert_int_equal(names_number_born(names, (struct rpid){1000001}, keeper, &v), -ENOSPC);
 		for (int i = 1; i <= (int)TABLE_NUMBERS; i++)
-			names_number_release(names, (struct vpid){1000000 + i});
+			names_number_waited(names, (struct vpid){1000000 + i});
 		assert_int_equal(names->table->nnumbers, 0);
 	}
 	for (uint32_t i = 0; i < MAP_SLOTS; i++)
 		assert_int_equal(names->table->forward.slots[i], MAP_EMPTY);
+	/* what was given up makes room for what comes */
+	for (int i = 1; i <= 3 * (int)TABLE_NUMBERS; i++) {
+		struct vpid next = {1000000 + i};
+
+		assert_int_equal(names_number_bind(names, next, (struct rpid){5000000 + i}, keeper), 0);
+		names_number_release(names, next);
+	}
 }
 
 static void test_processes(void **state)

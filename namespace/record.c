@@ -1,0 +1,207 @@
+#include "namespace/record.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/dirs.h"
+#include "base/io.h"
+
+#define WATCHES_MAX (16u << 20)
+#define FILTERS_MAX (64u << 20)
+#define FILTER_MAX  (4096u * 8u) /* BPF_MAXINSNS */
+
+/* "RUNTIME/record/KEEPER.watches", or ".VPID.filters" */
+static int path_of(char *out, struct rpid keeper, struct vpid vpid)
+{
+	size_t len;
+	int r = dirs_runtime(out, "record", NULL);
+
+	if (r < 0)
+		return r;
+	len = strlen(out);
+	if (vpid.n)
+		r = snprintf(out + len, PATH_MAX - len, "/%d.%d.filters", keeper.n, vpid.n);
+	else
+		r = snprintf(out + len, PATH_MAX - len, "/%d.watches", keeper.n);
+	return r >= (int)(PATH_MAX - len) ? -ENAMETOOLONG : 0;
+}
+
+/* One write with O_APPEND is whole beside others'. */
+static int append(const char *path, const void *data, size_t len)
+{
+	auto_close int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	ssize_t n = fd < 0 ? -1 : write(fd, data, len);
+
+	if (n < 0)
+		return -errno;
+	return (size_t)n == len ? 0 : -ENOSPC;
+}
+
+/* ---- inotify ---- */
+
+/* A line is "sdev ino path", with newlines in the path as \n and backslashes doubled. */
+int record_watch_add(struct rpid keeper, uint32_t sdev, uint64_t ino, const char *path)
+{
+	char file[PATH_MAX], known[PATH_MAX];
+	auto_free char *line = malloc(2 * strlen(path) + 64);
+	char *at;
+	int r = path_of(file, keeper, (struct vpid){0});
+
+	if (r < 0)
+		return r;
+	if (!line)
+		return -ENOMEM;
+	if (record_watch_find(keeper, sdev, ino, known, sizeof(known)) == 0 && !strcmp(known, path))
+		return 0;
+	at = line + sprintf(line, "%x %llu ", sdev, (unsigned long long)ino);
+	for (const char *p = path; *p; p++) {
+		if (*p == '\n' || *p == '\\')
+			*at++ = '\\';
+		*at++ = *p == '\n' ? 'n' : *p;
+	}
+	*at++ = '\n';
+	return append(file, line, (size_t)(at - line));
+}
+
+static int unescape(const char *from, const char *end, char *to, size_t size)
+{
+	size_t n = 0;
+
+	for (; from < end; from++) {
+		char c = *from;
+
+		if (c == '\\' && from + 1 < end) {
+			from++;
+			c = *from == 'n' ? '\n' : *from;
+		}
+		if (n + 1 >= size)
+			return -ENAMETOOLONG;
+		to[n++] = c;
+	}
+	to[n] = 0;
+	return 0;
+}
+
+int record_watch_find(struct rpid keeper, uint32_t sdev, uint64_t ino, char *path, size_t size)
+{
+	auto_free char *text = NULL;
+	char file[PATH_MAX];
+	int r = path_of(file, keeper, (struct vpid){0});
+
+	if (r == 0)
+		r = io_slurp(AT_FDCWD, file, WATCHES_MAX, &text, NULL);
+	if (r < 0)
+		return r;
+	r = -ENOENT;
+	for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+		char *rest;
+		unsigned long dev = strtoul(line, &rest, 16);
+		unsigned long long number = strtoull(rest, &rest, 10);
+
+		if (dev == sdev && number == ino && *rest == ' ')
+			r = unescape(rest + 1, end, path, size); /* the last one counts */
+	}
+	return r;
+}
+
+/* ---- seccomp ---- */
+
+int record_filter_add(struct rpid keeper, struct vpid vpid, const void *filter, size_t bytes)
+{
+	char file[PATH_MAX];
+	auto_free char *whole = malloc(sizeof(uint64_t) + bytes);
+	uint64_t head = bytes;
+	int r = path_of(file, keeper, vpid);
+
+	if (r < 0)
+		return r;
+	if (bytes == 0 || bytes % 8 || bytes > FILTER_MAX)
+		return -EINVAL;
+	if (!whole)
+		return -ENOMEM;
+	memcpy(whole, &head, sizeof(head));
+	memcpy(whole + sizeof(head), filter, bytes);
+	return append(file, whole, sizeof(head) + bytes);
+}
+
+int record_filter_inherit(struct rpid keeper, struct vpid parent, struct vpid child)
+{
+	char from[PATH_MAX], to[PATH_MAX];
+	auto_free char *data = NULL;
+	size_t len;
+	int r = path_of(from, keeper, parent);
+
+	if (r == 0)
+		r = path_of(to, keeper, child);
+	if (r == 0)
+		r = io_slurp(AT_FDCWD, from, FILTERS_MAX, &data, &len);
+	if (r == -ENOENT)
+		return unlink(to) < 0 && errno != ENOENT ? -errno
+							 : 0; /* of an older process of that number */
+	if (r < 0)
+		return r;
+	if (unlink(to) < 0 && errno != ENOENT)
+		return -errno;
+	return append(to, data, len);
+}
+
+int record_filter_get(struct rpid keeper, struct vpid vpid, unsigned index, void **filter, size_t *bytes)
+{
+	char file[PATH_MAX];
+	auto_free char *data = NULL;
+	size_t len, at = 0;
+	uint64_t head;
+	int r = path_of(file, keeper, vpid);
+
+	if (r == 0)
+		r = io_slurp(AT_FDCWD, file, FILTERS_MAX, &data, &len);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	for (;; at += sizeof(head) + head, index--) {
+		if (at == len)
+			return 0;
+		if (len - at < sizeof(head))
+			return -EBADMSG;
+		memcpy(&head, data + at, sizeof(head));
+		if (head > FILTER_MAX || head > len - at - sizeof(head))
+			return -EBADMSG;
+		if (index == 0)
+			break;
+	}
+	*filter = malloc(head);
+	if (!*filter)
+		return -ENOMEM;
+	memcpy(*filter, data + at + sizeof(head), head);
+	*bytes = head;
+	return 1;
+}
+
+void record_filter_forget(struct rpid keeper, struct vpid vpid)
+{
+	char file[PATH_MAX];
+
+	if (path_of(file, keeper, vpid) == 0)
+		unlink(file);
+}
+
+void record_forget_job(struct rpid keeper)
+{
+	char path[PATH_MAX], prefix[16];
+	int n = snprintf(prefix, sizeof(prefix), "%d.", keeper.n);
+	const struct dirent *entry;
+
+	if (dirs_runtime(path, "record", NULL) < 0)
+		return;
+	auto_closedir DIR *dir = opendir(path);
+	while (dir && (entry = readdir(dir)) != NULL)
+		if (!strncmp(entry->d_name, prefix, (size_t)n))
+			unlinkat(dirfd(dir), entry->d_name, 0);
+}

@@ -1,0 +1,33 @@
+/*
+ * What the kernel does not tell later, recorded when it happens: the paths of inotify watches, the seccomp
+ * filters that programs install. Kept in files of the job under the runtime directory
+ * (RUNTIME/record/KEEPER.*), so that whoever dumps can read them and no scip's death loses them; they go with
+ * the job.
+ */
+#ifndef NAMESPACE_RECORD_H
+#define NAMESPACE_RECORD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "namespace/names.h"
+
+/* `sdev` is the device as fdinfo shows it: the kernel's (major << 20 | minor). */
+must_check int record_watch_add(struct rpid keeper, uint32_t sdev, uint64_t ino, const char *path);
+/* The path last recorded for it. 0, -ENOENT, -ENAMETOOLONG. */
+must_check int record_watch_find(struct rpid keeper, uint32_t sdev, uint64_t ino, char *path, size_t size);
+
+/* Appends a filter (struct sock_filter[], bytes a multiple of 8) that the process installed. */
+must_check int record_filter_add(struct rpid keeper, struct vpid vpid, const void *filter, size_t bytes);
+/* A child has what its parent had. No effect where there is nothing. */
+must_check int record_filter_inherit(struct rpid keeper, struct vpid parent, struct vpid child);
+/* Filter number `index`, oldest first, malloc'd and the caller's. 1, or 0 when there are no more. */
+must_check int record_filter_get(struct rpid keeper, struct vpid vpid, unsigned index, void **filter,
+				 size_t *bytes);
+/* The process is gone. */
+void record_filter_forget(struct rpid keeper, struct vpid vpid);
+
+/* The job is gone, or a new keeper has this number. */
+void record_forget_job(struct rpid keeper);
+
+#endif

@@ -1,0 +1,177 @@
+/*
+ * Trapped calls: what they are, the regular rows, and the way from the seccomp stop to the exit stop.
+ *
+ * A call that needs nothing after it is answered or let go at its seccomp stop and costs one stop. Only when
+ * an argument was changed, or a result is to be translated, is the exit stop asked for; what is known of the
+ * call until then is in tracee->frame.
+ */
+#include <errno.h>
+#include <linux/audit.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "scip/syscall/table.h"
+#include "scip/tracee/regs.h"
+
+int call_enter_regular(struct call *call)
+{
+	const struct syscall_row *row = call->row;
+	int verdict = row->ret == KIND_RET_VPID ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
+
+	for (unsigned i = 0; i < 6 && row->args[i]; i++) {
+		int32_t number = (int32_t)call->args[i], real;
+		int r = 0;
+
+		switch (row->args[i]) {
+		case KIND_VPID:
+		case KIND_VTID:
+		case KIND_VPGID:
+		case KIND_VPID_ALL:
+			real = number < 0 && row->args[i] != KIND_VPID_ALL ? number : call_real(call, number);
+			if (real != number)
+				r = call_set_arg(call, i, (uint64_t)(int64_t)real);
+			break;
+		case KIND_PATH:
+			r = proc_path_enter(call, i > 0 && row->args[i - 1] == KIND_DIRFD ? (int)i - 1 : -1,
+					    i);
+			break;
+		default:
+			break;
+		}
+		if (r < 0 || call->mapping)
+			return r;
+		if (r > verdict)
+			verdict = r;
+		if (r == SYSCALL_SKIP)
+			return r;
+	}
+	return verdict;
+}
+
+int call_exit_regular(struct call *call)
+{
+	int32_t number = (int32_t)call->rval, virtual;
+
+	if (call->row->ret != KIND_RET_VPID || call->rval <= 0)
+		return 0;
+	virtual = call_virtual(call, number);
+	return virtual == number ? 0 : call_set_rval(call, virtual);
+}
+
+static void drop_frame(struct tracee *tracee)
+{
+	struct call *call = tracee->frame;
+
+	if (call && call->fd >= 0)
+		close(call->fd);
+	free(call);
+	tracee->frame = NULL;
+	tracee->call = -1;
+	tracee->want_exit_stop = false;
+}
+
+/* Numbers and arguments of the call at a seccomp stop; 1 if it is none of the table. */
+static int look(struct tracee *tracee, struct call *call)
+{
+	struct __ptrace_syscall_info info;
+	long n = ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof(info), &info);
+
+	if (n < 0)
+		return -errno;
+	memset(call, 0, sizeof(*call));
+	call->tracee = tracee;
+	call->process = tracee->process;
+	call->slot = -1;
+	call->fd = -1;
+	if (info.op != PTRACE_SYSCALL_INFO_SECCOMP && info.op != PTRACE_SYSCALL_INFO_ENTRY)
+		return -EINVAL;
+	call->nr = (int64_t)info.seccomp.nr;
+	call->ip = info.instruction_pointer;
+	for (unsigned i = 0; i < 6; i++)
+		call->args[i] = call->now[i] = info.seccomp.args[i];
+	/* int 0x80 has numbers of its own, x32 a bit of its own: both are answered as by a kernel without
+	 * them */
+	if (info.arch != AUDIT_ARCH_X86_64)
+		return 1;
+	call->row = syscall_row(call->nr);
+	return call->row ? 0 : 1;
+}
+
+int syscall_enter(struct tracee *tracee)
+{
+	struct call call;
+	int r;
+
+	drop_frame(tracee);
+	r = look(tracee, &call);
+	if (r < 0)
+		return r;
+	if (r > 0) {
+		tracee->process->unknown_calls++;
+		log_info("tid %d: call %lld is not in the table: ENOSYS", tracee->tid, (long long)call.nr);
+		return call_answer(&call, -ENOSYS);
+	}
+	r = call.row->enter ? call.row->enter(&call) : call_enter_regular(&call);
+	if (r == SYSCALL_WANT_EXIT) {
+		tracee->frame = malloc(sizeof(call));
+		if (!tracee->frame) {
+			if (call.fd >= 0)
+				close(call.fd);
+			return -ENOMEM;
+		}
+		memcpy(tracee->frame, &call, sizeof(call));
+		tracee->call = call.nr;
+		tracee->want_exit_stop = true;
+	} else if (call.fd >= 0) {
+		close(call.fd);
+	}
+	return r;
+}
+
+/* The area is mapped: back to the instruction, as if the call had not been made yet. */
+static int make_again(struct call *call)
+{
+	struct user_regs_struct regs;
+	int r = regs_get(call->tracee, &regs);
+
+	if (r < 0)
+		return r;
+	if (call->rval < 0 && call->rval >= -4095)
+		return regs_set_ret(call->tracee, call->rval);
+	call->process->scratch.a = (uint64_t)call->rval;
+	regs.rip = call->ip - 2;
+	regs.rax = (unsigned long long)call->nr;
+	regs.orig_rax = (unsigned long long)-1;
+	return regs_set(call->tracee, &regs);
+}
+
+int syscall_exit(struct tracee *tracee)
+{
+	struct call *call = tracee->frame;
+	int r = 0;
+
+	if (!call)
+		return 0;
+	errno = 0;
+	call->rval = ptrace(PTRACE_PEEKUSER, tracee->tid, offsetof(struct user_regs_struct, rax), NULL);
+	if (errno)
+		r = -errno;
+	for (unsigned i = 0; i < 6 && r == 0; i++)
+		if (call->now[i] != call->args[i])
+			r = regs_set_arg(tracee, i, call->args[i]);
+	if (r == 0 && call->mapping)
+		r = make_again(call);
+	else if (r == 0)
+		r = call->row->exit ? call->row->exit(call) : call_exit_regular(call);
+	drop_frame(tracee);
+	return r;
+}
+
+void syscall_forget(struct tracee *tracee)
+{
+	drop_frame(tracee);
+}

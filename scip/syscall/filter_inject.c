@@ -1,0 +1,86 @@
+/*
+ * Loading a filter into a process from inside: for one that was born behind the born filter and whose names,
+ * or whose relatives' names, have diverged. The filters add up: what either of them traps is trapped, once.
+ */
+#include <errno.h>
+#include <linux/seccomp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "scip/syscall/table.h"
+#include "scip/tracee/memory.h"
+#include "scip/tracee/remote.h"
+
+struct remote_program {
+	uint16_t len;
+	uint16_t pad[3];
+	uint64_t filter;
+};
+
+/* Puts the program into `page` of the tracee. */
+static int write_program(const struct process *process, struct taddr page, const struct sock_fprog *program)
+{
+	struct remote_program head = {.len = program->len, .filter = page.a + sizeof(head)};
+	int r = memory_write(process, page, &head, sizeof(head));
+
+	return r < 0 ? r
+		     : memory_write(process, (struct taddr){head.filter}, program->filter,
+				    program->len * sizeof(program->filter[0]));
+}
+
+/* All threads at once; one by one where they do not have the same filters (a thread installed one for
+ * itself). */
+static int load(struct tracee *tracee, struct taddr page, struct err *err)
+{
+	int64_t ret = 0;
+	int r = remote_call(tracee, &ret, err, SYS_seccomp,
+			    remote_args(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, page.a));
+
+	if (r < 0 || ret == 0)
+		return r;
+	for (struct tracee *t = tracee->process->tracees; t && r == 0; t = t->next) {
+		r = remote_call(t, &ret, err, SYS_seccomp, remote_args(SECCOMP_SET_MODE_FILTER, 0, page.a));
+		if (r == 0 && ret < 0)
+			r = err_code(err, (int)ret, "load the system call filter into thread %d", t->tid);
+	}
+	return r;
+}
+
+int syscall_filter_inject(struct tracee *tracee, struct err *err)
+{
+	struct process *process = tracee->process;
+	struct sock_fprog program;
+	int64_t page = 0, ignored;
+	size_t len;
+	int r;
+
+	if (process->diverged)
+		return 0;
+	r = syscall_filter_build(SYSCALL_FILTER_RESTORED, &program, err);
+	if (r < 0)
+		return r;
+	len = sizeof(struct remote_program) + program.len * sizeof(program.filter[0]);
+	r = remote_call(
+		tracee, &page, err, SYS_mmap,
+		remote_args(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0));
+	if (r == 0 && page < 0)
+		r = err_code(err, (int)page, "make room for the system call filter in process %d",
+			     process->pid);
+	if (r == 0) {
+		r = write_program(process, (struct taddr){(uint64_t)page}, &program);
+		if (r < 0)
+			err_code(err, r, "write the system call filter into process %d", process->pid);
+		else
+			r = load(tracee, (struct taddr){(uint64_t)page}, err);
+		if (remote_call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, len)) < 0 &&
+		    r == 0)
+			r = err_code(err, -ESRCH, "take the system call filter's page from process %d",
+				     process->pid);
+	}
+	free(program.filter);
+	if (r == 0)
+		process->diverged = true;
+	return r;
+}

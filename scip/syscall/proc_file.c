@@ -1,0 +1,241 @@
+/*
+ * Opening, reading links and listing in /proc.
+ *
+ * A file whose text holds numbers is answered with a memfd of scip's that holds the translated text as of
+ * now: the path becomes /proc/SCIP/fd/N, which opens it anew, read only, in the program. A program that keeps
+ * it open and reads it again sees the old text.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/openat2.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "scip/syscall/proc_path.h"
+
+static bool has_text(const struct proc_path *path)
+{
+	return path->leaf == PROC_STAT || path->leaf == PROC_STATUS || path->leaf == PROC_CHILDREN;
+}
+
+/* Path and flags of an open become those of the memfd. */
+static int open_text(struct call *call, const struct proc_path *path, unsigned path_arg, unsigned flags_arg)
+{
+	char text[64];
+	int fd = proc_text_open(call, path), r;
+
+	if (fd < 0)
+		return call_answer(call, fd);
+	call->fd = fd;
+	snprintf(text, sizeof(text), "/proc/%d/fd/%d", (int)getpid(), fd);
+	r = call_replace(call, path_arg, text, strlen(text) + 1);
+	if (r == SYSCALL_WANT_EXIT && !call->mapping && (call->args[flags_arg] & O_NOFOLLOW))
+		r = call_set_arg(call, flags_arg, call->args[flags_arg] & ~(uint64_t)O_NOFOLLOW);
+	return r;
+}
+
+static int open_path(struct call *call, int dir_arg, unsigned path_arg, unsigned flags_arg, uint64_t flags)
+{
+	struct proc_path path;
+	int r = proc_path_find(call, dir_arg, path_arg, &path);
+
+	if (r == -ENAMETOOLONG)
+		return SYSCALL_CONTINUE;
+	if (r < 0)
+		return r;
+	if (has_text(&path) && (flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) == O_RDONLY)
+		return open_text(call, &path, path_arg, flags_arg);
+	return path.changed ? call_replace(call, path_arg, path.text, strlen(path.text) + 1)
+			    : SYSCALL_CONTINUE;
+}
+
+int enter_open(struct call *call)
+{
+	return open_path(call, -1, 0, 1, call->args[1]);
+}
+
+int enter_openat(struct call *call)
+{
+	return open_path(call, 0, 1, 2, call->args[2]);
+}
+
+/* With RESOLVE_* the way to the memfd may be forbidden: then the path alone is translated. */
+int enter_openat2(struct call *call)
+{
+	struct open_how how;
+
+	if (call->args[3] < sizeof(how) || call_read(call, call->args[2], &how, sizeof(how)) < 0)
+		return SYSCALL_CONTINUE;
+	if (how.resolve || (how.flags & O_NOFOLLOW))
+		how.flags |= O_PATH;
+	return open_path(call, 0, 1, 5, how.flags);
+}
+
+int exit_open(struct call *call)
+{
+	return 0;
+}
+
+/* ---- links ---- */
+
+static int answer_link(struct call *call, unsigned buf_arg, const char *text)
+{
+	size_t len = strlen(text), size = (size_t)(int)call->args[buf_arg + 1];
+
+	if ((int)call->args[buf_arg + 1] <= 0)
+		return call_answer(call, -EINVAL);
+	if (len > size)
+		len = size;
+	if (call_write(call, call->args[buf_arg], text, len) < 0)
+		return call_answer(call, -EFAULT);
+	return call_answer(call, (int64_t)len);
+}
+
+static int link_path(struct call *call, int dir_arg, unsigned path_arg)
+{
+	struct proc_path path;
+	char text[48];
+	int r = proc_path_find(call, dir_arg, path_arg, &path);
+
+	if (r == -ENAMETOOLONG || (r == 0 && path.leaf == PROC_NOTHING))
+		return SYSCALL_CONTINUE;
+	if (r < 0)
+		return r;
+	if (path.leaf == PROC_SELF) {
+		snprintf(text, sizeof(text), "%d", call->process->vpid.n);
+		return answer_link(call, path_arg + 1, text);
+	}
+	if (path.leaf == PROC_THREAD_SELF) {
+		snprintf(text, sizeof(text), "%d/task/%d", call->process->vpid.n, call->tracee->vtid.n);
+		return answer_link(call, path_arg + 1, text);
+	}
+	call->keep[0] = path_arg + 1;
+	return path.changed ? call_replace(call, path_arg, path.text, strlen(path.text) + 1)
+			    : SYSCALL_WANT_EXIT;
+}
+
+int enter_readlink(struct call *call)
+{
+	return link_path(call, -1, 0);
+}
+
+int enter_readlinkat(struct call *call)
+{
+	return link_path(call, 0, 1);
+}
+
+/* What a link in /proc points to may be in /proc itself: a descriptor's file, a working directory. */
+int exit_readlink(struct call *call)
+{
+	char target[PATH_MAX], text[PATH_MAX + 32], *end;
+	size_t size = (size_t)call->args[call->keep[0] + 1];
+	long number;
+	int n;
+
+	if (call->rval <= 6 || call->rval >= PATH_MAX)
+		return 0;
+	if (call_read(call, call->args[call->keep[0]], target, (size_t)call->rval) < 0)
+		return 0;
+	target[call->rval] = 0;
+	if (strncmp(target, "/proc/", 6) != 0)
+		return 0;
+	number = strtol(target + 6, &end, 10);
+	if (end == target + 6 || number <= 0 || number > INT32_MAX || (*end && *end != '/'))
+		return 0;
+	n = snprintf(text, sizeof(text), "/proc/%d%s", call_virtual(call, (int32_t)number), end);
+	if ((size_t)n > size)
+		n = (int)size;
+	if (call_write(call, call->args[call->keep[0]], text, (size_t)n) < 0)
+		return 0; /* unmapped meanwhile */
+	return call_set_rval(call, n);
+}
+
+/* ---- directories ---- */
+
+/* Translated names may be longer: room for that is kept by asking for less. */
+int enter_getdents(struct call *call)
+{
+	char link[64], dir[PATH_MAX];
+	struct proc_path path = {.leaf = PROC_NOTHING};
+	struct proc_walk walk = {.names = call->process->names, .out = &path};
+	unsigned count = (unsigned)call->args[2];
+
+	if (names_generation(call->process->names) == 0)
+		return SYSCALL_CONTINUE;
+	snprintf(link, sizeof(link), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[0]);
+	if (io_readlink(AT_FDCWD, link, dir, sizeof(dir)) < 0 || strncmp(dir, "/proc", 5) != 0 ||
+	    (dir[5] && dir[5] != '/'))
+		return SYSCALL_CONTINUE;
+	path.leaf = PROC_ROOT;
+	if (proc_walk(&walk, dir + 5, false) < 0 || (path.leaf != PROC_ROOT && path.leaf != PROC_TASK))
+		return SYSCALL_CONTINUE;
+	return count >= 256 ? call_set_arg(call, 2, count / 2) : SYSCALL_WANT_EXIT;
+}
+
+/* struct linux_dirent(64): ino, off, then the record's length; the name at 18, its type behind it, or at 18
+ * and the name at 19. */
+#define DIRENT_LENGTH 16u
+
+static int translate_entries(struct call *call, bool is64)
+{
+	const size_t name_at = is64 ? 19 : 18, room = (unsigned)call->args[2],
+		     len = call->rval > 0 ? (size_t)call->rval : 0;
+	auto_free char *in = malloc(len + 1), *out = calloc(1, room + 1);
+	size_t at = 0, used = 0;
+
+	if (len == 0)
+		return 0;
+	if (!in || !out)
+		return -ENOMEM;
+	if (call_read(call, call->args[1], in, len) < 0)
+		return 0;
+	while (len - at > name_at) {
+		const char *entry = in + at, *name = entry + name_at;
+		char number[16], *end, type;
+		uint16_t size, bigger;
+		int32_t real;
+
+		memcpy(&size, entry + DIRENT_LENGTH, sizeof(size));
+		if (size <= name_at || size > len - at)
+			break;
+		type = is64 ? entry[18] : entry[size - 1];
+		real = (int32_t)strtol(name, &end, 10);
+		if (end == name || *end || real <= 0)
+			snprintf(number, sizeof(number), "%s", "");
+		else
+			snprintf(number, sizeof(number), "%d", call_virtual(call, real));
+		at += size;
+		if (!strcmp(number, "0"))
+			continue; /* a stranger that has the number of one of ours */
+		bigger = number[0] ? (uint16_t)((name_at + strlen(number) + 2 + 7) & ~7ul) : size;
+		if (used + bigger > room)
+			break;
+		memcpy(out + used, entry, number[0] ? name_at : size);
+		if (number[0]) {
+			strcpy(out + used + name_at, number);
+			out[used + (is64 ? 18 : bigger - 1u)] = type;
+		}
+		memcpy(out + used + DIRENT_LENGTH, &bigger, sizeof(bigger));
+		used += bigger;
+	}
+	if (!used || call_write(call, call->args[1], out, used) < 0)
+		return 0;
+	return call_set_rval(call, (int64_t)used);
+}
+
+int exit_getdents(struct call *call)
+{
+	return translate_entries(call, false);
+}
+
+int exit_getdents64(struct call *call)
+{
+	return translate_entries(call, true);
+}

@@ -1,0 +1,49 @@
+/* Paths into /proc: whose they are. Private to scip/syscall/. */
+#ifndef SCIP_SYSCALL_PROC_PATH_H
+#define SCIP_SYSCALL_PROC_PATH_H
+
+#include "scip/syscall/table.h"
+
+enum proc_leaf {
+	PROC_NOTHING,	  /* not a path into a process's part of /proc */
+	PROC_ROOT,	  /* /proc itself */
+	PROC_SELF,	  /* /proc/self, the link */
+	PROC_THREAD_SELF, /* /proc/thread-self, the link */
+	PROC_OTHER,	  /* something below a process, with nothing to translate in it */
+	PROC_TASK,	  /* .../task: names are thread numbers */
+	PROC_STAT,
+	PROC_STATUS,
+	PROC_CHILDREN,
+};
+
+struct proc_path {
+	enum proc_leaf leaf;
+	bool changed;		    /* `text` differs from what the program passed */
+	int32_t pid, tid;	    /* real; tid 0 where the path names no thread */
+	char text[CALL_SLOT_BYTES]; /* the path with real numbers, as relative or absolute as it was */
+};
+
+/* Where a path starts from and how far it is: also what is tested without a tracee. */
+struct proc_walk {
+	struct names *names;
+	int32_t self_pid, self_tid; /* real */
+	int depth;		    /* components below /proc so far; -1: not in /proc */
+	bool task;		    /* the component after the process is "task" */
+	struct proc_path *out;
+};
+/* Goes down `path`. `given`: numbers in it are the program's (virtual), else the kernel's. -ENAMETOOLONG. */
+must_check int proc_walk(struct proc_walk *walk, const char *path, bool given);
+
+/* The path in argument `path_arg`, relative to the directory in `dir_arg` (-1: the working directory). */
+must_check int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct proc_path *out);
+
+/* The text of /proc/PID[/task/TID]/{stat,status,children} with virtual numbers in a memfd at offset 0;
+ * -errno. */
+must_check int proc_text_open(const struct call *call, const struct proc_path *path);
+/* The translations themselves: `text` (NUL-terminated) to `out`. -ENOSPC when it does not fit, else the
+ * length. */
+must_check int proc_text_stat(struct names *names, const char *text, char *out, size_t size);
+must_check int proc_text_status(struct names *names, const char *text, char *out, size_t size);
+must_check int proc_text_numbers(struct names *names, const char *text, char *out, size_t size);
+
+#endif

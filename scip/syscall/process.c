@@ -1,0 +1,154 @@
+/* Births, ends and the ids that a process asks of itself and of its relatives. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <linux/sched.h>
+#include <stddef.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "scip/syscall/table.h"
+#include "scip/tracee/memory.h"
+#include "scip/tracee/regs.h"
+
+int enter_getpid(struct call *call)
+{
+	return call_answer(call, call->process->vpid.n);
+}
+
+int enter_gettid(struct call *call)
+{
+	return call_answer(call, call->tracee->vtid.n);
+}
+
+/* A group's or session's number, asked by scip itself: one stop instead of two. */
+static int answer_asked(struct call *call, pid_t (*ask)(pid_t), int32_t virtual)
+{
+	int32_t real = virtual ? call_real(call, virtual) : call->process->pid;
+	pid_t found = ask(real);
+
+	return call_answer(call, found < 0 ? -errno : call_virtual(call, found));
+}
+
+int enter_getpgid(struct call *call)
+{
+	return answer_asked(call, getpgid, (int32_t)call->args[0]);
+}
+
+int enter_getpgrp(struct call *call)
+{
+	return answer_asked(call, getpgid, 0);
+}
+
+int enter_getsid(struct call *call)
+{
+	return answer_asked(call, getsid, (int32_t)call->args[0]);
+}
+
+int enter_clone(struct call *call)
+{
+	if (call->args[0] & CLONE_UNTRACED)
+		return call_set_arg(call, 0, call->args[0] & ~(uint64_t)CLONE_UNTRACED);
+	return SYSCALL_WANT_EXIT;
+}
+
+int exit_clone(struct call *call)
+{
+	/* the kernel has put the real number there before the child was made to run */
+	if (call->rval > 0 && (call->args[0] & CLONE_PARENT_SETTID))
+		call_virtual_at(call, call->args[2]);
+	return call_exit_regular(call);
+}
+
+int enter_clone3(struct call *call)
+{
+	struct clone_args args;
+
+	if (call_read(call, call->args[0], &args, offsetof(struct clone_args, exit_signal)) == 0) {
+		call->keep[0] = args.flags;
+		call->keep[1] = args.parent_tid;
+	}
+	return SYSCALL_WANT_EXIT;
+}
+
+int exit_clone3(struct call *call)
+{
+	if (call->rval > 0 && (call->keep[0] & CLONE_PARENT_SETTID))
+		call_virtual_at(call, call->keep[1]);
+	return call_exit_regular(call);
+}
+
+/*
+ * A newborn stops before its first instruction with the registers of the call that made it, and with what
+ * CLONE_CHILD_SETTID and CLONE_PARENT_SETTID ask for written by the kernel already.
+ */
+int syscall_newborn(const struct process *process, pid_t tid, struct vpid vtid)
+{
+	const struct process self = {.pid = tid, .names = process->names};
+	struct user_regs_struct regs;
+	struct clone_args args = {0};
+
+	if (vtid.n == tid)
+		return 0;
+	if (ptrace(PTRACE_GETREGS, tid, NULL, &regs) < 0)
+		return -errno;
+	if (regs.orig_rax == SYS_clone) {
+		args.flags = regs.rdi;
+		args.parent_tid = regs.rdx;
+		args.child_tid = regs.r10;
+	} else if (regs.orig_rax != SYS_clone3 || memory_read(&self, (struct taddr){regs.rdi}, &args,
+							      offsetof(struct clone_args, exit_signal)) < 0) {
+		return 0;
+	}
+	if ((args.flags & CLONE_CHILD_SETTID) && args.child_tid &&
+	    memory_write(&self, (struct taddr){args.child_tid}, &vtid.n, sizeof(vtid.n)) == -ESRCH)
+		return -ESRCH;
+	if ((args.flags & CLONE_PARENT_SETTID) && (args.flags & CLONE_VM) && args.parent_tid &&
+	    memory_write(&self, (struct taddr){args.parent_tid}, &vtid.n, sizeof(vtid.n)) == -ESRCH)
+		return -ESRCH;
+	return 0;
+}
+
+/*
+ * The owner words of robust futexes hold the number that the program knows. At a thread's end the kernel
+ * looks for the real one, to mark them FUTEX_OWNER_DIED and wake a waiter, so they are given it. A thread
+ * that a signal kills is not seen here: its robust futexes stay as they are.
+ */
+static void own_robust_futexes(struct call *call, const struct tracee *thread)
+{
+	struct robust_list_head head;
+	uint64_t list = 0, at;
+	size_t len = 0;
+
+	if (thread->vtid.n == thread->tid || syscall(SYS_get_robust_list, thread->tid, &list, &len) < 0 ||
+	    !list || call_read(call, list, &head, sizeof(head)) < 0)
+		return;
+	at = (uint64_t)head.list.next & ~1ull;
+	for (int n = 0; n < 2048 && at && at != list; n++) {
+		uint64_t word_at = at + (uint64_t)head.futex_offset, next;
+		uint32_t word;
+
+		if (call_read(call, at, &next, sizeof(next)) < 0 ||
+		    call_read(call, word_at, &word, sizeof(word)) < 0)
+			return;
+		if ((word & FUTEX_TID_MASK) == (uint32_t)thread->vtid.n) {
+			word = (word & ~FUTEX_TID_MASK) | (uint32_t)thread->tid;
+			if (call_write(call, word_at, &word, sizeof(word)) < 0)
+				return;
+		}
+		at = next & ~1ull;
+	}
+}
+
+int enter_exit(struct call *call)
+{
+	own_robust_futexes(call, call->tracee);
+	return SYSCALL_CONTINUE;
+}
+
+int enter_exit_group(struct call *call)
+{
+	for (const struct tracee *t = call->process->tracees; t; t = t->next)
+		own_robust_futexes(call, t);
+	return SYSCALL_CONTINUE;
+}

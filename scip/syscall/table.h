@@ -1,0 +1,142 @@
+/*
+ * The table of system calls and what its handlers work with. Private to scip/syscall/.
+ *
+ * A row is either regular, its numbers and paths translated by the kinds of its arguments (dispatch.c), or
+ * has handlers of its own, in one file per family. Whatever a handler puts into an argument register is put
+ * back at the exit stop: a program may rely on its registers, and a call that a signal interrupts is made
+ * again from them and trapped again. Numbers that the kernel holds are real; translated are only those that
+ * pass between it and the program.
+ */
+#ifndef SCIP_SYSCALL_TABLE_H
+#define SCIP_SYSCALL_TABLE_H
+
+#include "scip/syscall/syscall.h"
+
+enum syscall_level {
+	LEVEL_PASS = 1, /* never trapped for names: the kernel's answer is right */
+	LEVEL_VIRT,	/* names are translated, the kernel does the work */
+	LEVEL_EMUL,	/* answered by scip */
+	LEVEL_DENY,	/* refused */
+};
+
+/* What an argument is. Those that name something are translated in regular rows. */
+enum syscall_kind {
+	KIND_NONE = 0,
+	KIND_INT,
+	KIND_FD,
+	KIND_DIRFD, /* a directory for the PATH that follows */
+	KIND_PATH,
+	KIND_PTR,
+	KIND_SIZE,
+	KIND_SIG,
+	KIND_VPID,     /* a process, 0 itself */
+	KIND_VTID,     /* a thread, 0 itself */
+	KIND_VPGID,    /* a group, 0 its own */
+	KIND_VPID_ALL, /* as kill(): negative a group, -1 all */
+	KIND_SOCKADDR_IN,
+	KIND_SOCKADDR_OUT,
+	KIND_RET_FD,
+	KIND_RET_VPID,
+	KIND_COUNT,
+};
+
+/* When a filter traps the call: by the low 32 bits of one argument. */
+enum condition_op { COND_NEVER, COND_ALWAYS, COND_NOT, COND_IN, COND_BITS };
+struct syscall_condition {
+	uint8_t op, arg, n;
+	uint32_t mask;
+	uint32_t values[24];
+};
+
+struct call;
+typedef int call_handler(struct call *call);
+
+struct syscall_row {
+	const char *name;
+	enum syscall_level level;
+	uint8_t args[6], ret;
+	struct syscall_condition born, restored;
+	enum syscall_freeze freeze;
+	call_handler *enter, *exit; /* NULL: regular */
+	const char *note;
+};
+
+#define SYSCALL_ROWS 470
+extern const struct syscall_row syscall_table[SYSCALL_ROWS];
+/* NULL for a number that is not in the table. */
+const struct syscall_row *syscall_row(int64_t nr);
+
+/* SECCOMP_RET_DATA of the filters. */
+enum { TRAP_ROW = 0, TRAP_UNKNOWN = 1 };
+
+/* One trapped call, from its seccomp stop to its exit stop. */
+struct call {
+	struct tracee *tracee;
+	struct process *process;
+	const struct syscall_row *row;
+	int64_t nr;
+	uint64_t ip;
+	uint64_t args[6]; /* as the program made it */
+	uint64_t now[6];  /* as they are in the registers */
+	int64_t rval;	  /* at exit */
+	int slot;	  /* of the scratch area, -1 none */
+	bool mapping;	  /* in truth an mmap of the scratch area: the call is made again after it */
+	int fd;		  /* of ours, held until the exit; -1 none */
+	uint64_t keep[4]; /* the handler's own */
+};
+
+#define CALL_SLOT_BYTES 4096u /* room in the scratch area for one call */
+
+/* ---- at the seccomp stop: each returns a verdict or -errno, for `return call_...()` ---- */
+/* Answers the call without its being made. */
+must_check int call_answer(struct call *call, int64_t rval);
+/* Puts another value into an argument; the verdict is SYSCALL_WANT_EXIT, for putting it back. */
+must_check int call_set_arg(struct call *call, unsigned arg, uint64_t value);
+/* Copies to this call's room in the scratch area. 0, or a verdict (area being mapped, to be returned as it
+ * is), or -errno. At most CALL_SLOT_BYTES altogether; `offset` into the room. */
+must_check int call_scratch(struct call *call, size_t offset, const void *data, size_t len,
+			    struct taddr *where);
+/* call_scratch() at offset 0 and call_set_arg() in one. */
+must_check int call_replace(struct call *call, unsigned arg, const void *data, size_t len);
+
+/* ---- at the exit stop ---- */
+must_check int call_set_rval(struct call *call, int64_t value);
+
+/* ---- both ---- */
+must_check int call_read(const struct call *call, uint64_t address, void *out, size_t len);
+must_check int call_write(const struct call *call, uint64_t address, const void *data, size_t len);
+int32_t call_real(const struct call *call, int32_t number);
+int32_t call_virtual(const struct call *call, int32_t number);
+/* Rewrites a number in the tracee's memory from real to virtual; 0 and below stay. Errors of access are the
+ * program's own and leave it alone. */
+void call_virtual_at(const struct call *call, uint64_t address);
+
+/* Translates path `path_arg` relative to `dir_arg` (-1: the working directory): dispatch.c calls it for
+ * regular rows. proc_path.c. */
+must_check int proc_path_enter(struct call *call, int dir_arg, unsigned path_arg);
+must_check int call_enter_regular(struct call *call);
+must_check int call_exit_regular(struct call *call);
+
+/* siginfo.c */
+#define SIGINFO_BYTES 128
+/* True if the kernel's siginfo carries the id of a process; it is at byte SIGINFO_PID. */
+#define SIGINFO_PID   16
+bool siginfo_has_pid(const void *siginfo);
+
+/* Handlers, by family. */
+call_handler enter_getpid, enter_gettid, enter_clone, enter_clone3, exit_clone, exit_clone3;
+call_handler enter_getpgid, enter_getpgrp, enter_getsid, enter_exit, enter_exit_group;
+call_handler enter_kill, enter_sigqueue, enter_tgsigqueue, enter_sigtimedwait, exit_sigtimedwait;
+call_handler enter_wait4, exit_wait4, enter_waitid, exit_waitid;
+call_handler enter_priority, enter_ioprio, enter_capability;
+call_handler enter_fcntl, exit_fcntl, enter_ioctl, exit_ioctl;
+call_handler enter_sysv_stat, exit_shmctl, exit_semctl, exit_msgctl, enter_timer_create;
+call_handler enter_getsockopt, exit_getsockopt, enter_sendmsg, enter_sendmmsg, exit_sendmmsg, enter_recvmsg,
+	exit_recvmsg, enter_recvmmsg, exit_recvmmsg;
+call_handler enter_open, enter_openat, enter_openat2, exit_open, enter_readlink, enter_readlinkat,
+	exit_readlink;
+call_handler enter_getdents, exit_getdents, exit_getdents64, enter_inotify_add_watch;
+call_handler enter_seccomp, exit_seccomp, enter_prctl, exit_prctl, enter_ptrace;
+call_handler enter_pidfd_signal, enter_perf_event_open, enter_futex;
+
+#endif
