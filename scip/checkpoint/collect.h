@@ -17,6 +17,9 @@
 
 enum { COLLECT_SIGNALS = 64, COLLECT_AREA = 256 * 1024 };
 
+struct sock_filter;
+struct seccomp_data;
+
 struct collect {
 	struct process *process;
 	struct tracee *caller; /* a live thread: it makes the calls that concern the whole process */
@@ -47,8 +50,6 @@ must_check int collect_pending(const struct tracee *tracee, Pbeam__Thread *threa
 			       struct err *err);
 /* Handlers that are not SIG_DFL, by one batch. */
 must_check int collect_actions(struct collect *collect, struct err *err);
-/* The sender's number in a siginfo becomes virtual. */
-void collect_translate_siginfo(struct names *names, uint8_t info[128]);
 
 /* ---- timers.c ---- */
 must_check int collect_timers(struct collect *collect, struct err *err);
@@ -62,5 +63,11 @@ must_check int collect_attributes(struct collect *collect, struct err *err);
 must_check int collect_attributes_inside(struct collect *collect, struct err *err);
 /* The mm fields of /proc/PID/stat, brk, auxv. */
 must_check int collect_memory_fields(struct collect *collect, struct err *err);
+
+/* ---- filters.c ---- */
+/* The seccomp filters that the program installed; -ENOTSUP when one of them forbids what a dump needs. */
+must_check int collect_filters(struct collect *collect, struct err *err);
+/* What a filter of `n` instructions says to a call: SECCOMP_RET_*. */
+uint32_t collect_run_filter(const struct sock_filter *filter, size_t n, const struct seccomp_data *data);
 
 #endif

@@ -274,6 +274,7 @@ int checkpoint_run(struct names *names, const struct checkpoint_options *options
 	run.group.keeper = target.keeper;
 	run.group.whole_job = !options->alone && options->job && options->job->root.n == options->target.n;
 	raise_descriptor_limit();
+	stale_remove(options->path);
 	rc = image_writer_open(&run.writer, options->path, expect_pages(names, target.keeper), err);
 	if (rc < 0)
 		return rc;

@@ -216,6 +216,8 @@ static int dump(struct collect *collect, struct mappings *mappings, int image_fd
 	if (rc >= 0)
 		rc = collect_attributes(collect, err);
 	if (rc >= 0)
+		rc = collect_filters(collect, err);
+	if (rc >= 0)
 		rc = collect_memory_fields(collect, err);
 	if (rc >= 0)
 		rc = procfs_maps_read(collect->process->pid, true, &maps, err);

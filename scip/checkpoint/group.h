@@ -77,4 +77,8 @@ must_check int manifest_describe(Pbeam__Manifest *manifest, struct err *err);
 /* The numbers of groups, sessions and parents that are not processes of the manifest. */
 must_check int manifest_number(Pbeam__Manifest *manifest);
 
+/* ---- stale.c ---- */
+/* Removes the temporary files of checkpoints of this path that were killed. */
+void stale_remove(const char *path);
+
 #endif

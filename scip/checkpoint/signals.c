@@ -15,23 +15,14 @@
 #include <sys/syscall.h>
 
 #include "proto/message.h"
+#include "scip/syscall/syscall.h"
 
-enum { SIGINFO_BYTES = 128, PEEK_AT_ONCE = 32, PEEK_MAX = 1 << 16, SIGINFO_PID = 16 };
+enum { SIGINFO_BYTES = 128, PEEK_AT_ONCE = 32, PEEK_MAX = 1 << 16 };
 
 /* The kernel's struct sigaction, as rt_sigaction gives it. */
 struct kernel_action {
 	uint64_t handler, flags, restorer, mask;
 };
-
-void collect_translate_siginfo(struct names *names, uint8_t info[128])
-{
-	siginfo_t *si = (siginfo_t *)(void *)info;
-	bool from_process = si->si_code == SI_USER || si->si_code == SI_QUEUE || si->si_code == SI_TKILL ||
-			    si->si_code == SI_MESGQ || (si->si_signo == SIGCHLD && si->si_code > 0);
-
-	if (from_process && si->si_pid > 0)
-		si->si_pid = names_virtual(names, (struct rpid){si->si_pid}).n;
-}
 
 static int append_info(struct names *names, size_t *n, Pbeam__SignalInfo ***list, uint8_t info[SIGINFO_BYTES])
 {
@@ -39,7 +30,7 @@ static int append_info(struct names *names, size_t *n, Pbeam__SignalInfo ***list
 
 	if (!out)
 		return -ENOMEM;
-	collect_translate_siginfo(names, info);
+	syscall_siginfo_to_virtual(names, info);
 	return message_bytes(&out->siginfo, info, SIGINFO_BYTES);
 }
 
