@@ -70,6 +70,9 @@ struct process {
 				      dumped; forgotten at exec */
 	int dumpable;		   /* 1 + what the program asked of PR_SET_DUMPABLE (answered, not done); 0 = nothing */
 	uint64_t unknown_calls;	   /* numbers not in the table, answered ENOSYS */
+	pid_t *newborn;		   /* processes forked by it whose first stop was taken while waiting for any
+				      tracee; stops_wait_child() */
+	unsigned nnewborn;
 };
 
 /* Adds (stop = TRACEE_RUNNING) or finds a thread. Adding fails only with -ENOMEM. */
@@ -77,5 +80,8 @@ must_check int process_add_tracee(struct process *process, pid_t tid, struct tra
 struct tracee *process_find_tracee(struct process *process, pid_t tid);
 void process_remove_tracee(struct process *process, struct tracee *tracee);
 struct tracee *process_leader(struct process *process);
+/* Removes all threads and forgets what was known of the address space: the process is gone or handed over.
+ * `frame`s must have been dropped before. */
+void process_clear(struct process *process);
 
 #endif

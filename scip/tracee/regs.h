@@ -13,6 +13,10 @@ must_check int regs_set_call(const struct tracee *tracee, int64_t nr); /* -1: sk
 must_check int regs_set_arg(const struct tracee *tracee, unsigned arg, uint64_t value);
 must_check int regs_set_ret(const struct tracee *tracee, int64_t value);
 
+/* A thread in a restartable sequence (rseq) is moved to the sequence's abort handler in `regs`, as the kernel
+ * will do when it resumes it; its rseq_cs pointer is cleared. For whoever changes or saves the registers. */
+void regs_abort_rseq(const struct tracee *tracee, struct user_regs_struct *regs);
+
 /* Extended state (NT_X86_XSTATE). `buf` is malloc'd by regs_get_xstate and the caller's. */
 must_check int regs_get_xstate(const struct tracee *tracee, void **buf, size_t *len);
 must_check int regs_set_xstate(const struct tracee *tracee, const void *buf, size_t len);

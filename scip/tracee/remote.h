@@ -1,12 +1,20 @@
 /*
  * System calls made by a stopped tracee on our behalf.
  *
- * remote_call() drives one call through ptrace (two stops). A batch is run by the injected code
+ * remote_call() drives one call through ptrace (two or three stops). A batch is run by the injected code
  * (inject/abi.h) with two stops altogether. Both leave registers, signal mask and restart state as they found
  * them; all signals are blocked while they run. The tracee must be in any ptrace stop but syscall-enter of a
  * call that is to go on (use them at exit or after regs_set_call(-1)); all other threads must be stopped or
  * harmless. If the process dies meanwhile: -ESRCH. Stops for seccomp traps that the calls themselves cause
  * are passed, untranslated.
+ *
+ * The stop afterwards: as before, with these exceptions, which tracee->stop then tells.
+ * - An event-stop of a fork, clone or exec in progress becomes the syscall-exit stop of that call: its return
+ *   is written only then. (A vfork cannot be left: -EBUSY.)
+ * - A group-stop whose process was continued meanwhile becomes an event-stop, and an event-stop whose process
+ *   was stopped meanwhile a group-stop.
+ * - After an execve made as a remote call the tracee is in its exit stop, registers those of the new program.
+ *   Only for a process with a single thread.
  */
 #ifndef SCIP_TRACEE_REMOTE_H
 #define SCIP_TRACEE_REMOTE_H
@@ -19,6 +27,15 @@
 must_check int remote_call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr,
 			   const uint64_t args[6]);
 #define remote_args(...) ((const uint64_t[6]){__VA_ARGS__})
+
+/* A call that makes a process (fork, or clone without CLONE_THREAD, CLONE_VFORK and CLONE_UNTRACED). *child
+ * is its real number; it is attached to us and stopped before its first instruction, with the parent's
+ * registers and mask as its own: resumed it goes on where the parent was. Not in any list: the caller hands
+ * it over or kills it. */
+must_check int remote_fork(struct tracee *tracee, pid_t *child, struct err *err, int64_t nr,
+			   const uint64_t args[6]);
+
+/* After each of these -ESRCH means that the thread is dying: its exit status is still to be waited for. */
 
 /* Maps the injected code and `data_size` bytes (rounded up to pages, at least one) for batches into the
  * process, through `tracee`. Opens no descriptor that stays. The area's address range is remembered in

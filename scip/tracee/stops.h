@@ -7,6 +7,14 @@
 
 #include "scip/tracee/process.h"
 
+/* What a wait status says, by itself. */
+struct stops_class {
+	enum tracee_stop stop;
+	int signal; /* of a signal-delivery or group stop */
+	int event;  /* PTRACE_EVENT_* of an event stop */
+};
+struct stops_class stops_classify(int status);
+
 /* PTRACE_O_* that every tracee of ours is seized with: EXITKILL, TRACECLONE, TRACEFORK, TRACEVFORK,
  * TRACEEXEC, TRACESECCOMP, TRACESYSGOOD, TRACEEXIT not. */
 unsigned stops_options(void);
@@ -14,8 +22,24 @@ unsigned stops_options(void);
 /* Takes one wait status for a thread: `pid` as for waitpid (-1 any), `flags` WNOHANG or 0; __WALL is added.
  * Updates the tracee (adding it when it is new) and returns 1 with *out, 0 with WNOHANG when there is none,
  * -ECHILD when no tracee is left, -EINTR. An exited thread is returned with stop TRACEE_EXITED and removed by
- * the caller. */
+ * the caller.
+ *
+ * A thread that is new is returned with vtid 0. It may come before or after its parent's PTRACE_EVENT_CLONE.
+ * A process that a tracee has forked is not returned: its first stop is kept for stops_wait_child().
+ * PTRACE_EVENT_EXEC comes under the leader's number whoever executed: the leader's tracee then carries on the
+ * call of the thread that did, and all other tracees are marked TRACEE_EXITED without a status of their own:
+ * the caller removes them. syscall_insn and scratch are forgotten;
+ * inject_forget() is the caller's. */
 must_check int stops_wait(struct process *process, pid_t pid, int flags, struct tracee **out, int *status);
+
+/* Waits for the first stop of a child process that a tracee of ours has just forked (attached through
+ * PTRACE_O_TRACEFORK and its like; the number is the event's message), unless stops_wait() has taken it
+ * already. 0: it is in an event-stop before its first instruction. -ESRCH: it has been killed, *status is its
+ * wait status. */
+must_check int stops_wait_child(struct process *process, pid_t child, int *status);
+/* A forked child whose parent was killed before it could report the fork; 0 when there is none. Asked when
+ * the process has ended. The child is stopped before its first instruction. */
+pid_t stops_take_orphan(struct process *process);
 
 enum stops_resume { STOPS_CONT, STOPS_SYSCALL };
 /* Resumes a stopped tracee according to its stop: signal-delivery with its signal, group-stop with

@@ -1,0 +1,65 @@
+#include "scip/tracee/process.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+struct tracee *process_find_tracee(struct process *process, pid_t tid)
+{
+	for (struct tracee *t = process->tracees; t; t = t->next)
+		if (t->tid == tid)
+			return t;
+	return NULL;
+}
+
+int process_add_tracee(struct process *process, pid_t tid, struct tracee **out)
+{
+	struct tracee *t = process_find_tracee(process, tid);
+	struct tracee **at = &process->tracees;
+
+	if (!t) {
+		t = calloc(1, sizeof(*t));
+		if (!t)
+			return -ENOMEM;
+		t->process = process;
+		t->tid = tid;
+		t->call = -1;
+		t->restart_call = -1;
+		/* The leader comes first, the others behind it, the newest next to it: a thousand threads
+		 * are added without walking the list to its end each time. */
+		if (tid != process->pid && *at && (*at)->tid == process->pid)
+			at = &(*at)->next;
+		t->next = *at;
+		*at = t;
+		process->ntracees++;
+	}
+	*out = t;
+	return 0;
+}
+
+void process_remove_tracee(struct process *process, struct tracee *tracee)
+{
+	for (struct tracee **at = &process->tracees; *at; at = &(*at)->next) {
+		if (*at != tracee)
+			continue;
+		*at = tracee->next;
+		process->ntracees--;
+		free(tracee);
+		return;
+	}
+}
+
+struct tracee *process_leader(struct process *process)
+{
+	return process_find_tracee(process, process->pid);
+}
+
+void process_clear(struct process *process)
+{
+	while (process->tracees)
+		process_remove_tracee(process, process->tracees);
+	free(process->newborn);
+	process->newborn = NULL;
+	process->nnewborn = 0;
+	process->syscall_insn.a = 0;
+	process->scratch.a = 0;
+}

@@ -1,0 +1,482 @@
+/*
+ * How a stopped tracee is made to run calls of ours without noticing, on 6.18:
+ *
+ * - An interrupted call's registers (rax -512 to -516, orig_rax its number) are acted upon where the kernel
+ *   leaves get_signal(). An event-stop, a group-stop and a signal-delivery stop are inside of it, a
+ *   syscall-exit stop is not. So when such registers have been put back at the exit stop of our call,
+ *   PTRACE_INTERRUPT brings the tracee into an event-stop again, from where the kernel restarts the call,
+ * with the time that is left. While our calls run orig_rax is -1, so that nothing is restarted with our
+ *   registers.
+ * - A group-stop is left by resuming and entered again by PTRACE_INTERRUPT, whose stop reports it as long as
+ *   the group is stopped.
+ * - In a signal-delivery stop the signal is dropped by resuming without it. Afterwards a signal-delivery stop
+ *   of another signal is made into that stop again: its siginfo is replaced (PTRACE_SETSIGINFO), and resuming
+ *   with the same number as in it delivers it as it is.
+ * - All signals are blocked meanwhile but those that the processor raises: one that is blocked when it is
+ *   forced would lose its handler. SIGSTOP cannot be blocked. What is delivered of these is sent again.
+ * - PTRACE_SETSIGMASK drops a saved mask (rt_sigsuspend, ppoll ...); PTRACE_GETSIGMASK has given that one,
+ * and a restarted call sets its own again: as the kernel itself does before it restarts one.
+ * - waitid() without WEXITED takes stops only: if the tracee dies it fails with ECHILD and the exit status
+ *   stays for the loop.
+ * - A thread stopped within an rseq critical section has it aborted before anything else: else the kernel
+ *   would see our instruction pointer, forget the section, and it would go on as if nothing had been.
+ */
+#include "scip/tracee/remote.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "scip/tracee/procfs.h"
+#include "scip/tracee/regs.h"
+#include "scip/tracee/remote_arch.h"
+#include "scip/tracee/remote_frame.h"
+#include "scip/tracee/stops.h"
+
+#ifndef PTRACE_EVENT_STOP
+#define PTRACE_EVENT_STOP 128
+#endif
+
+static uint64_t bit(int signal)
+{
+	return 1ull << (signal - 1);
+}
+
+/* Signals that the processor or the kernel forces upon a thread. */
+static uint64_t forced_signals(void)
+{
+	return bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP) | bit(SIGSYS);
+}
+
+static int get_mask(const struct tracee *tracee, uint64_t *mask)
+{
+	return ptrace(PTRACE_GETSIGMASK, tracee->tid, sizeof(*mask), mask) < 0 ? -errno : 0;
+}
+
+static int set_mask(const struct tracee *tracee, uint64_t mask)
+{
+	return ptrace(PTRACE_SETSIGMASK, tracee->tid, sizeof(mask), &mask) < 0 ? -errno : 0;
+}
+
+/* Resumes and waits for this thread's next stop; other threads' statuses stay where they are. */
+static int resume_and_wait(struct tracee *tracee, int request, int signal, int *status)
+{
+	siginfo_t info;
+
+	if (ptrace(request, tracee->tid, NULL, (long)signal) < 0)
+		return -errno;
+	while (waitid(P_PID, (id_t)tracee->tid, &info, WSTOPPED | __WALL) < 0)
+		if (errno != EINTR)
+			return errno == ECHILD ? -ESRCH : -errno;
+	*status = info.si_status << 8 | 0x7f;
+	return 0;
+}
+
+static void note_signal(struct remote_frame *frame, int signal)
+{
+	if (frame->nresent < sizeof(frame->resent) / sizeof(frame->resent[0]) &&
+	    ptrace(PTRACE_GETSIGINFO, frame->tracee->tid, NULL, &frame->resent[frame->nresent]) == 0)
+		frame->resent[frame->nresent++].si_signo = signal;
+}
+
+enum step { STEP_PASS, STEP_SYSCALL, STEP_TRAP };
+
+static int take_exec(struct remote_frame *frame)
+{
+	frame->executed = true;
+	frame->tracee->process->syscall_insn.a = 0;
+	frame->tracee->process->scratch.a = 0;
+	inject_forget(frame->tracee->process);
+	return STEP_PASS;
+}
+
+/* A signal-delivery stop while we run: our own int3, a fault, or something sent to the thread. */
+static int take_signal(struct remote_frame *frame, int signal, struct err *err)
+{
+	pid_t tid = frame->tracee->tid;
+	siginfo_t info;
+
+	if (ptrace(PTRACE_GETSIGINFO, tid, NULL, &info) < 0)
+		return err_sys(err, "read the signal of thread %d", tid);
+	if (info.si_code <= 0 || !(bit(signal) & forced_signals())) {
+		note_signal(frame, signal);
+		return STEP_PASS;
+	}
+	frame->at = REMOTE_AT_SIGNAL;
+	if (signal == SIGTRAP)
+		return STEP_TRAP;
+	if (signal == SIGSYS)
+		return err_set(err, -EPERM, "a seccomp filter of the program forbids call %d in thread %d",
+			       info.si_syscall, tid);
+	return err_set(err, -EFAULT, "thread %d got signal %d (at %p) in a call made for it", tid, signal,
+		       info.si_addr);
+}
+
+/* What a stop in the middle of a call of ours means. */
+static int take_stop(struct remote_frame *frame, int status, struct err *err)
+{
+	struct stops_class class = stops_classify(status);
+	unsigned long message = 0;
+
+	switch (class.stop) {
+	case TRACEE_SYSCALL_EXIT_STOP:
+		frame->at = REMOTE_AT_EXIT;
+		return STEP_SYSCALL;
+	case TRACEE_SIGNAL_DELIVERY_STOP:
+		return take_signal(frame, class.signal, err);
+	case TRACEE_GROUP_STOP:
+		frame->group_stop = true;
+		return STEP_PASS;
+	case TRACEE_EVENT_STOP:
+		if (class.event == PTRACE_EVENT_STOP) {
+			frame->trapped = true;
+		} else if (class.event == PTRACE_EVENT_EXEC) {
+			return take_exec(frame);
+		} else {
+			if (ptrace(PTRACE_GETEVENTMSG, frame->tracee->tid, NULL, &message) < 0)
+				return err_sys(err, "read the event of thread %d", frame->tracee->tid);
+			frame->child = (pid_t)message;
+		}
+		return STEP_PASS;
+	case TRACEE_SECCOMP_STOP:
+		return STEP_PASS;
+	case TRACEE_RUNNING:
+	case TRACEE_EXITED:
+		break;
+	}
+	return err_set(err, -ESRCH, "thread %d has ended", frame->tracee->tid);
+}
+
+/* Resumes and takes the stop that comes. */
+static int next_stop(struct remote_frame *frame, int request, struct err *err)
+{
+	int status, code = resume_and_wait(frame->tracee, request, 0, &status);
+
+	if (code < 0)
+		return err_code(err, code, "run thread %d", frame->tracee->tid);
+	return take_stop(frame, status, err);
+}
+
+/* Lets a fork, clone or exec whose event-stop this is come to its end: its return is written only then. */
+static int finish_event(struct tracee *tracee, struct err *err)
+{
+	struct remote_frame passing = {.tracee = tracee};
+	int code;
+
+	if (tracee->event == PTRACE_EVENT_VFORK)
+		return err_set(err, -EBUSY, "thread %d waits in vfork for its child", tracee->tid);
+	do
+		code = next_stop(&passing, PTRACE_SYSCALL, err);
+	while (code == STEP_PASS);
+	if (code < 0)
+		return err_wrap(err, code, "finish the call in progress");
+	tracee->stop = TRACEE_SYSCALL_EXIT_STOP;
+	tracee->event = 0;
+	if (passing.trapped || passing.group_stop)
+		return stops_interrupt(tracee);
+	return 0;
+}
+
+int remote_enter(struct remote_frame *frame, struct tracee *tracee, struct err *err)
+{
+	pid_t tid = tracee->tid;
+	int code = 0;
+
+	memset(frame, 0, sizeof(*frame));
+	frame->tracee = tracee;
+	if (tracee->stop == TRACEE_RUNNING || tracee->stop == TRACEE_EXITED)
+		return err_set(err, -ESRCH, "thread %d is not stopped", tid);
+	if (tracee->stop == TRACEE_EVENT_STOP && tracee->event != PTRACE_EVENT_STOP)
+		code = finish_event(tracee, err);
+	if (code < 0)
+		return code;
+	frame->from = tracee->stop;
+	code = regs_get(tracee, &frame->saved);
+	if (code == 0)
+		code = get_mask(tracee, &frame->mask);
+	if (code == 0 && frame->from == TRACEE_SIGNAL_DELIVERY_STOP &&
+	    ptrace(PTRACE_GETSIGINFO, tid, NULL, &frame->siginfo) < 0)
+		code = -errno;
+	if (code < 0)
+		return err_code(err, code, "read the registers of thread %d", tid);
+	if (!remote_arch_can(&frame->saved))
+		return err_set(err, -ENOEXEC, "thread %d runs 32-bit code, which is not supported", tid);
+	if (frame->from == TRACEE_SECCOMP_STOP) {
+		if ((int64_t)frame->saved.orig_rax != -1)
+			return err_set(err, -EBUSY, "thread %d is about to make a call of its own", tid);
+		frame->skip_exit = true;
+	}
+	regs_abort_rseq(tracee, &frame->saved);
+	code = set_mask(tracee, ~forced_signals());
+	return code < 0 ? err_code(err, code, "block the signals of thread %d", tid) : 0;
+}
+
+int remote_frame_call(struct remote_frame *frame, int64_t *ret, struct err *err, int64_t nr,
+		      const uint64_t args[6])
+{
+	struct tracee *tracee = frame->tracee;
+	struct user_regs_struct regs = frame->saved;
+	bool entered = false;
+	struct taddr insn;
+	int code;
+
+	code = remote_arch_find_insn(tracee->process, &insn);
+	if (code < 0)
+		return err_code(err, code, "find a syscall instruction in %d", tracee->process->pid);
+	remote_arch_set_call(&regs, insn, nr, args);
+	code = regs_set(tracee, &regs);
+	if (code < 0)
+		return err_code(err, code, "set the registers of thread %d", tracee->tid);
+	while (code >= 0) {
+		code = next_stop(frame, PTRACE_SYSCALL, err);
+		if (code == STEP_TRAP)
+			return err_set(err, -EFAULT, "thread %d trapped in a call made for it", tracee->tid);
+		if (code != STEP_SYSCALL)
+			continue;
+		if (frame->skip_exit) {
+			frame->skip_exit = false;
+			continue;
+		}
+		entered = !entered;
+		if (entered)
+			continue;
+		code = remote_arch_get_ret(tracee, ret);
+		if (code < 0)
+			return err_code(err, code, "read the registers of thread %d", tracee->tid);
+		/* Interrupted by a stop signal: the kernel restarts it by itself. */
+		if (!frame->executed && (*ret == -512 || *ret == -513 || *ret == -514 || *ret == -516))
+			continue;
+		return 0;
+	}
+	return err_wrap(err, code, "call %lld for us", (long long)nr);
+}
+
+int remote_frame_code(struct remote_frame *frame, struct taddr code_start, struct taddr code_end,
+		      struct taddr stack, struct taddr batch, struct err *err)
+{
+	struct tracee *tracee = frame->tracee;
+	struct user_regs_struct regs = frame->saved;
+	int code;
+
+	remote_arch_set_entry(&regs, code_start, stack, batch);
+	code = regs_set(tracee, &regs);
+	if (code < 0)
+		return err_code(err, code, "set the registers of thread %d", tracee->tid);
+	while (code >= 0) {
+		code = next_stop(frame, PTRACE_CONT, err);
+		if (code != STEP_TRAP)
+			continue;
+		frame->skip_exit = false;
+		code = regs_get(tracee, &regs);
+		if (code < 0)
+			return err_code(err, code, "read the registers of thread %d", tracee->tid);
+		if (regs.rip >= code_start.a && regs.rip < code_end.a)
+			return 0;
+		return err_set(err, -EFAULT, "thread %d trapped at %#llx in injected code", tracee->tid,
+			       (unsigned long long)regs.rip);
+	}
+	return err_wrap(err, code, "run the injected code");
+}
+
+/* Resumes with PTRACE_INTERRUPT pending, so that nothing but a stop inside get_signal() comes of it. */
+static int trap_again(struct remote_frame *frame)
+{
+	struct tracee *tracee = frame->tracee;
+	struct stops_class class;
+	int status, code;
+
+	do {
+		code = stops_interrupt(tracee);
+		if (code == 0)
+			code = resume_and_wait(tracee, PTRACE_CONT, 0, &status);
+		if (code < 0)
+			return code;
+		class = stops_classify(status);
+		if (class.stop == TRACEE_SIGNAL_DELIVERY_STOP)
+			note_signal(frame, class.signal);
+	} while (class.stop != TRACEE_GROUP_STOP && class.stop != TRACEE_EVENT_STOP);
+	tracee->stop = class.stop;
+	tracee->signal = class.signal;
+	tracee->event = class.event;
+	return 0;
+}
+
+/* Signals that are pending for the thread or its process, from /proc. */
+static uint64_t pending_signals(const struct tracee *tracee)
+{
+	char path[64], *text;
+	const char *private, *shared;
+	uint64_t set = ~0ull;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/status", tracee->process->pid, tracee->tid);
+	if (io_slurp(AT_FDCWD, path, 65536, &text, NULL) < 0)
+		return set;
+	private = procfs_field(text, "SigPnd");
+	shared = procfs_field(text, "ShdPnd");
+	if (private && shared)
+		set = strtoull(private, NULL, 16) | strtoull(shared, NULL, 16);
+	free(text);
+	return set;
+}
+
+/* From an exit stop to a signal-delivery stop: a signal that is not pending by itself is let through. */
+static int raise_carrier(struct remote_frame *frame)
+{
+	static const int carriers[] = {SIGWINCH, SIGURG, SIGIO, SIGPROF, SIGVTALRM, SIGUSR2, SIGUSR1, SIGPWR};
+	struct tracee *tracee = frame->tracee;
+	uint64_t pending = pending_signals(tracee);
+	int carrier = SIGSTKFLT, code, status, signal;
+
+	for (size_t i = 0; i < sizeof(carriers) / sizeof(carriers[0]); i++) {
+		if (!(pending & bit(carriers[i]))) {
+			carrier = carriers[i];
+			break;
+		}
+	}
+	code = set_mask(tracee, ~bit(carrier));
+	signal = carrier;
+	while (code == 0) {
+		struct stops_class class;
+
+		code = resume_and_wait(tracee, PTRACE_CONT, signal, &status);
+		if (code < 0)
+			break;
+		signal = 0;
+		class = stops_classify(status);
+		if (class.stop == TRACEE_SIGNAL_DELIVERY_STOP && class.signal == carrier)
+			return 0;
+		if (class.stop == TRACEE_SIGNAL_DELIVERY_STOP)
+			note_signal(frame, class.signal);
+		else
+			code = take_stop(frame, status, NULL);
+	}
+	return code < 0 ? code : -EIO;
+}
+
+/* What was swallowed is sent again, with its siginfo where the kernel lets us. */
+static void send_again(struct remote_frame *frame)
+{
+	pid_t pid = frame->tracee->process->pid, tid = frame->tracee->tid;
+
+	for (unsigned i = 0; i < frame->nresent; i++) {
+		siginfo_t *info = &frame->resent[i];
+
+		if (syscall(SYS_rt_tgsigqueueinfo, pid, tid, info->si_signo, info) < 0)
+			syscall(SYS_tgkill, pid, tid, info->si_signo);
+	}
+}
+
+static int leave_by_stop(struct remote_frame *frame)
+{
+	struct tracee *tracee = frame->tracee;
+	int code = 0;
+
+	if (frame->executed) {
+		tracee->stop = TRACEE_SYSCALL_EXIT_STOP;
+		tracee->event = 0;
+		return 0;
+	}
+	if (frame->from == TRACEE_SIGNAL_DELIVERY_STOP) {
+		if (frame->at == REMOTE_AT_EXIT)
+			code = raise_carrier(frame);
+		if (code == 0)
+			code = regs_set(tracee, &frame->saved);
+		if (code == 0 && frame->at != REMOTE_AT_START &&
+		    ptrace(PTRACE_SETSIGINFO, tracee->tid, NULL, &frame->siginfo) < 0)
+			code = -errno;
+		return code;
+	}
+	code = regs_set(tracee, &frame->saved);
+	if (code < 0 || frame->at == REMOTE_AT_START)
+		return code;
+	if (frame->from == TRACEE_GROUP_STOP || frame->group_stop ||
+	    (frame->at == REMOTE_AT_EXIT && remote_arch_in_restart(&frame->saved)))
+		code = trap_again(frame);
+	return code;
+}
+
+int remote_leave(struct remote_frame *frame, struct err *err)
+{
+	struct tracee *tracee = frame->tracee;
+	int code = leave_by_stop(frame);
+
+	if (code == 0)
+		code = set_mask(tracee, frame->mask);
+	/* An interrupt that somebody had asked for has been used up by us. */
+	if (code == 0 && (frame->trapped || (frame->group_stop && tracee->stop != TRACEE_GROUP_STOP)))
+		code = stops_interrupt(tracee);
+	if (code < 0) {
+		tracee->stop = TRACEE_RUNNING;
+		return err_code(err, code, "put thread %d back", tracee->tid);
+	}
+	send_again(frame);
+	return 0;
+}
+
+/* Leaves after `code`, keeping the first error. */
+static int leave_after(struct remote_frame *frame, int code, struct err *err)
+{
+	int left;
+
+	if (code == -ESRCH) {
+		frame->tracee->stop = TRACEE_RUNNING; /* dying: its exit status is for the loop */
+		return code;
+	}
+	left = remote_leave(frame, code < 0 ? NULL : err);
+	return code < 0 ? code : left;
+}
+
+int remote_call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr, const uint64_t args[6])
+{
+	struct remote_frame frame;
+	int code = remote_enter(&frame, tracee, err);
+
+	if (code < 0)
+		return code;
+	code = remote_frame_call(&frame, ret, err, nr, args);
+	return leave_after(&frame, code, err);
+}
+
+/* Gives a new child, which is as the parent was in the middle of our call, the state that the parent has for
+ * itself. */
+static int settle_child(const struct remote_frame *frame, pid_t child, struct err *err)
+{
+	struct tracee as_tracee = {.tid = child};
+	int code, status;
+
+	code = stops_wait_child(frame->tracee->process, child, &status);
+	if (code < 0)
+		return err_code(err, code, "wait for the new process %d", child);
+	code = regs_set(&as_tracee, &frame->saved);
+	if (code == 0)
+		code = set_mask(&as_tracee, frame->mask);
+	return code < 0 ? err_code(err, code, "set the registers of the new process %d", child) : 0;
+}
+
+int remote_fork(struct tracee *tracee, pid_t *child, struct err *err, int64_t nr, const uint64_t args[6])
+{
+	struct remote_frame frame;
+	int64_t ret = 0;
+	int code = remote_enter(&frame, tracee, err);
+
+	if (code < 0)
+		return code;
+	code = remote_frame_call(&frame, &ret, err, nr, args);
+	if (code == 0 && ret < 0)
+		code = err_code(err, (int)ret, "fork in thread %d", tracee->tid);
+	else if (code == 0 && frame.child == 0)
+		code = err_set(err, -EINVAL, "call %lld made no process", (long long)nr);
+	if (code == 0)
+		code = settle_child(&frame, frame.child, err);
+	if (code == 0)
+		*child = frame.child;
+	return leave_after(&frame, code, err);
+}
