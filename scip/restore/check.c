@@ -1,0 +1,268 @@
+/*
+ * All that can be refused before anything is made or killed: the image's user, processor and kernel, every
+ * file that is executed or mapped, every number that must be free.
+ *
+ * A file is the same if device and inode, or, on another file system, size and time of its last change are.
+ * `--force` goes on with a file that has changed; a missing one is only done without where all of it is in
+ * the image.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "scip/restore/coordinate.h"
+
+enum { CPUINFO_MAX = 4 << 20, SEEN_MAX = 512 };
+
+/* Files that were looked at already: many processes map the same. */
+struct seen {
+	const Pbeam__FileIdentity *v[SEEN_MAX];
+	int n;
+};
+
+static uint64_t read_xcr0(void)
+{
+	uint32_t low, high;
+
+	__asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+	return (uint64_t)high << 32 | low;
+}
+
+static bool has_word(const char *text, const char *word)
+{
+	size_t len = strlen(word);
+
+	for (const char *at = strstr(text, word); at; at = strstr(at + 1, word))
+		if ((at == text || at[-1] == ' ') && (at[len] == ' ' || at[len] == '\n' || at[len] == 0))
+			return true;
+	return false;
+}
+
+static int check_processor(const Pbeam__Host *host, struct err *err)
+{
+	auto_free char *text = NULL;
+	char *flags, *end;
+	int r = io_slurp(AT_FDCWD, "/proc/cpuinfo", CPUINFO_MAX, &text, NULL);
+
+	if (r < 0)
+		return err_code(err, r, "read /proc/cpuinfo");
+	if (host->xcr0 && host->xcr0 & ~read_xcr0())
+		return err_set(
+			err, -ENOTSUP,
+			"the image was saved on a processor with more registers (xcr0 %#lx, here %#lx); "
+			"restore it on one like %s",
+			(unsigned long)host->xcr0, (unsigned long)read_xcr0(), host->name);
+	flags = strstr(text, "\nflags");
+	if (!flags)
+		return 0;
+	end = strchr(flags + 1, '\n');
+	if (end)
+		*end = 0;
+	for (size_t i = 0; i < host->n_cpu_flags; i++)
+		if (!has_word(flags, host->cpu_flags[i]))
+			return err_set(err, -ENOTSUP,
+				       "the image was saved on a processor with %s, which this one has not; "
+				       "restore it "
+				       "on one like %s",
+				       host->cpu_flags[i], host->name);
+	return 0;
+}
+
+static int check_host(const Pbeam__Manifest *manifest, struct err *err)
+{
+	const Pbeam__Host *host = manifest->host;
+	struct utsname name;
+
+	if (manifest->uid != geteuid())
+		return err_set(err, -EPERM,
+			       "the image was saved by user %u; only that user can restore it (you are %u)",
+			       manifest->uid, geteuid());
+	if (!host)
+		return err_set(err, -EINVAL, "the image does not say what host it is of");
+	if (uname(&name) < 0)
+		return err_sys(err, "uname");
+	if (strcmp(host->machine, name.machine))
+		return err_set(err, -ENOTSUP, "the image is of a %s machine, this is a %s", host->machine,
+			       name.machine);
+	if (host->page_size != (uint32_t)sysconf(_SC_PAGESIZE))
+		return err_set(err, -ENOTSUP, "the image has pages of %u bytes, this machine of %ld",
+			       host->page_size, sysconf(_SC_PAGESIZE));
+	return check_processor(host, err);
+}
+
+static void path_of(const Pbeam__FileIdentity *file, char path[PATH_MAX])
+{
+	size_t len = file->path.len < PATH_MAX - 1 ? file->path.len : PATH_MAX - 1;
+
+	if (len)
+		memcpy(path, file->path.data, len);
+	path[len] = 0;
+}
+
+static bool is_same(const Pbeam__FileIdentity *file, const struct stat *st)
+{
+	uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
+
+	return (uint64_t)st->st_size == file->size && mtime == file->mtime_ns;
+}
+
+static bool was_seen(struct seen *seen, const Pbeam__FileIdentity *file)
+{
+	for (int i = 0; i < seen->n; i++)
+		if (seen->v[i]->ino == file->ino && seen->v[i]->dev == file->dev &&
+		    seen->v[i]->path.len == file->path.len &&
+		    !memcmp(seen->v[i]->path.data, file->path.data, file->path.len))
+			return true;
+	if (seen->n < SEEN_MAX)
+		seen->v[seen->n++] = file;
+	return false;
+}
+
+static int check_mapping(struct coordinate *coordinate, const Pbeam__Process *process,
+			 const Pbeam__Mapping *map, struct seen *seen)
+{
+	bool shared = map->kind == PBEAM__MAPPING__KIND__FILE_SHARED;
+	char path[PATH_MAX];
+	struct stat st;
+
+	if ((!shared && map->kind != PBEAM__MAPPING__KIND__FILE_PRIVATE) || map->shared_id || !map->file ||
+	    map->file->deleted || was_seen(seen, map->file))
+		return 0;
+	path_of(map->file, path);
+	if (stat(path, &st) < 0)
+		return err_set(coordinate->err, -errno,
+			       "vpid %d maps %s, which cannot be opened any more (%s); put it back",
+			       process->vpid, path, strerror(errno));
+	if (is_same(map->file, &st) || (shared && (map->prot | map->max_prot) & PROT_WRITE))
+		return 0;
+	if (coordinate->options->force) {
+		log_warn("%s has changed since the checkpoint; going on all the same", path);
+		return 0;
+	}
+	return err_set(coordinate->err, -ESTALE,
+		       "vpid %d maps %s, which has changed since the checkpoint; put the old file back, or "
+		       "use --force",
+		       process->vpid, path);
+}
+
+static bool is_executable(const Pbeam__Process *process, char path[PATH_MAX])
+{
+	struct stat st;
+
+	if (!process->exe || process->exe->deleted)
+		return false;
+	path_of(process->exe, path);
+	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && is_same(process->exe, &st) &&
+	       access(path, X_OK) == 0;
+}
+
+const char *check_executable(const Pbeam__Process *process, char path[4096])
+{
+	if (is_executable(process, path))
+		return path;
+	/* Any program will do: it is stopped before its first instruction. */
+	if (io_readlink(AT_FDCWD, "/proc/self/exe", path, PATH_MAX) < 0)
+		return "/proc/self/exe";
+	return path;
+}
+
+/* The saved vdso's code is called by addresses in the program's memory, so this kernel's must be the same. */
+static int check_vdso(struct coordinate *coordinate, const Pbeam__Mapping *map)
+{
+	const uint8_t *here =
+		(const uint8_t *)getauxval(AT_SYSINFO_EHDR); // NOLINT(performance-no-int-to-ptr)
+	uint8_t page[IMAGE_PAGE];
+
+	for (size_t i = 0; i < map->n_pages && here; i++)
+		for (uint64_t n = 0; n < map->pages[i]->count; n++) {
+			uint64_t at = map->pages[i]->address - map->start + n * IMAGE_PAGE;
+			ssize_t got = io_pread_full(image_reader_fd(coordinate->image), page, sizeof(page),
+						    (off_t)(map->pages[i]->offset + n * IMAGE_PAGE));
+
+			if (got != IMAGE_PAGE || at + IMAGE_PAGE > map->end - map->start ||
+			    memcmp(page, here + at, IMAGE_PAGE))
+				return err_set(coordinate->err, -ENOTSUP,
+					       "the image was saved on kernel %s, whose vdso differs from "
+					       "that of this one; "
+					       "restore it there",
+					       coordinate->manifest->host->kernel);
+		}
+	return 0;
+}
+
+static int check_process(struct coordinate *coordinate, const Pbeam__Process *process, struct seen *seen)
+{
+	int r = 0;
+
+	if (process->state == PBEAM__PROCESS__STATE__ZOMBIE)
+		return 0;
+	if (!process->memory || process->n_threads == 0 || !process->exe)
+		return err_set(coordinate->err, -EINVAL, "vpid %d has no memory or no threads in the image",
+			       process->vpid);
+	for (size_t i = 0; i < process->memory->n_mappings && r == 0; i++) {
+		const Pbeam__Mapping *map = process->memory->mappings[i];
+
+		r = map->kind == PBEAM__MAPPING__KIND__VDSO ? check_vdso(coordinate, map)
+							    : check_mapping(coordinate, process, map, seen);
+	}
+	return r;
+}
+
+int check_image(struct coordinate *coordinate)
+{
+	struct seen *seen;
+	int r = check_host(coordinate->manifest, coordinate->err);
+
+	if (r < 0)
+		return r;
+	seen = calloc(1, sizeof(*seen));
+	if (!seen)
+		return err_code(coordinate->err, -ENOMEM, "check of the image");
+	for (size_t i = 0; i < coordinate->manifest->n_processes && r == 0; i++)
+		r = check_process(coordinate, coordinate->manifest->processes[i], seen);
+	free(seen);
+	return r;
+}
+
+/* Free, or of a process that is going to be replaced. */
+static int check_number(struct coordinate *coordinate, int32_t number, const char *what)
+{
+	struct name_process process;
+	bool replaces = coordinate->options->replace.n > 0;
+
+	if (names_process_get(coordinate->names, (struct vpid){number}, &process) == 0) {
+		if (replaces && process.keeper.n == coordinate->options->keeper.n)
+			return 0;
+		return err_set(coordinate->err, -EEXIST,
+			       "%s %d of the image is in use by a running program; end that first: pbeamctl "
+			       "kill %d, or "
+			       "use pbeamctl rollback %d",
+			       what, number, number, number);
+	}
+	return 0;
+}
+
+int check_numbers(struct coordinate *coordinate)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < coordinate->manifest->n_processes && r == 0; i++) {
+		const Pbeam__Process *process = coordinate->manifest->processes[i];
+
+		r = check_number(coordinate, process->vpid, "vpid");
+		for (size_t t = 1; t < process->n_threads && r == 0; t++)
+			r = check_number(coordinate, process->threads[t]->vtid, "thread number");
+	}
+	return r;
+}

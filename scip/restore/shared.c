@@ -1,0 +1,217 @@
+/*
+ * Memory that several processes (or descriptors and mappings) share, made in the coordinator; the processes
+ * map it through its descriptors.
+ *
+ * Anonymous shared mappings become memory files: an ordinary user cannot open another's anonymous mapping,
+ * and a mapping of a memory file behaves the same. Where an object of the image is the same file (a memfd
+ * that is open, an unlinked file) that object's descriptor is the one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "scip/restore/coordinate.h"
+
+#ifndef F_SEAL_EXEC
+#define F_SEAL_EXEC 0x20
+#endif
+
+enum { NAME_MAX_MEMFD = 240, MODE_BITS = 0777 };
+
+static int read_pages(struct coordinate *coordinate, const Pbeam__SharedMemory *saved, uint8_t *to,
+		      uint64_t size)
+{
+	for (size_t i = 0; i < saved->n_pages; i++) {
+		const Pbeam__Pages *pages = saved->pages[i];
+		uint64_t bytes = pages->count * IMAGE_PAGE;
+		ssize_t n;
+
+		if (pages->address > size || pages->count > (size + IMAGE_PAGE - 1) / IMAGE_PAGE)
+			return err_set(coordinate->err, -EINVAL, "pages beyond the end of shared memory %u",
+				       saved->id);
+		n = io_pread_full(image_reader_fd(coordinate->image), to + pages->address, bytes,
+				  (off_t)pages->offset);
+		if (n != (ssize_t)bytes)
+			return err_code(coordinate->err, n < 0 ? (int)n : -EIO, "read shared memory %u",
+					saved->id);
+	}
+	return 0;
+}
+
+static int fill_file(struct coordinate *coordinate, const Pbeam__SharedMemory *saved, int fd)
+{
+	uint64_t room = (saved->size + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
+	uint8_t *map;
+	int r;
+
+	if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)saved->size) < 0)
+		return err_sys(coordinate->err, "size of shared memory %u", saved->id);
+	if (saved->n_pages == 0)
+		return 0;
+	map = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return err_sys(coordinate->err, "map shared memory %u", saved->id);
+	r = read_pages(coordinate, saved, map, saved->size);
+	munmap(map, room);
+	return r;
+}
+
+static int make_memfd(struct coordinate *coordinate, struct shared_made *made)
+{
+	char name[NAME_MAX_MEMFD + 1] = "";
+	size_t len = made->saved->name.len < NAME_MAX_MEMFD ? made->saved->name.len : NAME_MAX_MEMFD;
+
+	if (len)
+		memcpy(name, made->saved->name.data, len);
+	made->fd =
+		memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (made->saved->huge ? MFD_HUGETLB : 0u));
+	if (made->fd < 0)
+		return err_sys(coordinate->err, "make shared memory %u", made->saved->id);
+	made->made = true;
+	return fill_file(coordinate, made->saved, made->fd);
+}
+
+static int make_named(struct coordinate *coordinate, struct shared_made *made)
+{
+	const Pbeam__FileIdentity *file = made->saved->file;
+	auto_free char *path = strndup((const char *)file->path.data, file->path.len);
+
+	if (!path)
+		return -ENOMEM;
+	made->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (made->fd < 0 && errno == ENOENT) {
+		made->fd = open(path, O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, file->mode & MODE_BITS);
+		made->made = made->fd >= 0;
+		if (made->fd >= 0 && fchmod(made->fd, file->mode & MODE_BITS) < 0)
+			return err_sys(coordinate->err, "mode of %s", path);
+	}
+	if (made->fd < 0)
+		return err_sys(coordinate->err, "open the shared file %s", path);
+	return fill_file(coordinate, made->saved, made->fd);
+}
+
+/* A segment that outlived its processes is used again, so that its id stays; else there is a new one. */
+static int make_sysv(struct coordinate *coordinate, struct shared_made *made)
+{
+	const Pbeam__SharedMemory *saved = made->saved;
+	struct shmid_ds ds;
+	void *at;
+	int r;
+
+	made->sysv_id = -1;
+	if (!saved->sysv_removed && shmctl(saved->sysv_id, IPC_STAT, &ds) == 0 &&
+	    ds.shm_perm.__key == saved->sysv_key && ds.shm_segsz == saved->size)
+		made->sysv_id = saved->sysv_id;
+	if (made->sysv_id < 0) {
+		int key = saved->sysv_removed ? IPC_PRIVATE : saved->sysv_key;
+
+		made->sysv_id =
+			shmget(key, saved->size, IPC_CREAT | IPC_EXCL | (int)(saved->sysv_mode & MODE_BITS));
+		if (made->sysv_id < 0)
+			return err_sys(
+				coordinate->err,
+				"make the shared memory segment with key %#x; remove the old one with ipcrm",
+				(unsigned)saved->sysv_key);
+		made->made = true;
+	}
+	at = shmat(made->sysv_id, NULL, 0);
+	if (at == (void *)-1)
+		return err_sys(coordinate->err, "attach the shared memory segment with key %#x",
+			       (unsigned)saved->sysv_key);
+	r = read_pages(coordinate, saved, at, saved->size);
+	shmdt(at);
+	return r;
+}
+
+/* The object that is the same file, or NULL. */
+static const Pbeam__Object *find_object(const Pbeam__Manifest *manifest, const Pbeam__SharedMemory *saved)
+{
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		const Pbeam__Object *object = manifest->objects[i];
+
+		if (object->kind_case == PBEAM__OBJECT__KIND_MEMFD && object->memfd->shared_id == saved->id)
+			return object;
+		if (object->kind_case == PBEAM__OBJECT__KIND_REGULAR && saved->file &&
+		    object->regular->file && object->regular->unlinked &&
+		    object->regular->file->ino == saved->file->ino &&
+		    object->regular->file->dev == saved->file->dev)
+			return object;
+	}
+	return NULL;
+}
+
+static int make_one(struct coordinate *coordinate, struct shared_made *made)
+{
+	const Pbeam__SharedMemory *saved = made->saved;
+	const Pbeam__Object *object;
+
+	if (saved->kind == PBEAM__SHARED_MEMORY__KIND__SYSV)
+		return make_sysv(coordinate, made);
+	object = find_object(coordinate->manifest, saved);
+	if (object) {
+		made->fd = object_restore_get(coordinate->objects, object->id, coordinate->err);
+		made->borrowed = true;
+		return made->fd < 0 ? made->fd : 0;
+	}
+	if (saved->kind == PBEAM__SHARED_MEMORY__KIND__POSIX_FILE && saved->file && !saved->file->deleted)
+		return make_named(coordinate, made);
+	return make_memfd(coordinate, made);
+}
+
+int shared_make_all(struct coordinate *coordinate)
+{
+	const Pbeam__Manifest *manifest = coordinate->manifest;
+	struct shared *shared = &coordinate->shared;
+	int r = 0;
+
+	shared->v = calloc(manifest->n_shared + 1, sizeof(*shared->v));
+	if (!shared->v)
+		return err_code(coordinate->err, -ENOMEM, "shared memory");
+	for (size_t i = 0; i < manifest->n_shared && r == 0; i++) {
+		struct shared_made *made = &shared->v[shared->n++];
+
+		*made = (struct shared_made){.saved = manifest->shared[i], .fd = -1, .sysv_id = -1};
+		r = make_one(coordinate, made);
+	}
+	return r;
+}
+
+const struct shared_made *shared_find(const struct shared *shared, uint32_t id)
+{
+	for (size_t i = 0; i < shared->n; i++)
+		if (shared->v[i].saved->id == id)
+			return &shared->v[i];
+	return NULL;
+}
+
+int shared_finish(struct coordinate *coordinate)
+{
+	for (size_t i = 0; i < coordinate->shared.n; i++) {
+		const struct shared_made *made = &coordinate->shared.v[i];
+		uint32_t seals = made->saved->seals & ~(uint32_t)F_SEAL_EXEC;
+
+		if (made->sysv_id >= 0 && made->saved->sysv_removed &&
+		    shmctl(made->sysv_id, IPC_RMID, NULL) < 0)
+			return err_sys(coordinate->err, "remove a shared memory segment");
+		if (made->fd >= 0 && !made->borrowed && seals && fcntl(made->fd, F_ADD_SEALS, (int)seals) < 0)
+			return err_sys(coordinate->err, "seal shared memory %u", made->saved->id);
+	}
+	return 0;
+}
+
+void shared_free(struct shared *shared)
+{
+	for (size_t i = 0; i < shared->n; i++)
+		if (shared->v[i].fd >= 0 && !shared->v[i].borrowed)
+			close(shared->v[i].fd);
+	free(shared->v);
+	*shared = (struct shared){0};
+}
