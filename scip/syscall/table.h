@@ -10,6 +10,8 @@
 #ifndef SCIP_SYSCALL_TABLE_H
 #define SCIP_SYSCALL_TABLE_H
 
+#include <stdio.h>
+
 #include "scip/syscall/syscall.h"
 
 enum syscall_level {
@@ -65,6 +67,9 @@ struct syscall_row {
 extern const struct syscall_row syscall_table[SYSCALL_ROWS];
 /* NULL for a number that is not in the table. */
 const struct syscall_row *syscall_row(int64_t nr);
+
+/* The table as a page for readers. */
+void syscall_write_document(FILE *out);
 
 /* SECCOMP_RET_DATA of the filters. */
 enum { TRAP_ROW = 0, TRAP_UNKNOWN = 1 };

@@ -1,0 +1,261 @@
+/* The system call table against the kernel's headers, the running kernel and its own page; the filters
+ * against the table. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "scip/syscall/table.h"
+
+static void test_kernel_headers(void **state)
+{
+	FILE *f = fopen("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "re");
+	char line[256], name[128];
+	int nr, n = 0, wrong = 0;
+
+	if (!f)
+		skip();
+	while (fgets(line, sizeof(line), f)) {
+		const struct syscall_row *row;
+
+		if (sscanf(line, "#define __NR_%127s %d", name, &nr) != 2)
+			continue;
+		n++;
+		row = syscall_row(nr);
+		if (row && !strcmp(row->name, name))
+			continue;
+		print_message("%d is %s, the table says %s\n", nr, name, row ? row->name : "nothing");
+		wrong++;
+	}
+	fclose(f);
+	assert_true(n > 300);
+	assert_int_equal(wrong, 0);
+}
+
+/* Every number that the running kernel knows has a row. Only where the headers end: all arguments wrong, in a
+ * child. */
+static void test_running_kernel(void **state)
+{
+	int missing = 0;
+
+	for (int nr = 451; nr < 520; nr++) {
+		pid_t pid = fork();
+		int status;
+
+		if (pid == 0) {
+			long r = syscall(nr, -1L, -1L, -1L, -1L, -1L, -1L);
+
+			_exit(r < 0 && errno == ENOSYS ? 1 : 0);
+		}
+		waitpid(pid, &status, 0);
+		if (status != 0 || syscall_row(nr))
+			continue;
+		print_message("the kernel has call %d, the table has not: it is answered ENOSYS\n", nr);
+		missing++;
+	}
+	if (missing)
+		print_message("kernel newer than the table: %d calls\n", missing);
+}
+
+static void test_rows(void **state)
+{
+	for (int nr = 0; nr < SYSCALL_ROWS; nr++) {
+		const struct syscall_row *row = syscall_row(nr);
+
+		if (!row)
+			continue;
+		assert_non_null(row->note);
+		assert_true(row->level >= LEVEL_PASS && row->level <= LEVEL_DENY);
+		/* nothing traps that passes, nothing that is translated never traps */
+		assert_int_equal(row->level == LEVEL_PASS,
+				 row->born.op == COND_NEVER && row->restored.op == COND_NEVER);
+		/* what the born filter traps the restored one traps too */
+		if (row->born.op != COND_NEVER)
+			assert_int_not_equal(row->restored.op, COND_NEVER);
+	}
+	assert_string_equal(syscall_name(SYS_read), "read");
+	assert_string_equal(syscall_name(-1), "unknown");
+	assert_null(syscall_row(337));
+	assert_null(syscall_row(SYSCALL_ROWS));
+}
+
+static void test_document(void **state)
+{
+	char path[4096], *text, *made = NULL;
+	size_t len, made_len = 0;
+	FILE *out = open_memstream(&made, &made_len);
+	const char *here = strstr(__FILE__, "tests/unit/");
+
+	assert_non_null(here);
+	snprintf(path, sizeof(path), "%.*sdocs/SYSCALLS.md", (int)(here - __FILE__), __FILE__);
+	syscall_write_document(out);
+	fclose(out);
+	assert_int_equal(io_slurp(AT_FDCWD, path, 1u << 20, &text, &len), 0);
+	if (strcmp(text, made) != 0)
+		fail_msg("docs/SYSCALLS.md is not what the table says: ninja -C build syscalls_doc && "
+			 "build/scip/syscalls_doc > "
+			 "docs/SYSCALLS.md");
+	free(text);
+	free(made);
+}
+
+/* The classic BPF that the filters use. */
+static uint32_t run(const struct sock_fprog *p, const struct seccomp_data *data)
+{
+	uint32_t a = 0;
+
+	for (size_t pc = 0; pc < p->len; pc++) {
+		const struct sock_filter *f = &p->filter[pc];
+
+		switch (f->code) {
+		case BPF_LD | BPF_W | BPF_ABS:
+			memcpy(&a, (const char *)data + f->k, sizeof(a));
+			break;
+		case BPF_ALU | BPF_AND | BPF_K:
+			a &= f->k;
+			break;
+		case BPF_JMP | BPF_JA:
+			pc += f->k;
+			break;
+		case BPF_JMP | BPF_JEQ | BPF_K:
+			pc += a == f->k ? f->jt : f->jf;
+			break;
+		case BPF_JMP | BPF_JGE | BPF_K:
+			pc += a >= f->k ? f->jt : f->jf;
+			break;
+		case BPF_JMP | BPF_JSET | BPF_K:
+			pc += a & f->k ? f->jt : f->jf;
+			break;
+		case BPF_RET | BPF_K:
+			return f->k;
+		default:
+			fail_msg("instruction %x", f->code);
+		}
+	}
+	fail_msg("ran off the end");
+	return 0;
+}
+
+static bool traps(const struct syscall_condition *c, uint64_t value)
+{
+	uint32_t low = (uint32_t)value & c->mask;
+
+	switch (c->op) {
+	case COND_ALWAYS:
+		return true;
+	case COND_NOT:
+		return low != c->values[0];
+	case COND_BITS:
+		return low != 0;
+	case COND_IN:
+		for (unsigned i = 0; i < c->n; i++)
+			if (low == c->values[i])
+				return true;
+		return false;
+	default:
+		return false;
+	}
+}
+
+static void check_number(const struct sock_fprog *p, enum syscall_filter which, int nr)
+{
+	const struct syscall_row *row = syscall_row(nr);
+	const struct syscall_condition *c =
+		row ? which == SYSCALL_FILTER_BORN ? &row->born : &row->restored : NULL;
+	uint64_t values[32] = {0, 1, ~0ull, 1ull << 32, 12345};
+	unsigned n = 5;
+
+	for (unsigned i = 0; c && i < c->n; i++)
+		values[n++] = c->values[i] | 0xabcull << 32;
+	if (c && c->op == COND_BITS)
+		values[n++] = c->mask;
+	for (unsigned i = 0; i < n; i++) {
+		struct seccomp_data data = {.nr = nr, .arch = AUDIT_ARCH_X86_64};
+		uint32_t expect = SECCOMP_RET_TRACE | TRAP_UNKNOWN;
+
+		for (unsigned arg = 0; arg < 6; arg++)
+			data.args[arg] = values[i];
+		if (c)
+			expect = traps(c, values[i]) ? SECCOMP_RET_TRACE | TRAP_ROW : SECCOMP_RET_ALLOW;
+		if (run(p, &data) != expect)
+			fail_msg("call %d (%s), argument %llx: %x, not %x", nr, syscall_name(nr),
+				 (unsigned long long)values[i], run(p, &data), expect);
+	}
+}
+
+static void check_filter(enum syscall_filter which)
+{
+	struct sock_fprog p;
+	struct seccomp_data data = {.nr = SYS_read, .arch = AUDIT_ARCH_I386};
+	pid_t pid;
+	int status;
+
+	assert_int_equal(syscall_filter_build(which, &p, NULL), 0);
+	print_message("%d instructions\n", p.len);
+	for (int nr = -1; nr < 600; nr++)
+		check_number(&p, which, nr);
+	assert_int_equal(run(&p, &data), SECCOMP_RET_TRACE | TRAP_UNKNOWN);
+	data.arch = AUDIT_ARCH_X86_64;
+	data.nr = 0x40000000 | SYS_read; /* x32 */
+	assert_int_equal(run(&p, &data), SECCOMP_RET_TRACE | TRAP_UNKNOWN);
+	/* the kernel takes it; without a tracer what is trapped is ENOSYS */
+	pid = fork();
+	if (pid == 0) {
+		if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+		    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &p) < 0)
+			_exit(1);
+		if (syscall(600) >= 0 || errno != ENOSYS)
+			_exit(2);
+		if (syscall(SYS_getpid) < 0 && which == SYSCALL_FILTER_BORN)
+			_exit(3);
+		if (syscall(SYS_getuid) < 0)
+			_exit(4);
+		syscall(SYS_exit_group, 0);
+		ualarm(1000, 0); /* exit_group is trapped by the restored filter */
+		for (;;)
+			pause();
+	}
+	waitpid(pid, &status, 0);
+	if (which == SYSCALL_FILTER_BORN)
+		assert_int_equal(status, 0);
+	else
+		assert_true(WIFSIGNALED(status));
+	free(p.filter);
+}
+
+static void test_born_filter(void **state)
+{
+	check_filter(SYSCALL_FILTER_BORN);
+}
+
+static void test_restored_filter(void **state)
+{
+	check_filter(SYSCALL_FILTER_RESTORED);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_kernel_headers), cmocka_unit_test(test_running_kernel),
+		cmocka_unit_test(test_rows),	       cmocka_unit_test(test_document),
+		cmocka_unit_test(test_born_filter),    cmocka_unit_test(test_restored_filter),
+	};
+
+	alarm(60);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
