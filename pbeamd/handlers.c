@@ -1,0 +1,239 @@
+/*
+ * Which request is taken in which phase of a connection, and what is done with it. A frame that is not in the
+ * phase's table ends the connection.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "image/store.h"
+#include "pbeamd/server.h"
+
+enum { PROTOCOL_VERSION = 1 };
+
+/* 0 when it is answered or will be, else -errno with the sentence for the user. */
+typedef int (*handler_fn)(struct connection *connection, const ProtobufCMessage *message, struct err *err);
+
+static int handle_hello(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__Hello *theirs = (const Pbeam__Hello *)message;
+	Pbeam__Hello ours = PBEAM__HELLO__INIT;
+
+	if (theirs->version != PROTOCOL_VERSION)
+		return err_set(
+			err, -EPROTO,
+			"pbeamd speaks version %d of the protocol, %s version %u; end the older pbeamd",
+			PROTOCOL_VERSION, theirs->program, theirs->version);
+	ours.version = PROTOCOL_VERSION;
+	ours.program = (char *)(uintptr_t) "pbeamd " PBEAM_VERSION;
+	ours.pid = getpid();
+	connection_reply(connection, &ours.base);
+	return 0;
+}
+
+static int handle_ps(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	return worker_start(connection, ps_work, NULL, err);
+}
+
+/* What `wish` of a request names; a request without one is malformed. */
+static int check_target(const Pbeam__Target *wish, struct err *err)
+{
+	if (!wish || (wish->vpid <= 0 && !wish->name[0]))
+		return err_set(err, -EINVAL, "the request names no process");
+	return 0;
+}
+
+static int handle_log(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__Target *wish = (const Pbeam__Target *)message;
+	struct target target;
+	int r = check_target(wish, err);
+
+	if (r == 0)
+		r = target_find(connection->server, wish, &target, err);
+	return r < 0 ? r : worker_start(connection, log_work, &target, err);
+}
+
+static int handle_kill(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__KillRequest *wish = (const Pbeam__KillRequest *)message;
+	Pbeam__Done done = PBEAM__DONE__INIT;
+	struct target target;
+	int r = check_target(wish->target, err);
+
+	if (r == 0)
+		r = target_find_live(connection->server, wish->target, &target, err);
+	if (r == 0)
+		r = kill_target(connection->server, &target, wish->signal, err);
+	if (r == 0)
+		connection_reply(connection, &done.base);
+	return r;
+}
+
+static int pass_on(struct connection *connection, const struct target *target, uint32_t type,
+		   const ProtobufCMessage *message, struct err *err)
+{
+	struct forward_request request = {.keeper = target->job.keeper, .type = type, .message = message};
+
+	memcpy(request.who, target->who, sizeof(request.who));
+	return forward_begin(connection, &request, err);
+}
+
+static int handle_checkpoint(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__CheckpointRequest *wish = (const Pbeam__CheckpointRequest *)message;
+	Pbeam__CheckpointRequest passed = *wish;
+	Pbeam__Target vpid = PBEAM__TARGET__INIT;
+	struct target target;
+	int r = check_target(wish->target, err);
+
+	if (r == 0)
+		r = target_find_live(connection->server, wish->target, &target, err);
+	if (r < 0)
+		return r;
+	vpid.vpid = target.process.vpid.n;
+	passed.target = &vpid;
+	return pass_on(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &passed.base, err);
+}
+
+/* attach and stack */
+static int pass_target_on(struct connection *connection, uint32_t type, const ProtobufCMessage *message,
+			  struct err *err)
+{
+	const Pbeam__Target *wish = (const Pbeam__Target *)message;
+	Pbeam__Target vpid = PBEAM__TARGET__INIT;
+	struct target target;
+	int r = check_target(wish, err);
+
+	if (r == 0)
+		r = target_find_live(connection->server, wish, &target, err);
+	if (r < 0)
+		return r;
+	vpid.vpid = target.process.vpid.n;
+	return pass_on(connection, &target, type, &vpid.base, err);
+}
+
+static int handle_attach(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	return pass_target_on(connection, PBEAM__DAEMON_REQUEST__DAEMON_ATTACH, message, err);
+}
+
+static int handle_stack(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	return pass_target_on(connection, PBEAM__DAEMON_REQUEST__DAEMON_STACK, message, err);
+}
+
+/* ---- rollback: in the keeper while there is one, else the job is started anew from its image ---- */
+
+/* The image that is asked for; relative paths are those of the user's directory. */
+static int find_image(const Pbeam__RollbackRequest *wish, const char *store, char path[PATH_MAX],
+		      struct err *err)
+{
+	bool relative = wish->path[0] && wish->path[0] != '/';
+
+	if (!wish->path[0])
+		return store_find(store, wish->number, path, err);
+	if (snprintf(path, PATH_MAX, "%s%s%s", relative ? wish->cwd : "", relative ? "/" : "", wish->path) >=
+	    PATH_MAX)
+		return err_code(err, -ENAMETOOLONG, "%s", wish->path);
+	return 0;
+}
+
+static bool revive_after_all(struct connection *connection, void *arg)
+{
+	struct err err = ERR_INIT;
+
+	if (worker_start(connection, revive_work, arg, &err) < 0)
+		return false;
+	connection_close(connection); /* with the forward, and `arg` */
+	return true;
+}
+
+static int handle_rollback(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__RollbackRequest *wish = (const Pbeam__RollbackRequest *)message;
+	auto_free struct revive *revive = calloc(1, sizeof(*revive));
+	Pbeam__RollbackRequest passed = *wish;
+	Pbeam__Target vpid = PBEAM__TARGET__INIT;
+	struct forward_request request = {.type = PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK,
+					  .message = &passed.base};
+	int r = revive ? check_target(wish->target, err) : err_code(err, -ENOMEM, "roll back");
+
+	if (r == 0)
+		r = target_find(connection->server, wish->target, &revive->target, err);
+	if (r < 0)
+		return r;
+	revive->force = wish->force;
+	r = find_image(wish, revive->target.store, revive->path, err);
+	if (r < 0)
+		return err_wrap(err, r, "%s", revive->target.who);
+	if (!revive->target.live)
+		return worker_start(connection, revive_work, revive, err);
+	vpid.vpid = revive->target.process.vpid.n;
+	passed.target = &vpid;
+	request.keeper = revive->target.job.keeper;
+	if (vpid.vpid == revive->target.job.root.n)
+		request.gone = revive_after_all;
+	request.release = free;
+	request.arg = revive;
+	memcpy(request.who, revive->target.who, sizeof(request.who));
+	r = forward_begin(connection, &request, err);
+	if (r == 0)
+		revive = NULL;
+	else if (r == -ESRCH && vpid.vpid == revive->target.job.root.n)
+		r = worker_start(connection, revive_work, revive, err);
+	return r;
+}
+
+static const struct handler {
+	enum connection_phase phase;
+	uint32_t type;
+	const ProtobufCMessageDescriptor *body; /* NULL: empty */
+	handler_fn handle;
+} handlers[] = {
+	{CONNECTION_NEW, PBEAM__DAEMON_REQUEST__DAEMON_HELLO, &pbeam__hello__descriptor, handle_hello},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, handle_ps},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_LOG, &pbeam__target__descriptor, handle_log},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_KILL, &pbeam__kill_request__descriptor,
+	 handle_kill},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &pbeam__checkpoint_request__descriptor,
+	 handle_checkpoint},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &pbeam__rollback_request__descriptor,
+	 handle_rollback},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_ATTACH, &pbeam__target__descriptor, handle_attach},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_STACK, &pbeam__target__descriptor, handle_stack},
+};
+
+bool handlers_dispatch(struct connection *connection, const struct frame *frame)
+{
+	const struct handler *handler = NULL;
+	ProtobufCMessage *message = NULL;
+	struct err err = ERR_INIT;
+	int r;
+
+	for (size_t i = 0; i < sizeof(handlers) / sizeof(handlers[0]); i++)
+		if (handlers[i].phase == connection->phase && handlers[i].type == frame->type)
+			handler = &handlers[i];
+	if (!handler) {
+		log_warn("request %u cannot come now: the connection ends", frame->type);
+		return false;
+	}
+	if (handler->body) {
+		message = frame_unpack(frame, handler->body, &err);
+		if (!message) {
+			log_warn("request %u: %s: the connection ends", frame->type, err.text);
+			return false;
+		}
+	}
+	r = handler->handle(connection, message, &err);
+	if (message)
+		protobuf_c_message_free_unpacked(message, NULL);
+	if (r < 0)
+		connection_refuse(connection, &err);
+	return r < 0 || !connection->closing;
+}
