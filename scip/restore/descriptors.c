@@ -38,9 +38,11 @@ static int sort_wanted(const struct fill *fill, const Pbeam__FillFd ***out)
 	qsort(wanted, (size_t)n, sizeof(*wanted), compare_fds);
 	for (int i = 0; i < n; i++)
 		if (wanted[i]->fd < 0 || (i && wanted[i]->fd == wanted[i - 1]->fd)) {
+			int fd = wanted[i]->fd;
+
 			free(wanted);
-			return err_set(fill->err, -EINVAL, "descriptor %d is twice in the image",
-				       wanted[i]->fd);
+			return err_set(fill->err, -EINVAL, "descriptor %d is twice in the image, or none",
+				       fd);
 		}
 	*out = wanted;
 	return n;
