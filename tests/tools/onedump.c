@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,55 +18,14 @@
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/freeze.h"
 #include "scip/checkpoint/group.h"
-#include "scip/tracee/procfs.h"
-#include "scip/tracee/stops.h"
-
-struct seizing {
-	struct process *process;
-	unsigned added;
-	struct err *err;
-};
-
-static int seize_thread(int tid, void *arg)
-{
-	struct seizing *seizing = arg;
-	struct tracee *tracee;
-	int rc;
-
-	if (process_find_tracee(seizing->process, tid))
-		return 0;
-	rc = stops_seize(seizing->process, tid, &tracee, seizing->err);
-	if (rc < 0)
-		return rc;
-	tracee->vtid.n = tid;
-	tracee->frozen = true;
-	seizing->added++;
-	return 0;
-}
-
-static int seize_all(struct process *process, struct err *err)
-{
-	struct seizing seizing = {process, 0, err};
-	char dir[64];
-
-	snprintf(dir, sizeof(dir), "/proc/%d/task", process->pid);
-	do {
-		int rc;
-
-		seizing.added = 0;
-		rc = procfs_each_number(dir, seize_thread, &seizing);
-		if (rc < 0)
-			return rc;
-	} while (seizing.added);
-	return 0;
-}
+#include "tests/tools/seize.h"
 
 static double ms_since(uint64_t from)
 {
 	return (double)(io_now_ns(CLOCK_MONOTONIC) - from) / 1e6;
 }
 
-static int dump(struct process *process, const char *path, struct err *err)
+static int dump(struct process *process, pid_t pid, struct names *names, const char *path, struct err *err)
 {
 	Pbeam__ScipDumped dumped = PBEAM__SCIP_DUMPED__INIT;
 	Pbeam__Manifest *manifest = message_new(&pbeam__manifest__descriptor);
@@ -78,7 +35,7 @@ static int dump(struct process *process, const char *path, struct err *err)
 
 	if (rc < 0)
 		return rc;
-	rc = seize_all(process, err);
+	rc = seize_process(process, pid, names, err);
 	fprintf(stderr, "seized %u threads: %.2f ms\n", process->ntracees, ms_since(begin));
 	if (rc >= 0)
 		rc = checkpoint_dump_process(process, image_writer_fd(writer), image_writer_arena(writer),
@@ -102,7 +59,7 @@ int main(int argc, char **argv)
 {
 	struct err err = ERR_INIT;
 	struct process process;
-	struct tracee *next;
+	struct names *names;
 	int rc;
 
 	log_open("onedump", NULL);
@@ -111,15 +68,11 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	memset(&process, 0, sizeof(process));
-	process.pid = atoi(argv[1]);
-	process.vpid.n = process.pid;
-	rc = names_open(&process.names, &err);
-	if (rc >= 0)
-		rc = dump(&process, argv[2], &err);
-	for (struct tracee *t = process.tracees; t; t = next) {
-		next = t->next;
-		if (ptrace(PTRACE_DETACH, t->tid, 0, 0) < 0)
-			perror("detach");
+	rc = names_open(&names, &err);
+	if (rc >= 0) {
+		rc = dump(&process, atoi(argv[1]), names, argv[2], &err);
+		release_process(&process);
+		names_close(names);
 	}
 	if (rc < 0)
 		fprintf(stderr, "onedump: %s\n", err.text);
