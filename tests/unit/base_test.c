@@ -1,0 +1,171 @@
+/* base/: the error context, whole reads and writes, private directories. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/dirs.h"
+#include "base/err.h"
+#include "base/io.h"
+
+static int set_up(void **state)
+{
+	char template[] = "/tmp/base-test-XXXXXX";
+	char *dir = mkdtemp(template);
+
+	*state = dir ? strdup(dir) : NULL;
+	return *state ? chdir(*state) : -1;
+}
+
+static int tear_down(void **state)
+{
+	char command[PATH_MAX + 16];
+
+	snprintf(command, sizeof(command), "rm -rf '%s'", (char *)*state);
+	free(*state);
+	return chdir("/") || system(command);
+}
+
+static void test_err_chain(void **state)
+{
+	struct err err = ERR_INIT;
+
+	errno = EACCES;
+	assert_int_equal(err_sys(&err, "read %s", "pagemap"), -EACCES);
+	assert_int_equal(err_wrap(&err, -EIO, "dump pid %d", 41), -EACCES);
+	assert_string_equal(err.text, "dump pid 41: read pagemap: Permission denied");
+	err_clear(&err);
+	assert_int_equal(err_wrap(&err, -ENOENT, "open"), -ENOENT);
+	assert_string_equal(err.text, "open: No such file or directory");
+	assert_int_equal(err_set(NULL, -EINVAL, "nobody reads this"), -EINVAL);
+	assert_int_equal(err_wrap(NULL, -EINVAL, "nor this"), -EINVAL);
+}
+
+/* Text that does not fit is cut, and stays a string. */
+static void test_err_long(void **state)
+{
+	char words[3 * ERR_TEXT_MAX];
+	struct err err = ERR_INIT;
+
+	memset(words, 'w', sizeof(words));
+	words[sizeof(words) - 1] = 0;
+	err_set(&err, -EIO, "%s", words);
+	assert_int_equal(strlen(err.text), ERR_TEXT_MAX - 1);
+	err_wrap(&err, -EIO, "short");
+	assert_int_equal(strlen(err.text), ERR_TEXT_MAX - 1);
+	assert_memory_equal(err.text, "short: www", 10);
+	err_wrap(&err, -EIO, "%s", words);
+	assert_true(strlen(err.text) < ERR_TEXT_MAX);
+	err_code(&err, -EIO, "%s", words);
+	assert_int_equal(strlen(err.text), ERR_TEXT_MAX - 1);
+}
+
+static void test_whole_reads(void **state)
+{
+	char data[10000], back[10000];
+	int fd = open("file", O_RDWR | O_CREAT | O_EXCL, 0600);
+
+	for (size_t i = 0; i < sizeof(data); i++)
+		data[i] = (char)(i * 7);
+	assert_int_equal(io_write_full(fd, data, sizeof(data)), 0);
+	assert_int_equal(io_pread_full(fd, back, sizeof(back), 0), sizeof(data));
+	assert_memory_equal(data, back, sizeof(data));
+	assert_int_equal(io_pread_full(fd, back, sizeof(back), 9000), 1000);
+	assert_int_equal(io_pwrite_full(fd, "over", 4, 9998), 0);
+	assert_int_equal(lseek(fd, 0, SEEK_END), 10002);
+	assert_int_equal(io_read_full(fd, back, 1), 0);
+	close(fd);
+	assert_int_equal(io_read_full(fd, back, 1), -EBADF);
+}
+
+static void test_slurp(void **state)
+{
+	size_t sizes[] = {0, 1, 4095, 4096, 4097, 100000}, len;
+	char *text;
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		int fd = open("slurped", O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+		assert_int_equal(ftruncate(fd, (off_t)sizes[i]), 0);
+		assert_int_equal(io_slurp(AT_FDCWD, "slurped", 1 << 20, &text, &len), 0);
+		assert_int_equal(len, sizes[i]);
+		assert_int_equal(text[len], 0);
+		free(text);
+		close(fd);
+	}
+	assert_int_equal(io_slurp(AT_FDCWD, "slurped", 8192, &text, NULL), -EFBIG);
+	assert_int_equal(io_slurp(AT_FDCWD, "missing", 8192, &text, NULL), -ENOENT);
+	assert_int_equal(io_slurp(AT_FDCWD, "/proc/self/status", 1 << 20, &text, &len), 0);
+	assert_memory_equal(text, "Name:", 5);
+	free(text);
+}
+
+static void test_readlink(void **state)
+{
+	char buf[8];
+
+	assert_int_equal(symlink("1234567", "fits"), 0);
+	assert_int_equal(symlink("12345678", "does-not"), 0);
+	assert_int_equal(io_readlink(AT_FDCWD, "fits", buf, sizeof(buf)), 0);
+	assert_string_equal(buf, "1234567");
+	assert_int_equal(io_readlink(AT_FDCWD, "does-not", buf, sizeof(buf)), -ENAMETOOLONG);
+	assert_int_equal(io_readlink(AT_FDCWD, "missing", buf, sizeof(buf)), -ENOENT);
+}
+
+static void test_directories(void **state)
+{
+	char path[PATH_MAX], expected[PATH_MAX];
+	struct err err = ERR_INIT;
+	struct stat st;
+
+	assert_int_equal(setenv("XDG_RUNTIME_DIR", *state, 1), 0);
+	assert_int_equal(setenv("XDG_STATE_HOME", *state, 1), 0);
+	snprintf(expected, sizeof(expected), "%s/pbeam/job", (char *)*state);
+	assert_int_equal(dirs_runtime(path, "job", &err), 0);
+	assert_string_equal(path, expected);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0700);
+	assert_int_equal(dirs_state(path, NULL, &err), 0);
+	assert_int_equal(chmod(path, 0755), 0); /* others may look in */
+	assert_int_equal(dirs_runtime(path, NULL, &err), -EPERM);
+	assert_non_null(strstr(err.text, "chmod 700"));
+	assert_int_equal(chmod(path, 0700), 0);
+}
+
+/* Somebody else's directory, or a link to one, is not used. */
+static void test_foreign_directory(void **state)
+{
+	char path[PATH_MAX];
+	struct err err = ERR_INIT;
+
+	assert_int_equal(mkdir("elsewhere", 0700), 0);
+	assert_int_equal(mkdir("base", 0700), 0);
+	assert_int_equal(symlink("../elsewhere", "base/pbeam"), 0);
+	snprintf(path, sizeof(path), "%s/base", (char *)*state);
+	assert_int_equal(setenv("XDG_RUNTIME_DIR", path, 1), 0);
+	assert_int_equal(dirs_runtime(path, NULL, &err), -EPERM);
+	assert_non_null(strstr(err.text, "not a directory of yours"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_err_chain),	  cmocka_unit_test(test_err_long),
+		cmocka_unit_test(test_whole_reads),	  cmocka_unit_test(test_slurp),
+		cmocka_unit_test(test_readlink),	  cmocka_unit_test(test_directories),
+		cmocka_unit_test(test_foreign_directory),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
