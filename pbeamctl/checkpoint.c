@@ -1,0 +1,98 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/parse.h"
+#include "pbeamctl/client.h"
+#include "pbeamctl/command.h"
+#include "pbeamctl/format.h"
+
+/* stop is there; the others have their names already. Returns -1 to go on, else the exit status. */
+static int check_mode(const struct command_line *line, const char *mode)
+{
+	struct err err = ERR_INIT;
+
+	if (!strcmp(mode, "stop"))
+		return -1;
+	if (strcmp(mode, "cow") != 0 && strcmp(mode, "incremental") != 0)
+		return command_misused(line->command, "--mode %s: it is stop, cow or incremental", mode);
+	err_set(&err, -ENOTSUP, "%s: --mode %s is not there in this version; use --mode stop", line->words[0],
+		mode);
+	return command_failed(&err);
+}
+
+static int run(const struct command_line *line)
+{
+	Pbeam__CheckpointRequest request = PBEAM__CHECKPOINT_REQUEST__INIT;
+	Pbeam__Target target;
+	const Pbeam__CheckpointReply *done;
+	const char *output = command_value(line, "output"), *mode = command_value(line, "mode");
+	const char *save = command_value(line, "save-files");
+	struct err err = ERR_INIT;
+	ProtobufCMessage *reply;
+	char cwd[PATH_MAX], size[16], pause[24], total[24];
+	int r;
+
+	if (mode && (r = check_mode(line, mode)) >= 0)
+		return r;
+	if (output && !*output)
+		return command_misused(line->command, "--output needs the name of a file");
+	if (save && parse_size(save, &request.save_files_max, &err) < 0)
+		return command_misused(line->command, "--save-files: %s", err.text);
+	if (save && !request.save_files_max)
+		request.save_files_max =
+			1; /* 0 would mean the job's own limit: a file of one byte may be saved, no more */
+	client_target(line->words[0], &target);
+	request.target = &target;
+	request.output = (char *)(uintptr_t)(output ? output : "");
+	request.kill = command_flag(line, "kill");
+	request.alone = command_flag(line, "alone");
+	request.no_wait = command_flag(line, "no-wait");
+	request.mode = (char *)(uintptr_t) "stop";
+	if (getcwd(cwd, sizeof(cwd)))
+		request.cwd = cwd;
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &request.base,
+		       &pbeam__checkpoint_reply__descriptor, &reply, &err) < 0)
+		return command_failed(&err);
+	done = (const Pbeam__CheckpointReply *)reply;
+	puts(done->path);
+	if (isatty(STDERR_FILENO) && !request.no_wait) {
+		format_size(done->bytes, size);
+		format_span(done->pause_ns, pause);
+		format_span(done->total_ns, total);
+		fflush(stdout);
+		fprintf(stderr, "%u process%s, %s, paused for %s, done in %s\n", done->processes,
+			done->processes == 1 ? "" : "es", size, pause, total);
+	}
+	protobuf_c_message_free_unpacked(reply, NULL);
+	return STATUS_DONE;
+}
+
+static const struct command_option options[] = {
+	{"output", 'o', "FILE", "the image's path, instead of a numbered one of the job", NULL},
+	{"kill", 0, NULL, "end the program when its image is whole", NULL},
+	{"alone", 0, NULL, "just the process, not its descendants", NULL},
+	{"mode", 0, "MODE", "stop: frozen until written (cow, incremental: not there yet)", "stop"},
+	{"no-wait", 0, NULL, "return at once; the image appears when it is whole", NULL},
+	{"save-files", 0, "SIZE", "save the contents of files up to SIZE that are open for writing", NULL},
+	{NULL, 0, NULL, NULL, NULL},
+};
+
+const struct command checkpoint_command = {
+	.name = "checkpoint",
+	.synopsis = "[-o FILE] [--kill] [--alone] [--mode MODE] [--no-wait] [--save-files SIZE] VPID|NAME",
+	.summary = "save a process and its descendants in an image",
+	.text = "Saves the process and its descendants, prints the image's path as the only line on "
+		"standard\n"
+		"output, and returns when the image is whole and durable. The program goes on. If anything "
+		"goes\n"
+		"wrong the program goes on too, and earlier images are untouched.",
+	.options = options,
+	.words = WORDS_TARGET,
+	.least = 1,
+	.most = 1,
+	.run = run,
+};

@@ -1,0 +1,66 @@
+/*
+ * The table of subcommands: one row drives dispatch, the parsing of its options, --help and the completion of
+ * shells. Each subcommand is a file of its own, named after it, with its row at the end.
+ */
+#ifndef PBEAMCTL_COMMAND_H
+#define PBEAMCTL_COMMAND_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/err.h"
+
+enum { STATUS_DONE = 0, STATUS_FAILED = 1, STATUS_USAGE = 2, COMMAND_OPTIONS_MAX = 12 };
+
+struct command_option {
+	const char *name;     /* "output": --output; NULL ends the list */
+	char letter;	      /* 'o': -o; 0 for none */
+	const char *argument; /* "FILE", or NULL for a flag */
+	const char *help;
+	const char *choices; /* "stop cow": what a shell offers; NULL for none */
+};
+
+enum command_words { WORDS_NONE, WORDS_TARGET, WORDS_FILES, WORDS_TARGET_OR_FILE };
+
+/* The words of one invocation, as its row asks for them. */
+struct command_line {
+	const struct command *command;
+	const char *values[COMMAND_OPTIONS_MAX]; /* in the order of the row's options; NULL: not given, "" for
+						    a flag */
+	char **words;
+	int nwords;
+};
+
+struct command {
+	const char *name;
+	const char *synopsis; /* after "pbeamctl NAME " */
+	const char *summary;  /* one line */
+	const char *text;     /* the rest of --help */
+	const struct command_option *options;
+	enum command_words words; /* what they are, for completion */
+	int least, most;	  /* how many words */
+	int (*run)(const struct command_line *line);
+};
+
+extern const struct command *const command_table[];
+
+/* The value of an option of the row: NULL when it was not given, "" for a flag. */
+const char *command_value(const struct command_line *line, const char *name);
+bool command_flag(const struct command_line *line, const char *name);
+
+/* Parses and runs; returns the exit status. */
+int command_main(int argc, char **argv);
+
+/* "pbeamctl: sentence" on standard error; returns STATUS_FAILED. */
+int command_failed(const struct err *err);
+/* "pbeamctl NAME: sentence" and where help is; returns STATUS_USAGE. */
+int command_misused(const struct command *command, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* The script for bash. */
+void command_print_completion(FILE *out);
+
+extern const struct command ps_command, checkpoint_command, log_command, rollback_command, kill_command,
+	attach_command, stack_command, image_command, hosts_command, doctor_command, completion_command;
+
+#endif

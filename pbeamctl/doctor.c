@@ -1,0 +1,170 @@
+#include "pbeamctl/doctor.h"
+
+#include <stdio.h>
+
+#include "pbeamctl/client.h"
+#include "pbeamctl/command.h"
+#include "pbeamctl/format.h"
+
+static const char *const words[] = {
+	[FINDING_GOOD] = "good",
+	[FINDING_LACKS] = "lacks",
+	[FINDING_BAD] = "bad",
+};
+
+static const char *word_in_colour(enum finding finding)
+{
+	static const char *const coloured[] = {
+		[FINDING_GOOD] = "\033[32mgood \033[0m",
+		[FINDING_LACKS] = "\033[33mlacks\033[0m",
+		[FINDING_BAD] = "\033[31mbad  \033[0m",
+	};
+
+	return format_colour() ? coloured[finding] : words[finding];
+}
+
+static void print_row(const struct check *check, enum finding finding, const char *found)
+{
+	printf("%-5s %-18s %s\n", word_in_colour(finding), check->name, found);
+	if (finding == FINDING_GOOD)
+		return;
+	printf("      %-18s %s\n", "", check->meaning);
+	printf("      %-18s to mend it: %s\n", "", check->mend);
+}
+
+static void print_json_row(const struct check *check, enum finding finding, const char *found)
+{
+	json_open('{');
+	json_key("name");
+	json_string(check->name);
+	json_key("finding");
+	json_string(words[finding]);
+	json_key("found");
+	json_string(found);
+	json_key("meaning");
+	json_string(check->meaning);
+	json_key("mend");
+	json_string(finding == FINDING_GOOD ? "" : check->mend);
+	json_close('}');
+}
+
+/* Returns the worst finding. */
+static enum finding run_checks(const struct check *check, bool json)
+{
+	enum finding worst = FINDING_GOOD;
+
+	for (; check->name; check++) {
+		char found[128] = "";
+		enum finding finding = check->look(found);
+
+		if (json)
+			print_json_row(check, finding, found);
+		else
+			print_row(check, finding, found);
+		if (finding > worst)
+			worst = finding;
+	}
+	return worst;
+}
+
+/* Calls that are not in the table were answered ENOSYS: which programs made any. Returns how many there were.
+ */
+static uint64_t unknown_calls(const Pbeam__ProcessList *list, bool json)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < list->n_processes; i++) {
+		const Pbeam__ProcessInfo *p = list->processes[i];
+
+		if (p->unknown_calls && !json)
+			printf("%-5s %-18s vpid %d (%s): %llu\n", word_in_colour(FINDING_LACKS),
+			       "unknown calls", p->vpid, p->name, (unsigned long long)p->unknown_calls);
+		sum += p->unknown_calls;
+	}
+	return sum;
+}
+
+/* pbeamd's part of the examination: that it can be started, and what the running programs met. */
+static enum finding ask_daemon(bool json)
+{
+	static const struct check check = {"pbeamd", "the daemon that all commands go through",
+					   "see why with `pbeamd` in the foreground", NULL};
+	struct err err = ERR_INIT;
+	ProtobufCMessage *reply;
+	uint64_t unknown;
+	char found[128];
+
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &reply,
+		       &err) < 0) {
+		snprintf(found, sizeof(found), "%.127s", err.text);
+		(json ? print_json_row : print_row)(&check, FINDING_BAD, found);
+		return FINDING_BAD;
+	}
+	snprintf(found, sizeof(found), "answers, %zu processes",
+		 ((const Pbeam__ProcessList *)reply)->n_processes);
+	(json ? print_json_row : print_row)(&check, FINDING_GOOD, found);
+	unknown = unknown_calls((const Pbeam__ProcessList *)reply, json);
+	protobuf_c_message_free_unpacked(reply, NULL);
+	if (json) {
+		json_close(']');
+		json_key("unknown_calls");
+		json_unsigned(unknown);
+	} else if (!unknown) {
+		printf("%-5s %-18s none: every system call that running programs made is known\n",
+		       word_in_colour(FINDING_GOOD), "unknown calls");
+	}
+	return FINDING_GOOD;
+}
+
+static int run(const struct command_line *line)
+{
+	bool json = command_flag(line, "json");
+	enum finding worst = FINDING_GOOD, one;
+
+	if (json) {
+		json_open('{');
+		json_key("checks");
+		json_open('[');
+	}
+	fflush(stdout); /* the checks fork: nothing may be printed twice */
+	one = run_checks(doctor_host, json);
+	worst = one > worst ? one : worst;
+	fflush(stdout);
+	one = run_checks(doctor_checks, json);
+	worst = one > worst ? one : worst;
+	fflush(stdout);
+	one = ask_daemon(json);
+	worst = one > worst ? one : worst;
+	if (json) {
+		if (one == FINDING_BAD)
+			json_close(']');
+		json_key("usable");
+		json_bool(worst != FINDING_BAD);
+		json_close('}');
+		json_end();
+	} else {
+		printf("\n%s\n", worst == FINDING_GOOD ? "This machine has all that is needed."
+				 : worst == FINDING_LACKS
+					 ? "This machine has what is needed; what it lacks is told above."
+					 : "Something that is needed is missing, see above.");
+	}
+	return worst == FINDING_BAD ? STATUS_FAILED : STATUS_DONE;
+}
+
+static const struct command_option options[] = {
+	{"json", 0, NULL, "one JSON document: {\"checks\": [...], \"unknown_calls\": N, \"usable\": true}",
+	 NULL},
+	{NULL, 0, NULL, NULL, NULL},
+};
+
+const struct command doctor_command = {
+	.name = "doctor",
+	.synopsis = "[--json]",
+	.summary = "what this machine allows, what that means, how to mend it",
+	.text = "Tries, in a small way, everything that scip needs of the kernel and the user's "
+		"surroundings.\n"
+		"Exit status 1 if something that is needed is missing.",
+	.options = options,
+	.words = WORDS_NONE,
+	.run = run,
+};

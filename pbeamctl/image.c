@@ -1,0 +1,165 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "image/image.h"
+#include "pbeamctl/command.h"
+#include "pbeamctl/format.h"
+
+static void print_bytes(const ProtobufCBinaryData *bytes)
+{
+	for (size_t i = 0; i < bytes->len && bytes->data[i]; i++)
+		putchar(bytes->data[i] < 32 || bytes->data[i] == 127 ? '?' : bytes->data[i]);
+}
+
+static const char *object_name(Pbeam__Object__KindCase kind)
+{
+	const ProtobufCFieldDescriptor *field =
+		protobuf_c_message_descriptor_get_field(&pbeam__object__descriptor, (unsigned)kind);
+
+	return field ? field->name : "unknown";
+}
+
+static const char *state_name(Pbeam__Process__State state)
+{
+	return state == PBEAM__PROCESS__STATE__ZOMBIE	 ? "ended"
+	       : state == PBEAM__PROCESS__STATE__STOPPED ? "stopped"
+							 : "running";
+}
+
+static uint64_t stored_pages(const Pbeam__Process *process)
+{
+	uint64_t pages = 0;
+
+	for (size_t i = 0; process->memory && i < process->memory->n_mappings; i++)
+		for (size_t k = 0; k < process->memory->mappings[i]->n_pages; k++)
+			pages += process->memory->mappings[i]->pages[k]->count;
+	return pages;
+}
+
+static void show_process(const Pbeam__Process *process)
+{
+	char size[16];
+
+	format_size(stored_pages(process) * IMAGE_PAGE, size);
+	printf("%7d %7d %-8s %7zu %7s %11zu ", process->vpid, process->vppid, state_name(process->state),
+	       process->n_threads, size, process->n_descriptors);
+	if (process->n_threads)
+		print_bytes(&process->threads[0]->comm);
+	putchar(' ');
+	if (process->exe)
+		print_bytes(&process->exe->path);
+	putchar('\n');
+}
+
+/* How many objects of each kind there are. */
+static void show_objects(const Pbeam__Manifest *manifest)
+{
+	enum { KINDS = 64 };
+	unsigned counts[KINDS] = {0};
+
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if ((unsigned)manifest->objects[i]->kind_case < KINDS)
+			counts[manifest->objects[i]->kind_case]++;
+	printf("objects   ");
+	for (int k = 0; k < KINDS; k++)
+		if (counts[k])
+			printf(" %s %u", object_name((Pbeam__Object__KindCase)k), counts[k]);
+	printf("%s\n", manifest->n_objects ? "" : " none");
+}
+
+static void show_manifest(const char *path, const struct image_reader *image)
+{
+	const Pbeam__Manifest *m = image_reader_manifest(image);
+	char when[32], size[16], pause[24];
+
+	format_time(m->created_ns, when);
+	format_size(image_reader_size(image), size);
+	format_span(m->pause_ns, pause);
+	printf("image      %s\n", path);
+	printf("written    %s by %s, format %u, %s, paused for %s\n", when, m->writer, m->format, size,
+	       pause);
+	if (m->host)
+		printf("host       %s, Linux %s, %s\n", m->host->name, m->host->kernel, m->host->machine);
+	if (m->job)
+		printf("job        %s, first process vpid %d\n",
+		       m->job->name[0] ? m->job->name : "without a name", m->job->root_vpid);
+	printf("user       %u, group %u\n", m->uid, m->gid);
+	show_objects(m);
+	printf("files      %zu with contents, %zu shared memory\n\n", m->n_files, m->n_shared);
+	format_heading("   VPID  PARENT STATE    THREADS  MEMORY DESCRIPTORS NAME EXECUTABLE");
+	for (size_t i = 0; i < m->n_processes; i++)
+		show_process(m->processes[i]);
+}
+
+static int show(const char *path)
+{
+	struct image_reader *image;
+	struct err err = ERR_INIT;
+
+	if (image_reader_open(&image, path, &err) < 0)
+		return command_failed(&err);
+	show_manifest(path, image);
+	image_reader_close(image);
+	return STATUS_DONE;
+}
+
+static int verify(const char *path)
+{
+	struct image_reader *image;
+	struct err err = ERR_INIT;
+	int r = image_reader_open(&image, path, &err);
+
+	if (r == 0) {
+		r = image_reader_verify(image, &err);
+		image_reader_close(image);
+	}
+	if (r < 0)
+		return command_failed(&err);
+	printf("%s: whole\n", path);
+	return STATUS_DONE;
+}
+
+static int run(const struct command_line *line)
+{
+	const char *verb = line->words[0];
+	int (*act)(const char *path) = NULL;
+	struct err err = ERR_INIT;
+	int r = STATUS_DONE;
+
+	if (!strcmp(verb, "show"))
+		act = show;
+	else if (!strcmp(verb, "verify"))
+		act = verify;
+	else if (strcmp(verb, "diff") != 0)
+		return command_misused(line->command, "%s: it is show or verify", verb);
+	if (line->nwords < 2)
+		return command_misused(line->command, "%s needs an image", verb);
+	if (!act) {
+		err_set(&err, -ENOTSUP,
+			"image diff is not there in this version; compare the output of `image show`");
+		return command_failed(&err);
+	}
+	for (int i = 1; i < line->nwords; i++) {
+		int one = act(line->words[i]);
+
+		if (one != STATUS_DONE)
+			r = one;
+	}
+	return r;
+}
+
+static const struct command_option options[] = {{NULL, 0, NULL, NULL, NULL}};
+
+const struct command image_command = {
+	.name = "image",
+	.synopsis = "show|verify IMAGE...",
+	.summary = "what is in an image, whether it is whole",
+	.text = "show prints what an image holds, verify checks every byte of it against its digests.",
+	.options = options,
+	.words = WORDS_FILES,
+	.least = 1,
+	.most = 1 << 20,
+	.run = run,
+};

@@ -1,0 +1,46 @@
+#include <signal.h>
+
+#include "base/parse.h"
+#include "pbeamctl/client.h"
+#include "pbeamctl/command.h"
+
+static int run(const struct command_line *line)
+{
+	Pbeam__KillRequest request = PBEAM__KILL_REQUEST__INIT;
+	const char *name = command_value(line, "signal");
+	struct err err = ERR_INIT;
+	Pbeam__Target target;
+	ProtobufCMessage *reply;
+
+	request.signal = SIGTERM;
+	if (name) {
+		request.signal = parse_signal(name, &err);
+		if (request.signal < 0)
+			return command_misused(line->command, "%s", err.text);
+	}
+	client_target(line->words[0], &target);
+	request.target = &target;
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_KILL, &request.base, &pbeam__done__descriptor, &reply,
+		       &err) < 0)
+		return command_failed(&err);
+	protobuf_c_message_free_unpacked(reply, NULL);
+	return STATUS_DONE;
+}
+
+static const struct command_option options[] = {
+	{"signal", 's', "SIGNAL", "TERM, SIGTERM or 15; TERM is the default",
+	 "HUP INT QUIT KILL USR1 USR2 TERM CONT STOP"},
+	{NULL, 0, NULL, NULL, NULL},
+};
+
+const struct command kill_command = {
+	.name = "kill",
+	.synopsis = "[-s SIGNAL] VPID|NAME",
+	.summary = "send a signal to a process",
+	.text = "Sends a signal to the process that has this vpid, wherever it is now.",
+	.options = options,
+	.words = WORDS_TARGET,
+	.least = 1,
+	.most = 1,
+	.run = run,
+};

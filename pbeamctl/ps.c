@@ -1,0 +1,100 @@
+#include <stdio.h>
+
+#include "pbeamctl/client.h"
+#include "pbeamctl/command.h"
+#include "pbeamctl/format.h"
+
+enum { COMMAND_COLUMNS = 60 };
+
+static void print_json(const Pbeam__ProcessList *list)
+{
+	json_open('{');
+	json_key("processes");
+	json_open('[');
+	for (size_t i = 0; i < list->n_processes; i++) {
+		const Pbeam__ProcessInfo *p = list->processes[i];
+
+		json_open('{');
+		json_key("vpid");
+		json_number(p->vpid);
+		json_key("parent");
+		json_number(p->vppid);
+		json_key("host");
+		json_string(p->host);
+		json_key("state");
+		json_string(p->state);
+		json_key("threads");
+		json_unsigned(p->threads);
+		json_key("memory");
+		json_unsigned(p->memory);
+		json_key("name");
+		json_string(p->name);
+		json_key("command");
+		json_string(p->command);
+		json_key("job");
+		json_number(p->job);
+		json_key("job_name");
+		json_string(p->job_name);
+		json_key("pid");
+		json_number(p->rpid);
+		json_key("scip");
+		json_number(p->scip);
+		json_key("started_ns");
+		json_unsigned(p->start_ns);
+		json_close('}');
+	}
+	json_close(']');
+	json_close('}');
+	json_end();
+}
+
+static void print_table(const Pbeam__ProcessList *list)
+{
+	char memory[16];
+
+	format_heading("   VPID  PARENT HOST         STATE    THREADS  MEMORY NAME             COMMAND");
+	for (size_t i = 0; i < list->n_processes; i++) {
+		const Pbeam__ProcessInfo *p = list->processes[i];
+
+		format_size(p->memory, memory);
+		printf("%7d %7d %-12.12s %-8s %7u %7s %-16s ", p->vpid, p->vppid, p->host, p->state,
+		       p->threads, memory, p->name);
+		format_text(p->command, COMMAND_COLUMNS);
+		putchar('\n');
+	}
+}
+
+static int run(const struct command_line *line)
+{
+	struct err err = ERR_INIT;
+	ProtobufCMessage *reply;
+
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &reply,
+		       &err) < 0)
+		return command_failed(&err);
+	if (command_flag(line, "json"))
+		print_json((const Pbeam__ProcessList *)reply);
+	else
+		print_table((const Pbeam__ProcessList *)reply);
+	protobuf_c_message_free_unpacked(reply, NULL);
+	return STATUS_DONE;
+}
+
+static const struct command_option options[] = {
+	{"json", 0, NULL, "one JSON document: {\"processes\": [...]}, memory in bytes", NULL},
+	{NULL, 0, NULL, NULL, NULL},
+};
+
+const struct command ps_command = {
+	.name = "ps",
+	.synopsis = "[--json]",
+	.summary = "every process of the name space",
+	.text = "Lists every process of the name space: its vpid, its parent, the host it is on, what it "
+		"does,\n"
+		"its threads, the memory it has in use, and its name (for a job's first process the one "
+		"given\n"
+		"with --name).",
+	.options = options,
+	.words = WORDS_NONE,
+	.run = run,
+};

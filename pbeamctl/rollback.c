@@ -1,0 +1,64 @@
+#include <limits.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/parse.h"
+#include "pbeamctl/client.h"
+#include "pbeamctl/command.h"
+#include "pbeamctl/format.h"
+
+static int run(const struct command_line *line)
+{
+	Pbeam__RollbackRequest request = PBEAM__ROLLBACK_REQUEST__INIT;
+	const Pbeam__RollbackReply *done;
+	const char *to = command_value(line, "to");
+	struct err err = ERR_INIT;
+	Pbeam__Target target;
+	ProtobufCMessage *reply;
+	char cwd[PATH_MAX], total[24];
+	uint64_t number;
+
+	client_target(line->words[0], &target);
+	request.target = &target;
+	request.force = command_flag(line, "force");
+	if (to && !*to)
+		return command_misused(line->command, "--to needs the number of a checkpoint or an image");
+	if (to && parse_number(to, 1, UINT32_MAX, &number, NULL) == 0)
+		request.number = (uint32_t)number;
+	else if (to)
+		request.path = (char *)(uintptr_t)to;
+	if (getcwd(cwd, sizeof(cwd)))
+		request.cwd = cwd;
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &request.base,
+		       &pbeam__rollback_reply__descriptor, &reply, &err) < 0)
+		return command_failed(&err);
+	done = (const Pbeam__RollbackReply *)reply;
+	if (isatty(STDERR_FILENO)) {
+		format_span(done->total_ns, total);
+		fprintf(stderr, "vpid %d runs again as in %s, after %s\n", done->vpid, done->path, total);
+	}
+	protobuf_c_message_free_unpacked(reply, NULL);
+	return STATUS_DONE;
+}
+
+static const struct command_option options[] = {
+	{"to", 0, "N|FILE", "checkpoint number N (`pbeamctl log`), or this image", NULL},
+	{"force", 0, NULL, "go on although files cannot be put back as they were", NULL},
+	{NULL, 0, NULL, NULL, NULL},
+};
+
+const struct command rollback_command = {
+	.name = "rollback",
+	.synopsis = "[--to N|FILE] [--force] VPID|NAME",
+	.summary = "replace the running processes by the state of a checkpoint",
+	.text = "Replaces the running processes by the state of the newest checkpoint, or of the one that "
+		"--to\n"
+		"names; the console stays. A job that has ended, or that was ended by `checkpoint --kill`, "
+		"is started\n"
+		"anew. If the image does not verify, or anything else speaks against it, nothing is touched.",
+	.options = options,
+	.words = WORDS_TARGET,
+	.least = 1,
+	.most = 1,
+	.run = run,
+};
