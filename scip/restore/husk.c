@@ -2,9 +2,8 @@
  * A husk: a process that is held, whose own code never runs again.
  *
  * It becomes the program's own executable by an execve() that it is made to do, so that /proc/PID/exe, the
- * security domain and the name are right without privilege. execve's return value is written to rax when the
- * call returns, after the exec event: the husk is taken on to the syscall-exit stop, else it would overwrite
- * the saved rax. Between the two not one instruction of the new program is run.
+ * security domain and the name are right without privilege. Afterwards it is in execve's syscall-exit stop:
+ * not one instruction of the new program has run, and nothing will write its rax any more.
  */
 #include <errno.h>
 #include <signal.h>
@@ -19,7 +18,7 @@
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
 
-enum { SYSCALL_STOP = SIGTRAP | 0x80, RED_ZONE = 512, KERNEL_SIGSET = 8 };
+enum { RED_ZONE = 512, KERNEL_SIGSET = 8 };
 
 struct exec_arguments {
 	uint64_t argv[2];
@@ -81,60 +80,23 @@ static int write_arguments(struct tracee *tracee, const char *path, uint64_t *at
 	return r < 0 ? err_code(err, r, "write to the husk's stack") : 0;
 }
 
-/* Takes the husk through execve to its exit stop. Returns what execve returned, or -ESRCH in *lost. */
-static int drive_exec(struct tracee *tracee, int *lost)
-{
-	int status, stops = 0;
-	bool executed = false;
-	struct user_regs_struct regs;
-
-	*lost = 0;
-	for (;;) {
-		if (ptrace(PTRACE_SYSCALL, tracee->tid, 0, 0) < 0 ||
-		    waitpid(tracee->tid, &status, __WALL) < 0 || !WIFSTOPPED(status)) {
-			*lost = -ESRCH;
-			return 0;
-		}
-		if (status >> 8 == (SIGTRAP | PTRACE_EVENT_EXEC << 8))
-			executed = true;
-		else if (WSTOPSIG(status) == SYSCALL_STOP && ++stops == 2)
-			break;
-	}
-	tracee->stop = TRACEE_SYSCALL_EXIT_STOP;
-	tracee->signal = 0;
-	tracee->event = 0;
-	tracee->call = -1;
-	if (executed)
-		return 0;
-	return regs_get(tracee, &regs) < 0 ? -EIO : (int)regs.rax;
-}
-
 int restore_exec(struct process *process, const char *path, struct err *err)
 {
 	struct tracee *tracee = process_leader(process);
+	int64_t ret;
 	uint64_t at;
-	int r, lost;
+	int r;
 
 	if (!tracee)
 		return err_code(err, -ESRCH, "execute %s", path);
-	r = block_all(tracee);
-	if (r < 0)
-		return err_code(err, r, "signal mask of the husk");
 	r = write_arguments(tracee, path, &at, err);
 	if (r == 0)
-		r = prepare_call(tracee, SYS_execve, at + offsetof(struct exec_arguments, path), at,
-				 at + offsetof(struct exec_arguments, envp), err);
+		r = remote_call(tracee, &ret, err, SYS_execve,
+				remote_args(at + offsetof(struct exec_arguments, path), at,
+					    at + offsetof(struct exec_arguments, envp)));
 	if (r < 0)
 		return err_wrap(err, r, "execute %s", path);
-	r = drive_exec(tracee, &lost);
-	if (lost)
-		return err_set(err, lost, "the husk ended while it executed %s", path);
-	if (r < 0)
-		return err_code(err, r, "execute %s", path);
-	inject_forget(process);
-	process->syscall_insn.a = 0;
-	process->scratch.a = 0;
-	return 0;
+	return ret < 0 ? err_code(err, (int)ret, "execute %s", path) : 0;
 }
 
 static int resume(struct tracee *tracee, int sig)

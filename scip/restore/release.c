@@ -2,7 +2,6 @@
  */
 #include <errno.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,21 +10,6 @@
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
-
-/* A process that is not dumpable can neither be written to nor lend descriptors, so this comes last. */
-static int set_dumpable(struct process *process, const Pbeam__Process *saved, struct err *err)
-{
-	int64_t ret;
-	int r;
-
-	if (saved->dumpable == 1)
-		return 0;
-	r = remote_call(process_leader(process), &ret, err, SYS_prctl,
-			remote_args(PR_SET_DUMPABLE, 0, 0, 0, 0));
-	if (r == 0 && ret < 0)
-		r = err_code(err, (int)ret, "make vpid %d not dumpable", saved->vpid);
-	return r;
-}
 
 /* The leader of a process whose other threads run on: it stays as a zombie until they are gone. */
 static int end_leader(struct process *process, struct err *err)
@@ -50,9 +34,10 @@ static int end_leader(struct process *process, struct err *err)
 
 int restore_release(struct process *process, const Pbeam__Process *saved, struct err *err)
 {
-	int r = set_dumpable(process, saved, err);
+	int r = 0;
 
-	if (r == 0 && saved->leader_exited)
+	process->dumpable = saved->dumpable == 1 ? 0 : 1 + (int)saved->dumpable;
+	if (saved->leader_exited)
 		r = end_leader(process, err);
 	/* It stops before it has run one instruction of its own. */
 	if (r == 0 && saved->state == PBEAM__PROCESS__STATE__STOPPED &&

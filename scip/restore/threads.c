@@ -5,10 +5,6 @@
  * What a thread only can do for itself: set_tid_address, robust list, rseq, alternate stack, name,
  * parent-death signal, its own pending signals. What can be done from outside is: scheduling, mask,
  * registers.
- *
- * A freeze in the middle of a restartable sequence counts as its interruption. The kernel would have sent the
- * thread to the abort handler before it returned to user mode, but it only knows of the sequence through the
- * thread's rseq area, and our calls return to user mode elsewhere, which makes it forget: so it is done here.
  */
 #include <errno.h>
 #include <sched.h>
@@ -25,11 +21,10 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "scip/restore/fill.h"
-#include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/stops.h"
 
-enum { KERNEL_SIGSET = 8, COMM_BYTES = 16, IOPRIO_WHO_PROCESS = 1, THREADS_AT_ONCE = 2048, RSEQ_CS = 8 };
+enum { KERNEL_SIGSET = 8, COMM_BYTES = 16, IOPRIO_WHO_PROCESS = 1, THREADS_AT_ONCE = 2048 };
 enum { ALTSTACK_ON = 1, ALTSTACK_DISABLED = 2 };
 
 static const uint64_t thread_flags =
@@ -42,12 +37,6 @@ struct scheduling {
 	int32_t nice;
 	uint32_t priority;
 	uint64_t runtime, deadline, period;
-};
-
-/* struct rseq_cs of the kernel. */
-struct rseq_section {
-	uint32_t version, flags;
-	uint64_t start, length, abort;
 };
 
 /* The tracee of a thread just made, stopped. */
@@ -207,19 +196,6 @@ static void set_scheduling(const struct fill *fill, pid_t tid, const Pbeam__Sche
 		log_warn("vpid %d: I/O priority of thread %d: %s", fill->saved->vpid, tid, strerror(errno));
 }
 
-static void abort_section(const struct fill *fill, const Pbeam__Thread *saved, struct user_regs_struct *regs)
-{
-	struct rseq_section section;
-	uint64_t at;
-
-	if (!saved->rseq_address ||
-	    memory_read(fill->process, (struct taddr){saved->rseq_address + RSEQ_CS}, &at, sizeof(at)) < 0 ||
-	    !at || memory_read(fill->process, (struct taddr){at}, &section, sizeof(section)) < 0)
-		return;
-	if (regs->rip - section.start < section.length)
-		regs->rip = section.abort;
-}
-
 /* The kernel wants the whole of its own size. */
 static int set_xstate(struct fill *fill, struct tracee *tracee, const ProtobufCBinaryData *saved)
 {
@@ -252,7 +228,6 @@ static int set_registers(struct fill *fill, struct tracee *tracee, const Pbeam__
 			       saved->registers.len);
 	memcpy(&regs, saved->registers.data, sizeof(regs));
 	regs.orig_rax = (uint64_t)-1;
-	abort_section(fill, saved, &regs);
 	r = set_xstate(fill, tracee, &saved->xstate);
 	if (r == 0) {
 		r = regs_set(tracee, &regs);
