@@ -7,7 +7,7 @@
  * /proc/PID/fdinfo. It must leave the object as it was: the program may go on. Queues are looked at without
  * taking (tee, MSG_PEEK with SO_PEEK_OFF). Restoring runs in the coordinator too: it makes the object; the
  * process's injected code then takes the descriptor from it (pidfd_getfd). What can only be done by the
- * process itself (epoll interest, POSIX locks) is in `install`, a list of calls in a batch.
+ * process itself (POSIX locks, a terminal's foreground group) is in `install`, a list of calls in a batch.
  */
 #ifndef SCIP_OBJECT_OBJECT_H
 #define SCIP_OBJECT_OBJECT_H
@@ -26,53 +26,83 @@
 /* One open file description of the frozen group, as found. */
 struct object_source {
 	uint32_t id;	    /* Object.id */
-	struct rpid holder; /* a process that holds it ... */
+	struct rpid holder; /* a process that holds it (the coordinator itself when `hidden`) ... */
 	struct vpid holder_vpid;
 	int holder_fd; /* ... as this descriptor */
 	int local;     /* our duplicate */
+	int flags;     /* F_GETFL */
+	bool hidden;   /* in no descriptor table: passed in a queue */
 	struct stat st;
-	char link[4096 + 16]; /* /proc/PID/fd/N */
-	char *fdinfo;	      /* text of /proc/PID/fdinfo/N */
-	uint32_t holders;     /* how many descriptors refer to it */
+	char *link;	  /* /proc/PID/fd/N */
+	char *fdinfo;	  /* text of /proc/PID/fdinfo/N */
+	uint32_t holders; /* how many descriptors refer to it */
 };
 
 /* All that the dump of one object may need to know of the others. Functions in object_dump.c. */
 struct object_dump;
 struct image_writer *object_dump_image(struct object_dump *dump);
 struct names *object_dump_names(struct object_dump *dump);
+Pbeam__Manifest *object_dump_manifest(struct object_dump *dump);
 uint64_t object_dump_save_files_max(const struct object_dump *dump);
+bool object_dump_force(const struct object_dump *dump);
+/* The sources in order of their ids; NULL at the end. Hidden ones appear while objects are dumped. */
+const struct object_source *object_dump_source(struct object_dump *dump, size_t index);
 /* The source with this socket or pipe inode in the frozen group, NULL when nobody in it holds it. Several may
  * (two ends of a pipe): `skip` is left out. */
 const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
 						   const struct object_source *skip);
+/* The source that entry number `nth` for descriptor `fd` of the epoll instance `epoll` watches, among those
+ * of inode `ino`; NULL when it is none of the group's. */
+const struct object_source *object_dump_find_epoll(struct object_dump *dump, int epoll, int fd, unsigned nth,
+						   uint64_t ino);
 /* The console stream (0, 1, 2) that this description is, or -1. */
 int object_dump_console_stream(struct object_dump *dump, const struct object_source *source);
-/* Gives a description that is not in any descriptor table (passed in a queue, waiting in an accept queue) an
- * id of its own; takes `local`. */
+/* A descriptor of the job's terminal, borrowed; -1 if the console is no terminal. */
+int object_dump_console_tty(struct object_dump *dump);
+/* Gives a description that is not in any descriptor table (passed in a queue) an id of its own, or finds the
+ * one it has; takes `local`. */
 must_check int object_dump_add_hidden(struct object_dump *dump, int local, uint32_t *id, struct err *err);
 /* Records a file's contents to be saved with the image; *index is the SavedFile's index + 1, or 0 if it is
- * over the limit. */
+ * over the limit (`always` lifts it). Once for each (dev, ino). */
 must_check int object_dump_save_file(struct object_dump *dump, int local, const struct stat *st,
-				     const char *path, bool unlinked, uint32_t *index, struct err *err);
+				     const char *path, bool unlinked, bool always, uint32_t *index,
+				     struct err *err);
 
 struct object_restore;
 struct names *object_restore_names(struct object_restore *restore);
 struct image_reader *object_restore_image(struct object_restore *restore);
+const Pbeam__Manifest *object_restore_manifest(const struct object_restore *restore);
 bool object_restore_force(const struct object_restore *restore);
 /* The descriptor, in the coordinator, of an object restored before or restored now on demand (a pipe's other
- * end, a passed descriptor). -errno. */
+ * end, a passed descriptor). Borrowed. -errno. Kinds marked `late` name processes: for them this may be
+ * called only once the processes exist. */
 must_check int object_restore_get(struct object_restore *restore, uint32_t id, struct err *err);
+/* The same without making it: -1 if it was not made yet. */
+int object_restore_peek(struct object_restore *restore, uint32_t id);
 /* The description that has this socket inode in the image, or NULL. */
 const Pbeam__Object *object_restore_find_inode(struct object_restore *restore, uint64_t ino,
 					       const Pbeam__Object *skip);
 /* Hands over a descriptor made for another object (both ends of a socketpair are made at once); takes it. */
 void object_restore_put(struct object_restore *restore, uint32_t id, int fd);
+/* Keeps a descriptor under a key until everything is finished (the second end of a pipe nobody holds, the
+ * pipe itself while its ends are given out); takes it. object_restore_kept() borrows it, -1 if there is none.
+ */
+must_check int object_restore_keep(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key,
+				   int fd, struct err *err);
+int object_restore_kept(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key);
 /* The descriptor of the console stream, borrowed; -1 if there is none. */
 int object_restore_console(struct object_restore *restore, int index);
+/* A pseudo-terminal that was /dev/pts/`saved` is /dev/pts/`now`. */
+must_check int object_restore_renamed_pts(struct object_restore *restore, int saved, int now,
+					  struct err *err);
 
 struct object_ops {
 	const char *name; /* as users read it: "pipe", "UNIX socket" */
 	Pbeam__Object__KindCase kind;
+	/* Dumped in this order: 0 may find hidden descriptions (sockets), 1 most, 2 names others (epoll). */
+	int phase;
+	/* Names processes: made when asked for by object_restore_get(), or by object_restore_finish_all(). */
+	bool late;
 	/* True if the source is of this kind. First match in the table's order. */
 	bool (*match)(struct object_dump *dump, const struct object_source *source);
 	/* Fills the kind's message of `out` (heap-allocated, freed with the manifest). A refusal is an error
@@ -80,6 +110,10 @@ struct object_ops {
 	 * (comm): fd M is " in front. */
 	int (*dump)(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
 		    struct err *err);
+	/* After all are dumped: refuses what needs a description that nobody in the group holds. May be NULL.
+	 */
+	int (*verify)(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
+		      struct err *err);
 	/* Checks without changing anything that restore will work: missing files and the like. May be NULL.
 	 */
 	int (*check)(struct object_restore *restore, const Pbeam__Object *object, struct err *err);
@@ -91,34 +125,63 @@ struct object_ops {
 	int (*finish)(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err);
 	/* Calls for the process to make itself once its descriptors are in place; `fd` is its number there.
 	 * May be NULL. */
-	int (*install)(const Pbeam__Object *object, const Pbeam__Process *process, int fd,
-		       struct batch *batch, struct err *err);
+	int (*install)(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process,
+		       int fd, struct batch *batch, struct err *err);
 };
 
-extern const struct object_ops *const object_table[];
+extern const struct object_ops *const object_table[]; /* NULL at the end */
+const struct object_ops *object_ops_of(const Pbeam__Object *object);
 
-/* Dumps every descriptor of the frozen processes: fills manifest->objects and every process's descriptors and
- * locks. `processes[i]` are the frozen processes with their real ids in `rpids[i]`. kcmp finds which
- * descriptors share a description. */
+/* Dumps every descriptor of the frozen processes: fills manifest->objects, ->files (and ->shared for memory
+ * files), and of every process descriptors, files_of and locks. `rpids[i]` is the real number of
+ * manifest->processes[i], 0 for one without descriptors (a zombie); of processes[i] only vpid is read.
+ * Shared memory that is mapped must be in manifest->shared already. kcmp finds which descriptors share a
+ * description. The soft limit of open files of the caller is raised. */
 struct object_dump_options {
 	uint64_t save_files_max;
 	const int
 		*console; /* the keeper's descriptors of the job's standard streams, 3 of them, -1 for none */
+	bool force;	  /* save connections to the outside too: they are reset when they are restored */
 };
 must_check int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Manifest *manifest,
 			       const struct rpid *rpids, const struct object_dump_options *options,
 			       struct err *err);
+/* Saves the contents of one more file by its path (one that is mapped shared and writable but not open). */
+must_check int object_dump_mapped_file(struct image_writer *writer, Pbeam__Manifest *manifest,
+				       const char *path, uint64_t dev, uint64_t ino, uint64_t save_files_max,
+				       uint32_t *index, struct err *err);
+
+/* Processes that are about to be killed to be restored later: their TCP connections with each other are set
+ * to end without TIME_WAIT, which would keep their ports from being used again. Best effort. */
+void object_abort_connections(const struct rpid *rpids, size_t n);
 
 /* The restore of all objects in three steps, between which the coordinator builds the processes. */
 must_check int object_restore_open(struct object_restore **out, struct names *names,
 				   struct image_reader *image, bool force, const int console[3],
 				   struct err *err);
+/* All that can be refused is refused here; nothing is changed. */
 must_check int object_restore_check_all(struct object_restore *restore, struct err *err);
+/* Files are put back, objects made, but for those that name processes. */
 must_check int object_restore_make_all(struct object_restore *restore, struct err *err);
+/* Queues, terminals, epoll interest, owners: when all processes have their descriptors, before they run. */
 must_check int object_restore_finish_all(struct object_restore *restore, struct err *err);
 void object_restore_close(struct object_restore *restore);
-/* Appends a process's own calls (install of each of its descriptors). */
-must_check int object_install_all(const Pbeam__Manifest *manifest, const Pbeam__Process *process,
-				  struct batch *batch, struct err *err);
+/* A descriptor (read and write) of a shared memory object that descriptors refer to as well (memfd, unlinked
+ * file), filled with its contents, for mapping. Borrowed. -ENOENT: no descriptor refers to it, the caller
+ * makes it. Valid after object_restore_make_all(). */
+must_check int object_restore_shared(struct object_restore *restore, uint32_t shared_id, struct err *err);
+/* The terminal, as a descriptor of the coordinator, that the session with this number controls; -1 if it has
+ * none. The session's leader does TIOCSCTTY on it after its setsid() and before it forks. */
+int object_restore_controlling_tty(struct object_restore *restore, struct vpid session);
+/* Where something that was at `path` is now: pseudo-terminals change their number. Returns true and the new
+ * path in `buf` if it differs. */
+bool object_restore_map_path(const struct object_restore *restore, const char *path, char *buf, size_t size);
+
+/* True if the object's install has calls for the processes that hold it. */
+bool object_wants_install(const Pbeam__Object *object);
+/* Appends a process's own calls: locks, and install of each of its descriptors. `objects` holds at least
+ * those that object_wants_install(). Returns 0, -ENOSPC when the batch is full. */
+must_check int object_install_all(struct names *names, Pbeam__Object *const *objects, size_t nobjects,
+				  const Pbeam__Process *process, struct batch *batch, struct err *err);
 
 #endif

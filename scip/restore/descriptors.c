@@ -97,19 +97,19 @@ static int take_all(struct fill *fill, const Pbeam__FillFd *const *wanted, int n
 	return r < 0 ? r : fill_do(fill, SYS_close, remote_args((uint64_t)pidfd));
 }
 
-/* Calls that only the process can make for its objects: epoll interest, record locks. */
+/* Calls that only the process can make for its objects: record locks, a terminal's foreground group. */
 static int install(struct fill *fill)
 {
-	Pbeam__Manifest manifest = PBEAM__MANIFEST__INIT;
+	size_t descriptors = fill->saved->n_descriptors, locks = fill->saved->n_locks;
 	int r = fill_flush(fill);
 
-	if (r < 0 || (fill->request->n_late == 0 && fill->saved->n_locks == 0))
+	if (r < 0 || (fill->request->n_late == 0 && locks == 0))
 		return r;
-	manifest.n_objects = fill->request->n_late;
-	manifest.objects = fill->request->late;
-	r = fill_reserve(fill, 1, 0);
+	r = fill_reserve(fill, (int)(2 * descriptors + locks) + 1,
+			 (descriptors + locks) * sizeof(struct flock));
 	if (r == 0)
-		r = object_install_all(&manifest, fill->saved, fill->batch, fill->err);
+		r = object_install_all(fill->process->names, fill->request->late, fill->request->n_late,
+				       fill->saved, fill->batch, fill->err);
 	if (r == 0)
 		fill->ncalls++;
 	return r < 0 ? r : fill_flush(fill);

@@ -1,0 +1,85 @@
+/*
+ * The standard streams that `scip run` was started with: the keeper holds them, and they are found by
+ * comparing open file descriptions (kcmp). On restore they become the streams of the console that is there
+ * now. Of a terminal the settings that the program made are put back (termios, not the window's size, which
+ * is the present terminal's); what was typed and not yet read stays with the console.
+ *
+ * A second description of the console's terminal (/dev/tty, or its /dev/pts/N opened again) is tty.c's.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "scip/object/common.h"
+#include "scip/object/object_table.h"
+#include "scip/object/terminal.h"
+
+static bool console_match(struct object_dump *dump, const struct object_source *source)
+{
+	return object_dump_console_stream(dump, source) >= 0;
+}
+
+static int console_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
+			struct err *err)
+{
+	out->console = object_message(Pbeam__Console, pbeam__console__init);
+	if (!out->console)
+		return object_no_memory(err);
+	out->console->index = object_dump_console_stream(dump, source);
+	if (!isatty(source->local))
+		return 0;
+	out->console->tty = object_message(Pbeam__Tty, pbeam__tty__init);
+	if (!out->console->tty)
+		return object_no_memory(err);
+	return terminal_dump_settings(object_dump_names(dump), source->holder, source->local,
+				      out->console->tty, err);
+}
+
+static int console_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
+{
+	if (object->console->index < 0 || object->console->index > 2)
+		return err_set(err, -EBADMSG, "the image names a console stream that there is not");
+	return 0;
+}
+
+/* A stream that is not there any more (a console that was closed, a detached job) is /dev/null. */
+static int console_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd,
+			   struct err *err)
+{
+	int stream = object_restore_console(restore, object->console->index);
+
+	if (stream >= 0)
+		*fd = fcntl(stream, F_DUPFD_CLOEXEC, 3);
+	else
+		*fd = open("/dev/null", (int)(object->flags & O_ACCMODE) | O_CLOEXEC);
+	return *fd < 0 ? err_sys(err, "attach the console") : 0;
+}
+
+static int console_finish(struct object_restore *restore, const Pbeam__Object *object, int fd,
+			  struct err *err)
+{
+	if (!object->console->tty || !isatty(fd))
+		return 0;
+	return terminal_restore_termios(object->console->tty, fd, err);
+}
+
+static int console_install(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process,
+			   int fd, struct batch *batch, struct err *err)
+{
+	return object->console->tty
+		       ? terminal_install_foreground(names, object->console->tty, process, fd, batch, err)
+		       : 0;
+}
+
+const struct object_ops object_console = {
+	.name = "console",
+	.kind = PBEAM__OBJECT__KIND_CONSOLE,
+	.phase = 1,
+	.match = console_match,
+	.dump = console_dump,
+	.check = console_check,
+	.restore = console_restore,
+	.finish = console_finish,
+	.install = console_install,
+};

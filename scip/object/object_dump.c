@@ -1,0 +1,286 @@
+/*
+ * The dump of all descriptors: scan (object_scan.c), then each description by its kind, in phases: sockets
+ * first, whose queues may hold descriptions that are in no descriptor table, epoll last, which names others.
+ * In the end each kind verifies what could not be known before: that the other end of a pipe is in the group.
+ */
+#include "scip/object/object_dump.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "scip/object/common.h"
+
+#define PHASES 3
+
+struct image_writer *object_dump_image(struct object_dump *dump)
+{
+	return dump->writer;
+}
+
+struct names *object_dump_names(struct object_dump *dump)
+{
+	return dump->names;
+}
+
+Pbeam__Manifest *object_dump_manifest(struct object_dump *dump)
+{
+	return dump->manifest;
+}
+
+uint64_t object_dump_save_files_max(const struct object_dump *dump)
+{
+	return dump->options->save_files_max;
+}
+
+bool object_dump_force(const struct object_dump *dump)
+{
+	return dump->options->force;
+}
+
+const struct object_source *object_dump_source(struct object_dump *dump, size_t index)
+{
+	return index < dump->nentries ? &dump->entries[index]->source : NULL;
+}
+
+const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
+						   const struct object_source *skip)
+{
+	for (size_t i = 0; i < dump->nentries; i++) {
+		const struct object_source *source = &dump->entries[i]->source;
+
+		if (source != skip && source->st.st_ino == ino &&
+		    (S_ISSOCK(source->st.st_mode) || S_ISFIFO(source->st.st_mode)))
+			return source;
+	}
+	return NULL;
+}
+
+const struct object_source *object_dump_find_epoll(struct object_dump *dump, int epoll, int fd, unsigned nth,
+						   uint64_t ino)
+{
+	struct kcmp_epoll_slot slot = {.efd = (uint32_t)epoll, .tfd = (uint32_t)fd, .toff = nth};
+
+	for (size_t i = 0; i < dump->nentries; i++) {
+		const struct object_source *source = &dump->entries[i]->source;
+
+		if (source->st.st_ino == ino && syscall(SYS_kcmp, getpid(), getpid(), KCMP_EPOLL_TFD,
+							(unsigned long)source->local, &slot) == 0)
+			return source;
+	}
+	return NULL;
+}
+
+int object_dump_console_stream(struct object_dump *dump, const struct object_source *source)
+{
+	for (int i = 0; i < 3; i++)
+		if (dump->options->console && dump->options->console[i] >= 0 &&
+		    syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, (unsigned long)source->local,
+			    (unsigned long)dump->options->console[i]) == 0)
+			return i;
+	return -1;
+}
+
+int object_dump_console_tty(struct object_dump *dump)
+{
+	for (int i = 0; i < 3; i++)
+		if (dump->options->console && dump->options->console[i] >= 0 &&
+		    isatty(dump->options->console[i]))
+			return dump->options->console[i];
+	return -1;
+}
+
+int object_dump_add_hidden(struct object_dump *dump, int local, uint32_t *id, struct err *err)
+{
+	struct object_entry *entry;
+	int r = object_scan_add(dump, local, (struct rpid){getpid()}, (struct vpid){0}, local, true, &entry,
+				err);
+
+	if (r < 0)
+		return r;
+	*id = entry->source.id;
+	return entry->source.hidden ? object_locks_parse(entry->source.fdinfo, local, &entry->source.st,
+							 entry->out, NULL, err)
+				    : 0;
+}
+
+int object_dump_save_file(struct object_dump *dump, int local, const struct stat *st, const char *path,
+			  bool unlinked, bool always, uint32_t *index, struct err *err)
+{
+	return object_files_save(dump->writer, dump->manifest, local, st, path, unlinked, always,
+				 dump->options->save_files_max, index, err);
+}
+
+/* F_GETOWN_EX and F_GETSIG; not for O_PATH descriptors, which have neither. */
+static int dump_owner(struct object_dump *dump, struct object_entry *entry, struct err *err)
+{
+	struct f_owner_ex owner;
+	int sig;
+
+	if (entry->source.flags & O_PATH)
+		return 0;
+	sig = fcntl(entry->source.local, F_GETSIG);
+	if (sig < 0 || fcntl(entry->source.local, F_GETOWN_EX, &owner) < 0)
+		return err_sys(err, "an object whose owner cannot be read");
+	entry->out->owner_signal = sig;
+	if (owner.pid == 0)
+		return 0;
+	entry->out->owner_type = owner.type;
+	entry->out->owner_vid = names_virtual(dump->names, (struct rpid){owner.pid}).n;
+	return 0;
+}
+
+static const struct object_ops *find_ops(struct object_dump *dump, const struct object_source *source)
+{
+	for (size_t i = 0; object_table[i]; i++)
+		if (object_table[i]->match(dump, source))
+			return object_table[i];
+	return NULL;
+}
+
+/* What is known of objects that cannot be saved: better words than their link's. */
+static int refuse_unknown(const struct object_source *source, struct err *err)
+{
+	static const struct {
+		const char *link, *text;
+	} known[] = {
+		{"anon_inode:[io_uring]",
+		 "an io_uring instance, which cannot be saved; close it first, or run "
+		 "the program without io_uring"},
+		{"anon_inode:[userfaultfd]", "a userfaultfd, which cannot be saved; close it first"},
+		{"anon_inode:[perf_event]", "a performance counter, which cannot be saved; close it first"},
+		{"anon_inode:[fanotify]", "a fanotify instance, which cannot be saved; close it first"},
+		{"anon_inode:bpf-map", "a BPF map, which cannot be saved; close it first"},
+		{"anon_inode:bpf-prog", "a BPF program, which cannot be saved; close it first"},
+		{"anon_inode:[fscontext]", "a file system context, which cannot be saved; close it first"},
+		{"anon_inode:[landlock-ruleset]",
+		 "a Landlock ruleset, which cannot be saved; close it first"},
+		{"anon_inode:seccomp notify", "a seccomp listener, which cannot be saved; close it first"},
+		{"/secretmem (deleted)",
+		 "secret memory (memfd_secret), which cannot be read; close it first"},
+	};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (strcmp(source->link, known[i].link) == 0)
+			return err_set(err, -ENOTSUP, "%s", known[i].text);
+	if (S_ISCHR(source->st.st_mode) || S_ISBLK(source->st.st_mode))
+		return err_set(err, -ENOTSUP,
+			       "the device %s, whose state cannot be saved; close it before the checkpoint",
+			       source->link);
+	return err_set(err, -ENOTSUP, "%s, which cannot be saved; close it before the checkpoint",
+		       source->link);
+}
+
+static int name_error(const struct object_entry *entry, int code, struct err *err)
+{
+	const struct object_source *source = &entry->source;
+	auto_free char *comm = NULL;
+	char path[64];
+
+	if (source->hidden)
+		return err_wrap(err, code, "a descriptor passed in a socket's queue is %s",
+				entry->ops ? entry->ops->name : "an object");
+	snprintf(path, sizeof(path), "/proc/%d/comm", source->holder.n);
+	if (io_slurp(AT_FDCWD, path, 4096, &comm, NULL) == 0)
+		comm[strcspn(comm, "\n")] = 0;
+	if (err) {
+		char text[ERR_TEXT_MAX];
+
+		snprintf(text, sizeof(text), "%s", err->text);
+		return err_set(err, code, "vpid %d (%s): fd %d is %.900s", source->holder_vpid.n,
+			       comm ? comm : "?", source->holder_fd, text);
+	}
+	return code;
+}
+
+static int dump_entry(struct object_dump *dump, struct object_entry *entry, struct err *err)
+{
+	int r = dump_owner(dump, entry, err);
+
+	entry->dumped = true;
+	if (r < 0)
+		return r;
+	entry->out->kind_case = entry->ops->kind;
+	return entry->ops->dump(dump, &entry->source, entry->out, err);
+}
+
+static int dump_phase(struct object_dump *dump, int phase, struct err *err)
+{
+	/* nentries grows while sockets are dumped. */
+	for (size_t i = 0; i < dump->nentries; i++) {
+		struct object_entry *entry = dump->entries[i];
+		int r = 0;
+
+		if (!entry->ops) {
+			entry->ops = find_ops(dump, &entry->source);
+			if (!entry->ops)
+				r = refuse_unknown(&entry->source, err);
+		}
+		if (r == 0 && !entry->dumped && entry->ops->phase == phase)
+			r = dump_entry(dump, entry, err);
+		if (r < 0)
+			return name_error(entry, r, err);
+	}
+	return 0;
+}
+
+static int dump_entries(struct object_dump *dump, struct err *err)
+{
+	int r = 0;
+
+	for (int phase = 0; phase < PHASES && r == 0; phase++)
+		r = dump_phase(dump, phase, err);
+	for (size_t i = 0; i < dump->nentries && r == 0; i++) {
+		struct object_entry *entry = dump->entries[i];
+
+		if (!entry->ops->verify)
+			continue;
+		r = entry->ops->verify(dump, &entry->source, entry->out, err);
+		if (r < 0)
+			r = name_error(entry, r, err);
+	}
+	return r;
+}
+
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit); /* best effort: the error shows at pidfd_getfd */
+	}
+}
+
+int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Manifest *manifest,
+		    const struct rpid *rpids, const struct object_dump_options *options, struct err *err)
+{
+	struct object_dump dump = {
+		.names = names,
+		.writer = writer,
+		.manifest = manifest,
+		.options = options,
+	};
+	int r;
+
+	raise_file_limit();
+	r = object_scan_processes(&dump, rpids, err);
+	if (r == 0)
+		r = dump_entries(&dump, err);
+	for (size_t i = 0; i < dump.nentries; i++) {
+		close(dump.entries[i]->source.local);
+		free(dump.entries[i]->source.link);
+		free(dump.entries[i]->source.fdinfo);
+		free(dump.entries[i]);
+	}
+	free(dump.entries);
+	free(dump.sorted);
+	return r;
+}

@@ -1,0 +1,42 @@
+/* Inside of the dump: object_scan.c finds descriptions, object_dump.c drives the kinds. */
+#ifndef SCIP_OBJECT_OBJECT_DUMP_H
+#define SCIP_OBJECT_OBJECT_DUMP_H
+
+#include "scip/object/object.h"
+
+struct object_entry {
+	struct object_source source;
+	Pbeam__Object *out; /* owned by the manifest */
+	const struct object_ops *ops;
+	bool dumped;
+};
+
+struct object_dump {
+	struct names *names;
+	struct image_writer *writer;
+	Pbeam__Manifest *manifest;
+	const struct object_dump_options *options;
+	struct object_entry **entries; /* entries[id - 1] */
+	size_t nentries, room;
+	struct object_entry **sorted; /* the same in the order of object_scan.c */
+};
+
+/* The entry of the description behind `local`, which is taken over: added, or found and closed. `holder_fd`
+ * is its number in the holder; *entry->source.link and fdinfo are filled for a new one. */
+must_check int object_scan_add(struct object_dump *dump, int local, struct rpid holder, struct vpid vpid,
+			       int holder_fd, bool hidden, struct object_entry **out, struct err *err);
+/* All descriptors of all processes. */
+must_check int object_scan_processes(struct object_dump *dump, const struct rpid *rpids, struct err *err);
+
+/* Parses the "lock:" lines of one descriptor's fdinfo into the object and the process (NULL for none). */
+must_check int object_locks_parse(const char *fdinfo, int fd, const struct stat *st, Pbeam__Object *object,
+				  Pbeam__Process *process, struct err *err);
+
+/* Saves all contents of the open file (files.c). */
+must_check int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, int fd,
+				 const struct stat *st, const char *path, bool unlinked, bool always,
+				 uint64_t limit, uint32_t *index, struct err *err);
+/* The data of an open file as page runs in the image. */
+must_check int object_files_write_pages(struct image_writer *writer, int fd, uint64_t size, size_t *n,
+					Pbeam__Pages ***pages, struct err *err);
+#endif

@@ -1,0 +1,380 @@
+/*
+ * The restore of all objects, in the coordinator. check_all() looks only. make_all() puts saved files back
+ * and makes every object, each on demand of others too, but those that name processes. finish_all() makes
+ * those, refills queues, then sets what would disturb the refilling or names processes: status flags, owners.
+ */
+#include "scip/object/object_restore.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "scip/object/common.h"
+
+/* What F_SETFL can change, but for O_ASYNC, whose signals name a descriptor of the process. */
+#define STATUS_FLAGS (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME)
+
+struct names *object_restore_names(struct object_restore *restore)
+{
+	return restore->names;
+}
+
+struct image_reader *object_restore_image(struct object_restore *restore)
+{
+	return restore->image;
+}
+
+const Pbeam__Manifest *object_restore_manifest(const struct object_restore *restore)
+{
+	return restore->manifest;
+}
+
+bool object_restore_force(const struct object_restore *restore)
+{
+	return restore->force;
+}
+
+int object_restore_console(struct object_restore *restore, int index)
+{
+	return index >= 0 && index < 3 ? restore->console[index] : -1;
+}
+
+const struct object_ops *object_ops_of(const Pbeam__Object *object)
+{
+	for (size_t i = 0; object_table[i]; i++)
+		if (object_table[i]->kind == object->kind_case)
+			return object_table[i];
+	return NULL;
+}
+
+static int name_error(const struct object_restore *restore, const struct object_slot *slot, int code,
+		      struct err *err)
+{
+	for (size_t i = 0; i < restore->manifest->n_processes; i++) {
+		const Pbeam__Process *process = restore->manifest->processes[i];
+
+		for (size_t j = 0; j < process->n_descriptors; j++)
+			if (process->descriptors[j]->object == slot->object->id)
+				return err_wrap(err, code, "vpid %d: fd %d (%s)", process->vpid,
+						process->descriptors[j]->fd, slot->ops->name);
+	}
+	return err_wrap(err, code, "a passed descriptor (%s)", slot->ops->name);
+}
+
+static int fill_slots(struct object_restore *restore, struct err *err)
+{
+	const Pbeam__Manifest *manifest = restore->manifest;
+
+	restore->slots = calloc(manifest->n_objects ? manifest->n_objects : 1, sizeof(*restore->slots));
+	if (!restore->slots)
+		return object_no_memory(err);
+	restore->nslots = manifest->n_objects;
+	for (size_t i = 0; i < restore->nslots; i++)
+		restore->slots[i].fd = -1;
+	for (size_t i = 0; i < restore->nslots; i++) {
+		const Pbeam__Object *object = manifest->objects[i];
+		struct object_slot *slot;
+
+		if (object->id < 1 || object->id > restore->nslots || restore->slots[object->id - 1].object)
+			return err_set(err, -EBADMSG, "the image's object ids are malformed");
+		slot = &restore->slots[object->id - 1];
+		slot->object = object;
+		slot->ops = object_ops_of(object);
+		/* Every pointer of the union is of the same kind: set, or the image is malformed. */
+		if (!slot->ops || !object->regular)
+			return err_set(err, -EBADMSG, "the image's object %u is of no known kind",
+				       object->id);
+	}
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		for (size_t j = 0; j < manifest->processes[i]->n_descriptors; j++) {
+			uint32_t id = manifest->processes[i]->descriptors[j]->object;
+
+			if (id < 1 || id > restore->nslots)
+				return err_set(err, -EBADMSG, "vpid %d: fd %d refers to no object",
+					       manifest->processes[i]->vpid,
+					       manifest->processes[i]->descriptors[j]->fd);
+		}
+	return 0;
+}
+
+int object_restore_open(struct object_restore **out, struct names *names, struct image_reader *image,
+			bool force, const int console[3], struct err *err)
+{
+	struct object_restore *restore = calloc(1, sizeof(*restore));
+	struct rlimit limit;
+	int r;
+
+	if (!restore)
+		return object_no_memory(err);
+	restore->names = names;
+	restore->image = image;
+	restore->manifest = image_reader_manifest(image);
+	restore->force = force;
+	for (int i = 0; i < 3; i++)
+		restore->console[i] = console ? console[i] : -1;
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit); /* best effort */
+	}
+	r = fill_slots(restore, err);
+	if (r < 0) {
+		object_restore_close(restore);
+		return r;
+	}
+	*out = restore;
+	return 0;
+}
+
+void object_restore_close(struct object_restore *restore)
+{
+	if (!restore)
+		return;
+	for (size_t i = 0; i < restore->nslots; i++)
+		if (restore->slots[i].fd >= 0)
+			close(restore->slots[i].fd);
+	for (size_t i = 0; i < restore->nkept; i++)
+		close(restore->kept[i].fd);
+	free(restore->slots);
+	free(restore->kept);
+	free(restore->pts);
+	free(restore);
+}
+
+int object_restore_check_all(struct object_restore *restore, struct err *err)
+{
+	int r = object_files_check(restore, err);
+
+	for (size_t i = 0; i < restore->nslots && r == 0; i++) {
+		const struct object_slot *slot = &restore->slots[i];
+
+		if (!slot->ops->check)
+			continue;
+		r = slot->ops->check(restore, slot->object, err);
+		if (r < 0)
+			r = name_error(restore, slot, r, err);
+	}
+	return r;
+}
+
+int object_restore_get(struct object_restore *restore, uint32_t id, struct err *err)
+{
+	struct object_slot *slot;
+	int fd = -1, r;
+
+	if (id < 1 || id > restore->nslots)
+		return err_set(err, -EBADMSG, "the image refers to object %u, which it does not have", id);
+	slot = &restore->slots[id - 1];
+	if (slot->state == OBJECT_MADE)
+		return slot->fd;
+	if (slot->state == OBJECT_MAKING)
+		return err_set(err, -ELOOP, "the image's object %u needs itself", id);
+	slot->state = OBJECT_MAKING;
+	r = slot->ops->restore(restore, slot->object, &fd, err);
+	if (r == 0)
+		r = object_locks_restore(slot->object, fd, err);
+	if (r < 0) {
+		if (fd >= 0)
+			close(fd);
+		slot->state = OBJECT_ABSENT;
+		return name_error(restore, slot, r, err);
+	}
+	slot->fd = fd;
+	slot->state = OBJECT_MADE;
+	return fd;
+}
+
+int object_restore_peek(struct object_restore *restore, uint32_t id)
+{
+	return id >= 1 && id <= restore->nslots ? restore->slots[id - 1].fd : -1;
+}
+
+const Pbeam__Object *object_restore_find_inode(struct object_restore *restore, uint64_t ino,
+					       const Pbeam__Object *skip)
+{
+	for (size_t i = 0; i < restore->nslots; i++) {
+		const Pbeam__Object *object = restore->slots[i].object;
+		uint64_t own = 0;
+
+		if (object->kind_case == PBEAM__OBJECT__KIND_PIPE)
+			own = object->pipe->ino;
+		else if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
+			own = object->unix_socket->ino;
+		else if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
+			own = object->tcp->ino;
+		else if (object->kind_case == PBEAM__OBJECT__KIND_UDP)
+			own = object->udp->ino;
+		if (own == ino && ino && object != skip)
+			return object;
+	}
+	return NULL;
+}
+
+void object_restore_put(struct object_restore *restore, uint32_t id, int fd)
+{
+	struct object_slot *slot = id >= 1 && id <= restore->nslots ? &restore->slots[id - 1] : NULL;
+
+	if (!slot || slot->fd >= 0) {
+		close(fd);
+		return;
+	}
+	slot->fd = fd;
+	slot->state = OBJECT_MADE;
+}
+
+int object_restore_keep(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key, int fd,
+			struct err *err)
+{
+	struct object_kept kept = {.kind = kind, .key = key, .fd = fd};
+
+	if (object_append(restore->kept, restore->nkept, kept) == 0)
+		return 0;
+	close(fd);
+	return object_no_memory(err);
+}
+
+int object_restore_kept(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key)
+{
+	for (size_t i = 0; i < restore->nkept; i++)
+		if (restore->kept[i].kind == kind && restore->kept[i].key == key)
+			return restore->kept[i].fd;
+	return -1;
+}
+
+int object_restore_renamed_pts(struct object_restore *restore, int saved, int now, struct err *err)
+{
+	struct object_pts pts = {.saved = saved, .now = now};
+
+	return object_append(restore->pts, restore->npts, pts) == 0 ? 0 : object_no_memory(err);
+}
+
+bool object_restore_map_path(const struct object_restore *restore, const char *path, char *buf, size_t size)
+{
+	int number, end = 0;
+
+	if (sscanf(path, "/dev/pts/%d%n", &number, &end) != 1 || path[end])
+		return false;
+	for (size_t i = 0; i < restore->npts; i++)
+		if (restore->pts[i].saved == number && restore->pts[i].now != number) {
+			snprintf(buf, size, "/dev/pts/%d", restore->pts[i].now);
+			return true;
+		}
+	return false;
+}
+
+int object_restore_make_all(struct object_restore *restore, struct err *err)
+{
+	int r = object_files_put_back(restore, err);
+
+	for (size_t i = 0; i < restore->nslots && r >= 0; i++)
+		if (!restore->slots[i].ops->late)
+			r = object_restore_get(restore, (uint32_t)i + 1, err);
+	return r < 0 ? r : 0;
+}
+
+static int set_status(const Pbeam__Object *object, int fd, struct err *err)
+{
+	int flags;
+
+	if (object->flags & O_PATH)
+		return 0;
+	flags = fcntl(fd, F_GETFL);
+	if (flags < 0)
+		return err_sys(err, "read its flags");
+	if ((flags ^ (int)object->flags) & STATUS_FLAGS &&
+	    fcntl(fd, F_SETFL, (flags & ~STATUS_FLAGS) | (int)(object->flags & STATUS_FLAGS)) < 0)
+		return err_sys(err, "set its flags to 0%o", object->flags);
+	return 0;
+}
+
+static int set_owner(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	struct f_owner_ex owner = {.type = object->owner_type};
+
+	if (object->owner_signal && fcntl(fd, F_SETSIG, object->owner_signal) < 0)
+		return err_sys(err, "set the signal of its owner");
+	if (object->owner_vid == 0)
+		return 0;
+	owner.pid = names_real(restore->names, (struct vpid){object->owner_vid}).n;
+	if (fcntl(fd, F_SETOWN_EX, &owner) < 0 && errno != ESRCH) /* an owner that is gone stays so */
+		return err_sys(err, "set its owner");
+	return 0;
+}
+
+static int finish_slot(struct object_restore *restore, const struct object_slot *slot, struct err *err)
+{
+	int r = slot->ops->finish ? slot->ops->finish(restore, slot->object, slot->fd, err) : 0;
+
+	return r < 0 ? name_error(restore, slot, r, err) : 0;
+}
+
+int object_restore_finish_all(struct object_restore *restore, struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < restore->nslots && r >= 0; i++)
+		r = object_restore_get(restore, (uint32_t)i + 1, err);
+	for (int phase = 0; phase <= 2; phase++)
+		for (size_t i = 0; i < restore->nslots && r >= 0; i++)
+			if (restore->slots[i].ops->phase == phase)
+				r = finish_slot(restore, &restore->slots[i], err);
+	for (size_t i = 0; i < restore->nslots && r >= 0; i++) {
+		const struct object_slot *slot = &restore->slots[i];
+
+		if (slot->object->kind_case == PBEAM__OBJECT__KIND_CONSOLE)
+			continue; /* the keeper's, shared with the outside */
+		r = set_status(slot->object, slot->fd, err);
+		if (r == 0)
+			r = set_owner(restore, slot->object, slot->fd, err);
+		if (r < 0)
+			r = name_error(restore, slot, r, err);
+	}
+	for (size_t i = 0; i < restore->nkept; i++)
+		close(restore->kept[i].fd);
+	restore->nkept = 0;
+	return r < 0 ? r : 0;
+}
+
+/* ---- in the processes ---- */
+
+bool object_wants_install(const Pbeam__Object *object)
+{
+	const struct object_ops *ops = object_ops_of(object);
+
+	return (ops && ops->install) || object->lease || (object->flags & O_ASYNC);
+}
+
+static int install_object(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process,
+			  int fd, struct batch *batch, struct err *err)
+{
+	const struct object_ops *ops = object_ops_of(object);
+	int r = 0;
+
+	if (object->lease)
+		r = batch_add(batch, 0, SYS_fcntl,
+			      remote_args((uint64_t)fd, F_SETLEASE, object->lease == 2 ? F_WRLCK : F_RDLCK));
+	if (r >= 0 && object->flags & O_ASYNC)
+		r = batch_add(batch, 0, SYS_fcntl,
+			      remote_args((uint64_t)fd, F_SETFL, object->flags & ~(uint32_t)O_PATH));
+	if (r >= 0 && ops && ops->install)
+		r = ops->install(names, object, process, fd, batch, err);
+	return r < 0 ? r : 0;
+}
+
+int object_install_all(struct names *names, Pbeam__Object *const *objects, size_t nobjects,
+		       const Pbeam__Process *process, struct batch *batch, struct err *err)
+{
+	int r = object_locks_install(process, batch);
+
+	for (size_t i = 0; i < process->n_descriptors && r >= 0; i++)
+		for (size_t j = 0; j < nobjects && r >= 0; j++)
+			if (objects[j]->id == process->descriptors[i]->object &&
+			    object_wants_install(objects[j]))
+				r = install_object(names, objects[j], process, process->descriptors[i]->fd,
+						   batch, err);
+	return r < 0 ? r : 0;
+}

@@ -1,0 +1,51 @@
+/* Inside of the restore: object_restore.c drives the kinds. */
+#ifndef SCIP_OBJECT_OBJECT_RESTORE_H
+#define SCIP_OBJECT_OBJECT_RESTORE_H
+
+#include "scip/object/object.h"
+
+enum object_state { OBJECT_ABSENT, OBJECT_MAKING, OBJECT_MADE };
+
+struct object_slot {
+	const Pbeam__Object *object;
+	const struct object_ops *ops;
+	enum object_state state;
+	int fd;
+};
+
+struct object_kept {
+	Pbeam__Object__KindCase kind;
+	uint64_t key;
+	int fd;
+};
+
+struct object_pts {
+	int saved, now;
+};
+
+struct object_restore {
+	struct names *names;
+	struct image_reader *image;
+	const Pbeam__Manifest *manifest;
+	bool force;
+	int console[3];
+	struct object_slot *slots; /* slots[id - 1] */
+	size_t nslots;
+	struct object_kept *kept;
+	size_t nkept;
+	struct object_pts *pts;
+	size_t npts;
+};
+
+/* The description's own locks (object_locks.c). */
+must_check int object_locks_restore(const Pbeam__Object *object, int fd, struct err *err);
+must_check int object_locks_install(const Pbeam__Process *process, struct batch *batch);
+
+/* Saved file contents (files.c): what stands in the way, and putting them back. */
+must_check int object_files_check(struct object_restore *restore, struct err *err);
+must_check int object_files_put_back(struct object_restore *restore, struct err *err);
+/* Writes page runs into an open file; what is not covered below `size` becomes a hole. */
+must_check int object_files_read_pages(struct image_reader *image, int fd, uint64_t size, size_t n,
+				       Pbeam__Pages *const *pages, struct err *err);
+
+#endif

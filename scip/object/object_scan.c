@@ -1,0 +1,341 @@
+/*
+ * Which open file descriptions there are, and which descriptors refer to each.
+ *
+ * Each descriptor of each process is duplicated into the coordinator with pidfd_getfd, and looked for among
+ * those that are known: they are kept in one sorted array whose order is (device, inode, kind of device,
+ * type, status flags) and, among equals, the order that kcmp(KCMP_FILE) gives: it compares the addresses of
+ * the two struct file, obfuscated but consistently, so a binary search works: a thousand processes that
+ * share their parent's descriptors cost ten kcmp a descriptor. kcmp is asked about our own duplicates only,
+ * so it needs no right over other processes. A duplicate that turns out to be known is closed again.
+ *
+ * Processes that share a descriptor table (CLONE_FILES) are found by kcmp(KCMP_FILES): only those whose
+ * tables hold as many descriptors are compared. The later one gets no descriptors of its own, but files_of.
+ */
+#include "scip/object/object_dump.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "scip/object/common.h"
+
+#ifndef PIDFD_THREAD
+#define PIDFD_THREAD O_EXCL /* Linux 6.9 */
+#endif
+#define FDINFO_MAX (64u << 20)
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? -1 : a > b;
+}
+
+static int compare_files(int a, int b)
+{
+	long r = syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, (unsigned long)a, (unsigned long)b);
+
+	return r == 0 ? 0 : r == 1 ? -1 : 1;
+}
+
+static int compare_sources(const struct object_source *a, const struct object_source *b)
+{
+	int r = compare_u64(a->st.st_dev, b->st.st_dev);
+
+	if (!r)
+		r = compare_u64(a->st.st_ino, b->st.st_ino);
+	if (!r)
+		r = compare_u64(a->st.st_rdev, b->st.st_rdev);
+	if (!r)
+		r = compare_u64(a->st.st_mode & S_IFMT, b->st.st_mode & S_IFMT);
+	if (!r)
+		r = compare_u64((uint64_t)a->flags, (uint64_t)b->flags);
+	return r ? r : compare_files(a->local, b->local);
+}
+
+static int append_entry(struct object_dump *dump, size_t at, struct object_entry *entry, struct err *err)
+{
+	if (dump->nentries == dump->room) {
+		size_t room = dump->room ? dump->room * 2 : 64;
+		struct object_entry **entries = realloc(dump->entries, room * sizeof(*entries));
+		struct object_entry **sorted;
+
+		if (!entries)
+			return object_no_memory(err);
+		dump->entries = entries;
+		sorted = realloc(dump->sorted, room * sizeof(*sorted));
+		if (!sorted)
+			return object_no_memory(err);
+		dump->sorted = sorted;
+		dump->room = room;
+	}
+	memmove(dump->sorted + at + 1, dump->sorted + at, (dump->nentries - at) * sizeof(*dump->sorted));
+	dump->sorted[at] = entry;
+	dump->entries[dump->nentries++] = entry;
+	entry->source.id = (uint32_t)dump->nentries;
+	return 0;
+}
+
+static void entry_free(struct object_entry *entry)
+{
+	free(entry->source.link);
+	free(entry->source.fdinfo);
+	free(entry);
+}
+
+/* Fills what belongs to a new description and gives it its place in the manifest. */
+static int add_entry(struct object_dump *dump, size_t at, const struct object_source *found,
+		     struct object_entry **out, struct err *err)
+{
+	struct object_entry *entry = calloc(1, sizeof(*entry));
+	char path[64], link[4096 + 16];
+	int r;
+
+	if (!entry)
+		return object_no_memory(err);
+	entry->source = *found;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", found->local);
+	r = io_readlink(AT_FDCWD, path, link, sizeof(link));
+	if (r < 0) {
+		free(entry);
+		return err_code(err, r, "read link of a descriptor");
+	}
+	entry->source.link = strdup(link);
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", found->local);
+	r = entry->source.link ? io_slurp(AT_FDCWD, path, FDINFO_MAX, &entry->source.fdinfo, NULL) : -ENOMEM;
+	if (r < 0) {
+		entry_free(entry);
+		return err_code(err, r, "read %s", path);
+	}
+	entry->out = object_message(Pbeam__Object, pbeam__object__init);
+	if (!entry->out) {
+		entry_free(entry);
+		return object_no_memory(err);
+	}
+	r = append_entry(dump, at, entry, err);
+	if (r < 0) {
+		pbeam__object__free_unpacked(entry->out, NULL);
+		entry_free(entry);
+		return r;
+	}
+	entry->out->id = entry->source.id;
+	entry->out->flags = (uint32_t)entry->source.flags;
+	r = object_append(dump->manifest->objects, dump->manifest->n_objects, entry->out);
+	if (r < 0) {
+		pbeam__object__free_unpacked(entry->out, NULL);
+		entry->out = NULL;
+		return object_no_memory(err);
+	}
+	*out = entry;
+	return 0;
+}
+
+int object_scan_add(struct object_dump *dump, int local, struct rpid holder, struct vpid vpid, int holder_fd,
+		    bool hidden, struct object_entry **out, struct err *err)
+{
+	struct object_source found = {
+		.holder = holder,
+		.holder_vpid = vpid,
+		.holder_fd = holder_fd,
+		.local = local,
+		.hidden = hidden,
+	};
+	size_t low = 0, high = dump->nentries;
+	int r;
+
+	found.flags = fcntl(local, F_GETFL);
+	if (found.flags < 0 || fstat(local, &found.st) < 0) {
+		r = err_sys(err, "look at a descriptor");
+		close(local);
+		return r;
+	}
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		r = compare_sources(&found, &dump->sorted[middle]->source);
+		if (r == 0) {
+			close(local);
+			*out = dump->sorted[middle];
+			return 0;
+		}
+		if (r < 0)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	r = add_entry(dump, low, &found, out, err);
+	if (r < 0)
+		close(local);
+	return r;
+}
+
+/* ---- the descriptor table of one process ---- */
+
+struct table {
+	struct rpid tid; /* the thread it is read from: the leader, or another where the leader has exited */
+	int *fds;
+	size_t n;
+};
+
+static int compare_ints(const void *a, const void *b)
+{
+	return *(const int *)a < *(const int *)b ? -1 : *(const int *)a > *(const int *)b;
+}
+
+static int read_table(struct rpid tid, struct table *table, struct err *err)
+{
+	char path[64];
+	auto_closedir DIR *dir = NULL;
+	struct dirent *item;
+	int r;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", tid.n);
+	dir = opendir(path);
+	if (!dir)
+		return err_sys(err, "open %s", path);
+	table->tid = tid;
+	table->n = 0;
+	while (errno = 0, (item = readdir(dir)) != NULL) {
+		if (item->d_name[0] < '0' || item->d_name[0] > '9')
+			continue;
+		r = object_append(table->fds, table->n, atoi(item->d_name));
+		if (r < 0)
+			return object_no_memory(err);
+	}
+	if (errno)
+		return err_sys(err, "read %s", path);
+	if (table->n)
+		qsort(table->fds, table->n, sizeof(*table->fds), compare_ints);
+	return 0;
+}
+
+static int scan_descriptor(struct object_dump *dump, int pidfd, struct rpid rpid, int fd,
+			   Pbeam__Process *process, struct err *err)
+{
+	auto_free char *fdinfo = NULL;
+	struct object_entry *entry;
+	Pbeam__Descriptor *descriptor;
+	char path[64];
+	int local, r;
+
+	local = pidfd_getfd(pidfd, fd, 0);
+	if (local < 0)
+		return err_sys(err, "vpid %d: duplicate fd %d", process->vpid, fd);
+	r = object_scan_add(dump, local, rpid, (struct vpid){process->vpid}, fd, false, &entry, err);
+	if (r < 0)
+		return err_wrap(err, r, "vpid %d: fd %d", process->vpid, fd);
+	entry->source.holders++;
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", rpid.n, fd);
+	r = io_slurp(AT_FDCWD, path, FDINFO_MAX, &fdinfo, NULL);
+	if (r < 0)
+		return err_code(err, r, "read %s", path);
+	r = object_locks_parse(fdinfo, fd, &entry->source.st, entry->out, process, err);
+	if (r < 0)
+		return r;
+	descriptor = object_message(Pbeam__Descriptor, pbeam__descriptor__init);
+	if (!descriptor || object_append(process->descriptors, process->n_descriptors, descriptor) < 0) {
+		free(descriptor);
+		return object_no_memory(err);
+	}
+	descriptor->fd = fd;
+	descriptor->object = entry->source.id;
+	descriptor->cloexec = (object_fdinfo_number(fdinfo, "flags", 8, 0) & O_CLOEXEC) != 0;
+	return 0;
+}
+
+static int scan_process(struct object_dump *dump, const struct table *table, struct rpid rpid,
+			Pbeam__Process *process, struct err *err)
+{
+	auto_close int pidfd = pidfd_open(table->tid.n, table->tid.n == rpid.n ? 0 : PIDFD_THREAD);
+	int r = 0;
+
+	if (pidfd < 0)
+		return err_sys(err, "vpid %d: open a pidfd", process->vpid);
+	for (size_t i = 0; i < table->n && r == 0; i++)
+		r = scan_descriptor(dump, pidfd, table->tid, table->fds[i], process, err);
+	return r;
+}
+
+static bool same_files(struct rpid a, struct rpid b)
+{
+	return syscall(SYS_kcmp, a.n, b.n, KCMP_FILES, 0, 0) == 0;
+}
+
+/* Looks at the other threads: the leader may have exited, then the table is read from one of them; and one
+ * that left its process's table (unshare(CLONE_FILES)) has descriptors that nobody would save. A thread that
+ * has exited shows none. */
+static int check_threads(struct rpid rpid, struct table *table, const Pbeam__Process *process,
+			 struct err *err)
+{
+	char path[64];
+	auto_closedir DIR *dir = NULL;
+	struct dirent *item;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", rpid.n);
+	dir = opendir(path);
+	if (!dir)
+		return err_sys(err, "open %s", path);
+	while ((item = readdir(dir)) != NULL) {
+		struct rpid tid = {atoi(item->d_name)};
+		struct table other = {.n = 0};
+		int r;
+
+		if (tid.n <= 0 || tid.n == rpid.n || same_files(table->tid, tid))
+			continue;
+		r = read_table(tid, &other, err);
+		if (r < 0 || other.n == 0) {
+			free(other.fds);
+			if (r < 0 && r != -ENOENT)
+				return r;
+			continue;
+		}
+		if (table->n) {
+			free(other.fds);
+			return err_set(err, -ENOTSUP,
+				       "thread %d has a descriptor table of its own (unshare(CLONE_FILES)), "
+				       "which cannot be saved; make it a process",
+				       tid.n);
+		}
+		free(table->fds);
+		*table = other;
+	}
+	return 0;
+}
+
+int object_scan_processes(struct object_dump *dump, const struct rpid *rpids, struct err *err)
+{
+	size_t n = dump->manifest->n_processes;
+	struct table *tables = calloc(n ? n : 1, sizeof(*tables));
+	int r = 0;
+
+	if (!tables)
+		return object_no_memory(err);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		Pbeam__Process *process = dump->manifest->processes[i];
+
+		if (rpids[i].n == 0 || process->state == PBEAM__PROCESS__STATE__ZOMBIE)
+			continue;
+		r = read_table(rpids[i], &tables[i], err);
+		if (r == 0)
+			r = check_threads(rpids[i], &tables[i], process, err);
+		if (r < 0)
+			r = err_wrap(err, r, "vpid %d", process->vpid);
+		for (size_t j = 0; j < i && r == 0 && tables[i].n > 0 && !process->files_of; j++)
+			if (tables[j].n == tables[i].n && !dump->manifest->processes[j]->files_of &&
+			    memcmp(tables[i].fds, tables[j].fds, tables[i].n * sizeof(int)) == 0 &&
+			    same_files(tables[i].tid, tables[j].tid))
+				process->files_of = dump->manifest->processes[j]->vpid;
+		if (r == 0 && !process->files_of)
+			r = scan_process(dump, &tables[i], rpids[i], process, err);
+	}
+	for (size_t i = 0; i < n; i++)
+		free(tables[i].fds);
+	free(tables);
+	return r;
+}

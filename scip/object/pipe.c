@@ -1,0 +1,324 @@
+/*
+ * Pipes and FIFOs: capacity, contents, packet boundaries, and which ends are still open.
+ *
+ * Contents are copied without being taken: tee(2) into a pipe of our own, which shares the buffers, and a
+ * read of that. tee needs a read end; if the group holds only write ends (the reader is in a queue, or there
+ * is none) we open one through /proc/self/fd, which the program cannot see. In packet mode (O_DIRECT) one
+ * read gives one packet.
+ *
+ * A pipe whose other end is held outside the group would be cut by a restore. That is told apart from an end
+ * that nobody holds by poll: a write end without readers shows POLLERR, a read end whose writers are gone
+ * POLLHUP.
+ *
+ * On restore the pipe is made once, both ends are kept until everything is finished, so that nobody sees an
+ * end of file early; every further description of an end is opened through /proc/self/fd.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "scip/object/common.h"
+#include "scip/object/object_table.h"
+
+#define PACKET_MAX 4096u
+
+static bool pipe_match(struct object_dump *dump, const struct object_source *source)
+{
+	return S_ISFIFO(source->st.st_mode);
+}
+
+static bool reads(int flags)
+{
+	return (flags & O_ACCMODE) != O_WRONLY;
+}
+
+static bool writes(int flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+static bool is_fifo(const struct object_source *source)
+{
+	return source->link[0] == '/';
+}
+
+/* Reads the copy; one read a packet in packet mode. */
+static int read_copy(int copy, size_t len, bool packet, Pbeam__Pipe *out, char **data, struct err *err)
+{
+	auto_free char *buf = malloc(len ? len : 1);
+	size_t used = 0;
+
+	if (!buf)
+		return object_no_memory(err);
+	while (used < len) {
+		ssize_t n = read(copy, buf + used, len - used);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return err_sys(err, "a pipe whose contents cannot be read");
+		if (n == 0)
+			break;
+		used += (size_t)n;
+		if (packet && object_append(out->packets, out->n_packets, (uint32_t)n) < 0)
+			return object_no_memory(err);
+	}
+	if (used != len)
+		return err_set(err, -EIO, "a pipe of which only %zu of %zu bytes could be read", used, len);
+	*data = steal_ptr(&buf);
+	return 0;
+}
+
+static int dump_contents(struct object_dump *dump, const struct object_source *source, Pbeam__Pipe *pipe_out,
+			 struct err *err)
+{
+	auto_close int reader = reads(source->flags) ? dup(source->local)
+						     : object_reopen(source->local, O_RDONLY | O_NONBLOCK);
+	auto_close int copy_read = -1, copy_write = -1;
+	auto_free char *data = NULL;
+	int ends[2], queued = 0;
+	ssize_t n;
+	int r;
+
+	if (reader < 0 || ioctl(reader, FIONREAD, &queued) < 0)
+		return err_sys(err, "a pipe whose contents cannot be read");
+	pipe_out->has_contents = true;
+	if (queued == 0)
+		return 0;
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+		return err_sys(err, "a pipe; make a pipe for a copy of its contents");
+	copy_read = ends[0];
+	copy_write = ends[1];
+	if (fcntl(copy_write, F_GETPIPE_SZ) < (int)pipe_out->capacity &&
+	    fcntl(copy_write, F_SETPIPE_SZ, pipe_out->capacity) < 0)
+		return err_sys(err, "a pipe of %u bytes; make room for a copy of its contents",
+			       pipe_out->capacity);
+	n = tee(reader, copy_write, (size_t)queued, SPLICE_F_NONBLOCK);
+	if (n < 0)
+		return err_sys(err, "a pipe whose contents cannot be copied");
+	if (n != queued)
+		return err_set(err, -EIO, "a pipe of which only %zd of %d bytes could be copied", n, queued);
+	r = read_copy(copy_read, (size_t)queued, pipe_out->packet, pipe_out, &data, err);
+	return r < 0 ? r : object_put_extent(dump, data, (size_t)queued, &pipe_out->contents, err);
+}
+
+/* Another description of the same pipe is responsible for the contents. */
+static bool contents_saved(struct object_dump *dump, uint64_t ino)
+{
+	const Pbeam__Manifest *manifest = object_dump_manifest(dump);
+
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_PIPE &&
+		    manifest->objects[i]->pipe && manifest->objects[i]->pipe->ino == ino &&
+		    manifest->objects[i]->pipe->has_contents)
+			return true;
+	return false;
+}
+
+/* Packet mode is the flag of a write end: read ends show the boundaries whether they have it or not. */
+static bool packet_mode(struct object_dump *dump, const struct object_source *source)
+{
+	const struct object_source *other;
+
+	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++)
+		if (other->st.st_ino == source->st.st_ino && other->st.st_dev == source->st.st_dev &&
+		    other->flags & O_DIRECT)
+			return true;
+	return false;
+}
+
+static int pipe_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
+		     struct err *err)
+{
+	Pbeam__Pipe *pipe_out = object_message(Pbeam__Pipe, pbeam__pipe__init);
+	int capacity = fcntl(source->local, F_GETPIPE_SZ), r = 0;
+
+	if (!pipe_out)
+		return object_no_memory(err);
+	out->pipe = pipe_out;
+	if (capacity < 0)
+		return err_sys(err, "a pipe whose capacity cannot be read");
+	pipe_out->capacity = (uint32_t)capacity;
+	pipe_out->read_end = reads(source->flags);
+	pipe_out->write_end = writes(source->flags);
+	pipe_out->packet = packet_mode(dump, source);
+	if (is_fifo(source)) {
+		auto_free char *path = strdup(source->link);
+
+		if (!path)
+			return object_no_memory(err);
+		r = object_set_bytes(&pipe_out->fifo_path, path, strlen(path), err);
+		if (r == 0)
+			r = object_identity(&source->st, path, object_cut_deleted(path), &pipe_out->fifo,
+					    err);
+	}
+	if (r == 0 && !contents_saved(dump, source->st.st_ino))
+		r = dump_contents(dump, source, pipe_out, err);
+	pipe_out->ino = source->st.st_ino;
+	return r;
+}
+
+/* The other end must be in the group, or closed. */
+static int pipe_verify(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
+		       struct err *err)
+{
+	struct pollfd poll_fd = {.fd = source->local, .events = POLLIN | POLLOUT};
+	const struct object_source *other;
+	bool reader = reads(source->flags), writer = writes(source->flags);
+
+	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++)
+		if (other->st.st_ino == source->st.st_ino && other->st.st_dev == source->st.st_dev) {
+			reader = reader || reads(other->flags);
+			writer = writer || writes(other->flags);
+		}
+	if ((reader && writer) || object_dump_force(dump))
+		return 0;
+	if (poll(&poll_fd, 1, 0) < 0)
+		return err_sys(err, "a pipe that cannot be polled");
+	if (poll_fd.revents & (POLLERR | POLLHUP) || (is_fifo(source) && !writer))
+		return 0;
+	return err_set(err, -ENOTSUP,
+		       "a pipe whose %s end is held by a process that is not saved with it; checkpoint the "
+		       "whole tree, or let that process end first",
+		       reader ? "write" : "read");
+}
+
+static int pipe_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
+{
+	auto_free char *path = NULL;
+	struct stat st;
+
+	if (!object->pipe->read_end && !object->pipe->write_end)
+		return err_set(err, -EBADMSG, "the image does not say which end of the pipe");
+	if (!object->pipe->fifo)
+		return 0;
+	path = object_text(&object->pipe->fifo->path);
+	if (!path)
+		return object_no_memory(err);
+	if (stat(path, &st) == 0 && !S_ISFIFO(st.st_mode) && !object->pipe->fifo->deleted)
+		return err_set(err, -EEXIST, "%s is no FIFO any more; move it away, then try again", path);
+	return 0;
+}
+
+/* The FIFO at its path, made if it is missing; without a name again if it had none. */
+static int open_fifo(const Pbeam__Pipe *saved, struct err *err)
+{
+	auto_free char *path = object_text(&saved->fifo->path);
+	bool made;
+	int fd;
+
+	if (!path)
+		return object_no_memory(err);
+	made = mkfifo(path, saved->fifo->mode & 07777) == 0;
+	if (!made && (errno != EEXIST || saved->fifo->deleted))
+		return err_sys(err, "make FIFO %s", path);
+	fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		fd = err_sys(err, "open FIFO %s", path);
+	if (saved->fifo->deleted)
+		unlink(path);
+	return fd;
+}
+
+static int fill(struct object_restore *restore, const Pbeam__Pipe *saved, int writer, struct err *err)
+{
+	auto_free char *data = NULL;
+	size_t len, at = 0;
+	int r = object_get_extent(restore, saved->contents, &data, &len, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < saved->n_packets && r == 0; i++) {
+		if (saved->packets[i] > PACKET_MAX || saved->packets[i] > len - at)
+			return err_set(err, -EBADMSG, "the image's packets of a pipe are malformed");
+		r = io_write_full(writer, data + at, saved->packets[i]);
+		at += saved->packets[i];
+	}
+	if (r == 0)
+		r = io_write_full(writer, data + at, len - at);
+	return r < 0 ? err_code(err, r, "refill the pipe") : 0;
+}
+
+static const Pbeam__Pipe *find_contents(struct object_restore *restore, uint64_t ino)
+{
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_PIPE &&
+		    manifest->objects[i]->pipe->ino == ino && manifest->objects[i]->pipe->has_contents)
+			return manifest->objects[i]->pipe;
+	return NULL;
+}
+
+/* Makes the pipe with its contents; returns a descriptor, kept by `restore`, through which its ends are
+ * opened. */
+static int make_pipe(struct object_restore *restore, const Pbeam__Pipe *saved, struct err *err)
+{
+	const Pbeam__Pipe *contents = find_contents(restore, saved->ino);
+	auto_close int writer = -1;
+	int base, r;
+
+	if (saved->fifo) {
+		base = open_fifo(saved, err);
+		if (base < 0)
+			return base;
+	} else {
+		int ends[2];
+
+		if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+			return err_sys(err, "make a pipe");
+		writer = ends[1];
+		/* One descriptor that is both ends keeps the pipe alive. */
+		base = object_reopen(ends[0], O_RDWR | O_NONBLOCK);
+		close(ends[0]);
+		if (base < 0)
+			return err_code(err, base, "open a pipe again");
+	}
+	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_PIPE, saved->ino, base, err);
+	if (r < 0)
+		return r;
+	if (fcntl(base, F_GETPIPE_SZ) != (int)saved->capacity &&
+	    fcntl(base, F_SETPIPE_SZ, saved->capacity) < 0)
+		return err_sys(err, "set a pipe's capacity to %u", saved->capacity);
+	if (!contents || !contents->contents)
+		return base;
+	if (writer < 0) {
+		writer = object_reopen(base, O_WRONLY | O_NONBLOCK);
+		if (writer < 0)
+			return err_code(err, writer, "open a FIFO again");
+	}
+	if (contents->packet && fcntl(writer, F_SETFL, O_NONBLOCK | O_DIRECT) < 0)
+		return err_sys(err, "put a pipe into packet mode");
+	r = fill(restore, contents, writer, err);
+	return r < 0 ? r : base;
+}
+
+static int pipe_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
+{
+	const Pbeam__Pipe *saved = object->pipe;
+	int base = object_restore_kept(restore, PBEAM__OBJECT__KIND_PIPE, saved->ino);
+	int mode = saved->read_end && saved->write_end ? O_RDWR : saved->read_end ? O_RDONLY : O_WRONLY;
+
+	if (base < 0)
+		base = make_pipe(restore, saved, err);
+	if (base < 0)
+		return base;
+	*fd = object_reopen(base, mode | O_NONBLOCK);
+	return *fd < 0 ? err_code(err, *fd, "open an end of a pipe") : 0;
+}
+
+const struct object_ops object_pipe = {
+	.name = "pipe",
+	.kind = PBEAM__OBJECT__KIND_PIPE,
+	.phase = 1,
+	.match = pipe_match,
+	.dump = pipe_dump,
+	.verify = pipe_verify,
+	.check = pipe_check,
+	.restore = pipe_restore,
+};
