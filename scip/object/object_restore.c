@@ -178,7 +178,7 @@ int object_restore_get(struct object_restore *restore, uint32_t id, struct err *
 	if (r == 0)
 		r = object_locks_restore(slot->object, fd, err);
 	if (r < 0) {
-		if (fd >= 0)
+		if (fd >= 0 && fd != slot->fd)
 			close(fd);
 		slot->state = OBJECT_ABSENT;
 		return name_error(restore, slot, r, err);

@@ -255,43 +255,71 @@ static const Pbeam__Pipe *find_contents(struct object_restore *restore, uint64_t
 	return NULL;
 }
 
-/* Makes the pipe with its contents; returns a descriptor, kept by `restore`, through which its ends are
+/* The ends that pipe2() made go to the first description of each kind: those opened again through /proc show
+ * O_LARGEFILE, which the program would see in F_GETFL. */
+static void give_ends(struct object_restore *restore, uint64_t ino, int reader, int writer)
+{
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+	bool read_given = false, write_given = false;
+
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		const Pbeam__Object *object = manifest->objects[i];
+
+		if (object->kind_case != PBEAM__OBJECT__KIND_PIPE || object->pipe->ino != ino ||
+		    object->pipe->read_end == object->pipe->write_end)
+			continue;
+		if (object->pipe->read_end && !read_given) {
+			object_restore_put(restore, object->id, reader);
+			read_given = true;
+		} else if (object->pipe->write_end && !write_given) {
+			object_restore_put(restore, object->id, writer);
+			write_given = true;
+		}
+	}
+	if (!read_given)
+		close(reader);
+	if (!write_given)
+		close(writer);
+}
+
+/* Makes the pipe; returns a descriptor that is both ends, kept by `restore`, through which others are
  * opened. */
+static int make_base(struct object_restore *restore, const Pbeam__Pipe *saved, struct err *err)
+{
+	int ends[2], base, r;
+
+	if (saved->fifo) {
+		base = open_fifo(saved, err);
+	} else {
+		if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+			return err_sys(err, "make a pipe");
+		base = object_reopen(ends[0], O_RDWR | O_NONBLOCK);
+		give_ends(restore, saved->ino, ends[0], ends[1]);
+		if (base < 0)
+			return err_code(err, base, "open a pipe again");
+	}
+	if (base < 0)
+		return base;
+	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_PIPE, saved->ino, base, err);
+	return r < 0 ? r : base;
+}
+
 static int make_pipe(struct object_restore *restore, const Pbeam__Pipe *saved, struct err *err)
 {
 	const Pbeam__Pipe *contents = find_contents(restore, saved->ino);
 	auto_close int writer = -1;
-	int base, r;
+	int base = make_base(restore, saved, err), r;
 
-	if (saved->fifo) {
-		base = open_fifo(saved, err);
-		if (base < 0)
-			return base;
-	} else {
-		int ends[2];
-
-		if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
-			return err_sys(err, "make a pipe");
-		writer = ends[1];
-		/* One descriptor that is both ends keeps the pipe alive. */
-		base = object_reopen(ends[0], O_RDWR | O_NONBLOCK);
-		close(ends[0]);
-		if (base < 0)
-			return err_code(err, base, "open a pipe again");
-	}
-	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_PIPE, saved->ino, base, err);
-	if (r < 0)
-		return r;
+	if (base < 0)
+		return base;
 	if (fcntl(base, F_GETPIPE_SZ) != (int)saved->capacity &&
 	    fcntl(base, F_SETPIPE_SZ, saved->capacity) < 0)
 		return err_sys(err, "set a pipe's capacity to %u", saved->capacity);
 	if (!contents || !contents->contents)
 		return base;
-	if (writer < 0) {
-		writer = object_reopen(base, O_WRONLY | O_NONBLOCK);
-		if (writer < 0)
-			return err_code(err, writer, "open a FIFO again");
-	}
+	writer = object_reopen(base, O_WRONLY | O_NONBLOCK);
+	if (writer < 0)
+		return err_code(err, writer, "open a pipe again");
 	if (contents->packet && fcntl(writer, F_SETFL, O_NONBLOCK | O_DIRECT) < 0)
 		return err_sys(err, "put a pipe into packet mode");
 	r = fill(restore, contents, writer, err);
@@ -308,6 +336,9 @@ static int pipe_restore(struct object_restore *restore, const Pbeam__Object *obj
 		base = make_pipe(restore, saved, err);
 	if (base < 0)
 		return base;
+	*fd = object_restore_peek(restore, object->id);
+	if (*fd >= 0)
+		return 0; /* given its end just now */
 	*fd = object_reopen(base, mode | O_NONBLOCK);
 	return *fd < 0 ? err_code(err, *fd, "open an end of a pipe") : 0;
 }
