@@ -180,6 +180,8 @@ static int save(struct run *run, struct err *err)
 	if (rc >= 0)
 		rc = fault_point("after-freeze", err);
 	if (rc >= 0)
+		rc = group_check_isolation(&run->group, err);
+	if (rc >= 0)
 		rc = manifest_describe(run->manifest, err);
 	if (rc >= 0)
 		rc = dump_all(run, err);

@@ -65,6 +65,11 @@ must_check int group_terminate(struct group *group, struct err *err);
 /* Freezes the target and all that descends from it: parents first, until nothing new appears. */
 must_check int group_freeze(struct group *group, struct vpid target, bool alone, struct err *err);
 
+/* ---- isolation.c ---- */
+/* -ENOTSUP for what shares memory, descriptors or directories with its parent, or has a namespace of its own.
+ */
+must_check int group_check_isolation(const struct group *group, struct err *err);
+
 /* ---- sharing.c ---- */
 /* Makes manifest->shared of the mappings that the dumps told of, gives them their ids, has the contents
  * dumped. */

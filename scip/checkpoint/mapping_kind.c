@@ -46,6 +46,7 @@ static const struct {
 	 "run the program with io_uring switched off"},
 	{NULL, "anon_inode:[perf_event]", "the buffer of a perf event", "stop profiling it first"},
 	{NULL, "anon_inode:", "that of a kernel object without a file", "let the program close it first"},
+	{NULL, "/[aio]", "the ring of asynchronous I/O (io_setup)", "run the program without native AIO"},
 	{NULL, "socket:", "the ring of a packet socket", "let the program close it first"},
 	{NULL, "/dev/hugepages/", "a file of huge pages", "run the program without huge pages"},
 	{"ht", NULL, "made of reserved huge pages (hugetlbfs)",

@@ -87,8 +87,8 @@ static void test_flags(void **state)
 
 static void test_refused(void **state)
 {
-	static const char *const NAMES[] = {"anon_inode:[io_uring]", "anon_inode:[perf_event]",
-					    "socket:[12]"};
+	static const char *const NAMES[] = {"anon_inode:[io_uring]", "anon_inode:[perf_event]", "socket:[12]",
+					    "/[aio]"};
 	static const char *const FLAGS[] = {"rd um", "rd wr uw", "ht", "ss", "rd io pf"};
 
 	for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
