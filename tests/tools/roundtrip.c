@@ -31,13 +31,6 @@
 
 static struct err err = ERR_INIT;
 
-/* There are no objects here, so none that installs itself. */
-__attribute__((weak)) int object_install_all(const Pbeam__Manifest *manifest, const Pbeam__Process *process,
-					     struct batch *batch, struct err *error)
-{
-	return 0;
-}
-
 static int die(const char *what)
 {
 	fprintf(stderr, "roundtrip: %s: %s\n", what, err.text);
