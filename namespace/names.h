@@ -104,12 +104,11 @@ must_check int names_number_born(struct names *names, struct rpid rpid, struct r
 /* Binds a given virtual number to a real one (restore). -EEXIST if the virtual number is bound to, or is
  * itself the live real number of, something else of the name space. */
 must_check int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, struct rpid keeper);
-/* Gives up a diverged number: its process or thread has ended. It stays known as long as somebody may still
- * ask (a zombie that its parent has not waited for, a group whose leader is gone) and whoever binds it anew
- * gets it. No effect on a number that did not diverge. */
+/* Gives up a diverged number: its process or thread has ended, or its parent has waited for it. It stays
+ * known for some seconds, and as long as somebody may still ask (a zombie that its parent has not waited for,
+ * the SIGCHLD that tells of it, a group whose leader is gone); whoever binds it anew gets it. No effect on a
+ * number that did not diverge. */
 void names_number_release(struct names *names, struct vpid vpid);
-/* Its parent has waited for it: forgotten at once, unless a group is still called so. */
-void names_number_waited(struct names *names, struct vpid vpid);
 
 /* How often the map of diverged numbers changed: 0 means nothing has diverged (the cheap test on hot paths).
  */

@@ -98,26 +98,29 @@ static uint32_t seconds(void)
 	return (uint32_t)(io_now_ns(CLOCK_BOOTTIME) / 1000000000u) + 1;
 }
 
-/* Those given up some time ago: a parent that has just waited may still have to be told its child's name. */
+/* Those given up some time ago. */
 static void drop_released(struct table *table, uint32_t age)
 {
-	uint32_t now = seconds();
+	uint32_t now = seconds(), left = 0;
 
 	for (uint32_t i = 0; i < MAP_SLOTS && table->nnumbers; i++) {
 		uint64_t word = atomic_load(&table->forward.slots[i]);
 
-		if (map_used(word) && table->released[i] && now - table->released[i] >= age &&
-		    !in_use(map_value(word)))
+		if (!map_used(word) || !table->released[i])
+			continue;
+		if (now - table->released[i] >= age && !in_use(map_value(word)))
 			drop(table, map_key(word), map_value(word));
+		else
+			left++;
 	}
-	table->nreleased = 0;
+	table->nreleased = left;
 }
 
 static void make_room(struct table *table)
 {
 	if (table->nnumbers < TABLE_NUMBERS)
 		return;
-	drop_released(table, 2);
+	drop_released(table, RELEASED_AGE);
 	if (table->nnumbers >= TABLE_NUMBERS)
 		drop_released(table, 0);
 }
@@ -260,43 +263,24 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 	return r;
 }
 
-static bool begin_giving_up(struct names *names, struct vpid vpid)
-{
-	return vpid.n > 0 && names_generation(names) != 0 &&
-	       map_find(&names->table->forward, (uint32_t)vpid.n) >= 0 && table_lock(names) == 0;
-}
-
 void names_number_release(struct names *names, struct vpid vpid)
 {
 	struct table *table = names->table;
+	uint32_t now;
 	int at;
 
-	if (!begin_giving_up(names, vpid))
+	if (vpid.n <= 0 || names_generation(names) == 0 || map_find(&table->forward, (uint32_t)vpid.n) < 0 ||
+	    table_lock(names) < 0)
 		return;
+	now = seconds();
 	at = map_find(&table->forward, (uint32_t)vpid.n);
 	if (at >= 0 && !table->released[at]) {
-		table->released[at] = seconds();
-		if (++table->nreleased >= RELEASED_MAX)
-			drop_released(table, 2);
+		table->released[at] = now;
+		table->nreleased++;
 	}
-	table_unlock(names);
-}
-
-void names_number_waited(struct names *names, struct vpid vpid)
-{
-	struct table *table = names->table;
-	int at;
-
-	if (!begin_giving_up(names, vpid))
-		return;
-	at = map_find(&table->forward, (uint32_t)vpid.n);
-	if (at >= 0) {
-		uint32_t real = map_value(atomic_load(&table->forward.slots[at]));
-
-		if (in_use(real))
-			table->released[at] = seconds();
-		else
-			drop(table, (uint32_t)vpid.n, real);
+	if (table->nreleased && now - table->swept >= (table->nreleased >= RELEASED_MAX ? 1 : RELEASED_AGE)) {
+		drop_released(table, RELEASED_AGE);
+		table->swept = now;
 	}
 	table_unlock(names);
 }

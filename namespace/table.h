@@ -23,11 +23,12 @@
 #include "namespace/names.h"
 
 #define TABLE_MAGIC	 0x6d616e6d61656250ull /* "Pbeamnam" */
-#define TABLE_VERSION	 2u
+#define TABLE_VERSION	 3u
 #define TABLE_JOBS	 1024u
 #define TABLE_PROCESSES	 16384u
 #define TABLE_NUMBERS	 65536u
-#define RELEASED_MAX	 4096u	 /* numbers given up before they are looked through */
+#define RELEASED_MAX	 4096u	 /* numbers given up before they are looked through ... */
+#define RELEASED_AGE	 3u	 /* ... for those that long ago, in seconds */
 #define MAP_SLOTS	 131072u /* twice what any map holds; a power of two */
 
 /* Virtual numbers that we choose lie above every number that the kernel can give (PID_MAX_LIMIT, 2^22), so
@@ -68,6 +69,7 @@ struct table {
 	pthread_mutex_t mutex;
 	_Atomic uint64_t generation;
 	uint32_t nprocesses, nnumbers, nreleased;
+	uint32_t swept;	  /* when those given up were looked through, in seconds since boot */
 	int32_t next_own; /* where the search for a number of our own goes on */
 	uint32_t repairs; /* how often a dead writer was cleaned up after */
 	struct table_job jobs[TABLE_JOBS];

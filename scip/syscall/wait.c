@@ -1,9 +1,20 @@
-/* Waiting for children. The number of one that has been waited for is free from then on. */
+/* Waiting for children. The number of one that has been waited for is given up. */
 #include <signal.h>
 #include <stddef.h>
 #include <sys/wait.h>
 
 #include "scip/syscall/table.h"
+
+/* Its own scip has left its entry for us. */
+static void waited(const struct call *call, int32_t virtual)
+{
+	struct names *names = call->process->names;
+	struct name_process entry;
+
+	names_number_release(names, (struct vpid){virtual});
+	if (names_process_get(names, (struct vpid){virtual}, &entry) == 0 && entry.state == NAME_STATE_DEAD)
+		names_process_remove(names, entry.vpid);
+}
 
 int enter_wait4(struct call *call)
 {
@@ -22,7 +33,7 @@ int exit_wait4(struct call *call)
 	if (!call->args[1] || call_read(call, call->args[1], &status, sizeof(status)) < 0)
 		status = 0;
 	if (WIFEXITED(status) || WIFSIGNALED(status))
-		names_number_waited(call->process->names, (struct vpid){virtual});
+		waited(call, virtual);
 	return r;
 }
 
@@ -51,6 +62,6 @@ int exit_waitid(struct call *call)
 	    0)
 		return 0; /* the program unmapped it meanwhile */
 	if (!((int)call->args[3] & WNOWAIT) && info.si_code >= CLD_EXITED && info.si_code <= CLD_DUMPED)
-		names_number_waited(call->process->names, (struct vpid){info.si_pid});
+		waited(call, info.si_pid);
 	return 0;
 }
