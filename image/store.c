@@ -208,7 +208,7 @@ static int move_aside(const char *dir, const struct owner *owner, const char *uu
 	if (rename(dir, aside) < 0)
 		return err_sys(err, "move %s to %s", dir, aside);
 	snprintf(aside, sizeof(aside), "%s.%.39s", dir, uuid);
-	if (rename(aside, dir) < 0 && errno != ENOENT)
+	if (uuid[0] && rename(aside, dir) < 0 && errno != ENOENT)
 		return err_sys(err, "move %s back to %s", aside, dir);
 	return 0;
 }
@@ -260,6 +260,42 @@ int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t
 	memcpy(path, dir, strlen(dir) + 1);
 	snprintf(path + strlen(path), 64, "/%u" SUFFIX, *number);
 	return 0;
+}
+
+int store_place(const char *job, const char *dir, struct err *err)
+{
+	char link[PATH_MAX], target[PATH_MAX], there[PATH_MAX];
+	struct owner owner = {.uuid = ""};
+	int r = job_dir(job, link, err);
+
+	if (r < 0)
+		return r;
+	if (snprintf(target, sizeof(target), "%s/%s", dir, job) >= (int)sizeof(target) - 64)
+		return err_code(err, -ENAMETOOLONG, "directory %s", dir);
+	r = io_mkdirs(target, err);
+	if (r < 0)
+		return r;
+	if (access(target, W_OK | X_OK) < 0)
+		return err_sys(err, "keep checkpoints in %s", target);
+	if (io_readlink(AT_FDCWD, link, there, sizeof(there)) == 0) {
+		if (!strcmp(there, target))
+			return 0;
+		if (unlink(link) < 0)
+			return err_sys(err, "replace the link %s", link);
+	}
+	if (symlink(target, link) == 0)
+		return 0;
+	if (errno != EEXIST)
+		return err_sys(err, "make the link %s", link);
+	auto_close int fd = lock_dir(link, err);
+	if (fd < 0)
+		return fd;
+	r = read_owner(fd, &owner);
+	if (r == 0)
+		r = move_aside(link, &owner, "", err);
+	if (r < 0)
+		return r;
+	return symlink(target, link) < 0 ? err_sys(err, "make the link %s", link) : 0;
 }
 
 void store_prune(const char *job, uint32_t keep)

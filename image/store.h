@@ -21,6 +21,11 @@ must_check int store_check_name(const char *name, struct err *err);
 /* The JOB of a vpid without a name. */
 void store_job_of_vpid(int32_t vpid, char job[STORE_JOB_MAX]);
 
+/* --dir: from now on the job's checkpoints are kept in DIR/JOB, to which STATE/JOB becomes a symbolic link,
+ * so that they are found as any other's. A directory that is in the way is moved aside. `dir` is absolute and
+ * is made if need be. */
+must_check int store_place(const char *job, const char *dir, struct err *err);
+
 /* Claims the next number for the job that `uuid` names; `path` is the image's. Removes what dumps that were
  * killed left. */
 must_check int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t *number,

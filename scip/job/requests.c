@@ -565,10 +565,29 @@ static void on_connection(struct keeper *keeper, int listener, short revents, vo
 
 /* ---- what keeper.h declares ---- */
 
+/* --dir: where the numbered checkpoints go. */
+static int place_checkpoints(const struct keeper *keeper, struct err *err)
+{
+	char job[STORE_JOB_MAX], dir[PATH_MAX];
+
+	if (!keeper->options->dir)
+		return 0;
+	if (io_mkdirs(keeper->options->dir, err) < 0)
+		return err_wrap(err, -EACCES, "--dir");
+	if (!realpath(keeper->options->dir, dir))
+		return err_sys(err, "--dir %s", keeper->options->dir);
+	requests_store_job(keeper, keeper->job.root, job);
+	return store_place(job, dir, err);
+}
+
 int requests_open(struct keeper *keeper, struct err *err)
 {
-	struct requests *requests = calloc(1, sizeof(*requests));
-	int r;
+	struct requests *requests;
+	int r = place_checkpoints(keeper, err);
+
+	if (r < 0)
+		return r;
+	requests = calloc(1, sizeof(*requests));
 
 	if (!requests)
 		return err_code(err, -ENOMEM, "listen for requests");

@@ -85,6 +85,23 @@ static void test_same_vpid(void **state)
 	assert_int_equal(store_find("4711", 1, path, &err), 0);
 }
 
+static void test_place(void **state)
+{
+	struct err err = ERR_INIT;
+	char dir[PATH_MAX], path[PATH_MAX + 32];
+
+	snprintf(dir, sizeof(dir), "%s/elsewhere", top);
+	assert_int_equal(make("placed", "u1"), 1);
+	assert_int_equal(store_place("placed", dir, &err), 0);
+	assert_int_equal(make("placed", "u2"), 1);
+	assert_int_equal(store_place("placed", dir, &err), 0);
+	assert_int_equal(make("placed", "u2"), 2);
+	snprintf(path, sizeof(path), "%s/placed/2.ckpt", dir);
+	assert_int_equal(access(path, F_OK), 0);
+	snprintf(path, sizeof(path), "%s/pbeam/placed.u1/1.ckpt", top);
+	assert_int_equal(access(path, F_OK), 0);
+}
+
 static void test_leftovers(void **state)
 {
 	struct err err = ERR_INIT;
@@ -110,6 +127,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_numbers),
 		cmocka_unit_test(test_same_vpid),
+		cmocka_unit_test(test_place),
 		cmocka_unit_test(test_leftovers),
 	};
 
