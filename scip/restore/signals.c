@@ -118,16 +118,19 @@ static int discard_stale(struct fill *fill)
 	return r;
 }
 
+/* An interval timer that has expired, but whose signal was not taken yet, has no time left and is armed again
+ * when the signal is taken; setting no time would disarm it. Expired at once it is in that state again: its
+ * signal is the one that is pending. */
 static int fill_itimers(struct fill *fill)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < fill->saved->n_itimers && r == 0; i++) {
 		const Pbeam__IntervalTimer *saved = fill->saved->itimers[i];
+		uint64_t left = saved->value_us || !saved->interval_us ? saved->value_us : 1, where;
 		struct itimerval value = {
 			{(time_t)(saved->interval_us / 1000000), (suseconds_t)(saved->interval_us % 1000000)},
-			{(time_t)(saved->value_us / 1000000), (suseconds_t)(saved->value_us % 1000000)}};
-		uint64_t where;
+			{(time_t)(left / 1000000), (suseconds_t)(left % 1000000)}};
 
 		r = fill_reserve(fill, 1, sizeof(value));
 		if (r == 0)
