@@ -111,7 +111,7 @@ static int connect_keeper(const struct forward_request *request, struct err *err
 
 	if (r < 0)
 		return r;
-	snprintf(path + strlen(path), 32, "/job/%d", request->keeper.n);
+	snprintf(path + strlen(path), 32, "/%d", request->keeper.n);
 	r = frame_connect(path, err);
 	if (r == -ENOENT || r == -ECONNREFUSED)
 		return err_set(err, -ESRCH, "%s: it has ended", request->who);

@@ -100,7 +100,7 @@ static int ask_keeper(struct rpid keeper, struct attached *out, struct err *err)
 
 	if (r < 0)
 		return r;
-	snprintf(path + strlen(path), 32, "/job/%d", keeper.n);
+	snprintf(path + strlen(path), 32, "/%d", keeper.n);
 	sock = frame_connect(path, err);
 	if (sock < 0)
 		return sock;

@@ -398,7 +398,7 @@ static int ask_scip_for_stack(struct keeper *keeper, struct vpid target, char **
 	r = dirs_runtime(path, "scip", err);
 	if (r < 0)
 		return r;
-	snprintf(path + strlen(path), 32, "/scip/%d", process.scip.n);
+	snprintf(path + strlen(path), 32, "/%d", process.scip.n);
 	sock = frame_connect(path, err);
 	if (sock < 0)
 		return sock;
@@ -596,7 +596,7 @@ int requests_open(struct keeper *keeper, struct err *err)
 	r = dirs_runtime(requests->path, "job", err);
 	if (r < 0)
 		return r;
-	snprintf(requests->path + strlen(requests->path), 32, "/job/%d", keeper->job.keeper.n);
+	snprintf(requests->path + strlen(requests->path), 32, "/%d", keeper->job.keeper.n);
 	requests->listener = frame_listen(requests->path, err);
 	if (requests->listener < 0)
 		return requests->listener;
