@@ -131,36 +131,17 @@ static int make_sysv(struct coordinate *coordinate, struct shared_made *made)
 	return r;
 }
 
-/* The object that is the same file, or NULL. */
-static const Pbeam__Object *find_object(const Pbeam__Manifest *manifest, const Pbeam__SharedMemory *saved)
-{
-	for (size_t i = 0; i < manifest->n_objects; i++) {
-		const Pbeam__Object *object = manifest->objects[i];
-
-		if (object->kind_case == PBEAM__OBJECT__KIND_MEMFD && object->memfd->shared_id == saved->id)
-			return object;
-		if (object->kind_case == PBEAM__OBJECT__KIND_REGULAR && saved->file &&
-		    object->regular->file && object->regular->unlinked &&
-		    object->regular->file->ino == saved->file->ino &&
-		    object->regular->file->dev == saved->file->dev)
-			return object;
-	}
-	return NULL;
-}
-
 static int make_one(struct coordinate *coordinate, struct shared_made *made)
 {
 	const Pbeam__SharedMemory *saved = made->saved;
-	const Pbeam__Object *object;
 
 	if (saved->kind == PBEAM__SHARED_MEMORY__KIND__SYSV)
 		return make_sysv(coordinate, made);
-	object = find_object(coordinate->manifest, saved);
-	if (object) {
-		made->fd = object_restore_get(coordinate->objects, object->id, coordinate->err);
-		made->borrowed = true;
-		return made->fd < 0 ? made->fd : 0;
-	}
+	made->fd = object_restore_shared(coordinate->objects, saved->id, coordinate->err);
+	made->borrowed = made->fd >= 0;
+	if (made->borrowed || made->fd != -ENOENT)
+		return made->borrowed ? 0 : made->fd;
+	err_clear(coordinate->err);
 	if (saved->kind == PBEAM__SHARED_MEMORY__KIND__POSIX_FILE && saved->file && !saved->file->deleted)
 		return make_named(coordinate, made);
 	return make_memfd(coordinate, made);

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -157,6 +158,28 @@ static pid_t number_here(struct coordinate *coordinate, int32_t number)
 	return names_real(coordinate->names, (struct vpid){number}).n;
 }
 
+/* Makes the session, and its terminal, if it had one, its controlling one: that only its leader can do, and
+ * those forked later inherit it. */
+static int step_setsid(struct coordinate *coordinate, int node)
+{
+	int tty = object_restore_controlling_tty(coordinate->objects,
+						 (struct vpid){coordinate->plan.nodes[node].vpid});
+	int64_t ret = call(coordinate, node, SYS_setsid, remote_args(0)), pidfd, fd;
+
+	if (ret < 0 || tty < 0)
+		return ret < 0 ? (int)ret : 0;
+	pidfd = call(coordinate, node, SYS_pidfd_open, remote_args((uint64_t)getpid()));
+	if (pidfd < 0)
+		return (int)pidfd;
+	fd = call(coordinate, node, SYS_pidfd_getfd, remote_args((uint64_t)pidfd, (uint64_t)tty));
+	ret = fd < 0 ? fd : call(coordinate, node, SYS_ioctl, remote_args((uint64_t)fd, TIOCSCTTY));
+	if (fd >= 0 && ret >= 0)
+		ret = call(coordinate, node, SYS_close, remote_args((uint64_t)fd));
+	if (ret >= 0)
+		ret = call(coordinate, node, SYS_close, remote_args((uint64_t)pidfd));
+	return ret < 0 ? err_wrap(coordinate->err, (int)ret, "controlling terminal") : 0;
+}
+
 static int do_step(struct coordinate *coordinate, const struct plan_step *step, pid_t *ended)
 {
 	uint64_t args[6] = {0};
@@ -173,8 +196,7 @@ static int do_step(struct coordinate *coordinate, const struct plan_step *step, 
 		*ended = coordinate->made[step->node].rpid;
 		return step_exit(coordinate, step->node);
 	case PLAN_SETSID:
-		nr = SYS_setsid;
-		break;
+		return step_setsid(coordinate, step->node);
 	case PLAN_SETPGID:
 		nr = SYS_setpgid;
 		args[1] = step->number ? (uint64_t)number_here(coordinate, step->number) : 0;
@@ -255,14 +277,6 @@ static const Pbeam__Object *find_object(const Pbeam__Manifest *manifest, uint32_
 	return NULL;
 }
 
-static bool is_late(const Pbeam__Object *object)
-{
-	for (size_t i = 0; object_table[i]; i++)
-		if (object_table[i]->kind == object->kind_case)
-			return object_table[i]->install != NULL;
-	return false;
-}
-
 /* Everything that one fill needs; the arrays are freed by the caller. */
 struct fill_request {
 	Pbeam__ScipFill message;
@@ -298,7 +312,7 @@ static int add_descriptors(struct coordinate *coordinate, const Pbeam__Process *
 		fill->list[message->n_fds++] = fd;
 		for (size_t n = 0; n < message->n_late; n++)
 			listed = listed || fill->late[n] == object;
-		if (!listed && is_late(object))
+		if (!listed && object_wants_install(object))
 			fill->late[message->n_late++] = (Pbeam__Object *)(uintptr_t)object;
 	}
 	return 0;
