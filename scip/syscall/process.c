@@ -45,6 +45,15 @@ int enter_getsid(struct call *call)
 	return answer_asked(call, getsid, (int32_t)call->args[0]);
 }
 
+/* The number that the kernel has put into the parent's memory. Where the child shares that memory
+ * syscall_newborn() has done it: the child may have ended by now, and the kernel have cleared the word. */
+static int exit_birth(struct call *call, uint64_t flags, uint64_t parent_tid)
+{
+	if (call->rval > 0 && (flags & CLONE_PARENT_SETTID) && !(flags & CLONE_VM))
+		call_virtual_at(call, parent_tid);
+	return call_exit_regular(call);
+}
+
 int enter_clone(struct call *call)
 {
 	if (call->args[0] & CLONE_UNTRACED)
@@ -54,10 +63,7 @@ int enter_clone(struct call *call)
 
 int exit_clone(struct call *call)
 {
-	/* the kernel has put the real number there before the child was made to run */
-	if (call->rval > 0 && (call->args[0] & CLONE_PARENT_SETTID))
-		call_virtual_at(call, call->args[2]);
-	return call_exit_regular(call);
+	return exit_birth(call, call->args[0], call->args[2]);
 }
 
 int enter_clone3(struct call *call)
@@ -73,9 +79,7 @@ int enter_clone3(struct call *call)
 
 int exit_clone3(struct call *call)
 {
-	if (call->rval > 0 && (call->keep[0] & CLONE_PARENT_SETTID))
-		call_virtual_at(call, call->keep[1]);
-	return call_exit_regular(call);
+	return exit_birth(call, call->keep[0], call->keep[1]);
 }
 
 /*
