@@ -74,6 +74,10 @@ must_check int signals_fill_actions(struct fill *fill);
 must_check int signals_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *const *pending);
 must_check int signals_fill_timers(struct fill *fill);
 
+/* calls.c */
+/* After the registers are set, before the mask is: a call with time left goes on with that. */
+must_check int calls_continue(struct fill *fill, struct tracee *tracee, const Pbeam__Thread *saved);
+
 /* threads.c */
 must_check int threads_fill(struct fill *fill);
 

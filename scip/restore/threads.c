@@ -234,6 +234,8 @@ static int set_registers(struct fill *fill, struct tracee *tracee, const Pbeam__
 		if (r < 0)
 			err_code(fill->err, r, "registers");
 	}
+	if (r == 0)
+		r = calls_continue(fill, tracee, saved);
 	if (r == 0 && ptrace(PTRACE_SETSIGMASK, tracee->tid, (void *)KERNEL_SIGSET, &saved->sigmask) < 0)
 		r = err_sys(fill->err, "signal mask");
 	return r < 0 ? err_wrap(fill->err, r, "thread %d", saved->vtid) : 0;
@@ -276,10 +278,12 @@ int threads_fill(struct fill *fill)
 	if (r == 0)
 		r = set_up_all(fill, tracees);
 	if (r == 0)
-		r = inject_withdraw(fill->leader, fill->err);
-	if (r == 0)
 		r = attributes_limits(fill);
 	for (size_t i = fill->saved->leader_exited ? 1 : 0; i < n && r == 0; i++)
 		r = set_registers(fill, tracees[i], fill->saved->threads[i]);
-	return r;
+	if (fill->batch) {
+		batch_end(fill->batch);
+		fill->batch = NULL;
+	}
+	return r < 0 ? r : inject_withdraw(fill->leader, fill->err);
 }
