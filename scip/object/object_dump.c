@@ -282,5 +282,6 @@ int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Man
 	}
 	free(dump.entries);
 	free(dump.sorted);
+	unix_diag_free(&dump.diag);
 	return r;
 }

@@ -3,6 +3,7 @@
 #define SCIP_OBJECT_OBJECT_DUMP_H
 
 #include "scip/object/object.h"
+#include "scip/object/unix_diag.h"
 
 struct object_entry {
 	struct object_source source;
@@ -18,6 +19,7 @@ struct object_dump {
 	const struct object_dump_options *options;
 	struct object_entry **entries; /* entries[id - 1] */
 	size_t nentries, room;
+	struct unix_diag_table diag;  /* read when the first UNIX socket is met */
 	struct object_entry **sorted; /* the same in the order of object_scan.c */
 };
 

@@ -1,0 +1,36 @@
+/* What the socket kinds have in common: options, sock_diag, queues. */
+#ifndef SCIP_OBJECT_SOCKET_H
+#define SCIP_OBJECT_SOCKET_H
+
+#include <sys/socket.h>
+
+#include "scip/object/object.h"
+
+/* One integer option, or `fallback` where there is none. */
+int socket_option(int fd, int level, int name, int fallback);
+bool socket_is(const struct object_source *source, int domain, int type);
+
+/* The options that differ from a fresh socket of the same kind. */
+must_check int socket_options_dump(int fd, Pbeam__SocketOptions **out, struct err *err);
+must_check int socket_options_restore(const Pbeam__SocketOptions *options, int fd, struct err *err);
+
+/* Room for a whole queue: SO_SNDBUF up to its limit while it is refilled, then as it was. */
+struct socket_room {
+	int fd, sndbuf, lock;
+};
+struct socket_room socket_room_make(int fd);
+void socket_room_restore(const struct socket_room *room);
+
+/* Looks at everything in the receive queue without taking it (MSG_PEEK with SO_PEEK_OFF), passed descriptors
+ * and, where the socket asks for them, credentials included. `stream`: pieces end where the kernel ends
+ * them. */
+must_check int socket_queue_dump(struct object_dump *dump, int fd, bool stream, size_t *n,
+				 Pbeam__Datagram ***queue, struct err *err);
+/* Sends one piece through `fd`, to `to` if that is not NULL, with its descriptors. Never blocks. */
+must_check int socket_queue_send(struct object_restore *restore, const Pbeam__Datagram *piece, int fd,
+				 bool stream, const struct sockaddr *to, socklen_t to_len, struct err *err);
+
+/* Addresses as bytes; empty for none. */
+must_check int socket_name(int fd, bool peer, ProtobufCBinaryData *out, struct err *err);
+
+#endif

@@ -1,0 +1,420 @@
+/*
+ * UNIX sockets, the way back. A connected pair without names is a socketpair. One with names (the accepted
+ * end carries its listener's) is connected through that name: the listener itself where it is there by name,
+ * else one that is made for the moment. All that needs the other side complete, queues first, then what is
+ * shut down, is done in finish.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "scip/object/common.h"
+#include "scip/object/socket.h"
+#include "scip/object/unix_socket.h"
+
+#define HEAD offsetof(struct sockaddr_un, sun_path)
+
+static bool named(const ProtobufCBinaryData *name)
+{
+	return name->len > HEAD;
+}
+
+static bool same_name(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
+{
+	return a->len == b->len && memcmp(a->data, b->data, a->len) == 0;
+}
+
+int unix_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
+{
+	const Pbeam__UnixSocket *saved = object->unix_socket;
+	auto_free char *path = NULL;
+	struct stat st;
+
+	if ((saved->type != SOCK_STREAM && saved->type != SOCK_DGRAM && saved->type != SOCK_SEQPACKET) ||
+	    saved->name.len > sizeof(struct sockaddr_un) ||
+	    saved->peer_name.len > sizeof(struct sockaddr_un) ||
+	    (named(&saved->name) && saved->name.data[HEAD] && !saved->bound_file))
+		return err_set(err, -EBADMSG, "the image's record of a UNIX socket is malformed");
+	if (!saved->bound_file)
+		return 0;
+	path = object_text(&saved->bound_file->path);
+	if (!path)
+		return object_no_memory(err);
+	if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode) && !saved->bound_file->deleted)
+		return err_set(
+			err, -EEXIST,
+			"%s, the name of a UNIX socket, is something else now; move it away, then try again",
+			path);
+	return 0;
+}
+
+static int new_socket(const Pbeam__UnixSocket *saved, struct err *err)
+{
+	int fd = socket(AF_UNIX, (int)saved->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	return fd < 0 ? err_sys(err, "make a UNIX socket") : fd;
+}
+
+/* A socket that answers at this path belongs to somebody: it is not taken away. */
+static int remove_stale(const char *path, int type, struct err *err)
+{
+	auto_close int probe = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	struct stat st;
+
+	if (lstat(path, &st) < 0)
+		return 0;
+	if (strlen(path) < sizeof(name.sun_path)) {
+		strcpy(name.sun_path, path);
+		if (probe >= 0 &&
+		    (connect(probe, (struct sockaddr *)&name, sizeof(name)) == 0 || errno == EAGAIN))
+			return err_set(err, -EADDRINUSE,
+				       "%s is in use by another process; stop that, then try again", path);
+	}
+	return unlink(path) < 0 ? err_sys(err, "remove the stale socket %s", path) : 0;
+}
+
+/* Binds to the saved name. A relative one is bound from its directory, so that it reads the same. */
+static int bind_path(const Pbeam__UnixSocket *saved, int fd, struct err *err)
+{
+	auto_free char *path = object_text(&saved->bound_file->path);
+	auto_close int back = -1;
+	int r;
+
+	if (!path)
+		return object_no_memory(err);
+	r = remove_stale(path, (int)saved->type, err);
+	if (r < 0)
+		return r;
+	if (saved->name.data[HEAD] != '/') {
+		size_t tail = strnlen((const char *)saved->name.data + HEAD, saved->name.len - HEAD);
+		auto_free char *dir = tail < strlen(path) ? strndup(path, strlen(path) - tail) : NULL;
+
+		back = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (!dir || back < 0 || chdir(dir) < 0)
+			return err_sys(err, "go to the directory of %s", path);
+	}
+	r = bind(fd, (const struct sockaddr *)(const void *)saved->name.data, (socklen_t)saved->name.len);
+	if (r < 0)
+		r = err_sys(err, "bind a UNIX socket to %s", path);
+	if (back >= 0 && fchdir(back) < 0 && r == 0)
+		r = err_sys(err, "go back to the working directory");
+	if (r == 0 && chmod(path, saved->bound_file->mode & 07777) < 0)
+		r = err_sys(err, "set the mode of %s", path);
+	return r;
+}
+
+static int bind_name(const Pbeam__UnixSocket *saved, int fd, struct err *err)
+{
+	if (!named(&saved->name))
+		return 0;
+	if (saved->name.data[HEAD])
+		return bind_path(saved, fd, err);
+	if (bind(fd, (const struct sockaddr *)(const void *)saved->name.data, (socklen_t)saved->name.len) < 0)
+		return err_sys(err, "bind a UNIX socket to the abstract name @%.*s",
+			       (int)(saved->name.len - HEAD - 1), (const char *)saved->name.data + HEAD + 1);
+	return 0;
+}
+
+/* A name that had no file any more has none again. */
+static void forget_path(const Pbeam__UnixSocket *saved, bool always)
+{
+	auto_free char *path = saved->bound_file ? object_text(&saved->bound_file->path) : NULL;
+
+	if (path && (always || saved->bound_file->deleted))
+		unlink(path);
+}
+
+/* The listener of the image whose name this is, made now if need be; -1 if there is none. */
+static int find_listener(struct object_restore *restore, const Pbeam__UnixSocket *accepted, struct err *err)
+{
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		const Pbeam__Object *object = manifest->objects[i];
+
+		if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET && object->unix_socket->listening &&
+		    object->unix_socket->type == accepted->type &&
+		    same_name(&object->unix_socket->name, &accepted->name) &&
+		    !(object->unix_socket->bound_file && object->unix_socket->bound_file->deleted))
+			return object_restore_get(restore, object->id, err);
+	}
+	return -ENOENT;
+}
+
+/* Connects a client to a server end by the server's name. */
+static int connect_pair(struct object_restore *restore, const Pbeam__UnixSocket *server,
+			const ProtobufCBinaryData *client_name, const Pbeam__UnixSocket *client, int fds[2],
+			struct err *err)
+{
+	int listener = find_listener(restore, server, err), r = 0;
+	auto_close int temporary = -1, caller = new_socket(server, err);
+	struct sockaddr_un name;
+	socklen_t len = sizeof(name);
+
+	if (caller < 0 || (listener < 0 && listener != -ENOENT))
+		return caller < 0 ? caller : listener;
+	if (listener == -ENOENT) {
+		temporary = listener = new_socket(server, err);
+		if (listener < 0)
+			return listener;
+		r = bind_name(server, listener, err);
+		if (r == 0 && listen(listener, 1) < 0)
+			r = err_sys(err, "listen on a UNIX socket");
+	}
+	if (r == 0 && client && named(client_name))
+		r = bind_name(client, caller, err);
+	if (r == 0 && server->bound_file) {
+		auto_free char *path = object_text(&server->bound_file->path);
+
+		memset(&name, 0, sizeof(name));
+		name.sun_family = AF_UNIX;
+		if (!path || strlen(path) >= sizeof(name.sun_path))
+			return err_set(err, -ENAMETOOLONG, "the path of a UNIX socket is too long");
+		strcpy(name.sun_path, path);
+	} else if (r == 0) {
+		memcpy(&name, server->name.data, server->name.len);
+		len = (socklen_t)server->name.len;
+	}
+	if (r == 0 && connect(caller, (struct sockaddr *)&name, len) < 0)
+		r = err_sys(err, "connect a UNIX socket");
+	if (temporary >= 0)
+		forget_path(server, true);
+	if (r < 0)
+		return r;
+	fds[0] = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fds[0] < 0)
+		return err_sys(err, "accept a UNIX connection");
+	fds[1] = steal_fd(&caller);
+	if (client)
+		forget_path(client, false);
+	return 0;
+}
+
+/* Which of two named ends was accepted does not show; the one with a listener's name is likelier. */
+static bool is_server(struct object_restore *restore, const Pbeam__UnixSocket *one,
+		      const Pbeam__UnixSocket *other)
+{
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+
+	if (!named(&one->name))
+		return false;
+	if (!other || !named(&other->name))
+		return true;
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
+		    manifest->objects[i]->unix_socket->listening &&
+		    same_name(&manifest->objects[i]->unix_socket->name, &other->name))
+			return false;
+	return true;
+}
+
+/* Makes both ends: fds[0] is `one`'s. `other` NULL: of a peer that is gone. */
+static int make_pair(struct object_restore *restore, const Pbeam__UnixSocket *one,
+		     const Pbeam__UnixSocket *other, int fds[2], struct err *err)
+{
+	int swapped[2], r;
+
+	if (!named(&one->name) && (!other || !named(&other->name))) {
+		r = socketpair(AF_UNIX, (int)one->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds);
+		return r < 0 ? err_sys(err, "make a socketpair") : 0;
+	}
+	if (is_server(restore, one, other))
+		return connect_pair(restore, one, other ? &other->name : NULL, other, fds, err);
+	r = connect_pair(restore, other, &one->name, one, swapped, err);
+	if (r == 0) {
+		fds[0] = swapped[1];
+		fds[1] = swapped[0];
+	}
+	return r;
+}
+
+static const Pbeam__Object *peer_of(struct object_restore *restore, const Pbeam__Object *object)
+{
+	const Pbeam__Object *peer = object_restore_find_inode(restore, object->unix_socket->peer_ino, object);
+
+	return peer && peer->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
+			       peer->unix_socket->peer_ino == object->unix_socket->ino &&
+			       peer->unix_socket->type == object->unix_socket->type
+		       ? peer
+		       : NULL;
+}
+
+/* Two datagram sockets without names that have each other, or lost the other. */
+static bool is_pair(const Pbeam__Object *object, const Pbeam__Object *peer)
+{
+	const Pbeam__UnixSocket *saved = object->unix_socket;
+
+	if (saved->type != SOCK_DGRAM)
+		return saved->connected && !saved->accept_of;
+	return saved->connected && !named(&saved->peer_name) && (!peer || !named(&saved->name));
+}
+
+static int make_single(const Pbeam__UnixSocket *saved, struct err *err)
+{
+	auto_close int fd = new_socket(saved, err);
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = bind_name(saved, fd, err);
+	if (r == 0 && saved->listening && listen(fd, (int)saved->backlog) < 0)
+		r = err_sys(err, "listen on a UNIX socket");
+	if (r == 0)
+		forget_path(saved, false);
+	return r < 0 ? r : steal_fd(&fd);
+}
+
+int unix_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
+{
+	const Pbeam__UnixSocket *saved = object->unix_socket;
+	const Pbeam__Object *peer = peer_of(restore, object);
+	int fds[2], r;
+
+	if (!is_pair(object, peer)) {
+		*fd = make_single(saved, err);
+		return *fd < 0 ? *fd : 0;
+	}
+	r = make_pair(restore, saved, peer ? peer->unix_socket : NULL, fds, err);
+	if (r < 0)
+		return r;
+	*fd = fds[0];
+	if (peer) {
+		object_restore_put(restore, peer->id, fds[1]);
+		return 0;
+	}
+	return object_restore_keep(restore, PBEAM__OBJECT__KIND_UNIX_SOCKET, saved->ino, fds[1], err);
+}
+
+/* ---- finish ---- */
+
+static int connect_to_peer(const Pbeam__UnixSocket *saved, int fd, struct err *err)
+{
+	if (connect(fd, (const struct sockaddr *)(const void *)saved->peer_name.data,
+		    (socklen_t)saved->peer_name.len) < 0)
+		return err_sys(err, "connect a UNIX socket to its peer");
+	return 0;
+}
+
+/* The socket that a datagram came from, if it is one of ours; else -1. */
+static int find_sender(struct object_restore *restore, const ProtobufCBinaryData *source)
+{
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+
+	if (!named(source))
+		return -1;
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
+		    manifest->objects[i]->unix_socket->type == SOCK_DGRAM &&
+		    same_name(&manifest->objects[i]->unix_socket->name, source))
+			return object_restore_peek(restore, manifest->objects[i]->id);
+	return -1;
+}
+
+/* Datagrams to a named socket: from the sender's own socket where it is in the image, else from one made for
+ * the moment, under the sender's name if that is free. */
+static int send_datagram(struct object_restore *restore, const Pbeam__UnixSocket *saved,
+			 const Pbeam__Datagram *piece, struct err *err)
+{
+	const struct sockaddr *to = (const void *)saved->name.data;
+	int sender = find_sender(restore, &piece->source);
+	auto_close int temporary = -1;
+	struct socket_room room;
+	int r;
+
+	if (sender < 0) {
+		temporary = sender = new_socket(saved, err);
+		if (sender < 0)
+			return sender;
+		if (named(&piece->source) && !piece->source.data[HEAD])
+			(void)!bind(sender, (const struct sockaddr *)(const void *)piece->source.data,
+				    (socklen_t)piece->source.len);
+	}
+	room = socket_room_make(sender);
+	r = socket_queue_send(restore, piece, sender, false, to, (socklen_t)saved->name.len, err);
+	socket_room_restore(&room);
+	return r;
+}
+
+static int refill(struct object_restore *restore, const Pbeam__Object *object, int sender, struct err *err)
+{
+	const Pbeam__UnixSocket *saved = object->unix_socket;
+	struct socket_room room;
+	int r = 0;
+
+	if (saved->n_queue == 0)
+		return 0;
+	if (sender < 0 && named(&saved->name)) {
+		for (size_t i = 0; i < saved->n_queue && r == 0; i++)
+			r = send_datagram(restore, saved, saved->queue[i], err);
+		return r;
+	}
+	if (sender < 0)
+		return err_set(err, -EBADMSG,
+			       "the image has a queue for a UNIX socket that nobody can send to");
+	room = socket_room_make(sender);
+	for (size_t i = 0; i < saved->n_queue && r == 0; i++)
+		r = socket_queue_send(restore, saved->queue[i], sender, saved->type == SOCK_STREAM, NULL, 0,
+				      err);
+	socket_room_restore(&room);
+	return r;
+}
+
+static int shut(const Pbeam__UnixSocket *saved, int fd, struct err *err)
+{
+	unsigned how = saved->shutdown & 3;
+
+	if (!saved->connected || !how)
+		return 0;
+	if (shutdown(fd, how == 3 ? SHUT_RDWR : how == 2 ? SHUT_WR : SHUT_RD) < 0 && errno != ENOTCONN)
+		return err_sys(err, "shut down a UNIX socket");
+	return 0;
+}
+
+static int finish_connected(struct object_restore *restore, const Pbeam__Object *object, int fd,
+			    struct err *err)
+{
+	const Pbeam__Object *peer = peer_of(restore, object);
+	int gone = object_restore_kept(restore, PBEAM__OBJECT__KIND_UNIX_SOCKET, object->unix_socket->ino);
+	int other = peer ? object_restore_peek(restore, peer->id) : gone;
+	int r = refill(restore, object, other, err);
+
+	if (r < 0)
+		return r;
+	/* A stand-in that closes with something unread gives the reset that was pending; closing is what
+	 * shuts this end down. */
+	if (!peer) {
+		if (object->unix_socket->shutdown & UNIX_SHUTDOWN_RESET)
+			(void)!send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+		return 0;
+	}
+	/* The second of the two shuts both, when both queues are full. */
+	if (peer->id > object->id)
+		return 0;
+	r = shut(object->unix_socket, fd, err);
+	return r < 0 ? r : shut(peer->unix_socket, other, err);
+}
+
+int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	const Pbeam__UnixSocket *saved = object->unix_socket;
+	/* First: whether credentials are attached is decided when a message is sent. */
+	int r = socket_options_restore(saved->options, fd, err);
+
+	if (r < 0)
+		return r;
+	if (is_pair(object, peer_of(restore, object))) {
+		r = finish_connected(restore, object, fd, err);
+	} else {
+		r = refill(restore, object, -1, err);
+		if (r == 0 && saved->connected)
+			r = connect_to_peer(saved, fd, err);
+		if (r == 0 && saved->connected)
+			r = shut(saved, fd, err);
+	}
+	return r;
+}

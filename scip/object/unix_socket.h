@@ -1,0 +1,15 @@
+/* Between unix.c and unix_restore.c. */
+#ifndef SCIP_OBJECT_UNIX_SOCKET_H
+#define SCIP_OBJECT_UNIX_SOCKET_H
+
+#include "scip/object/object.h"
+
+/* In UnixSocket.shutdown beside 1 (receiving) and 2 (sending): the peer closed with unread data, and the
+ * program has not been told ECONNRESET yet. */
+#define UNIX_SHUTDOWN_RESET 4u
+
+int unix_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err);
+int unix_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err);
+int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err);
+
+#endif
