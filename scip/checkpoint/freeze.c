@@ -13,6 +13,7 @@
 /* All are asked first: they come to their stops while the others are being asked. */
 void freeze_begin(struct process *process)
 {
+	process->frozen = true;
 	for (struct tracee *t = process->tracees; t; t = t->next)
 		if (t->stop == TRACEE_RUNNING && stops_interrupt(t) < 0)
 			continue; /* it is ending: its exit status will come */

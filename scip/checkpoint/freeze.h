@@ -15,8 +15,8 @@
 #include "proto/image.pb-c.h"
 #include "scip/tracee/process.h"
 
-/* Interrupts every running thread (new ones too, as they appear: freeze_hold() is called for their first
- * stop). */
+/* process->frozen is set from here to the thaw. Interrupts every running thread (new ones too, as they
+ * appear: freeze_hold() is called for their first stop). */
 void freeze_begin(struct process *process);
 /* The tracee has stopped while freezing. True: it is held now (frozen = true), leave it. False: it cannot be
  * held here (a seccomp stop, a syscall-exit stop that syscall_exit() must see first, an exit event): act and

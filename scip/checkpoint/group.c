@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/dirs.h"
 #include "base/io.h"
+#include "base/log.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 
@@ -36,6 +37,12 @@ static struct member *new_member(struct group *group, struct rpid rpid, struct v
 	return member;
 }
 
+void group_lose(struct member *member)
+{
+	log_debug("checkpoint: vpid %d is left out: %s", member->vpid.n, member->problem.text);
+	member->gone = true;
+}
+
 int group_add(struct group *group, const struct name_process *process, struct err *err)
 {
 	char dir[PATH_MAX], path[PATH_MAX + 16];
@@ -51,7 +58,7 @@ int group_add(struct group *group, const struct name_process *process, struct er
 	snprintf(path, sizeof(path), "%s/%d", dir, process->scip.n);
 	member->sock = frame_connect(path, &member->problem);
 	if (member->sock < 0)
-		member->gone = true;
+		group_lose(member);
 	return 0;
 }
 

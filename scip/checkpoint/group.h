@@ -42,6 +42,8 @@ struct group {
 must_check int group_add(struct group *group, const struct name_process *process, struct err *err);
 must_check int group_add_zombie(struct group *group, struct rpid rpid);
 struct member *group_find(const struct group *group, struct rpid rpid);
+/* It ended before it was frozen: its problem says how that was seen. */
+void group_lose(struct member *member);
 /* Drops the members that ended; everybody's children are to be looked for again, since they may be zombies
  * now. */
 void group_forget_gone(struct group *group);

@@ -133,7 +133,7 @@ static int freeze_level(struct group *group, struct err *err)
 			m->frozen = true;
 			m->threads = ((Pbeam__ScipFrozen *)(void *)m->reply)->threads;
 		} else if (m->problem.code == -ESRCH)
-			m->gone = true;
+			group_lose(m);
 		else
 			return group_problem(group, err);
 	}
