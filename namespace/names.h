@@ -110,6 +110,11 @@ must_check int names_number_bind(struct names *names, struct vpid vpid, struct r
  * number that did not diverge. */
 void names_number_release(struct names *names, struct vpid vpid);
 
+/* For what several scips must not do at once. Held for microseconds, never over a wait. -errno when the table
+ * is beyond repair. */
+must_check int names_lock(struct names *names);
+void names_unlock(struct names *names);
+
 /* How often the map of diverged numbers changed: 0 means nothing has diverged (the cheap test on hot paths).
  */
 uint64_t names_generation(struct names *names);

@@ -73,6 +73,16 @@ void table_unlock(struct names *names)
 	pthread_mutex_unlock(&names->table->mutex);
 }
 
+int names_lock(struct names *names)
+{
+	return table_lock(names);
+}
+
+void names_unlock(struct names *names)
+{
+	table_unlock(names);
+}
+
 static void boot_id(char out[40])
 {
 	auto_close int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);

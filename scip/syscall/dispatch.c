@@ -132,7 +132,7 @@ int syscall_enter(struct tracee *tracee)
 	return r;
 }
 
-/* The area is mapped: back to the instruction, as if the call had not been made yet. */
+/* Back to the instruction, as if the call had not been made yet. */
 static int make_again(struct call *call)
 {
 	struct user_regs_struct regs;
@@ -140,13 +140,18 @@ static int make_again(struct call *call)
 
 	if (r < 0)
 		return r;
-	if (call->rval < 0 && call->rval >= -4095)
-		return regs_set_ret(call->tracee, call->rval);
-	call->process->scratch.a = (uint64_t)call->rval;
 	regs.rip = call->ip - 2;
 	regs.rax = (unsigned long long)call->nr;
 	regs.orig_rax = (unsigned long long)-1;
 	return regs_set(call->tracee, &regs);
+}
+
+static int exit_mapping(struct call *call)
+{
+	if (call->rval < 0 && call->rval >= -4095)
+		return 0; /* no room in its address space: that is its answer */
+	call->process->scratch.a = (uint64_t)call->rval;
+	return CALL_AGAIN;
 }
 
 int syscall_exit(struct tracee *tracee)
@@ -164,9 +169,11 @@ int syscall_exit(struct tracee *tracee)
 		if (call->now[i] != call->args[i])
 			r = regs_set_arg(tracee, i, call->args[i]);
 	if (r == 0 && call->mapping)
-		r = make_again(call);
+		r = exit_mapping(call);
 	else if (r == 0)
 		r = call->row->exit ? call->row->exit(call) : call_exit_regular(call);
+	if (r == CALL_AGAIN)
+		r = make_again(call);
 	drop_frame(tracee);
 	return r;
 }

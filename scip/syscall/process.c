@@ -1,6 +1,5 @@
 /* Births, ends and the ids that a process asks of itself and of its relatives. */
 #include <errno.h>
-#include <linux/futex.h>
 #include <linux/sched.h>
 #include <stddef.h>
 #include <sys/ptrace.h>
@@ -111,48 +110,4 @@ int syscall_newborn(const struct process *process, pid_t tid, struct vpid vtid)
 	    memory_write(&self, (struct taddr){args.parent_tid}, &vtid.n, sizeof(vtid.n)) == -ESRCH)
 		return -ESRCH;
 	return 0;
-}
-
-/*
- * The owner words of robust futexes hold the number that the program knows. At a thread's end the kernel
- * looks for the real one, to mark them FUTEX_OWNER_DIED and wake a waiter, so they are given it. A thread
- * that a signal kills is not seen here: its robust futexes stay as they are.
- */
-static void own_robust_futexes(struct call *call, const struct tracee *thread)
-{
-	struct robust_list_head head;
-	uint64_t list = 0, at;
-	size_t len = 0;
-
-	if (thread->vtid.n == thread->tid || syscall(SYS_get_robust_list, thread->tid, &list, &len) < 0 ||
-	    !list || call_read(call, list, &head, sizeof(head)) < 0)
-		return;
-	at = (uint64_t)head.list.next & ~1ull;
-	for (int n = 0; n < 2048 && at && at != list; n++) {
-		uint64_t word_at = at + (uint64_t)head.futex_offset, next;
-		uint32_t word;
-
-		if (call_read(call, at, &next, sizeof(next)) < 0 ||
-		    call_read(call, word_at, &word, sizeof(word)) < 0)
-			return;
-		if ((word & FUTEX_TID_MASK) == (uint32_t)thread->vtid.n) {
-			word = (word & ~FUTEX_TID_MASK) | (uint32_t)thread->tid;
-			if (call_write(call, word_at, &word, sizeof(word)) < 0)
-				return;
-		}
-		at = next & ~1ull;
-	}
-}
-
-int enter_exit(struct call *call)
-{
-	own_robust_futexes(call, call->tracee);
-	return SYSCALL_CONTINUE;
-}
-
-int enter_exit_group(struct call *call)
-{
-	for (const struct tracee *t = call->process->tracees; t; t = t->next)
-		own_robust_futexes(call, t);
-	return SYSCALL_CONTINUE;
 }

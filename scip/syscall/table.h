@@ -105,6 +105,9 @@ must_check int call_scratch(struct call *call, size_t offset, const void *data, 
 must_check int call_replace(struct call *call, unsigned arg, const void *data, size_t len);
 
 /* ---- at the exit stop ---- */
+/* Returned by an exit handler: the call is made again from its own registers, as if it had not been made yet.
+ */
+#define CALL_AGAIN 1
 must_check int call_set_rval(struct call *call, int64_t value);
 
 /* ---- both ---- */
@@ -130,7 +133,7 @@ bool siginfo_has_pid(const void *siginfo);
 
 /* Handlers, by family. */
 call_handler enter_getpid, enter_gettid, enter_clone, enter_clone3, exit_clone, exit_clone3;
-call_handler enter_getpgid, enter_getpgrp, enter_getsid, enter_exit, enter_exit_group;
+call_handler enter_getpgid, enter_getpgrp, enter_getsid, enter_exit, enter_exit_group, exit_exit;
 call_handler enter_kill, enter_sigqueue, enter_tgsigqueue, enter_sigtimedwait, exit_sigtimedwait;
 call_handler enter_wait4, exit_wait4, enter_waitid, exit_waitid;
 call_handler enter_priority, enter_ioprio, enter_capability;
@@ -142,6 +145,6 @@ call_handler enter_open, enter_openat, enter_openat2, exit_open, enter_readlink,
 	exit_readlink;
 call_handler enter_getdents, exit_getdents, exit_getdents64, enter_inotify_add_watch;
 call_handler enter_seccomp, exit_seccomp, enter_prctl, exit_prctl, enter_ptrace;
-call_handler enter_pidfd_signal, enter_perf_event_open, enter_futex;
+call_handler enter_pidfd_signal, enter_perf_event_open, enter_futex, exit_futex;
 
 #endif
