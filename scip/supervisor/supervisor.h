@@ -9,6 +9,9 @@
 #ifndef SCIP_SUPERVISOR_SUPERVISOR_H
 #define SCIP_SUPERVISOR_SUPERVISOR_H
 
+#include <signal.h>
+#include <stdatomic.h>
+
 #include "base/err.h"
 #include "namespace/names.h"
 #include "scip/tracee/process.h"
@@ -18,20 +21,44 @@ struct handoff {
 	int32_t rpid;
 	int32_t vpid;
 	int32_t keeper;
-	uint32_t flags; /* HANDOFF_* */
+	uint32_t flags;	  /* HANDOFF_* */
+	int32_t dumpable; /* HANDOFF_DUMPABLE: the value to put back */
+	uint32_t reserved;
 	uint64_t sigmask;
+	uint64_t parking; /* address of the syscall instruction it waits at */
 	struct user_regs_struct regs;
 };
 enum {
-	HANDOFF_FORKED = 1u << 0, /* parked in pause(): put regs and mask back */
-	HANDOFF_LAUNCH =
-		1u << 1, /* the keeper's child, waiting for us before it loads the filter and executes */
+	HANDOFF_FORKED = 1u << 0,   /* parked in pause(): put regs and mask back */
+	HANDOFF_LAUNCH = 1u << 1,   /* the keeper's child, waiting in pause() before it executes the program:
+				       let   its pause() return 0 */
 	HANDOFF_HELD = 1u << 2,	    /* a husk: stays stopped until the coordinator says so */
 	HANDOFF_DIVERGED = 1u << 3, /* runs behind the restored filter */
+	HANDOFF_DUMPABLE = 1u << 4, /* was made dumpable for the hand-over */
 };
 
-/* The life of a scip: never returns. `handover` is the job's socket, `keeper_alive` a pipe that reads end of
- * file when the keeper is gone. */
-_Noreturn void supervisor_main(struct names *names, int handover, int keeper_alive);
+/* What all scips of a job and its keeper share: one page. */
+struct seat_shared {
+	_Atomic int32_t idle; /* scips waiting, less the processes sent and not yet taken: may be negative */
+	_Atomic uint32_t low, high; /* wake the keeper below `low`; it makes as many that `high` are idle */
+	_Atomic uint32_t surplus;   /* a scip that would be one more than this leaves */
+	_Atomic uint64_t handed;    /* hand-overs so far */
+};
+
+/* A scip's place in its job. */
+struct seat {
+	struct names *names;
+	int take;     /* hand-over socket: idle scips receive ... */
+	int give;     /* ... and supervisors send */
+	int wake;     /* eventfd: the pool runs low */
+	pid_t keeper; /* if it dies so does the scip, and with it its process */
+	struct seat_shared *shared;
+};
+
+/* The signal that tells a scip that its keeper is gone (PR_SET_PDEATHSIG). */
+#define SEAT_KEEPER_GONE SIGUSR1
+
+/* The life of a scip: never returns. */
+_Noreturn void supervisor_main(const struct seat *seat);
 
 #endif

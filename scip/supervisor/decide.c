@@ -1,0 +1,58 @@
+#include "scip/supervisor/decide.h"
+
+#include <sys/ptrace.h>
+
+/* What follows every stop that ends here: a husk stays; a freeze may keep it; else it goes on. */
+static unsigned go_on(const struct event *event, bool may_hold)
+{
+	if (event->held)
+		return 0;
+	return ACTION_RESUME | (event->freezing && may_hold ? ACTION_HOLD : 0);
+}
+
+/* At the events of fork and exec the call is half done: its return is not in the registers yet. A freeze must
+ * not keep the thread there; it is interrupted again when it is let go. */
+static unsigned at_event(const struct event *event)
+{
+	switch (event->event) {
+	case PTRACE_EVENT_VFORK:
+		return ACTION_FIND_CHILD | ACTION_NOTE_VFORK | go_on(event, false);
+	case PTRACE_EVENT_FORK:
+	case PTRACE_EVENT_CLONE:
+		return ACTION_FIND_CHILD | go_on(event, false);
+	case PTRACE_EVENT_EXEC:
+		return ACTION_FORGET_PROGRAM | go_on(event, false);
+	default: /* PTRACE_EVENT_STOP: interrupted, continued after a group-stop, or its first stop */
+		return go_on(event, true);
+	}
+}
+
+static unsigned at_newcomer(const struct event *event)
+{
+	if (event->stop == TRACEE_EXITED)
+		return ACTION_DROP_THREAD;
+	return ACTION_GREET_THREAD | go_on(event, true);
+}
+
+unsigned decide(const struct event *event)
+{
+	if (event->newcomer)
+		return at_newcomer(event);
+	switch (event->stop) {
+	case TRACEE_SECCOMP_STOP:
+		return ACTION_ENTER_CALL | go_on(event, true);
+	case TRACEE_SYSCALL_EXIT_STOP:
+		return ACTION_LEAVE_CALL | go_on(event, true);
+	case TRACEE_SIGNAL_DELIVERY_STOP:
+		return (event->diverged ? ACTION_TRANSLATE_SIGNAL : 0) | go_on(event, true);
+	case TRACEE_GROUP_STOP:
+		return go_on(event, true);
+	case TRACEE_EVENT_STOP:
+		return at_event(event);
+	case TRACEE_EXITED:
+		return event->leader ? ACTION_END : ACTION_DROP_THREAD;
+	case TRACEE_RUNNING:
+		break;
+	}
+	return 0;
+}

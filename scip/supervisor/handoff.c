@@ -1,0 +1,272 @@
+/*
+ * A process changes from one scip to another without noticing, and without its parent noticing.
+ *
+ * ptrace(2) knows no hand-over: a tracee must be detached and seized again, and in between it runs. So it is
+ * made to run nowhere: all signals are blocked and it is sent back to the `syscall` instruction that it was
+ * forked by with SYS_pause in rax. Nothing is written to its memory (which after vfork is its parent's) and
+ * no signal is used: a SIGSTOP would show in the parent's wait.
+ *
+ *   old scip, child at its first stop              new scip
+ *   1. registers and mask are read                 1. SEIZE, INTERRUPT, wait
+ *   2. mask: all blocked                           2. registers and mask are set
+ *   3. rip -= 2, rax = SYS_pause, orig_rax = -1    3. CONT (LISTEN when a stop signal came in the window)
+ *   4. DETACH
+ *   5. message {pid, registers, mask}
+ *
+ * Only SIGKILL and SIGSTOP reach the child in the window. SIGSTOP stops it; SEIZE then reports the group
+ * stop, which is kept. A signal for it stays pending until its mask is back.
+ *
+ * A process that is not dumpable (PR_SET_DUMPABLE 0, or a program file that may not be read) cannot be seized
+ * by an ordinary user: the old scip, still attached, makes it dumpable by a call of its own, the new one puts
+ * the old value back. Under Yama scope 1 the child must name its future tracer: the keeper, whose descendants
+ * all scips are.
+ *
+ * Who reads the process's registers in the window sees a pause(): nobody does, its entry says BORN.
+ */
+#include "scip/supervisor/handoff.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "scip/tracee/regs.h"
+#include "scip/tracee/remote.h"
+#include "scip/tracee/stops.h"
+
+/* Length of the `syscall` instruction. */
+enum { SYSCALL_INSN_LEN = 2 };
+/* Code segment of 64-bit programs. */
+enum { USER_CS_64 = 0x33 };
+
+static long set_mask(pid_t tid, uint64_t mask)
+{
+	return ptrace((enum __ptrace_request)PTRACE_SETSIGMASK, tid, sizeof(mask), &mask);
+}
+
+/* Yama's ptrace_scope, 0 where it is not there. Read once: an administrator's change takes effect for new
+ * jobs. */
+static int yama_scope(void)
+{
+	static int scope = -1;
+	char *text;
+
+	if (scope >= 0)
+		return scope;
+	scope = 0;
+	if (io_slurp(AT_FDCWD, "/proc/sys/kernel/yama/ptrace_scope", 64, &text, NULL) == 0) {
+		scope = atoi(text);
+		free(text);
+	}
+	return scope;
+}
+
+/* Calls that the child must make for the next scip to be allowed to seize it. It is stopped, and ours. */
+static int prepare(const struct seat *seat, pid_t child, struct handoff *handoff, struct taddr parking,
+		   bool dumpable, struct err *err)
+{
+	struct process process = {.pid = child, .vpid = {handoff->vpid}, .names = seat->names};
+	struct tracee *tracee;
+	int64_t ret;
+	int r;
+
+	r = process_add_tracee(&process, child, &tracee);
+	if (r < 0)
+		return err_code(err, r, "note process %d", child);
+	tracee->stop = TRACEE_EVENT_STOP;
+	tracee->event = PTRACE_EVENT_STOP;
+	process.syscall_insn = parking;
+	if (!dumpable) {
+		r = remote_call(tracee, &ret, err, SYS_prctl, remote_args(PR_GET_DUMPABLE));
+		handoff->dumpable = (int32_t)ret;
+		handoff->flags |= HANDOFF_DUMPABLE;
+		if (r == 0)
+			r = remote_call(tracee, &ret, err, SYS_prctl, remote_args(PR_SET_DUMPABLE, 1));
+	}
+	if (r == 0 && yama_scope() == 1)
+		r = remote_call(tracee, &ret, err, SYS_prctl,
+				remote_args(PR_SET_PTRACER, (uint64_t)seat->keeper));
+	process_remove_tracee(&process, tracee);
+	return r;
+}
+
+/* True if we, unattached, would be allowed to attach. */
+static bool is_dumpable(pid_t child, struct taddr parking)
+{
+	uint8_t insn[SYSCALL_INSN_LEN];
+	struct iovec local = {insn, sizeof(insn)}, remote = {(void *)parking.a, sizeof(insn)};
+
+	return process_vm_readv(child, &local, 1, &remote, 1, 0) >= 0 || errno != EPERM;
+}
+
+static int park(const struct seat *seat, pid_t child, struct handoff *handoff, struct taddr parking,
+		struct err *err)
+{
+	struct user_regs_struct *regs = &handoff->regs, parked;
+	bool dumpable;
+
+	if (ptrace(PTRACE_GETREGS, child, 0, regs) < 0 ||
+	    ptrace((enum __ptrace_request)PTRACE_GETSIGMASK, child, sizeof(handoff->sigmask),
+		   &handoff->sigmask) < 0)
+		return err_sys(err, "read the registers of new process %d", child);
+	if (regs->cs != USER_CS_64)
+		return err_set(err, -ENOTSUP, "new process %d runs 32-bit code, which is not supported",
+			       child);
+	if (!parking.a)
+		parking.a = regs->rip - SYSCALL_INSN_LEN;
+	dumpable = is_dumpable(child, parking);
+	if (!dumpable || yama_scope() == 1) {
+		int r = prepare(seat, child, handoff, parking, dumpable, err);
+
+		if (r < 0)
+			return r;
+	}
+	handoff->parking = parking.a;
+	if (set_mask(child, ~0ull) < 0)
+		return err_sys(err, "block the signals of new process %d", child);
+	parked = *regs;
+	parked.rip = parking.a;
+	parked.rax = SYS_pause;
+	parked.orig_rax = ~0ull;
+	if (ptrace(PTRACE_SETREGS, child, 0, &parked) < 0 || ptrace(PTRACE_DETACH, child, 0, 0) < 0)
+		return err_sys(err, "park new process %d", child);
+	return 0;
+}
+
+static int enter_name(const struct seat *seat, const struct process *parent, const struct handoff *handoff)
+{
+	struct name_process entry = {
+		.vpid = {handoff->vpid},
+		.rpid = {handoff->rpid},
+		.parent = parent->vpid,
+		.scip = {getpid()}, /* until the next has it */
+		.keeper = {seat->keeper},
+		.start_ns = io_now_ns(CLOCK_REALTIME),
+		.state = NAME_STATE_BORN,
+		.diverged = (handoff->flags & HANDOFF_DIVERGED) != 0,
+	};
+	struct name_process old;
+	int r = names_process_add(seat->names, &entry);
+
+	/* An entry of this number whose process is gone: its scip has reaped it and not yet removed it. */
+	if (r == -EEXIST && names_process_get(seat->names, entry.vpid, &old) == 0 &&
+	    old.rpid.n == handoff->rpid) {
+		names_process_remove(seat->names, entry.vpid);
+		r = names_process_add(seat->names, &entry);
+	}
+	return r;
+}
+
+static void abandon(const struct seat *seat, const struct handoff *handoff)
+{
+	int status;
+
+	kill(handoff->rpid, SIGKILL);
+	(void)waitpid(handoff->rpid, &status,
+		      __WALL); /* only while it is still ours: the parent then sees it */
+	names_process_remove(seat->names, (struct vpid){handoff->vpid});
+	names_number_release(seat->names, (struct vpid){handoff->vpid});
+}
+
+int handoff_send(const struct seat *seat, const struct process *parent, pid_t child, struct vpid vpid,
+		 uint32_t flags, struct taddr parking, struct err *err)
+{
+	struct handoff handoff = {
+		.rpid = child, .vpid = vpid.n, .keeper = seat->keeper, .flags = flags | HANDOFF_FORKED};
+	int r = enter_name(seat, parent, &handoff);
+
+	if (r < 0)
+		err_code(err, r, "enter vpid %d in the name table", vpid.n);
+	else
+		r = park(seat, child, &handoff, parking, err);
+	if (r == 0 && send(seat->give, &handoff, sizeof(handoff), MSG_NOSIGNAL) < 0)
+		r = err_sys(err, "hand over vpid %d", vpid.n);
+	if (r < 0) {
+		abandon(seat, &handoff);
+		return r;
+	}
+	if (atomic_fetch_sub(&seat->shared->idle, 1) == (int32_t)seat->shared->low &&
+	    write(seat->wake, &(uint64_t){1}, sizeof(uint64_t)) < 0)
+		log_warn("wake the keeper: %s", strerror(errno));
+	return 0;
+}
+
+/* The keeper's child may have been seized on its way into its pause(): lets it get there. */
+static int wait_in_pause(struct tracee *leader, struct user_regs_struct *regs)
+{
+	struct process *process = leader->process;
+	int status, r;
+
+	for (;;) {
+		r = regs_get(leader, regs);
+		if (r < 0 || regs->orig_rax == SYS_pause)
+			return r;
+		r = stops_resume(leader, STOPS_CONT);
+		if (r < 0)
+			return r;
+		nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+		r = stops_interrupt(leader);
+		if (r == 0)
+			r = stops_wait(process, leader->tid, 0, &leader, &status);
+		if (r < 0)
+			return r;
+		if (leader->stop == TRACEE_EXITED)
+			return -ESRCH;
+	}
+}
+
+static int put_back(struct tracee *leader, const struct handoff *handoff, struct err *err)
+{
+	struct user_regs_struct regs;
+	int64_t ret;
+	int r;
+
+	if (handoff->flags & HANDOFF_FORKED) {
+		r = regs_set(leader, &handoff->regs);
+		if (r == 0 && set_mask(leader->tid, handoff->sigmask) < 0)
+			r = -errno;
+		if (r < 0)
+			return err_code(err, r, "put back the registers of vpid %d", handoff->vpid);
+	} else {
+		r = wait_in_pause(leader, &regs);
+		regs.rax = 0;
+		regs.orig_rax = ~0ull;
+		if (r == 0)
+			r = regs_set(leader, &regs);
+		if (r < 0)
+			return err_code(err, r, "release vpid %d from its wait", handoff->vpid);
+	}
+	if (!(handoff->flags & HANDOFF_DUMPABLE))
+		return 0;
+	leader->process->syscall_insn.a = handoff->parking;
+	return remote_call(leader, &ret, err, SYS_prctl,
+			   remote_args(PR_SET_DUMPABLE, (uint64_t)handoff->dumpable));
+}
+
+int handoff_take(struct process *process, const struct handoff *handoff, struct tracee **leader,
+		 struct err *err)
+{
+	int r = stops_seize(process, handoff->rpid, leader, err);
+
+	if (r < 0) {
+		if (r != -ESRCH)
+			kill(handoff->rpid, SIGKILL);
+		return r;
+	}
+	(*leader)->vtid.n = handoff->vpid;
+	r = put_back(*leader, handoff, err);
+	if (r < 0 && r != -ESRCH)
+		kill(handoff->rpid, SIGKILL);
+	return r;
+}

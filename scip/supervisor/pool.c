@@ -1,0 +1,253 @@
+#include "scip/supervisor/pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+
+enum { POOL_LOW = 3, POOL_HIGH = 6, POOL_SURPLUS = 24 };
+
+struct pool {
+	struct seat seat;
+	void (*before_scip)(void *arg);
+	void *arg;
+	pid_t *scips; /* alive */
+	size_t nscips, room;
+	uint64_t starving_since; /* CLOCK_MONOTONIC of the first fork that failed, 0 when none did */
+};
+
+static void pool_free(struct pool *pool)
+{
+	if (pool->seat.take >= 0)
+		close(pool->seat.take);
+	if (pool->seat.give >= 0)
+		close(pool->seat.give);
+	if (pool->seat.wake >= 0)
+		close(pool->seat.wake);
+	if (pool->seat.shared)
+		munmap(pool->seat.shared, sizeof(*pool->seat.shared));
+	free(pool->scips);
+	free(pool);
+}
+
+int pool_open(struct pool **out, struct names *names, void (*before_scip)(void *arg), void *arg,
+	      struct err *err)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+	int pair[2], r;
+	void *page;
+
+	if (!pool)
+		return err_code(err, -ENOMEM, "make the pool of scips");
+	pool->seat = (struct seat){.names = names, .take = -1, .give = -1, .wake = -1, .keeper = getpid()};
+	pool->before_scip = before_scip;
+	pool->arg = arg;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+		r = err_sys(err, "make the hand-over socket");
+		goto fail;
+	}
+	pool->seat.take = pair[0];
+	pool->seat.give = pair[1];
+	/* Room for bursts; a kernel that grants less only makes a fork wait for a scip. */
+	(void)setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &(int){4 << 20}, sizeof(int));
+	pool->seat.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (pool->seat.wake < 0) {
+		r = err_sys(err, "make the pool's eventfd");
+		goto fail;
+	}
+	page = mmap(NULL, sizeof(*pool->seat.shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		    0);
+	if (page == MAP_FAILED) {
+		r = err_sys(err, "map the pool's page");
+		goto fail;
+	}
+	pool->seat.shared = page;
+	pool->seat.shared->low = POOL_LOW;
+	pool->seat.shared->high = POOL_HIGH;
+	pool->seat.shared->surplus = POOL_SURPLUS;
+	*out = pool;
+	return 0;
+fail:
+	pool_free(pool);
+	return r;
+}
+
+int pool_wake_fd(const struct pool *pool)
+{
+	return pool->seat.wake;
+}
+
+bool pool_has(const struct pool *pool, pid_t pid)
+{
+	for (size_t i = 0; i < pool->nscips; i++)
+		if (pool->scips[i] == pid)
+			return true;
+	return false;
+}
+
+static int make_room(struct pool *pool)
+{
+	size_t room = pool->room ? pool->room * 2 : 64;
+	pid_t *bigger;
+
+	if (pool->nscips < pool->room)
+		return 0;
+	bigger = realloc(pool->scips, room * sizeof(*bigger));
+	if (!bigger)
+		return -ENOMEM;
+	pool->scips = bigger;
+	pool->room = room;
+	return 0;
+}
+
+static int fork_spare(struct pool *pool)
+{
+	int r = make_room(pool);
+	pid_t pid;
+
+	if (r < 0)
+		return r;
+	pid = fork();
+	if (pid < 0)
+		return -errno;
+	if (pid == 0) {
+		if (prctl(PR_SET_PDEATHSIG, SEAT_KEEPER_GONE) < 0 || getppid() != pool->seat.keeper)
+			_exit(125);
+		pool->before_scip(pool->arg);
+		supervisor_main(&pool->seat);
+	}
+	pool->scips[pool->nscips++] = pid;
+	return 0;
+}
+
+/* Nobody will ever take these: their parents see them killed. */
+static void kill_waiting(struct pool *pool)
+{
+	struct handoff handoff;
+
+	while (recv(pool->seat.take, &handoff, sizeof(handoff), MSG_DONTWAIT) == (ssize_t)sizeof(handoff)) {
+		atomic_fetch_add(&pool->seat.shared->idle, 1);
+		kill(handoff.rpid, SIGKILL);
+		names_process_remove(pool->seat.names, (struct vpid){handoff.vpid});
+		names_number_release(pool->seat.names, (struct vpid){handoff.vpid});
+		log_error("vpid %d was killed: no process can be made to supervise it (limit of processes: "
+			  "ulimit -u)",
+			  handoff.vpid);
+	}
+}
+
+int pool_fill(struct pool *pool, struct err *err)
+{
+	struct seat_shared *shared = pool->seat.shared;
+	uint64_t count, now;
+	int r = 0;
+
+	if (read(pool->seat.wake, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		return err_sys(err, "read the pool's eventfd");
+	while (atomic_load(&shared->idle) < (int32_t)shared->high) {
+		r = fork_spare(pool);
+		if (r < 0)
+			break;
+		atomic_fetch_add(&shared->idle, 1);
+		pool->starving_since = 0;
+	}
+	if (r == 0 || atomic_load(&shared->idle) >= 0)
+		return 0; /* fewer spares than wished for, but nobody waits */
+	now = io_now_ns(CLOCK_MONOTONIC);
+	if (!pool->starving_since)
+		pool->starving_since = now;
+	else if (now - pool->starving_since > POOL_PATIENCE_NS)
+		kill_waiting(pool);
+	return err_code(err, r, "make a supervisor for a new process");
+}
+
+/* True if some scip has it by now, or it is gone. */
+static bool was_taken(struct pool *pool, const struct name_process *born)
+{
+	struct name_process now;
+
+	return names_process_get(pool->seat.names, born->vpid, &now) < 0 || now.rpid.n != born->rpid.n ||
+	       now.state != NAME_STATE_BORN;
+}
+
+/* The scip died between parking a child and another's taking it. If the child was sent already, it is taken
+ * soon. */
+static void rescue_born(struct pool *pool, const struct name_process *born)
+{
+	for (int tries = 0; tries < 20; tries++) {
+		if (was_taken(pool, born))
+			return;
+		nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+	}
+	log_error("vpid %d is killed: its supervisor died in the middle of the hand-over", born->vpid.n);
+	kill(born->rpid.n, SIGKILL);
+	names_process_remove(pool->seat.names, born->vpid);
+}
+
+/* A scip that was killed took its process with it (PTRACE_O_EXITKILL). Returns how many entries it had: 0 for
+ * one that was idle. */
+static int clean_up_after(struct pool *pool, pid_t scip)
+{
+	struct rpid keeper = {pool->seat.keeper};
+	int room = names_process_list(pool->seat.names, keeper, NULL, 0) + 64, n, found = 0;
+	auto_free struct name_process *list = room > 0 ? calloc((size_t)room, sizeof(*list)) : NULL;
+
+	if (!list)
+		return 0;
+	n = names_process_list(pool->seat.names, keeper, list, room);
+	for (int i = 0; i < n && i < room; i++) {
+		if (list[i].scip.n != scip)
+			continue;
+		found++;
+		if (list[i].state == NAME_STATE_BORN)
+			rescue_born(pool, &list[i]);
+		else
+			names_process_remove(pool->seat.names, list[i].vpid);
+	}
+	return found;
+}
+
+bool pool_reaped(struct pool *pool, pid_t pid, int status)
+{
+	for (size_t i = 0; i < pool->nscips; i++) {
+		if (pool->scips[i] != pid)
+			continue;
+		pool->scips[i] = pool->scips[--pool->nscips];
+		if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+			return true;
+		log_warn("scip %d ended unexpectedly (wait status %#x)", pid, (unsigned)status);
+		/* An idle one was counted. (If in doubt: one spare more than needed.) */
+		if (clean_up_after(pool, pid) == 0)
+			atomic_fetch_sub(&pool->seat.shared->idle, 1);
+		return true;
+	}
+	return false;
+}
+
+int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err *err)
+{
+	if (send(pool->seat.give, handoff, sizeof(*handoff), MSG_NOSIGNAL) < 0)
+		return err_sys(err, "hand process %d to a scip", handoff->rpid);
+	atomic_fetch_sub(&pool->seat.shared->idle, 1);
+	return pool_fill(pool, err);
+}
+
+void pool_close(struct pool *pool)
+{
+	for (size_t i = 0; i < pool->nscips; i++)
+		kill(pool->scips[i], SEAT_KEEPER_GONE);
+	kill_waiting(pool);
+	pool_free(pool);
+}
