@@ -92,6 +92,7 @@ struct keeper {
 	int pty_master;	     /* -1 none */
 	int console_sock;    /* to the console that started us, -1 when it has gone */
 	pid_t root;	     /* real pid of the job's first process, 0 before it is there */
+	int report;	     /* tells whether the program could be executed; -1 once it was told */
 	bool root_gone;	     /* ... and root_status is its wait status */
 	int root_status;
 	bool replacing; /* a rollback is at work: deaths of the old processes are not the job's end */

@@ -1,0 +1,134 @@
+#include "scip/job/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/io.h"
+
+enum { STATUS_SCIP = 125, STATUS_NOT_EXECUTABLE = 126, STATUS_NOT_FOUND = 127 };
+
+static void block_all_signals(void)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+}
+
+/* The scip that seizes us lets the call return 0, once. Under Yama we must name our tracer first. */
+static void wait_for_scip(pid_t keeper)
+{
+	(void)prctl(PR_SET_PTRACER, (unsigned long)keeper, 0, 0, 0);
+	while (syscall(SYS_pause) != 0)
+		continue;
+}
+
+static int load_filter(const struct sock_fprog *filter)
+{
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return -errno;
+	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter) < 0 ? -errno : 0;
+}
+
+_Noreturn static void give_up(int report, int status, const struct err *err)
+{
+	struct launch_failure failure = {.status = status};
+
+	snprintf(failure.text, sizeof(failure.text), "%s", err->text);
+	(void)!write(report, &failure, sizeof(failure));
+	_exit(status);
+}
+
+static int set_streams(const int console[3], struct err *err)
+{
+	for (int i = 0; i < 3; i++) {
+		if (console[i] < 0)
+			close(i);
+		else if (dup2(console[i], i) < 0)
+			return err_sys(err, "give the program its stream %d", i);
+	}
+	return 0;
+}
+
+/* In the child. The console's descriptors are above 2: streams_choose() sees to that. */
+_Noreturn static void become_program(struct keeper *keeper, const struct sock_fprog *filter, int report)
+{
+	const struct keeper_options *options = keeper->options;
+	struct err err = ERR_INIT;
+	int r;
+
+	setsid();
+	if (set_streams(keeper->console, &err) < 0 ||
+	    (keeper->pty_master >= 0 && terminal_adopt(keeper->console[0] >= 0 && isatty(0) ? 0
+						       : isatty(1)			    ? 1
+											    : 2,
+						       &err) < 0))
+		give_up(report, STATUS_SCIP, &err);
+	wait_for_scip(keeper->job.keeper.n);
+	r = load_filter(filter);
+	if (r < 0) {
+		err_code(&err, r, "load the system-call filter");
+		give_up(report, STATUS_SCIP, &err);
+	}
+	sigprocmask(SIG_SETMASK, &keeper->saved_mask, NULL);
+	(void)!write(report, "", 1); /* from here on: end of file means that it has been executed */
+	execvp(options->argv[0], options->argv);
+	if (errno == ENOENT || errno == ENOTDIR) {
+		err_set(&err, -errno, "%s: %s", options->argv[0],
+			strchr(options->argv[0], '/') ? "not found (or its interpreter is not)"
+						      : "command not found");
+		give_up(report, STATUS_NOT_FOUND, &err);
+	}
+	err_sys(&err, "%s: cannot be executed", options->argv[0]);
+	give_up(report, STATUS_NOT_EXECUTABLE, &err);
+}
+
+int launch_program(struct keeper *keeper, const struct sock_fprog *filter, int *report, struct err *err)
+{
+	int pipe_fds[2];
+	pid_t pid;
+
+	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
+		return err_sys(err, "make a pipe");
+	pid = fork();
+	if (pid < 0) {
+		int r = err_sys(err, "make the program's process");
+
+		close(pipe_fds[0]);
+		close(pipe_fds[1]);
+		return r;
+	}
+	if (pid == 0) {
+		block_all_signals();
+		close(pipe_fds[0]);
+		become_program(keeper, filter, pipe_fds[1]);
+	}
+	close(pipe_fds[1]);
+	*report = pipe_fds[0];
+	return pid;
+}
+
+int launch_husk(struct keeper *keeper, const struct sock_fprog *filter, struct err *err)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		return err_sys(err, "make a process");
+	if (pid == 0) {
+		block_all_signals();
+		(void)syscall(SYS_close_range, 0, ~0u, 0);
+		if (load_filter(filter) < 0)
+			_exit(STATUS_SCIP);
+		wait_for_scip(keeper->job.keeper.n);
+		_exit(STATUS_SCIP); /* a husk is never let go here */
+	}
+	return pid;
+}
