@@ -206,7 +206,9 @@ int collect_attributes_inside(struct collect *collect, struct err *err)
 	rc = batch_run(batch, collect->caller, err);
 	if (rc < 0)
 		goto out_batch;
-	collect->out->dumpable = (uint32_t)batch_call(batch, dumpable)->ret;
+	/* what the program asked for is not done for real: scip would be kept out */
+	collect->out->dumpable = collect->process->dumpable ? (uint32_t)collect->process->dumpable - 1
+							    : (uint32_t)batch_call(batch, dumpable)->ret;
 	collect->out->memory->thp_disable = batch_call(batch, thp)->ret == 1;
 	collect->out->memory->brk = (uint64_t)batch_call(batch, brk)->ret;
 	collect->out->child_subreaper = got->subreaper != 0;

@@ -12,6 +12,7 @@
 #include "base/io.h"
 #include "proto/message.h"
 #include "scip/checkpoint/group.h"
+#include "scip/tracee/vdso.h"
 
 enum { CPUINFO_MAX = 4 << 20, PAGE = 4096 };
 
@@ -67,6 +68,8 @@ static int describe_host(Pbeam__Host *host, struct err *err)
 {
 	auto_free char *boot = NULL;
 	struct utsname name;
+	const void *vdso;
+	size_t len;
 	int rc;
 
 	if (uname(&name) < 0)
@@ -79,6 +82,9 @@ static int describe_host(Pbeam__Host *host, struct err *err)
 	if (message_string(&host->name, name.nodename) < 0 ||
 	    message_string(&host->kernel, name.release) < 0 ||
 	    message_string(&host->machine, name.machine) < 0 || message_string(&host->boot_id, boot) < 0)
+		return -ENOMEM;
+	vdso = vdso_bytes(&len);
+	if (message_bytes(&host->vdso, vdso, len) < 0)
 		return -ENOMEM;
 	return describe_cpu(host, err);
 }

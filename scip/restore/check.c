@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
@@ -22,6 +21,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "scip/restore/coordinate.h"
+#include "scip/tracee/vdso.h"
 
 enum { CPUINFO_MAX = 4 << 20, SEEN_MAX = 512 };
 
@@ -82,7 +82,9 @@ static int check_processor(const Pbeam__Host *host, struct err *err)
 static int check_host(const Pbeam__Manifest *manifest, struct err *err)
 {
 	const Pbeam__Host *host = manifest->host;
+	const void *vdso;
 	struct utsname name;
+	size_t len;
 
 	if (manifest->uid != geteuid())
 		return err_set(err, -EPERM,
@@ -98,6 +100,13 @@ static int check_host(const Pbeam__Manifest *manifest, struct err *err)
 	if (host->page_size != (uint32_t)sysconf(_SC_PAGESIZE))
 		return err_set(err, -ENOTSUP, "the image has pages of %u bytes, this machine of %ld",
 			       host->page_size, sysconf(_SC_PAGESIZE));
+	vdso = vdso_bytes(&len);
+	if (host->vdso.len && (host->vdso.len != len || memcmp(host->vdso.data, vdso, len)))
+		return err_set(err, -ENOTSUP,
+			       "the image was saved on kernel %s, whose vdso differs from that of this "
+			       "kernel, %s; restore "
+			       "it there",
+			       host->kernel, name.release);
 	return check_processor(host, err);
 }
 
@@ -177,30 +186,6 @@ const char *check_executable(const Pbeam__Process *process, char path[4096])
 	return path;
 }
 
-/* The saved vdso's code is called by addresses in the program's memory, so this kernel's must be the same. */
-static int check_vdso(struct coordinate *coordinate, const Pbeam__Mapping *map)
-{
-	const uint8_t *here =
-		(const uint8_t *)getauxval(AT_SYSINFO_EHDR); // NOLINT(performance-no-int-to-ptr)
-	uint8_t page[IMAGE_PAGE];
-
-	for (size_t i = 0; i < map->n_pages && here; i++)
-		for (uint64_t n = 0; n < map->pages[i]->count; n++) {
-			uint64_t at = map->pages[i]->address - map->start + n * IMAGE_PAGE;
-			ssize_t got = io_pread_full(image_reader_fd(coordinate->image), page, sizeof(page),
-						    (off_t)(map->pages[i]->offset + n * IMAGE_PAGE));
-
-			if (got != IMAGE_PAGE || at + IMAGE_PAGE > map->end - map->start ||
-			    memcmp(page, here + at, IMAGE_PAGE))
-				return err_set(coordinate->err, -ENOTSUP,
-					       "the image was saved on kernel %s, whose vdso differs from "
-					       "that of this one; "
-					       "restore it there",
-					       coordinate->manifest->host->kernel);
-		}
-	return 0;
-}
-
 static int check_process(struct coordinate *coordinate, const Pbeam__Process *process, struct seen *seen)
 {
 	int r = 0;
@@ -213,8 +198,7 @@ static int check_process(struct coordinate *coordinate, const Pbeam__Process *pr
 	for (size_t i = 0; i < process->memory->n_mappings && r == 0; i++) {
 		const Pbeam__Mapping *map = process->memory->mappings[i];
 
-		r = map->kind == PBEAM__MAPPING__KIND__VDSO ? check_vdso(coordinate, map)
-							    : check_mapping(coordinate, process, map, seen);
+		r = check_mapping(coordinate, process, map, seen);
 	}
 	return r;
 }

@@ -74,6 +74,9 @@ must_check int signals_fill_actions(struct fill *fill);
 must_check int signals_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *const *pending);
 must_check int signals_fill_timers(struct fill *fill);
 
+/* filters.c: what the program has forbidden itself */
+must_check int filters_install(struct fill *fill);
+
 /* calls.c */
 /* After the registers are set, before the mask is: a call with time left goes on with that. */
 must_check int calls_continue(struct fill *fill, struct tracee *tracee, const Pbeam__Thread *saved);

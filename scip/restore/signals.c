@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "scip/restore/fill.h"
+#include "scip/syscall/syscall.h"
 
 #ifndef PR_TIMER_CREATE_RESTORE_IDS
 #define PR_TIMER_CREATE_RESTORE_IDS 77
@@ -61,17 +62,6 @@ int signals_fill_actions(struct fill *fill)
 	return r;
 }
 
-/* The sender's number as it is now. */
-static void translate(struct names *names, uint8_t info[SIGINFO_BYTES])
-{
-	siginfo_t *si = (siginfo_t *)(void *)info;
-	bool from_process = si->si_code == SI_USER || si->si_code == SI_QUEUE || si->si_code == SI_TKILL ||
-			    si->si_code == SI_MESGQ || (si->si_signo == SIGCHLD && si->si_code > 0);
-
-	if (names && from_process && si->si_pid > 0)
-		si->si_pid = names_real(names, (struct vpid){si->si_pid}).n;
-}
-
 /* tid 0: for the process. Runs through fill->runner, which must be the thread itself, or the leader. */
 int signals_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *const *pending)
 {
@@ -83,7 +73,8 @@ int signals_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *con
 		uint64_t where, sig;
 
 		memcpy(info, saved->data, saved->len < sizeof(info) ? saved->len : sizeof(info));
-		translate(fill->process->names, info);
+		if (fill->process->names)
+			syscall_siginfo_to_real(fill->process->names, info);
 		sig = (uint64_t)((siginfo_t *)(void *)info)->si_signo;
 		if (sig < 1 || sig > SIGNALS || sig == SIGKILL)
 			continue;

@@ -278,6 +278,8 @@ int threads_fill(struct fill *fill)
 	if (r == 0)
 		r = set_up_all(fill, tracees);
 	if (r == 0)
+		r = filters_install(fill);
+	if (r == 0)
 		r = attributes_limits(fill);
 	for (size_t i = fill->saved->leader_exited ? 1 : 0; i < n && r == 0; i++)
 		r = set_registers(fill, tracees[i], fill->saved->threads[i]);

@@ -1,0 +1,11 @@
+/* The kernel's code in every process: programs keep addresses into it, so an image can only be restored where
+ * it is the same, byte for byte. */
+#ifndef SCIP_TRACEE_VDSO_H
+#define SCIP_TRACEE_VDSO_H
+
+#include <stddef.h>
+
+/* Our own, which is every process's; NULL if the kernel gives none. */
+const void *vdso_bytes(size_t *len);
+
+#endif
