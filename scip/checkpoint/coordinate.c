@@ -23,6 +23,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
+#include "base/log.h"
 #include "proto/message.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
@@ -172,6 +173,13 @@ static int dump_objects(struct run *run, struct err *err)
 	return object_dump_all(run->group.names, run->writer, run->manifest, rpids, &options, err);
 }
 
+/* For who wonders where the time goes. */
+static void note(const struct run *run, const char *what)
+{
+	log_info("checkpoint of vpid %d: %s at %.1f ms", run->options->target.n, what,
+		 (double)(io_now_ns(CLOCK_MONOTONIC) - run->begin_ns) / 1e6);
+}
+
 /* Everything that needs the group frozen. */
 static int save(struct run *run, struct err *err)
 {
@@ -179,6 +187,7 @@ static int save(struct run *run, struct err *err)
 
 	if (rc >= 0)
 		rc = fault_point("after-freeze", err);
+	note(run, "frozen");
 	if (rc >= 0)
 		rc = group_check_isolation(&run->group, err);
 	if (rc >= 0)
@@ -187,15 +196,18 @@ static int save(struct run *run, struct err *err)
 		rc = dump_all(run, err);
 	if (rc >= 0)
 		rc = take_processes(run, err);
+	note(run, "processes dumped");
 	if (rc >= 0)
 		rc = fault_point("after-dump", err);
 	if (rc >= 0)
 		rc = group_dump_shared(&run->group, run->writer, run->manifest, run->options->save_files_max,
 				       err);
+	note(run, "shared memory dumped");
 	if (rc >= 0)
 		rc = describe_job(run);
 	if (rc >= 0)
 		rc = dump_objects(run, err);
+	note(run, "objects dumped");
 	if (rc >= 0)
 		rc = manifest_number(run->manifest);
 	if (rc >= 0)
@@ -219,6 +231,7 @@ static int run_checkpoint(struct run *run, struct checkpoint_result *result, str
 	if (rc < 0 || !run->options->kill)
 		group_thaw(&run->group);
 	run->thawed_ns = io_now_ns(CLOCK_MONOTONIC);
+	note(run, "thawed");
 	if (rc < 0)
 		return rc;
 	run->manifest->pause_ns = result->pause_ns = run->thawed_ns - run->begin_ns;
@@ -230,6 +243,7 @@ static int run_checkpoint(struct run *run, struct checkpoint_result *result, str
 		group_thaw(&run->group);
 		return rc;
 	}
+	note(run, "committed");
 	if (run->options->kill)
 		rc = group_terminate(&run->group, err);
 	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - run->begin_ns;
