@@ -13,7 +13,9 @@
 /* All are asked first: they come to their stops while the others are being asked. */
 void freeze_begin(struct process *process)
 {
+	pending_sample(process);
 	process->frozen = true;
+	process->freezing = true;
 	for (struct tracee *t = process->tracees; t; t = t->next)
 		if (t->stop == TRACEE_RUNNING && stops_interrupt(t) < 0)
 			continue; /* it is ending: its exit status will come */
@@ -63,6 +65,8 @@ bool freeze_settled(const struct process *process)
 
 void thaw_process(struct process *process)
 {
+	pending_prepare(process);
+	process->freezing = false;
 	for (struct tracee *t = process->tracees; t; t = t->next) {
 		if (!t->frozen)
 			continue;

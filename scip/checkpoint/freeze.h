@@ -6,7 +6,7 @@
  * exit). So it is two calls around the loop's own work: freeze_begin() interrupts all threads; the loop goes
  * on waiting and acting but, instead of resuming a tracee that may be held, calls freeze_hold(); once
  * freeze_settled() the control request is answered. A thread in a trapped call is let through to its end
- * first (the interrupt is pending, so it stops again at once); a thread that waits in vfork cannot stop
+ * first (stops_resume() interrupts it again, so it stops at once); a thread that waits in vfork cannot stop
  * before its child executes or exits, so parents are frozen before children.
  */
 #ifndef SCIP_CHECKPOINT_FREEZE_H

@@ -26,7 +26,7 @@ struct procmap_query {
 };
 #define PROCMAP_QUERY_CALL _IOWR('f', 17, struct procmap_query)
 
-enum { OURS_MAX = 2, BUILD_ID_MAX = 32 };
+enum { OURS_MAX = 3, BUILD_ID_MAX = 32 };
 
 /* What is needed while the lines are gone through. */
 struct walk {
@@ -250,8 +250,11 @@ static void find_ours(struct walk *walk)
 	struct taddr start, end;
 
 	if (walk->process->scratch.a)
+		walk->ours[walk->nours++] = (struct mapping_range){walk->process->scratch.a,
+								   walk->process->scratch.a + SCRATCH_BYTES};
+	if (walk->process->timeouts.a)
 		walk->ours[walk->nours++] =
-			(struct mapping_range){walk->process->scratch.a, walk->process->scratch.a + 4096};
+			(struct mapping_range){walk->process->timeouts.a, walk->process->timeouts.a + 4096};
 	if (inject_range(walk->process, &start, &end))
 		walk->ours[walk->nours++] = (struct mapping_range){start.a, end.a};
 }

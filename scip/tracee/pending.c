@@ -1,34 +1,527 @@
+/*
+ * How an interrupted call is known and goes on.
+ *
+ * At a stop within get_signal() the registers tell: orig_rax is the call, rax one of -512, -513, -514, -516.
+ * Left as they are, the kernel restarts the call when the tracee is resumed without a handler to run. What it
+ * does not do by itself:
+ * - Calls that answer -EINTR: rax is set to -514 (ERESTARTNOHAND) while stopped. The kernel then restarts
+ *   them, and still makes it EINTR for a handler that runs first: nothing needs to be known of dispositions.
+ *   The same mends an old artefact of ptrace: an ignored signal (SIGCHLD) wakes a traced thread and made
+ *   its epoll_wait fail.
+ * - Their timeouts, which would begin again: the time left is put in their place when the tracee is resumed.
+ *   In memory that is a page of ours, a slot for each thread in turn: the kernel reads it at once.
+ * - After the first restart of a -516 orig_rax is 219 (restart_syscall) for ever: the call is remembered, or
+ *   read from the `mov $nr, %eax` before its instruction.
+ * - Transfers that were cut short: continue.c.
+ *
+ * A call made again with other arguments is run with PTRACE_SYSCALL; at its exit the program's own arguments
+ * are put back. If a handler is to run instead, they are put back before.
+ *
+ * When a thread fell asleep, which is when a relative timeout began, is se.exec_start in its sched file: the
+ * time when it last ran, in the clock of that processor's run queue. That clock is not monotonic time: it
+ * leaves out time stolen by the hypervisor, and differs from processor to processor by seconds. So its offset
+ * is measured by running there ourselves. It must be read before the interrupt wakes the thread; that the
+ * thread has not been awake in between is told by its count of voluntary switches (one more, for the stop).
+ * Where nothing is known the timeout counts from the stop: too long rather than too short.
+ */
 #include "scip/tracee/pending.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <time.h>
 
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "scip/tracee/memory.h"
+#include "scip/tracee/pending_table.h"
+#include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
+#include "scip/tracee/remote.h"
 #include "scip/tracee/remote_arch.h"
 
-enum { SYSCALL_INSN_SIZE = 2 };
+#ifndef PTRACE_EVENT_STOP
+#define PTRACE_EVENT_STOP 128
+#endif
 
-static int fill_call(Pbeam__PendingCall *call, const struct user_regs_struct *regs, int64_t number,
-		     int restart)
+enum {
+	SYSCALL_INSN_SIZE = 2,
+	CODE_RESTARTSYS = -512,
+	CODE_RESTARTNOINTR = -513,
+	CODE_RESTARTNOHAND = -514,
+	CODE_RESTART_BLOCK = -516,
+	PAGE = 4096,
+	NSEC_PER_MSEC = 1000000,
+	SCHED_TEXT_MAX = 65536,
+	CPUS_AT_ONCE = 64,
+};
+
+/* ---- when threads fell asleep ---- */
+
+/* Offsets of run queue clocks against monotonic time, measured once for a freeze. */
+struct clocks {
+	unsigned n;
+	int cpu[CPUS_AT_ONCE];
+	int64_t offset[CPUS_AT_ONCE];
+};
+
+struct sched_numbers {
+	uint64_t exec_start, switches;
+};
+
+/* "se.exec_start : 3986610.738993": milliseconds with six decimals. */
+static bool parse_exec_start(const char *text, uint64_t *ns)
 {
-	const uint64_t args[6] = {regs->rdi, regs->rsi, regs->rdx, regs->r10, regs->r8, regs->r9};
+	const char *at = strstr(text, "se.exec_start");
+	unsigned long long ms, fraction;
 
-	call->args = malloc(sizeof(args));
+	at = at ? strchr(at, ':') : NULL;
+	if (!at || sscanf(at + 1, "%llu.%6llu", &ms, &fraction) != 2)
+		return false;
+	*ns = ms * NSEC_PER_MSEC + fraction;
+	return true;
+}
+
+static bool read_sched(pid_t pid, pid_t tid, struct sched_numbers *out)
+{
+	auto_free char *text = NULL;
+	const char *at;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/sched", pid, tid);
+	if (io_slurp(AT_FDCWD, path, SCHED_TEXT_MAX, &text, NULL) < 0 ||
+	    !parse_exec_start(text, &out->exec_start))
+		return false;
+	at = strstr(text, "nr_voluntary_switches");
+	at = at ? strchr(at, ':') : NULL;
+	out->switches = at ? strtoull(at + 1, NULL, 10) : 0;
+	return at;
+}
+
+/* Runs there for a moment. Asking for the thread's processor time brings its exec_start up to date. */
+static bool measure_clock(int cpu, int64_t *offset)
+{
+	struct sched_numbers own;
+	struct timespec unused;
+	cpu_set_t old, there;
+	uint64_t now;
+	bool good;
+
+	CPU_ZERO(&there);
+	CPU_SET(cpu, &there);
+	if (sched_getaffinity(0, sizeof(old), &old) < 0 || sched_setaffinity(0, sizeof(there), &there) < 0)
+		return false;
+	now = io_now_ns(CLOCK_MONOTONIC);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &unused);
+	good = read_sched(getpid(), (pid_t)syscall(SYS_gettid), &own);
+	*offset = (int64_t)(now - own.exec_start);
+	(void)!sched_setaffinity(0, sizeof(old), &old);
+	return good;
+}
+
+static bool clock_of(struct clocks *clocks, int cpu, int64_t *offset)
+{
+	for (unsigned i = 0; i < clocks->n; i++) {
+		if (clocks->cpu[i] == cpu) {
+			*offset = clocks->offset[i];
+			return true;
+		}
+	}
+	if (cpu < 0 || cpu >= CPU_SETSIZE || !measure_clock(cpu, offset))
+		return false;
+	if (clocks->n < CPUS_AT_ONCE) {
+		clocks->cpu[clocks->n] = cpu;
+		clocks->offset[clocks->n++] = *offset;
+	}
+	return true;
+}
+
+/* /proc/PID/task/TID/syscall of a sleeping thread: number and arguments. */
+static bool read_call(const struct tracee *tracee, int64_t *number, uint64_t args[6])
+{
+	char path[64], text[256];
+	auto_close int fd = -1;
+	unsigned long long v[6];
+	long long nr;
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", tracee->process->pid, tracee->tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (n <= 0)
+		return false;
+	text[n] = 0;
+	if (sscanf(text, "%lld %llx %llx %llx %llx %llx %llx", &nr, &v[0], &v[1], &v[2], &v[3], &v[4],
+		   &v[5]) != 7)
+		return false;
+	*number = nr;
+	for (int i = 0; i < 6; i++)
+		args[i] = v[i];
+	return true;
+}
+
+static void sample(struct tracee *tracee, struct clocks *clocks)
+{
+	struct tracee_pending *p = &tracee->pending;
+	struct pending_timeout where;
+	struct sched_numbers sched;
+	struct procfs_stat stat;
+	uint64_t args[6], timeout;
+	int64_t number, offset;
+
+	p->sampled_call = -1;
+	if (!read_call(tracee, &number, args) || number < 0)
+		return;
+	where = pending_timeout_of(number, args);
+	if (where.arg < 0 || (where.left >= 0 && args[where.left]) ||
+	    !pending_read_timeout(tracee->process, where, args, &timeout))
+		return;
+	if (!read_sched(tracee->process->pid, tracee->tid, &sched) ||
+	    procfs_stat_read(tracee->process->pid, tracee->tid, &stat, NULL) < 0 || stat.state != 'S' ||
+	    !clock_of(clocks, stat.processor, &offset))
+		return;
+	p->sampled_call = number;
+	p->sampled_timeout = args[where.arg];
+	p->sampled_switches = sched.switches;
+	p->sampled_ns = io_now_ns(CLOCK_MONOTONIC);
+	p->asleep_ns = sched.exec_start + (uint64_t)offset;
+	if (p->asleep_ns > p->sampled_ns)
+		p->asleep_ns = p->sampled_ns;
+}
+
+void pending_sample(struct process *process)
+{
+	struct clocks clocks = {.n = 0};
+
+	for (struct tracee *t = process->tracees; t; t = t->next)
+		if (t->stop == TRACEE_RUNNING)
+			sample(t, &clocks);
+}
+
+/* ---- noting ---- */
+
+/* The moment when the call's relative timeout began. */
+static uint64_t begun_at(struct tracee *tracee, int64_t number, uint64_t timeout_arg)
+{
+	struct tracee_pending *p = &tracee->pending;
+	struct sched_numbers sched;
+	bool same = p->sampled_call == number && p->sampled_timeout == timeout_arg;
+
+	p->sampled_call = -1;
+	if (!same)
+		return p->stopped_ns;
+	if (read_sched(tracee->process->pid, tracee->tid, &sched) &&
+	    sched.switches == p->sampled_switches + 1)
+		return p->asleep_ns;
+	return p->sampled_ns;
+}
+
+static uint64_t later(uint64_t from, uint64_t by)
+{
+	return from > UINT64_MAX - by ? UINT64_MAX : from + by;
+}
+
+/* Finds out when the noted call is to end. */
+static void note_deadline(struct tracee *tracee, const struct user_regs_struct *regs)
+{
+	struct tracee_pending *p = &tracee->pending;
+	bool restarted = (int64_t)regs->orig_rax == SYS_restart_syscall;
+	struct pending_timeout where;
+	uint64_t args[6], ns;
+
+	p->stopped_ns = io_now_ns(CLOCK_MONOTONIC);
+	if (p->active) /* known since it was interrupted first */
+		return;
+	pending_args(regs, args);
+	where = pending_timeout_of(tracee->restart_call, args);
+	if (where.left >= 0 && args[where.left]) {
+		struct pending_timeout left = {.arg = where.left, .left = -1};
+
+		p->timed = pending_read_timeout(tracee->process, left, args, &ns);
+		p->deadline_ns = p->timed ? later(p->stopped_ns, ns) : 0;
+		return;
+	}
+	if (restarted && p->timed)
+		return;
+	p->timed = pending_read_timeout(tracee->process, where, args, &ns);
+	if (p->timed)
+		p->deadline_ns = later(begun_at(tracee, tracee->restart_call, args[where.arg]), ns);
+}
+
+/* The call behind restart_syscall, from the instruction that loaded its number. */
+static int64_t decode_call(const struct process *process, uint64_t rip)
+{
+	unsigned char text[7]; /* b8 imm32 0f 05 */
+	int32_t number;
+
+	if (memory_read(process, (struct taddr){rip - sizeof(text)}, text, sizeof(text)) < 0 ||
+	    text[0] != 0xb8 || text[5] != 0x0f || text[6] != 0x05)
+		return -1;
+	memcpy(&number, text + 1, sizeof(number));
+	return number;
+}
+
+/* True if the signal in hand has a handler in the program. */
+static bool has_handler(const struct tracee *tracee)
+{
+	char path[64], *text;
+	const char *caught;
+	uint64_t set = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/status", tracee->process->pid, tracee->tid);
+	if (io_slurp(AT_FDCWD, path, SCHED_TEXT_MAX, &text, NULL) < 0)
+		return true;
+	caught = procfs_field(text, "SigCgt");
+	if (caught)
+		set = strtoull(caught, NULL, 16);
+	free(text);
+	return set >> (tracee->signal - 1) & 1;
+}
+
+/* The program's own registers, for a call that does not go on any more: with what it has transferred, or
+ * interrupted. */
+static void give_up(struct tracee *tracee, struct user_regs_struct *regs)
+{
+	struct tracee_pending *p = &tracee->pending;
+
+	pending_set_args(regs, p->args);
+	regs->rip = p->rip;
+	regs->orig_rax = (uint64_t)p->number;
+	if (p->done)
+		regs->rax = p->done;
+	p->active = false;
+}
+
+/* Makes `regs` those of an interrupted call, if that is what they mean. *changed: they are to be set. */
+static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool *changed)
+{
+	struct tracee_pending *p = &tracee->pending;
+
+	*changed = false;
+	if (p->active && (int64_t)regs->orig_rax == -1 && regs->rip == p->rip - SYSCALL_INSN_SIZE) {
+		/* Set back at an exit stop for its next piece, and trapped before it could make it. */
+		regs->orig_rax = regs->rax;
+		regs->rax = (uint64_t)(int64_t)CODE_RESTARTNOHAND;
+		regs->rip = p->rip;
+		*changed = true;
+		return true;
+	}
+	if ((int64_t)regs->orig_rax < 0)
+		return false;
+	if ((int64_t)regs->rax == -EINTR && pending_says_eintr((int64_t)regs->orig_rax)) {
+		regs->rax = (uint64_t)(int64_t)CODE_RESTARTNOHAND;
+		*changed = true;
+	}
+	if (remote_arch_in_restart(regs))
+		return true;
+	if (!p->active && continue_begin(tracee, regs)) {
+		*changed = true;
+		return true;
+	}
+	return false;
+}
+
+void pending_note(struct tracee *tracee)
+{
+	struct tracee_pending *p = &tracee->pending;
+	struct user_regs_struct regs;
+	bool changed, restarted;
+
+	if (regs_get(tracee, &regs) < 0)
+		return;
+	if (!recognize(tracee, &regs, &changed)) {
+		tracee->restart_call = -1;
+		p->active = p->timed = false;
+		return;
+	}
+	restarted = (int64_t)regs.orig_rax == SYS_restart_syscall;
+	if (p->active)
+		tracee->restart_call = p->number;
+	else if (!restarted)
+		tracee->restart_call = (int64_t)regs.orig_rax;
+	else if (tracee->restart_call < 0)
+		tracee->restart_call = decode_call(tracee->process, regs.rip);
+	note_deadline(tracee, &regs);
+	if (p->active && tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP && has_handler(tracee)) {
+		give_up(tracee, &regs);
+		changed = true;
+	}
+	if (changed && regs_set(tracee, &regs) < 0)
+		tracee->restart_call = -1;
+}
+
+/* ---- going on ---- */
+
+static uint64_t time_left(const struct tracee_pending *p, uint64_t now)
+{
+	return p->deadline_ns > now ? p->deadline_ns - now : 0;
+}
+
+/* The slot of a thread: the kernel reads it as soon as the thread runs, so only threads resumed at the same
+ * moment must not share one. */
+static uint64_t timeout_slot(const struct tracee *tracee)
+{
+	enum { SLOTS = PAGE / sizeof(struct timespec) };
+	unsigned number = 0;
+
+	for (const struct tracee *t = tracee->process->tracees; t && t != tracee; t = t->next)
+		number++;
+	return tracee->process->timeouts.a + number % SLOTS * sizeof(struct timespec);
+}
+
+static bool write_left(const struct process *process, uint64_t at, uint64_t left)
+{
+	struct timespec ts = {.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
+
+	return memory_write(process, (struct taddr){at}, &ts, sizeof(ts)) == 0;
+}
+
+void pending_before_resume(struct tracee *tracee)
+{
+	struct tracee_pending *p = &tracee->pending;
+	struct pending_timeout where;
+	struct user_regs_struct regs;
+	uint64_t args[6], left;
+
+	if (tracee->restart_call < 0 || !p->timed || regs_get(tracee, &regs) < 0 ||
+	    !remote_arch_in_restart(&regs))
+		return;
+	pending_args(&regs, args);
+	where = pending_timeout_of(tracee->restart_call, p->active ? p->args : args);
+	if (where.arg < 0 || where.kernel || (!where.ms && !tracee->process->timeouts.a))
+		return;
+	if (!p->active) {
+		p->number = tracee->restart_call;
+		memcpy(p->args, args, sizeof(args));
+		p->rip = regs.rip;
+		p->done = 0;
+	}
+	left = time_left(p, io_now_ns(CLOCK_MONOTONIC));
+	if (where.ms) {
+		left = (left + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
+		args[where.arg] = left > INT32_MAX ? INT32_MAX : left;
+	} else {
+		args[where.arg] = timeout_slot(tracee);
+		if (!write_left(tracee->process, args[where.arg], left))
+			return;
+	}
+	pending_set_args(&regs, args);
+	p->active = regs_set(tracee, &regs) == 0;
+}
+
+/* At the exit of a call that goes on: its next piece, or its end. */
+static void take_exit(struct tracee *tracee, struct user_regs_struct *regs)
+{
+	struct tracee_pending *p = &tracee->pending;
+	int64_t ret = (int64_t)regs->rax;
+
+	if (ret > 0 && p->done) {
+		p->done += (uint64_t)ret;
+		regs->rax = p->done;
+		/* A short count: the stop again, or an end of file, which the next call tells. */
+		if (continue_piece(tracee, regs)) {
+			regs->rax = regs->orig_rax;
+			regs->orig_rax = UINT64_MAX;
+			regs->rip = p->rip - SYSCALL_INSN_SIZE;
+			return;
+		}
+	} else if (p->done) {
+		regs->rax = p->done;
+	}
+	pending_set_args(regs, p->args);
+	p->active = p->timed = false;
+	tracee->restart_call = -1;
+}
+
+/* Runs on to the next stop; if the tracee is gone its exit will come. */
+static bool run_on(struct tracee *tracee)
+{
+	if (tracee->process->freezing) /* this stop has used up the interrupt */
+		ptrace(PTRACE_INTERRUPT, tracee->tid, NULL, NULL);
+	ptrace(tracee->pending.active ? PTRACE_SYSCALL : PTRACE_CONT, tracee->tid, NULL, NULL);
+	return true;
+}
+
+bool pending_syscall_stop(struct tracee *tracee)
+{
+	struct __ptrace_syscall_info info;
+	struct user_regs_struct regs;
+	int64_t ret;
+
+	if (ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof(info), &info) < 0 ||
+	    regs_get(tracee, &regs) < 0)
+		return true;
+	if (info.op != PTRACE_SYSCALL_INFO_EXIT)
+		return run_on(tracee);
+	ret = (int64_t)regs.rax;
+	if (ret != -EINTR && (ret > CODE_RESTARTSYS || ret < CODE_RESTART_BLOCK)) {
+		take_exit(tracee, &regs);
+		if (regs_set(tracee, &regs) < 0)
+			return true;
+	}
+	return tracee->want_exit_stop ? false : run_on(tracee);
+}
+
+/* Maps the page for timeouts, through a stopped tracee. */
+static void map_timeouts(struct tracee *tracee)
+{
+	const uint64_t args[6] = {0,	      PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				  UINT64_MAX, 0};
+	int64_t ret;
+
+	if (!tracee->process->timeouts.a && remote_call(tracee, &ret, NULL, SYS_mmap, args) == 0 &&
+	    (ret > 0 || ret < -4095))
+		tracee->process->timeouts.a = (uint64_t)ret;
+}
+
+void pending_prepare(struct process *process)
+{
+	for (struct tracee *t = process->tracees; t; t = t->next) {
+		uint64_t args[6];
+		struct pending_timeout where;
+		struct user_regs_struct regs;
+
+		if (t->restart_call < 0 || !t->pending.timed || t->stop == TRACEE_RUNNING ||
+		    t->stop == TRACEE_EXITED || regs_get(t, &regs) < 0)
+			continue;
+		pending_args(&regs, args);
+		where = pending_timeout_of(t->restart_call, args);
+		if (where.arg < 0 || where.kernel || where.ms)
+			continue;
+		map_timeouts(t);
+		return;
+	}
+}
+
+/* ---- images ---- */
+
+static int fill_call(Pbeam__PendingCall *call, const uint64_t args[6], const struct tracee *tracee)
+{
+	const struct tracee_pending *p = &tracee->pending;
+
+	call->args = malloc(6 * sizeof(uint64_t));
 	if (!call->args)
 		return -ENOMEM;
-	memcpy(call->args, args, sizeof(args));
+	memcpy(call->args, args, 6 * sizeof(uint64_t));
 	call->n_args = 6;
-	call->number = number;
-	call->restart = restart;
+	call->number = tracee->restart_call;
+	call->has_left = p->timed;
+	call->left_ns = p->timed ? time_left(p, p->stopped_ns) : 0;
+	call->done = p->active ? p->done : 0;
 	return 0;
 }
 
 int pending_saved_registers(struct tracee *tracee, struct user_regs_struct *regs, Pbeam__PendingCall *call,
 			    struct err *err)
 {
-	int64_t number;
+	const struct tracee_pending *p = &tracee->pending;
+	uint64_t args[6];
 	int code = regs_get(tracee, regs);
 
 	if (code < 0)
@@ -36,14 +529,84 @@ int pending_saved_registers(struct tracee *tracee, struct user_regs_struct *regs
 	regs_abort_rseq(tracee, regs);
 	if (!remote_arch_in_restart(regs))
 		return 0;
-	number = (int64_t)regs->orig_rax;
-	if (number == SYS_restart_syscall && tracee->restart_call >= 0)
-		number = tracee->restart_call;
-	code = fill_call(call, regs, number, (int)(int64_t)regs->rax);
+	if (tracee->restart_call < 0)
+		return err_set(
+			err, -ENOTSUP,
+			"thread %d is in a call that was interrupted before and cannot be told; try again",
+			tracee->tid);
+	call->restart = (int32_t)regs->rax;
+	pending_args(regs, args);
+	if (p->active)
+		memcpy(args, p->args, sizeof(args));
+	code = fill_call(call, args, tracee);
 	if (code < 0)
 		return err_code(err, code, "save the call of thread %d", tracee->tid);
-	regs->rax = (uint64_t)number;
+	pending_set_args(regs, args);
+	regs->rax = (uint64_t)tracee->restart_call;
 	regs->rip -= SYSCALL_INSN_SIZE;
 	regs->orig_rax = UINT64_MAX;
 	return 0;
+}
+
+/* Lets the kernel itself begin the wait for what is left of it. *ret: -516, or what the call had to say at
+ * once. */
+static int arm_wait(struct tracee *tracee, struct pending_timeout where, const Pbeam__PendingCall *call,
+		    int64_t *ret, struct err *err)
+{
+	struct process *process = tracee->process;
+	uint64_t args[6];
+
+	memcpy(args, call->args, sizeof(args));
+	if (where.ms) {
+		uint64_t ms = (call->left_ns + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
+
+		args[where.arg] = ms > INT32_MAX ? INT32_MAX : ms;
+	} else {
+		map_timeouts(tracee);
+		if (!process->timeouts.a || !write_left(process, process->timeouts.a, call->left_ns))
+			return err_set(err, -ENOMEM, "no room for a timeout in process %d", process->pid);
+		args[where.arg] = process->timeouts.a;
+	}
+	return remote_call_interrupted(tracee, ret, err, call->number, args);
+}
+
+int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct err *err)
+{
+	struct tracee_pending *p = &tracee->pending;
+	struct pending_timeout where;
+	struct user_regs_struct regs;
+	int64_t ret = call->restart;
+	int code;
+
+	if (!call->restart || call->n_args != 6)
+		return 0;
+	code = regs_get(tracee, &regs);
+	if (code < 0)
+		return err_code(err, code, "read the registers of thread %d", tracee->tid);
+	where = pending_timeout_of(call->number, call->args);
+	tracee->restart_call = call->number;
+	p->number = call->number;
+	memcpy(p->args, call->args, sizeof(p->args));
+	p->rip = regs.rip + SYSCALL_INSN_SIZE;
+	p->done = call->done;
+	p->timed = call->has_left && where.arg >= 0;
+	p->stopped_ns = io_now_ns(CLOCK_MONOTONIC);
+	p->deadline_ns = later(p->stopped_ns, call->left_ns);
+	if (ret == CODE_RESTART_BLOCK)
+		ret = CODE_RESTARTNOHAND; /* no timeout, or an absolute one */
+	if (p->timed && where.kernel)
+		code = arm_wait(tracee, where, call, &ret, err);
+	else if (p->timed && !where.ms)
+		map_timeouts(tracee);
+	if (code < 0)
+		return err_wrap(err, code, "go on with call %lld of thread %d", (long long)call->number,
+				tracee->tid);
+	regs.rip = p->rip;
+	regs.orig_rax = (uint64_t)call->number;
+	regs.rax = (uint64_t)ret;
+	if (p->done)
+		p->active = continue_piece(tracee, &regs);
+	if (p->done && !p->active)
+		regs.rax = p->done;
+	return remote_settle(tracee, &regs, err);
 }

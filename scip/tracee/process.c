@@ -24,6 +24,7 @@ int process_add_tracee(struct process *process, pid_t tid, struct tracee **out)
 		t->tid = tid;
 		t->call = -1;
 		t->restart_call = -1;
+		t->pending.sampled_call = -1;
 		/* The leader comes first, the others behind it, the newest next to it: a thousand threads
 		 * are added without walking the list to its end each time. */
 		if (tid != process->pid && *at && (*at)->tid == process->pid)
@@ -62,4 +63,5 @@ void process_clear(struct process *process)
 	process->nnewborn = 0;
 	process->syscall_insn.a = 0;
 	process->scratch.a = 0;
+	process->timeouts.a = 0;
 }

@@ -31,6 +31,20 @@ enum tracee_stop {
 	TRACEE_EXITED,
 };
 
+/* A call that a stop has interrupted, and how it goes on: scip/tracee/pending.h, its only user. */
+struct tracee_pending {
+	int64_t sampled_call; /* seen asleep in this call before it was interrupted; -1 none */
+	uint64_t sampled_timeout, sampled_switches, sampled_ns, asleep_ns;
+	bool timed; /* the interrupted call has a relative timeout, which ends at deadline_ns (monotonic) */
+	uint64_t deadline_ns, stopped_ns;
+	bool active;	/* made again by us with other arguments: at its exit these are put back: */
+	int64_t number; /* the program's own call */
+	uint64_t args[6];
+	uint64_t rip;	/* behind its syscall instruction */
+	uint64_t done;	/* bytes that it had transferred when it was interrupted */
+	uint64_t piece; /* bytes asked for by the call that goes on */
+};
+
 struct tracee {
 	struct tracee *next; /* in process->tracees; the leader first */
 	struct process *process;
@@ -41,9 +55,9 @@ struct tracee {
 	int event;	      /* PTRACE_EVENT_* of an event stop */
 	bool frozen;	      /* stopped for a freeze: events are held until the thaw */
 	int64_t call;	      /* number of the call between its seccomp stop and its exit stop, else -1 */
-	int64_t restart_call; /* the call behind restart_syscall(219), seen when -516 first appeared; else -1
-			       */
-	struct user_regs_struct restart_regs; /* its registers at that moment (arguments of restart_call) */
+	int64_t restart_call; /* the program's call that this stop has interrupted (also behind
+				 restart_syscall(219)), else -1 */
+	struct tracee_pending pending;
 	void *frame;	     /* what scip/syscall keeps from enter to exit of one call; owned by it */
 	bool want_exit_stop; /* the current call's handler asked for the exit stop */
 };
@@ -60,18 +74,21 @@ struct process {
 	bool diverged; /* runs behind the restored filter; names are translated */
 	bool held;     /* a husk of a restore: never resumed but by the coordinator's requests */
 	bool frozen;
+	bool freezing;	    /* from freeze_begin() to thaw_process(): what is resumed is interrupted again */
 	bool vfork_pending; /* a thread waits in vfork for its child */
 	bool exiting;
 	int exit_status;	   /* wait status, once gone */
 	struct taddr syscall_insn; /* of a `syscall` instruction (in the vdso), 0 = not looked up; forgotten
 				      at exec */
 	struct inject_area *area;  /* the injected code's area, NULL when nothing is injected */
-	struct taddr scratch;	   /* SCRATCH_BYTES of ours in the tracee for rewritten arguments, 0 = none; never
-				      dumped; forgotten at exec */
-	int dumpable;		   /* 1 + what the program asked of PR_SET_DUMPABLE (answered, not done); 0 = nothing */
-	uint64_t unknown_calls;	   /* numbers not in the table, answered ENOSYS */
-	pid_t *newborn;		   /* processes forked by it whose first stop was taken while waiting for any
-				      tracee; stops_wait_child() */
+	struct taddr scratch;  /* SCRATCH_BYTES of ours in the tracee for rewritten arguments, 0 = none; never
+				  dumped; forgotten at exec */
+	struct taddr timeouts; /* one page of ours for the timeouts of calls made again, 0 = none; never
+				  dumped; forgotten at exec */
+	int dumpable; /* 1 + what the program asked of PR_SET_DUMPABLE (answered, not done); 0 = nothing */
+	uint64_t unknown_calls; /* numbers not in the table, answered ENOSYS */
+	pid_t *newborn;		/* processes forked by it whose first stop was taken while waiting for any
+				   tracee; stops_wait_child() */
 	unsigned nnewborn;
 };
 

@@ -94,6 +94,7 @@ static int take_exec(struct remote_frame *frame)
 	frame->executed = true;
 	frame->tracee->process->syscall_insn.a = 0;
 	frame->tracee->process->scratch.a = 0;
+	frame->tracee->process->timeouts.a = 0;
 	inject_forget(frame->tracee->process);
 	return STEP_PASS;
 }
@@ -246,13 +247,18 @@ int remote_frame_call(struct remote_frame *frame, int64_t *ret, struct err *err,
 			continue;
 		}
 		entered = !entered;
+		if (entered && frame->interrupt)
+			code = stops_interrupt(tracee);
+		if (code < 0)
+			return err_code(err, code, "interrupt thread %d", tracee->tid);
 		if (entered)
 			continue;
 		code = remote_arch_get_ret(tracee, ret);
 		if (code < 0)
 			return err_code(err, code, "read the registers of thread %d", tracee->tid);
 		/* Interrupted by a stop signal: the kernel restarts it by itself. */
-		if (!frame->executed && (*ret == -512 || *ret == -513 || *ret == -514 || *ret == -516))
+		if (!frame->executed && !frame->interrupt &&
+		    (*ret == -512 || *ret == -513 || *ret == -514 || *ret == -516))
 			continue;
 		return 0;
 	}
@@ -479,4 +485,32 @@ int remote_fork(struct tracee *tracee, pid_t *child, struct err *err, int64_t nr
 	if (code == 0)
 		*child = frame.child;
 	return leave_after(&frame, code, err);
+}
+
+int remote_call_interrupted(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr,
+			    const uint64_t args[6])
+{
+	struct remote_frame frame;
+	int code = remote_enter(&frame, tracee, err);
+
+	if (code < 0)
+		return code;
+	frame.interrupt = true;
+	code = remote_frame_call(&frame, ret, err, nr, args);
+	return leave_after(&frame, code, err);
+}
+
+int remote_settle(struct tracee *tracee, const struct user_regs_struct *regs, struct err *err)
+{
+	struct remote_frame frame = {.tracee = tracee};
+	int code = regs_set(tracee, regs);
+
+	if (code == 0)
+		code = trap_again(&frame);
+	if (code < 0) {
+		tracee->stop = TRACEE_RUNNING;
+		return err_code(err, code, "stop thread %d in its call", tracee->tid);
+	}
+	send_again(&frame);
+	return 0;
 }

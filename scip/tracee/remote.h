@@ -35,6 +35,15 @@ must_check int remote_call(struct tracee *tracee, int64_t *ret, struct err *err,
 must_check int remote_fork(struct tracee *tracee, pid_t *child, struct err *err, int64_t nr,
 			   const uint64_t args[6]);
 
+/* As remote_call() for a call that waits: it is interrupted before it can, so *ret may be a -51x of the
+ * kernel. With -516 the thread's restart state is that of this call. */
+must_check int remote_call_interrupted(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr,
+				       const uint64_t args[6]);
+
+/* Sets registers and brings the tracee into an event-stop with them, where the kernel still acts upon an
+ * interrupted call when it is resumed. From any stop but a seccomp stop or one within fork, clone or exec. */
+must_check int remote_settle(struct tracee *tracee, const struct user_regs_struct *regs, struct err *err);
+
 /* After each of these -ESRCH means that the thread is dying: its exit status is still to be waited for. */
 
 /* Maps the injected code and `data_size` bytes (rounded up to pages, at least one) for batches into the

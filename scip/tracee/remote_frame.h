@@ -20,6 +20,7 @@ struct remote_frame {
 	bool executed;	 /* an execve of ours succeeded: there is nothing to put back */
 	bool group_stop; /* a group-stop came while we ran */
 	bool trapped;	 /* an event-stop came that somebody may wait for */
+	bool interrupt;	 /* interrupt the call itself, before it can wait */
 	pid_t child;	 /* of the last fork or clone */
 
 	siginfo_t resent[8];

@@ -8,6 +8,7 @@
  * - execve by a thread that is not the leader: all others die (each reported), then the execing thread takes
  *   the leader's number without a word; PTRACE_EVENT_EXEC comes under that number and PTRACE_GETEVENTMSG
  *   gives the old one. What was in progress in the old thread (PTRACE_SYSCALL's exit stop too) goes on in it.
+ * - Any stop uses up a pending PTRACE_INTERRUPT. One that is asked for in a stop stays for the next.
  * - A leader that exits while its threads live is not reported until they are gone too.
  */
 #include "scip/tracee/stops.h"
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "scip/tracee/pending.h"
 #include "scip/tracee/procfs.h"
 
 #ifndef PTRACE_EVENT_STOP
@@ -116,11 +118,21 @@ static void take_over_after_exec(struct tracee *leader)
 		if (t != leader)
 			t->stop = TRACEE_EXITED;
 	leader->restart_call = -1;
+	leader->pending = (struct tracee_pending){.sampled_call = -1};
 	process->syscall_insn.a = 0;
 	process->scratch.a = 0;
+	process->timeouts.a = 0;
 }
 
-/* 1: it is a tracee of ours, updated. 0: the first stop of a forked process, kept. */
+/* A stop in which the kernel is about to restart, or not, what was interrupted. */
+static bool in_get_signal(const struct tracee *tracee)
+{
+	return tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP || tracee->stop == TRACEE_GROUP_STOP ||
+	       (tracee->stop == TRACEE_EVENT_STOP && tracee->event == PTRACE_EVENT_STOP);
+}
+
+/* 1: it is a tracee of ours, updated. 0: not for the caller: the first stop of a forked process, which is
+ * kept, or one that was ours alone. */
 static int take_status(struct process *process, pid_t tid, int status, struct tracee **out)
 {
 	struct stops_class class = stops_classify(status);
@@ -147,6 +159,13 @@ static int take_status(struct process *process, pid_t tid, int status, struct tr
 	}
 	if (class.stop == TRACEE_EVENT_STOP && class.event == PTRACE_EVENT_EXEC)
 		take_over_after_exec(tracee);
+	if (in_get_signal(tracee))
+		pending_note(tracee);
+	if (class.stop == TRACEE_SYSCALL_EXIT_STOP && tracee->pending.active &&
+	    pending_syscall_stop(tracee)) {
+		tracee->stop = TRACEE_RUNNING;
+		return 0;
+	}
 	*out = tracee;
 	return 1;
 }
@@ -204,8 +223,14 @@ int stops_resume(struct tracee *tracee, enum stops_resume how)
 	int request = how == STOPS_SYSCALL ? PTRACE_SYSCALL : PTRACE_CONT;
 	long signal = tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP ? tracee->signal : 0;
 
+	if (in_get_signal(tracee))
+		pending_before_resume(tracee);
+	if (tracee->pending.active)
+		request = PTRACE_SYSCALL;
 	if (tracee->stop == TRACEE_GROUP_STOP)
 		request = PTRACE_LISTEN;
+	if (tracee->process->freezing && stops_interrupt(tracee) < 0)
+		return -ESRCH;
 	if (ptrace(request, tracee->tid, NULL, signal) < 0)
 		return -errno;
 	tracee->stop = TRACEE_RUNNING;

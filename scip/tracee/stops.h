@@ -43,7 +43,8 @@ pid_t stops_take_orphan(struct process *process);
 
 enum stops_resume { STOPS_CONT, STOPS_SYSCALL };
 /* Resumes a stopped tracee according to its stop: signal-delivery with its signal, group-stop with
- * PTRACE_LISTEN, all else with `how`. -ESRCH: it is gone. */
+ * PTRACE_LISTEN, all else with `how`. While the process is freezing it is interrupted again. -ESRCH: it is
+ * gone. */
 must_check int stops_resume(struct tracee *tracee, enum stops_resume how);
 /* PTRACE_INTERRUPT. */
 must_check int stops_interrupt(struct tracee *tracee);
