@@ -3,19 +3,18 @@
 
 #include "namespace/table.h"
 
-static uint32_t place(uint32_t key)
+static uint32_t place(uint32_t key, unsigned bits)
 {
-	return (key * 2654435761u) >> (32 - 17);
+	return (key * 2654435761u) >> (32 - bits);
 }
 
-_Static_assert(MAP_SLOTS == 1u << 17, "place() gives a slot number");
-
-int map_find(const struct map *map, uint32_t key)
+int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
 {
-	uint32_t at = place(key);
+	const uint32_t count = 1u << bits;
+	uint32_t at = place(key, bits);
 
-	for (uint32_t n = 0; n < MAP_SLOTS; n++, at = (at + 1) % MAP_SLOTS) {
-		uint64_t word = atomic_load_explicit(&map->slots[at], memory_order_acquire);
+	for (uint32_t n = 0; n < count; n++, at = (at + 1) % count) {
+		uint64_t word = atomic_load_explicit(&slots[at], memory_order_acquire);
 
 		if (word == MAP_EMPTY)
 			return -1;
@@ -25,12 +24,13 @@ int map_find(const struct map *map, uint32_t key)
 	return -1;
 }
 
-uint32_t map_get(const struct map *map, uint32_t key)
+uint32_t slots_get(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
 {
-	uint32_t at = place(key);
+	const uint32_t count = 1u << bits;
+	uint32_t at = place(key, bits);
 
-	for (uint32_t n = 0; n < MAP_SLOTS; n++, at = (at + 1) % MAP_SLOTS) {
-		uint64_t word = atomic_load_explicit(&map->slots[at], memory_order_acquire);
+	for (uint32_t n = 0; n < count; n++, at = (at + 1) % count) {
+		uint64_t word = atomic_load_explicit(&slots[at], memory_order_acquire);
 
 		if (word == MAP_EMPTY)
 			return 0;
@@ -40,42 +40,44 @@ uint32_t map_get(const struct map *map, uint32_t key)
 	return 0;
 }
 
-int map_set(struct map *map, uint32_t key, uint32_t value)
+int slots_set(_Atomic uint64_t *slots, unsigned bits, uint32_t key, uint32_t value)
 {
+	const uint32_t count = 1u << bits;
 	uint64_t word = (uint64_t)value << 32 | key;
-	int at = map_find(map, key);
+	int at = slots_find(slots, bits, key);
 
 	if (at < 0) {
-		uint32_t i = place(key), n = 0;
+		uint32_t i = place(key, bits), n = 0;
 
-		while (n < MAP_SLOTS && map_used(atomic_load(&map->slots[i]))) {
-			i = (i + 1) % MAP_SLOTS;
+		while (n < count && map_used(atomic_load(&slots[i]))) {
+			i = (i + 1) % count;
 			n++;
 		}
-		if (n == MAP_SLOTS)
+		if (n == count)
 			return -ENOSPC;
 		at = (int)i;
 	}
-	atomic_store_explicit(&map->slots[at], word, memory_order_release);
+	atomic_store_explicit(&slots[at], word, memory_order_release);
 	return at;
 }
 
-void map_remove(struct map *map, uint32_t key)
+void slots_remove(_Atomic uint64_t *slots, unsigned bits, uint32_t key)
 {
-	int found = map_find(map, key);
+	const uint32_t count = 1u << bits;
+	int found = slots_find(slots, bits, key);
 	uint32_t at, next;
 
 	if (found < 0)
 		return;
 	at = (uint32_t)found;
-	next = (at + 1) % MAP_SLOTS;
-	atomic_store_explicit(&map->slots[at], MAP_TOMBSTONE, memory_order_release);
-	if (atomic_load(&map->slots[next]) != MAP_EMPTY)
+	next = (at + 1) % count;
+	atomic_store_explicit(&slots[at], MAP_TOMBSTONE, memory_order_release);
+	if (atomic_load(&slots[next]) != MAP_EMPTY)
 		return;
 	/* Walks end at `next` anyway: the tombstones before it are not needed. */
-	while (atomic_load(&map->slots[at]) == MAP_TOMBSTONE) {
-		atomic_store_explicit(&map->slots[at], MAP_EMPTY, memory_order_release);
-		at = (at + MAP_SLOTS - 1) % MAP_SLOTS;
+	while (atomic_load(&slots[at]) == MAP_TOMBSTONE) {
+		atomic_store_explicit(&slots[at], MAP_EMPTY, memory_order_release);
+		at = (at + count - 1) % count;
 	}
 }
 

@@ -110,6 +110,19 @@ must_check int names_number_bind(struct names *names, struct vpid vpid, struct r
  * number that did not diverge. */
 void names_number_release(struct names *names, struct vpid vpid);
 
+/* ---- ids of System V shared memory, diverged where a restore had to make a segment anew ---- */
+/* Lock-free. An id that did not diverge gives itself; one that is only another's real id gives -1, which no
+ * segment has. */
+int32_t names_shm_real(struct names *names, int32_t virtual);
+int32_t names_shm_virtual(struct names *names, int32_t real);
+/* A segment that the program has made or found: its own number unless that is claimed; then another,
+ * recorded. */
+must_check int names_shm_born(struct names *names, int32_t real, struct rpid keeper, int32_t *out);
+/* After a restore: whatever was called so before is forgotten. */
+must_check int names_shm_bind(struct names *names, int32_t virtual, int32_t real, struct rpid keeper);
+/* The segment is removed. */
+void names_shm_release(struct names *names, int32_t virtual);
+
 /* For what several scips must not do at once. Held for microseconds, never over a wait. -errno when the table
  * is beyond repair. */
 must_check int names_lock(struct names *names);

@@ -54,6 +54,7 @@ static void repair(struct table *table)
 	table->repairs++;
 	table_repair_processes(table);
 	table_repair_numbers(table);
+	table_repair_shm(table);
 	atomic_fetch_add(&table->generation, 1);
 }
 
@@ -153,6 +154,7 @@ static int make(const char *path, struct err *err)
 	table->version = TABLE_VERSION;
 	table->size = sizeof(*table);
 	table->next_own = NUMBER_OWN_FIRST;
+	table->next_shm = SHM_OWN_FIRST;
 	boot_id(table->boot_id);
 	r = init_mutex(&table->mutex);
 	table->magic = TABLE_MAGIC;

@@ -40,6 +40,7 @@ static void drop_job(struct table *table, struct table_job *job)
 		if (used(&table->processes[i].used) && table->processes[i].p.keeper.n == keeper)
 			unlink_process(table, &table->processes[i]);
 	table_drop_numbers(table, keeper);
+	table_drop_shm(table, keeper);
 	atomic_store_explicit(&job->used, 0, memory_order_release);
 }
 

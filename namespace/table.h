@@ -23,13 +23,16 @@
 #include "namespace/names.h"
 
 #define TABLE_MAGIC	 0x6d616e6d61656250ull /* "Pbeamnam" */
-#define TABLE_VERSION	 3u
+#define TABLE_VERSION	 4u
 #define TABLE_JOBS	 1024u
 #define TABLE_PROCESSES	 16384u
 #define TABLE_NUMBERS	 65536u
-#define RELEASED_MAX	 4096u	 /* numbers given up before they are looked through ... */
-#define RELEASED_AGE	 3u	 /* ... for those that long ago, in seconds */
-#define MAP_SLOTS	 131072u /* twice what any map holds; a power of two */
+#define RELEASED_MAX	 4096u /* numbers given up before they are looked through ... */
+#define RELEASED_AGE	 3u    /* ... for those that long ago, in seconds */
+#define MAP_BITS	 17u   /* twice what any map holds; a power of two */
+#define MAP_SLOTS	 (1u << MAP_BITS)
+#define SHM_BITS	 13u /* of the maps of shared memory ids, for up to half as many */
+#define SHM_SLOTS	 (1u << SHM_BITS)
 
 /* Virtual numbers that we choose lie above every number that the kernel can give (PID_MAX_LIMIT, 2^22), so
  * that they can never meet a real one, and below 2^30, so that they fit a futex word. */
@@ -38,6 +41,10 @@
 /* What names_real() gives for a virtual number that nothing has although the real one is in use: no such
  * process. */
 #define NUMBER_NOBODY	 0x7fffffff
+
+/* Shared memory ids that we choose: the highest, which the kernel gives last of all. */
+#define SHM_OWN_FIRST	 0x7fff0000
+#define SHM_OWN_LAST	 0x7ffffffe
 
 #define MAP_EMPTY	 0ull
 #define MAP_TOMBSTONE	 0xffffffffull /* key 0xffffffff, no number */
@@ -80,6 +87,13 @@ struct table {
 	struct map backward;	      /* diverged: real -> virtual */
 	int32_t owner[MAP_SLOTS];     /* of the forward slot: the keeper */
 	uint32_t released[MAP_SLOTS]; /* when it was given up, in seconds since boot; 0: it was not */
+	_Atomic uint64_t shm_generation;
+	uint32_t nshm;
+	int32_t next_shm;
+	_Atomic uint64_t shm_forward[SHM_SLOTS]; /* diverged ids of System V shared memory, each + 1: virtual
+						    -> real */
+	_Atomic uint64_t shm_backward[SHM_SLOTS];
+	int32_t shm_owner[SHM_SLOTS]; /* of the forward slot: the keeper */
 };
 
 struct names {
@@ -101,14 +115,33 @@ void table_repair_processes(struct table *table);
 void table_repair_numbers(struct table *table);
 /* Drops the numbers that a job's keeper has claimed. */
 void table_drop_numbers(struct table *table, int32_t keeper);
+void table_drop_shm(struct table *table, int32_t keeper);
+void table_repair_shm(struct table *table);
 
-/* The value of a key, 0 when it is not there. Lock-free. */
-uint32_t map_get(const struct map *map, uint32_t key);
-/* As map_get(), giving the slot, or -1. */
-int map_find(const struct map *map, uint32_t key);
+/* Open addressing over 1 << bits words. The value of a key, 0 when it is not there; lock-free. */
+uint32_t slots_get(const _Atomic uint64_t *slots, unsigned bits, uint32_t key);
+/* As slots_get(), giving the slot, or -1. */
+int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key);
 /* Sets a key's value; its slot, or -ENOSPC. Under the lock. */
-must_check int map_set(struct map *map, uint32_t key, uint32_t value);
-void map_remove(struct map *map, uint32_t key);
+must_check int slots_set(_Atomic uint64_t *slots, unsigned bits, uint32_t key, uint32_t value);
+void slots_remove(_Atomic uint64_t *slots, unsigned bits, uint32_t key);
+
+static inline uint32_t map_get(const struct map *map, uint32_t key)
+{
+	return slots_get(map->slots, MAP_BITS, key);
+}
+static inline int map_find(const struct map *map, uint32_t key)
+{
+	return slots_find(map->slots, MAP_BITS, key);
+}
+must_check static inline int map_set(struct map *map, uint32_t key, uint32_t value)
+{
+	return slots_set(map->slots, MAP_BITS, key, value);
+}
+static inline void map_remove(struct map *map, uint32_t key)
+{
+	slots_remove(map->slots, MAP_BITS, key);
+}
 void map_clear(struct map *map);
 static inline uint32_t map_key(uint64_t word)
 {

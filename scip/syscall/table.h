@@ -138,7 +138,8 @@ call_handler enter_kill, enter_sigqueue, enter_tgsigqueue, enter_sigtimedwait, e
 call_handler enter_wait4, exit_wait4, enter_waitid, exit_waitid;
 call_handler enter_priority, enter_ioprio, enter_capability;
 call_handler enter_fcntl, exit_fcntl, enter_ioctl, exit_ioctl;
-call_handler enter_sysv_stat, exit_shmctl, exit_semctl, exit_msgctl, enter_timer_create;
+call_handler enter_sysv_stat, enter_exit_only, exit_shmget, enter_shmat, enter_shmctl, exit_shmctl,
+	exit_semctl, exit_msgctl, enter_timer_create;
 call_handler enter_getsockopt, exit_getsockopt, enter_sendmsg, enter_sendmmsg, exit_sendmmsg, enter_recvmsg,
 	exit_recvmsg, enter_recvmmsg, exit_recvmmsg;
 call_handler enter_open, enter_openat, enter_openat2, exit_open, enter_readlink, enter_readlinkat,

@@ -464,6 +464,43 @@ static void test_made_by_many(void **state)
 	check_table(*state);
 }
 
+static void test_shared_memory_ids(void **state)
+{
+	struct names *names = *state;
+	struct rpid keeper = {getpid()};
+	int32_t id;
+
+	assert_int_equal(names_shm_real(names, 0), 0);
+	assert_int_equal(names_shm_born(names, 5, keeper, &id), 0);
+	assert_int_equal(id, 5);
+	assert_int_equal(names_shm_bind(names, 0, 7, keeper), 0);
+	assert_int_equal(names_shm_bind(names, 5, 5, keeper), 0);
+	assert_int_equal(names_shm_real(names, 0), 7);
+	assert_int_equal(names_shm_virtual(names, 7), 0);
+	assert_int_equal(names_shm_real(names, 7), -1);
+	assert_int_equal(names_shm_virtual(names, 0), -1);
+	assert_int_equal(names_shm_real(names, -1), -1);
+	/* a new segment whose id is taken as a name gets another */
+	assert_int_equal(names_shm_born(names, 0, keeper, &id), 0);
+	assert_true(id >= SHM_OWN_FIRST);
+	assert_int_equal(names_shm_real(names, id), 0);
+	/* rolled back once more */
+	assert_int_equal(names_shm_bind(names, 0, 9, keeper), 0);
+	assert_int_equal(names_shm_real(names, 0), 9);
+	assert_int_equal(names_shm_virtual(names, 7), 7);
+	table_repair_shm(names->table);
+	assert_int_equal(names->table->nshm, 2);
+	names_shm_release(names, id);
+	names_shm_release(names, 0);
+	assert_int_equal(names_shm_real(names, 0), 0);
+	assert_int_equal(names_shm_bind(names, -1, 9, keeper), -EINVAL);
+	for (int i = 0; i < (int)SHM_SLOTS / 2; i++)
+		assert_int_equal(names_shm_bind(names, 1000 + i, 100000 + i, keeper), 0);
+	assert_int_equal(names_shm_bind(names, 1, 2, keeper), -ENOSPC);
+	table_drop_shm(names->table, keeper.n);
+	assert_int_equal(names->table->nshm, 0);
+}
+
 static void test_diverge_flavour(void **state)
 {
 	struct names *names;
@@ -482,11 +519,13 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
-		T(test_identity),	   T(test_bind),    T(test_bind_to_itself),
-		T(test_bind_against_born), T(test_release), T(test_many_numbers),
-		T(test_processes),	   T(test_jobs),    T(test_eight_hammering),
-		T(test_writer_killed),	   T(test_damaged), T(test_made_by_many),
-		T(test_diverge_flavour),
+		T(test_identity),	   T(test_bind),
+		T(test_bind_to_itself),	   T(test_bind_against_born),
+		T(test_release),	   T(test_many_numbers),
+		T(test_processes),	   T(test_jobs),
+		T(test_eight_hammering),   T(test_writer_killed),
+		T(test_damaged),	   T(test_made_by_many),
+		T(test_shared_memory_ids), T(test_diverge_flavour),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
