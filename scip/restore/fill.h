@@ -77,10 +77,6 @@ must_check int signals_fill_timers(struct fill *fill);
 /* filters.c: what the program has forbidden itself */
 must_check int filters_install(struct fill *fill);
 
-/* calls.c */
-/* After the registers are set, before the mask is: a call with time left goes on with that. */
-must_check int calls_continue(struct fill *fill, struct tracee *tracee, const Pbeam__Thread *saved);
-
 /* threads.c */
 must_check int threads_fill(struct fill *fill);
 

@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "scip/restore/fill.h"
+#include "scip/tracee/pending.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/stops.h"
 
@@ -235,7 +236,7 @@ static int set_registers(struct fill *fill, struct tracee *tracee, const Pbeam__
 			err_code(fill->err, r, "registers");
 	}
 	if (r == 0)
-		r = calls_continue(fill, tracee, saved);
+		r = pending_resume(tracee, saved->call, fill->err);
 	if (r == 0 && ptrace(PTRACE_SETSIGMASK, tracee->tid, (void *)KERNEL_SIGSET, &saved->sigmask) < 0)
 		r = err_sys(fill->err, "signal mask");
 	return r < 0 ? err_wrap(fill->err, r, "thread %d", saved->vtid) : 0;

@@ -578,7 +578,7 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	int64_t ret = call->restart;
 	int code;
 
-	if (!call->restart || call->n_args != 6)
+	if (!call || !call->restart || call->n_args != 6)
 		return 0;
 	code = regs_get(tracee, &regs);
 	if (code < 0)

@@ -33,10 +33,10 @@ void pending_prepare(struct process *process);
 must_check int pending_saved_registers(struct tracee *tracee, struct user_regs_struct *regs,
 				       Pbeam__PendingCall *call, struct err *err);
 
-/* The tracee (in any stop where remote calls are allowed) has its saved registers and mask, its process its
- * memory, descriptors and all else. Puts it into an event-stop within the interrupted call: resumed, the
- * kernel goes on with it with the time and the bytes that were left, or gives a pending signal its handler
- * and EINTR as it would have done in the saved process. */
+/* The tracee (in any stop where remote calls are allowed) has its saved registers, its process its memory,
+ * descriptors and all else; `call` may be NULL. Puts it into an event-stop within the interrupted call:
+ * resumed, the kernel goes on with it with the time and the bytes that were left, or gives a pending signal
+ * its handler and EINTR as it would have done in the saved process. */
 must_check int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct err *err);
 
 #endif
