@@ -598,9 +598,11 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 		code = arm_wait(tracee, where, call, &ret, err);
 	else if (p->timed && !where.ms)
 		map_timeouts(tracee);
-	if (code < 0)
+	if (code == -ESRCH)
 		return err_wrap(err, code, "go on with call %lld of thread %d", (long long)call->number,
 				tracee->tid);
+	if (code < 0) /* forbidden by a filter of the program's own, say: it waits its whole time again */
+		ret = CODE_RESTARTNOHAND;
 	regs.rip = p->rip;
 	regs.orig_rax = (uint64_t)call->number;
 	regs.rax = (uint64_t)ret;
