@@ -19,8 +19,8 @@ def go():
 me, parent = os.getpid(), os.getppid()
 child = os.fork()
 if child == 0:
-    grandchild = os.fork()
     own = os.getpid()
+    grandchild = os.fork()
     if grandchild == 0:
         go()
         os._exit(11 if os.getppid() == own else 1)

@@ -22,6 +22,15 @@ if [ "${1:-}" != inside ]; then
 	exit
 fi
 
+# What the caller's shell had open besides the standard streams is not the program's.
+for fd in /proc/self/fd/*; do
+	fd=${fd##*/}
+	case $fd in
+	[012] | 255) ;; # 255: bash reads this file from there
+	*) eval "exec $fd>&-" ;;
+	esac
+done
+
 top=$2
 bold=
 plain=

@@ -44,7 +44,7 @@ def test_rollback(host, count):
 
 def test_rollback_cuts_off_what_was_appended(host):
     """The file is put back at the rollback, not merely overwritten."""
-    vpid, out = host.detach("python3", "-uc", "import time; print('first'); time.sleep(1.5); print('second'); time.sleep(60)", name="two")
+    vpid, out = host.detach("sh", "-c", "echo first; sleep 2; echo second; sleep 60", name="two")
     host.wait_until(lambda: "first" in out.read_text(), what="the first line")
     host.checkpoint("two")
     host.wait_until(lambda: "second" in out.read_text(), what="the second line")
@@ -95,7 +95,7 @@ def test_keep(host):
 
 
 def test_interval(host):
-    vpid, out = host.detach(*COUNT, name="regular", options=["--interval", "300ms", "--keep", "3"])
+    vpid, out = host.detach(*COUNT, name="regular", options=["--interval", "1s", "--keep", "3"])
     host.wait_until(lambda: len(list(host.state.rglob("*.ckpt"))) >= 3, 20, "three checkpoints")
     counts(host, out)
     host.ctl("kill", "-s", "KILL", "regular")
@@ -213,7 +213,7 @@ def test_no_wait(host, count):
 
 def test_alone(host):
     """--alone saves just the one process."""
-    job = host.scip_run("sh", "-c", "sleep 60 & echo ready; while [ ! -e go ]; do sleep 0.05; done; kill %1", name="parent")
+    job = host.scip_run("sh", "-c", "sleep 60 & child=$!; echo ready; while [ ! -e go ]; do sleep 0.05; done; kill $child", name="parent")
     job.wait_for("ready")
     whole = host.checkpoint("parent")
     alone = host.checkpoint("parent", "--alone")
