@@ -5,6 +5,22 @@
 
 const struct object_ops *const object_table[] = {
 	&object_console, /* before what its streams are by nature */
-	&object_eventfd, &object_timerfd, &object_signalfd,  &object_epoll,   &object_device,
-	&object_pipe,	 &object_unix,	  &object_directory, &object_regular, NULL,
+	/* clang-format off: one a line */
+	&object_eventfd,
+	&object_timerfd,
+	&object_signalfd,
+	&object_epoll,
+	&object_pidfd, /* a regular file of its own file system since 6.9 */
+	&object_proc_file,
+	&object_path,
+	&object_device,
+	&object_tty,
+	&object_pipe,
+	&object_unix,
+	&object_netlink,
+	&object_directory,
+	&object_memfd, /* looks like an unlinked regular file */
+	&object_regular,
+	/* clang-format on */
+	NULL,
 };

@@ -24,7 +24,7 @@
 
 static bool regular_match(struct object_dump *dump, const struct object_source *source)
 {
-	return S_ISREG(source->st.st_mode);
+	return S_ISREG(source->st.st_mode) && source->link[0] == '/';
 }
 
 static bool is_file(const char *path, const struct stat *st)

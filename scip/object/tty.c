@@ -1,0 +1,310 @@
+/*
+ * Pseudo-terminals whose both sides are in the group, and further descriptions of the console's terminal.
+ *
+ * The master's object has the settings of the pair and what waits in it (pty_queue.c). On restore the pair is
+ * a new one, whose number the kernel chooses: object_restore_map_path() tells which. A side that nobody holds
+ * is opened only if it was once and closed since, so that the other sees the hang-up that it saw.
+ *
+ * The session whose controlling terminal it is makes it that again itself (object_restore_controlling_tty),
+ * a member of the session sets the foreground group (install). What is typed ahead on the console stays with
+ * the console.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "scip/object/common.h"
+#include "scip/object/object_restore.h"
+#include "scip/object/object_table.h"
+#include "scip/object/pty_queue.h"
+#include "scip/object/terminal.h"
+
+#define PTS_MAJOR_FIRST 136u
+#define PTS_MAJOR_LAST	143u
+
+static bool is_master(const struct object_source *source)
+{
+	return source->st.st_rdev == makedev(5, 2);
+}
+
+static bool tty_match(struct object_dump *dump, const struct object_source *source)
+{
+	unsigned kind = major(source->st.st_rdev);
+
+	return S_ISCHR(source->st.st_mode) && !(source->flags & O_PATH) &&
+	       ((kind >= PTS_MAJOR_FIRST && kind <= PTS_MAJOR_LAST) || is_master(source) ||
+		source->st.st_rdev == makedev(5, 0));
+}
+
+/* The pair's number, of either side; -1 if it is no pseudo-terminal. Hung up sides answer nothing but their
+ * name. */
+static int pts_number(int fd, uint64_t rdev)
+{
+	unsigned device;
+	uint64_t kind;
+
+	if (ioctl(fd, TIOCGDEV, &device) == 0) {
+		kind = device >> 8 & 0xfff;
+		if (kind < PTS_MAJOR_FIRST || kind > PTS_MAJOR_LAST)
+			return -1;
+		return (int)((kind - PTS_MAJOR_FIRST) << 20 | (device & 0xff) | (device >> 12 & 0xfff00));
+	}
+	if (major(rdev) >= PTS_MAJOR_FIRST && major(rdev) <= PTS_MAJOR_LAST)
+		return (int)((major(rdev) - PTS_MAJOR_FIRST) << 20 | minor(rdev));
+	return -1;
+}
+
+static const struct object_source *find_side(struct object_dump *dump, int number, bool master)
+{
+	const struct object_source *source;
+
+	for (size_t i = 0; (source = object_dump_source(dump, i)) != NULL; i++)
+		if (tty_match(dump, source) && is_master(source) == master &&
+		    pts_number(source->local, source->st.st_rdev) == number)
+			return source;
+	return NULL;
+}
+
+static bool hung_up(int fd)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = 0};
+
+	return poll(&poll_fd, 1, 0) == 1 && poll_fd.revents & POLLHUP;
+}
+
+static int dump_queues(struct object_dump *dump, int master, int slave, Pbeam__Tty *out, struct err *err)
+{
+	struct pty_bytes bytes;
+	int r = pty_output_look(master, slave, &bytes, err);
+
+	if (r == 0)
+		r = object_put_extent(dump, bytes.data, bytes.len, &out->output, err);
+	free(bytes.data);
+	if (r < 0 || slave < 0)
+		return r;
+	r = pty_input_look(master, slave, &bytes, err);
+	if (r == 0)
+		r = object_put_extent(dump, bytes.data, bytes.len, &out->input, err);
+	free(bytes.data);
+	return r;
+}
+
+static int dump_master(struct object_dump *dump, const struct object_source *source, Pbeam__Tty *out,
+		       struct err *err)
+{
+	const struct object_source *slave = find_side(dump, (int)out->pty, false);
+	int value, r;
+
+	out->master = true;
+	out->hung_up = !slave && hung_up(source->local);
+	if (ioctl(source->local, TIOCGPKT, &value) == 0)
+		out->packet_mode = value != 0;
+	if (ioctl(source->local, TIOCGPTLCK, &value) == 0)
+		out->locked = value != 0;
+	if (ioctl(source->local, TIOCGEXCL, &value) == 0)
+		out->exclusive = value != 0;
+	r = terminal_dump_settings(object_dump_names(dump), source->holder, source->local, out, err);
+	return r < 0 ? r : dump_queues(dump, source->local, slave ? slave->local : -1, out, err);
+}
+
+static int dump_slave(struct object_dump *dump, const struct object_source *source, Pbeam__Tty *out,
+		      struct err *err)
+{
+	const struct object_source *master = find_side(dump, (int)out->pty, true);
+	int console = object_dump_console_tty(dump);
+
+	out->console = console >= 0 && pts_number(console, 0) == (int)out->pty;
+	if (out->console)
+		return terminal_dump_settings(object_dump_names(dump), source->holder, source->local, out,
+					      err);
+	if (master)
+		return terminal_dump_settings(object_dump_names(dump), master->holder, master->local, out,
+					      err);
+	out->hung_up = hung_up(source->local);
+	if (out->hung_up)
+		return 0;
+	return err_set(
+		err, -ENOTSUP,
+		"the terminal /dev/pts/%d, whose other side (an ssh, a terminal window) is outside the "
+		"tree; use the terminal that `scip run` gives, or redirect it",
+		(int)out->pty);
+}
+
+static int tty_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
+		    struct err *err)
+{
+	Pbeam__Tty *out = object_message(Pbeam__Tty, pbeam__tty__init);
+	int number = pts_number(source->local, source->st.st_rdev), r;
+
+	object->tty = out;
+	if (!out)
+		return object_no_memory(err);
+	if (number < 0)
+		return err_set(
+			err, -ENOTSUP,
+			"%s, a terminal that is not a pseudo-terminal; run the program on the terminal that "
+			"`scip run` gives",
+			source->link);
+	out->pty = (uint64_t)number;
+	r = object_set_bytes(&out->path, source->link, strlen(source->link), err);
+	if (r < 0)
+		return r;
+	return is_master(source) ? dump_master(dump, source, out, err) : dump_slave(dump, source, out, err);
+}
+
+/* ---- restore ---- */
+
+static uint64_t key_of(const Pbeam__Tty *saved, bool master)
+{
+	return saved->pty * 2 + master;
+}
+
+static int pair_master(struct object_restore *restore, const Pbeam__Tty *saved, struct err *err)
+{
+	int fd = object_restore_kept(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, true)), off = 0, number;
+	int r;
+
+	if (fd >= 0)
+		return fd;
+	fd = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		return err_sys(err, "make a pseudo-terminal");
+	if (ioctl(fd, TIOCSPTLCK, &off) < 0 || ioctl(fd, TIOCGPTN, &number) < 0) {
+		r = err_sys(err, "unlock a pseudo-terminal");
+		close(fd);
+		return r;
+	}
+	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, true), fd, err);
+	if (r == 0)
+		r = object_restore_renamed_pts(restore, (int)saved->pty, number, err);
+	return r < 0 ? r : fd;
+}
+
+static int pair_slave(struct object_restore *restore, const Pbeam__Tty *saved, struct err *err)
+{
+	int fd = object_restore_kept(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, false)), master, r;
+
+	if (fd >= 0)
+		return fd;
+	master = pair_master(restore, saved, err);
+	if (master < 0)
+		return master;
+	fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		return err_sys(err, "open a pseudo-terminal");
+	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, false), fd, err);
+	return r < 0 ? r : fd;
+}
+
+static int console_tty(struct object_restore *restore)
+{
+	for (int i = 0; i < 3; i++)
+		if (object_restore_console(restore, i) >= 0 && isatty(object_restore_console(restore, i)))
+			return object_restore_console(restore, i);
+	return -1;
+}
+
+static int tty_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
+{
+	const Pbeam__Tty *saved = object->tty;
+	int flags = (int)(object->flags & (O_ACCMODE | O_APPEND)) | O_NONBLOCK;
+	int base;
+
+	if (saved->console) {
+		/* A console that is no terminal any more is nothing to it. */
+		base = console_tty(restore);
+		*fd = base >= 0 ? object_reopen(base, flags) : open("/dev/null", flags | O_CLOEXEC);
+		return *fd < 0 ? err_set(err, *fd < -1 ? *fd : -errno, "open the console's terminal") : 0;
+	}
+	base = saved->master ? pair_master(restore, saved, err) : pair_slave(restore, saved, err);
+	if (base < 0)
+		return base;
+	*fd = saved->master ? fcntl(base, F_DUPFD_CLOEXEC, 3) : object_reopen(base, flags);
+	if (*fd < 0)
+		return err_set(err, -EIO, "open a pseudo-terminal again");
+	/* Now, while nobody is in the foreground who would get SIGWINCH. */
+	if (saved->master && saved->winsize.len == sizeof(struct winsize) &&
+	    ioctl(*fd, TIOCSWINSZ, saved->winsize.data) < 0)
+		return err_sys(err, "set a terminal's window size");
+	return 0;
+}
+
+static int put_bytes(struct object_restore *restore, const Pbeam__Tty *saved, int master, struct err *err)
+{
+	auto_free char *output = NULL, *input = NULL;
+	size_t output_len, input_len;
+	int slave, r = object_get_extent(restore, saved->output, &output, &output_len, err);
+
+	if (r == 0)
+		r = object_get_extent(restore, saved->input, &input, &input_len, err);
+	if (r < 0 || (output_len == 0 && input_len == 0))
+		return r;
+	slave = pair_slave(restore, saved, err);
+	if (slave < 0)
+		return slave;
+	if (output_len)
+		r = pty_output_put(slave, output, output_len, err);
+	return r < 0 ? r : pty_input_put(master, slave, input, input_len, err);
+}
+
+static int tty_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	const Pbeam__Tty *saved = object->tty;
+	int on = 1, r;
+
+	if (!saved->master)
+		return 0;
+	r = terminal_restore_termios(saved, fd, err);
+	if (r == 0)
+		r = put_bytes(restore, saved, fd, err);
+	if (r == 0 && saved->hung_up)
+		r = pair_slave(restore, saved, err);
+	if (r < 0)
+		return r;
+	if ((saved->packet_mode && ioctl(fd, TIOCPKT, &on) < 0) ||
+	    (saved->exclusive && ioctl(fd, TIOCEXCL) < 0) ||
+	    (saved->locked && ioctl(fd, TIOCSPTLCK, &on) < 0))
+		return err_sys(err, "set a pseudo-terminal's modes");
+	return 0;
+}
+
+static int tty_install(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process,
+		       int fd, struct batch *batch, struct err *err)
+{
+	return object->tty->master ? 0
+				   : terminal_install_foreground(names, object->tty, process, fd, batch, err);
+}
+
+int object_restore_controlling_tty(struct object_restore *restore, struct vpid session)
+{
+	for (size_t i = 0; i < restore->nslots; i++) {
+		const Pbeam__Object *object = restore->slots[i].object;
+		const Pbeam__Tty *tty = object->kind_case == PBEAM__OBJECT__KIND_TTY ? object->tty
+					: object->kind_case == PBEAM__OBJECT__KIND_CONSOLE
+						? object->console->tty
+						: NULL;
+
+		if (!tty || tty->session_vsid == 0 || tty->session_vsid != session.n)
+			continue;
+		if (object->kind_case == PBEAM__OBJECT__KIND_CONSOLE || tty->console)
+			return console_tty(restore);
+		return pair_slave(restore, tty, NULL);
+	}
+	return -1;
+}
+
+const struct object_ops object_tty = {
+	.name = "terminal",
+	.kind = PBEAM__OBJECT__KIND_TTY,
+	.phase = 1,
+	.match = tty_match,
+	.dump = tty_dump,
+	.restore = tty_restore,
+	.finish = tty_finish,
+	.install = tty_install,
+};
