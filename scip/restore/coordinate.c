@@ -41,7 +41,15 @@ static int check(struct coordinate *coordinate)
 	return r;
 }
 
-static int make(struct coordinate *coordinate)
+static void note(const char *what, uint64_t *since)
+{
+	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
+
+	log_info("restore: %s took %lu us", what, (unsigned long)((now - *since) / 1000));
+	*since = now;
+}
+
+static int make(struct coordinate *coordinate, uint64_t *since)
 {
 	int r = object_restore_make_all(coordinate->objects, coordinate->err);
 
@@ -49,12 +57,15 @@ static int make(struct coordinate *coordinate)
 		r = shared_make_all(coordinate);
 	if (r == 0)
 		r = fault_point("restore-made-objects", coordinate->err);
+	note("making the objects", since);
 	if (r == 0)
 		r = tree_make(coordinate);
 	if (r == 0)
 		r = fault_point("restore-made-tree", coordinate->err);
+	note("making the processes", since);
 	if (r == 0)
 		r = tree_fill(coordinate);
+	note("filling them", since);
 	if (r == 0)
 		r = object_restore_finish_all(coordinate->objects, coordinate->err);
 	if (r == 0)
@@ -63,15 +74,8 @@ static int make(struct coordinate *coordinate)
 		r = fault_point("restore-before-run", coordinate->err);
 	if (r == 0)
 		r = tree_run(coordinate);
+	note("finishing", since);
 	return r;
-}
-
-static void note(const char *what, uint64_t *since)
-{
-	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
-
-	log_info("restore: %s took %lu us", what, (unsigned long)((now - *since) / 1000));
-	*since = now;
 }
 
 static void close_all(struct coordinate *coordinate)
@@ -118,8 +122,7 @@ int restore_run(struct names *names, struct image_reader *image, const struct re
 		note("clearing", &since);
 	}
 	if (r == 0) {
-		r = make(&coordinate);
-		note("making", &since);
+		r = make(&coordinate, &since);
 		if (r < 0)
 			tree_abandon(&coordinate);
 	}
