@@ -282,8 +282,10 @@ static void announce_end(struct supervisor *s)
 {
 	siginfo_t info = {0};
 
+	/* a tracee's stops are reported whatever was asked for */
 	if (waitid(P_PID, (id_t)s->process->pid, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 &&
-	    info.si_pid)
+	    info.si_pid &&
+	    (info.si_code == CLD_EXITED || info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED))
 		mark_dead(s);
 }
 
