@@ -101,7 +101,7 @@ static int collect_directory(struct collect *collect, const char *what, const ch
 	size_t len;
 	int rc;
 
-	snprintf(path, sizeof(path), "/proc/%d/%s", collect->process->pid, what);
+	snprintf(path, sizeof(path), "/proc/%d/%s", collect->caller->tid, what);
 	rc = io_readlink(AT_FDCWD, path, target, sizeof(target));
 	if (rc < 0)
 		return err_code(err, rc, "read %s", path);
@@ -149,7 +149,7 @@ static void collect_state(struct collect *collect)
 
 int collect_attributes(struct collect *collect, struct err *err)
 {
-	pid_t pid = collect->process->pid;
+	pid_t pid = collect->caller->tid;
 	Pbeam__Process *out = collect->out;
 	const char *field;
 	int rc;
@@ -162,7 +162,7 @@ int collect_attributes(struct collect *collect, struct err *err)
 	out->personality = (uint32_t)proc_number(pid, "personality", 16, 0);
 	out->oom_score_adj = (int32_t)proc_number(pid, "oom_score_adj", 10, 0);
 	out->coredump_filter = (uint32_t)proc_number(pid, "coredump_filter", 16, 0x33);
-	out->cpu_time_ns = cpu_time(pid);
+	out->cpu_time_ns = cpu_time(collect->process->pid);
 	rc = collect_credentials(collect, err);
 	if (rc >= 0)
 		rc = collect_limits(collect, err);
@@ -236,7 +236,7 @@ int collect_memory_fields(struct collect *collect, struct err *err)
 	out->arg_end = stat->arg_end;
 	out->env_start = stat->env_start;
 	out->env_end = stat->env_end;
-	rc = proc_text(collect->process->pid, "auxv", AUXV_MAX, &auxv, &len, err);
+	rc = proc_text(collect->caller->tid, "auxv", AUXV_MAX, &auxv, &len, err);
 	if (rc >= 0)
 		rc = message_bytes(&out->auxv, auxv, len);
 	return rc < 0 ? err_wrap(err, rc, "memory fields") : 0;

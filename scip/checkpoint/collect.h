@@ -22,7 +22,9 @@ struct seccomp_data;
 
 struct collect {
 	struct process *process;
-	struct tracee *caller; /* a live thread: it makes the calls that concern the whole process */
+	struct tracee
+		*caller; /* a live thread: it makes the calls that concern the whole process, and /proc is
+			  * asked by its number: that of a leader that has exited knows of no memory */
 	Pbeam__Process *out;
 	struct procfs_stat stat;
 	char *status; /* text of /proc/PID/status */

@@ -63,10 +63,17 @@ int collect_withdraw(struct tracee *caller, bool opened, int rc, struct err *err
 
 static int read_status(struct collect *collect, struct err *err)
 {
-	pid_t pid = collect->process->pid;
+	pid_t pid = collect->caller->tid;
 	char path[64];
 	int rc = procfs_stat_read(pid, 0, &collect->stat, err);
 
+	if (rc >= 0 && pid != collect->process->pid) {
+		struct procfs_stat leader;
+
+		rc = procfs_stat_read(collect->process->pid, 0, &leader, err);
+		collect->stat.exit_signal = leader.exit_signal;
+		memcpy(collect->stat.comm, leader.comm, sizeof(leader.comm));
+	}
 	if (rc < 0)
 		return rc;
 	snprintf(path, sizeof(path), "/proc/%d/status", pid);
@@ -115,7 +122,7 @@ out_batch:
 static int scan_mappings(struct collect *collect, struct mappings *mappings, uint64_t *own, struct err *err)
 {
 	struct page_scanner scanner;
-	int rc = page_scanner_open(&scanner, collect->process->pid, err);
+	int rc = page_scanner_open(&scanner, collect->caller->tid, err);
 
 	*own = 0;
 	for (size_t i = 0; i < mappings->n && rc >= 0; i++) {
@@ -220,9 +227,10 @@ static int dump(struct collect *collect, struct mappings *mappings, int image_fd
 	if (rc >= 0)
 		rc = collect_memory_fields(collect, err);
 	if (rc >= 0)
-		rc = procfs_maps_read(collect->process->pid, true, &maps, err);
+		rc = procfs_maps_read(collect->caller->tid, true, &maps, err);
 	if (rc >= 0)
-		rc = mappings_collect(collect->process, &maps, collect->out->memory, out, mappings, err);
+		rc = mappings_collect(collect->process, collect->caller->tid, &maps, collect->out->memory,
+				      out, mappings, err);
 	if (rc >= 0)
 		rc = collect_inject(collect->process, collect->caller, injected, err);
 	if (rc >= 0)

@@ -279,19 +279,19 @@ static int walk_lines(struct walk *walk, const struct procfs_maps *maps, struct 
 	return 0;
 }
 
-int mappings_collect(struct process *process, const struct procfs_maps *maps, Pbeam__Memory *memory,
-		     Pbeam__ScipDumped *dumped, struct mappings *out, struct err *err)
+int mappings_collect(struct process *process, pid_t tid, const struct procfs_maps *maps,
+		     Pbeam__Memory *memory, Pbeam__ScipDumped *dumped, struct mappings *out, struct err *err)
 {
 	auto_close int root = -1;
 	auto_close int fd = -1;
 	struct walk walk = {.process = process, .out = out, .memory = memory, .dumped = dumped};
 	char path[64];
 
-	snprintf(path, sizeof(path), "/proc/%d/root", process->pid);
+	snprintf(path, sizeof(path), "/proc/%d/root", tid);
 	root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (root < 0)
 		return err_sys(err, "open %s", path);
-	snprintf(path, sizeof(path), "/proc/%d/maps", process->pid);
+	snprintf(path, sizeof(path), "/proc/%d/maps", tid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	walk.root = root;
 	walk.maps = fd;

@@ -51,7 +51,7 @@ size_t mapping_without(struct mapping_range whole, const struct mapping_range *o
 
 /* The process's mappings into `memory`, those that are shared (and may have been written to) into `dumped`
  * too. The caller frees *out with mappings_free(), also on failure. */
-must_check int mappings_collect(struct process *process, const struct procfs_maps *maps,
+must_check int mappings_collect(struct process *process, pid_t tid, const struct procfs_maps *maps,
 				Pbeam__Memory *memory, Pbeam__ScipDumped *dumped, struct mappings *out,
 				struct err *err);
 void mappings_free(struct mappings *mappings);

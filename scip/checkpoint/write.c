@@ -12,7 +12,6 @@
 
 #include "base/io.h"
 #include "proto/message.h"
-#include "scip/tracee/memory.h"
 #include "scip/tracee/remote.h"
 
 enum { PAGE = 4096, VECS_MAX = 512, PIECES_MAX = 8192, BUFFER = 1 << 20 };
@@ -28,6 +27,7 @@ struct page_writer {
 	struct process *process;
 	struct tracee *caller;
 	int image_fd;
+	int mem;       /* /proc/TID/mem */
 	int remote_fd; /* the image in the process, -1 when scip writes */
 	struct image_arena *arena;
 	uint64_t bytes;
@@ -60,6 +60,26 @@ static int open_inside(struct page_writer *writer, struct err *err)
 	return rc < 0 ? rc : 0;
 }
 
+/* Not process_vm_readv: it pins the pages, and pinning a page that is shared copy-on-write for reading makes
+ * a copy of it in the process (gup_must_unshare(), Linux 5.19), which ends the sharing and costs the memory.
+ */
+static int read_memory(const struct page_writer *writer, uint64_t address, uint64_t bytes, uint8_t *to)
+{
+	ssize_t got = io_pread_full(writer->mem, to, bytes, (off_t)address);
+
+	return got == (ssize_t)bytes ? 0 : got < 0 && got != -EIO ? (int)got : -EFAULT;
+}
+
+static int open_memory(pid_t tid, struct err *err)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? err_sys(err, "open %s", path) : fd;
+}
+
 /* A limit of file sizes would hold for the image too, and its signal stay pending. */
 static bool may_write(const struct process *process)
 {
@@ -79,12 +99,14 @@ int page_writer_open(struct page_writer **out, struct process *process, struct t
 	writer->process = process;
 	writer->caller = caller;
 	writer->image_fd = image_fd;
-	writer->remote_fd = -1;
+	writer->remote_fd = writer->mem = -1;
 	writer->arena = arena;
 	writer->buffer = malloc(BUFFER);
 	writer->pieces = calloc(PIECES_MAX, sizeof(*writer->pieces));
 	rc = writer->buffer && writer->pieces ? 0 : -ENOMEM;
-	if (rc == 0 && may_write(process))
+	if (rc == 0)
+		rc = writer->mem = open_memory(caller->tid, err);
+	if (rc >= 0 && may_write(process))
 		rc = open_inside(writer, err);
 	if (rc < 0) {
 		page_writer_close(writer);
@@ -101,6 +123,8 @@ void page_writer_close(struct page_writer *writer)
 	if (writer->remote_fd >= 0 &&
 	    remote_call(writer->caller, &ret, NULL, SYS_close, remote_args((uint64_t)writer->remote_fd)) < 0)
 		writer->remote_fd = -1; /* the process is gone, and its descriptors with it */
+	if (writer->mem >= 0)
+		close(writer->mem);
 	free(writer->buffer);
 	free(writer->pieces);
 	free(writer);
@@ -128,8 +152,7 @@ static int write_outside(struct page_writer *writer, const struct piece *piece, 
 {
 	for (uint64_t done = 0; done < piece->bytes;) {
 		uint64_t n = piece->bytes - done < BUFFER ? piece->bytes - done : BUFFER;
-		int rc = memory_read(writer->process, (struct taddr){piece->address + done}, writer->buffer,
-				     n);
+		int rc = read_memory(writer, piece->address + done, n, writer->buffer);
 
 		if (rc < 0)
 			return err_code(err, rc, "read memory at 0x%lx",
@@ -293,10 +316,9 @@ static uint64_t read_pages(struct page_writer *writer, uint64_t address, uint64_
 {
 	uint64_t got = 0;
 
-	if (memory_read(writer->process, (struct taddr){address}, writer->buffer, n * PAGE) == 0)
+	if (read_memory(writer, address, n * PAGE, writer->buffer) == 0)
 		return n;
-	while (got < n && memory_read(writer->process, (struct taddr){address + got * PAGE},
-				      writer->buffer + got * PAGE, PAGE) == 0)
+	while (got < n && read_memory(writer, address + got * PAGE, PAGE, writer->buffer + got * PAGE) == 0)
 		got++;
 	return got;
 }
