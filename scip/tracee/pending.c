@@ -575,7 +575,7 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	struct tracee_pending *p = &tracee->pending;
 	struct pending_timeout where;
 	struct user_regs_struct regs;
-	int64_t ret = call->restart;
+	int64_t ret = call ? call->restart : 0;
 	int code;
 
 	if (!call || !call->restart || call->n_args != 6)
