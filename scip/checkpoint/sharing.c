@@ -193,13 +193,13 @@ static int take_identity(Pbeam__SharedMemory *memory, Pbeam__SharedRef *ref)
 	return message_bytes(&memory->name, name, len);
 }
 
-static int describe_sysv(Pbeam__SharedMemory *memory, struct err *err)
+static int describe_sysv(struct names *names, Pbeam__SharedMemory *memory, struct err *err)
 {
 	struct shmid_ds ds;
 
 	if (shmctl((int)memory->ino, IPC_STAT, &ds) < 0)
 		return err_sys(err, "System V segment %lu", (unsigned long)memory->ino);
-	memory->sysv_id = (int32_t)memory->ino;
+	memory->sysv_id = names_shm_virtual(names, (int32_t)memory->ino);
 	memory->sysv_key = ds.shm_perm.__key;
 	memory->sysv_mode = ds.shm_perm.mode & 0777;
 	memory->sysv_removed = (ds.shm_perm.mode & SHM_REMOVED) != 0;
@@ -208,8 +208,8 @@ static int describe_sysv(Pbeam__SharedMemory *memory, struct err *err)
 }
 
 /* The entry of one object; named ones are copied at once. */
-static int describe(struct object *object, struct image_writer *writer, Pbeam__Manifest *manifest,
-		    uint64_t max, struct err *err)
+static int describe(struct object *object, struct names *names, struct image_writer *writer,
+		    Pbeam__Manifest *manifest, uint64_t max, struct err *err)
 {
 	Pbeam__SharedRef *first = object->uses[0].ref;
 	auto_close int fd = -1;
@@ -238,7 +238,7 @@ static int describe(struct object *object, struct image_writer *writer, Pbeam__M
 			object->memory->size = end;
 	}
 	if (rc >= 0 && object->memory->kind == PBEAM__SHARED_MEMORY__KIND__SYSV)
-		rc = describe_sysv(object->memory, err);
+		rc = describe_sysv(names, object->memory, err);
 	if (rc < 0 || fd < 0)
 		return rc;
 	if (fstat(fd, &st) < 0)
@@ -402,7 +402,7 @@ int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__M
 	int rc = gather(group, &sharing);
 
 	for (size_t i = 0; i < sharing.n && rc >= 0; i++)
-		rc = describe(&sharing.v[i], writer, manifest, save_files_max, err);
+		rc = describe(&sharing.v[i], group->names, writer, manifest, save_files_max, err);
 	if (rc >= 0 && sharing.n)
 		rc = dump_inside(group, writer, &sharing, err);
 	sharing_free(&sharing);

@@ -427,7 +427,11 @@ static int hand_root_over(struct keeper *keeper, int report, struct err *err)
 				  .vpid = keeper->job.root.n,
 				  .keeper = keeper->job.keeper.n,
 				  .flags = HANDOFF_LAUNCH};
-	int r = keeper_watch(keeper, report, POLLIN, on_report, NULL);
+	int r;
+
+	if (handoff.vpid != handoff.rpid)
+		handoff.flags |= HANDOFF_DIVERGED;
+	r = keeper_watch(keeper, report, POLLIN, on_report, NULL);
 
 	keeper->report = report;
 

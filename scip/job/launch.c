@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "scip/syscall/syscall.h"
 
 enum { STATUS_SCIP = 125, STATUS_NOT_EXECUTABLE = 126, STATUS_NOT_FOUND = 127 };
 
@@ -23,12 +24,17 @@ static void block_all_signals(void)
 	sigprocmask(SIG_SETMASK, &all, NULL);
 }
 
-/* The scip that seizes us lets the call return 0, once. Under Yama we must name our tracer first. */
-static void wait_for_scip(pid_t keeper)
+/* The scip that seizes us lets the call return, once: 1 when our number is not our name, else 0. Under Yama
+ * we must name our tracer first. */
+static bool wait_for_scip(pid_t keeper)
 {
+	long r;
+
 	(void)prctl(PR_SET_PTRACER, (unsigned long)keeper, 0, 0, 0);
-	while (syscall(SYS_pause) != 0)
-		continue;
+	do
+		r = syscall(SYS_pause);
+	while (r < 0);
+	return r == 1;
 }
 
 static int load_filter(const struct sock_fprog *filter)
@@ -62,8 +68,9 @@ static int set_streams(const int console[3], struct err *err)
 _Noreturn static void become_program(struct keeper *keeper, const struct sock_fprog *filter, int report)
 {
 	const struct keeper_options *options = keeper->options;
+	struct sock_fprog restored;
 	struct err err = ERR_INIT;
-	int r;
+	int r = 0;
 
 	setsid();
 	if (set_streams(keeper->console, &err) < 0 ||
@@ -72,8 +79,12 @@ _Noreturn static void become_program(struct keeper *keeper, const struct sock_fp
 											    : 2,
 						       &err) < 0))
 		give_up(report, STATUS_SCIP, &err);
-	wait_for_scip(keeper->job.keeper.n);
-	r = load_filter(filter);
+	if (wait_for_scip(keeper->job.keeper.n)) {
+		r = syscall_filter_build(SYSCALL_FILTER_RESTORED, &restored, &err);
+		filter = &restored;
+	}
+	if (r == 0)
+		r = load_filter(filter);
 	if (r < 0) {
 		err_code(&err, r, "load the system-call filter");
 		give_up(report, STATUS_SCIP, &err);

@@ -38,6 +38,7 @@ int filters_install(struct fill *fill)
 	if (saved->n_seccomp_filters == 0)
 		return 0;
 	record_filter_forget(keeper, vpid);
+	fill->process->filters = true;
 	for (size_t i = 0; i < saved->n_seccomp_filters && r == 0; i++) {
 		r = install(fill, &saved->seccomp_filters[i]);
 		if (r == 0)

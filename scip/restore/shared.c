@@ -102,14 +102,15 @@ static int make_named(struct coordinate *coordinate, struct shared_made *made)
 static int make_sysv(struct coordinate *coordinate, struct shared_made *made)
 {
 	const Pbeam__SharedMemory *saved = made->saved;
+	int old = names_shm_real(coordinate->names, saved->sysv_id);
 	struct shmid_ds ds;
 	void *at;
 	int r;
 
 	made->sysv_id = -1;
-	if (!saved->sysv_removed && shmctl(saved->sysv_id, IPC_STAT, &ds) == 0 &&
-	    ds.shm_perm.__key == saved->sysv_key && ds.shm_segsz == saved->size)
-		made->sysv_id = saved->sysv_id;
+	if (!saved->sysv_removed && shmctl(old, IPC_STAT, &ds) == 0 && ds.shm_perm.__key == saved->sysv_key &&
+	    ds.shm_segsz == saved->size)
+		made->sysv_id = old;
 	if (made->sysv_id < 0) {
 		int key = saved->sysv_removed ? IPC_PRIVATE : saved->sysv_key;
 
@@ -122,6 +123,10 @@ static int make_sysv(struct coordinate *coordinate, struct shared_made *made)
 				(unsigned)saved->sysv_key);
 		made->made = true;
 	}
+	r = names_shm_bind(coordinate->names, saved->sysv_id, made->sysv_id, coordinate->options->keeper);
+	if (r < 0)
+		return err_code(coordinate->err, r, "name the shared memory segment with key %#x",
+				(unsigned)saved->sysv_key);
 	at = shmat(made->sysv_id, NULL, 0);
 	if (at == (void *)-1)
 		return err_sys(coordinate->err, "attach the shared memory segment with key %#x",

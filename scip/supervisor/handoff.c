@@ -183,7 +183,12 @@ int handoff_send(const struct seat *seat, const struct process *parent, pid_t ch
 		 uint32_t flags, struct taddr parking, struct err *err)
 {
 	struct handoff handoff = {
-		.rpid = child, .vpid = vpid.n, .keeper = seat->keeper, .flags = flags | HANDOFF_FORKED};
+		.rpid = child,
+		.vpid = vpid.n,
+		.keeper = seat->keeper,
+		.flags = flags | HANDOFF_FORKED | (parent->filters ? HANDOFF_FILTERS : 0),
+		.asked_dumpable = parent->dumpable,
+	};
 	int r = enter_name(seat, parent, &handoff);
 
 	if (r < 0)
@@ -240,7 +245,7 @@ static int put_back(struct tracee *leader, const struct handoff *handoff, struct
 			return err_code(err, r, "put back the registers of vpid %d", handoff->vpid);
 	} else {
 		r = wait_in_pause(leader, &regs);
-		regs.rax = 0;
+		regs.rax = (handoff->flags & HANDOFF_DIVERGED) != 0;
 		regs.orig_rax = ~0ull;
 		if (r == 0)
 			r = regs_set(leader, &regs);

@@ -28,6 +28,7 @@
 #include "base/dirs.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "namespace/record.h"
 #include "scip/checkpoint/freeze.h"
 #include "scip/supervisor/control.h"
 #include "scip/supervisor/decide.h"
@@ -42,6 +43,7 @@ struct supervisor {
 	struct control *control;
 	struct process *process; /* NULL while idle */
 	pid_t vfork_tid;	 /* the thread that waits in vfork */
+	bool diverging; /* the filter is due at the exit stop of the call that made a diverged number */
 };
 
 /* ---- births ---- */
@@ -66,6 +68,17 @@ static struct vpid claim_number(struct supervisor *s, pid_t number)
 	return v;
 }
 
+/* The thread has made one whose number differs, by a call that the born filter lets pass: its return is
+ * translated, and there, where calls can be made in the thread, the process gets the other filter. */
+static void expect_birth(struct supervisor *s, struct tracee *parent)
+{
+	if (s->process->diverged)
+		return;
+	if (syscall_expect_birth(parent) < 0)
+		log_debug("thread %d is gone", parent->tid);
+	s->diverging = true;
+}
+
 /* The new process is stopped and attached to us; nothing of it is in any list. `parent`: the forking thread
  * at its event, NULL when it has been killed. */
 static void send_child(struct supervisor *s, pid_t child, struct tracee *parent)
@@ -75,11 +88,14 @@ static void send_child(struct supervisor *s, pid_t child, struct tracee *parent)
 	struct vpid vpid = claim_number(s, child);
 	uint32_t flags = process->diverged ? HANDOFF_DIVERGED : 0;
 
+	if (process->filters &&
+	    record_filter_inherit((struct rpid){s->seat->keeper}, process->vpid, vpid) < 0)
+		log_warn("vpid %d: its seccomp filters could not be recorded", vpid.n);
 	/* The first number that differs: from now on this process has names to translate; so has its child,
 	 * which gets the filter from its own scip. */
 	if (vpid.n != child) {
-		if (!process->diverged && parent)
-			inject_restored_filter(process, parent);
+		if (parent)
+			expect_birth(s, parent);
 		if (syscall_newborn(process, child, vpid) < 0)
 			log_debug("new process %d is gone", child);
 	}
@@ -94,21 +110,22 @@ static void greet_thread(struct supervisor *s, struct tracee *thread)
 	thread->vtid = claim_number(s, thread->tid);
 	if (thread->vtid.n == thread->tid)
 		return;
-	if (!process->diverged)
-		inject_restored_filter(process, thread);
 	if (syscall_newborn(process, thread->tid, thread->vtid) < 0)
 		log_debug("new thread %d is gone", thread->tid);
 }
 
 /* At the event of a clone that made a thread: it gets its number now. */
-static void find_thread(struct supervisor *s, pid_t tid)
+static void find_thread(struct supervisor *s, struct tracee *parent, pid_t tid)
 {
 	struct process *process = s->process;
 	struct tracee *thread = process_find_tracee(process, tid);
 	int status;
 
-	if (thread) /* its first stop came earlier */
+	if (thread) { /* its first stop came earlier */
+		if (thread->vtid.n && thread->vtid.n != tid)
+			expect_birth(s, parent);
 		return;
+	}
 	if (stops_wait(process, tid, 0, &thread, &status) <= 0)
 		return; /* killed meanwhile */
 	if (thread->stop == TRACEE_EXITED) {
@@ -116,6 +133,8 @@ static void find_thread(struct supervisor *s, pid_t tid)
 		return;
 	}
 	greet_thread(s, thread);
+	if (thread->vtid.n != tid)
+		expect_birth(s, parent);
 	if (process->frozen && freeze_hold(thread))
 		return;
 	if (stops_resume(thread, STOPS_CONT) < 0)
@@ -135,7 +154,7 @@ static void find_child(struct supervisor *s, struct tracee *parent)
 	pid = (pid_t)message;
 	if (parent->event == PTRACE_EVENT_CLONE &&
 	    (process_find_tracee(process, pid) || syscall(SYS_tgkill, process->pid, pid, 0) == 0))
-		find_thread(s, pid);
+		find_thread(s, parent, pid);
 	else if (stops_wait_child(process, pid, &status) == 0)
 		send_child(s, pid, parent);
 }
@@ -168,6 +187,7 @@ static void forget_program(struct supervisor *s, struct tracee *leader)
 	/* The execve call itself goes on in the leader, to its exit stop if that was asked for. */
 	inject_forget(process);
 	leader->vtid = process->vpid;
+	process->dumpable = 0; /* the kernel decides anew */
 	process->vfork_pending = false;
 	s->vfork_tid = 0;
 }
@@ -204,8 +224,12 @@ static void act(struct supervisor *s, struct tracee *tracee, unsigned actions)
 			how = STOPS_SYSCALL;
 		stops_follow_cpu(tracee);
 	}
-	if (actions & ACTION_LEAVE_CALL)
+	if (actions & ACTION_LEAVE_CALL) {
 		r = syscall_exit(tracee);
+		if (r == 0 && s->diverging)
+			inject_restored_filter(process, tracee);
+		s->diverging = false;
+	}
 	if (actions & ACTION_TRANSLATE_SIGNAL)
 		r = syscall_translate_siginfo(tracee);
 	if (actions & ACTION_FIND_CHILD) {
@@ -425,8 +449,11 @@ static void adopt(struct supervisor *s, const struct handoff *handoff)
 	process->names = s->seat->names;
 	process->held = (handoff->flags & HANDOFF_HELD) != 0;
 	process->diverged = (handoff->flags & HANDOFF_DIVERGED) != 0;
+	process->filters = (handoff->flags & HANDOFF_FILTERS) != 0;
+	process->dumpable = handoff->asked_dumpable;
 	s->process = process;
 	s->vfork_tid = 0;
+	s->diverging = false;
 	r = handoff_take(process, handoff, &leader, &err);
 	if (r < 0) {
 		if (r != -ESRCH)

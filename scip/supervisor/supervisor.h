@@ -21,9 +21,9 @@ struct handoff {
 	int32_t rpid;
 	int32_t vpid;
 	int32_t keeper;
-	uint32_t flags;	  /* HANDOFF_* */
-	int32_t dumpable; /* HANDOFF_DUMPABLE: the value to put back */
-	uint32_t reserved;
+	uint32_t flags;		/* HANDOFF_* */
+	int32_t dumpable;	/* HANDOFF_DUMPABLE: the value to put back */
+	int32_t asked_dumpable; /* process->dumpable */
 	uint64_t sigmask;
 	uint64_t parking; /* address of the syscall instruction it waits at */
 	struct user_regs_struct regs;
@@ -31,10 +31,11 @@ struct handoff {
 enum {
 	HANDOFF_FORKED = 1u << 0,   /* parked in pause(): put regs and mask back */
 	HANDOFF_LAUNCH = 1u << 1,   /* the keeper's child, waiting in pause() before it executes the program:
-				       let   its pause() return 0 */
+				       its pause() returns 1 if it is to load the restored filter, else 0 */
 	HANDOFF_HELD = 1u << 2,	    /* a husk: stays stopped until the coordinator says so */
 	HANDOFF_DIVERGED = 1u << 3, /* runs behind the restored filter */
 	HANDOFF_DUMPABLE = 1u << 4, /* was made dumpable for the hand-over */
+	HANDOFF_FILTERS = 1u << 5,  /* has seccomp filters of the program's own: process->filters */
 };
 
 /* What all scips of a job and its keeper share: one page. */

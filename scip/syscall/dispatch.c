@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -154,6 +155,11 @@ static int exit_mapping(struct call *call)
 	return CALL_AGAIN;
 }
 
+static bool executed(const struct call *call)
+{
+	return (call->nr == SYS_execve || call->nr == SYS_execveat) && call->rval == 0 && !call->mapping;
+}
+
 int syscall_exit(struct tracee *tracee)
 {
 	struct call *call = tracee->frame;
@@ -165,7 +171,8 @@ int syscall_exit(struct tracee *tracee)
 	call->rval = ptrace(PTRACE_PEEKUSER, tracee->tid, offsetof(struct user_regs_struct, rax), NULL);
 	if (errno)
 		r = -errno;
-	for (unsigned i = 0; i < 6 && r == 0; i++)
+	/* after an execve they are the new program's */
+	for (unsigned i = 0; i < 6 && r == 0 && !executed(call); i++)
 		if (call->now[i] != call->args[i])
 			r = regs_set_arg(tracee, i, call->args[i]);
 	if (r == 0 && call->mapping)
@@ -176,6 +183,43 @@ int syscall_exit(struct tracee *tracee)
 		r = make_again(call);
 	drop_frame(tracee);
 	return r;
+}
+
+int syscall_expect_birth(struct tracee *parent)
+{
+	struct user_regs_struct regs;
+	struct call *call;
+	int r;
+
+	if (parent->frame)
+		return 0; /* trapped: its exit is awaited already */
+	r = regs_get(parent, &regs);
+	if (r < 0)
+		return r;
+	call = calloc(1, sizeof(*call));
+	if (!call)
+		return -ENOMEM;
+	*call = (struct call){
+		.tracee = parent,
+		.process = parent->process,
+		.nr = (int64_t)regs.orig_rax,
+		.ip = regs.rip,
+		.args = {regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9},
+		.slot = -1,
+		.fd = -1,
+	};
+	memcpy(call->now, call->args, sizeof(call->now));
+	call->row = syscall_row(call->nr);
+	if (!call->row || call->row->ret != KIND_RET_VPID) {
+		free(call);
+		return 0; /* no call that makes one: a 32-bit entry */
+	}
+	if (call->row->enter)
+		r = call->row->enter(call);
+	parent->frame = call;
+	parent->call = call->nr;
+	parent->want_exit_stop = true;
+	return r < 0 ? r : 0;
 }
 
 void syscall_forget(struct tracee *tracee)

@@ -86,6 +86,7 @@ int exit_seccomp(struct call *call)
 
 	if (!call->keep[1] || call->rval < 0)
 		return 0;
+	process->filters = true;
 	if (call->keep[2]) {
 		r = record_filter_add(process->keeper, process->vpid, strict, sizeof(strict));
 	} else {

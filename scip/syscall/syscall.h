@@ -41,6 +41,9 @@ must_check int syscall_translate_siginfo(struct tracee *tracee);
  * not its real one: the numbers that clone() has put into its memory become virtual. `process` is the one
  * that made it. */
 must_check int syscall_newborn(const struct process *process, pid_t tid, struct vpid vtid);
+/* At the event of a fork or clone whose child's number differs: its return is translated at the exit stop,
+ * which is asked for if the filter has not trapped the call. */
+must_check int syscall_expect_birth(struct tracee *parent);
 /* The process id in a siginfo (the kernel's 128 bytes), where it carries one. True if it changed. Queued and
  * saved ones in an image hold virtual ids, the kernel's real ones. */
 bool syscall_siginfo_to_virtual(struct names *names, void *siginfo);

@@ -86,6 +86,7 @@ struct process {
 	struct taddr timeouts; /* one page of ours for the timeouts of calls made again, 0 = none; never
 				  dumped; forgotten at exec */
 	int dumpable; /* 1 + what the program asked of PR_SET_DUMPABLE (answered, not done); 0 = nothing */
+	bool filters; /* the program has installed seccomp filters: namespace/record.h has them */
 	uint64_t unknown_calls; /* numbers not in the table, answered ENOSYS */
 	pid_t *newborn;		/* processes forked by it whose first stop was taken while waiting for any
 				   tracee; stops_wait_child() */
