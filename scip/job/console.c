@@ -5,19 +5,23 @@
 #include "scip/job/console.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "proto/daemon.h"
 #include "scip/job/relay.h"
 #include "scip/job/streams.h"
 #include "scip/job/terminal.h"
 
-enum { STATUS_SCIP = 125 };
+enum { STATUS_SCIP = 125, START_STEP_MS = 200, START_PATIENCE_MS = 3000 };
 
 int console_exit_status(int status)
 {
@@ -30,6 +34,51 @@ static int fail(const struct err *err)
 	return STATUS_SCIP;
 }
 
+/* A process has one tracer: under a scip there can be no second one. */
+static int check_not_supervised(struct err *err)
+{
+	auto_free char *status = NULL, *comm = NULL;
+	const char *at;
+	char path[40];
+	int tracer = 0;
+
+	if (io_slurp(AT_FDCWD, "/proc/self/status", 1 << 16, &status, NULL) < 0)
+		return 0;
+	at = strstr(status, "TracerPid:");
+	if (!at || sscanf(at, "TracerPid: %d", &tracer) != 1 || tracer <= 0)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/comm", tracer);
+	if (io_slurp(AT_FDCWD, path, 64, &comm, NULL) < 0 || strcmp(comm, "scip\n") != 0)
+		return 0;
+	return err_set(
+		err, -EPERM,
+		"this runs under scip already, and a process has one supervisor; start the program itself");
+}
+
+/*
+ * Signals are blocked and stay pending for the program. If it is not there some seconds after one that is
+ * meant to end it, the console ends by that signal.
+ */
+static void wait_for_word(int events)
+{
+	static const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+	struct pollfd ready = {.fd = events, .events = POLLIN};
+	sigset_t pending, all;
+
+	for (int waited = 0; poll(&ready, 1, START_STEP_MS) <= 0;) {
+		bool asked = false;
+
+		sigpending(&pending);
+		for (size_t i = 0; i < sizeof(ending) / sizeof(ending[0]); i++)
+			asked |= sigismember(&pending, ending[i]) > 0;
+		waited += asked ? START_STEP_MS : 0;
+		if (waited >= START_PATIENCE_MS) {
+			sigemptyset(&all);
+			sigprocmask(SIG_SETMASK, &all, NULL);
+		}
+	}
+}
+
 /* Waits for the program to be executed. Returns 0 with its vpid, else the exit status, with the sentence
  * printed. */
 static int wait_for_start(int events, struct vpid *vpid)
@@ -37,9 +86,8 @@ static int wait_for_start(int events, struct vpid *vpid)
 	struct keeper_event event;
 	ssize_t n;
 
-	do
-		n = recv(events, &event, sizeof(event), 0);
-	while (n < 0 && errno == EINTR);
+	wait_for_word(events);
+	n = recv(events, &event, sizeof(event), 0);
 	if (n != (ssize_t)sizeof(event)) {
 		fprintf(stderr, "scip: the job's keeper was killed before the program was started\n");
 		return STATUS_SCIP;
@@ -97,7 +145,7 @@ int console_run(struct keeper_options *job, const struct console_options *option
 	sigset_t before;
 	int status;
 
-	if (streams_choose(job, options, &err) < 0)
+	if (check_not_supervised(&err) < 0 || streams_choose(job, options, &err) < 0)
 		return fail(&err);
 	relay_block_signals(&before);
 	job->signal_mask = &before;
