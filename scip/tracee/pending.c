@@ -228,10 +228,9 @@ static uint64_t later(uint64_t from, uint64_t by)
 }
 
 /* Finds out when the noted call is to end. */
-static void note_deadline(struct tracee *tracee, const struct user_regs_struct *regs)
+static void note_deadline(struct tracee *tracee, const struct user_regs_struct *regs, bool restarted)
 {
 	struct tracee_pending *p = &tracee->pending;
-	bool restarted = (int64_t)regs->orig_rax == SYS_restart_syscall;
 	struct pending_timeout where;
 	uint64_t args[6], ns;
 
@@ -298,20 +297,35 @@ static void give_up(struct tracee *tracee, struct user_regs_struct *regs)
 	p->active = false;
 }
 
+/* A call that has been set back to its instruction, by the kernel or by us, and was stopped before it was
+ * made again: rcx still tells where the call before returned to. Made into an interrupted call again. Its
+ * code is that of calls which are made again whatever happens: a handler that runs now would not have
+ * interrupted it.
+ */
+static bool undo_set_back(const struct tracee_pending *p, struct user_regs_struct *regs)
+{
+	int64_t number = (int64_t)regs->orig_rax, rax = (int64_t)regs->rax;
+
+	if (regs->rcx != regs->rip + SYSCALL_INSN_SIZE)
+		return false;
+	if (p->active && regs->rcx == p->rip && number == -1)
+		regs->orig_rax = regs->rax;
+	else if (number < 0 || (rax != number && rax != SYS_restart_syscall))
+		return false;
+	regs->rip = regs->rcx;
+	if (rax == SYS_restart_syscall)
+		regs->rax = (uint64_t)(int64_t)CODE_RESTART_BLOCK;
+	else
+		regs->rax = (uint64_t)(int64_t)(p->active ? CODE_RESTARTNOHAND : CODE_RESTARTNOINTR);
+	return true;
+}
+
 /* Makes `regs` those of an interrupted call, if that is what they mean. *changed: they are to be set. */
 static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool *changed)
 {
-	struct tracee_pending *p = &tracee->pending;
-
-	*changed = false;
-	if (p->active && (int64_t)regs->orig_rax == -1 && regs->rip == p->rip - SYSCALL_INSN_SIZE) {
-		/* Set back at an exit stop for its next piece, and trapped before it could make it. */
-		regs->orig_rax = regs->rax;
-		regs->rax = (uint64_t)(int64_t)CODE_RESTARTNOHAND;
-		regs->rip = p->rip;
-		*changed = true;
+	*changed = undo_set_back(&tracee->pending, regs);
+	if (*changed)
 		return true;
-	}
 	if ((int64_t)regs->orig_rax < 0)
 		return false;
 	if ((int64_t)regs->rax == -EINTR && pending_says_eintr((int64_t)regs->orig_rax)) {
@@ -320,7 +334,7 @@ static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool
 	}
 	if (remote_arch_in_restart(regs))
 		return true;
-	if (!p->active && continue_begin(tracee, regs)) {
+	if (!tracee->pending.active && continue_begin(tracee, regs)) {
 		*changed = true;
 		return true;
 	}
@@ -340,14 +354,15 @@ void pending_note(struct tracee *tracee)
 		p->active = p->timed = false;
 		return;
 	}
-	restarted = (int64_t)regs.orig_rax == SYS_restart_syscall;
+	restarted = (int64_t)regs.orig_rax == SYS_restart_syscall ||
+		    (changed && (int64_t)regs.rax == CODE_RESTART_BLOCK && !p->active);
 	if (p->active)
 		tracee->restart_call = p->number;
-	else if (!restarted)
+	else if ((int64_t)regs.orig_rax != SYS_restart_syscall)
 		tracee->restart_call = (int64_t)regs.orig_rax;
 	else if (tracee->restart_call < 0)
 		tracee->restart_call = decode_call(tracee->process, regs.rip);
-	note_deadline(tracee, &regs);
+	note_deadline(tracee, &regs, restarted);
 	if (p->active && tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP && has_handler(tracee)) {
 		give_up(tracee, &regs);
 		changed = true;
@@ -575,7 +590,7 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	struct tracee_pending *p = &tracee->pending;
 	struct pending_timeout where;
 	struct user_regs_struct regs;
-	int64_t ret = call ? call->restart : 0;
+	int64_t ret;
 	int code;
 
 	if (!call || !call->restart || call->n_args != 6)
@@ -583,6 +598,7 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	code = regs_get(tracee, &regs);
 	if (code < 0)
 		return err_code(err, code, "read the registers of thread %d", tracee->tid);
+	ret = call->restart;
 	where = pending_timeout_of(call->number, call->args);
 	tracee->restart_call = call->number;
 	p->number = call->number;
