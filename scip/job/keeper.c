@@ -19,6 +19,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "image/image.h"
+#include "namespace/record.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/launch.h"
 #include "scip/supervisor/pool.h"
@@ -162,6 +163,7 @@ _Noreturn static void leave(struct keeper *keeper)
 		pool_close(keeper->pool);
 	if (keeper->names) {
 		names_job_remove(keeper->names, keeper->job.keeper);
+		record_forget_job(keeper->job.keeper);
 		names_close(keeper->names);
 	}
 	_exit(0);
@@ -450,6 +452,7 @@ static int begin_job(struct keeper *keeper, const struct sock_fprog *filter, str
 	const struct keeper_options *options = keeper->options;
 	int report = -1, r;
 
+	record_forget_job(keeper->job.keeper); /* an older keeper's of this number */
 	r = names_open(&keeper->names, err);
 	if (r == 0)
 		r = names_job_add(keeper->names, &keeper->job, err);

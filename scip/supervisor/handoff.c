@@ -21,6 +21,10 @@
  * the old value back. Under Yama scope 1 the child must name its future tracer: the keeper, whose descendants
  * all scips are.
  *
+ * A process with seccomp filters of its own may not be allowed to pause(): nothing tells what it is allowed
+ * to call. It waits in a jump to itself, two bytes written into the unused end of its vdso's last page (the
+ * kernel lets a tracer write there, as for breakpoints, and copies the page).
+ *
  * Who reads the process's registers in the window sees a pause(): nobody does, its entry says BORN.
  */
 #include "scip/supervisor/handoff.h"
@@ -41,6 +45,9 @@
 
 #include "base/io.h"
 #include "base/log.h"
+#include "namespace/record.h"
+#include "scip/tracee/memory.h"
+#include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
@@ -110,6 +117,35 @@ static bool is_dumpable(pid_t child, struct taddr parking)
 	return process_vm_readv(child, &local, 1, &remote, 1, 0) >= 0 || errno != EPERM;
 }
 
+/* jmp . */
+static const uint8_t spin_insn[] = {0xeb, 0xfe};
+
+/* Where a filtered process waits: written if it is not there yet. */
+static int make_spin(const struct handoff *handoff, struct taddr *spin, struct err *err)
+{
+	struct process process = {.pid = handoff->rpid};
+	struct procfs_maps maps;
+	uint8_t tail[sizeof(spin_insn)] = {1};
+	int r = procfs_maps_read(process.pid, false, &maps, err);
+
+	if (r < 0)
+		return r;
+	spin->a = 0;
+	for (size_t i = 0; i < maps.n; i++)
+		if (!strcmp(maps.v[i].name, "[vdso]"))
+			spin->a = maps.v[i].end - sizeof(spin_insn);
+	procfs_maps_free(&maps);
+	r = spin->a ? memory_read(&process, *spin, tail, sizeof(tail)) : -ENOENT;
+	if (r == 0 && !memcmp(tail, spin_insn, sizeof(tail)))
+		return 0;
+	if (r == 0 && (tail[0] || tail[1]))
+		r = -EBUSY;
+	if (r == 0)
+		r = memory_write_force(&process, *spin, spin_insn, sizeof(spin_insn));
+	return r < 0 ? err_code(err, r, "find a place in its vdso where new process %d can wait", process.pid)
+		     : 0;
+}
+
 static int park(const struct seat *seat, pid_t child, struct handoff *handoff, struct taddr parking,
 		struct err *err)
 {
@@ -133,6 +169,12 @@ static int park(const struct seat *seat, pid_t child, struct handoff *handoff, s
 			return r;
 	}
 	handoff->parking = parking.a;
+	if (handoff->flags & HANDOFF_FILTERS) {
+		int r = make_spin(handoff, &parking, err);
+
+		if (r < 0)
+			return r;
+	}
 	if (set_mask(child, ~0ull) < 0)
 		return err_sys(err, "block the signals of new process %d", child);
 	parked = *regs;
@@ -189,8 +231,13 @@ int handoff_send(const struct seat *seat, const struct process *parent, pid_t ch
 		.flags = flags | HANDOFF_FORKED | (parent->filters ? HANDOFF_FILTERS : 0),
 		.asked_dumpable = parent->dumpable,
 	};
-	int r = enter_name(seat, parent, &handoff);
+	int r;
 
+	if (!(flags & HANDOFF_SHARES_MEMORY)) {
+		handoff.scratch = parent->scratch.a;
+		handoff.timeouts = parent->timeouts.a;
+	}
+	r = enter_name(seat, parent, &handoff);
 	if (r < 0)
 		err_code(err, r, "enter vpid %d in the name table", vpid.n);
 	else
@@ -264,12 +311,17 @@ int handoff_take(struct process *process, const struct handoff *handoff, struct 
 {
 	int r = stops_seize(process, handoff->rpid, leader, err);
 
+	if (r == -ECHILD)
+		r = -ESRCH; /* killed in the window, and its end taken already */
+
 	if (r < 0) {
 		if (r != -ESRCH)
 			kill(handoff->rpid, SIGKILL);
 		return r;
 	}
 	(*leader)->vtid.n = handoff->vpid;
+	process->scratch.a = handoff->scratch;
+	process->timeouts.a = handoff->timeouts;
 	r = put_back(*leader, handoff, err);
 	if (r < 0 && r != -ESRCH)
 		kill(handoff->rpid, SIGKILL);

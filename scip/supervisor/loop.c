@@ -91,6 +91,9 @@ static void send_child(struct supervisor *s, pid_t child, struct tracee *parent)
 	if (process->filters &&
 	    record_filter_inherit((struct rpid){s->seat->keeper}, process->vpid, vpid) < 0)
 		log_warn("vpid %d: its seccomp filters could not be recorded", vpid.n);
+	if (parent && parent->event == PTRACE_EVENT_VFORK)
+		flags |= HANDOFF_SHARES_MEMORY;
+
 	/* The first number that differs: from now on this process has names to translate; so has its child,
 	 * which gets the filter from its own scip. */
 	if (vpid.n != child) {
@@ -194,14 +197,10 @@ static void forget_program(struct supervisor *s, struct tracee *leader)
 
 /* ---- one event ---- */
 
-/* Resumed within a freeze: any stop clears a pending interrupt (ptrace_stop() in kernel/signal.c), so ask
- * again. */
-static void resume(struct process *process, struct tracee *tracee, enum stops_resume how)
+static void resume(struct tracee *tracee, enum stops_resume how)
 {
 	int r = stops_resume(tracee, how);
 
-	if (r == 0 && process->frozen && tracee->stop == TRACEE_RUNNING)
-		r = stops_interrupt(tracee);
 	if (r < 0 && r != -ESRCH)
 		log_error("resume thread %d: %s", tracee->tid, strerror(-r));
 }
@@ -249,7 +248,7 @@ static void act(struct supervisor *s, struct tracee *tracee, unsigned actions)
 	if ((actions & ACTION_HOLD) && freeze_hold(tracee))
 		return;
 	if (actions & ACTION_RESUME)
-		resume(process, tracee, how);
+		resume(tracee, how);
 }
 
 static struct event describe(const struct process *process, const struct tracee *tracee)
@@ -332,6 +331,8 @@ static void leave_names(struct supervisor *s)
 		return; /* not ours any more: the number has been given again */
 	names_process_remove(names, process->vpid);
 	names_number_release(names, process->vpid);
+	if (process->filters)
+		record_filter_forget(process->keeper, process->vpid);
 }
 
 static void end_process(struct supervisor *s)
@@ -470,7 +471,7 @@ static void adopt(struct supervisor *s, const struct handoff *handoff)
 		inject_restored_filter(process, leader);
 	take_name(s, handoff);
 	if (!process->held)
-		resume(process, leader, STOPS_CONT);
+		resume(leader, STOPS_CONT);
 	supervise(s);
 }
 

@@ -25,7 +25,8 @@ struct handoff {
 	int32_t dumpable;	/* HANDOFF_DUMPABLE: the value to put back */
 	int32_t asked_dumpable; /* process->dumpable */
 	uint64_t sigmask;
-	uint64_t parking; /* address of the syscall instruction it waits at */
+	uint64_t scratch, timeouts; /* what its memory, a copy of its parent's, holds of ours */
+	uint64_t parking;	    /* address of the instruction it waits at */
 	struct user_regs_struct regs;
 };
 enum {
@@ -35,7 +36,8 @@ enum {
 	HANDOFF_HELD = 1u << 2,	    /* a husk: stays stopped until the coordinator says so */
 	HANDOFF_DIVERGED = 1u << 3, /* runs behind the restored filter */
 	HANDOFF_DUMPABLE = 1u << 4, /* was made dumpable for the hand-over */
-	HANDOFF_FILTERS = 1u << 5,  /* has seccomp filters of the program's own: process->filters */
+	HANDOFF_SHARES_MEMORY = 1u << 6, /* with its parent (vfork): nothing of ours in it is its own */
+	HANDOFF_FILTERS = 1u << 5,	 /* has seccomp filters of the program's own: process->filters */
 };
 
 /* What all scips of a job and its keeper share: one page. */

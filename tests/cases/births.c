@@ -1,5 +1,5 @@
-/* Processes are born in every way, and their parents see of them what they should: one SIGCHLD for each end, exact
- * statuses, nothing of a stop or a continue. Before the wait and after it. */
+/* Processes are born in every way, and their parents see of them what they should: one SIGCHLD for each end,
+ * exact statuses, nothing of a stop or a continue. Before the wait and after it. */
 #include <linux/sched.h>
 #include <pthread.h>
 #include <sched.h>

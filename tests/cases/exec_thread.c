@@ -1,5 +1,5 @@
-/* exec by a thread that is not the leader, with others running; a leader that goes while its threads stay; threads that come
- * and go while others fork. */
+/* exec by a thread that is not the leader, with others running; a leader that goes while its threads stay;
+ * threads that come and go while others fork. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -106,7 +106,8 @@ static void *churn(void *arg)
 		int token = i;
 		void *back;
 
-		if (pthread_create(&t, NULL, nothing, &token) != 0 || pthread_join(t, &back) != 0 || back != &token)
+		if (pthread_create(&t, NULL, nothing, &token) != 0 || pthread_join(t, &back) != 0 ||
+		    back != &token)
 			return (void *)1;
 	}
 	return NULL;

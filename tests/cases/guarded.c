@@ -1,5 +1,5 @@
-/* Processes that guard themselves against being looked at: not dumpable, behind a filter of their own, traced by
- * themselves. They fork, and stay as they are. */
+/* Processes that guard themselves against being looked at: not dumpable, behind a filter of their own, traced
+ * by themselves. They fork, and stay as they are. */
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -63,7 +63,8 @@ static int forbid_pause(unsigned action)
 	};
 	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
 
-	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0;
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0;
 }
 
 static void filtered(unsigned action)

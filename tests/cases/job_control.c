@@ -1,5 +1,5 @@
-/* Stops and continues: those that the program makes are seen, once each, by it and by its parent; others never. Signals that
- * are sent to a child in the moment of its birth arrive, all of them. */
+/* Stops and continues: those that the program makes are seen, once each, by it and by its parent; others
+ * never. Signals that are sent to a child in the moment of its birth arrive, all of them. */
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -61,7 +61,8 @@ static void stop_and_continue(int stop_signal)
 		CHECK(kill(pid, SIGCONT) == 0);
 		if (i < 2)
 			expect(pid, WCONTINUED, CLD_CONTINUED, SIGCONT);
-		while (*continued <= i) /* a stop signal would take back the SIGCONT that is not handled yet */
+		while (*continued <=
+		       i) /* a stop signal would take back the SIGCONT that is not handled yet */
 			case_sleep_ms(1);
 	}
 	expect(pid, WEXITED, CLD_EXITED, 11);
@@ -154,7 +155,8 @@ static void stop_at_birth(void)
 			CHECK(info.si_status == 15);
 			break;
 		}
-		CHECK((info.si_code == CLD_STOPPED && info.si_status == SIGSTOP) || info.si_code == CLD_CONTINUED);
+		CHECK((info.si_code == CLD_STOPPED && info.si_status == SIGSTOP) ||
+		      info.si_code == CLD_CONTINUED);
 	}
 }
 
