@@ -127,19 +127,38 @@ int launch_program(struct keeper *keeper, const struct sock_fprog *filter, int *
 	return pid;
 }
 
+/* In the child: `ready` is the only descriptor left, and is closed when the husk is as good as waiting. */
+_Noreturn static void become_husk(struct keeper *keeper, const struct sock_fprog *filter, unsigned ready)
+{
+	block_all_signals();
+	if (ready > 0)
+		(void)syscall(SYS_close_range, 0, ready - 1, 0);
+	(void)syscall(SYS_close_range, ready + 1, ~0u, 0);
+	if (load_filter(filter) < 0)
+		_exit(STATUS_SCIP);
+	close((int)ready);
+	wait_for_scip(keeper->job.keeper.n);
+	_exit(STATUS_SCIP); /* a husk is never let go here */
+}
+
 int launch_husk(struct keeper *keeper, const struct sock_fprog *filter, struct err *err)
 {
-	pid_t pid = fork();
+	int ready[2];
+	pid_t pid;
+	char byte;
 
+	if (pipe2(ready, O_CLOEXEC) < 0)
+		return err_sys(err, "make a pipe");
+	pid = fork();
 	if (pid < 0)
-		return err_sys(err, "make a process");
-	if (pid == 0) {
-		block_all_signals();
-		(void)syscall(SYS_close_range, 0, ~0u, 0);
-		if (load_filter(filter) < 0)
-			_exit(STATUS_SCIP);
-		wait_for_scip(keeper->job.keeper.n);
-		_exit(STATUS_SCIP); /* a husk is never let go here */
-	}
-	return pid;
+		err_sys(err, "make a process");
+	else if (pid == 0)
+		become_husk(keeper, filter, (unsigned)ready[1]);
+	close(ready[1]);
+	/* End of file: it waits, or is gone. Handing it over earlier costs the scip that seizes it many
+	 * turns. */
+	while (pid > 0 && read(ready[0], &byte, 1) < 0 && errno == EINTR)
+		continue;
+	close(ready[0]);
+	return pid < 0 ? err->code : pid;
 }

@@ -254,21 +254,27 @@ int handoff_send(const struct seat *seat, const struct process *parent, pid_t ch
 	return 0;
 }
 
-/* The keeper's child may have been seized on its way into its pause(): lets it get there. */
+/* The keeper's child may have been seized on its way into its pause(): lets it get there. It is given longer
+ * each time: on a busy machine a fixed moment may always end before the child has had the processor. */
 static int wait_in_pause(struct tracee *leader, struct user_regs_struct *regs)
 {
 	struct process *process = leader->process;
+	long nap = 50000;
 	int status, r;
 
-	for (;;) {
+	for (;; nap = nap < 8000000 ? nap * 2 : nap) {
 		r = regs_get(leader, regs);
 		if (r < 0 || regs->orig_rax == SYS_pause)
 			return r;
 		r = stops_resume(leader, STOPS_CONT);
 		if (r < 0)
 			return r;
-		nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-		r = stops_interrupt(leader);
+		nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
+		/* Never interrupt one that has stopped already: that stop would come on top of the one it is
+		 * in, and the next as well, and it would never get on. */
+		r = stops_wait(process, leader->tid, WNOHANG, &leader, &status);
+		if (r == 0)
+			r = stops_interrupt(leader);
 		if (r == 0)
 			r = stops_wait(process, leader->tid, 0, &leader, &status);
 		if (r < 0)
