@@ -35,6 +35,9 @@ static void write_condition(FILE *out, const struct syscall_condition *c)
 	case COND_ALWAYS:
 		fputs("always", out);
 		break;
+	case COND_SIGNALFD:
+		fputs("argument 1 is a signalfd", out);
+		break;
 	case COND_NOT:
 		fprintf(out, "argument %u is not %" PRIu32, c->arg + 1u, c->values[0]);
 		break;

@@ -79,8 +79,8 @@ static int emit_leaf(struct program *p, const struct range *range)
 	const uint32_t trace = SECCOMP_RET_TRACE | range->data;
 	int r = 0;
 
-	if (c->op == COND_NEVER || c->op == COND_ALWAYS)
-		return emit(p, BPF_RET | BPF_K, c->op == COND_NEVER ? SECCOMP_RET_ALLOW : trace, 0, 0);
+	if (c->op == COND_NEVER || c->op == COND_ALWAYS || c->op == COND_SIGNALFD)
+		return emit(p, BPF_RET | BPF_K, c->op == COND_ALWAYS ? trace : SECCOMP_RET_ALLOW, 0, 0);
 	/* little endian: the low half comes first */
 	r = emit(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, args) + 8u * c->arg, 0,
 		 0);

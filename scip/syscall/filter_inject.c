@@ -48,39 +48,45 @@ static int load(struct tracee *tracee, struct taddr page, struct err *err)
 	return r;
 }
 
-int syscall_filter_inject(struct tracee *tracee, struct err *err)
+int filter_load(struct tracee *tracee, const struct sock_fprog *program, struct err *err)
 {
 	struct process *process = tracee->process;
-	struct sock_fprog program;
+	size_t len = sizeof(struct remote_program) + program->len * sizeof(program->filter[0]);
 	int64_t page = 0, ignored;
-	size_t len;
+	int r = remote_call(
+		tracee, &page, err, SYS_mmap,
+		remote_args(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0));
+
+	if (r == 0 && page < 0)
+		r = err_code(err, (int)page, "make room for a system call filter in process %d",
+			     process->pid);
+	if (r < 0)
+		return r;
+	r = write_program(process, (struct taddr){(uint64_t)page}, program);
+	if (r < 0)
+		err_code(err, r, "write a system call filter into process %d", process->pid);
+	else
+		r = load(tracee, (struct taddr){(uint64_t)page}, err);
+	if (remote_call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, len)) < 0 && r == 0)
+		r = err_code(err, -ESRCH, "take the system call filter's page from process %d", process->pid);
+	return r;
+}
+
+int syscall_filter_inject(struct tracee *tracee, struct err *err)
+{
+	struct sock_fprog program;
 	int r;
 
-	if (process->diverged)
+	if (tracee->process->diverged)
 		return 0;
 	r = syscall_filter_build(SYSCALL_FILTER_RESTORED, &program, err);
 	if (r < 0)
 		return r;
-	len = sizeof(struct remote_program) + program.len * sizeof(program.filter[0]);
-	r = remote_call(
-		tracee, &page, err, SYS_mmap,
-		remote_args(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0));
-	if (r == 0 && page < 0)
-		r = err_code(err, (int)page, "make room for the system call filter in process %d",
-			     process->pid);
-	if (r == 0) {
-		r = write_program(process, (struct taddr){(uint64_t)page}, &program);
-		if (r < 0)
-			err_code(err, r, "write the system call filter into process %d", process->pid);
-		else
-			r = load(tracee, (struct taddr){(uint64_t)page}, err);
-		if (remote_call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, len)) < 0 &&
-		    r == 0)
-			r = err_code(err, -ESRCH, "take the system call filter's page from process %d",
-				     process->pid);
-	}
+	r = filter_load(tracee, &program, err);
 	free(program.filter);
 	if (r == 0)
-		process->diverged = true;
+		r = syscall_filter_signalfds(tracee, err);
+	if (r == 0)
+		tracee->process->diverged = true;
 	return r;
 }

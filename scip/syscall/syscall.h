@@ -25,6 +25,9 @@ must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog
  */
 must_check int syscall_filter_inject(struct tracee *tracee, struct err *err);
 
+/* Traps the reads of the signalfds that a stopped, diverged process has: after a restore. */
+must_check int syscall_filter_signalfds(struct tracee *tracee, struct err *err);
+
 enum syscall_verdict {
 	SYSCALL_CONTINUE,  /* resume; the call runs with the arguments as they are now */
 	SYSCALL_WANT_EXIT, /* resume with PTRACE_SYSCALL: syscall_exit() is called at the exit stop */

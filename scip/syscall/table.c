@@ -24,6 +24,10 @@
 	{                                                                                                    \
 		.op = COND_NOT, .arg = argument, .mask = ~0u, .n = 1, .values = { value }                    \
 	}
+#define SIGNALFD                                                                                             \
+	{                                                                                                    \
+		.op = COND_SIGNALFD                                                                          \
+	}
 #define BITS(argument, bits)                                                                                 \
 	{                                                                                                    \
 		.op = COND_BITS, .arg = argument, .mask = bits                                               \

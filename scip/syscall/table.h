@@ -43,7 +43,7 @@ enum syscall_kind {
 };
 
 /* When a filter traps the call: by the low 32 bits of one argument. */
-enum condition_op { COND_NEVER, COND_ALWAYS, COND_NOT, COND_IN, COND_BITS };
+enum condition_op { COND_NEVER, COND_ALWAYS, COND_NOT, COND_IN, COND_BITS, COND_SIGNALFD /* signalfd.c */ };
 struct syscall_condition {
 	uint8_t op, arg, n;
 	uint32_t mask;
@@ -125,6 +125,9 @@ must_check int proc_path_enter(struct call *call, int dir_arg, unsigned path_arg
 must_check int call_enter_regular(struct call *call);
 must_check int call_exit_regular(struct call *call);
 
+/* Adds a filter to a stopped process from inside, all its threads. filter_inject.c */
+must_check int filter_load(struct tracee *tracee, const struct sock_fprog *program, struct err *err);
+
 /* siginfo.c */
 #define SIGINFO_BYTES 128
 /* True if the kernel's siginfo carries the id of a process; it is at byte SIGINFO_PID. */
@@ -144,6 +147,7 @@ call_handler enter_getsockopt, exit_getsockopt, enter_sendmsg, enter_sendmmsg, e
 	exit_recvmsg, enter_recvmmsg, exit_recvmmsg;
 call_handler enter_open, enter_openat, enter_openat2, exit_open, enter_readlink, enter_readlinkat,
 	exit_readlink;
+call_handler exit_signalfd, enter_read, exit_read;
 call_handler enter_getdents, exit_getdents, exit_getdents64, enter_inotify_add_watch;
 call_handler enter_seccomp, exit_seccomp, enter_prctl, exit_prctl, enter_ptrace;
 call_handler enter_pidfd_signal, enter_perf_event_open, enter_futex, exit_futex;

@@ -1,0 +1,128 @@
+/*
+ * The sender's number in what is read from a signalfd.
+ *
+ * read() is never trapped, whatever names have diverged. Only for the descriptors that are signalfds a small
+ * filter is added from inside, when one is made or a process with one is restored: read() of that number is
+ * trapped. A number that is no signalfd any more costs a stop; a duplicate under another number shows real
+ * numbers.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "scip/syscall/table.h"
+#include "scip/tracee/procfs.h"
+
+#define FDS_MAX 64u
+
+struct fds {
+	pid_t pid;
+	int v[FDS_MAX];
+	unsigned n;
+};
+
+static bool is_signalfd(pid_t tid, int fd)
+{
+	char link[64], target[64];
+
+	snprintf(link, sizeof(link), "/proc/%d/fd/%d", tid, fd);
+	return io_readlink(AT_FDCWD, link, target, sizeof(target)) == 0 &&
+	       !strcmp(target, "anon_inode:[signalfd]");
+}
+
+static int note(int fd, void *arg)
+{
+	struct fds *fds = arg;
+
+	if (fds->n < FDS_MAX && is_signalfd(fds->pid, fd))
+		fds->v[fds->n++] = fd;
+	return 0;
+}
+
+/* ld arch; jne; ld nr; jne read; ld fd; jeq ... trace; allow; trace */
+static int trap_reads(struct tracee *tracee, const struct fds *fds, struct err *err)
+{
+	struct sock_filter code[FDS_MAX + 7];
+	struct sock_fprog program = {.filter = code};
+	unsigned n = 0;
+
+	code[n++] =
+		(struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
+	code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0,
+						 (uint8_t)(fds->n + 3));
+	code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+	code[n++] =
+		(struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_read, 0, (uint8_t)(fds->n + 1));
+	code[n++] =
+		(struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));
+	for (unsigned i = 0; i < fds->n; i++)
+		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)fds->v[i],
+							 (uint8_t)(fds->n - i), 0);
+	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE | TRAP_ROW);
+	program.len = (unsigned short)n;
+	return filter_load(tracee, &program, err);
+}
+
+int syscall_filter_signalfds(struct tracee *tracee, struct err *err)
+{
+	struct fds fds = {.pid = tracee->process->pid};
+	char dir[32];
+	int r;
+
+	snprintf(dir, sizeof(dir), "/proc/%d/fd", fds.pid);
+	r = procfs_each_number(dir, note, &fds);
+	if (r < 0)
+		return err_code(err, r, "list the descriptors of process %d", fds.pid);
+	return fds.n ? trap_reads(tracee, &fds, err) : 0;
+}
+
+int exit_signalfd(struct call *call)
+{
+	struct fds fds = {.v = {(int)call->rval}, .n = 1};
+	struct err err = ERR_INIT;
+
+	/* one that was there already is only given another mask */
+	if (call->rval < 0 || (int)call->args[0] == (int)call->rval)
+		return 0;
+	if (trap_reads(call->tracee, &fds, &err) < 0)
+		log_warn("process %d: numbers in its signalfd stay real: %s", call->process->vpid.n,
+			 err.text);
+	return 0;
+}
+
+int enter_read(struct call *call)
+{
+	return names_generation(call->process->names) && is_signalfd(call->tracee->tid, (int)call->args[0])
+		       ? SYSCALL_WANT_EXIT
+		       : SYSCALL_CONTINUE;
+}
+
+int exit_read(struct call *call)
+{
+	struct signalfd_siginfo info;
+
+	for (int64_t at = 0; at + (int64_t)sizeof(info) <= call->rval; at += (int64_t)sizeof(info)) {
+		siginfo_t same;
+
+		if (call_read(call, call->args[1] + (uint64_t)at, &info, sizeof(info)) < 0)
+			return 0;
+		memset(&same, 0, sizeof(same));
+		same.si_signo = (int)info.ssi_signo;
+		same.si_code = info.ssi_code;
+		if (siginfo_has_pid(&same))
+			call_virtual_at(call, call->args[1] + (uint64_t)at +
+						      offsetof(struct signalfd_siginfo, ssi_pid));
+	}
+	return 0;
+}
