@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "scip/restore/fill.h"
+#include "scip/syscall/syscall.h"
 #include "scip/tracee/pending.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/stops.h"
@@ -278,6 +279,10 @@ int threads_fill(struct fill *fill)
 		r = signals_fill_timers(fill);
 	if (r == 0)
 		r = set_up_all(fill, tracees);
+	if (r == 0)
+		r = fill_flush(fill);
+	if (r == 0) /* before the program's own filters, which may forbid it */
+		r = syscall_filter_signalfds(fill->leader, fill->err);
 	if (r == 0)
 		r = filters_install(fill);
 	if (r == 0)
