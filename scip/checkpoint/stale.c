@@ -12,13 +12,19 @@
 #include "base/log.h"
 #include "scip/checkpoint/group.h"
 
+/* The file's own temporary name, or that of any numbered checkpoint in the same directory. */
 static bool abandoned(const char *name, const char *base)
 {
-	size_t len = strlen(base);
+	size_t len = strlen(base), digits = strspn(name, "0123456789");
 	char *end;
 	long pid;
 
-	if (strncmp(name, base, len) || strncmp(name + len, ".tmp-", 5))
+	if (strncmp(name, base, len)) {
+		if (!digits || strncmp(name + digits, ".ckpt", 5))
+			return false;
+		len = digits + 5;
+	}
+	if (strncmp(name + len, ".tmp-", 5))
 		return false;
 	pid = strtol(name + len + 5, &end, 10);
 	return !*end && pid > 0 && pid <= INT_MAX && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
