@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/parse.h"
+#include "image/store.h"
 #include "scip/job/attach.h"
 #include "scip/job/console.h"
 
@@ -31,39 +33,6 @@ static const char usage_text[] =
 	"      --save-files SIZE save contents of open files up to SIZE each (64M)\n"
 	"      --force           restore although files have changed since\n"
 	"      --help, --version\n";
-
-/* A number with one of the suffixes, each with its factor; -1 when it is not one. */
-static int64_t parse_scaled(const char *text, const char *suffixes, const int64_t *factors)
-{
-	char *end;
-	long long n;
-	const char *found;
-
-	errno = 0;
-	n = strtoll(text, &end, 10);
-	if (end == text || errno || n < 0)
-		return -1;
-	if (!*end)
-		return n;
-	found = strchr(suffixes, *end);
-	if (!found || end[1] || n > INT64_MAX / factors[found - suffixes])
-		return -1;
-	return n * factors[found - suffixes];
-}
-
-static int64_t parse_seconds(const char *text)
-{
-	static const int64_t factors[] = {1, 60, 3600, 86400};
-
-	return parse_scaled(text, "smhd", factors);
-}
-
-static int64_t parse_size(const char *text)
-{
-	static const int64_t factors[] = {1 << 10, 1 << 20, 1 << 30, 1 << 10, 1 << 20, 1 << 30};
-
-	return parse_scaled(text, "KMGkmg", factors);
-}
 
 static int usage(const char *problem)
 {
@@ -105,9 +74,9 @@ static const struct option restore_options_list[] = {
 
 /* One option. NULL, or what is wrong with it. */
 static const char *take_option(int option, const char *value, struct keeper_options *job,
-			       struct console_options *console)
+			       struct console_options *console, struct err *err)
 {
-	int64_t n;
+	uint64_t n;
 
 	switch (option) {
 	case 'd':
@@ -115,26 +84,19 @@ static const char *take_option(int option, const char *value, struct keeper_opti
 		return NULL;
 	case OPTION_NAME:
 		job->name = value;
-		return strlen(value) < NAME_TEXT_MAX && value[0] && !strchr(value, '/') && value[0] != '.' &&
-				       strspn(value, "0123456789") != strlen(value)
-			       ? NULL
-			       : "a name is up to 63 characters, without '/', not a number and not beginning "
-				 "with '.'";
+		return store_check_name(value, err) < 0 ? err->text : NULL;
 	case OPTION_INTERVAL:
-		n = parse_seconds(value);
-		job->interval_ns = (uint64_t)n * 1000000000u;
-		return n > 0 && n < 400 * 86400 ? NULL : "--interval is a time as in 90, 90s, 15m, 2h";
+		return parse_duration(value, &job->interval_ns, err) < 0 ? err->text : NULL;
 	case OPTION_KEEP:
-		n = parse_scaled(value, "", NULL);
+		if (parse_number(value, 1, 1000000, &n, err) < 0)
+			return err->text;
 		job->keep = (uint32_t)n;
-		return n > 0 && n <= 1000000 ? NULL : "--keep is a number of checkpoints";
+		return NULL;
 	case OPTION_DIR:
 		job->dir = value;
 		return NULL;
 	case OPTION_SAVE_FILES:
-		n = parse_size(value);
-		job->save_files_max = (uint64_t)n;
-		return n >= 0 ? NULL : "--save-files is a size as in 100K, 64M, 1G";
+		return parse_size(value, &job->save_files_max, err) < 0 ? err->text : NULL;
 	case OPTION_FORCE:
 		job->force = true;
 		return NULL;
@@ -150,16 +112,17 @@ static int run_or_restore(int argc, char **argv, bool restore)
 {
 	struct keeper_options job = {.console = {-1, -1, -1}, .pty_master = -1, .save_files_max = 64u << 20};
 	struct console_options console = {0};
+	struct err err = ERR_INIT;
 	int option;
 
 	opterr = 0;
-	while ((option = getopt_long(argc, argv, "+d", restore ? restore_options_list : run_options, NULL)) >=
+	while ((option = getopt_long(argc, argv, "+dh", restore ? restore_options_list : run_options, NULL)) >=
 	       0) {
 		const char *problem;
 
-		if (option == OPTION_HELP)
+		if (option == OPTION_HELP || option == 'h')
 			return usage(NULL);
-		problem = take_option(option, optarg, &job, &console);
+		problem = take_option(option, optarg, &job, &console, &err);
 		if (problem)
 			return usage(problem);
 	}
@@ -174,6 +137,15 @@ static int run_or_restore(int argc, char **argv, bool restore)
 	return console_run(&job, &console);
 }
 
+static int attach(int argc, char **argv)
+{
+	int word = argc > 1 && !strcmp(argv[1], "--") ? 2 : 1;
+
+	if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")))
+		return usage(NULL);
+	return argc == word + 1 ? attach_run(argv[word]) : usage("attach to which program?");
+}
+
 int main(int argc, char **argv)
 {
 	log_open("scip", NULL);
@@ -182,7 +154,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "run") || !strcmp(argv[1], "restore"))
 		return run_or_restore(argc - 1, argv + 1, argv[1][2] == 's');
 	if (!strcmp(argv[1], "attach"))
-		return argc == 3 ? attach_run(argv[2]) : usage("attach to which program?");
+		return attach(argc - 1, argv + 1);
 	if (!strcmp(argv[1], "--version")) {
 		puts("scip " PBEAM_VERSION);
 		return 0;

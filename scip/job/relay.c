@@ -13,6 +13,10 @@
  * A program that is stopped is shown to the user's shell as a stopped console: the terminal is put back, the
  * console stops itself, and continues the program when it is continued.
  *
+ * When the user's terminal is closed the console ends and the program, which has a terminal of its own, goes
+ * on: it hears nothing of it and can be attached to from another one. A SIGHUP that somebody sends to the
+ * console is passed on.
+ *
  * While a rollback replaces the processes the pty has no other side: the master reads EIO and polls as hung
  * up until the new ones are there. The loop then looks again a little later; only the keeper says when it is
  * over.
@@ -268,6 +272,13 @@ static void on_event(struct relay *relay)
 	}
 }
 
+static bool terminal_is_gone(const struct relay *relay)
+{
+	struct termios settings;
+
+	return relay->in >= 0 && tcgetattr(relay->in, &settings) < 0;
+}
+
 static void on_signal(struct relay *relay)
 {
 	struct signalfd_siginfo info;
@@ -289,9 +300,11 @@ static void on_signal(struct relay *relay)
 	default:
 		break;
 	}
-	pass_signal(relay, (int)info.ssi_signo, info.ssi_code == SI_KERNEL);
-	if (info.ssi_signo == SIGHUP && info.ssi_code == SI_KERNEL && relay->options->master >= 0)
+	if (info.ssi_signo == SIGHUP && (info.ssi_code == SI_KERNEL || terminal_is_gone(relay)) &&
+	    relay->options->master >= 0)
 		finish(relay, RELAY_HUNG_UP);
+	else
+		pass_signal(relay, (int)info.ssi_signo, info.ssi_code == SI_KERNEL);
 }
 
 static void on_output(struct relay *relay, short revents)
@@ -371,7 +384,6 @@ static void on_typed(struct relay *relay)
 		write_typed(relay);
 		return;
 	}
-	pass_signal(relay, SIGHUP, true);
 	finish(relay, RELAY_HUNG_UP);
 }
 

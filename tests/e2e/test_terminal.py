@@ -61,6 +61,8 @@ def test_job_control_inside(host):
     child.sendline("PS1='pro''mpt '")
     child.expect("prompt ")
     child.sendline("sleep 1000")
+    # a terminal throws away what is typed ahead of Ctrl-Z: the command must have been read
+    host.wait_until(lambda: "sleep" in host.ctl("ps").stdout, what="sleep")
     child.send("\x1a")
     child.expect("Stopped")
     child.expect("prompt ")
