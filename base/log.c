@@ -33,6 +33,12 @@ void log_open(const char *program, const char *path)
 	}
 }
 
+void log_take_stderr(void)
+{
+	if (log_state.fd != STDERR_FILENO)
+		dup2(log_state.fd, STDERR_FILENO);
+}
+
 int log_enabled(enum log_level level)
 {
 	return level <= log_state.level;

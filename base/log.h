@@ -12,6 +12,10 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBU
  * error. */
 void log_open(const char *program, const char *path);
 
+/* Where the log is a file: standard error becomes it too, so that a library's or a sanitizer's words are
+ * kept. */
+void log_take_stderr(void);
+
 /* True if lines of this level are written: guards expensive arguments. */
 int log_enabled(enum log_level level);
 

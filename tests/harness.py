@@ -121,7 +121,7 @@ class Host:
             "TERM": "xterm",
             "XDG_RUNTIME_DIR": str(self.runtime),
             "XDG_STATE_HOME": str(self.state),
-            "ASAN_OPTIONS": f"detect_leaks=0:log_path={self.reports}/asan",
+            "ASAN_OPTIONS": f"detect_leaks=0:handle_segv=2:handle_sigbus=2:log_path={self.reports}/asan",
             "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={self.reports}/ubsan",
         }
         for name in ("PBEAM_LOG",):
@@ -360,7 +360,9 @@ class Host:
         for folder in ("job", "scip"):
             complaints += [f"left over: {path}" for path in (self.runtime / "pbeam" / folder).glob("*")] if not strays else []
         complaints += [f"left over: {path}" for path in self.top.rglob("*.tmp-*")]
-        complaints += [f"left over in shared memory: {name}" for name in self._shm() - self.shm_before]
+        if not [path for path in self.top.parent.glob("pbt-*") if path != self.top]:  # another run's, at the same time
+            complaints += [f"left over in shared memory: {name}" for name in self._shm() - self.shm_before]
         complaints += [f"sanitizer: {path.read_text(errors='replace')[:3000]}" for path in self.reports.glob("*")]
+        complaints += [f"sanitizer: {line}" for line in self.log().splitlines() if "runtime error:" in line]
         shutil.rmtree(self.top, ignore_errors=True)
         return complaints

@@ -348,6 +348,7 @@ static int leave_streams(struct err *err)
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
 		if (dup2(null, fd) < 0)
 			return err_sys(err, "leave the console's streams");
+	log_take_stderr();
 	if (null > STDERR_FILENO)
 		close(null);
 	return procfs_each_number("/proc/self/fd", close_if_inherited, NULL);

@@ -32,7 +32,7 @@
 #define PARK_GAP  0x10000ull
 #define KEEP_FLAGS                                                                                           \
 	(MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_NORESERVE | MAP_STACK |              \
-	 MAP_HUGETLB | (MAP_HUGE_MASK << MAP_HUGE_SHIFT))
+	 MAP_HUGETLB | ((uint32_t)MAP_HUGE_MASK << MAP_HUGE_SHIFT))
 
 /* A file that stays open in the husk between mappings of it in the same batch. */
 struct open_file {
