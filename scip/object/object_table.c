@@ -17,6 +17,8 @@ const struct object_ops *const object_table[] = {
 	&object_tty,
 	&object_pipe,
 	&object_unix,
+	&object_tcp,
+	&object_udp,
 	&object_netlink,
 	&object_directory,
 	&object_memfd, /* looks like an unlinked regular file */

@@ -159,6 +159,11 @@ int socket_options_dump(int fd, Pbeam__SocketOptions **out, struct err *err)
 
 		if (getsockopt(fd, level, name, value, &len) < 0)
 			continue;
+		/* Of a stream not settable, and not the same in an accepted socket as in a fresh one. */
+		if (stream &&
+		    ((level == IPPROTO_IP && (name == IP_MULTICAST_TTL || name == IP_MULTICAST_LOOP)) ||
+		     (level == IPPROTO_IPV6 && (name == IPV6_MULTICAST_HOPS || name == IPV6_MULTICAST_LOOP))))
+			continue;
 		/* TCP sizes its buffers itself unless it was told. */
 		if (level == SOL_SOCKET && ((name == SO_SNDBUF && stream && !(lock & 1)) ||
 					    (name == SO_RCVBUF && stream && !(lock & 2))))

@@ -178,6 +178,11 @@ static inline int world_dump(struct world *world, struct err *err)
 
 static inline void world_kill(struct world *world)
 {
+	struct rpid rpids[WORLD_MAX];
+
+	for (int i = 0; i < world->n; i++)
+		rpids[i].n = world->pids[i];
+	object_abort_connections(rpids, (size_t)world->n);
 	for (int i = world->n - 1; i >= 0; i--)
 		kill(world->pids[i], SIGKILL);
 	while (waitpid(world->pids[0], NULL, 0) < 0 && errno == EINTR)
@@ -227,6 +232,7 @@ static inline int world_restore(struct world *world, void (*check)(void), struct
 		for (size_t i = 0; i < process->n_descriptors; i++)
 			close(high[i]);
 		check();
+		object_abort_connections(&(struct rpid){getpid()}, 1);
 		_exit(0);
 	}
 	object_restore_close(restore);

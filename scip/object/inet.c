@@ -1,0 +1,156 @@
+#include "scip/object/inet.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+bool inet_address_parse(const ProtobufCBinaryData *bytes, struct inet_address *out)
+{
+	memset(out, 0, sizeof(*out));
+	if (bytes->len < sizeof(sa_family_t) || bytes->len > sizeof(out->v6))
+		return false;
+	memcpy(&out->any, bytes->data, bytes->len);
+	out->len = (socklen_t)bytes->len;
+	return (out->any.sa_family == AF_INET && bytes->len == sizeof(out->v4)) ||
+	       (out->any.sa_family == AF_INET6 && bytes->len == sizeof(out->v6));
+}
+
+unsigned inet_port(const struct inet_address *address)
+{
+	return ntohs(address->any.sa_family == AF_INET ? address->v4.sin_port : address->v6.sin6_port);
+}
+
+/* Every host as a v6 address. */
+static struct in6_addr host(const struct inet_address *address)
+{
+	struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
+
+	if (address->any.sa_family == AF_INET6)
+		return address->v6.sin6_addr;
+	if (address->v4.sin_addr.s_addr == INADDR_ANY)
+		return in6addr_any;
+	memcpy(mapped.s6_addr + 12, &address->v4.sin_addr, 4);
+	return mapped;
+}
+
+bool inet_is_wildcard(const struct inet_address *address)
+{
+	struct in6_addr at = host(address);
+
+	return IN6_IS_ADDR_UNSPECIFIED(&at);
+}
+
+bool inet_same(const struct inet_address *a, const struct inet_address *b)
+{
+	struct in6_addr one = host(a), other = host(b);
+
+	return inet_port(a) == inet_port(b) && IN6_ARE_ADDR_EQUAL(&one, &other);
+}
+
+bool inet_covers(const struct inet_address *bound, const struct inet_address *address)
+{
+	return inet_same(bound, address) ||
+	       (inet_is_wildcard(bound) && inet_port(bound) == inet_port(address));
+}
+
+bool inet_is_local(const struct inet_address *address)
+{
+	auto_close int probe = socket(address->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct inet_address any_port = *address;
+
+	if (address->any.sa_family == AF_INET)
+		any_port.v4.sin_port = 0;
+	else
+		any_port.v6.sin6_port = 0;
+	return probe >= 0 && bind(probe, &any_port.any, any_port.len) == 0;
+}
+
+const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MAX])
+{
+	char name[INET6_ADDRSTRLEN] = "?";
+
+	if (address->any.sa_family == AF_INET) {
+		inet_ntop(AF_INET, &address->v4.sin_addr, name, sizeof(name));
+		snprintf(text, INET_TEXT_MAX, "%s:%u", name, inet_port(address));
+	} else {
+		inet_ntop(AF_INET6, &address->v6.sin6_addr, name, sizeof(name));
+		snprintf(text, INET_TEXT_MAX, "[%s]:%u", name, inet_port(address));
+	}
+	return text;
+}
+
+static void fill_id(struct inet_diag_sockid *id, unsigned char *family, const struct inet_address *own,
+		    const struct inet_address *peer)
+{
+	struct in6_addr source = host(own), destination = host(peer);
+
+	id->idiag_sport = htons((uint16_t)inet_port(own));
+	id->idiag_dport = htons((uint16_t)inet_port(peer));
+	id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+	/* A v4 connection is looked up as such, whichever family its sockets are of. */
+	if (IN6_IS_ADDR_V4MAPPED(&source)) {
+		*family = AF_INET;
+		memcpy(id->idiag_src, source.s6_addr + 12, 4);
+		memcpy(id->idiag_dst, destination.s6_addr + 12, 4);
+	} else {
+		*family = AF_INET6;
+		memcpy(id->idiag_src, &source, 16);
+		memcpy(id->idiag_dst, &destination, 16);
+	}
+}
+
+static int take_answer(const char *buf, size_t len, struct inet_diag_answer *out)
+{
+	const struct nlmsghdr *header = (const void *)buf;
+	const struct inet_diag_msg *message;
+	const struct rtattr *attribute;
+	int left;
+
+	if (!NLMSG_OK(header, len))
+		return -EPROTO;
+	if (header->nlmsg_type == NLMSG_ERROR)
+		return ((const struct nlmsgerr *)NLMSG_DATA(header))->error ?: -EPROTO;
+	message = NLMSG_DATA(header);
+	out->state = message->idiag_state;
+	out->ino = message->idiag_inode;
+	out->receive_queue = message->idiag_rqueue;
+	out->send_queue = message->idiag_wqueue;
+	attribute = (const void *)(message + 1);
+	left = (int)(header->nlmsg_len - NLMSG_LENGTH(sizeof(*message)));
+	for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left))
+		if (attribute->rta_type == INET_DIAG_SHUTDOWN)
+			out->shutdown = *(const uint8_t *)RTA_DATA(attribute);
+	return 0;
+}
+
+int inet_diag_tcp(const struct inet_address *own, const struct inet_address *peer,
+		  struct inet_diag_answer *out)
+{
+	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	struct {
+		struct nlmsghdr header;
+		struct inet_diag_req_v2 request;
+	} message = {
+		.header = {.nlmsg_len = sizeof(message),
+			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+			   .nlmsg_flags = NLM_F_REQUEST},
+		.request = {.sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u},
+	};
+	char buf[8192];
+	ssize_t n;
+
+	memset(out, 0, sizeof(*out));
+	fill_id(&message.request.id, &message.request.sdiag_family, own, peer);
+	if (sock < 0 || send(sock, &message, sizeof(message), 0) < 0)
+		return -errno;
+	n = recv(sock, buf, sizeof(buf), 0);
+	return n < 0 ? -errno : take_answer(buf, (size_t)n, out);
+}

@@ -1,0 +1,45 @@
+/* Internet addresses of sockets as bytes (struct sockaddr_in, sockaddr_in6), and sock_diag for one socket. */
+#ifndef SCIP_OBJECT_INET_H
+#define SCIP_OBJECT_INET_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "proto/image.pb-c.h"
+
+#define INET_TEXT_MAX 80
+
+struct inet_address {
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	};
+	socklen_t len;
+};
+
+/* False if the bytes are no internet address. */
+bool inet_address_parse(const ProtobufCBinaryData *bytes, struct inet_address *out);
+unsigned inet_port(const struct inet_address *address);
+bool inet_is_wildcard(const struct inet_address *address);
+/* Same port and same host, a v4-mapped v6 address being the v4 one. */
+bool inet_same(const struct inet_address *a, const struct inet_address *b);
+/* As inet_same(), but a wildcard in `bound` matches any host. */
+bool inet_covers(const struct inet_address *bound, const struct inet_address *address);
+/* The host is this one: a socket can be bound to it. */
+bool inet_is_local(const struct inet_address *address);
+/* "127.0.0.1:80" */
+const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MAX]);
+
+struct inet_diag_answer {
+	uint8_t state, shutdown;
+	uint32_t ino; /* 0: nobody has a descriptor of it */
+	uint32_t receive_queue, send_queue;
+};
+/* The TCP socket with these addresses of its own and of its peer. 0, -ENOENT, or another -errno. */
+int inet_diag_tcp(const struct inet_address *own, const struct inet_address *peer,
+		  struct inet_diag_answer *out);
+
+#endif

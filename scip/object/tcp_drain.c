@@ -1,0 +1,103 @@
+/*
+ * Getting what is under way between two frozen ends into the receiver's queue.
+ *
+ * SIOCOUTQ counts bytes that are not acknowledged yet (a FIN counts as one): at 0 everything is in the
+ * receiver's queue. What may hold bytes back, and what moves them:
+ *
+ *   delayed acknowledgement   TCP_QUICKACK on the receiver
+ *   Nagle, TCP_CORK           TCP_NODELAY, or the cork taken out, for a moment
+ *   a full receive buffer     a larger one: SO_RCVLOWAT up and back, which leaves the size unlocked, or
+ *                             SO_RCVBUF up and back where the program has locked it; a peek then makes the
+ *                             kernel announce the larger window
+ */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "scip/object/socket.h"
+#include "scip/object/tcp_socket.h"
+
+#define QUICK_ROUNDS 20
+#define SLOW_ROUNDS  400
+#define SLOW_US	     2500u
+#define BUF_LOCK     72 /* SO_BUF_LOCK, Linux 5.14 */
+#define LOCKED_RCV   2
+
+static int waiting(int fd)
+{
+	int n = 0;
+
+	return ioctl(fd, SIOCOUTQ, &n) < 0 ? 0 : n;
+}
+
+static void set(int fd, int level, int name, int value)
+{
+	(void)!setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+void tcp_grow_receive(int fd, uint64_t bytes)
+{
+	int low = socket_option(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+	char byte;
+
+	(void)bytes;
+	set(fd, SOL_SOCKET, SO_RCVLOWAT, 1 << 30);
+	set(fd, SOL_SOCKET, SO_RCVLOWAT, low);
+	(void)!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+	set(fd, IPPROTO_TCP, TCP_QUICKACK, 1);
+}
+
+static void push(int fd)
+{
+	int nodelay = socket_option(fd, IPPROTO_TCP, TCP_NODELAY, 0);
+	int cork = socket_option(fd, IPPROTO_TCP, TCP_CORK, 0);
+
+	if (cork)
+		set(fd, IPPROTO_TCP, TCP_CORK, 0);
+	if (!nodelay)
+		set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (!nodelay)
+		set(fd, IPPROTO_TCP, TCP_NODELAY, 0);
+	if (cork)
+		set(fd, IPPROTO_TCP, TCP_CORK, 1);
+}
+
+static bool wait_empty(int fd, int peer, int rounds, unsigned pause_us)
+{
+	for (int i = 0; i < rounds; i++) {
+		if (waiting(fd) == 0)
+			return true;
+		if (peer >= 0)
+			set(peer, IPPROTO_TCP, TCP_QUICKACK, 1);
+		if (pause_us)
+			usleep(pause_us);
+	}
+	return waiting(fd) == 0;
+}
+
+int tcp_drain(int fd, int peer)
+{
+	int size, lock;
+	bool done;
+
+	if (wait_empty(fd, peer, QUICK_ROUNDS, 0))
+		return 0;
+	push(fd);
+	if (wait_empty(fd, peer, QUICK_ROUNDS, 50))
+		return 0;
+	if (peer < 0)
+		return wait_empty(fd, peer, SLOW_ROUNDS, SLOW_US) ? 0 : -EAGAIN;
+	lock = socket_option(peer, SOL_SOCKET, BUF_LOCK, 0);
+	size = socket_option(peer, SOL_SOCKET, SO_RCVBUF, 0);
+	if (lock & LOCKED_RCV)
+		set(peer, SOL_SOCKET, SO_RCVBUF, 1 << 30);
+	tcp_grow_receive(peer, (uint64_t)waiting(fd));
+	push(fd);
+	done = wait_empty(fd, peer, SLOW_ROUNDS, SLOW_US);
+	if (lock & LOCKED_RCV)
+		set(peer, SOL_SOCKET, SO_RCVBUF, size / 2);
+	return done ? 0 : -EAGAIN;
+}

@@ -1,0 +1,461 @@
+/*
+ * TCP sockets, the way back.
+ *
+ * A connection is made anew between the same addresses: a listener for the moment on the server's address,
+ * the client bound to its own. Everything is bound with SO_REUSEADDR, so that connections, listeners for the
+ * moment and the program's own listeners can have one port; the program's listen only in finish, when the
+ * others are gone, and only then do sockets get the option that they had.
+ *
+ * The old connection between the two addresses may still be in TIME_WAIT, when the program was killed by
+ * somebody else than us (object_abort_connections() avoids it): on the loopback the kernel lets it be used
+ * again after a second (tcp_tw_reuse 2), so binding and connecting are tried for a while.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "scip/object/common.h"
+#include "scip/object/inet.h"
+#include "scip/object/socket.h"
+#include "scip/object/tcp_socket.h"
+
+#define PATIENCE_NS 4000000000ull
+#define REFILL_NS   10000000000ull
+#define PORT_RANGE  51 /* IP_LOCAL_PORT_RANGE */
+
+static void set(int fd, int level, int name, int value)
+{
+	(void)!setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+static bool is_connection(const Pbeam__TcpSocket *saved)
+{
+	return saved->state != TCP_LISTEN && saved->state != TCP_SYN_SENT && saved->state != TCP_CLOSE;
+}
+
+int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+	struct inet_address address;
+
+	if ((saved->family != AF_INET && saved->family != AF_INET6) ||
+	    (saved->bound && !inet_address_parse(&saved->local, &address)) ||
+	    (saved->listening && !saved->bound) ||
+	    (is_connection(saved) && (!saved->bound || !inet_address_parse(&saved->peer, &address))))
+		return err_set(err, -EBADMSG, "the image's record of a TCP socket is malformed");
+	return 0;
+}
+
+static int new_socket(const Pbeam__TcpSocket *saved, struct err *err)
+{
+	int fd = socket(saved->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+
+	if (fd < 0)
+		return err_sys(err, "make a TCP socket");
+	set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	for (size_t i = 0; saved->options && i < saved->options->n_options; i++) {
+		const Pbeam__SocketOption *option = saved->options->options[i];
+
+		/* These two count when it is bound. */
+		if (((option->level == SOL_SOCKET && option->name == SO_REUSEPORT) ||
+		     (option->level == IPPROTO_IPV6 && option->name == IPV6_V6ONLY)) &&
+		    option->value.len == sizeof(int))
+			(void)!setsockopt(fd, option->level, option->name, option->value.data, sizeof(int));
+	}
+	return fd;
+}
+
+static int bind_to(int fd, const struct inet_address *address, struct err *err)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+	char text[INET_TEXT_MAX];
+
+	while (bind(fd, &address->any, address->len) < 0) {
+		if (errno != EADDRINUSE || io_now_ns(CLOCK_MONOTONIC) > end)
+			return err_sys(err,
+				       "bind a TCP socket to %s (if the program was killed just now, its "
+				       "connections keep the port for a minute)",
+				       inet_text(address, text));
+		usleep(20000);
+	}
+	return 0;
+}
+
+static int connect_to(int fd, const struct inet_address *address, struct err *err)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+	char text[INET_TEXT_MAX];
+
+	while (connect(fd, &address->any, address->len) < 0) {
+		if ((errno != EADDRNOTAVAIL && errno != EADDRINUSE && errno != EINTR) ||
+		    io_now_ns(CLOCK_MONOTONIC) > end)
+			return err_sys(err, "connect again to %s", inet_text(address, text));
+		usleep(20000);
+	}
+	return 0;
+}
+
+/* The client's own port. Where it is one that the kernel chose, the kernel is told to choose it again
+ * (IP_LOCAL_PORT_RANGE, Linux 6.3): unlike bind() that shares the port with connections in TIME_WAIT. */
+static int bind_client(int fd, const struct inet_address *address, struct err *err)
+{
+	uint32_t port = inet_port(address), range = port << 16 | port, none = 0;
+	struct inet_address any_port = *address;
+	struct inet_address at = {.len = sizeof(at.v6)};
+
+	if (bind(fd, &address->any, address->len) == 0)
+		return 0;
+	if (errno != EADDRINUSE)
+		return bind_to(fd, address, err);
+	if (address->any.sa_family == AF_INET)
+		any_port.v4.sin_port = 0;
+	else
+		any_port.v6.sin6_port = 0;
+	set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+	if (setsockopt(fd, IPPROTO_IP, PORT_RANGE, &range, sizeof(range)) == 0 &&
+	    bind(fd, &any_port.any, any_port.len) == 0 && getsockname(fd, &at.any, &at.len) == 0)
+		return 0;
+	(void)!setsockopt(fd, IPPROTO_IP, PORT_RANGE, &none, sizeof(none));
+	return bind_to(fd, address, err);
+}
+
+/* The address in the form that a socket of this family takes. */
+static struct inet_address in_family(const struct inet_address *address, int family)
+{
+	struct inet_address out = *address;
+
+	if (address->any.sa_family == family)
+		return out;
+	memset(&out, 0, sizeof(out));
+	if (family == AF_INET6) {
+		out.v6.sin6_family = AF_INET6;
+		out.v6.sin6_port = address->v4.sin_port;
+		out.v6.sin6_addr.s6_addr[10] = out.v6.sin6_addr.s6_addr[11] = 0xff;
+		memcpy(out.v6.sin6_addr.s6_addr + 12, &address->v4.sin_addr, 4);
+		out.len = sizeof(out.v6);
+	} else {
+		out.v4.sin_family = AF_INET;
+		out.v4.sin_port = address->v6.sin6_port;
+		memcpy(&out.v4.sin_addr, address->v6.sin6_addr.s6_addr + 12, 4);
+		out.len = sizeof(out.v4);
+	}
+	return out;
+}
+
+/* Connects two addresses: fds[0] is the accepted end, at `server`, fds[1] the calling one. */
+static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_address *server_at,
+			const Pbeam__TcpSocket *client, const struct inet_address *client_at, int fds[2],
+			struct err *err)
+{
+	auto_close int listener = new_socket(server, err), caller = -1;
+	struct inet_address bound;
+	int r;
+
+	if (listener < 0)
+		return listener;
+	r = bind_to(listener, server_at, err);
+	if (r == 0 && listen(listener, 1) < 0)
+		r = err_sys(err, "listen on a port for a moment");
+	if (r < 0)
+		return r;
+	bound.len = sizeof(bound.v6);
+	if (getsockname(listener, &bound.any, &bound.len) < 0)
+		return err_sys(err, "read a socket's address");
+	caller = new_socket(client, err);
+	if (caller < 0)
+		return caller;
+	r = client_at ? bind_client(caller, client_at, err) : 0;
+	bound = in_family(&bound, client->family);
+	if (r == 0)
+		r = connect_to(caller, &bound, err);
+	if (r < 0)
+		return r;
+	fds[0] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	if (fds[0] < 0)
+		return err_sys(err, "accept a connection");
+	set(caller, IPPROTO_IP, PORT_RANGE, 0);
+	set(caller, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
+	fds[1] = steal_fd(&caller);
+	return 0;
+}
+
+/* The end whose port somebody listens on was accepted; else it does not matter. */
+static bool is_server(struct object_restore *restore, const struct inet_address *at)
+{
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		struct inet_address bound;
+
+		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_TCP &&
+		    manifest->objects[i]->tcp->listening &&
+		    inet_address_parse(&manifest->objects[i]->tcp->local, &bound) && inet_covers(&bound, at))
+			return true;
+	}
+	return false;
+}
+
+static const Pbeam__Object *peer_of(struct object_restore *restore, const Pbeam__Object *object)
+{
+	const Pbeam__Object *peer = object_restore_find_inode(restore, object->tcp->peer_ino, object);
+
+	return peer && peer->kind_case == PBEAM__OBJECT__KIND_TCP && peer->tcp->peer_ino == object->tcp->ino
+		       ? peer
+		       : NULL;
+}
+
+static int make_connection(struct object_restore *restore, const Pbeam__Object *object, int *fd,
+			   struct err *err)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+	const Pbeam__Object *peer = peer_of(restore, object);
+	const Pbeam__TcpSocket *other = peer ? peer->tcp : saved;
+	struct inet_address local, remote;
+	int fds[2], r;
+
+	if (!inet_address_parse(&saved->local, &local) || !inet_address_parse(&saved->peer, &remote))
+		return -EBADMSG;
+	local = in_family(&local, saved->family);
+	remote = in_family(&remote, other->family);
+	if (saved->shutdown & TCP_SHUTDOWN_LOST) {
+		/* The other address is somebody else's: any will do for a connection that is reset. */
+		remote = in_family(&(struct inet_address){.v4 = {.sin_family = AF_INET,
+								 .sin_addr = {htonl(INADDR_LOOPBACK)}},
+							  .len = sizeof(struct sockaddr_in)},
+				   saved->family);
+		r = connect_pair(other, &remote, saved, NULL, fds, err);
+	} else if (is_server(restore, &local)) {
+		r = connect_pair(saved, &local, other, &remote, fds, err);
+		if (r == 0) {
+			int swap = fds[0];
+
+			fds[0] = fds[1];
+			fds[1] = swap;
+		}
+	} else {
+		r = connect_pair(other, &remote, saved, &local, fds, err);
+	}
+	if (r < 0)
+		return r;
+	*fd = fds[1];
+	if (peer) {
+		object_restore_put(restore, peer->id, fds[0]);
+		return 0;
+	}
+	return object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[0], err);
+}
+
+/* A socket that has been connected and is closed: with a stand-in on the loopback. */
+static int make_closed(struct object_restore *restore, const Pbeam__TcpSocket *saved, int *fd,
+		       struct err *err)
+{
+	struct inet_address any = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}},
+				   .len = sizeof(struct sockaddr_in)};
+	int fds[2], r;
+
+	any = in_family(&any, saved->family);
+	r = connect_pair(saved, &any, saved, NULL, fds, err);
+	if (r < 0)
+		return r;
+	*fd = fds[1];
+	return object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[0], err);
+}
+
+int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+	struct inet_address local;
+
+	if (is_connection(saved) && !saved->accept_of)
+		return make_connection(restore, object, fd, err);
+	if (saved->state == TCP_CLOSE && saved->shutdown)
+		return make_closed(restore, saved, fd, err);
+	*fd = new_socket(saved, err);
+	if (*fd < 0)
+		return *fd;
+	if (!saved->bound || !inet_address_parse(&saved->local, &local))
+		return 0;
+	local = in_family(&local, saved->family);
+	return bind_to(*fd, &local, err);
+}
+
+/* ---- finish ---- */
+
+static int set_options(const Pbeam__TcpSocket *saved, int fd, struct err *err)
+{
+	set(fd, SOL_SOCKET, SO_REUSEADDR, 0);
+	return socket_options_restore(saved->options, fd, err);
+}
+
+static int send_all(int sender, int receiver, const char *data, size_t len, struct err *err)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + REFILL_NS;
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = send(sender, data + done, len - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n > 0) {
+			done += (size_t)n;
+			continue;
+		}
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
+			return err_sys(err, "refill a TCP connection");
+		if (io_now_ns(CLOCK_MONOTONIC) > end)
+			return err_set(err, -ENOBUFS,
+				       "refill a TCP connection: only %zu of %zu bytes fit; raise "
+				       "net.ipv4.tcp_rmem and tcp_wmem",
+				       done, len);
+		tcp_grow_receive(receiver, len);
+		usleep(1000);
+	}
+	return 0;
+}
+
+static int refill(struct object_restore *restore, const Pbeam__TcpSocket *saved, int receiver, int sender,
+		  struct err *err)
+{
+	auto_free char *data = NULL;
+	struct socket_room room;
+	size_t len;
+	int r = object_get_extent(restore, saved->receive_queue, &data, &len, err);
+
+	if (r < 0 || len == 0)
+		return r;
+	tcp_grow_receive(receiver, len);
+	room = socket_room_make(sender);
+	set(sender, IPPROTO_TCP, TCP_NODELAY, 1);
+	r = send_all(sender, receiver, data, len, err);
+	if (r == 0)
+		(void)!tcp_drain(sender, receiver);
+	set(sender, IPPROTO_TCP, TCP_NODELAY, 0);
+	socket_room_restore(&room);
+	return r;
+}
+
+/* Its own directions; what the peer's FIN has shut comes from the peer. */
+static void shut(const Pbeam__TcpSocket *saved, int fd)
+{
+	bool fin_received =
+		saved->state == TCP_CLOSE_WAIT || saved->state == TCP_LAST_ACK || saved->state == TCP_CLOSING;
+
+	if (saved->shutdown & 2)
+		shutdown(fd, SHUT_WR);
+	if (saved->shutdown & 1 && !fin_received)
+		shutdown(fd, SHUT_RD);
+}
+
+static int finish_pair(struct object_restore *restore, const Pbeam__Object *object, const Pbeam__Object *peer,
+		       int fd, struct err *err)
+{
+	int other = object_restore_peek(restore, peer->id), r;
+
+	if (peer->id > object->id)
+		return 0; /* done by the second of the two */
+	r = refill(restore, object->tcp, fd, other, err);
+	if (r == 0)
+		r = refill(restore, peer->tcp, other, fd, err);
+	if (r == 0)
+		r = set_options(object->tcp, fd, err);
+	if (r == 0)
+		r = set_options(peer->tcp, other, err);
+	if (r < 0)
+		return r;
+	shut(object->tcp, fd);
+	shut(peer->tcp, other);
+	return 0;
+}
+
+/* The stand-in of a peer that is gone fills the queue; it is closed when everything is finished. */
+static int finish_alone(struct object_restore *restore, const Pbeam__TcpSocket *saved, int fd,
+			struct err *err)
+{
+	int stand_in = object_restore_kept(restore, PBEAM__OBJECT__KIND_TCP, saved->ino);
+	struct pollfd poll_fd = {.fd = fd, .events = POLLRDHUP};
+	struct linger reset = {.l_onoff = 1, .l_linger = 0};
+	int r = stand_in >= 0 ? refill(restore, saved, fd, stand_in, err) : -EBADMSG;
+
+	if (r == 0)
+		r = set_options(saved, fd, err);
+	if (r < 0)
+		return r;
+	if (saved->shutdown & TCP_SHUTDOWN_LOST) {
+		if (setsockopt(stand_in, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)) < 0)
+			return err_sys(err, "reset a connection");
+		return 0;
+	}
+	shutdown(stand_in, SHUT_WR);
+	poll(&poll_fd, 1, 1000);
+	if (saved->state == TCP_CLOSE)
+		shutdown(fd, SHUT_WR);
+	else
+		shut(saved, fd);
+	return 0;
+}
+
+static int start_listening(const Pbeam__TcpSocket *saved, int fd, struct err *err)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+
+	if (socket_option(fd, SOL_SOCKET, SO_ACCEPTCONN, 0))
+		return 0;
+	while (listen(fd, (int)saved->backlog) < 0) {
+		if (errno != EADDRINUSE || io_now_ns(CLOCK_MONOTONIC) > end)
+			return err_sys(err, "listen again");
+		usleep(20000);
+	}
+	return set_options(saved, fd, err);
+}
+
+/* A client that waits to be accepted, or whose call has not been answered. */
+static int call_again(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+	const Pbeam__Object *listener = object_restore_find_inode(restore, saved->accept_of, object);
+	struct inet_address peer;
+	int r = 0, blocking;
+
+	if (listener && listener->kind_case == PBEAM__OBJECT__KIND_TCP && listener->tcp->listening)
+		r = start_listening(listener->tcp, object_restore_peek(restore, listener->id), err);
+	if (r < 0)
+		return r;
+	if (!inet_address_parse(&saved->peer, &peer))
+		return saved->state == TCP_SYN_SENT ? 0 : err_set(err, -EBADMSG, "no peer");
+	peer = in_family(&peer, saved->family);
+	if (saved->accept_of) {
+		r = connect_to(fd, &peer, err);
+		if (r == 0)
+			shut(saved, fd);
+	} else {
+		blocking = object_set_nonblock(fd, true);
+		if (connect(fd, &peer.any, peer.len) < 0 && errno != EINPROGRESS)
+			r = err_sys(err, "call again");
+		if (blocking == 0)
+			(void)!object_set_nonblock(fd, false);
+	}
+	return r < 0 ? r : set_options(saved, fd, err);
+}
+
+int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+	const Pbeam__Object *peer = peer_of(restore, object);
+
+	if (saved->listening)
+		return start_listening(saved, fd, err);
+	if (saved->accept_of || saved->state == TCP_SYN_SENT)
+		return call_again(restore, object, fd, err);
+	if (is_connection(saved))
+		return peer ? finish_pair(restore, object, peer, fd, err)
+			    : finish_alone(restore, saved, fd, err);
+	if (saved->state == TCP_CLOSE && saved->shutdown)
+		return finish_alone(restore, saved, fd, err);
+	return set_options(saved, fd, err);
+}

@@ -1,0 +1,177 @@
+/*
+ * UDP sockets: addresses, options, and datagrams that wait.
+ *
+ * A datagram is put back by sending it again, from the socket that sent it where that is in the image, else
+ * from one bound to its source address for the moment. One that came from another host, or from an address
+ * that is somebody else's now, cannot be: UDP may lose datagrams, and the log says so.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "scip/object/common.h"
+#include "scip/object/inet.h"
+#include "scip/object/object_table.h"
+#include "scip/object/socket.h"
+
+static bool udp_match(struct object_dump *dump, const struct object_source *source)
+{
+	return (socket_is(source, AF_INET, SOCK_DGRAM) || socket_is(source, AF_INET6, SOCK_DGRAM)) &&
+	       socket_option(source->local, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_UDP;
+}
+
+static int udp_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
+		    struct err *err)
+{
+	Pbeam__UdpSocket *out = object_message(Pbeam__UdpSocket, pbeam__udp_socket__init);
+	struct inet_address local;
+	int r;
+
+	object->udp = out;
+	if (!out)
+		return object_no_memory(err);
+	if (socket_option(source->local, IPPROTO_UDP, UDP_ENCAP, 0))
+		return err_set(err, -ENOTSUP,
+			       "a UDP socket with encapsulation, which cannot be saved; close it");
+	out->ino = source->st.st_ino;
+	out->family = socket_option(source->local, SOL_SOCKET, SO_DOMAIN, AF_INET);
+	out->protocol = IPPROTO_UDP;
+	r = socket_name(source->local, false, &out->local, err);
+	if (r == 0)
+		r = socket_name(source->local, true, &out->peer, err);
+	if (r < 0)
+		return r;
+	out->bound = inet_address_parse(&out->local, &local) && inet_port(&local) != 0;
+	out->connected = out->peer.len > 0;
+	r = socket_options_dump(source->local, &out->options, err);
+	return r < 0 ? r : socket_queue_dump(dump, source->local, false, &out->n_queue, &out->queue, err);
+}
+
+static int udp_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
+{
+	const Pbeam__UdpSocket *saved = object->udp;
+	struct inet_address address;
+
+	if ((saved->family != AF_INET && saved->family != AF_INET6) ||
+	    (saved->bound && !inet_address_parse(&saved->local, &address)) ||
+	    (saved->connected && !inet_address_parse(&saved->peer, &address)))
+		return err_set(err, -EBADMSG, "the image's record of a UDP socket is malformed");
+	return 0;
+}
+
+static int udp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
+{
+	const Pbeam__UdpSocket *saved = object->udp;
+	struct inet_address local;
+	char text[INET_TEXT_MAX];
+	int r;
+
+	*fd = socket(saved->family, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP);
+	if (*fd < 0)
+		return err_sys(err, "make a UDP socket");
+	r = socket_options_restore(saved->options, *fd, err);
+	if (r < 0 || !saved->bound || !inet_address_parse(&saved->local, &local))
+		return r;
+	if (bind(*fd, &local.any, local.len) < 0)
+		return err_sys(err, "bind a UDP socket to %s", inet_text(&local, text));
+	return 0;
+}
+
+static int find_sender(struct object_restore *restore, const struct inet_address *from)
+{
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		struct inet_address local;
+
+		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_UDP &&
+		    inet_address_parse(&manifest->objects[i]->udp->local, &local) &&
+		    inet_covers(&local, from))
+			return object_restore_peek(restore, manifest->objects[i]->id);
+	}
+	return -1;
+}
+
+/* Where to send so that it arrives there: its own address, or this host's if it is bound to any. */
+static struct inet_address destination(const struct inet_address *local, int family)
+{
+	struct inet_address to = *local;
+
+	if (!inet_is_wildcard(local))
+		return to;
+	if (family == AF_INET6 && local->any.sa_family == AF_INET6)
+		to.v6.sin6_addr = in6addr_loopback;
+	else
+		to.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return to;
+}
+
+static int resend(struct object_restore *restore, const Pbeam__UdpSocket *saved, const Pbeam__Datagram *piece,
+		  const struct inet_address *local, struct err *err)
+{
+	struct inet_address from, to = destination(local, saved->family);
+	auto_close int temporary = -1;
+	int sender;
+
+	if (!inet_address_parse(&piece->source, &from))
+		return -EADDRNOTAVAIL;
+	/* A v4 sender of a socket for both: it is reached at its v4 address. */
+	if (inet_is_wildcard(local) && from.any.sa_family == AF_INET6 &&
+	    IN6_IS_ADDR_V4MAPPED(&from.v6.sin6_addr)) {
+		static const uint8_t loopback[4] = {127, 0, 0, 1};
+
+		memset(&to.v6.sin6_addr, 0, 10);
+		to.v6.sin6_addr.s6_addr[10] = to.v6.sin6_addr.s6_addr[11] = 0xff;
+		memcpy(to.v6.sin6_addr.s6_addr + 12, loopback, 4);
+	}
+	sender = find_sender(restore, &from);
+	if (sender < 0) {
+		int on = 1;
+
+		temporary = sender = socket(saved->family, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP);
+		if (sender < 0)
+			return -errno;
+		(void)!setsockopt(sender, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+		if (bind(sender, &from.any, from.len) < 0)
+			return -errno;
+	}
+	return socket_queue_send(restore, piece, sender, false, &to.any, to.len, err);
+}
+
+static int udp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	const Pbeam__UdpSocket *saved = object->udp;
+	struct inet_address local, peer;
+	size_t lost = 0;
+	char text[INET_TEXT_MAX];
+
+	if (saved->bound && inet_address_parse(&saved->local, &local))
+		for (size_t i = 0; i < saved->n_queue; i++) {
+			int r = resend(restore, saved, saved->queue[i], &local, err);
+
+			if (r == -ENOMEM || r == -EBADMSG)
+				return r;
+			lost += r < 0;
+			err_clear(err);
+		}
+	if (lost)
+		log_warn("restore: %zu datagrams that waited at UDP %s are lost: their senders are not here",
+			 lost, inet_text(&local, text));
+	if (saved->connected && inet_address_parse(&saved->peer, &peer) &&
+	    connect(fd, &peer.any, peer.len) < 0)
+		return err_sys(err, "connect a UDP socket to %s", inet_text(&peer, text));
+	return 0;
+}
+
+const struct object_ops object_udp = {
+	.name = "UDP socket",
+	.kind = PBEAM__OBJECT__KIND_UDP,
+	.phase = 1,
+	.match = udp_match,
+	.dump = udp_dump,
+	.check = udp_check,
+	.restore = udp_restore,
+	.finish = udp_finish,
+};
