@@ -124,12 +124,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, small sizes")
     parser.add_argument("--only", default="run,save", help="run, save or both")
-    parser.add_argument("--sizes", default="8,64,256,1024,4096", help="MiB of memory to save")
+    parser.add_argument("--sizes", help="MiB of memory to save (8,64,256,1024,4096; with --quick 8,64)")
     parser.add_argument("--dir", default="/dev/shm", help="where images and dd's file go")
     parser.add_argument("--out", default=str(ROOT / "build" / "bench"))
     options = parser.parse_args()
     rounds = 1 if options.quick else 5
-    sizes = [8, 64] if options.quick else [int(size) for size in options.sizes.split(",")]
+    sizes = options.sizes or ("8,64" if options.quick else "8,64,256,1024,4096")
+    sizes = [int(size) for size in sizes.split(",")]
     results = {"machine": platform.uname()._asdict(), "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d"), "dir": options.dir}
     harness.become_subreaper()
     stage = harness.Stage()

@@ -63,6 +63,13 @@ def dd(host, target, mib, sync):
     return took
 
 
+def end_all(host):
+    """Every process of the name space is killed, and gone."""
+    for vpid in host.vpids():
+        host.run(["pbeamctl", "kill", "-s", "KILL", vpid], check=False)
+    host.wait_until(lambda: not host.vpids(), 20, "the end of the program")
+
+
 def one_cycle(host, beat, target, vpid, mib, check):
     """One checkpoint of the running program, and one restore of it after it was killed."""
     image = target / "bench.ckpt"
@@ -74,8 +81,7 @@ def one_cycle(host, beat, target, vpid, mib, check):
     row["pause_s"] = beat.word(1) / 1e9
     row["image_bytes"] = image.stat().st_size
     row["dd_s"] = dd(host, target, mib, False) if mib else 0
-    host.ctl("kill", "-s", "KILL", vpid)
-    host.wait_until(lambda: vpid not in host.vpids(), 20, "the end of the program")
+    end_all(host)
     start = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     host.run(["scip", "restore", "-d", image], timeout=600)
     row["restore_s"] = (beat.wait_after(start) - start) / 1e9
@@ -96,7 +102,7 @@ def measure_scip(host, programs, target, kind, amount, rounds):
         one_cycle(host, beat, target, vpid, mib, True)
         row = sample(lambda turn: one_cycle(host, beat, target, vpid, mib, False), rounds)
     finally:
-        host.run(["pbeamctl", "kill", "-s", "KILL", vpid], check=False)
+        end_all(host)
     return row
 
 
