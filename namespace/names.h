@@ -46,6 +46,7 @@ struct name_process {
 	struct rpid keeper; /* the keeper of its job: jobs are named by this number */
 	uint64_t start_ns;  /* CLOCK_REALTIME of its birth in the name space */
 	enum name_state state;
+	uint64_t unknown_calls; /* made with numbers that are not in the system call table */
 	bool diverged; /* its own vpid != rpid, or it was restored: it runs behind the restored filter */
 };
 

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "namespace/record.h"
 #include "namespace/table.h"
 
 static bool used(const _Atomic uint32_t *word)
@@ -116,6 +117,8 @@ int names_job_add(struct names *names, const struct name_job *job, struct err *e
 		return err_code(err, r, "lock the name table");
 	r = add_job(names->table, job, ticks, err);
 	table_unlock(names);
+	if (r == 0)
+		record_forget_job(job->keeper); /* what an older keeper of this number left */
 	return r;
 }
 
@@ -159,6 +162,7 @@ void names_job_remove(struct names *names, struct rpid keeper)
 	if (found)
 		drop_job(names->table, found);
 	table_unlock(names);
+	record_forget_job(keeper);
 }
 
 int names_job_get(struct names *names, struct rpid keeper, struct name_job *out)

@@ -142,6 +142,7 @@ static void fill_row(struct row *row, const struct name_process *process, const 
 	info->rpid = process->rpid.n;
 	info->command = row->command[0] ? row->command : row->comm;
 	info->start_ns = process->start_ns;
+	info->unknown_calls = process->unknown_calls;
 	info->scip = process->scip.n;
 	if (!job)
 		return;

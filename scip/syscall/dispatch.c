@@ -102,6 +102,22 @@ static int look(struct tracee *tracee, struct call *call)
 	return call->row ? 0 : 1;
 }
 
+/* Counted where doctor can see it. */
+static int enter_unknown(struct call *call)
+{
+	struct process *process = call->process;
+	struct name_process entry;
+
+	process->unknown_calls++;
+	log_info("vpid %d: call %lld is not in the table: ENOSYS", process->vpid.n, (long long)call->nr);
+	if (names_process_get(process->names, process->vpid, &entry) == 0) {
+		entry.unknown_calls = process->unknown_calls;
+		if (names_process_update(process->names, &entry) < 0)
+			log_debug("vpid %d is gone from the name table", process->vpid.n);
+	}
+	return call_answer(call, -ENOSYS);
+}
+
 int syscall_enter(struct tracee *tracee)
 {
 	struct call call;
@@ -111,11 +127,8 @@ int syscall_enter(struct tracee *tracee)
 	r = look(tracee, &call);
 	if (r < 0)
 		return r;
-	if (r > 0) {
-		tracee->process->unknown_calls++;
-		log_info("tid %d: call %lld is not in the table: ENOSYS", tracee->tid, (long long)call.nr);
-		return call_answer(&call, -ENOSYS);
-	}
+	if (r > 0)
+		return enter_unknown(&call);
 	r = call.row->enter ? call.row->enter(&call) : call_enter_regular(&call);
 	if (r == SYSCALL_WANT_EXIT) {
 		tracee->frame = malloc(sizeof(call));

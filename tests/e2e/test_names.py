@@ -1,5 +1,6 @@
 """Names that differ from the first moment on: PBEAM_TEST_DIVERGE gives every process and thread a virtual number that is not its own,
 so that all runs behind the restored filter without a restore."""
+import json
 import pathlib
 import subprocess
 
@@ -75,3 +76,14 @@ def test_answered_by_scip(host, probe, expected, env):
     job = host.scip_run("python3", "-c", PROBES[probe], env=env)
     assert job.wait(20) == 0
     assert job.text().split() == expected
+
+
+def test_unknown_calls_are_counted(host):
+    job = host.scip_run("python3", "-c",
+                        "import ctypes,time;l=ctypes.CDLL(None)\nfor i in range(3): l.syscall(600+i)\nprint('made',flush=True);time.sleep(60)",
+                        name="unknown")
+    job.wait_for("made")
+    document = json.loads(host.ctl("doctor", "--json").stdout)
+    assert document["unknown_calls"] == 3, document
+    host.ctl("kill", "-s", "KILL", "unknown")
+    job.wait(20)

@@ -44,6 +44,8 @@ static int tear_down(void **state)
 
 	names_close(*state);
 	unlink(table_path);
+	snprintf(path, sizeof(path), "%s/pbeam/record", runtime);
+	rmdir(path);
 	snprintf(path, sizeof(path), "%s/pbeam", runtime);
 	rmdir(path);
 	return rmdir(runtime);
