@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "scip/object/object.h"
 
 enum { ANSWER_MS = 30000 };
 
@@ -256,10 +257,23 @@ void group_thaw(struct group *group)
 	group->cancel = cancel;
 }
 
+/* Connections within the group leave no TIME_WAIT: the image is to be restored on the same ports. */
+static void abort_connections(const struct group *group)
+{
+	struct rpid *rpids = calloc(group->n, sizeof(*rpids));
+
+	for (size_t i = 0; i < group->n && rpids; i++)
+		rpids[i] = group->v[i]->frozen ? group->v[i]->rpid : (struct rpid){0};
+	if (rpids)
+		object_abort_connections(rpids, group->n);
+	free(rpids);
+}
+
 int group_terminate(struct group *group, struct err *err)
 {
 	int cancel = group->cancel, rc = 0;
 
+	abort_connections(group);
 	group->cancel = -1;
 	for (size_t i = group->n; i-- > 0 && rc >= 0;) {
 		if (!group->v[i]->frozen)

@@ -430,6 +430,21 @@ static int kill_once(struct coordinate *coordinate, bool whole_job, struct name_
 	return left;
 }
 
+/* What they have connected with each other leaves no TIME_WAIT: the same ports are wanted again. */
+static void abort_connections(struct coordinate *coordinate, bool whole_job, struct name_process *list)
+{
+	auto_free struct rpid *rpids = calloc(JOB_MAX, sizeof(*rpids));
+	int n = names_process_list(coordinate->names, coordinate->options->keeper, list, JOB_MAX);
+	size_t doomed = 0;
+
+	for (int i = 0; i < n && i < JOB_MAX && rpids; i++)
+		if (list[i].rpid.n > 1 &&
+		    (whole_job || descends(coordinate, list[i], coordinate->options->replace)))
+			rpids[doomed++] = list[i].rpid;
+	if (doomed)
+		object_abort_connections(rpids, doomed);
+}
+
 int tree_clear(struct coordinate *coordinate)
 {
 	auto_free struct name_process *list = calloc(JOB_MAX, sizeof(*list));
@@ -447,6 +462,7 @@ int tree_clear(struct coordinate *coordinate)
 	r = ask_keeper(coordinate, &request, &none);
 	if (r < 0)
 		return r;
+	abort_connections(coordinate, whole_job, list);
 	while (kill_once(coordinate, whole_job, list) > 0) {
 		const struct timespec pause = {0, LOOK_AGAIN_NS};
 
