@@ -8,7 +8,9 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -120,7 +122,11 @@ static int write_run(const struct writer *writer, const struct run *run)
 static void *write_runs(void *arg)
 {
 	struct writer *writer = arg;
+	cpu_set_t all;
 
+	/* A scip stays on its tracee's processor, which is going to be busy. */
+	memset(&all, 0xff, sizeof(all));
+	sched_setaffinity(0, sizeof(all), &all);
 	for (size_t i = 0; i < writer->n && writer->result == 0; i++)
 		writer->result = write_run(writer, &writer->v[i]);
 	return NULL;

@@ -62,6 +62,18 @@ int signals_fill_actions(struct fill *fill)
 	return r;
 }
 
+/* The sender's number stays virtual, since whoever reads it from a signalfd reads it as it is; the trap of a
+ * handler leaves it alone. Only where that number is somebody else's real one is it made real, for the trap.
+ */
+static void name_sender(struct names *names, uint8_t info[SIGINFO_BYTES])
+{
+	uint8_t copy[SIGINFO_BYTES] __attribute__((aligned(8)));
+
+	memcpy(copy, info, sizeof(copy));
+	if (names && syscall_siginfo_to_virtual(names, copy))
+		syscall_siginfo_to_real(names, info);
+}
+
 /* tid 0: for the process. Runs through fill->runner, which must be the thread itself, or the leader. */
 int signals_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *const *pending)
 {
@@ -73,8 +85,7 @@ int signals_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *con
 		uint64_t where, sig;
 
 		memcpy(info, saved->data, saved->len < sizeof(info) ? saved->len : sizeof(info));
-		if (fill->process->names)
-			syscall_siginfo_to_real(fill->process->names, info);
+		name_sender(fill->process->names, info);
 		sig = (uint64_t)((siginfo_t *)(void *)info)->si_signo;
 		if (sig < 1 || sig > SIGNALS || sig == SIGKILL)
 			continue;
