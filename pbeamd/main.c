@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/dirs.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "pbeamd/server.h"
 
@@ -94,6 +95,8 @@ int main(int argc, char **argv)
 		return 0;
 	if (r < 0) {
 		log_error("%s", err.text);
+		if (options.ready_fd >= 0 && io_write_full(options.ready_fd, err.text, strlen(err.text)) < 0)
+			log_debug("nobody waits for us any more");
 		return 1;
 	}
 	return 0;

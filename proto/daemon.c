@@ -21,7 +21,7 @@
 #include "proto/daemon.h"
 #include "proto/frame.h"
 
-enum { READY_FD = 3, START_TIMEOUT_MS = 10000 };
+enum { READY_FD = 3, READY_BYTE = '1', START_TIMEOUT_MS = 10000 };
 
 static int try_program(char *path, size_t size, const char *dir, size_t dir_len, const char *middle,
 		       const char *name)
@@ -106,8 +106,9 @@ static int start_and_wait(struct err *err)
 {
 	auto_close int in = -1, out = -1;
 	struct pollfd ready;
+	char word[ERR_TEXT_MAX];
 	int ends[2], r;
-	char byte;
+	ssize_t n;
 
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return err_sys(err, "start pbeamd");
@@ -123,8 +124,13 @@ static int start_and_wait(struct err *err)
 	while (r < 0 && errno == EINTR);
 	if (r == 0)
 		return err_set(err, -ETIMEDOUT, "pbeamd was started but does not answer; look into its log");
-	while (read(in, &byte, 1) < 0 && errno == EINTR)
-		;
+	n = io_read_full(in, word, 1);
+	if (n == 1 && word[0] != READY_BYTE) {
+		ssize_t more = io_read_full(in, word + 1, sizeof(word) - 2);
+
+		word[1 + (more > 0 ? more : 0)] = 0;
+		return err_set(err, -EIO, "pbeamd cannot be started: %s", word);
+	}
 	return 0;
 }
 

@@ -23,8 +23,9 @@
 #include "scip/restore/restore.h"
 #include "scip/syscall/syscall.h"
 #include "scip/tracee/remote.h"
+#include "scip/tracee/stack.h"
 
-enum { CONNECTIONS_MAX = 8, PEER_TIMEOUT_S = 20 };
+enum { CONNECTIONS_MAX = 8, PEER_TIMEOUT_S = 20, STACK_TIMEOUT_S = 10 };
 
 struct connection {
 	int sock;	      /* -1: free */
@@ -154,6 +155,13 @@ static void do_freeze(struct control *control, struct connection *c, struct proc
 	protobuf_c_message_free_unpacked(&freeze->base, NULL);
 }
 
+/* A stop that is asked for: of a freeze, or just long enough to look at the stacks. */
+static bool waits_for_stop(const struct connection *c)
+{
+	return c->sock >= 0 && (c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE ||
+				c->waiting == PBEAM__SCIP_REQUEST__SCIP_STACK);
+}
+
 static void thaw(struct control *control, struct connection *c, struct process *process)
 {
 	c->froze = false;
@@ -162,6 +170,46 @@ static void thaw(struct control *control, struct connection *c, struct process *
 		return;
 	thaw_process(process);
 	set_state(control, process, NAME_STATE_RUNNING);
+}
+
+/* ---- stacks ---- */
+
+static void reply_stack(struct connection *c, struct process *process)
+{
+	Pbeam__ScipStack stack = PBEAM__SCIP_STACK__INIT;
+	struct err err = ERR_INIT;
+	char *text = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&text, &len);
+	int r = out ? stack_write(process, out, &err) : -ENOMEM;
+
+	if (out && fclose(out) != 0)
+		r = -ENOMEM;
+	stack.text = text;
+	if (r < 0)
+		reply_failed(c, r, err.text);
+	else
+		reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &stack.base);
+	free(text);
+}
+
+/* Stops the process for as long as it takes to look; one that is stopped for a checkpoint is looked at as it
+ * is. */
+static void do_stack(struct control *control, struct connection *c, struct process *process)
+{
+	if (process->held || (somebody_froze(control) && freeze_settled(process))) {
+		reply_stack(c, process);
+		return;
+	}
+	if (somebody_froze(control)) {
+		reply_failed(c, -EBUSY, "a checkpoint is just stopping it; try again");
+		return;
+	}
+	c->froze = true;
+	c->waiting = PBEAM__SCIP_REQUEST__SCIP_STACK;
+	c->deadline_ns = io_now_ns(CLOCK_MONOTONIC) + STACK_TIMEOUT_S * 1000000000ull;
+	freeze_begin(process);
+	control_progress(control, process);
 }
 
 /* ---- dumping ---- */
@@ -444,6 +492,9 @@ static void serve(struct control *control, struct connection *c, struct process 
 	case PBEAM__SCIP_REQUEST__SCIP_FREEZE:
 		do_freeze(control, c, process, frame);
 		break;
+	case PBEAM__SCIP_REQUEST__SCIP_STACK:
+		do_stack(control, c, process);
+		break;
 	case PBEAM__SCIP_REQUEST__SCIP_DUMP:
 		do_dump(c, process, frame);
 		break;
@@ -565,8 +616,7 @@ static void check_deadlines(struct control *control, struct process *process)
 		struct connection *c = &control->connections[i];
 		char text[200];
 
-		if (c->sock < 0 || c->waiting != PBEAM__SCIP_REQUEST__SCIP_FREEZE || !c->deadline_ns ||
-		    io_now_ns(CLOCK_MONOTONIC) < c->deadline_ns)
+		if (!waits_for_stop(c) || !c->deadline_ns || io_now_ns(CLOCK_MONOTONIC) < c->deadline_ns)
 			continue;
 		snprintf(text, sizeof(text), "its threads could not be stopped in time%s",
 			 process->vfork_pending ? ": one waits in vfork for a child that has not executed yet"
@@ -599,9 +649,14 @@ void control_progress(struct control *control, struct process *process)
 	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
 		struct connection *c = &control->connections[i];
 
-		if (c->sock >= 0 && c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE &&
-		    (process->held || freeze_settled(process)))
+		if (!waits_for_stop(c) || (!process->held && !freeze_settled(process)))
+			continue;
+		if (c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE) {
 			reply_frozen(control, c, process);
+		} else {
+			reply_stack(c, process);
+			thaw(control, c, process);
+		}
 	}
 }
 
@@ -612,8 +667,7 @@ uint64_t control_deadline(const struct control *control)
 	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
 		const struct connection *c = &control->connections[i];
 
-		if (c->sock >= 0 && c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE && c->deadline_ns &&
-		    (!first || c->deadline_ns < first))
+		if (waits_for_stop(c) && c->deadline_ns && (!first || c->deadline_ns < first))
 			first = c->deadline_ns;
 	}
 	return first;
@@ -630,8 +684,11 @@ void control_process_gone(struct control *control, struct process *process)
 		if (c->waiting == PBEAM__SCIP_REQUEST__SCIP_TERMINATE ||
 		    c->waiting == PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXIT)
 			reply_done(c);
-		else if (c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE)
-			reply_failed(c, -ESRCH, "it ended in the middle of the checkpoint");
+		else if (waits_for_stop(c))
+			reply_failed(c, -ESRCH,
+				     c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE
+					     ? "it ended in the middle of the checkpoint"
+					     : "it has ended");
 		c->froze = false;
 		end_connection(control, c, NULL);
 	}

@@ -44,7 +44,7 @@ def test_rollback(host, count):
 
 def test_rollback_cuts_off_what_was_appended(host):
     """The file is put back at the rollback, not merely overwritten."""
-    vpid, out = host.detach("sh", "-c", "echo first; sleep 2; echo second; sleep 60", name="two")
+    vpid, out = host.detach("sh", "-c", "echo first; sleep 2; echo second; exec sleep 60", name="two")
     host.wait_until(lambda: "first" in out.read_text(), what="the first line")
     host.checkpoint("two")
     host.wait_until(lambda: "second" in out.read_text(), what="the second line")
