@@ -1,6 +1,5 @@
 /* Numbers of threads: what a thread is called, who may be signalled, scheduled, looked at by it, who owns a
  * futex. */
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -15,6 +14,9 @@
 #include "tests/cases/case.h"
 
 #define THREADS 4
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
 
 struct worker {
 	pthread_t thread;
@@ -74,7 +76,7 @@ static void check_timer(struct worker *w)
 	struct itimerspec soon = {.it_value.tv_nsec = 1000000};
 	timer_t timer;
 
-	event._sigev_un._tid = w->tid;
+	event.sigev_notify_thread_id = w->tid;
 	CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 &&
 	      timer_settime(timer, 0, &soon, NULL) == 0);
 	await_signal(w->tid);
@@ -84,6 +86,7 @@ static void check_timer(struct worker *w)
 
 static void check_worker(struct worker *w)
 {
+	siginfo_t info = {.si_signo = SIGUSR1, .si_code = SI_QUEUE};
 	struct sched_param param;
 	cpu_set_t cpus;
 	uint64_t head;
@@ -99,10 +102,13 @@ static void check_worker(struct worker *w)
 	await_signal(w->tid);
 	CHECK(pthread_kill(w->thread, SIGUSR1) == 0);
 	await_signal(w->tid);
-	CHECK(pthread_sigqueue(w->thread, SIGUSR1, (union sigval){.sival_int = 31}) == 0);
+	info.si_pid = getpid();
+	info.si_value.sival_int = 31;
+	CHECK(syscall(SYS_rt_tgsigqueueinfo, getpid(), w->tid, SIGUSR1, &info) == 0);
 	await_signal(w->tid);
 	CHECK(got_value == 31 && got_sender == getpid());
-	CHECK(sched_getscheduler(w->tid) == SCHED_OTHER && sched_getparam(w->tid, &param) == 0);
+	CHECK(syscall(SYS_sched_getscheduler, w->tid) == SCHED_OTHER &&
+	      syscall(SYS_sched_getparam, w->tid, &param) == 0);
 	CHECK(sched_getaffinity(w->tid, sizeof(cpus), &cpus) == 0 &&
 	      sched_setaffinity(w->tid, sizeof(cpus), &cpus) == 0);
 	CHECK(sched_rr_get_interval(w->tid, &(struct timespec){0}) == 0);
