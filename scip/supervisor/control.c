@@ -694,6 +694,24 @@ void control_process_gone(struct control *control, struct process *process)
 	}
 }
 
+static int socket_path(char path[PATH_MAX], pid_t scip, struct err *err)
+{
+	int r = dirs_runtime(path, "scip", err);
+	size_t len = strlen(path);
+
+	if (r == 0 && snprintf(path + len, PATH_MAX - len, "/%d", scip) >= (int)(PATH_MAX - len))
+		r = err_code(err, -ENAMETOOLONG, "socket in %s", path);
+	return r;
+}
+
+void control_clean_up(pid_t scip)
+{
+	char path[PATH_MAX];
+
+	if (socket_path(path, scip, NULL) == 0)
+		unlink(path);
+}
+
 int control_open(struct control **out, const struct seat *seat, struct err *err)
 {
 	struct control *control = calloc(1, sizeof(*control));
@@ -704,14 +722,7 @@ int control_open(struct control **out, const struct seat *seat, struct err *err)
 	control->seat = seat;
 	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
 		control->connections[i].sock = -1;
-	r = dirs_runtime(control->path, "scip", err);
-	if (r == 0) {
-		size_t len = strlen(control->path);
-
-		if (snprintf(control->path + len, sizeof(control->path) - len, "/%d", getpid()) >=
-		    (int)(sizeof(control->path) - len))
-			r = err_code(err, -ENAMETOOLONG, "socket in %s", control->path);
-	}
+	r = socket_path(control->path, getpid(), err);
 	if (r == 0)
 		r = control->listener = frame_listen(control->path, err);
 	if (r >= 0)

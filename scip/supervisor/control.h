@@ -18,6 +18,8 @@ struct control;
 must_check int control_open(struct control **out, const struct seat *seat, struct err *err);
 /* Its file name is removed. */
 void control_close(struct control *control);
+/* Removes the socket of a scip that was killed. */
+void control_clean_up(pid_t scip);
 /* Something may have come: takes new connections and serves what requests there are. `process` NULL: the scip
  * is idle, and all connections are refused. */
 void control_serve(struct control *control, struct process *process);

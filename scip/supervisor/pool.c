@@ -16,8 +16,9 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "scip/supervisor/control.h"
 
-enum { POOL_LOW = 3, POOL_HIGH = 6, POOL_SURPLUS = 24 };
+enum { POOL_LOW = 3, POOL_HIGH = 6, POOL_HIGH_BURST = 64, POOL_SURPLUS = 24 };
 
 struct pool {
 	struct seat seat;
@@ -156,6 +157,13 @@ int pool_fill(struct pool *pool, struct err *err)
 
 	if (read(pool->seat.wake, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		return err_sys(err, "read the pool's eventfd");
+	/* Drained: a burst. Then more at a time, so that a keeper that gets little of a busy processor makes
+	 * good use of it. */
+	if (atomic_load(&shared->idle) <= 0 && shared->high < POOL_HIGH_BURST)
+		shared->high *= 2;
+	else if (atomic_load(&shared->idle) > 0 && shared->high > POOL_HIGH)
+		shared->high /= 2;
+	shared->surplus = shared->high > POOL_SURPLUS ? shared->high : POOL_SURPLUS;
 	while (atomic_load(&shared->idle) < (int32_t)shared->high) {
 		r = fork_spare(pool);
 		if (r < 0)
@@ -228,6 +236,7 @@ bool pool_reaped(struct pool *pool, pid_t pid, int status)
 		if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 			return true;
 		log_warn("scip %d ended unexpectedly (wait status %#x)", pid, (unsigned)status);
+		control_clean_up(pid);
 		/* An idle one was counted. (If in doubt: one spare more than needed.) */
 		if (clean_up_after(pool, pid) == 0)
 			atomic_fetch_sub(&pool->seat.shared->idle, 1);
