@@ -403,6 +403,8 @@ static int leave_by_stop(struct remote_frame *frame)
 	code = regs_set(tracee, &frame->saved);
 	if (code < 0 || frame->at == REMOTE_AT_START)
 		return code;
+	if (frame->from == TRACEE_SECCOMP_STOP)
+		tracee->stop = TRACEE_SYSCALL_EXIT_STOP; /* the skipped call is over */
 	if (frame->from == TRACEE_GROUP_STOP || frame->group_stop ||
 	    (frame->at == REMOTE_AT_EXIT && remote_arch_in_restart(&frame->saved)))
 		code = trap_again(frame);

@@ -11,6 +11,7 @@
  * The stop afterwards: as before, with these exceptions, which tracee->stop then tells.
  * - An event-stop of a fork, clone or exec in progress becomes the syscall-exit stop of that call: its return
  *   is written only then. (A vfork cannot be left: -EBUSY.)
+ * - The seccomp stop of a skipped call becomes its syscall-exit stop.
  * - A group-stop whose process was continued meanwhile becomes an event-stop, and an event-stop whose process
  *   was stopped meanwhile a group-stop.
  * - After an execve made as a remote call the tracee is in its exit stop, registers those of the new program.
