@@ -448,6 +448,36 @@ static void on_restored(struct keeper *keeper, const struct keeper_outcome *outc
 	tell_console(keeper, KEEPER_STARTED, keeper->job.root.n, "");
 }
 
+/* True if the job of our name has no process left: its keeper is on the way out. */
+static bool name_is_left(const struct keeper *keeper)
+{
+	int room = names_job_list(keeper->names, NULL, 0) + 8;
+	auto_free struct name_job *jobs = room > 0 ? calloc((size_t)room, sizeof(*jobs)) : NULL;
+	int n = jobs ? names_job_list(keeper->names, jobs, room) : 0;
+
+	if (!jobs)
+		return false;
+	for (int i = 0; i < n && i < room; i++)
+		if (strcmp(jobs[i].name, keeper->job.name) == 0)
+			return names_process_list(keeper->names, jobs[i].keeper, NULL, 0) <= 0;
+	return true;
+}
+
+/* A console hears of the end of its program a moment before the name is free: who then takes the name at once
+ * must not be refused. */
+static int add_job(struct keeper *keeper, struct err *err)
+{
+	int r = names_job_add(keeper->names, &keeper->job, err);
+
+	for (int tries = 0; r == -EEXIST && keeper->job.name[0] && tries < 200 && name_is_left(keeper);
+	     tries++) {
+		nanosleep(&(struct timespec){.tv_nsec = 5 * MS}, NULL);
+		err_clear(err);
+		r = names_job_add(keeper->names, &keeper->job, err);
+	}
+	return r;
+}
+
 static int begin_job(struct keeper *keeper, const struct sock_fprog *filter, struct err *err)
 {
 	const struct keeper_options *options = keeper->options;
@@ -456,7 +486,7 @@ static int begin_job(struct keeper *keeper, const struct sock_fprog *filter, str
 	record_forget_job(keeper->job.keeper); /* an older keeper's of this number */
 	r = names_open(&keeper->names, err);
 	if (r == 0)
-		r = names_job_add(keeper->names, &keeper->job, err);
+		r = add_job(keeper, err);
 	if (r == 0 && options->argv) {
 		/* First of all: it inherits what the console inherited. */
 		r = launch_program(keeper, filter, &report, err);

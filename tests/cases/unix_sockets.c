@@ -76,7 +76,8 @@ int main(void)
 	file = take_descriptor(rights[1]);
 	CHECK(file >= 0 && read(file, back, sizeof(back)) == 8 && memcmp(back, "a socket", 8) == 0);
 	int accepted = accept(listener, NULL, NULL);
-	CHECK(accepted >= 0 && recv(accepted, back, sizeof(back), 0) == 5 && memcmp(back, "hello", 5) == 0);
+	CHECK(accepted >= 0 && send(waiting, "hello", 5, 0) == 5 &&
+	      recv(accepted, back, sizeof(back), 0) == 5 && memcmp(back, "hello", 5) == 0);
 	len = sizeof(peer);
 	CHECK(getsockopt(accepted, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid == getpid());
 	int again = socket(AF_UNIX, SOCK_STREAM, 0);
