@@ -282,7 +282,10 @@ static int add_process(struct table *table, const struct name_process *process, 
 
 int names_process_add(struct names *names, const struct name_process *process)
 {
-	uint64_t ticks = process->rpid.n > 0 ? table_start_ticks(process->rpid.n) : 0;
+	/* Reading /proc is too dear for every fork, and a newborn's scip sees to its entry: 0, any process of
+	 * the number. */
+	bool born = process->state == NAME_STATE_BORN;
+	uint64_t ticks = process->rpid.n > 0 && !born ? table_start_ticks(process->rpid.n) : 0;
 	int r;
 
 	if (process->vpid.n <= 0)

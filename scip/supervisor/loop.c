@@ -401,10 +401,17 @@ static void supervise(struct supervisor *s)
 			announce_end(s);
 		r = stops_wait(process, -1, WNOHANG, &tracee, &status);
 		if (r == 1) {
+			bool alone = process->ntracees == 1;
+
 			if (handle(s, tracee, status))
 				break;
 			if (s->control && process->frozen)
 				control_progress(s->control, process);
+			/* It was the only one, it runs again: nobody is there who could have stopped
+			 * meanwhile. (A look is a system call.) */
+			if (alone && process->ntracees == 1 && !process->nnewborn &&
+			    process->tracees->stop == TRACEE_RUNNING)
+				sleep_for_event(s);
 		} else if (r == -ECHILD) {
 			break;
 		} else {
