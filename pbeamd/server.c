@@ -135,6 +135,7 @@ static void on_idle_check(evutil_socket_t fd, short what, void *arg)
 		event_base_loopbreak(server->base);
 		return;
 	}
+	sweep_sockets();
 	if (!server->options->background)
 		return;
 	if (server->connections || server->nworkers > 0 || names_job_list(server->names, &one, 1) > 0)

@@ -127,6 +127,10 @@ must_check int target_find_live(struct server *server, const Pbeam__Target *wish
 /* What a process is called: comm, "?" when it is gone. */
 void target_comm(struct rpid rpid, char comm[32]);
 
+/* ---- sweep.c ---- */
+/* Removes the sockets that killed keepers and scips left. */
+void sweep_sockets(void);
+
 /* ---- the requests ---- */
 void ps_work(struct server *server, int sock, const void *arg);
 void log_work(struct server *server, int sock, const void *arg); /* arg: struct target */

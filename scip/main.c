@@ -12,6 +12,7 @@
 #include "image/store.h"
 #include "scip/job/attach.h"
 #include "scip/job/console.h"
+#include "scip/job/image_stack.h"
 
 enum { STATUS_USAGE = 125 };
 
@@ -116,8 +117,8 @@ static int run_or_restore(int argc, char **argv, bool restore)
 	int option;
 
 	opterr = 0;
-	while ((option = getopt_long(argc, argv, "+dh", restore ? restore_options_list : run_options, NULL)) >=
-	       0) {
+	while ((option = getopt_long(argc, argv, "+dh", restore ? restore_options_list : run_options,
+				     NULL)) >= 0) {
 		const char *problem;
 
 		if (option == OPTION_HELP || option == 'h')
@@ -146,6 +147,14 @@ static int attach(int argc, char **argv)
 	return argc == word + 1 ? attach_run(argv[word]) : usage("attach to which program?");
 }
 
+/* What `pbeamctl stack IMAGE` executes, under its own name. */
+static int stack(int argc, char **argv, const char *program)
+{
+	int word = argc > 1 && !strcmp(argv[1], "--") ? 2 : 1;
+
+	return argc == word + 1 ? image_stack_run(program, argv[word]) : usage("the stacks of which image?");
+}
+
 int main(int argc, char **argv)
 {
 	log_open("scip", NULL);
@@ -155,6 +164,8 @@ int main(int argc, char **argv)
 		return run_or_restore(argc - 1, argv + 1, argv[1][2] == 's');
 	if (!strcmp(argv[1], "attach"))
 		return attach(argc - 1, argv + 1);
+	if (!strcmp(argv[1], "stack"))
+		return stack(argc - 1, argv + 1, strstr(argv[0], "pbeamctl") ? "pbeamctl" : "scip");
 	if (!strcmp(argv[1], "--version")) {
 		puts("scip " PBEAM_VERSION);
 		return 0;
