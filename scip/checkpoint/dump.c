@@ -139,6 +139,17 @@ static int scan_mappings(struct collect *collect, struct mappings *mappings, uin
 	return rc < 0 ? err_wrap(err, rc, "pages") : 0;
 }
 
+static int append_guard(Pbeam__Mapping *out, const struct page_run *run)
+{
+	Pbeam__Range *guard = message_add(out, guards, pbeam__range__descriptor);
+
+	if (!guard)
+		return -ENOMEM;
+	guard->address = run->start;
+	guard->count = run->count;
+	return 0;
+}
+
 static int write_runs(struct page_writer *writer, struct mapping *m, uint64_t *offset, struct err *err)
 {
 	Pbeam__Mapping *out = m->out;
@@ -160,7 +171,7 @@ static int write_runs(struct page_writer *writer, struct mapping *m, uint64_t *o
 						&out->pages, err);
 			break;
 		case PAGE_GUARD:
-			rc = pages_append(&out->n_guards, &out->guards, run->start, run->count, 0);
+			rc = append_guard(out, run);
 			break;
 		}
 	}

@@ -321,7 +321,10 @@ int object_scan_processes(struct object_dump *dump, const struct rpid *rpids, st
 
 		if (rpids[i].n == 0 || process->state == PBEAM__PROCESS__STATE__ZOMBIE)
 			continue;
-		r = read_table(rpids[i], &tables[i], err);
+		/* /proc of a leader that has exited belongs to root. */
+		tables[i].tid = rpids[i];
+		if (!process->leader_exited)
+			r = read_table(rpids[i], &tables[i], err);
 		if (r == 0)
 			r = check_threads(rpids[i], &tables[i], process, err);
 		if (r < 0)
