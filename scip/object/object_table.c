@@ -10,6 +10,7 @@ const struct object_ops *const object_table[] = {
 	&object_timerfd,
 	&object_signalfd,
 	&object_epoll,
+	&object_inotify,
 	&object_pidfd, /* a regular file of its own file system since 6.9 */
 	&object_proc_file,
 	&object_path,
