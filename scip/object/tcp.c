@@ -5,9 +5,8 @@
  * queues is looked at without being taken (MSG_PEEK with SO_PEEK_OFF, which TCP has since 6.9). The peer is
  * the socket of the group with the same two addresses; where there is none sock_diag tells why:
  *
- *   nobody has a descriptor of it     it waits in a listener's accept queue: connects again, refused if data
- *                                     is there already, which cannot be read
- *   it is gone, and so said (FIN)     a stand-in fills the queue and closes
+ *   nobody has a descriptor of it     it waits in a listener's accept queue: connects again, and sends what
+ * it has sent (tcp_pending.c) it is gone, and so said (FIN)     a stand-in fills the queue and closes
  *   somebody else has it              refused, or with `force` saved as a connection that is lost
  *
  * Peers are looked for once all are dumped, in `verify`.
@@ -161,12 +160,11 @@ static int explain_peer(struct object_dump *dump, Pbeam__TcpSocket *out, const s
 
 	if (r == 0 && answer.ino == 0 && listener &&
 	    (answer.state == TCP_ESTABLISHED || answer.state == TCP_CLOSE_WAIT)) {
-		if (answer.receive_queue > (answer.state == TCP_CLOSE_WAIT))
-			return err_set(
-				err, -EBUSY,
-				"a TCP connection to %s that waits to be accepted with data already sent, "
-				"which cannot be read; try again once it is accepted",
-				inet_text(peer, text));
+		if (answer.receive_queue > (answer.state == TCP_CLOSE_WAIT) && !out->sent) {
+			r = tcp_take_pending(dump, listener, err);
+			if (r < 0)
+				return r;
+		}
 		out->accept_of = listener->ino;
 		return 0;
 	}

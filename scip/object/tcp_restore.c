@@ -313,7 +313,8 @@ static int send_all(int sender, int receiver, const char *data, size_t len, stru
 				       "refill a TCP connection: only %zu of %zu bytes fit; raise "
 				       "net.ipv4.tcp_rmem and tcp_wmem",
 				       done, len);
-		tcp_grow_receive(receiver, len);
+		if (receiver >= 0)
+			tcp_grow_receive(receiver, len);
 		usleep(1000);
 	}
 	return 0;
@@ -414,6 +415,15 @@ static int start_listening(const Pbeam__TcpSocket *saved, int fd, struct err *er
 	return set_options(saved, fd, err);
 }
 
+static int send_early(struct object_restore *restore, const Pbeam__TcpSocket *saved, int fd, struct err *err)
+{
+	auto_free char *data = NULL;
+	size_t len;
+	int r = object_get_extent(restore, saved->sent, &data, &len, err);
+
+	return r < 0 ? r : send_all(fd, -1, data, len, err);
+}
+
 /* A client that waits to be accepted, or whose call has not been answered. */
 static int call_again(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
 {
@@ -431,6 +441,8 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 	peer = in_family(&peer, saved->family);
 	if (saved->accept_of) {
 		r = connect_to(fd, &peer, err);
+		if (r == 0)
+			r = send_early(restore, saved, fd, err);
 		if (r == 0)
 			shut(saved, fd);
 	} else {

@@ -14,6 +14,9 @@ int tcp_drain(int fd, int peer);
 /* Room for `bytes` in the receive queue, without locking the buffer's size if it is not. */
 void tcp_grow_receive(int fd, uint64_t bytes);
 
+/* Finds out what the clients that wait at this listener have sent (TcpSocket.sent); they wait as before. */
+must_check int tcp_take_pending(struct object_dump *dump, const Pbeam__TcpSocket *listener, struct err *err);
+
 int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err);
 int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err);
 int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err);

@@ -110,6 +110,8 @@ static int dump_state(struct object_dump *dump, const struct object_source *sour
 	out->backlog = diag->backlog;
 	if (out->connected && !diag->peer)
 		out->accept_of = waits_in(table, diag->ino);
+	if (out->accept_of)
+		out->peer_vpid = source->holder_vpid.n;
 	for (size_t i = 0; out->listening && i < diag->nicons; i++)
 		if (object_append(out->accept_queue, out->n_accept_queue, (uint64_t)diag->icons[i]) < 0)
 			return object_no_memory(err);
@@ -202,4 +204,5 @@ const struct object_ops object_unix = {
 	.check = unix_check,
 	.restore = unix_restore,
 	.finish = unix_finish,
+	.install = unix_install,
 };

@@ -9,6 +9,7 @@
 #include <linux/sockios.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -300,6 +301,48 @@ static int connect_to_peer(const Pbeam__UnixSocket *saved, int fd, struct err *e
 	return 0;
 }
 
+/* A client that waits to be accepted calls itself, so that the credentials are its own. */
+int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process, int fd,
+		 struct batch *batch, struct err *err)
+{
+	const Pbeam__UnixSocket *saved = object->unix_socket;
+	struct taddr where;
+	int r;
+
+	if (!saved->accept_of || saved->peer_vpid != process->vpid || !named(&saved->peer_name))
+		return 0;
+	r = batch_data(batch, saved->peer_name.data, saved->peer_name.len, &where);
+	if (r < 0)
+		return r;
+	return batch_add(batch, INJECT_CALL_ANY, SYS_connect,
+			 remote_args((uint64_t)fd, where.a, saved->peer_name.len));
+}
+
+/* If it could not (it is elsewhere than the name is relative to) we call. */
+static int connect_waiting(struct object_restore *restore, const Pbeam__UnixSocket *saved, int fd,
+			   struct err *err)
+{
+	const Pbeam__Object *listener = object_restore_find_inode(restore, saved->accept_of, NULL);
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	socklen_t len = sizeof(name);
+	auto_free char *path = NULL;
+
+	if (getpeername(fd, (struct sockaddr *)&name, &len) == 0)
+		return 0;
+	if (!listener || listener->kind_case != PBEAM__OBJECT__KIND_UNIX_SOCKET ||
+	    !listener->unix_socket->bound_file)
+		return connect_to_peer(saved, fd, err);
+	path = object_text(&listener->unix_socket->bound_file->path);
+	if (!path || strlen(path) >= sizeof(name.sun_path))
+		return err_set(err, -ENAMETOOLONG, "the path of a UNIX socket is too long");
+	memset(&name, 0, sizeof(name));
+	name.sun_family = AF_UNIX;
+	strcpy(name.sun_path, path);
+	return connect(fd, (struct sockaddr *)&name, sizeof(name)) < 0
+		       ? err_sys(err, "connect a UNIX socket to %s", path)
+		       : 0;
+}
+
 /* The socket that a datagram came from, if it is one of ours; else -1. */
 static int find_sender(struct object_restore *restore, const ProtobufCBinaryData *source)
 {
@@ -412,7 +455,8 @@ int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int
 	} else {
 		r = refill(restore, object, -1, err);
 		if (r == 0 && saved->connected)
-			r = connect_to_peer(saved, fd, err);
+			r = saved->accept_of ? connect_waiting(restore, saved, fd, err)
+					     : connect_to_peer(saved, fd, err);
 		if (r == 0 && saved->connected)
 			r = shut(saved, fd, err);
 	}

@@ -11,5 +11,7 @@
 int unix_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err);
 int unix_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err);
 int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err);
+int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process, int fd,
+		 struct batch *batch, struct err *err);
 
 #endif

@@ -61,7 +61,7 @@ static void make_tcp(void)
 	/* The peer is gone. */
 	MUST(caller(3) == 8 && accept(3, NULL, NULL) == 9 && write(9, "bye", 3) == 3 && close(9) == 0);
 	/* Waits to be accepted. */
-	MUST(caller(3) == 9);
+	MUST(caller(3) == 9 && write(9, "early", 5) == 5);
 	/* Nothing yet. */
 	MUST(socket(AF_INET6, SOCK_STREAM, 0) == 10);
 	usleep(20000);
@@ -93,7 +93,7 @@ static void check_tcp(void)
 	MUST(write(6, "x", 1) < 0 && errno == EPIPE);
 	MUST(read(8, got, 100) == 3 && read(8, got, 100) == 0);
 	MUST(poll(&poll_fd, 1, 1000) == 1 && accept(3, NULL, NULL) == 11);
-	MUST(write(9, "hi", 2) == 2 && read(11, got, 100) == 2);
+	MUST(read(11, got, 100) == 5 && write(9, "hi", 2) == 2 && read(11, got, 100) == 2);
 	MUST(caller(3) == 12 && accept(3, NULL, NULL) == 13);
 	MUST(connect(10, NULL, 0) < 0);
 }
