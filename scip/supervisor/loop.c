@@ -299,19 +299,6 @@ static void mark_dead(struct supervisor *s)
 		log_warn("vpid %d: cannot be marked as dead", process->vpid.n);
 }
 
-/* A diverged number must be marked before the parent can see the exit: its wait translates, and then drops,
- * it. */
-static void announce_end(struct supervisor *s)
-{
-	siginfo_t info = {0};
-
-	/* a tracee's stops are reported whatever was asked for */
-	if (waitid(P_PID, (id_t)s->process->pid, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 &&
-	    info.si_pid &&
-	    (info.si_code == CLD_EXITED || info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED))
-		mark_dead(s);
-}
-
 /* The process is reaped, so its parent has been told. A number that never diverged needs no care: the entry
  * goes. A diverged one stays, DEAD, until the parent has waited; or goes now when nobody will. */
 static void leave_names(struct supervisor *s)
@@ -397,8 +384,6 @@ static void supervise(struct supervisor *s)
 	int status, r;
 
 	for (;;) {
-		if (process->diverged)
-			announce_end(s);
 		r = stops_wait(process, -1, WNOHANG, &tracee, &status);
 		if (r == 1) {
 			bool alone = process->ntracees == 1;
