@@ -19,7 +19,7 @@ enum {
 	USER_CS_64 = 0x33,
 	FLAGS_CLEAN = 0x202,
 	VDSO_TEXT_MAX = 16384,
-	TEXT_CHUNK = 65536,
+	TEXT_CHUNK = 8192,
 };
 
 static const unsigned char syscall_bytes[2] = {0x0f, 0x05};
@@ -72,7 +72,7 @@ int remote_arch_get_ret(const struct tracee *tracee, int64_t *ret)
 /* Looks for the instruction in [from, to). */
 static bool scan(const struct process *process, uint64_t from, uint64_t to, struct taddr *insn)
 {
-	static _Thread_local unsigned char text[TEXT_CHUNK];
+	unsigned char text[TEXT_CHUNK];
 
 	while (from + sizeof(syscall_bytes) <= to) {
 		size_t len = to - from < sizeof(text) ? to - from : sizeof(text);
