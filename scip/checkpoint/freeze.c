@@ -16,6 +16,7 @@ void freeze_begin(struct process *process)
 	pending_sample(process);
 	process->frozen = true;
 	process->freezing = true;
+	process->expected = process->tracees;
 	for (struct tracee *t = process->tracees; t; t = t->next)
 		if (t->stop == TRACEE_RUNNING && stops_interrupt(t) < 0)
 			continue; /* it is ending: its exit status will come */
@@ -67,6 +68,7 @@ void thaw_process(struct process *process)
 {
 	pending_prepare(process);
 	process->freezing = false;
+	process->expected = NULL;
 	for (struct tracee *t = process->tracees; t; t = t->next) {
 		if (!t->frozen)
 			continue;

@@ -3,9 +3,14 @@
 #include <errno.h>
 #include <stdlib.h>
 
+static struct tracee **bucket_of(struct process *process, pid_t tid)
+{
+	return &process->buckets[(unsigned)tid % PROCESS_BUCKETS];
+}
+
 struct tracee *process_find_tracee(struct process *process, pid_t tid)
 {
-	for (struct tracee *t = process->tracees; t; t = t->next)
+	for (struct tracee *t = *bucket_of(process, tid); t; t = t->bucket)
 		if (t->tid == tid)
 			return t;
 	return NULL;
@@ -31,6 +36,8 @@ int process_add_tracee(struct process *process, pid_t tid, struct tracee **out)
 			at = &(*at)->next;
 		t->next = *at;
 		*at = t;
+		t->bucket = *bucket_of(process, tid);
+		*bucket_of(process, tid) = t;
 		process->ntracees++;
 	}
 	*out = t;
@@ -39,14 +46,21 @@ int process_add_tracee(struct process *process, pid_t tid, struct tracee **out)
 
 void process_remove_tracee(struct process *process, struct tracee *tracee)
 {
-	for (struct tracee **at = &process->tracees; *at; at = &(*at)->next) {
-		if (*at != tracee)
-			continue;
-		*at = tracee->next;
-		process->ntracees--;
-		free(tracee);
+	struct tracee **at;
+
+	for (at = bucket_of(process, tracee->tid); *at && *at != tracee; at = &(*at)->bucket)
+		;
+	if (*at)
+		*at = tracee->bucket;
+	for (at = &process->tracees; *at && *at != tracee; at = &(*at)->next)
+		;
+	if (!*at)
 		return;
-	}
+	*at = tracee->next;
+	if (process->expected == tracee)
+		process->expected = tracee->next;
+	process->ntracees--;
+	free(tracee);
 }
 
 struct tracee *process_leader(struct process *process)

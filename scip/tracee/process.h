@@ -46,7 +46,8 @@ struct tracee_pending {
 };
 
 struct tracee {
-	struct tracee *next; /* in process->tracees; the leader first */
+	struct tracee *next;   /* in process->tracees; the leader first */
+	struct tracee *bucket; /* next in its bucket of process->buckets */
 	struct process *process;
 	pid_t tid; /* real */
 	struct vpid vtid;
@@ -64,6 +65,8 @@ struct tracee {
 
 #define SCRATCH_BYTES 65536u
 
+enum { PROCESS_BUCKETS = 64 };
+
 struct process {
 	pid_t pid; /* real; thread group id */
 	struct vpid vpid;
@@ -71,8 +74,10 @@ struct process {
 	struct names *names;
 	struct tracee *tracees;
 	unsigned ntracees;
-	bool diverged; /* runs behind the restored filter; names are translated */
-	bool held;     /* a husk of a restore: never resumed but by the coordinator's requests */
+	struct tracee *buckets[PROCESS_BUCKETS]; /* the same by tid */
+	struct tracee *expected; /* while freezing: the next that is likely to stop; stops_wait() */
+	bool diverged;		 /* runs behind the restored filter; names are translated */
+	bool held;		 /* a husk of a restore: never resumed but by the coordinator's requests */
 	bool frozen;
 	bool freezing;	    /* from freeze_begin() to thaw_process(): what is resumed is interrupted again */
 	bool vfork_pending; /* a thread waits in vfork for its child */

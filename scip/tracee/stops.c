@@ -170,12 +170,32 @@ static int take_status(struct process *process, pid_t tid, int status, struct tr
 	return 1;
 }
 
+/* While a process of many threads is freezing they stop in the order in which they were interrupted. Asking
+ * for each by its number is much cheaper than for any: then the kernel looks through all that are attached.
+ */
+static pid_t wait_expected(struct process *process, int *taken)
+{
+	for (; process->expected; process->expected = process->expected->next) {
+		pid_t tid;
+
+		if (process->expected->stop != TRACEE_RUNNING)
+			continue;
+		tid = waitpid(process->expected->tid, taken, WNOHANG | __WALL);
+		if (tid > 0)
+			process->expected = process->expected->next;
+		return tid > 0 ? tid : 0;
+	}
+	return 0;
+}
+
 int stops_wait(struct process *process, pid_t pid, int flags, struct tracee **out, int *status)
 {
 	for (;;) {
 		int taken = 0, code;
-		pid_t tid = waitpid(pid, &taken, flags | __WALL);
+		pid_t tid = pid == -1 ? wait_expected(process, &taken) : 0;
 
+		if (tid == 0)
+			tid = waitpid(pid, &taken, flags | __WALL);
 		if (tid < 0)
 			return -errno;
 		if (tid == 0)
