@@ -26,6 +26,10 @@ void socket_room_restore(const struct socket_room *room);
  * them. */
 must_check int socket_queue_dump(struct object_dump *dump, int fd, bool stream, size_t *n,
 				 Pbeam__Datagram ***queue, struct err *err);
+/* After a dump that found empty datagrams: makes them visible to the next one. `peer` is the other end of a
+ * pair, -1 if there is none or it cannot send. */
+must_check int socket_queue_renew(struct object_dump *dump, int fd, int peer, size_t n,
+				  Pbeam__Datagram *const *queue, struct err *err);
 /* Sends one piece through `fd`, to `to` if that is not NULL, with its descriptors. Never blocks. */
 must_check int socket_queue_send(struct object_restore *restore, const Pbeam__Datagram *piece, int fd,
 				 bool stream, const struct sockaddr *to, socklen_t to_len, struct err *err);

@@ -46,7 +46,9 @@ static int udp_dump(struct object_dump *dump, const struct object_source *source
 	out->bound = inet_address_parse(&out->local, &local) && inet_port(&local) != 0;
 	out->connected = out->peer.len > 0;
 	r = socket_options_dump(source->local, &out->options, err);
-	return r < 0 ? r : socket_queue_dump(dump, source->local, false, &out->n_queue, &out->queue, err);
+	if (r == 0)
+		r = socket_queue_dump(dump, source->local, false, &out->n_queue, &out->queue, err);
+	return r < 0 ? r : socket_queue_renew(dump, source->local, -1, out->n_queue, out->queue, err);
 }
 
 static int udp_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)

@@ -123,6 +123,17 @@ static int dump_state(struct object_dump *dump, const struct object_source *sour
 	return 0;
 }
 
+/* The other end of a datagram pair that can still send. */
+static int peer_of_pair(struct object_dump *dump, const struct object_source *source,
+			const Pbeam__UnixSocket *out)
+{
+	const struct object_source *peer =
+		out->peer_ino ? object_dump_find_inode(dump, out->peer_ino, source) : NULL;
+	const struct unix_diag *diag = peer ? unix_diag_find(&dump->diag, peer->st.st_ino) : NULL;
+
+	return diag && diag->peer == source->st.st_ino && !(diag->shutdown & 2) ? peer->local : -1;
+}
+
 static int unix_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
 		     struct err *err)
 {
@@ -144,6 +155,9 @@ static int unix_dump(struct object_dump *dump, const struct object_source *sourc
 	if (r == 0 && !out->listening)
 		r = socket_queue_dump(dump, source->local, out->type == SOCK_STREAM, &out->n_queue,
 				      &out->queue, err);
+	if (r == 0 && out->type == SOCK_DGRAM)
+		r = socket_queue_renew(dump, source->local, peer_of_pair(dump, source, out), out->n_queue,
+				       out->queue, err);
 	out->ino = source->st.st_ino;
 	return r;
 }
