@@ -31,6 +31,7 @@ class Flavour:
     result: typing.Callable = None      # (host) after the end: compared with the native run's. None: "result ok" in the output
     work: float = 0.3                   # seconds of work between the cycles
     size: str = ""                      # what "tick" output the program has: "" none is waited for
+    at_once: bool = False               # killed by the checkpoint itself: it makes and removes files that it has not open
     timeout: int = 150
 
 
@@ -57,9 +58,9 @@ FLAVOURS = [
     ticking("java", ["java", "-Xmx256m", "-XX:+UseParallelGC", "-cp", "OUT", "Work"], ["Work.class"], commands=["java"]),
     ticking("java-g1", ["java", "-Xmx256m", "-XX:+UseG1GC", "-cp", "OUT", "Work"], ["Work.class"], commands=["java"]),
     ticking("redis", ["sh", "redis.sh"], [], commands=["redis-server", "redis-cli"], prepare=inputs.redis),
-    Flavour("pipeline", ["bash", "-c", "seq 1 6000000 | gzip -6 | tee packed | gunzip | tee >(wc -l >count) | sha256sum >sum; wait; sleep 0.3"],
+    Flavour("pipeline", ["bash", "-c", "seq 1 20000000 | gzip -6 | tee packed | gunzip | tee >(wc -l >count) | sha256sum >sum; wait; sleep 0.3"],
             result=digest("packed", "count", "sum")),
-    Flavour("make", ["make", "-j2", "-C", "project"], prepare=inputs.project, result=inputs.project_result, commands=["make", "gcc"]),
+    Flavour("make", ["make", "-j2", "-C", "project"], prepare=inputs.project, result=inputs.project_result, commands=["make", "gcc"], at_once=True),
     Flavour("openssl", ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "sha256", "sha512", "aes-128-cbc", "md5"],
             commands=["openssl"], result=inputs.openssl_result),
     Flavour("xz", ["xz", "-k", "-1", "-T2", "big"], prepare=inputs.big_file, result=digest("big.xz"), commands=["xz"], timeout=400),
@@ -127,11 +128,12 @@ class Detached:
     def ended(self):
         return self.status.exists() and self.status.read_text()
 
-    def cycle(self, work, ticks):
-        time.sleep(work)
+    def cycle(self, flavour):
+        ticks = flavour.size
+        time.sleep(flavour.work)
         before = self.text().count(ticks) if ticks else 0
         assert not self.ended(), f"ended before it was to be checkpointed: {self.text()[-2000:]}"
-        self.host.checkpoint("flavour", timeout=100)
+        self.host.checkpoint("flavour", *(["--kill"] if flavour.at_once else []), timeout=100)
         self.host.kill_programs()
         self.host.rollback("flavour", timeout=100)
         if ticks:
@@ -151,7 +153,7 @@ def test_five_cycles(host, stage, native_results, flavour):
     if flavour.size:
         host.wait_until(lambda: flavour.size in job.text(), 60, "the program to work")
     for _ in range(CYCLES):
-        job.cycle(flavour.work, flavour.size)
+        job.cycle(flavour)
     host.file("go")
     host.wait_until(job.ended, flavour.timeout - 30, "the program to end")
     assert job.ended() == "0\n", job.text()[-2000:]

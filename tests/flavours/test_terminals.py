@@ -13,7 +13,9 @@ def cycle(host, child, name):
     child.expect(pexpect.EOF)
     child.wait()
     child.close()
-    return host.terminal(["scip", "restore", image])
+    again = host.terminal(["scip", "restore", image])
+    host.wait_until(lambda: name in host.ctl("ps").stdout, what="it to run again")
+    return again
 
 
 def finish(child, status=0):
