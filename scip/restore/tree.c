@@ -401,53 +401,58 @@ int tree_run(struct coordinate *coordinate)
 	return r < 0 ? r : gather(coordinate);
 }
 
-/* True if the process is `root` or descends from it. */
-static bool descends(struct coordinate *coordinate, struct name_process process, struct vpid root)
+/* How far below `root` the process is, or below the job's first one with `root` 0; -1 if it does not descend
+ * from it. */
+static int depth_below(struct coordinate *coordinate, struct name_process process, struct vpid root)
 {
 	for (int depth = 0; depth < JOB_MAX; depth++) {
-		if (process.vpid.n == root.n)
-			return true;
+		if (root.n > 0 && process.vpid.n == root.n)
+			return depth;
 		if (process.parent.n <= 0 ||
 		    names_process_get(coordinate->names, process.parent, &process) < 0)
-			return false;
+			return root.n > 0 ? -1 : depth;
 	}
-	return false;
+	return -1;
 }
 
-/* Kills those that are left. How many there are, zombies included. */
-static int kill_once(struct coordinate *coordinate, bool whole_job, struct name_process *list)
+struct victim {
+	pid_t rpid;
+	int depth;
+};
+
+static int compare_depth(const void *a, const void *b)
+{
+	return ((const struct victim *)a)->depth - ((const struct victim *)b)->depth;
+}
+
+/* Sends to all that are left, parents first. How many there are, zombies included. */
+static int signal_all(struct coordinate *coordinate, bool whole_job, int sig)
 {
 	struct rpid keeper = coordinate->options->keeper;
-	int n = names_process_list(coordinate->names, keeper, list, JOB_MAX), left = 0;
+	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n, left = 0;
+	auto_free struct name_process *list = calloc((size_t)room, sizeof(*list));
+	auto_free struct victim *victims = calloc((size_t)room, sizeof(*victims));
 
-	for (int i = 0; i < n && i < JOB_MAX; i++) {
-		if (!whole_job && !descends(coordinate, list[i], coordinate->options->replace))
-			continue;
-		if (list[i].rpid.n > 1)
-			kill(list[i].rpid.n, SIGKILL);
-		left++;
+	if (!list || !victims)
+		return err_code(coordinate->err, -ENOMEM, "list of processes");
+	n = names_process_list(coordinate->names, keeper, list, room);
+	for (int i = 0; i < n && i < room; i++) {
+		int depth = depth_below(coordinate, list[i],
+					whole_job ? (struct vpid){0} : coordinate->options->replace);
+
+		if (depth >= 0)
+			victims[left++] = (struct victim){list[i].rpid.n, depth};
 	}
+	qsort(victims, (size_t)left, sizeof(*victims), compare_depth);
+	for (int i = 0; i < left; i++)
+		if (victims[i].rpid > 1)
+			kill(victims[i].rpid, sig);
 	return left;
 }
 
-/* What they have connected with each other leaves no TIME_WAIT: the same ports are wanted again. */
-static void abort_connections(struct coordinate *coordinate, bool whole_job, struct name_process *list)
-{
-	auto_free struct rpid *rpids = calloc(JOB_MAX, sizeof(*rpids));
-	int n = names_process_list(coordinate->names, coordinate->options->keeper, list, JOB_MAX);
-	size_t doomed = 0;
-
-	for (int i = 0; i < n && i < JOB_MAX && rpids; i++)
-		if (list[i].rpid.n > 1 &&
-		    (whole_job || descends(coordinate, list[i], coordinate->options->replace)))
-			rpids[doomed++] = list[i].rpid;
-	if (doomed)
-		object_abort_connections(rpids, doomed);
-}
-
+/* Stopped first, so that none sees another's end and acts upon it: removes its files, say. */
 int tree_clear(struct coordinate *coordinate)
 {
-	auto_free struct name_process *list = calloc(JOB_MAX, sizeof(*list));
 	const struct keeper_request request = {.type = KEEPER_REPLACE};
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + CLEAR_MS * 1000000ull;
 	struct name_job job;
@@ -455,15 +460,13 @@ int tree_clear(struct coordinate *coordinate)
 	pid_t none;
 	int r;
 
-	if (!list)
-		return err_code(coordinate->err, -ENOMEM, "list of processes");
 	whole_job = names_job_get(coordinate->names, coordinate->options->keeper, &job) < 0 ||
 		    job.root.n == coordinate->options->replace.n;
 	r = ask_keeper(coordinate, &request, &none);
 	if (r < 0)
 		return r;
-	abort_connections(coordinate, whole_job, list);
-	while (kill_once(coordinate, whole_job, list) > 0) {
+	r = signal_all(coordinate, whole_job, SIGSTOP);
+	while (r > 0 && (r = signal_all(coordinate, whole_job, SIGKILL)) > 0) {
 		const struct timespec pause = {0, LOOK_AGAIN_NS};
 
 		if (io_now_ns(CLOCK_MONOTONIC) > end)
@@ -471,7 +474,7 @@ int tree_clear(struct coordinate *coordinate)
 				       "the processes to be replaced do not end");
 		nanosleep(&pause, NULL);
 	}
-	return 0;
+	return r;
 }
 
 void tree_abandon(struct coordinate *coordinate)
