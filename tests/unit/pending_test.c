@@ -15,6 +15,8 @@
 #include <sys/uio.h>
 
 #include "scip/checkpoint/freeze.h"
+#include "scip/tracee/pending.h"
+#include "scip/tracee/regs.h"
 #include "tests/unit/tracee_help.h"
 
 enum { WAIT_MS = 700, LATE_MS = 350, BIG = 300000 };
@@ -462,11 +464,48 @@ static void serve(struct run *run)
 	}
 }
 
-static void freeze_thaw(struct run *run, bool inject)
+enum way { WAY_FREEZE, WAY_INJECT, WAY_IMAGE };
+
+static void use(struct process *process, struct tracee *leader)
 {
 	struct batch *batch;
 	int64_t ret;
 
+	assert_ok(inject_open(leader, 4096, (struct taddr){0}, err));
+	assert_ok(batch_begin(process, &batch, err));
+	assert_true(batch_add(batch, 0, SYS_getpid, remote_args(0)) >= 0);
+	assert_ok(batch_run(batch, leader, err));
+	batch_end(batch);
+	assert_ok(remote_call(leader, &ret, err, SYS_getppid, remote_args(0)));
+	assert_ok(inject_withdraw(leader, err));
+}
+
+/* As if it were another process: what scip and the kernel know of the interrupted call is overwritten, what
+ * is saved is all there is. */
+static void save_and_resume(struct process *process, struct tracee *leader)
+{
+	Pbeam__PendingCall call = PBEAM__PENDING_CALL__INIT;
+	struct user_regs_struct regs;
+	struct batch *batch;
+	struct taddr ts;
+	int64_t ret;
+
+	assert_ok(freeze_saved_registers(leader, &regs, &call, err));
+	assert_int_equal(regs.orig_rax, UINT64_MAX);
+	leader->restart_call = -1;
+	leader->pending = (struct tracee_pending){.sampled_call = -1};
+	assert_ok(inject_open(leader, 4096, (struct taddr){0}, err));
+	assert_ok(batch_begin(process, &batch, err));
+	assert_ok(batch_data(batch, (const uint64_t[]){0, 1}, 16, &ts));
+	assert_ok(remote_call_interrupted(leader, &ret, err, SYS_nanosleep, remote_args(ts.a, 0)));
+	assert_ok(inject_withdraw(leader, err));
+	assert_ok(regs_set(leader, &regs));
+	assert_ok(pending_resume(leader, &call, err));
+	free(call.args);
+}
+
+static void freeze_thaw(struct run *run, enum way way)
+{
 	serve(run);
 	if (run->gone)
 		return;
@@ -478,17 +517,10 @@ static void freeze_thaw(struct run *run, bool inject)
 	}
 	if (run->gone)
 		return;
-	if (inject) {
-		struct tracee *leader = process_leader(&run->process);
-
-		assert_ok(inject_open(leader, 4096, (struct taddr){0}, err));
-		assert_ok(batch_begin(&run->process, &batch, err));
-		assert_true(batch_add(batch, 0, SYS_getpid, remote_args(0)) >= 0);
-		assert_ok(batch_run(batch, leader, err));
-		batch_end(batch);
-		assert_ok(remote_call(leader, &ret, err, SYS_getppid, remote_args(0)));
-		assert_ok(inject_withdraw(leader, err));
-	}
+	if (way == WAY_INJECT)
+		use(&run->process, process_leader(&run->process));
+	else if (way == WAY_IMAGE)
+		save_and_resume(&run->process, process_leader(&run->process));
 	thaw_process(&run->process);
 }
 
@@ -509,7 +541,7 @@ static void drain(struct run *run, bool some)
 
 static bool is_writer(const struct run *run)
 {
-	return run->trial->ret == BIG || run->trial->body == do_write_interrupted;
+	return run->trial->ret == BIG;
 }
 
 static void check(const struct run *run)
@@ -528,12 +560,12 @@ static void check(const struct run *run)
 		assert_int_equal(run->drained, BIG);
 }
 
-static void freeze_all(struct run *runs, int times, bool inject)
+static void freeze_all(struct run *runs, int times, enum way way)
 {
 	for (int i = 0; i < times; i++) {
 		for (int t = 0; t < TRIALS; t++) {
-			freeze_thaw(&runs[t], inject);
-			if (is_writer(&runs[t]) && runs[t].trial->body != do_write_interrupted)
+			freeze_thaw(&runs[t], way);
+			if (is_writer(&runs[t]))
 				drain(&runs[t], true);
 			if (runs[t].account->finished && !runs[t].trial->ms && !is_writer(&runs[t]))
 				fail_msg("%s came back too early: %ld, errno %d", runs[t].trial->name,
@@ -547,7 +579,7 @@ static void freeze_all(struct run *runs, int times, bool inject)
 	}
 }
 
-static void run_trials(bool inject)
+static void run_trials(enum way way)
 {
 	static struct run runs[TRIALS];
 	uint64_t end;
@@ -555,7 +587,7 @@ static void run_trials(bool inject)
 
 	for (int t = 0; t < TRIALS; t++)
 		start(&runs[t], &trials[t]);
-	freeze_all(runs, 5, inject);
+	freeze_all(runs, 5, way);
 	for (int t = 0; t < TRIALS; t++)
 		if (trials[t].complete)
 			trials[t].complete(runs[t].account, runs[t].process.pid);
@@ -581,12 +613,17 @@ static void run_trials(bool inject)
 
 static void test_freeze_and_thaw(void **state)
 {
-	run_trials(false);
+	run_trials(WAY_FREEZE);
 }
 
 static void test_inject_in_between(void **state)
 {
-	run_trials(true);
+	run_trials(WAY_INJECT);
+}
+
+static void test_image(void **state)
+{
+	run_trials(WAY_IMAGE);
 }
 
 int main(void)
@@ -594,6 +631,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_freeze_and_thaw),
 		cmocka_unit_test(test_inject_in_between),
+		cmocka_unit_test(test_image),
 	};
 
 	alarm(60);
