@@ -11,12 +11,15 @@
  * the next checkpoint of the same path.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -142,6 +145,50 @@ static int take_processes(struct run *run, struct err *err)
 	return 0;
 }
 
+/* What the job's standard streams were, for whoever starts it anew without any of ours to pass on. */
+static int describe_stream(Pbeam__ConsoleStream *out, int fd)
+{
+	char link[64], path[PATH_MAX];
+	struct stat st;
+
+	out->kind = PBEAM__CONSOLE_STREAM__KIND__CLOSED;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return 0;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (isatty(fd)) {
+		out->kind = PBEAM__CONSOLE_STREAM__KIND__TTY;
+	} else if (S_ISREG(st.st_mode) && io_readlink(AT_FDCWD, link, path, sizeof(path)) == 0) {
+		out->kind = PBEAM__CONSOLE_STREAM__KIND__FILE;
+		return message_string(&out->path, path);
+	} else if (S_ISSOCK(st.st_mode)) {
+		out->kind = PBEAM__CONSOLE_STREAM__KIND__SOCKET;
+	} else {
+		out->kind = S_ISFIFO(st.st_mode) ? PBEAM__CONSOLE_STREAM__KIND__PIPE
+						 : PBEAM__CONSOLE_STREAM__KIND__NULLDEV;
+	}
+	return 0;
+}
+
+static int describe_streams(Pbeam__Job *out, const int console[3])
+{
+	out->console = calloc(3, sizeof(*out->console));
+	if (!out->console)
+		return -ENOMEM;
+	for (int i = 0; i < 3; i++) {
+		Pbeam__ConsoleStream *stream = message_new(&pbeam__console_stream__descriptor);
+		int rc;
+
+		if (!stream)
+			return -ENOMEM;
+		stream->index = i;
+		out->console[out->n_console++] = stream;
+		rc = describe_stream(stream, console[i]);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
 static int describe_job(struct run *run)
 {
 	const struct name_job *job = run->options->job;
@@ -151,6 +198,8 @@ static int describe_job(struct run *run)
 		return -ENOMEM;
 	out->save_files_max = run->options->save_files_max;
 	out->root_vpid = run->options->target.n;
+	if (run->options->console && describe_streams(out, run->options->console) < 0)
+		return -ENOMEM;
 	if (!job)
 		return 0;
 	out->interval_ns = job->interval_ns;

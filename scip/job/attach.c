@@ -114,19 +114,6 @@ static int ask_keeper(struct rpid keeper, struct attached *out, struct err *err)
 	return r;
 }
 
-static void show_backlog(int fd)
-{
-	char bytes[16384];
-	off_t at = 0;
-	ssize_t n;
-
-	while (fd >= 0 && (n = pread(fd, bytes, sizeof(bytes), at)) > 0) {
-		if (io_write_full(STDOUT_FILENO, bytes, (size_t)n) < 0)
-			return;
-		at += n;
-	}
-}
-
 static int conclude(enum relay_end end, int status, struct vpid vpid)
 {
 	switch (end) {
@@ -171,7 +158,6 @@ int attach_run(const char *target)
 		return 1;
 	}
 	relay_block_signals(&before);
-	show_backlog(attached.backlog);
 	if (attached.master < 0)
 		fprintf(stderr,
 			"scip: vpid %d has no terminal, its streams are files or pipes; Ctrl-C is passed on "
@@ -179,6 +165,7 @@ int attach_run(const char *target)
 			attached.vpid.n);
 	options.events = attached.events;
 	options.master = attached.master;
+	options.backlog = attached.backlog;
 	options.vpid = attached.vpid;
 	end = relay_run(&options, &status);
 	status = conclude(end, status, attached.vpid);

@@ -113,7 +113,7 @@ static int report_vpid(struct vpid vpid)
 
 static int show(int events, int master, struct vpid vpid)
 {
-	struct relay_options options = {.events = events, .master = master, .vpid = vpid};
+	struct relay_options options = {.events = events, .master = master, .vpid = vpid, .backlog = -1};
 	struct err err = ERR_INIT;
 	int status = 0;
 

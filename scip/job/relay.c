@@ -457,6 +457,21 @@ static void avoid_double_echo(const struct relay *relay)
 	tcsetattr(relay->options->master, TCSANOW, &settings);
 }
 
+/* In raw mode already: the pty has made its line ends what a terminal needs. */
+static void show_backlog(const struct relay *relay)
+{
+	char bytes[16384];
+	off_t at = 0;
+	ssize_t n;
+
+	while (relay->options->backlog >= 0 &&
+	       (n = pread(relay->options->backlog, bytes, sizeof(bytes), at)) > 0) {
+		if (io_write_full(relay->out, bytes, (size_t)n) < 0)
+			return;
+		at += n;
+	}
+}
+
 enum relay_end relay_run(const struct relay_options *options, int *status)
 {
 	struct relay relay = {.options = options};
@@ -470,6 +485,8 @@ enum relay_end relay_run(const struct relay_options *options, int *status)
 	if (relay.in >= 0)
 		terminal_copy_size(relay.in, options->master);
 	avoid_double_echo(&relay);
+	adjust_mode(&relay);
+	show_backlog(&relay);
 	while (!relay.over)
 		step(&relay);
 	terminal_restore();

@@ -16,6 +16,7 @@ struct relay_options {
 	struct vpid vpid;
 	struct names *names;
 	bool may_detach; /* Ctrl-] d leaves the job alone */
+	int backlog;	 /* a file with what is shown first, or -1 */
 };
 
 enum relay_end {

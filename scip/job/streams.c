@@ -12,15 +12,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "image/image.h"
 #include "scip/job/terminal.h"
 
-enum kind { STREAM_CLOSED, STREAM_TERMINAL, STREAM_PASSED, STREAM_NULL, STREAM_FILE };
+enum kind { STREAM_CLOSED, STREAM_TERMINAL, STREAM_PASSED, STREAM_NULL };
 
 static enum kind kind_of(int fd, bool detach)
 {
@@ -56,8 +54,7 @@ static int fill_low_descriptors(struct err *err)
 	return 0;
 }
 
-static int make_stream(struct keeper_options *job, int index, enum kind kind, const char *path, int slave,
-		       struct err *err)
+static int make_stream(struct keeper_options *job, int index, enum kind kind, int slave, struct err *err)
 {
 	int fd = -1;
 
@@ -70,11 +67,6 @@ static int make_stream(struct keeper_options *job, int index, enum kind kind, co
 	case STREAM_PASSED:
 		fd = fcntl(index, F_DUPFD_CLOEXEC, 3);
 		break;
-	case STREAM_FILE:
-		fd = open(path, index == 0 ? O_RDONLY | O_CLOEXEC : O_WRONLY | O_APPEND | O_CLOEXEC);
-		if (fd >= 0)
-			break;
-		/* fall through */
 	case STREAM_NULL:
 		fd = open_null(err);
 		if (fd < 0)
@@ -88,7 +80,7 @@ static int make_stream(struct keeper_options *job, int index, enum kind kind, co
 }
 
 /* What the streams were when the image was written. */
-static int kinds_of_image(const char *image, enum kind kinds[3], char paths[3][PATH_MAX], struct err *err)
+static int kinds_of_image(const char *image, enum kind kinds[3], struct err *err)
 {
 	struct image_reader *reader;
 	const Pbeam__Manifest *manifest;
@@ -100,15 +92,9 @@ static int kinds_of_image(const char *image, enum kind kinds[3], char paths[3][P
 	for (size_t i = 0; manifest->job && i < manifest->job->n_console; i++) {
 		const Pbeam__ConsoleStream *stream = manifest->job->console[i];
 
-		if (stream->index < 0 || stream->index > 2)
-			continue;
-		if (stream->kind == PBEAM__CONSOLE_STREAM__KIND__TTY) {
+		if (stream->index >= 0 && stream->index < 3 &&
+		    stream->kind == PBEAM__CONSOLE_STREAM__KIND__TTY)
 			kinds[stream->index] = STREAM_TERMINAL;
-		} else if (stream->kind == PBEAM__CONSOLE_STREAM__KIND__FILE && stream->path &&
-			   strlen(stream->path) < PATH_MAX) {
-			kinds[stream->index] = STREAM_FILE;
-			strcpy(paths[stream->index], stream->path);
-		}
 	}
 	image_reader_close(reader);
 	return 0;
@@ -126,7 +112,6 @@ static int model_terminal(void)
 int streams_choose(struct keeper_options *job, const struct console_options *options, struct err *err)
 {
 	enum kind kinds[3] = {STREAM_NULL, STREAM_NULL, STREAM_NULL};
-	char paths[3][PATH_MAX];
 	bool terminal = false;
 	int r = 0, slave = -1;
 
@@ -134,7 +119,7 @@ int streams_choose(struct keeper_options *job, const struct console_options *opt
 		job->console[i] = -1;
 	job->pty_master = -1;
 	if (options->image_streams)
-		r = kinds_of_image(job->image, kinds, paths, err);
+		r = kinds_of_image(job->image, kinds, err);
 	else
 		for (int i = 0; i < 3; i++)
 			kinds[i] = kind_of(i, options->detach);
@@ -152,7 +137,7 @@ int streams_choose(struct keeper_options *job, const struct console_options *opt
 	for (int i = 0; r == 0 && i < 3; i++) {
 		if (kinds[i] == STREAM_NULL && terminal && !options->image_streams)
 			kinds[i] = STREAM_TERMINAL;
-		r = make_stream(job, i, kinds[i], paths[i], slave, err);
+		r = make_stream(job, i, kinds[i], slave, err);
 	}
 	if (slave >= 0)
 		close(slave);

@@ -50,9 +50,13 @@ int terminal_make_pty(int like, int *master, int *slave, struct err *err)
 
 int terminal_open_slave(int master, struct err *err)
 {
-	int fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	/* Not with O_CLOEXEC: TIOCGPTPEER keeps it among the file's own flags, where it looks like every
+	 * duplicate's. */
+	int fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY);
 
-	return fd < 0 ? err_sys(err, "open the pseudo-terminal") : fd;
+	if (fd < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+		return err_sys(err, "open the pseudo-terminal");
+	return fd;
 }
 
 int terminal_adopt(int slave, struct err *err)

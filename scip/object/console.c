@@ -4,6 +4,9 @@
  * now. Of a terminal the settings that the program made are put back (termios, not the window's size, which
  * is the present terminal's); what was typed and not yet read stays with the console.
  *
+ * A regular file is not among them: where the program had read or written to, and how long the file was, is
+ * put back as for any other file.
+ *
  * A second description of the console's terminal (/dev/tty, or its /dev/pts/N opened again) is tty.c's.
  */
 #include <errno.h>
@@ -17,7 +20,7 @@
 
 static bool console_match(struct object_dump *dump, const struct object_source *source)
 {
-	return object_dump_console_stream(dump, source) >= 0;
+	return !S_ISREG(source->st.st_mode) && object_dump_console_stream(dump, source) >= 0;
 }
 
 static int console_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,

@@ -194,8 +194,9 @@ static int pair_slave(struct object_restore *restore, const Pbeam__Tty *saved, s
 	master = pair_master(restore, saved, err);
 	if (master < 0)
 		return master;
-	fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
-	if (fd < 0)
+	/* TIOCGPTPEER would keep O_CLOEXEC among the file's own flags, and so show it for every duplicate. */
+	fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY);
+	if (fd < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
 		return err_sys(err, "open a pseudo-terminal");
 	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, false), fd, err);
 	return r < 0 ? r : fd;
