@@ -175,14 +175,32 @@ static const char *printable(const ProtobufCBinaryData *name, char *buf, size_t 
 	return buf;
 }
 
+/* Where the listener is, whatever its name is relative to. */
+static int find_accept_path(struct object_dump *dump, Pbeam__UnixSocket *out, struct err *err)
+{
+	const Pbeam__Manifest *manifest = object_dump_manifest(dump);
+
+	for (size_t i = 0; i < manifest->n_objects && out->accept_of; i++) {
+		const Pbeam__Object *other = manifest->objects[i];
+
+		if (other->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
+		    other->unix_socket->ino == out->accept_of && other->unix_socket->bound_file)
+			return object_set_bytes(&out->accept_path, other->unix_socket->bound_file->path.data,
+						other->unix_socket->bound_file->path.len, err);
+	}
+	return 0;
+}
+
 static int unix_verify(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
 		       struct err *err)
 {
 	const Pbeam__UnixSocket *out = object->unix_socket;
 	char name[128];
+	int r;
 
-	if (object_dump_force(dump))
-		return 0;
+	r = find_accept_path(dump, object->unix_socket, err);
+	if (r < 0 || object_dump_force(dump))
+		return r;
 	/* A datagram socket that is connected to a name finds it again by that. */
 	if (out->peer_ino && !object_dump_find_inode(dump, out->peer_ino, source) &&
 	    out->peer_ino != out->ino &&

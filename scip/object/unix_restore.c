@@ -306,19 +306,27 @@ int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__
 		 struct batch *batch, struct err *err)
 {
 	const Pbeam__UnixSocket *saved = object->unix_socket;
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	size_t len = sizeof(name);
 	struct taddr where;
 	int r;
 
-	if (!saved->accept_of || saved->peer_vpid != process->vpid || !named(&saved->peer_name))
+	if (!saved->accept_of || saved->peer_vpid != process->vpid || !named(&saved->peer_name) ||
+	    saved->peer_name.len > sizeof(name))
 		return 0;
-	r = batch_data(batch, saved->peer_name.data, saved->peer_name.len, &where);
+	if (saved->accept_path.len && saved->accept_path.len < sizeof(name.sun_path)) {
+		memcpy(name.sun_path, saved->accept_path.data, saved->accept_path.len);
+	} else {
+		memcpy(&name, saved->peer_name.data, saved->peer_name.len);
+		len = saved->peer_name.len;
+	}
+	r = batch_data(batch, &name, sizeof(name), &where);
 	if (r < 0)
 		return r;
-	return batch_add(batch, INJECT_CALL_ANY, SYS_connect,
-			 remote_args((uint64_t)fd, where.a, saved->peer_name.len));
+	return batch_add(batch, INJECT_CALL_ANY, SYS_connect, remote_args((uint64_t)fd, where.a, len));
 }
 
-/* If it could not (it is elsewhere than the name is relative to) we call. */
+/* If it could not we call. */
 static int connect_waiting(struct object_restore *restore, const Pbeam__UnixSocket *saved, int fd,
 			   struct err *err)
 {
