@@ -8,14 +8,17 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "namespace/record.h"
 #include "scip/restore/coordinate.h"
 
 static int check(struct coordinate *coordinate)
@@ -49,6 +52,26 @@ static void note(const char *what, uint64_t *since)
 	*since = now;
 }
 
+/* The kernel did not see these watches being made by the program: for the next checkpoint their paths are
+ * recorded as if it had. A path that cannot be recorded is looked for then. */
+static void record_watches(const struct coordinate *coordinate)
+{
+	for (size_t i = 0; i < coordinate->manifest->n_objects; i++) {
+		const Pbeam__Object *object = coordinate->manifest->objects[i];
+
+		if (object->kind_case != PBEAM__OBJECT__KIND_INOTIFY)
+			continue;
+		for (size_t n = 0; n < object->inotify->n_watches; n++) {
+			const Pbeam__InotifyWatch *watch = object->inotify->watches[n];
+			auto_free char *path = strndup((const char *)watch->path.data, watch->path.len);
+
+			if (path && record_watch_add(coordinate->options->keeper, (uint32_t)watch->dev,
+						     watch->ino, path) < 0)
+				log_debug("the path of a watch on %s is not recorded", path);
+		}
+	}
+}
+
 static int make(struct coordinate *coordinate, uint64_t *since)
 {
 	int r = object_restore_make_all(coordinate->objects, coordinate->err);
@@ -70,6 +93,8 @@ static int make(struct coordinate *coordinate, uint64_t *since)
 		r = object_restore_finish_all(coordinate->objects, coordinate->err);
 	if (r == 0)
 		r = shared_finish(coordinate);
+	if (r == 0)
+		record_watches(coordinate);
 	if (r == 0)
 		r = fault_point("restore-before-run", coordinate->err);
 	if (r == 0)
