@@ -49,7 +49,6 @@
 #include "scip/tracee/memory.h"
 #include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
-#include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
 
 /* Length of the `syscall` instruction. */
@@ -79,32 +78,60 @@ static int yama_scope(void)
 	return scope;
 }
 
-/* Calls that the child must make for the next scip to be allowed to seize it. It is stopped, and ours. */
-static int prepare(const struct seat *seat, pid_t child, struct handoff *handoff, struct taddr parking,
-		   bool dumpable, struct err *err)
+/* One call made by a stopped thread of ours, by its registers alone: the memory of a process that is not
+ * dumpable cannot be read even by its tracer, so remote_call() is of no use. All its signals are blocked; a
+ * SIGSTOP that comes in between is sent again. The registers are not put back. */
+static int call_by_registers(pid_t tid, uint64_t insn, const uint64_t call[3], int64_t *ret, struct err *err)
 {
-	struct process process = {.pid = child, .vpid = {handoff->vpid}, .names = seat->names};
-	struct tracee *tracee;
-	int64_t ret;
-	int r;
+	struct user_regs_struct regs;
+	int status, entered = 0, stopped = 0;
 
-	r = process_add_tracee(&process, child, &tracee);
-	if (r < 0)
-		return err_code(err, r, "note process %d", child);
-	tracee->stop = TRACEE_EVENT_STOP;
-	tracee->event = PTRACE_EVENT_STOP;
-	process.syscall_insn = parking;
+	if (ptrace(PTRACE_GETREGS, tid, 0, &regs) < 0)
+		return err_sys(err, "read the registers of process %d", tid);
+	regs.rip = insn;
+	regs.rax = call[0];
+	regs.orig_rax = ~0ull;
+	regs.rdi = call[1];
+	regs.rsi = call[2];
+	if (ptrace(PTRACE_SETREGS, tid, 0, &regs) < 0)
+		return err_sys(err, "set the registers of process %d", tid);
+	while (entered < 2) {
+		if (ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0 || waitpid(tid, &status, __WALL) < 0)
+			return err_sys(err, "have process %d make a call", tid);
+		if (!WIFSTOPPED(status))
+			return err_set(err, -ESRCH, "process %d has ended", tid);
+		if (WSTOPSIG(status) == (SIGTRAP | 0x80))
+			entered++;
+		else if (status >> 16 == 0 && WSTOPSIG(status) == SIGSTOP)
+			stopped = 1;
+	}
+	if (ptrace(PTRACE_GETREGS, tid, 0, &regs) < 0)
+		return err_sys(err, "read the registers of process %d", tid);
+	*ret = (int64_t)regs.rax;
+	if (stopped)
+		kill(tid, SIGSTOP);
+	return 0;
+}
+
+/* Calls that the child must make for the next scip to be allowed to seize it. It is stopped, ours, its
+ * signals blocked. */
+static int prepare(const struct seat *seat, pid_t child, struct handoff *handoff, bool dumpable,
+		   struct err *err)
+{
+	uint64_t get[3] = {SYS_prctl, PR_GET_DUMPABLE}, set[3] = {SYS_prctl, PR_SET_DUMPABLE, 1},
+		 name[3] = {SYS_prctl, PR_SET_PTRACER, (uint64_t)seat->keeper};
+	int64_t ret;
+	int r = 0;
+
 	if (!dumpable) {
-		r = remote_call(tracee, &ret, err, SYS_prctl, remote_args(PR_GET_DUMPABLE));
+		r = call_by_registers(child, handoff->parking, get, &ret, err);
 		handoff->dumpable = (int32_t)ret;
 		handoff->flags |= HANDOFF_DUMPABLE;
 		if (r == 0)
-			r = remote_call(tracee, &ret, err, SYS_prctl, remote_args(PR_SET_DUMPABLE, 1));
+			r = call_by_registers(child, handoff->parking, set, &ret, err);
 	}
 	if (r == 0 && yama_scope() == 1)
-		r = remote_call(tracee, &ret, err, SYS_prctl,
-				remote_args(PR_SET_PTRACER, (uint64_t)seat->keeper));
-	process_remove_tracee(&process, tracee);
+		r = call_by_registers(child, handoff->parking, name, &ret, err);
 	return r;
 }
 
@@ -161,22 +188,22 @@ static int park(const struct seat *seat, pid_t child, struct handoff *handoff, s
 			       child);
 	if (!parking.a)
 		parking.a = regs->rip - SYSCALL_INSN_LEN;
+	handoff->parking = parking.a;
+	if (set_mask(child, ~0ull) < 0)
+		return err_sys(err, "block the signals of new process %d", child);
 	dumpable = is_dumpable(child, parking);
 	if (!dumpable || yama_scope() == 1) {
-		int r = prepare(seat, child, handoff, parking, dumpable, err);
+		int r = prepare(seat, child, handoff, dumpable, err);
 
 		if (r < 0)
 			return r;
 	}
-	handoff->parking = parking.a;
 	if (handoff->flags & HANDOFF_FILTERS) {
 		int r = make_spin(handoff, &parking, err);
 
 		if (r < 0)
 			return r;
 	}
-	if (set_mask(child, ~0ull) < 0)
-		return err_sys(err, "block the signals of new process %d", child);
 	parked = *regs;
 	parked.rip = parking.a;
 	parked.rax = SYS_pause;
@@ -286,10 +313,16 @@ static int wait_in_pause(struct tracee *leader, struct user_regs_struct *regs)
 
 static int put_back(struct tracee *leader, const struct handoff *handoff, struct err *err)
 {
+	uint64_t undo[3] = {SYS_prctl, PR_SET_DUMPABLE, (uint64_t)handoff->dumpable};
 	struct user_regs_struct regs;
 	int64_t ret;
 	int r;
 
+	if (handoff->flags & HANDOFF_DUMPABLE) {
+		r = call_by_registers(leader->tid, handoff->parking, undo, &ret, err);
+		if (r < 0)
+			return r;
+	}
 	if (handoff->flags & HANDOFF_FORKED) {
 		r = regs_set(leader, &handoff->regs);
 		if (r == 0 && set_mask(leader->tid, handoff->sigmask) < 0)
@@ -305,11 +338,7 @@ static int put_back(struct tracee *leader, const struct handoff *handoff, struct
 		if (r < 0)
 			return err_code(err, r, "release vpid %d from its wait", handoff->vpid);
 	}
-	if (!(handoff->flags & HANDOFF_DUMPABLE))
-		return 0;
-	leader->process->syscall_insn.a = handoff->parking;
-	return remote_call(leader, &ret, err, SYS_prctl,
-			   remote_args(PR_SET_DUMPABLE, (uint64_t)handoff->dumpable));
+	return 0;
 }
 
 int handoff_take(struct process *process, const struct handoff *handoff, struct tracee **leader,
