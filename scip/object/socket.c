@@ -200,6 +200,10 @@ int socket_options_restore(const Pbeam__SocketOptions *list, int fd, struct err 
 			value = &program;
 			len = sizeof(program);
 		}
+		/* Refused after bind(), even what it is already. */
+		if (option->level == IPPROTO_IPV6 && option->name == IPV6_V6ONLY && len == sizeof(half) &&
+		    socket_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, -1) == *(const int *)value)
+			continue;
 		if (setsockopt(fd, option->level, option->name, value, (socklen_t)len) < 0)
 			return err_sys(err, "set socket option %d of level %d", option->name, option->level);
 	}

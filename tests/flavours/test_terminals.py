@@ -8,6 +8,7 @@ pytestmark = pytest.mark.timeout(150)
 
 def cycle(host, child, name):
     """Checkpoints, kills, restores on a new terminal. Returns the pexpect child there."""
+    host.wait_until(lambda: "at work already" not in host.ctl("checkpoint", name, check=False).stderr, what="the restore to be done")
     image = host.checkpoint(name)
     host.kill_programs()
     child.expect(pexpect.EOF)
