@@ -15,7 +15,11 @@ def cycle(host, child, name):
     child.wait()
     child.close()
     again = host.terminal(["scip", "restore", image])
-    host.wait_until(lambda: name in host.ctl("ps").stdout, what="it to run again")
+    def runs():
+        rows = host.ctl("ps").stdout
+        return name in rows and "frozen" not in rows
+
+    host.wait_until(runs, what="it to run again")
     return again
 
 
