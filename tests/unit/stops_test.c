@@ -108,6 +108,8 @@ static void test_threads(void **state)
 
 static void makes_processes(void *arg)
 {
+	while (!*(volatile int *)arg)
+		usleep(100);
 	for (volatile int i = 0; i < 50; i++) {
 		pid_t pid = i % 2 ? fork() : vfork();
 
@@ -131,9 +133,11 @@ static void detach(struct process *process, pid_t child)
 static void test_processes(void **state)
 {
 	struct process process;
-	struct tracee *tracee = help_seize(&process, help_fork(makes_processes, NULL));
+	volatile int *go = help_shared(4096);
+	struct tracee *tracee = help_seize(&process, help_fork(makes_processes, (void *)(uintptr_t)go));
 	int children = 0;
 
+	*go = 1;
 	assert_ok(stops_resume(tracee, STOPS_CONT));
 	for (;;) {
 		unsigned long child;
@@ -217,9 +221,10 @@ static void leader_leaves(void *arg)
 {
 	pthread_t thread;
 
+	while (!*(volatile int *)arg)
+		usleep(100);
 	for (int i = 0; i < 3; i++)
 		pthread_create(&thread, NULL, lasting, NULL);
-	*(volatile int *)arg = 1;
 	syscall(SYS_exit, 0);
 }
 
@@ -235,7 +240,8 @@ static void test_leader_gone(void **state)
 	int64_t ret;
 
 	assert_ok(stops_resume(tracee, STOPS_CONT));
-	while (!*ready || stat.state != 'Z') {
+	*ready = 1;
+	while (process.ntracees < 4 || stat.state != 'Z') {
 		while ((code = stops_wait(&process, -1, WNOHANG, &tracee, &status)) == 1)
 			assert_ok(stops_resume(tracee, STOPS_CONT));
 		assert_ok(procfs_stat_read(process.pid, 0, &stat, err));
