@@ -58,7 +58,7 @@ def project(host):
     folder = host.home / "project"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    names = [f"part{n}" for n in range(80)]
+    names = [f"part{n}" for n in range(36)]
     for n, name in enumerate(names):
         functions = "".join(
             f"long {name}_{k}(long x)\n{{\n\tlong s = {n};\n\tfor (long i = 0; i < x; i++)\n\t\ts = s * {2 * k + 3} + (i ^ s >> {k % 7 + 1});\n\treturn s;\n}}\n"
