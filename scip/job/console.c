@@ -115,11 +115,14 @@ static int show(int events, int master, struct vpid vpid)
 {
 	struct relay_options options = {.events = events, .master = master, .vpid = vpid, .backlog = -1};
 	struct err err = ERR_INIT;
+	enum relay_end end;
 	int status = 0;
 
 	if (names_open(&options.names, &err) < 0)
 		return fail(&err);
-	switch (relay_run(&options, &status)) {
+	end = relay_run(&options, &status);
+	names_close(options.names);
+	switch (end) {
 	case RELAY_ENDED:
 		return console_exit_status(status);
 	case RELAY_TAKEN:
