@@ -267,6 +267,7 @@ int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Man
 		.writer = writer,
 		.manifest = manifest,
 		.options = options,
+		.self = getpid(),
 	};
 	int r;
 

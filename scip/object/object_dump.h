@@ -12,6 +12,8 @@ struct object_entry {
 	bool dumped;
 };
 
+#define OBJECT_HINTS 1024
+
 struct object_dump {
 	struct names *names;
 	struct image_writer *writer;
@@ -19,6 +21,8 @@ struct object_dump {
 	const struct object_dump_options *options;
 	struct object_entry **entries; /* entries[id - 1] */
 	size_t nentries, room;
+	struct object_entry *hints[OBJECT_HINTS]; /* by descriptor number: what the last process had there */
+	pid_t self;
 	struct unix_diag_table diag;  /* read when the first UNIX socket is met */
 	struct object_entry **sorted; /* the same in the order of object_scan.c */
 };

@@ -37,14 +37,14 @@ static int compare_u64(uint64_t a, uint64_t b)
 	return a < b ? -1 : a > b;
 }
 
-static int compare_files(int a, int b)
+static int compare_files(pid_t self, int a, int b)
 {
-	long r = syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, (unsigned long)a, (unsigned long)b);
+	long r = syscall(SYS_kcmp, self, self, KCMP_FILE, (unsigned long)a, (unsigned long)b);
 
 	return r == 0 ? 0 : r == 1 ? -1 : 1;
 }
 
-static int compare_sources(const struct object_source *a, const struct object_source *b)
+static int compare_sources(pid_t self, const struct object_source *a, const struct object_source *b)
 {
 	int r = compare_u64(a->st.st_dev, b->st.st_dev);
 
@@ -56,7 +56,7 @@ static int compare_sources(const struct object_source *a, const struct object_so
 		r = compare_u64(a->st.st_mode & S_IFMT, b->st.st_mode & S_IFMT);
 	if (!r)
 		r = compare_u64((uint64_t)a->flags, (uint64_t)b->flags);
-	return r ? r : compare_files(a->local, b->local);
+	return r ? r : compare_files(self, a->local, b->local);
 }
 
 static int append_entry(struct object_dump *dump, size_t at, struct object_entry *entry, struct err *err)
@@ -158,7 +158,7 @@ int object_scan_add(struct object_dump *dump, int local, struct rpid holder, str
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
 
-		r = compare_sources(&found, &dump->sorted[middle]->source);
+		r = compare_sources(dump->self, &found, &dump->sorted[middle]->source);
 		if (r == 0) {
 			close(local);
 			*out = dump->sorted[middle];
@@ -215,26 +215,82 @@ static int read_table(struct rpid tid, struct table *table, struct err *err)
 	return 0;
 }
 
-static int scan_descriptor(struct object_dump *dump, int pidfd, struct rpid rpid, int fd,
-			   Pbeam__Process *process, struct err *err)
+/* The process whose descriptors are being looked at. */
+struct scan {
+	struct object_dump *dump;
+	Pbeam__Process *process;
+	struct rpid tid;
+	int pidfd;
+	int fdinfo; /* the directory */
+};
+
+/* Most processes have what their parent had, at the same number: asked first, one kcmp instead of a duplicate
+ * and a search. */
+static struct object_entry *inherited(const struct scan *scan, int fd)
 {
-	auto_free char *fdinfo = NULL;
-	struct object_entry *entry;
-	Pbeam__Descriptor *descriptor;
-	char path[64];
+	struct object_dump *dump = scan->dump;
+	struct object_entry *hint = fd < OBJECT_HINTS ? dump->hints[fd] : NULL;
+
+	return hint && syscall(SYS_kcmp, dump->self, scan->tid.n, KCMP_FILE,
+			       (unsigned long)hint->source.local, (unsigned long)fd) == 0
+		       ? hint
+		       : NULL;
+}
+
+static int find_entry(const struct scan *scan, int fd, struct object_entry **out, struct err *err)
+{
+	struct vpid vpid = {scan->process->vpid};
 	int local, r;
 
-	local = pidfd_getfd(pidfd, fd, 0);
+	*out = inherited(scan, fd);
+	if (*out)
+		return 0;
+	local = pidfd_getfd(scan->pidfd, fd, 0);
 	if (local < 0)
-		return err_sys(err, "vpid %d: duplicate fd %d", process->vpid, fd);
-	r = object_scan_add(dump, local, rpid, (struct vpid){process->vpid}, fd, false, &entry, err);
+		return err_sys(err, "vpid %d: duplicate fd %d", vpid.n, fd);
+	r = object_scan_add(scan->dump, local, scan->tid, vpid, fd, false, out, err);
 	if (r < 0)
-		return err_wrap(err, r, "vpid %d: fd %d", process->vpid, fd);
+		return err_wrap(err, r, "vpid %d: fd %d", vpid.n, fd);
+	if (fd < OBJECT_HINTS)
+		scan->dump->hints[fd] = *out;
+	return 0;
+}
+
+/* Into `buf`, or where that is too small into memory that *more gets. */
+static int read_fdinfo(const struct scan *scan, int fd, char *buf, size_t size, char **more, struct err *err)
+{
+	auto_close int file = -1;
+	char name[16];
+	ssize_t n;
+	int r;
+
+	snprintf(name, sizeof(name), "%d", fd);
+	file = openat(scan->fdinfo, name, O_RDONLY | O_CLOEXEC);
+	n = file < 0 ? -1 : read(file, buf, size - 1);
+	if (n < 0)
+		return err_sys(err, "vpid %d: read fdinfo of fd %d", scan->process->vpid, fd);
+	buf[n] = 0;
+	if ((size_t)n < size / 2)
+		return 0;
+	r = io_slurp(scan->fdinfo, name, FDINFO_MAX, more, NULL);
+	return r < 0 ? err_code(err, r, "vpid %d: read fdinfo of fd %d", scan->process->vpid, fd) : 0;
+}
+
+static int scan_descriptor(const struct scan *scan, int fd, struct err *err)
+{
+	auto_free char *more = NULL;
+	char buf[4096], *fdinfo;
+	struct object_entry *entry;
+	Pbeam__Descriptor *descriptor;
+	Pbeam__Process *process = scan->process;
+	int r = find_entry(scan, fd, &entry, err);
+
+	if (r == 0)
+		r = read_fdinfo(scan, fd, buf, sizeof(buf), &more, err);
+	if (r < 0)
+		return r;
+	fdinfo = more ? more : buf;
 	entry->source.holders++;
-	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", rpid.n, fd);
-	r = io_slurp(AT_FDCWD, path, FDINFO_MAX, &fdinfo, NULL);
-	if (r < 0)
-		return err_code(err, r, "read %s", path);
 	r = object_locks_parse(fdinfo, fd, &entry->source.st, entry->out, process, err);
 	if (r < 0)
 		return r;
@@ -253,12 +309,19 @@ static int scan_process(struct object_dump *dump, const struct table *table, str
 			Pbeam__Process *process, struct err *err)
 {
 	auto_close int pidfd = pidfd_open(table->tid.n, table->tid.n == rpid.n ? 0 : PIDFD_THREAD);
+	auto_close int fdinfo = -1;
+	struct scan scan = {.dump = dump, .process = process, .tid = table->tid, .pidfd = pidfd};
+	char path[64];
 	int r = 0;
 
 	if (pidfd < 0)
 		return err_sys(err, "vpid %d: open a pidfd", process->vpid);
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo", table->tid.n);
+	scan.fdinfo = fdinfo = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fdinfo < 0)
+		return err_sys(err, "vpid %d: open %s", process->vpid, path);
 	for (size_t i = 0; i < table->n && r == 0; i++)
-		r = scan_descriptor(dump, pidfd, table->tid, table->fds[i], process, err);
+		r = scan_descriptor(&scan, table->fds[i], err);
 	return r;
 }
 
