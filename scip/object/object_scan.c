@@ -371,36 +371,65 @@ static int check_threads(struct rpid rpid, struct table *table, const Pbeam__Pro
 	return 0;
 }
 
-int object_scan_processes(struct object_dump *dump, const struct rpid *rpids, struct err *err)
+/* Finds a process of those in `order` with the same descriptor table, or takes this one in: sorted as
+ * kcmp(KCMP_FILES) sorts. Returns the index of the one that was there, or -1. */
+static ssize_t find_same_table(const struct table *tables, size_t *order, size_t *n, size_t index)
 {
-	size_t n = dump->manifest->n_processes;
-	struct table *tables = calloc(n ? n : 1, sizeof(*tables));
+	size_t low = 0, high = *n;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		long r =
+			syscall(SYS_kcmp, tables[index].tid.n, tables[order[middle]].tid.n, KCMP_FILES, 0, 0);
+
+		if (r == 0)
+			return (ssize_t)order[middle];
+		if (r == 1)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	memmove(order + low + 1, order + low, (*n - low) * sizeof(*order));
+	order[low] = index;
+	(*n)++;
+	return -1;
+}
+
+static int look_at(struct rpid rpid, struct table *table, const Pbeam__Process *process, struct err *err)
+{
 	int r = 0;
 
-	if (!tables)
-		return object_no_memory(err);
+	/* /proc of a leader that has exited belongs to root. */
+	table->tid = rpid;
+	if (!process->leader_exited)
+		r = read_table(rpid, table, err);
+	if (r == 0)
+		r = check_threads(rpid, table, process, err);
+	return r < 0 ? err_wrap(err, r, "vpid %d", process->vpid) : 0;
+}
+
+int object_scan_processes(struct object_dump *dump, const struct rpid *rpids, struct err *err)
+{
+	size_t n = dump->manifest->n_processes, nordered = 0;
+	auto_free size_t *order = calloc(n + 1, sizeof(*order));
+	struct table *tables = calloc(n + 1, sizeof(*tables));
+	int r = tables && order ? 0 : object_no_memory(err);
+
 	for (size_t i = 0; i < n && r == 0; i++) {
 		Pbeam__Process *process = dump->manifest->processes[i];
+		ssize_t same = -1;
 
 		if (rpids[i].n == 0 || process->state == PBEAM__PROCESS__STATE__ZOMBIE)
 			continue;
-		/* /proc of a leader that has exited belongs to root. */
-		tables[i].tid = rpids[i];
-		if (!process->leader_exited)
-			r = read_table(rpids[i], &tables[i], err);
-		if (r == 0)
-			r = check_threads(rpids[i], &tables[i], process, err);
-		if (r < 0)
-			r = err_wrap(err, r, "vpid %d", process->vpid);
-		for (size_t j = 0; j < i && r == 0 && tables[i].n > 0 && !process->files_of; j++)
-			if (tables[j].n == tables[i].n && !dump->manifest->processes[j]->files_of &&
-			    memcmp(tables[i].fds, tables[j].fds, tables[i].n * sizeof(int)) == 0 &&
-			    same_files(tables[i].tid, tables[j].tid))
-				process->files_of = dump->manifest->processes[j]->vpid;
-		if (r == 0 && !process->files_of)
+		r = look_at(rpids[i], &tables[i], process, err);
+		if (r == 0 && tables[i].n > 0)
+			same = find_same_table(tables, order, &nordered, i);
+		if (same >= 0)
+			process->files_of = dump->manifest->processes[same]->vpid;
+		else if (r == 0)
 			r = scan_process(dump, &tables[i], rpids[i], process, err);
 	}
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n && tables; i++)
 		free(tables[i].fds);
 	free(tables);
 	return r;
