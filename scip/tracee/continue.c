@@ -15,6 +15,7 @@
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
 
+#include "base/cleanup.h"
 #include "base/io.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/pending_table.h"
@@ -153,6 +154,18 @@ static int waiting_fd(int64_t number, const uint64_t args[6])
 	}
 }
 
+/* MSG_WAITALL means nothing to sockets that keep messages apart: a short one is whole. */
+static bool is_stream(const struct tracee *tracee, int fd)
+{
+	auto_close int pidfd = (int)syscall(SYS_pidfd_open, tracee->process->pid, 0);
+	auto_close int socket = pidfd < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+	socklen_t len = sizeof(int);
+	int type;
+
+	return socket >= 0 && getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &len) == 0 &&
+	       type == SOCK_STREAM;
+}
+
 /* A file whose transfers are not cut short but by signals. */
 static bool waits(const struct tracee *tracee, int64_t number, int fd)
 {
@@ -167,6 +180,8 @@ static bool waits(const struct tracee *tracee, int64_t number, int fd)
 		return false;
 	if (number == SYS_read) /* /dev/zero and /dev/urandom stop at signals; all else gives what is there */
 		return S_ISCHR(st.st_mode) && major(st.st_rdev) == MEM_MAJOR;
+	if ((number == SYS_recvfrom || number == SYS_recvmsg) && !is_stream(tracee, fd))
+		return false;
 	if (!S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode) && !S_ISCHR(st.st_mode))
 		return false;
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/fdinfo/%d", pid, tracee->tid, fd);
