@@ -247,9 +247,19 @@ void group_thaw(struct group *group)
 {
 	int cancel = group->cancel;
 
-	for (size_t i = 0; i < group->n; i++)
-		if (group->v[i]->frozen && !group->v[i]->asked)
-			group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_THAW, NULL, NULL, 0);
+	for (size_t i = 0; i < group->n; i++) {
+		struct member *member = group->v[i];
+
+		if (member->asked) {
+			/* It owes an answer that nobody waits for any more: the end of the connection thaws
+			 * it. */
+			close(member->sock);
+			member->sock = -1;
+			member->asked = member->frozen = false;
+		} else if (member->frozen) {
+			group_ask(member, PBEAM__SCIP_REQUEST__SCIP_THAW, NULL, NULL, 0);
+		}
+	}
 	group->cancel = -1;
 	if (group_gather(group, &pbeam__scip_done__descriptor, ANSWER_MS, NULL) == 0)
 		for (size_t i = 0; i < group->n; i++)
