@@ -282,7 +282,8 @@ static void on_children(struct keeper *keeper, int fd, short revents, void *arg)
 	while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0) {
 		if (!WIFSTOPPED(status))
 			child_ended(keeper, pid, status);
-		else if (pid == keeper->root)
+		else if (pid == keeper->root && !keeper->coordinator)
+			/* stops of a rollback's husks are none of the console's business */
 			tell_console(keeper, KEEPER_STOPPED, status, "");
 	}
 }

@@ -196,6 +196,20 @@ static bool adjust_mode(struct relay *relay)
 	return relay->stdin_is_tty && tcgetattr(relay->in, &settings) == 0 && (settings.c_lflag & ICANON);
 }
 
+/* A stop that is over already when it is heard of (a rollback came in between) is none. */
+static bool is_stopped(const struct relay *relay)
+{
+	auto_free char *text = NULL;
+	char path[40], state = 0;
+	const char *at;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)program_pid(relay));
+	if (io_slurp(AT_FDCWD, path, 1 << 14, &text, NULL) < 0)
+		return false;
+	at = strrchr(text, ')');
+	return at && sscanf(at + 1, " %c", &state) == 1 && (state == 'T' || state == 't');
+}
+
 /* The program is stopped: so is the console, for the user's shell to see. */
 static void stop_with_program(struct relay *relay)
 {
@@ -262,7 +276,8 @@ static void on_event(struct relay *relay)
 		break;
 	case KEEPER_STOPPED:
 		drain_master(relay);
-		stop_with_program(relay);
+		if (is_stopped(relay))
+			stop_with_program(relay);
 		break;
 	case KEEPER_TAKEN:
 		finish(relay, RELAY_TAKEN);

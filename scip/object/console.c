@@ -4,23 +4,39 @@
  * now. Of a terminal the settings that the program made are put back (termios, not the window's size, which
  * is the present terminal's); what was typed and not yet read stays with the console.
  *
- * A regular file is not among them: where the program had read or written to, and how long the file was, is
- * put back as for any other file.
+ * A regular file that can be opened anew is not among them: where the program had read or written to, and how
+ * long the file was, is put back as for any other file.
  *
  * A second description of the console's terminal (/dev/tty, or its /dev/pts/N opened again) is tty.c's.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "scip/object/common.h"
 #include "scip/object/object_table.h"
 #include "scip/object/terminal.h"
 
+/* A file that the program's user could open anew; others are whoever's who passed them. */
+static bool is_own_file(const struct object_source *source)
+{
+	auto_close int again = -1;
+	char link[64];
+	int flags = fcntl(source->local, F_GETFL);
+
+	if (!S_ISREG(source->st.st_mode) || source->st.st_nlink == 0 || flags < 0)
+		return false;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", source->local);
+	again = open(link, (flags & O_ACCMODE) | O_CLOEXEC);
+	return again >= 0;
+}
+
 static bool console_match(struct object_dump *dump, const struct object_source *source)
 {
-	return !S_ISREG(source->st.st_mode) && object_dump_console_stream(dump, source) >= 0;
+	return object_dump_console_stream(dump, source) >= 0 && !is_own_file(source);
 }
 
 static int console_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
