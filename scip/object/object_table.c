@@ -22,6 +22,7 @@ const struct object_ops *const object_table[] = {
 	&object_udp,
 	&object_netlink,
 	&object_directory,
+	&object_mqueue,
 	&object_memfd, /* looks like an unlinked regular file */
 	&object_regular,
 	/* clang-format on */

@@ -1,6 +1,7 @@
 /* Memory files, pidfds, /proc, O_PATH, pseudo-terminals, netlink and what is refused: without any tracer. */
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <mqueue.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -126,6 +127,34 @@ static void test_terminal(void **state)
 	world_cycle(make_terminal, check_terminal);
 }
 
+static void make_queue(void)
+{
+	struct mq_attr attr = {.mq_maxmsg = 5, .mq_msgsize = 64};
+
+	MUST(mq_open("/pbeam-test-queue", O_RDWR | O_CREAT, 0600, &attr) == 3);
+	MUST(mq_send(3, "low", 3, 1) == 0 && mq_send(3, "high", 4, 9) == 0 &&
+	     mq_send(3, "low too", 7, 1) == 0);
+	MUST(mq_open("/pbeam-test-queue", O_WRONLY | O_NONBLOCK) == 4);
+}
+
+static void check_queue(void)
+{
+	unsigned priority;
+	char text[64];
+
+	MUST(mq_receive(3, text, 64, &priority) == 4 && priority == 9);
+	MUST(mq_receive(3, text, 64, &priority) == 3 && priority == 1);
+	MUST(mq_send(4, "x", 1, 0) == 0 && mq_receive(3, text, 64, &priority) == 7);
+	MUST(mq_receive(3, text, 64, &priority) == 1 && priority == 0);
+	MUST(mq_send(4, "left for the next", 17, 3) == 0 && fcntl(4, F_GETFL) & O_NONBLOCK);
+}
+
+static void test_queue(void **state)
+{
+	world_cycle(make_queue, check_queue);
+	mq_unlink("/pbeam-test-queue");
+}
+
 static void make_ring(void)
 {
 	char params[120] = "";
@@ -142,10 +171,9 @@ static void test_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_places),
-		cmocka_unit_test(test_terminal),
-		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_memory),	 cmocka_unit_test(test_places),
+		cmocka_unit_test(test_terminal), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_queue),
 	};
 
 	alarm(60);
