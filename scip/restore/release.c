@@ -32,6 +32,23 @@ static int end_leader(struct process *process, struct err *err)
 	return r < 0 ? err_code(err, r, "end the leader of vpid %d", process->vpid.n) : 0;
 }
 
+/* Resumed with SIGSTOP pending it stops before it has run one instruction of its own; it is in its group-stop
+ * when this returns, so that a checkpoint that comes at once finds it stopped and not with a signal. */
+static int stop_process(struct process *process, struct err *err)
+{
+	struct tracee *leader = process_leader(process);
+	int r = syscall(SYS_tgkill, process->pid, leader->tid, SIGSTOP) < 0 ? -errno : 0;
+
+	while (r >= 0 && leader->stop != TRACEE_GROUP_STOP && leader->stop != TRACEE_EXITED) {
+		r = stops_resume(leader, STOPS_CONT);
+		if (r == 0)
+			r = stops_wait(process, leader->tid, 0, &leader, NULL);
+	}
+	if (r >= 0 && leader->stop == TRACEE_EXITED)
+		r = -ESRCH;
+	return r < 0 ? err_code(err, r, "stop vpid %d", process->vpid.n) : 0;
+}
+
 int restore_release(struct process *process, const Pbeam__Process *saved, struct err *err)
 {
 	int r = 0;
@@ -39,10 +56,8 @@ int restore_release(struct process *process, const Pbeam__Process *saved, struct
 	process->dumpable = saved->dumpable == 1 ? 0 : 1 + (int)saved->dumpable;
 	if (saved->leader_exited)
 		r = end_leader(process, err);
-	/* It stops before it has run one instruction of its own. */
-	if (r == 0 && saved->state == PBEAM__PROCESS__STATE__STOPPED &&
-	    syscall(SYS_tgkill, process->pid, process->pid, SIGSTOP) < 0)
-		r = err_sys(err, "stop vpid %d", saved->vpid);
+	if (r == 0 && saved->state == PBEAM__PROCESS__STATE__STOPPED)
+		r = stop_process(process, err);
 	if (r < 0)
 		return r;
 	process->held = false;
