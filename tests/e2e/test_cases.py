@@ -46,11 +46,13 @@ def supervised(host, name, cycles, kill):
     for _ in range(cycles):
         host.rollback(name)
         host.checkpoint(name)
+    first = job
     if kill:
         job = killed(host, name, job)
     host.file("go")
     status = job.wait(110)
-    verdict(status, job.text(), job.errors())
+    # Standard output is a file, and is that file after a restore as well.
+    verdict(status, first.text() + job.text(), first.errors() + job.errors())
 
 
 def killed(host, name, job):
