@@ -17,7 +17,7 @@ if [ "${1:-}" != inside ]; then
 		become=(setpriv --reuid nobody --regid "$(id -g nobody)" --clear-groups --inh-caps=-all --)
 	fi
 	cd "$top/home"
-	"${become[@]}" env "HOME=$top/home" "XDG_RUNTIME_DIR=$top/run" "XDG_STATE_HOME=$top/state" "PATH=$top/bin:$PATH" \
+	"${become[@]}" env "HOME=$top/home" "XDG_RUNTIME_DIR=$top/run" "XDG_STATE_HOME=$top/state" PBEAMD_IDLE=1 "PATH=$top/bin:$PATH" \
 		bash "$top/demo.sh" inside "$top"
 	exit
 fi
