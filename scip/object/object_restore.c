@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -312,6 +313,22 @@ static int finish_slot(struct object_restore *restore, const struct object_slot 
 	return r < 0 ? name_error(restore, slot, r, err) : 0;
 }
 
+/* A stream of the console that is there now. */
+static bool is_stream(const struct object_restore *restore, const struct object_slot *slot)
+{
+	pid_t self = getpid();
+
+	if (slot->object->kind_case == PBEAM__OBJECT__KIND_CONSOLE)
+		return true;
+	for (int i = 0; i < 3; i++)
+		if (slot->object->kind_case == PBEAM__OBJECT__KIND_REGULAR &&
+		    slot->object->regular->console && restore->console[i] >= 0 &&
+		    syscall(SYS_kcmp, self, self, KCMP_FILE, (unsigned long)slot->fd,
+			    (unsigned long)restore->console[i]) == 0)
+			return true;
+	return false;
+}
+
 int object_restore_finish_all(struct object_restore *restore, struct err *err)
 {
 	int r = 0;
@@ -325,7 +342,7 @@ int object_restore_finish_all(struct object_restore *restore, struct err *err)
 	for (size_t i = 0; i < restore->nslots && r >= 0; i++) {
 		const struct object_slot *slot = &restore->slots[i];
 
-		if (slot->object->kind_case == PBEAM__OBJECT__KIND_CONSOLE)
+		if (is_stream(restore, slot))
 			continue; /* the keeper's, shared with the outside */
 		r = set_status(slot->object, slot->fd, err);
 		if (r == 0)

@@ -103,6 +103,7 @@ static int regular_dump(struct object_dump *dump, const struct object_source *so
 		return err_sys(err, "the file %s, whose offset cannot be read", path);
 	regular->offset = (uint64_t)offset;
 	regular->unlinked = unlinked;
+	regular->console = object_dump_console_stream(dump, source) + 1;
 	regular->ctime_ns = object_ctime_ns(&source->st);
 	if (!writable && !unlinked)
 		return 0;
@@ -172,6 +173,22 @@ static int check_present(struct object_restore *restore, const Pbeam__Object *ob
 		path);
 }
 
+/* A file that was a stream of the console, when the program is started anew with another: the new stream.
+ * Else -1: in a rollback the console still has that file, which is put back as any other. */
+static int other_stream(struct object_restore *restore, const Pbeam__RegularFile *regular, const char *path)
+{
+	int stream = regular->console > 0 ? object_restore_console(restore, regular->console - 1) : -1;
+	struct stat now, named;
+
+	if (stream < 0 || fstat(stream, &now) < 0)
+		return -1;
+	if (now.st_dev == regular->file->dev && now.st_ino == regular->file->ino)
+		return -1;
+	if (stat(path, &named) == 0 && named.st_dev == now.st_dev && named.st_ino == now.st_ino)
+		return -1;
+	return stream;
+}
+
 static int regular_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
 {
 	const Pbeam__RegularFile *regular = object->regular;
@@ -186,7 +203,9 @@ static int regular_check(struct object_restore *restore, const Pbeam__Object *ob
 	if (regular->saved)
 		return 0;
 	path = object_text(&regular->file->path);
-	return path ? check_present(restore, object, path, err) : object_no_memory(err);
+	if (!path)
+		return object_no_memory(err);
+	return other_stream(restore, regular, path) >= 0 ? 0 : check_present(restore, object, path, err);
 }
 
 /* Makes a file without a name: under its old name for a moment, so that its link reads as it did; where that
@@ -265,9 +284,15 @@ static int regular_restore(struct object_restore *restore, const Pbeam__Object *
 	int flags = (int)(object->flags & OPEN_FLAGS) | O_CLOEXEC | O_NOCTTY;
 	struct stat st;
 	char by_fd[40];
+	int stream;
 
 	if (!path)
 		return object_no_memory(err);
+	stream = other_stream(restore, regular, path);
+	if (stream >= 0) {
+		*fd = fcntl(stream, F_DUPFD_CLOEXEC, 3);
+		return *fd < 0 ? err_sys(err, "attach the console") : 0;
+	}
 	if (regular->unlinked) {
 		int made = unlinked_file(restore, regular, path, err);
 
