@@ -297,7 +297,7 @@ int object_files_check(struct object_restore *restore, struct err *err)
 		path = object_text(&saved->file->path);
 		if (!path)
 			return object_no_memory(err);
-		if (saved->unlinked)
+		if (saved->unlinked || object_regular_replaced(restore, (uint32_t)i + 1))
 			continue;
 		if (stat(path, &st) < 0) {
 			char *slash = strrchr(path, '/');
@@ -378,7 +378,7 @@ int object_files_put_back(struct object_restore *restore, struct err *err)
 
 		if (!path)
 			return object_no_memory(err);
-		if (saved->unlinked)
+		if (saved->unlinked || object_regular_replaced(restore, (uint32_t)i + 1))
 			continue;
 		r = put_back(restore, saved, path, err);
 		if (r < 0)

@@ -41,6 +41,10 @@ struct object_restore {
 must_check int object_locks_restore(const Pbeam__Object *object, int fd, struct err *err);
 must_check int object_locks_install(const Pbeam__Process *process, struct batch *batch);
 
+/* True if all who had this saved file (index + 1) get another console stream in its place: it is left alone
+ * (regular.c). */
+bool object_regular_replaced(struct object_restore *restore, uint32_t saved);
+
 /* Saved file contents (files.c): what stands in the way, and putting them back. */
 must_check int object_files_check(struct object_restore *restore, struct err *err);
 must_check int object_files_put_back(struct object_restore *restore, struct err *err);

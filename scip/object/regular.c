@@ -189,6 +189,26 @@ static int other_stream(struct object_restore *restore, const Pbeam__RegularFile
 	return stream;
 }
 
+bool object_regular_replaced(struct object_restore *restore, uint32_t saved)
+{
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+	bool replaced = false;
+
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		const Pbeam__Object *object = manifest->objects[i];
+		auto_free char *path = NULL;
+
+		if (object->kind_case != PBEAM__OBJECT__KIND_REGULAR || object->regular->saved != saved ||
+		    !object->regular->file)
+			continue;
+		path = object_text(&object->regular->file->path);
+		if (!path || other_stream(restore, object->regular, path) < 0)
+			return false;
+		replaced = true;
+	}
+	return replaced;
+}
+
 static int regular_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
 {
 	const Pbeam__RegularFile *regular = object->regular;
