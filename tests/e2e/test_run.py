@@ -100,6 +100,7 @@ def test_stop_and_continue(host):
     time.sleep(0.2)
     shell.sendline("a line")
     shell.expect("got a line")
+    shell.expect(r"\$ ")  # what is typed before goes to the program
     shell.sendline("exit")
     shell.wait()
 
