@@ -1,5 +1,6 @@
 /* Working directory, umask, limits, nice, affinity, scheduling, names, personality, dumpable, timer slack,
  * oom score, descriptors' flags. */
+/* case: root */
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>

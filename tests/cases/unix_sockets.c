@@ -1,5 +1,6 @@
 /* UNIX stream, datagram and seqpacket pairs keep queued data and options; listening ones with a connection
  * that waits; passed descriptors. */
+/* case: root */
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
