@@ -24,10 +24,26 @@ struct kernel_action {
 	uint64_t handler, flags, restorer, mask;
 };
 
+/* True for the signal of a fault: the instruction pointer is at the instruction that made it, which makes it
+ * again when the thread goes on, with the same memory; or not, if another thread has mended the cause (a
+ * JVM's safepoint page). Such a signal is not queued by a restore: it cannot be blocked, and would hit the
+ * thread while it is being built. */
+static bool comes_again(const uint8_t bytes[SIGINFO_BYTES])
+{
+	siginfo_t info;
+
+	memcpy(&info, bytes, sizeof(info));
+	return info.si_code > 0 && (info.si_signo == SIGSEGV || info.si_signo == SIGBUS ||
+				    info.si_signo == SIGFPE || info.si_signo == SIGILL);
+}
+
 static int append_info(struct names *names, size_t *n, Pbeam__SignalInfo ***list, uint8_t info[SIGINFO_BYTES])
 {
-	Pbeam__SignalInfo *out = message_append_new(list, n, &pbeam__signal_info__descriptor);
+	Pbeam__SignalInfo *out;
 
+	if (comes_again(info))
+		return 0;
+	out = message_append_new(list, n, &pbeam__signal_info__descriptor);
 	if (!out)
 		return -ENOMEM;
 	syscall_siginfo_to_virtual(names, info);

@@ -209,10 +209,29 @@ bool object_regular_replaced(struct object_restore *restore, uint32_t saved)
 	return replaced;
 }
 
+/* That it can be opened as it was: a descriptor may have been passed by somebody who may do more. One's own
+ * file can be made accessible (open_again()), one that is missing may be made from what was saved. */
+static int check_access(const Pbeam__Object *object, const char *path, struct err *err)
+{
+	int access = object->flags & O_ACCMODE;
+	int mode = access == O_RDONLY ? R_OK : access == O_WRONLY ? W_OK : R_OK | W_OK;
+	struct stat st;
+
+	if (faccessat(AT_FDCWD, path, mode, AT_EACCESS) == 0 || errno == ENOENT)
+		return 0;
+	if (errno == EACCES && stat(path, &st) == 0 && st.st_uid == geteuid())
+		return 0;
+	return err_sys(
+		err,
+		"file %s may not be opened by you as the program had it; get access to it, then try again",
+		path);
+}
+
 static int regular_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
 {
 	const Pbeam__RegularFile *regular = object->regular;
 	auto_free char *path = NULL;
+	int r;
 
 	if (!regular->file)
 		return err_set(err, -EBADMSG, "the image does not say which file");
@@ -220,12 +239,13 @@ static int regular_check(struct object_restore *restore, const Pbeam__Object *ob
 		return err_set(err, -EBADMSG, "the image refers to contents it does not have");
 	if (regular->unlinked && !regular->saved)
 		return err_set(err, -EBADMSG, "the image lacks the contents of an unlinked file");
-	if (regular->saved)
-		return 0;
 	path = object_text(&regular->file->path);
 	if (!path)
 		return object_no_memory(err);
-	return other_stream(restore, regular, path) >= 0 ? 0 : check_present(restore, object, path, err);
+	if (regular->unlinked || other_stream(restore, regular, path) >= 0)
+		return 0;
+	r = check_access(object, path, err);
+	return r < 0 || regular->saved ? r : check_present(restore, object, path, err);
 }
 
 /* Makes a file without a name: under its old name for a moment, so that its link reads as it did; where that

@@ -99,6 +99,34 @@ static int take_exec(struct remote_frame *frame)
 	return STEP_PASS;
 }
 
+/*
+ * The tracee may have stopped between a fault and its signal, which cannot be blocked and comes as soon as we
+ * let it run. It is dropped then: the instruction pointer that we put back is at the instruction that
+ * faulted, which does so again. SIGTRAP and SIGSYS, which come after their instruction, are not of this kind.
+ */
+static void peek_fault(struct remote_frame *frame)
+{
+	const uint64_t faults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE);
+	struct __ptrace_peeksiginfo_args args = {.nr = 1};
+	siginfo_t info;
+
+	for (; ptrace(PTRACE_PEEKSIGINFO, frame->tracee->tid, &args, &info) == 1; args.off++)
+		if (info.si_code > 0 && (bit(info.si_signo) & faults)) {
+			frame->fault = info;
+			return;
+		}
+}
+
+static bool is_own_fault(struct remote_frame *frame, const siginfo_t *info)
+{
+	bool same = info->si_signo == frame->fault.si_signo && info->si_code == frame->fault.si_code &&
+		    info->si_addr == frame->fault.si_addr;
+
+	if (same)
+		frame->fault.si_signo = 0; /* the next one would be ours */
+	return same;
+}
+
 /* A signal-delivery stop while we run: our own int3, a fault, or something sent to the thread. */
 static int take_signal(struct remote_frame *frame, int signal, struct err *err)
 {
@@ -111,6 +139,8 @@ static int take_signal(struct remote_frame *frame, int signal, struct err *err)
 		note_signal(frame, signal);
 		return STEP_PASS;
 	}
+	if (is_own_fault(frame, &info))
+		return STEP_PASS;
 	frame->at = REMOTE_AT_SIGNAL;
 	if (signal == SIGTRAP)
 		return STEP_TRAP;
@@ -216,6 +246,7 @@ int remote_enter(struct remote_frame *frame, struct tracee *tracee, struct err *
 		frame->skip_exit = true;
 	}
 	regs_abort_rseq(tracee, &frame->saved);
+	peek_fault(frame);
 	code = set_mask(tracee, ~forced_signals());
 	return code < 0 ? err_code(err, code, "block the signals of thread %d", tid) : 0;
 }

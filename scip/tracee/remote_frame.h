@@ -23,6 +23,9 @@ struct remote_frame {
 	bool interrupt;	 /* interrupt the call itself, before it can wait */
 	pid_t child;	 /* of the last fork or clone */
 
+	/* A fault of the tracee's own whose signal was on its way when we came; si_signo 0: none. */
+	siginfo_t fault;
+
 	siginfo_t resent[8];
 	unsigned nresent;
 };
