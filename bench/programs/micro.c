@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,10 +116,12 @@ static void op_compute(void)
 
 /* A peer that sends back what it gets, on the other end of `theirs`. */
 static int echo_out = -1, echo_in = -1;
+static pid_t echo_pid;
 
 static void start_echo(int their_in, int their_out)
 {
-	if (fork() == 0) {
+	echo_pid = fork();
+	if (echo_pid == 0) {
 		char c;
 
 		close(echo_in);
@@ -132,6 +135,16 @@ static void start_echo(int their_in, int their_out)
 	close(their_in);
 	if (their_out != their_in)
 		close(their_out);
+}
+
+/* A datagram socket never sees the end of its peer. */
+static void end_echo(void)
+{
+	kill(echo_pid, SIGKILL);
+	wait_for(echo_pid);
+	close(echo_out);
+	if (echo_in != echo_out)
+		close(echo_in);
 }
 
 static void setup_pipe(void)
@@ -255,7 +268,7 @@ int main(int argc, char **argv)
 					operations[i].setup();
 				measure(&operations[i]);
 				if (operations[i].setup)
-					close(echo_out), echo_in != echo_out ? close(echo_in) : 0;
+					end_echo();
 				found++;
 			}
 	if (!found) {
