@@ -5,7 +5,7 @@ DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 export PYTHON
 
-.PHONY: all build setup demo test check install bench lint format clean help
+.PHONY: all build setup demo test check soak install bench lab lint format clean help
 
 all: build
 
@@ -14,6 +14,8 @@ help:
 	@echo 'make demo       a Python program is checkpointed, killed, rolled back, and goes on'
 	@echo 'make test       everything: unit, checks, sanitizers, fuzzers, end to end, real programs, faults'
 	@echo 'make check      the quick part of it: unit tests and source checks'
+	@echo 'make soak       the long form of the tests that have one: hundreds of random faults, thousands of moves (hours)'
+	@echo 'make lab        hosts as network namespaces, a cluster on them, and a shell (LAB="--hosts 4")'
 	@echo 'make bench      what it costs, beside native and its peers (bench/README.md)'
 	@echo 'make lint       clang-format, shellcheck, pyflakes, cppcheck, a clang build'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)'
@@ -34,6 +36,14 @@ test:
 check:
 	@tools/setup.sh build test
 	@tools/test.sh quick
+
+soak: build
+	@tools/setup.sh test
+	@$(PYTHON) -B -m pytest -p no:cacheprovider -q -ra --tb=short -m long --long tests
+
+lab: build
+	@tools/setup.sh test
+	@$(PYTHON) -B tests/lab.py $(LAB)
 
 bench: build
 	@tools/setup.sh bench

@@ -3,14 +3,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
 
 #ifdef PBEAM_FAULTS
+/* Ten seconds. */
+enum { LOOKS = 1000, LOOK_AGAIN_NS = 10000000 };
+
 /* What the tests want: the variable, or the file that it names. NULL for nothing. */
 static const char *wish(char *buf, size_t size)
 {
@@ -27,6 +32,26 @@ static const char *wish(char *buf, size_t size)
 	buf[n] = '\0';
 	buf[strcspn(buf, "\n")] = '\0';
 	return buf;
+}
+
+/* Says so in the file, "POINT:reached", and goes on when something else is written there. */
+static void pause_here(const char *wanted)
+{
+	const struct timespec moment = {0, LOOK_AGAIN_NS};
+	const char *path = getenv("PBEAM_FAULT");
+	char reached[128] = "", buf[128];
+	auto_close int fd = path && path[0] == '/' ? open(path, O_WRONLY | O_TRUNC | O_CLOEXEC) : -1;
+
+	snprintf(reached, sizeof(reached), "%.*s:reached", (int)strcspn(wanted, ":"), wanted);
+	if (fd >= 0 && io_write_full(fd, reached, strlen(reached)) < 0)
+		return;
+	for (int tries = 0; tries < LOOKS; tries++) {
+		const char *now = fd < 0 ? NULL : wish(buf, sizeof(buf));
+
+		if (now && strcmp(now, reached) != 0)
+			return;
+		nanosleep(&moment, NULL);
+	}
 }
 
 int fault_point(const char *point, struct err *err)
@@ -47,7 +72,7 @@ int fault_point(const char *point, struct err *err)
 	if (!strncmp(action, "kill", 4))
 		raise(SIGKILL);
 	if (!strncmp(action, "sleep", 5)) {
-		sleep(10);
+		pause_here(wanted);
 		return 0;
 	}
 	return err_set(err, -EIO, "fault point %s", point);

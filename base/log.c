@@ -1,12 +1,16 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/dirs.h"
 
 /* The one piece of process-wide state besides stdio: where lines go, set once at start. */
 static struct {
@@ -25,12 +29,22 @@ void log_open(const char *program, const char *path)
 	for (unsigned i = 0; want && i < 4; i++)
 		if (!strcmp(want, level_names[i]))
 			log_state.level = (enum log_level)i;
+	log_state.fd = STDERR_FILENO;
 	if (path) {
 		int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 
 		if (fd >= 0)
 			log_state.fd = fd;
 	}
+}
+
+void log_open_shared(const char *program)
+{
+	char dir[PATH_MAX], path[PATH_MAX + 8];
+	bool found = dirs_runtime(dir, NULL, NULL) == 0;
+
+	snprintf(path, sizeof(path), "%s/log", found ? dir : "");
+	log_open(program, found ? path : NULL);
 }
 
 void log_take_stderr(void)

@@ -1,6 +1,6 @@
 """The results as a table, judged by the bars, and as a picture."""
 
-UNTRAPPED = ["getpid", "getppid", "open+close", "read", "compute", "pipe", "tcp", "udp"]
+UNTRAPPED = ["getpid", "gettid", "getppid", "open+close", "read", "compute", "pipe", "tcp", "udp"]
 
 
 def _ns(value):
@@ -14,42 +14,90 @@ def _seconds(value):
     return _ns(value * 1e9)
 
 
-def _run_table(rows):
-    names = sorted({name for row in rows.values() for name in row}, key=lambda n: ("native", "scip", "restored").index(n) if n in ("native", "scip", "restored") else 9)
-    lines = ["| operation | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+def _run_table(rows, ratios):
+    known = ("native", "scip", "restored", "filter")
+    names = sorted({name for row in rows.values() for name in row}, key=lambda n: known.index(n) if n in known else 9)
+    titles = ["empty filter" if name == "filter" else name for name in names]
+    lines = ["| operation | " + " | ".join(titles) + " |", "|---" * (len(names) + 1) + "|"]
     for operation, row in rows.items():
-        native = row.get("native")
         cells = []
         for name in names:
-            value = row.get(name)
-            cells.append("" if value is None else _ns(value) if name == "native" or not native else f"{_ns(value)} ({value / native:.2f} ×)")
+            ratio = ratios.get(operation, {}).get(name)
+            cells.append("" if name not in row else _ns(row[name]) if name == "native" or ratio is None else f"{_ns(row[name])} ({ratio:.2f} ×)")
         lines.append(f"| {operation} | " + " | ".join(cells) + " |")
     return lines
 
 
+def _what(row):
+    return {"memory": f"{row['amount']} MiB", "shared": f"100 processes that share {row['amount']} MiB"}.get(row["kind"], f"{row['amount']} {row['kind']}")
+
+
 def _save_table(rows):
-    lines = ["| what | by | checkpoint | pause | restore until it runs | image | dd of as many bytes |", "|---|---|---|---|---|---|---|"]
+    lines = ["| what | by | checkpoint | pause | restore until it runs | image | dd of as many bytes | memory before, restored |",
+             "|---|---|---|---|---|---|---|---|"]
     for row in rows:
-        what = f"{row['amount']} MiB" if row["kind"] == "memory" else f"{row['amount']} {row['kind']}"
+        if "failed" in row:
+            lines.append(f"| {_what(row)} | {row['by']} | {row['failed']} |  |  |  |  |  |")
+            continue
+        pss = f"{row['pss_before'] / 2**20:.0f} MiB, {row['pss_after'] / 2**20:.0f} MiB" if "pss_after" in row else ""
         dd = _seconds(row["dd_s"]) if row.get("dd_s") else ""
-        lines.append(f"| {what} | {row['by']} | {_seconds(row['checkpoint_s'])} | {_seconds(row['pause_s'])} | {_seconds(row['restore_s'])} | "
-                     f"{row['image_bytes'] / 2**20:.1f} MiB | {dd} |")
+        lines.append(f"| {_what(row)} | {row['by']} | {_seconds(row['checkpoint_s'])} | {_seconds(row['pause_s'])} | {_seconds(row['restore_s'])} | "
+                     f"{row['image_bytes'] / 2**20:.1f} MiB | {dd} | {pss} |")
     return lines
+
+
+def _traffic_table(rows):
+    lines = ["| traffic | native | supervised | one end moved | both moved |", "|---|---|---|---|---|"]
+    for what, row in rows.items():
+        cells = []
+        for key in ("native", "before", "between", "after"):
+            text = f"{row[key]:.0f} MB/s" if what == "stream" else _ns(row[key])
+            cells.append(text if key == "native" else f"{text} ({row[key] / row['native']:.2f} ×)")
+        lines.append(f"| {what} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _moves_table(rows):
+    lines = ["| migration of | total | pause | sent | iperf3 for as much |", "|---|---|---|---|---|"]
+    for row in rows:
+        kind = "idle" if row["kind"] == "memory" else "a tenth being written"
+        lines.append(f"| {row['amount']} MiB, {kind} | {_seconds(row['total_s'])} | {_seconds(row['pause_s'])} | {row['bytes'] / 2**20:.0f} MiB | {_seconds(row['iperf_s'])} |")
+    return lines
+
+
+def _move_bars(move):
+    found = []
+    for what, limit in (("ping tcp", 1.01), ("ping udp", 1.02)):
+        row = move.get("traffic", {}).get(what, {})
+        if row:
+            found += [(f"{what} {key} / native", row[key] / row["native"], limit) for key in ("before", "between", "after")]
+    row = move.get("traffic", {}).get("stream", {})
+    if row:
+        found += [(f"stream: native / {key}", row["native"] / row[key], 1.01) for key in ("before", "between", "after")]
+    if move.get("fork+wait"):
+        found.append(("fork+wait: central daemon elsewhere / no cluster", move["fork+wait"]["ratio"], 1.02))
+    for row in move.get("moves", []):
+        if row["amount"] == 1024:
+            idle = row["kind"] == "memory"
+            found.append((f"1 GiB {'idle' if idle else 'a tenth written'}: pause, s", row["pause_s"], 0.05 if idle else 0.1))
+            found.append((f"1 GiB {'idle' if idle else 'a tenth written'}: total / iperf3", row["total_s"] / row["iperf_s"], 1.3))
+    return found
 
 
 def bars(results):
     """(sentence, figure, limit) for every bar that the results can judge."""
     found = []
-    run = results.get("run", {})
+    ratio = results.get("ratio", {})
     for operation in UNTRAPPED:
-        row = run.get(operation, {})
-        if "scip" in row and "native" in row:
-            found.append((f"{operation}: scip / native", row["scip"] / row["native"], 1.02))
-    row = run.get("fork+exec+wait", {})
-    if "scip" in row and "native" in row:
-        found.append(("fork+exec+wait: scip / native", row["scip"] / row["native"], 1.5))
+        row = ratio.get(operation, {})
+        if "scip" in row:
+            found.append((f"{operation}: scip / native", row["scip"], 1.02))
+            if "filter" in row:
+                found.append((f"{operation}: scip / empty filter", row["scip"] / row["filter"], 1.02))
+    if "scip" in ratio.get("fork+exec+wait", {}):
+        found.append(("fork+exec+wait: scip / native", ratio["fork+exec+wait"]["scip"], 1.5))
     for row in results.get("save", []):
-        if row["by"] != "scip":
+        if row["by"] != "scip" or "failed" in row:
             continue
         if row["kind"] == "memory" and row["amount"] == 1024 and row.get("dd_s"):
             found.append(("1 GiB: pause / dd", row["pause_s"] / row["dd_s"], 1.2))
@@ -59,16 +107,23 @@ def bars(results):
             found += [("8 MiB: checkpoint, s", row["checkpoint_s"], 0.03), ("8 MiB: restore, s", row["restore_s"], 0.03)]
         if row["kind"] == "processes":
             found += [("100 processes: checkpoint, s", row["checkpoint_s"], 0.15), ("100 processes: restore, s", row["restore_s"], 0.15)]
-    return found
+    return found + _move_bars(results.get("move", {}))
 
 
 def table(results):
     machine = results["machine"]
     lines = [f"{results['date']}, {machine['system']} {machine['release']}, {machine['machine']}, {results['cpus']} processors; images in {results['dir']}", ""]
     if results.get("run"):
-        lines += _run_table(results["run"]) + [""]
+        lines += _run_table(results["run"], results.get("ratio", {})) + [""]
     if results.get("save"):
         lines += _save_table(results["save"]) + [""]
+    move = results.get("move", {})
+    if move.get("traffic"):
+        lines += _traffic_table(move["traffic"]) + [""]
+    if move.get("moves"):
+        lines += _moves_table(move["moves"]) + [""]
+    if move.get("lookup"):
+        lines += ["| a process is found by its number | us |", "|---|---|"] + [f"| {where} | {figure / 1000:.2f} |" for where, figure in move["lookup"].items()] + [""]
     judged = bars(results)
     if judged:
         lines += ["| bar | figure | limit | |", "|---|---|---|---|"]
@@ -86,10 +141,10 @@ def plot(results, path):
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5))
-    run = results.get("run", {})
-    names = [name for name in ("scip", "restored", "strace", "proot", "dmtcp") if any(name in row for row in run.values())]
+    run = results.get("ratio", {})
+    names = [name for name in ("scip", "restored", "filter", "strace", "proot", "dmtcp") if any(name in row for row in run.values())]
     for index, name in enumerate(names):
-        values = [row[name] / row["native"] if name in row and "native" in row else 0 for row in run.values()]
+        values = [row.get(name, 0) for row in run.values()]
         left.bar([i + index * 0.8 / len(names) for i in range(len(run))], values, 0.8 / len(names), label=name)
     if run:
         left.set_xticks([i + 0.4 for i in range(len(run))], list(run), rotation=45, ha="right")
@@ -97,8 +152,8 @@ def plot(results, path):
         left.axhline(1, color="black", linewidth=0.8)
         left.set_ylabel("cost, native = 1")
         left.legend()
-    for by in ("scip", "criu"):
-        rows = [row for row in results.get("save", []) if row["kind"] == "memory" and row["by"] == by]
+    for by in ("scip", "criu", "dmtcp"):
+        rows = [row for row in results.get("save", []) if row["kind"] == "memory" and row["by"] == by and "failed" not in row]
         for key, style in (("checkpoint_s", "-o"), ("pause_s", "--s"), ("restore_s", ":^"), ("dd_s", "-.x")):
             points = [(row["amount"], row[key]) for row in rows if row.get(key)]
             if points and not (key == "dd_s" and by != "scip"):

@@ -4,6 +4,7 @@ import mmap
 import os
 import pathlib
 import shutil
+import signal
 import statistics
 import struct
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 
 WORD = struct.Struct("<Q")
+PEER_S = 60  # for one command of another program
 
 
 class Beat:
@@ -93,62 +95,168 @@ def one_cycle(host, beat, target, vpid, mib, check):
     return row
 
 
+def total_pss(host):
+    """What the supervised programs take together, a shared page counted once, bytes."""
+    total = 0
+    for pid in host.pids_of("hold"):
+        text = pathlib.Path("/proc", str(pid), "smaps_rollup").read_text()
+        total += int(text.split("\nPss:", 1)[1].split()[0]) * 1024
+    return total
+
+
 def measure_scip(host, programs, target, kind, amount, rounds):
     beat = Beat(host, f"beat-{kind}-{amount}")
     vpid, _ = host.detach(programs / "hold", beat.path, kind, amount)
     beat.wait_after(0)
     mib = amount if kind == "memory" else 0
     try:
+        if kind == "shared":
+            host.wait_until(lambda: len(host.pids_of("hold")) == 101, 20, "the processes")
+        before = total_pss(host)
         one_cycle(host, beat, target, vpid, mib, True)
         row = sample(lambda turn: one_cycle(host, beat, target, vpid, mib, False), rounds)
+        row |= {"pss_before": before, "pss_after": total_pss(host)}
     finally:
         end_all(host)
     return row
 
 
-def measure_criu(host, programs, target, kind, amount, rounds):
+def peer(argv):
+    """One command of another program, as root, within PEER_S."""
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=PEER_S)
+
+
+def users_of(path):
+    """Everything that has the file mapped but us."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                if str(path) in pathlib.Path("/proc", entry, "maps").read_text():
+                    found.append(int(entry))
+            except OSError:
+                pass
+    return found
+
+
+def end_peer(beat, *jobs):
+    """A peer's programs are killed, and gone."""
+    for pid in users_of(beat.path):
+        os.kill(pid, signal.SIGKILL)
+    for job in jobs:
+        if job and job.poll() is None:
+            job.kill()
+        if job:
+            job.wait(PEER_S)
+    deadline = time.monotonic() + PEER_S
+    while users_of(beat.path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def hold(programs, beat, kind, amount, wrapper=()):
+    return subprocess.Popen([*wrapper, programs / "hold", beat.path, kind, str(amount)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def cycle_criu(host, programs, folder, kind, amount):
     """As root, as criu wants it; the same program, the same place."""
-    def cycle(turn):
-        folder = target / "criu"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        beat = Beat(host, f"criu-{kind}-{amount}")
-        with subprocess.Popen([programs / "hold", beat.path, kind, str(amount)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, start_new_session=True) as program:
-            beat.wait_after(0)
-            start = time.monotonic()
-            subprocess.run(["criu", "dump", "-t", str(program.pid), "-D", folder, "-v0"], check=True, capture_output=True)
-            row = {"checkpoint_s": time.monotonic() - start}
-        stats = subprocess.run(["crit", "decode", "-i", folder / "stats-dump"], capture_output=True, text=True)
-        row["pause_s"] = json.loads(stats.stdout)["entries"][0]["dump"]["frozen_time"] / 1e6 if stats.returncode == 0 else 0
+    beat = Beat(host, f"criu-{kind}-{amount}")
+    program = hold(programs, beat, kind, amount)
+    try:
+        beat.wait_after(0)
+        start = time.monotonic()
+        peer(["criu", "dump", "-t", str(program.pid), "-D", folder, "-v1"])
+        row = {"checkpoint_s": time.monotonic() - start}
+        program.wait(PEER_S)
+        stats = subprocess.run(["crit", "decode", "-i", folder / "stats-dump"], capture_output=True, text=True, timeout=PEER_S) if shutil.which("crit") else None
+        row["pause_s"] = json.loads(stats.stdout)["entries"][0]["dump"]["frozen_time"] / 1e6 if stats and stats.returncode == 0 else 0
         row["image_bytes"] = sum(path.stat().st_size for path in folder.iterdir())
         since = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        subprocess.run(["criu", "restore", "-D", folder, "-d", "-v0"], check=True, capture_output=True)
-        row["restore_s"] = (beat.wait_after(since) - since) / 1e9
-        os.killpg(program.pid, 9)
-        shutil.rmtree(folder, ignore_errors=True)
-        return row
+        peer(["criu", "restore", "-D", folder, "-d", "-v1"])
+        row["restore_s"] = (beat.wait_after(since, PEER_S) - since) / 1e9
+    finally:
+        end_peer(beat, program)
+    return row
 
-    return sample(cycle, min(rounds, 3))
+
+def cycle_dmtcp(host, programs, folder, kind, amount):
+    """A coordinator of its own for each cycle; its images are not compressed, as ours are not."""
+    beat = Beat(host, f"dmtcp-{kind}-{amount}")
+    port = str(20000 + os.getpid() % 20000)
+    peer(["dmtcp_coordinator", "--daemon", "-p", port, "--ckptdir", folder])
+    program = hold(programs, beat, kind, amount, ["dmtcp_launch", "-q", "-p", port, "--join-coordinator", "--no-gzip", "--ckptdir", folder])
+    restarted = None
+    try:
+        beat.wait_after(0, PEER_S)
+        beat.put(1, 0)
+        start = time.monotonic()
+        peer(["dmtcp_command", "-p", port, "-bc"])
+        row = {"checkpoint_s": time.monotonic() - start}
+        beat.wait_after(time.clock_gettime_ns(time.CLOCK_MONOTONIC), PEER_S)
+        row["pause_s"] = beat.word(1) / 1e9
+        images = sorted(folder.glob("*.dmtcp"))
+        row["image_bytes"] = sum(path.stat().st_size for path in images)
+        peer(["dmtcp_command", "-p", port, "-k"])
+        program.wait(PEER_S)
+        since = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        restarted = subprocess.Popen(["dmtcp_restart", "-q", "-p", port, "--join-coordinator", *images], stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        row["restore_s"] = (beat.wait_after(since, PEER_S) - since) / 1e9
+    finally:
+        subprocess.run(["dmtcp_command", "-p", port, "-q"], capture_output=True, timeout=PEER_S)
+        end_peer(beat, program, restarted)
+    return row
+
+
+def measure_peer(cycle):
+    def measured(host, programs, target, kind, amount, rounds):
+        def once(turn):
+            folder = target / "peer"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            try:
+                return cycle(host, programs, folder, kind, amount)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+        return sample(once, min(rounds, 3))
+
+    return measured
+
+
+def ways():
+    """Who saves on this machine. What another program cannot do or takes too long for is told in its row."""
+    found = {"scip": measure_scip}
+    if shutil.which("criu") and os.getuid() == 0:
+        found["criu"] = measure_peer(cycle_criu)
+    if shutil.which("dmtcp_launch"):
+        found["dmtcp"] = measure_peer(cycle_dmtcp)
+    return found
+
+
+def why(problem):
+    if isinstance(problem, subprocess.TimeoutExpired):
+        return f"{pathlib.Path(problem.cmd[0]).name} not done within {problem.timeout:.0f} s"
+    if isinstance(problem, subprocess.CalledProcessError):
+        told = [line.split("): ", 1)[-1] for line in problem.stderr.splitlines() if "rror" in line and "exited, status" not in line]
+        return f"{' '.join(str(word) for word in problem.cmd[:2])} fails: {told[0] if told else problem.returncode}"
+    return str(problem).splitlines()[0][:80]
 
 
 def measure(host, programs, place, sizes, rounds):
     target = pathlib.Path(place) / f"pbeam-bench-{os.getpid()}"
     target.mkdir()
     host.own(target)
-    plan = [("memory", size) for size in sizes] + [("threads", 100), ("processes", 100)]
+    plan = [("memory", size) for size in sizes] + [("threads", 100), ("processes", 100), ("shared", 64)]
     rows = []
     try:
         for kind, amount in plan:
             few = 3 if kind == "memory" and amount >= 1024 else rounds
-            for name, run in (("scip", measure_scip), ("criu", measure_criu)):
-                if name == "criu" and (not shutil.which("criu") or os.getuid() != 0):
-                    continue
+            for name, run in ways().items():
                 try:
                     row = run(host, programs, target, kind, amount, few)
                 except (AssertionError, OSError, subprocess.SubprocessError) as problem:
-                    print(f"bench: {name}, {amount} {kind}: {problem}", file=sys.stderr)
-                    continue
+                    row = {"failed": why(problem)}
                 rows.append({"by": name, "kind": kind, "amount": amount, **row})
                 print(f"bench: {name}, {amount} {kind}: {row}", file=sys.stderr)
     finally:

@@ -120,9 +120,9 @@ int digest_chunks(int fd, uint64_t end, uint8_t (*digests)[IMAGE_DIGEST], const 
 	return atomic_load(&work.code);
 }
 
-int64_t digest_check(int fd, uint64_t end, const uint8_t (*digests)[IMAGE_DIGEST])
+int64_t digest_check(int fd, uint64_t end, const uint8_t (*digests)[IMAGE_DIGEST], const uint8_t *skip)
 {
-	struct digest_work work = {.fd = fd, .end = end, .expected = digests, .bad = INT64_MAX};
+	struct digest_work work = {.fd = fd, .end = end, .expected = digests, .done = skip, .bad = INT64_MAX};
 
 	run_work(&work);
 	if (atomic_load(&work.code) < 0)

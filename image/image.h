@@ -44,7 +44,7 @@ void image_arena_written(struct image_arena *arena, uint64_t offset, uint64_t by
 /* ---- writing ---- */
 struct image_writer;
 /* Creates PATH.tmp-PID beside `path`, mode 0700: it can be executed, and nobody else may read it.
- * `expect_pages` sizes the dedup table. */
+ * `expect_pages` sizes the dedup table. `path` NULL: a memory file that never gets a name. */
 must_check int image_writer_open(struct image_writer **out, const char *path, uint64_t expect_pages,
 				 struct err *err);
 int image_writer_fd(const struct image_writer *writer); /* for pwrite at offsets taken from the arena */
@@ -72,6 +72,14 @@ uint64_t image_reader_size(const struct image_reader *reader);
 /* Every byte of the file against the digest table, on all processors. err names offset and section of the
  * first bad place. */
 must_check int image_reader_verify(struct image_reader *reader, struct err *err);
+/* As image_reader_verify() but for the chunks (of IMAGE_CHUNK bytes, image/layout.h) that `skip`, one byte
+ * for each, marks: whoever reads those checks them with image_check_chunk(). */
+must_check int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, struct err *err);
+/* Where its digest table begins, which is where what the table is of ends. */
+uint64_t image_reader_digests(const struct image_reader *reader);
+/* True if these bytes are what chunk number `chunk` was written as, going by the digest table that begins at
+ * `digests` of the file, which has been checked. Of a whole chunk only. */
+bool image_check_chunk(int fd, uint64_t digests, uint64_t chunk, const void *data);
 must_check int image_reader_get(struct image_reader *reader, const Pbeam__Extent *where, void *buf,
 				struct err *err);
 /* As image_reader_open() on an open descriptor, which it takes over in every case; `name` is for messages. */

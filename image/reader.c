@@ -158,7 +158,9 @@ static int check_place(const struct image_reader *reader, const ProtobufCMessage
 		const Pbeam__Pages *pages = (const Pbeam__Pages *)message;
 
 		if (pages->count > UINT64_MAX / IMAGE_PAGE || pages->address % IMAGE_PAGE ||
-		    pages->offset % IMAGE_PAGE || pages->address > UINT64_MAX - pages->count * IMAGE_PAGE ||
+		    pages->offset % IMAGE_PAGE || pages->address > UINT64_MAX - pages->count * IMAGE_PAGE)
+			return damaged(reader, err, "its manifest points to pages outside the file");
+		if (!(reader->manifest->partial && pages->offset == 0) &&
 		    !in_data(reader, pages->offset, pages->count * IMAGE_PAGE))
 			return damaged(reader, err, "its manifest points to pages outside the file");
 	}
@@ -274,8 +276,30 @@ static const char *section_of(const struct image_reader *reader, uint64_t offset
 
 int image_reader_verify(struct image_reader *reader, struct err *err)
 {
+	return image_reader_verify_but(reader, NULL, err);
+}
+
+uint64_t image_reader_digests(const struct image_reader *reader)
+{
+	return reader->trailer.digests_offset;
+}
+
+bool image_check_chunk(int fd, uint64_t digests, uint64_t chunk, const void *data)
+{
+	uint8_t expected[IMAGE_DIGEST];
+	XXH128_canonical_t canonical;
+
+	if (io_pread_full(fd, expected, sizeof(expected), (off_t)(digests + chunk * IMAGE_DIGEST)) !=
+	    (ssize_t)sizeof(expected))
+		return false;
+	XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, IMAGE_CHUNK));
+	return memcmp(canonical.digest, expected, IMAGE_DIGEST) == 0;
+}
+
+int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, struct err *err)
+{
 	int64_t bad = digest_check(reader->fd, reader->trailer.digests_offset,
-				   (const uint8_t(*)[IMAGE_DIGEST])reader->digests);
+				   (const uint8_t(*)[IMAGE_DIGEST])reader->digests, skip);
 	uint64_t offset;
 
 	if (bad == -1)

@@ -213,53 +213,187 @@ static int move_aside(const char *dir, const struct owner *owner, const char *uu
 	return 0;
 }
 
-int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t *number, struct err *err)
+/* Opens and locks the job's directory for the job that `uuid` names. The descriptor of STATE/JOB/job. */
+static int lock_for(const char *job, const char *uuid, char dir[PATH_MAX], struct owner *owner,
+		    struct err *err)
 {
 	bool by_vpid = strspn(job, "0123456789") == strlen(job);
-	auto_free uint32_t *numbers = NULL;
 	auto_close int fd = -1;
-	struct owner owner;
-	char dir[PATH_MAX], text[64];
-	int n, r = job_dir(job, dir, err);
+	int r = job_dir(job, dir, err);
 
 	if (r < 0)
 		return r;
 	fd = lock_dir(dir, err);
 	if (fd < 0)
 		return fd;
-	r = read_owner(fd, &owner);
-	if (r < 0)
-		return err_code(err, r, "read %s/job", dir);
-	if (by_vpid && owner.uuid[0] && strcmp(owner.uuid, uuid) != 0) {
-		r = move_aside(dir, &owner, uuid, err);
+	r = read_owner(fd, owner);
+	if (r == 0 && by_vpid && owner->uuid[0] && strcmp(owner->uuid, uuid) != 0) {
+		r = move_aside(dir, owner, uuid, err);
 		if (r < 0)
 			return r;
 		close(steal_fd(&fd));
 		fd = lock_dir(dir, err);
 		if (fd < 0)
 			return fd;
-		r = read_owner(fd, &owner);
-		if (r < 0)
-			return err_code(err, r, "read %s/job", dir);
+		r = read_owner(fd, owner);
 	}
-	sweep(dir);
-	n = list_dir(dir, &numbers, err);
+	return r < 0 ? err_code(err, r, "read %s/job", dir) : steal_fd(&fd);
+}
+
+/* The last number that was given. */
+static int last_number(const char *dir, const struct owner *owner, uint32_t *number, struct err *err)
+{
+	auto_free uint32_t *numbers = NULL;
+	int n = list_dir(dir, &numbers, err);
+
 	if (n < 0)
 		return n;
-	*number = owner.last;
+	*number = owner->last;
 	if (n && numbers[n - 1] > *number)
 		*number = numbers[n - 1];
-	if (++*number == 0)
-		return err_set(err, -EOVERFLOW, "%s has had 2^32 checkpoints; move them elsewhere", dir);
-	snprintf(text, sizeof(text), "%u %.39s\n", *number, uuid);
+	return 0;
+}
+
+static int write_owner(int fd, const char *dir, uint32_t number, const char *uuid, struct err *err)
+{
+	char text[64];
+	int r;
+
+	snprintf(text, sizeof(text), "%u %.39s\n", number, uuid);
 	if (ftruncate(fd, 0) < 0)
 		return err_sys(err, "write to %s/job", dir);
 	r = io_pwrite_full(fd, text, strlen(text), 0);
+	return r < 0 ? err_code(err, r, "write to %s/job", dir) : 0;
+}
+
+int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t *number, struct err *err)
+{
+	auto_close int fd = -1;
+	struct owner owner;
+	char dir[PATH_MAX];
+	int r = fd = lock_for(job, uuid, dir, &owner, err);
+
 	if (r < 0)
-		return err_code(err, r, "write to %s/job", dir);
+		return r;
+	sweep(dir);
+	r = last_number(dir, &owner, number, err);
+	if (r < 0)
+		return r;
+	if (++*number == 0)
+		return err_set(err, -EOVERFLOW, "%s has had 2^32 checkpoints; move them elsewhere", dir);
+	r = write_owner(fd, dir, *number, uuid, err);
+	if (r < 0)
+		return r;
 	memcpy(path, dir, strlen(dir) + 1);
 	snprintf(path + strlen(path), 64, "/%u" SUFFIX, *number);
 	return 0;
+}
+
+/* ---- cuts over several hosts ---- */
+
+int store_last(const char *job, uint32_t *number, struct err *err)
+{
+	struct owner owner = {.uuid = ""};
+	char dir[PATH_MAX], path[PATH_MAX + 8];
+	int r = job_dir(job, dir, err);
+
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "%s/job", dir);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0)
+		r = read_owner(fd, &owner);
+	return r < 0 ? err_code(err, r, "read %s", path) : last_number(dir, &owner, number, err);
+}
+
+int store_take(const char *job, const char *uuid, uint32_t number, struct err *err)
+{
+	auto_close int fd = -1;
+	struct owner owner;
+	uint32_t last;
+	char dir[PATH_MAX];
+	int r = fd = lock_for(job, uuid, dir, &owner, err);
+
+	if (r >= 0)
+		r = last_number(dir, &owner, &last, err);
+	return r < 0 || number <= last ? r : write_owner(fd, dir, number, uuid, err);
+}
+
+int store_image_path(const char *job, uint32_t number, uint32_t part, char path[PATH_MAX], struct err *err)
+{
+	size_t len;
+	int r = job_dir(job, path, err);
+
+	if (r < 0)
+		return r;
+	len = strlen(path);
+	snprintf(path + len, PATH_MAX - len, part ? "/%u.parts" : "/%u" SUFFIX, number);
+	if (!part)
+		return 0;
+	r = io_mkdirs(path, err);
+	len = strlen(path);
+	snprintf(path + len, PATH_MAX - len, "/%u" SUFFIX, part);
+	return r;
+}
+
+bool store_is_cut(const char *path)
+{
+	size_t len = strlen(path), suffix = strlen(SUFFIX);
+	char parts[PATH_MAX];
+	struct stat st;
+
+	if (len < suffix || strcmp(path + len - suffix, SUFFIX) != 0)
+		return false;
+	return snprintf(parts, sizeof(parts), "%.*s.parts", (int)(len - suffix), path) < (int)sizeof(parts) &&
+	       stat(parts, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int store_parts(const char *job, uint32_t number, uint32_t **parts, struct err *err)
+{
+	char dir[PATH_MAX];
+	int r = job_dir(job, dir, err);
+
+	if (r < 0)
+		return r;
+	snprintf(dir + strlen(dir), 64, "/%u.parts", number);
+	return list_dir(dir, parts, err);
+}
+
+void store_drop_parts(const char *job, uint32_t number)
+{
+	char dir[PATH_MAX];
+	auto_closedir DIR *d = NULL;
+	struct dirent *entry;
+
+	if (job_dir(job, dir, NULL) < 0)
+		return;
+	snprintf(dir + strlen(dir), 64, "/%u.parts", number);
+	d = opendir(dir);
+	while (d && (entry = readdir(d)))
+		if (entry->d_name[0] != '.')
+			unlinkat(dirfd(d), entry->d_name, 0);
+	rmdir(dir);
+}
+
+void store_sweep_parts(const char *job, uint32_t below)
+{
+	char dir[PATH_MAX], path[PATH_MAX + 32];
+	auto_closedir DIR *d = NULL;
+	struct dirent *entry;
+
+	if (job_dir(job, dir, NULL) < 0)
+		return;
+	d = opendir(dir);
+	while (d && (entry = readdir(d))) {
+		char *end;
+		unsigned long number = strtoul(entry->d_name, &end, 10);
+
+		if (!number || number >= below || strcmp(end, ".parts") != 0)
+			continue;
+		snprintf(path, sizeof(path), "%s/%lu" SUFFIX, dir, number);
+		if (access(path, F_OK) < 0 && errno == ENOENT)
+			store_drop_parts(job, (uint32_t)number);
+	}
 }
 
 int store_place(const char *job, const char *dir, struct err *err)
@@ -309,5 +443,6 @@ void store_prune(const char *job, uint32_t keep)
 	for (int i = 0; i + (int64_t)keep < n; i++) {
 		snprintf(path, sizeof(path), "%s/%u" SUFFIX, dir, numbers[i]);
 		unlink(path);
+		store_drop_parts(job, numbers[i]);
 	}
 }

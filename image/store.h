@@ -8,6 +8,7 @@
 #define IMAGE_STORE_H
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,23 @@ must_check int store_list(const char *job, uint32_t **numbers, struct err *err);
 
 /* The path of number N, or of the newest with 0. -ENOENT when it is not there. */
 must_check int store_find(const char *job, uint32_t number, char path[PATH_MAX], struct err *err);
+
+/* ---- cuts over several hosts: N.ckpt is the cut's manifest, N.parts/K.ckpt the image of part K ---- */
+/* The last number that was given here, 0 for none. */
+must_check int store_last(const char *job, uint32_t *number, struct err *err);
+/* As store_claim() with a number that is known: the next one here is larger. */
+must_check int store_take(const char *job, const char *uuid, uint32_t number, struct err *err);
+/* Of a part, whose directory is made; 0: of the manifest. */
+must_check int store_image_path(const char *job, uint32_t number, uint32_t part, char path[PATH_MAX],
+				struct err *err);
+/* True if this image is the manifest of a cut. */
+bool store_is_cut(const char *path);
+/* The parts of number N that are here, as store_list(). */
+must_check int store_parts(const char *job, uint32_t number, uint32_t **parts, struct err *err);
+/* Removes the parts of number N. */
+void store_drop_parts(const char *job, uint32_t number);
+/* Removes parts of numbers below this one whose cut never came to count. */
+void store_sweep_parts(const char *job, uint32_t below);
 
 /* Removes all but the newest `keep`; 0 removes none. */
 void store_prune(const char *job, uint32_t keep);

@@ -111,6 +111,11 @@ static int open_temporary(struct image_writer *writer, const char *path, struct 
 {
 	struct stat st;
 
+	if (!path) {
+		snprintf(writer->temporary, sizeof(writer->temporary), "the image in memory");
+		writer->fd = memfd_create("pbeam-image", MFD_CLOEXEC);
+		return writer->fd < 0 ? err_sys(err, "make a file in memory") : 0;
+	}
 	if (snprintf(writer->path, sizeof(writer->path), "%s", path) >= (int)sizeof(writer->path) - 32)
 		return err_code(err, -ENAMETOOLONG, "create %s", path);
 	if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
@@ -132,7 +137,7 @@ int image_writer_open(struct image_writer **out, const char *path, uint64_t expe
 	int r;
 
 	if (!writer)
-		return err_code(err, -ENOMEM, "create %s", path);
+		return err_code(err, -ENOMEM, "create %s", path ? path : "an image");
 	writer->fd = writer->arena_fd = -1;
 	r = open_temporary(writer, path, err);
 	if (r == 0)
@@ -261,10 +266,12 @@ int image_writer_commit(struct image_writer *writer, const Pbeam__Manifest *mani
 		return err_code(err, r, "write %s", writer->temporary);
 	if (durable && fsync(writer->fd) < 0)
 		return err_sys(err, "sync %s", writer->temporary);
+	*bytes = trailer.size;
+	if (!writer->path[0])
+		return 0;
 	if (rename(writer->temporary, writer->path) < 0)
 		return err_sys(err, "rename %s to %s", writer->temporary, writer->path);
 	writer->committed = true;
-	*bytes = trailer.size;
 	return durable ? sync_directory(writer->path, err) : 0;
 }
 
@@ -276,7 +283,7 @@ void image_writer_close(struct image_writer *writer)
 	if (writer->ahead)
 		munmap(writer->ahead, AHEAD_CHUNKS_MAX * IMAGE_DIGEST);
 	free(writer->ahead_done);
-	if (!writer->committed && writer->fd >= 0)
+	if (!writer->committed && writer->fd >= 0 && writer->path[0])
 		unlink(writer->temporary);
 	if (writer->fd >= 0)
 		close(writer->fd);

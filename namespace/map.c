@@ -3,9 +3,14 @@
 
 #include "namespace/table.h"
 
+/* Groups of 64 numbers in turn lie together, the groups scattered: numbers that are given in turn are in use
+ * at the same time, and each of many short-lived mappings takes a page fault for each page that it meets. */
 static uint32_t place(uint32_t key, unsigned bits)
 {
-	return (key * 2654435761u) >> (32 - bits);
+	enum { TOGETHER_BITS = 6 };
+	uint32_t group = (key >> TOGETHER_BITS) * 2654435761u;
+
+	return (group >> (32 - bits + TOGETHER_BITS)) << TOGETHER_BITS | (key & ((1u << TOGETHER_BITS) - 1));
 }
 
 int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)

@@ -17,7 +17,8 @@
 #include "base/io.h"
 #include "namespace/table.h"
 
-uint64_t table_start_ticks(int32_t pid)
+/* As table_start_ticks(); *state is its letter in /proc. */
+static uint64_t start_and_state(int32_t pid, char *state)
 {
 	char path[32], text[1024];
 	unsigned long long ticks = 0;
@@ -33,11 +34,19 @@ uint64_t table_start_ticks(int32_t pid)
 		return 0;
 	text[n] = 0;
 	p = strrchr(text, ')'); /* the name may hold anything; the fields after it are numbers */
+	*state = p && p[1] ? p[2] : 0;
 	for (int field = 2; p && field < 22; field++)
 		p = strchr(p + 1, ' ');
 	if (!p || sscanf(p, "%llu", &ticks) != 1)
 		return 0;
 	return ticks ? ticks : 1; /* PID 1 may have started at tick 0 */
+}
+
+uint64_t table_start_ticks(int32_t pid)
+{
+	char state;
+
+	return start_and_state(pid, &state);
 }
 
 bool table_alive(int32_t pid, uint64_t start_ticks)
@@ -49,12 +58,20 @@ bool table_alive(int32_t pid, uint64_t start_ticks)
 	return !start_ticks || table_start_ticks(pid) == start_ticks;
 }
 
+bool table_runs(int32_t pid, uint64_t start_ticks)
+{
+	char state = 0;
+
+	return pid > 0 && start_and_state(pid, &state) == start_ticks && state != 'Z' && state != 'X';
+}
+
 static void repair(struct table *table)
 {
 	table->repairs++;
 	table_repair_processes(table);
 	table_repair_numbers(table);
-	table_repair_shm(table);
+	table_repair_ipc(table);
+	table_repair_cluster(table);
 	atomic_fetch_add(&table->generation, 1);
 }
 
@@ -95,14 +112,13 @@ static void boot_id(char out[40])
 /* Why the file is no table of ours, or NULL. */
 static const char *what_is_wrong(int fd)
 {
-	struct table head;
+	struct table_head head;
 	char id[40];
 	struct stat st;
 
 	if (fstat(fd, &st) < 0 || st.st_size < (off_t)offsetof(struct table, jobs))
 		return "too short";
-	if (io_pread_full(fd, &head, offsetof(struct table, jobs), 0) !=
-	    (ssize_t)offsetof(struct table, jobs))
+	if (io_pread_full(fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head))
 		return "not readable";
 	if (head.magic != TABLE_MAGIC)
 		return "damaged";
@@ -154,7 +170,8 @@ static int make(const char *path, struct err *err)
 	table->version = TABLE_VERSION;
 	table->size = sizeof(*table);
 	table->next_own = NUMBER_OWN_FIRST;
-	table->next_shm = SHM_OWN_FIRST;
+	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++)
+		table->ipc[kind].next = IPC_OWN_FIRST;
 	boot_id(table->boot_id);
 	r = init_mutex(&table->mutex);
 	table->magic = TABLE_MAGIC;

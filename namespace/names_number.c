@@ -12,6 +12,8 @@
 #include "base/io.h"
 #include "namespace/table.h"
 
+enum { LEASE_LOOKS = 200, LEASE_LOOK_NS = 2000000 };
+
 uint64_t names_generation(struct names *names)
 {
 	return atomic_load_explicit(&names->table->generation, memory_order_acquire);
@@ -151,11 +153,20 @@ void table_repair_numbers(struct table *table)
 /* Another free number, of the range that the kernel never gives. */
 static int choose(struct table *table, uint32_t *out)
 {
-	for (int32_t tries = 0; tries <= NUMBER_OWN_LAST - NUMBER_OWN_FIRST; tries++) {
+	const uint32_t block = 1u << NAMES_BLOCK_BITS;
+
+	for (uint32_t tries = 0; tries <= NUMBER_OWN_LAST - NUMBER_OWN_FIRST; tries++) {
 		uint32_t n = (uint32_t)table->next_own;
 
+		if (!table_block_ours(table, n)) { /* none of its numbers is */
+			tries += block - 1 - n % block;
+			n |= block - 1;
+			table->next_own = n >= NUMBER_OWN_LAST ? NUMBER_OWN_FIRST : (int32_t)n + 1;
+			continue;
+		}
 		table->next_own = n >= NUMBER_OWN_LAST ? NUMBER_OWN_FIRST : (int32_t)n + 1;
-		if (map_find(&table->forward, n) < 0 && map_find(&table->by_vpid, n) < 0) {
+		if (map_find(&table->forward, n) < 0 && map_find(&table->by_vpid, n) < 0 &&
+		    table_number_ours(table, n)) {
 			*out = n;
 			return 0;
 		}
@@ -163,31 +174,46 @@ static int choose(struct table *table, uint32_t *out)
 	return -ENOSPC;
 }
 
-int names_number_born(struct names *names, struct rpid rpid, struct rpid keeper, struct vpid *out)
+/* One that has the kernel's number if that may be, else another. Under the lock. */
+static int give_number(struct names *names, uint32_t *n, int32_t keeper)
 {
 	struct table *table = names->table;
-	uint32_t stale, n = (uint32_t)rpid.n;
+	uint32_t real = *n, stale = map_get(&table->backward, real);
+	int r;
+
+	if (stale)
+		drop(table, stale, real);
+	if (map_find(&table->forward, real) < 0 && !names->test_diverge && table_number_ours(table, real))
+		return 0;
+	make_room(table);
+	r = choose(table, n);
+	return r < 0 ? r : insert(table, *n, real, keeper);
+}
+
+int names_number_born(struct names *names, struct rpid rpid, struct rpid keeper, struct vpid *out)
+{
+	const struct timespec moment = {0, LEASE_LOOK_NS};
+	uint32_t n = (uint32_t)rpid.n;
 	int r;
 
 	if (rpid.n <= 0)
 		return -EINVAL;
-	if (names_generation(names) == 0 && !names->test_diverge) {
+	table_wait_joined(names->table);
+	if (names_generation(names) == 0 && !names->test_diverge && table_number_ours(names->table, n)) {
 		out->n = rpid.n;
 		return 0;
 	}
-	r = table_lock(names);
-	if (r < 0)
-		return r;
-	stale = map_get(&table->backward, n);
-	if (stale)
-		drop(table, stale, n);
-	if (map_find(&table->forward, n) >= 0 || names->test_diverge) {
-		make_room(table);
-		r = choose(table, &n);
-		if (r == 0)
-			r = insert(table, n, (uint32_t)rpid.n, keeper.n);
+	/* in a cluster pbeamd leases more numbers as they are needed */
+	for (int tries = 0;; tries++) {
+		r = table_lock(names);
+		if (r < 0)
+			return r;
+		r = give_number(names, &n, keeper.n);
+		table_unlock(names);
+		if (r != -ENOSPC || tries == LEASE_LOOKS || !names_cluster(names, NULL))
+			break;
+		nanosleep(&moment, NULL);
 	}
-	table_unlock(names);
 	if (r == 0)
 		out->n = (int32_t)n;
 	return r;
@@ -263,7 +289,7 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 	return r;
 }
 
-void names_number_release(struct names *names, struct vpid vpid)
+void names_number_release(struct names *names, struct vpid vpid, struct rpid rpid)
 {
 	struct table *table = names->table;
 	uint32_t now;
@@ -274,7 +300,8 @@ void names_number_release(struct names *names, struct vpid vpid)
 		return;
 	now = seconds();
 	at = map_find(&table->forward, (uint32_t)vpid.n);
-	if (at >= 0 && !table->released[at]) {
+	if (at >= 0 && !table->released[at] &&
+	    map_get(&table->forward, (uint32_t)vpid.n) == (uint32_t)rpid.n) {
 		table->released[at] = now;
 		table->nreleased++;
 	}

@@ -29,6 +29,7 @@ static void unlink_process(struct table *table, struct table_process *entry)
 		map_remove(&table->by_vpid, (uint32_t)entry->p.vpid.n);
 	if (map_get(&table->by_rpid, (uint32_t)entry->p.rpid.n) == slot + 1)
 		map_remove(&table->by_rpid, (uint32_t)entry->p.rpid.n);
+	table->free_process = slot;
 	if (table->nprocesses)
 		table->nprocesses--;
 }
@@ -41,7 +42,7 @@ static void drop_job(struct table *table, struct table_job *job)
 		if (used(&table->processes[i].used) && table->processes[i].p.keeper.n == keeper)
 			unlink_process(table, &table->processes[i]);
 	table_drop_numbers(table, keeper);
-	table_drop_shm(table, keeper);
+	table_drop_ipc(table, keeper);
 	atomic_store_explicit(&job->used, 0, memory_order_release);
 }
 
@@ -61,7 +62,7 @@ void table_sweep(struct table *table)
 	for (unsigned i = 0; i < TABLE_JOBS; i++) {
 		struct table_job *job = &table->jobs[i];
 
-		if (used(&job->used) && !table_alive(job->j.keeper.n, job->start_ticks))
+		if (used(&job->used) && !table_runs(job->j.keeper.n, job->start_ticks))
 			drop_job(table, job);
 	}
 	for (unsigned i = 0; i < TABLE_PROCESSES && table->nprocesses; i++)
@@ -90,7 +91,7 @@ static int add_job(struct table *table, const struct name_job *job, uint64_t tic
 			return err_set(err, -EEXIST, "job %d is registered already", job->keeper.n);
 		if (!job->name[0] || strncmp(at->j.name, job->name, NAME_TEXT_MAX) != 0)
 			continue;
-		if (table_alive(at->j.keeper.n, at->start_ticks))
+		if (table_runs(at->j.keeper.n, at->start_ticks))
 			return err_set(err, -EEXIST, "the name %s is in use by job %d; choose another",
 				       job->name, at->j.root.n ? at->j.root.n : at->j.keeper.n);
 		drop_job(table, at);
@@ -241,16 +242,14 @@ void table_repair_processes(struct table *table)
 	}
 }
 
-static struct table_process *free_slot(struct table *table, int32_t vpid)
+/* The one given up last, which all mappings have met; else the next. */
+static struct table_process *free_slot(struct table *table)
 {
-	/* From a place of the number's own, so that a free one is usually met at once. */
-	for (unsigned n = 0; n < TABLE_PROCESSES; n++) {
-		struct table_process *entry = &table->processes[((uint32_t)vpid + n) % TABLE_PROCESSES];
+	struct table_process *entry = &table->processes[table->free_process % TABLE_PROCESSES];
 
-		if (!used(&entry->used))
-			return entry;
-	}
-	return NULL;
+	for (unsigned n = 0; n < TABLE_PROCESSES && used(&entry->used); n++)
+		entry = &table->processes[table->next_process++ % TABLE_PROCESSES];
+	return used(&entry->used) ? NULL : entry;
 }
 
 static int add_process(struct table *table, const struct name_process *process, uint64_t ticks)
@@ -266,10 +265,10 @@ static int add_process(struct table *table, const struct name_process *process, 
 	old = lookup(table, &table->by_rpid, process->rpid.n);
 	if (old)
 		unlink_process(table, old); /* its number was given to a new process: it is gone */
-	entry = free_slot(table, process->vpid.n);
+	entry = free_slot(table);
 	if (!entry) {
 		table_sweep(table);
-		entry = free_slot(table, process->vpid.n);
+		entry = free_slot(table);
 	}
 	if (!entry)
 		return -ENOSPC;
@@ -299,23 +298,19 @@ int names_process_add(struct names *names, const struct name_process *process)
 }
 
 /* As replace_job(). */
-static int replace_process(struct table *table, struct table_process *old, const struct name_process *process,
-			   uint64_t ticks)
+static int replace_process(struct table *table, struct table_process *old, const struct name_process *process)
 {
-	struct table_process *entry = free_slot(table, process->vpid.n);
-	struct name_process before = old->p;
+	struct table_process *entry = free_slot(table);
 
 	if (!entry) { /* full: nothing else for it */
 		old->p = *process;
-		old->start_ticks = ticks;
 		return link_process(table, old);
 	}
 	entry->p = *process;
-	entry->start_ticks = ticks;
+	entry->start_ticks = old->start_ticks;
 	atomic_store_explicit(&entry->used, 1, memory_order_release);
 	atomic_store_explicit(&old->used, 0, memory_order_release);
-	if (before.rpid.n != process->rpid.n)
-		map_remove(&table->by_rpid, (uint32_t)before.rpid.n);
+	table->free_process = (uint32_t)(old - table->processes);
 	return link_process(table, entry);
 }
 
@@ -327,26 +322,22 @@ int names_process_update(struct names *names, const struct name_process *process
 	if (r < 0)
 		return r;
 	entry = lookup(names->table, &names->table->by_vpid, process->vpid.n);
-	if (!entry) {
+	if (!entry || entry->p.rpid.n != process->rpid.n)
 		r = -ENOENT;
-	} else if (entry->p.rpid.n != process->rpid.n) {
-		r = replace_process(names->table, entry, process,
-				    process->rpid.n > 0 ? table_start_ticks(process->rpid.n) : 0);
-	} else {
-		r = replace_process(names->table, entry, process, entry->start_ticks);
-	}
+	else
+		r = replace_process(names->table, entry, process);
 	table_unlock(names);
 	return r;
 }
 
-void names_process_remove(struct names *names, struct vpid vpid)
+void names_process_remove(struct names *names, struct vpid vpid, struct rpid rpid)
 {
 	struct table_process *entry;
 
 	if (table_lock(names) < 0)
 		return;
 	entry = lookup(names->table, &names->table->by_vpid, vpid.n);
-	if (entry)
+	if (entry && entry->p.rpid.n == rpid.n)
 		unlink_process(names->table, entry);
 	table_unlock(names);
 }
@@ -373,6 +364,26 @@ int names_process_get(struct names *names, struct vpid vpid, struct name_process
 int names_process_find_real(struct names *names, struct rpid rpid, struct name_process *out)
 {
 	return get(names, &names->table->by_rpid, rpid.n, out);
+}
+
+void names_process_waited(struct names *names, struct vpid vpid, struct rpid rpid)
+{
+	struct name_process entry;
+
+	names_number_release(names, vpid, rpid);
+	if (names_process_get(names, vpid, &entry) == 0 && entry.rpid.n == rpid.n &&
+	    entry.state == NAME_STATE_DEAD)
+		names_process_remove(names, vpid, rpid);
+}
+
+struct vpid names_parent(struct names *names, struct rpid rpid, struct rpid ppid)
+{
+	struct name_process process;
+
+	if (ppid.n > 0 && names_process_find_real(names, rpid, &process) == 0 && process.far_parent &&
+	    process.keeper.n == ppid.n)
+		return process.parent;
+	return names_virtual(names, ppid);
 }
 
 int names_process_list(struct names *names, struct rpid keeper, struct name_process *out, int max)

@@ -13,13 +13,13 @@
 #include "base/cleanup.h"
 #include "base/dirs.h"
 #include "base/io.h"
+#include "namespace/record_file.h"
 
 #define WATCHES_MAX (16u << 20)
 #define FILTERS_MAX (64u << 20)
 #define FILTER_MAX  (4096u * 8u) /* BPF_MAXINSNS */
 
-/* "RUNTIME/record/KEEPER.watches", or ".VPID.filters" */
-static int path_of(char *out, struct rpid keeper, struct vpid vpid)
+int record_path(char *out, struct rpid keeper, const char *suffix)
 {
 	size_t len;
 	int r = dirs_runtime(out, "record", NULL);
@@ -27,15 +27,25 @@ static int path_of(char *out, struct rpid keeper, struct vpid vpid)
 	if (r < 0)
 		return r;
 	len = strlen(out);
-	if (vpid.n)
-		r = snprintf(out + len, PATH_MAX - len, "/%d.%d.filters", keeper.n, vpid.n);
-	else
-		r = snprintf(out + len, PATH_MAX - len, "/%d.watches", keeper.n);
+	r = snprintf(out + len, PATH_MAX - len, "/%d.%s", keeper.n, suffix);
 	return r >= (int)(PATH_MAX - len) ? -ENAMETOOLONG : 0;
 }
 
+static int watches_path(char *out, struct rpid keeper)
+{
+	return record_path(out, keeper, "watches");
+}
+
+static int filters_path(char *out, struct rpid keeper, struct vpid vpid)
+{
+	char suffix[32];
+
+	snprintf(suffix, sizeof(suffix), "%d.filters", vpid.n);
+	return record_path(out, keeper, suffix);
+}
+
 /* One write with O_APPEND is whole beside others'. */
-static int append(const char *path, const void *data, size_t len)
+int record_append(const char *path, const void *data, size_t len)
 {
 	auto_close int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 	ssize_t n = fd < 0 ? -1 : write(fd, data, len);
@@ -53,7 +63,7 @@ int record_watch_add(struct rpid keeper, uint32_t sdev, uint64_t ino, const char
 	char file[PATH_MAX], known[PATH_MAX];
 	auto_free char *line = malloc(2 * strlen(path) + 64);
 	char *at;
-	int r = path_of(file, keeper, (struct vpid){0});
+	int r = watches_path(file, keeper);
 
 	if (r < 0)
 		return r;
@@ -68,7 +78,7 @@ int record_watch_add(struct rpid keeper, uint32_t sdev, uint64_t ino, const char
 		*at++ = *p == '\n' ? 'n' : *p;
 	}
 	*at++ = '\n';
-	return append(file, line, (size_t)(at - line));
+	return record_append(file, line, (size_t)(at - line));
 }
 
 static int unescape(const char *from, const char *end, char *to, size_t size)
@@ -94,7 +104,7 @@ int record_watch_find(struct rpid keeper, uint32_t sdev, uint64_t ino, char *pat
 {
 	auto_free char *text = NULL;
 	char file[PATH_MAX];
-	int r = path_of(file, keeper, (struct vpid){0});
+	int r = watches_path(file, keeper);
 
 	if (r == 0)
 		r = io_slurp(AT_FDCWD, file, WATCHES_MAX, &text, NULL);
@@ -119,7 +129,7 @@ int record_filter_add(struct rpid keeper, struct vpid vpid, const void *filter, 
 	char file[PATH_MAX];
 	auto_free char *whole = malloc(sizeof(uint64_t) + bytes);
 	uint64_t head = bytes;
-	int r = path_of(file, keeper, vpid);
+	int r = filters_path(file, keeper, vpid);
 
 	if (r < 0)
 		return r;
@@ -129,7 +139,7 @@ int record_filter_add(struct rpid keeper, struct vpid vpid, const void *filter, 
 		return -ENOMEM;
 	memcpy(whole, &head, sizeof(head));
 	memcpy(whole + sizeof(head), filter, bytes);
-	return append(file, whole, sizeof(head) + bytes);
+	return record_append(file, whole, sizeof(head) + bytes);
 }
 
 int record_filter_inherit(struct rpid keeper, struct vpid parent, struct vpid child)
@@ -137,10 +147,10 @@ int record_filter_inherit(struct rpid keeper, struct vpid parent, struct vpid ch
 	char from[PATH_MAX], to[PATH_MAX];
 	auto_free char *data = NULL;
 	size_t len;
-	int r = path_of(from, keeper, parent);
+	int r = filters_path(from, keeper, parent);
 
 	if (r == 0)
-		r = path_of(to, keeper, child);
+		r = filters_path(to, keeper, child);
 	if (r == 0)
 		r = io_slurp(AT_FDCWD, from, FILTERS_MAX, &data, &len);
 	if (r == -ENOENT)
@@ -150,7 +160,7 @@ int record_filter_inherit(struct rpid keeper, struct vpid parent, struct vpid ch
 		return r;
 	if (unlink(to) < 0 && errno != ENOENT)
 		return -errno;
-	return append(to, data, len);
+	return record_append(to, data, len);
 }
 
 int record_filter_get(struct rpid keeper, struct vpid vpid, unsigned index, void **filter, size_t *bytes)
@@ -159,7 +169,7 @@ int record_filter_get(struct rpid keeper, struct vpid vpid, unsigned index, void
 	auto_free char *data = NULL;
 	size_t len, at = 0;
 	uint64_t head;
-	int r = path_of(file, keeper, vpid);
+	int r = filters_path(file, keeper, vpid);
 
 	if (r == 0)
 		r = io_slurp(AT_FDCWD, file, FILTERS_MAX, &data, &len);
@@ -188,7 +198,7 @@ void record_filter_forget(struct rpid keeper, struct vpid vpid)
 {
 	char file[PATH_MAX];
 
-	if (path_of(file, keeper, vpid) == 0)
+	if (filters_path(file, keeper, vpid) == 0)
 		unlink(file);
 }
 

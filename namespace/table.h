@@ -19,11 +19,12 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "namespace/names.h"
 
 #define TABLE_MAGIC	 0x6d616e6d61656250ull /* "Pbeamnam" */
-#define TABLE_VERSION	 5u
+#define TABLE_VERSION	 10u
 #define TABLE_JOBS	 1024u
 #define TABLE_PROCESSES	 16384u
 #define TABLE_NUMBERS	 65536u
@@ -31,8 +32,8 @@
 #define RELEASED_AGE	 3u    /* ... for those that long ago, in seconds */
 #define MAP_BITS	 17u   /* twice what any map holds; a power of two */
 #define MAP_SLOTS	 (1u << MAP_BITS)
-#define SHM_BITS	 13u /* of the maps of shared memory ids, for up to half as many */
-#define SHM_SLOTS	 (1u << SHM_BITS)
+#define IPC_BITS	 13u /* of the maps of System V ids, each for up to half as many */
+#define IPC_SLOTS	 (1u << IPC_BITS)
 
 /* Virtual numbers that we choose lie above every number that the kernel can give (PID_MAX_LIMIT, 2^22), so
  * that they can never meet a real one, and below 2^30, so that they fit a futex word. */
@@ -42,15 +43,63 @@
  * process. */
 #define NUMBER_NOBODY	 0x7fffffff
 
-/* Shared memory ids that we choose: the highest, which the kernel gives last of all. */
-#define SHM_OWN_FIRST	 0x7fff0000
-#define SHM_OWN_LAST	 0x7ffffffe
+/* System V ids that we choose: the highest, which the kernel gives last of all. */
+#define IPC_OWN_FIRST	 0x7fff0000
+#define IPC_OWN_LAST	 0x7ffffffe
 
 #define MAP_EMPTY	 0ull
 #define MAP_TOMBSTONE	 0xffffffffull /* key 0xffffffff, no number */
 
 struct map {
 	_Atomic uint64_t slots[MAP_SLOTS]; /* key in the low, value in the high half */
+};
+
+/* Diverged System V ids of one kind, each + 1. */
+struct ipc_map {
+	_Atomic uint64_t generation;
+	uint32_t n;
+	int32_t next;			     /* where the search for an id of our own goes on */
+	_Atomic uint64_t forward[IPC_SLOTS]; /* virtual -> real */
+	_Atomic uint64_t backward[IPC_SLOTS];
+	int32_t owner[IPC_SLOTS]; /* of the forward slot: the keeper */
+};
+
+#define TABLE_HOSTS	256u
+#define HOST_OWN	1u  /* index of this host */
+#define PLACE_BITS	15u /* of the map of places, for up to half as many */
+#define PLACE_SLOTS	(1u << PLACE_BITS)
+#define TABLE_ADDRESSES 4096u
+#define TABLE_SOCKETS	8192u
+#define ADDRESS_HEADS	1024u
+
+enum { CLUSTER_NONE, CLUSTER_JOINING, CLUSTER_JOINED };
+
+struct table_address {
+	uint32_t used;
+	uint32_t host, born;	       /* indices */
+	uint32_t next_name, next_real; /* index + 1 of the next of the same hash */
+	uint32_t first;		       /* the one that the real address is found by */
+	struct name_address a;	       /* without its hosts; the name as it was bound */
+	union name_sockaddr alias;
+};
+
+/* What is known of other hosts. Host names are only ever added, so that an index stays good. Addresses are
+ * read under a sequence number: odd while they are being changed; a reader that met a change looks again. */
+struct table_cluster {
+	_Atomic uint32_t active, nhosts;	/* CLUSTER_* */
+	_Atomic uint64_t wait_until_ns;		/* while joining: for how long newborns wait for numbers */
+	char hosts[TABLE_HOSTS][NAME_TEXT_MAX]; /* 0: nobody */
+	_Atomic uint16_t blocks[NAMES_BLOCKS];	/* block -> host index */
+	_Atomic uint64_t places[PLACE_SLOTS];	/* vpid -> host index */
+	uint32_t nplaces;
+	_Atomic uint32_t naddresses, sequence;
+	uint16_t by_name[ADDRESS_HEADS], by_real[ADDRESS_HEADS]; /* index + 1 */
+	struct table_address addresses[TABLE_ADDRESSES];
+};
+
+struct table_socket {
+	uint64_t ino; /* 0: free */
+	struct name_socket name;
 };
 
 struct table_process {
@@ -68,17 +117,27 @@ struct table_job {
 	struct name_job j;
 };
 
+/* What tells whether a file is a table of ours, at its beginning. */
+struct table_head {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size;
+	char boot_id[40];
+};
+
 struct table {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t size; /* of the whole file; changes with every change of the layout */
 	char boot_id[40];
 	pthread_mutex_t mutex;
-	_Atomic uint64_t generation;
+	_Atomic uint64_t generation, paths_generation;
 	uint32_t nprocesses, nnumbers, nreleased;
 	uint32_t swept;	  /* when those given up were looked through, in seconds since boot */
 	int32_t next_own; /* where the search for a number of our own goes on */
 	uint32_t repairs; /* how often a dead writer was cleaned up after */
+	uint32_t free_process,
+		next_process; /* slots of `processes`: given up last; where the search goes on */
 	struct table_job jobs[TABLE_JOBS];
 	struct table_process processes[TABLE_PROCESSES];
 	struct map by_vpid;	      /* vpid -> slot + 1 */
@@ -87,14 +146,14 @@ struct table {
 	struct map backward;	      /* diverged: real -> virtual */
 	int32_t owner[MAP_SLOTS];     /* of the forward slot: the keeper */
 	uint32_t released[MAP_SLOTS]; /* when it was given up, in seconds since boot; 0: it was not */
-	_Atomic uint64_t shm_generation;
-	uint32_t nshm;
-	int32_t next_shm;
-	_Atomic uint64_t shm_forward[SHM_SLOTS]; /* diverged ids of System V shared memory, each + 1: virtual
-						    -> real */
-	_Atomic uint64_t shm_backward[SHM_SLOTS];
-	int32_t shm_owner[SHM_SLOTS]; /* of the forward slot: the keeper */
+	struct ipc_map ipc[NAMES_IPC_KINDS];
+	struct table_cluster cluster;
+	_Atomic uint32_t has_sockets;
+	struct table_socket sockets[TABLE_SOCKETS];
 };
+
+_Static_assert(offsetof(struct table, boot_id) == offsetof(struct table_head, boot_id),
+	       "the table begins with its head");
 
 struct names {
 	struct table *table;
@@ -109,14 +168,26 @@ void table_unlock(struct names *names);
 uint64_t table_start_ticks(int32_t pid);
 /* True if the process that was registered with that start time is there (perhaps as a zombie). */
 bool table_alive(int32_t pid, uint64_t start_ticks);
+/* As table_alive(), but a zombie is gone: for keepers, whose orphans' reaper may take its time. */
+bool table_runs(int32_t pid, uint64_t start_ticks);
 /* Drops the entries whose process, or whose keeper, is gone. */
 void table_sweep(struct table *table);
 void table_repair_processes(struct table *table);
 void table_repair_numbers(struct table *table);
 /* Drops the numbers that a job's keeper has claimed. */
 void table_drop_numbers(struct table *table, int32_t keeper);
-void table_drop_shm(struct table *table, int32_t keeper);
-void table_repair_shm(struct table *table);
+void table_drop_ipc(struct table *table, int32_t keeper);
+void table_repair_ipc(struct table *table);
+
+void table_repair_cluster(struct table *table);
+/* The index of a host, added if it is not known, or -errno. Under the lock. */
+must_check int table_host_index(struct table_cluster *cluster, const char *host);
+/* True if a number may be given to a newborn here: no cluster, or its block is held and no process that has
+ * left has it. */
+bool table_number_ours(const struct table *table, uint32_t n);
+/* While this host is joining a cluster: waits for its numbers, for some seconds. */
+void table_wait_joined(const struct table *table);
+bool table_block_ours(const struct table *table, uint32_t n);
 
 /* Open addressing over 1 << bits words. The value of a key, 0 when it is not there; lock-free. */
 uint32_t slots_get(const _Atomic uint64_t *slots, unsigned bits, uint32_t key);

@@ -59,6 +59,10 @@ static int run(const struct command_line *line)
 		return command_failed(&err);
 	done = (const Pbeam__CheckpointReply *)reply;
 	puts(done->path);
+	fflush(stdout);
+	for (size_t i = 0; i < done->n_outside; i++)
+		fprintf(stderr, "pbeamctl: %s, which is not saved with it: a rollback resets it\n",
+			done->outside[i]);
 	if (isatty(STDERR_FILENO) && !request.no_wait) {
 		format_size(done->bytes, size);
 		format_span(done->pause_ns, pause);

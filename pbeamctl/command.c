@@ -6,9 +6,9 @@
 #include <string.h>
 
 const struct command *const command_table[] = {
-	&ps_command,	&checkpoint_command, &log_command,	  &rollback_command,
-	&kill_command,	&attach_command,     &stack_command,	  &image_command,
-	&hosts_command, &doctor_command,     &completion_command, NULL,
+	&ps_command,	 &checkpoint_command, &log_command,   &rollback_command, &kill_command,
+	&attach_command, &stack_command,      &image_command, &migrate_command,	 &hosts_command,
+	&doctor_command, &completion_command, NULL,
 };
 
 static const struct command *find(const char *name)
@@ -77,6 +77,14 @@ const char *command_value(const struct command_line *line, const char *name)
 	return NULL;
 }
 
+const char *command_repeated(const struct command_line *line, const char *name, int nth)
+{
+	for (int i = 0; i < line->ngiven; i++)
+		if (!strcmp(line->command->options[line->given[i].option].name, name) && nth-- == 0)
+			return line->given[i].value;
+	return NULL;
+}
+
 bool command_flag(const struct command_line *line, const char *name)
 {
 	return command_value(line, name) != NULL;
@@ -136,6 +144,10 @@ static int parse(const struct command *command, int argc, char **argv, struct co
 		if (c == '?' || i < 0)
 			return command_misused(command, "%s: no such option", argv[optind - 1]);
 		line->values[i] = optarg ? optarg : "";
+		if (line->ngiven == COMMAND_GIVEN_MAX)
+			return command_misused(command, "more than %d options", COMMAND_GIVEN_MAX);
+		line->given[line->ngiven].option = i;
+		line->given[line->ngiven++].value = line->values[i];
 	}
 	line->words = argv + optind;
 	line->nwords = argc - optind;

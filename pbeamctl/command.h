@@ -10,7 +10,13 @@
 
 #include "base/err.h"
 
-enum { STATUS_DONE = 0, STATUS_FAILED = 1, STATUS_USAGE = 2, COMMAND_OPTIONS_MAX = 12 };
+enum {
+	STATUS_DONE = 0,
+	STATUS_FAILED = 1,
+	STATUS_USAGE = 2,
+	COMMAND_OPTIONS_MAX = 12,
+	COMMAND_GIVEN_MAX = 64
+};
 
 struct command_option {
 	const char *name;     /* "output": --output; NULL ends the list */
@@ -27,6 +33,12 @@ struct command_line {
 	const struct command *command;
 	const char *values[COMMAND_OPTIONS_MAX]; /* in the order of the row's options; NULL: not given, "" for
 						    a flag */
+	/* All that were given, by the row's number of each, in the order of the command line. */
+	struct {
+		int option;
+		const char *value;
+	} given[COMMAND_GIVEN_MAX];
+	int ngiven;
 	char **words;
 	int nwords;
 };
@@ -46,6 +58,8 @@ extern const struct command *const command_table[];
 
 /* The value of an option of the row: NULL when it was not given, "" for a flag. */
 const char *command_value(const struct command_line *line, const char *name);
+/* The one that was given `nth`, from 0, of an option that may be repeated; NULL: there are no more. */
+const char *command_repeated(const struct command_line *line, const char *name, int nth);
 bool command_flag(const struct command_line *line, const char *name);
 
 /* Parses and runs; returns the exit status. */
@@ -60,7 +74,8 @@ int command_misused(const struct command *command, const char *fmt, ...)
 /* The script for bash. */
 void command_print_completion(FILE *out);
 
-extern const struct command ps_command, checkpoint_command, log_command, rollback_command, kill_command,
-	attach_command, stack_command, image_command, hosts_command, doctor_command, completion_command;
+extern const struct command ps_command, checkpoint_command, log_command, rollback_command, migrate_command,
+	kill_command, attach_command, stack_command, image_command, hosts_command, doctor_command,
+	completion_command;
 
 #endif

@@ -143,6 +143,12 @@ void json_number(int64_t value)
 	printf("%" PRId64, value);
 }
 
+void json_real(double value)
+{
+	separate();
+	printf("%.2f", value);
+}
+
 void json_unsigned(uint64_t value)
 {
 	separate();

@@ -26,6 +26,7 @@ void json_close(char bracket);
 void json_key(const char *key);
 void json_string(const char *text);
 void json_number(int64_t value);
+void json_real(double value); /* with two digits */
 void json_unsigned(uint64_t value);
 void json_bool(bool value);
 /* Ends the document with a line's end. */

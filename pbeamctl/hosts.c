@@ -1,65 +1,116 @@
-#include <string.h>
-#include <sys/utsname.h>
-#include <unistd.h>
+#include <stdio.h>
 
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
+#include "proto/cluster.pb-c.h"
+#include "proto/message.h"
 
-/* Without a cluster there is one host: this. */
-static int run(const struct command_line *line)
+static const char *state_word(const Pbeam__HostInfo *host, bool here)
 {
-	struct err err = ERR_INIT;
-	ProtobufCMessage *reply;
-	size_t processes;
-	struct utsname name;
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	if (here)
+		return "here";
+	return host->state == PBEAM__HOST_INFO__STATE__UP ? "up" : "lost";
+}
 
-	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &reply,
-		       &err) < 0)
-		return command_failed(&err);
-	processes = ((const Pbeam__ProcessList *)reply)->n_processes;
-	protobuf_c_message_free_unpacked(reply, NULL);
-	uname(&name);
-	if (!command_flag(line, "json")) {
-		format_heading("HOST             STATE PROCESSES CPUS KERNEL");
-		printf("%-16s %-5s %9zu %4ld %s %s\n", name.nodename, "here", processes, cpus, name.release,
-		       name.machine);
-		return STATUS_DONE;
-	}
+static void print_json(const Pbeam__HostList *list)
+{
 	json_open('{');
 	json_key("hosts");
 	json_open('[');
-	json_open('{');
-	json_key("name");
-	json_string(name.nodename);
-	json_key("state");
-	json_string("here");
-	json_key("processes");
-	json_unsigned(processes);
-	json_key("cpus");
-	json_number(cpus);
-	json_key("kernel");
-	json_string(name.release);
-	json_key("machine");
-	json_string(name.machine);
-	json_close('}');
+	for (size_t i = 0; i < list->n_hosts; i++) {
+		const Pbeam__HostInfo *host = list->hosts[i];
+
+		json_open('{');
+		json_key("name");
+		json_string(host->name);
+		json_key("state");
+		json_string(state_word(host, i == 0));
+		json_key("central");
+		json_bool(host->central);
+		json_key("address");
+		json_string(host->address);
+		json_key("port");
+		json_unsigned(host->port);
+		json_key("load");
+		json_real(host->load);
+		json_key("memory");
+		json_unsigned(host->memory_total);
+		json_key("memory_free");
+		json_unsigned(host->memory_free);
+		json_key("processes");
+		json_unsigned(host->processes);
+		json_key("cpus");
+		json_number(host->processors);
+		json_key("kernel");
+		json_string(host->kernel);
+		json_key("machine");
+		json_string(host->machine);
+		json_key("depends");
+		json_open('[');
+		for (size_t j = 0; j < host->n_depends; j++)
+			json_string(host->depends[j]);
+		json_close(']');
+		json_close('}');
+	}
 	json_close(']');
 	json_close('}');
 	json_end();
+}
+
+static void print_table(const Pbeam__HostList *list)
+{
+	char total[16], available[16];
+
+	format_heading("HOST             STATE   LOAD    FREE  MEMORY CPUS PROCESSES KERNEL");
+	for (size_t i = 0; i < list->n_hosts; i++) {
+		const Pbeam__HostInfo *host = list->hosts[i];
+
+		format_size(host->memory_free, available);
+		format_size(host->memory_total, total);
+		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %s %s\n", host->name, state_word(host, i == 0),
+		       host->load, available, total, host->processors, host->processes, host->kernel,
+		       host->machine);
+		for (size_t j = 0; j < host->n_depends; j++)
+			printf("    %s\n", host->depends[j]);
+	}
+}
+
+static int run(const struct command_line *line)
+{
+	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
+	const char *remove = command_value(line, "remove");
+	ProtobufCMessage *reply = NULL;
+	struct err err = ERR_INIT;
+
+	if (remove)
+		request.remove = (char *)(uintptr_t)remove;
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &request.base, &pbeam__host_list__descriptor,
+		       &reply, &err) < 0)
+		return command_failed(&err);
+	if (command_flag(line, "json"))
+		print_json((const Pbeam__HostList *)reply);
+	else if (!remove)
+		print_table((const Pbeam__HostList *)reply);
+	message_free(reply);
 	return STATUS_DONE;
 }
 
 static const struct command_option options[] = {
-	{"json", 0, NULL, "one JSON document: {\"hosts\": [...]}", NULL},
+	{"json", 0, NULL, "one JSON document: {\"hosts\": [...]}; memory in bytes", NULL},
+	{"remove", 0, "HOST", "forget a host that is lost for good, and all that was there", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
 const struct command hosts_command = {
 	.name = "hosts",
-	.synopsis = "[--json]",
+	.synopsis = "[--json] [--remove HOST]",
 	.summary = "the hosts of the name space",
-	.text = "Lists the hosts of the name space. In this version that is the host you are on.",
+	.text = "Lists the hosts of the name space, the one you are on first: whether anything is heard of "
+		"it,\n"
+		"its load, its memory, its processors, how many processes of the name space it has, its "
+		"kernel,\n"
+		"and who on other hosts depends on it.",
 	.options = options,
 	.words = WORDS_NONE,
 	.run = run,

@@ -6,6 +6,7 @@
 #include "image/image.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
+#include "pbeamctl/image_diff.h"
 
 static void print_bytes(const ProtobufCBinaryData *bytes)
 {
@@ -105,42 +106,64 @@ static int show(const char *path)
 	return STATUS_DONE;
 }
 
+static int open_whole(struct image_reader **out, const char *path, struct err *err)
+{
+	int r = image_reader_open(out, path, err);
+
+	if (r < 0)
+		return r;
+	r = image_reader_verify(*out, err);
+	if (r < 0)
+		image_reader_close(*out);
+	return r;
+}
+
 static int verify(const char *path)
 {
 	struct image_reader *image;
 	struct err err = ERR_INIT;
-	int r = image_reader_open(&image, path, &err);
 
-	if (r == 0) {
-		r = image_reader_verify(image, &err);
-		image_reader_close(image);
-	}
-	if (r < 0)
+	if (open_whole(&image, path, &err) < 0)
 		return command_failed(&err);
+	image_reader_close(image);
 	printf("%s: whole\n", path);
 	return STATUS_DONE;
+}
+
+static int diff(const char *older, const char *newer)
+{
+	struct image_reader *a, *b;
+	struct err err = ERR_INIT;
+	int r = open_whole(&a, older, &err);
+
+	if (r < 0)
+		return command_failed(&err);
+	r = open_whole(&b, newer, &err);
+	if (r == 0) {
+		r = image_diff(a, b, &err);
+		image_reader_close(b);
+	}
+	image_reader_close(a);
+	return r < 0 ? command_failed(&err) : STATUS_DONE;
 }
 
 static int run(const struct command_line *line)
 {
 	const char *verb = line->words[0];
 	int (*act)(const char *path) = NULL;
-	struct err err = ERR_INIT;
 	int r = STATUS_DONE;
 
+	if (!strcmp(verb, "diff"))
+		return line->nwords == 3 ? diff(line->words[1], line->words[2])
+					 : command_misused(line->command, "diff needs two images");
 	if (!strcmp(verb, "show"))
 		act = show;
 	else if (!strcmp(verb, "verify"))
 		act = verify;
-	else if (strcmp(verb, "diff") != 0)
-		return command_misused(line->command, "%s: it is show or verify", verb);
+	else
+		return command_misused(line->command, "%s: it is show, verify or diff", verb);
 	if (line->nwords < 2)
 		return command_misused(line->command, "%s needs an image", verb);
-	if (!act) {
-		err_set(&err, -ENOTSUP,
-			"image diff is not there in this version; compare the output of `image show`");
-		return command_failed(&err);
-	}
 	for (int i = 1; i < line->nwords; i++) {
 		int one = act(line->words[i]);
 
@@ -154,9 +177,10 @@ static const struct command_option options[] = {{NULL, 0, NULL, NULL, NULL}};
 
 const struct command image_command = {
 	.name = "image",
-	.synopsis = "show|verify IMAGE...",
-	.summary = "what is in an image, whether it is whole",
-	.text = "show prints what an image holds, verify checks every byte of it against its digests.",
+	.synopsis = "show|verify IMAGE... | diff OLDER NEWER",
+	.summary = "what is in an image, whether it is whole, what changed",
+	.text = "show prints what an image holds, verify checks every byte of it against its digests, "
+		"diff tells what changed between two: processes, threads, descriptors, mappings, pages.",
 	.options = options,
 	.words = WORDS_FILES,
 	.least = 1,

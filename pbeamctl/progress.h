@@ -2,9 +2,10 @@
 #ifndef PBEAMCTL_PROGRESS_H
 #define PBEAMCTL_PROGRESS_H
 
-#include <stdint.h>
+#include "proto/daemon.pb-c.h"
 
-void progress_show(const char *phase, uint64_t done, uint64_t total);
+/* Its note, if it has one, is a line of its own, terminal or not. */
+void progress_show(const Pbeam__Progress *progress);
 /* Removes it. No effect when there is none. */
 void progress_end(void);
 

@@ -35,6 +35,8 @@ static void print_json(const Pbeam__ProcessList *list)
 		json_number(p->job);
 		json_key("job_name");
 		json_string(p->job_name);
+		json_key("group");
+		json_string(p->group);
 		json_key("pid");
 		json_number(p->rpid);
 		json_key("scip");
@@ -46,6 +48,13 @@ static void print_json(const Pbeam__ProcessList *list)
 	json_close(']');
 	json_close('}');
 	json_end();
+}
+
+static void print_missing(const Pbeam__ProcessList *list)
+{
+	for (size_t i = 0; i < list->n_missing; i++)
+		fprintf(stderr, "pbeamctl: host %s does not answer; its processes are not shown\n",
+			list->missing[i]);
 }
 
 static void print_table(const Pbeam__ProcessList *list)
@@ -76,6 +85,7 @@ static int run(const struct command_line *line)
 		print_json((const Pbeam__ProcessList *)reply);
 	else
 		print_table((const Pbeam__ProcessList *)reply);
+	print_missing((const Pbeam__ProcessList *)reply);
 	protobuf_c_message_free_unpacked(reply, NULL);
 	return STATUS_DONE;
 }

@@ -1,5 +1,6 @@
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/parse.h"
@@ -7,11 +8,26 @@
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
 
+enum { MAPS_MAX = 64 };
+
+/* "A=B,C=D" as a list of its pieces, cut in place. */
+static size_t split(char *text, char **pieces)
+{
+	size_t n = 0;
+	char *rest = NULL;
+
+	for (char *piece = strtok_r(text, ",", &rest); piece && n < MAPS_MAX;
+	     piece = strtok_r(NULL, ",", &rest))
+		pieces[n++] = piece;
+	return n;
+}
+
 static int run(const struct command_line *line)
 {
 	Pbeam__RollbackRequest request = PBEAM__ROLLBACK_REQUEST__INIT;
 	const Pbeam__RollbackReply *done;
-	const char *to = command_value(line, "to");
+	const char *to = command_value(line, "to"), *on = command_value(line, "on");
+	char *maps[MAPS_MAX], text[4096];
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
 	ProtobufCMessage *reply;
@@ -29,10 +45,16 @@ static int run(const struct command_line *line)
 		request.path = (char *)(uintptr_t)to;
 	if (getcwd(cwd, sizeof(cwd)))
 		request.cwd = cwd;
+	if (on && (snprintf(text, sizeof(text), "%s", on) >= (int)sizeof(text) || !strchr(on, '=')))
+		return command_misused(line->command, "--on %s: it is HOST=HOST, or several with commas", on);
+	request.n_on = on ? split(text, maps) : 0;
+	request.on = maps;
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &request.base,
 		       &pbeam__rollback_reply__descriptor, &reply, &err) < 0)
 		return command_failed(&err);
 	done = (const Pbeam__RollbackReply *)reply;
+	for (size_t i = 0; i < done->n_notes; i++)
+		fprintf(stderr, "pbeamctl: %s\n", done->notes[i]);
 	if (isatty(STDERR_FILENO)) {
 		format_span(done->total_ns, total);
 		fprintf(stderr, "vpid %d runs again as in %s, after %s\n", done->vpid, done->path, total);
@@ -43,13 +65,14 @@ static int run(const struct command_line *line)
 
 static const struct command_option options[] = {
 	{"to", 0, "N|FILE", "checkpoint number N (`pbeamctl log`), or this image", NULL},
+	{"on", 0, "HOST=HOST", "of several parts: what was on the first host goes to the second", NULL},
 	{"force", 0, NULL, "go on although files cannot be put back as they were", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
 const struct command rollback_command = {
 	.name = "rollback",
-	.synopsis = "[--to N|FILE] [--force] VPID|NAME",
+	.synopsis = "[--to N|FILE] [--on HOST=HOST[,...]] [--force] VPID|NAME",
 	.summary = "replace the running processes by the state of a checkpoint",
 	.text = "Replaces the running processes by the state of the newest checkpoint, or of the one that "
 		"--to\n"

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/dirs.h"
 #include "base/log.h"
 #include "pbeamd/server.h"
 
@@ -106,13 +105,8 @@ static void on_answer(evutil_socket_t fd, short what, void *arg)
 
 static int connect_keeper(const struct forward_request *request, struct err *err)
 {
-	char path[PATH_MAX];
-	int r = dirs_runtime(path, "job", err);
+	int r = frame_connect_to("job", request->keeper.n, err);
 
-	if (r < 0)
-		return r;
-	snprintf(path + strlen(path), 32, "/%d", request->keeper.n);
-	r = frame_connect(path, err);
 	if (r == -ENOENT || r == -ECONNREFUSED)
 		return err_set(err, -ESRCH, "%s: it has ended", request->who);
 	return r;

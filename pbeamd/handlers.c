@@ -3,6 +3,7 @@
  * phase's table ends the connection.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +12,10 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "image/store.h"
-#include "pbeamd/server.h"
-
-enum { PROTOCOL_VERSION = 1 };
+#include "pbeamd/cluster/remote.h"
+#include "pbeamd/cut.h"
+#include "pbeamd/registry/registry.h"
+#include "proto/ask.h"
 
 /* 0 when it is answered or will be, else -errno with the sentence for the user. */
 typedef int (*handler_fn)(struct connection *connection, const ProtobufCMessage *message, struct err *err);
@@ -23,12 +25,12 @@ static int handle_hello(struct connection *connection, const ProtobufCMessage *m
 	const Pbeam__Hello *theirs = (const Pbeam__Hello *)message;
 	Pbeam__Hello ours = PBEAM__HELLO__INIT;
 
-	if (theirs->version != PROTOCOL_VERSION)
+	if (theirs->version != DAEMON_PROTOCOL)
 		return err_set(
 			err, -EPROTO,
-			"pbeamd speaks version %d of the protocol, %s version %u; end the older pbeamd",
-			PROTOCOL_VERSION, theirs->program, theirs->version);
-	ours.version = PROTOCOL_VERSION;
+			"pbeamd speaks version %u of the protocol, %s version %u; end the older pbeamd",
+			DAEMON_PROTOCOL, theirs->program, theirs->version);
+	ours.version = DAEMON_PROTOCOL;
 	ours.program = (char *)(uintptr_t) "pbeamd " PBEAM_VERSION;
 	ours.pid = getpid();
 	connection_reply(connection, &ours.base);
@@ -92,6 +94,8 @@ static int handle_checkpoint(struct connection *connection, const ProtobufCMessa
 	struct target target;
 	int r = check_target(wish->target, err);
 
+	if (r == 0 && cut_is_group(connection->server, wish->target->name))
+		return cut_lead(connection, "checkpoint", message, err);
 	if (r == 0)
 		r = target_find_live(connection->server, wish->target, &target, err);
 	if (r < 0)
@@ -126,6 +130,30 @@ static int handle_attach(struct connection *connection, const ProtobufCMessage *
 static int handle_stack(struct connection *connection, const ProtobufCMessage *message, struct err *err)
 {
 	return pass_target_on(connection, PBEAM__DAEMON_REQUEST__DAEMON_STACK, message, err);
+}
+
+static int handle_cancel(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	return pass_target_on(connection, PBEAM__DAEMON_REQUEST__DAEMON_CANCEL, message, err);
+}
+
+static int handle_migrate(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__MigrateRequest *wish = (const Pbeam__MigrateRequest *)message;
+	Pbeam__MigrateRequest passed = *wish;
+	Pbeam__Target vpid = PBEAM__TARGET__INIT;
+	struct target target;
+	int r = check_target(wish->target, err);
+
+	if (r == 0 && !wish->host[0])
+		r = err_set(err, -EINVAL, "the request names no host");
+	if (r == 0)
+		r = target_find_live(connection->server, wish->target, &target, err);
+	if (r < 0)
+		return r;
+	vpid.vpid = target.process.vpid.n;
+	passed.target = &vpid;
+	return pass_on(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &passed.base, err);
 }
 
 /* ---- rollback: in the keeper while there is one, else the job is started anew from its image ---- */
@@ -164,6 +192,8 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 					  .message = &passed.base};
 	int r = revive ? check_target(wish->target, err) : err_code(err, -ENOMEM, "roll back");
 
+	if (r == 0 && cut_is_group(connection->server, wish->target->name))
+		return cut_rollback(connection, wish, wish->target->name, err);
 	if (r == 0)
 		r = target_find(connection->server, wish->target, &revive->target, err);
 	if (r < 0)
@@ -172,6 +202,11 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 	r = find_image(wish, revive->target.store, revive->path, err);
 	if (r < 0)
 		return err_wrap(err, r, "%s", revive->target.who);
+	if (store_is_cut(revive->path))
+		return cut_rollback(connection, wish, revive->target.store, err);
+	if (wish->n_on)
+		return err_set(err, -EINVAL, "%s: %s is on one host alone; leave out --on",
+			       revive->target.who, revive->path);
 	if (!revive->target.live)
 		return worker_start(connection, revive_work, revive, err);
 	vpid.vpid = revive->target.process.vpid.n;
@@ -190,24 +225,54 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 	return r;
 }
 
+#define NOWHERE ((size_t)-1)
+
 static const struct handler {
 	enum connection_phase phase;
 	uint32_t type;
 	const ProtobufCMessageDescriptor *body; /* NULL: empty */
 	handler_fn handle;
+	size_t target; /* where the body has the Target by which the request may be for another host; 0: the
+			  body is one, NOWHERE: it has none */
 } handlers[] = {
-	{CONNECTION_NEW, PBEAM__DAEMON_REQUEST__DAEMON_HELLO, &pbeam__hello__descriptor, handle_hello},
-	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, handle_ps},
-	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_LOG, &pbeam__target__descriptor, handle_log},
+	{CONNECTION_NEW, PBEAM__DAEMON_REQUEST__DAEMON_HELLO, &pbeam__hello__descriptor, handle_hello,
+	 NOWHERE},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, handle_ps, NOWHERE},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_LOG, &pbeam__target__descriptor, handle_log, 0},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_KILL, &pbeam__kill_request__descriptor,
-	 handle_kill},
+	 handle_kill, offsetof(Pbeam__KillRequest, target)},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &pbeam__checkpoint_request__descriptor,
-	 handle_checkpoint},
+	 handle_checkpoint, offsetof(Pbeam__CheckpointRequest, target)},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &pbeam__rollback_request__descriptor,
-	 handle_rollback},
-	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_ATTACH, &pbeam__target__descriptor, handle_attach},
-	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_STACK, &pbeam__target__descriptor, handle_stack},
+	 handle_rollback, offsetof(Pbeam__RollbackRequest, target)},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_ATTACH, &pbeam__target__descriptor, handle_attach,
+	 0},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &pbeam__migrate_request__descriptor,
+	 handle_migrate, offsetof(Pbeam__MigrateRequest, target)},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_CANCEL, &pbeam__target__descriptor, handle_cancel,
+	 0},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_STACK, &pbeam__target__descriptor, handle_stack,
+	 0},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &pbeam__hosts_request__descriptor,
+	 handle_hosts, NOWHERE},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_CHANNEL, &pbeam__channel_request__descriptor,
+	 handle_channel, NOWHERE},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_EXPECT, &pbeam__channel_request__descriptor,
+	 handle_expect, NOWHERE},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_REGISTRY, &pbeam__registry_request__descriptor,
+	 handle_registry, NOWHERE},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &pbeam__remote_signal__descriptor,
+	 handle_signal, offsetof(Pbeam__RemoteSignal, target)},
 };
+
+static const Pbeam__Target *target_of(const struct handler *handler, const ProtobufCMessage *message)
+{
+	if (handler->target == NOWHERE)
+		return NULL;
+	if (handler->target == 0)
+		return (const Pbeam__Target *)message;
+	return *(Pbeam__Target *const *)(const void *)((const char *)message + handler->target);
+}
 
 bool handlers_dispatch(struct connection *connection, const struct frame *frame)
 {
@@ -230,7 +295,9 @@ bool handlers_dispatch(struct connection *connection, const struct frame *frame)
 			return false;
 		}
 	}
-	r = handler->handle(connection, message, &err);
+	r = pass_elsewhere(connection, target_of(handler, message), frame, &err);
+	if (r == 0)
+		r = handler->handle(connection, message, &err);
 	if (message)
 		protobuf_c_message_free_unpacked(message, NULL);
 	if (r < 0)

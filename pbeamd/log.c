@@ -37,6 +37,10 @@ static void fill_row(struct row *row, const char *store, uint32_t number)
 			entry->created_ns = manifest->created_ns;
 			entry->pause_ns = manifest->pause_ns;
 			entry->processes = (uint32_t)manifest->n_processes;
+			for (size_t i = 0; manifest->cut && i < manifest->cut->n_parts; i++) {
+				entry->processes += manifest->cut->parts[i]->processes;
+				entry->bytes += manifest->cut->parts[i]->bytes;
+			}
 			image_reader_close(image);
 		}
 	}

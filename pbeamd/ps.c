@@ -148,6 +148,8 @@ static void fill_row(struct row *row, const struct name_process *process, const 
 		return;
 	info->job = job->root.n;
 	info->job_name = (char *)(uintptr_t)job->name;
+	info->group = (char *)(uintptr_t)job->group;
+	info->job_uuid = (char *)(uintptr_t)job->uuid;
 	if (job->root.n == process->vpid.n && job->name[0])
 		info->name = info->job_name;
 }
@@ -180,7 +182,8 @@ void ps_work(struct server *server, int sock, const void *arg)
 		worker_refuse(sock, &err);
 		return;
 	}
-	gethostname(host, sizeof(host) - 1);
+	if (!names_cluster(server->names, host))
+		gethostname(host, sizeof(host) - 1);
 	qsort(processes, (size_t)n, sizeof(*processes), by_vpid);
 	for (int i = 0; i < n; i++) {
 		fill_row(&rows[i], &processes[i], job_of(jobs, njobs, processes[i].keeper), host);

@@ -16,6 +16,8 @@
 #include "base/dirs.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "pbeamd/cluster/cluster.h"
+#include "proto/serve.h"
 
 enum { TAKEOVER_MS = 3000, TAKEOVER_STEP_MS = 10 };
 
@@ -76,10 +78,10 @@ static int open_socket(struct server *server, struct err *err)
 	r = take_lock(server, dir, err);
 	if (r < 0)
 		return r;
-	server->listener = frame_listen(server->path, err);
+	server->listener = serve_listen(server->path, err);
 	if (server->listener < 0)
 		return server->listener;
-	if (fcntl(server->listener, F_SETFL, O_NONBLOCK) < 0 || stat(server->path, &st) < 0)
+	if (stat(server->path, &st) < 0)
 		return err_sys(err, "listen on %s", server->path);
 	server->inode = st.st_ino;
 	return 0;
@@ -90,22 +92,20 @@ static int open_socket(struct server *server, struct err *err)
 static void on_connection(evutil_socket_t listener, short what, void *arg)
 {
 	struct server *server = arg;
-	struct err err = ERR_INIT;
-	int fd = frame_accept(listener, &err);
+	int fd = serve_accept(listener);
 
 	server->active_ns = io_now_ns(CLOCK_MONOTONIC);
 	if (fd >= 0)
 		connection_open(server, fd);
-	else if (fd != -EAGAIN)
-		log_warn("%s", err.text);
 }
 
 static void on_child(evutil_socket_t signal, short what, void *arg)
 {
 	struct server *server = arg;
+	pid_t pid;
 
-	while (waitpid(-1, NULL, WNOHANG) > 0)
-		server->nworkers--;
+	while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+		worker_ended(server, pid);
 	server->active_ns = io_now_ns(CLOCK_MONOTONIC);
 }
 
@@ -136,9 +136,9 @@ static void on_idle_check(evutil_socket_t fd, short what, void *arg)
 		return;
 	}
 	sweep_sockets();
-	if (!server->options->background)
+	if (!server->options->background || server->cluster)
 		return;
-	if (server->connections || server->nworkers > 0 || names_job_list(server->names, &one, 1) > 0)
+	if (server->connections || server->workers || names_job_list(server->names, &one, 1) > 0)
 		server->active_ns = now;
 	else if (now - server->active_ns >= server->options->idle_s * 1000000000ull)
 		event_base_loopbreak(server->base);
@@ -171,6 +171,8 @@ static void close_server(struct server *server)
 
 	while (server->connections)
 		connection_close(server->connections);
+	if (server->cluster)
+		cluster_close(server->cluster);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (all[i])
 			event_free(all[i]);
@@ -203,6 +205,12 @@ int server_run(const struct server_options *options, struct err *err)
 		server.base = event_base_new();
 		r = server.base ? add_events(&server, err)
 				: err_set(err, -ENOMEM, "no memory for the event loop");
+	}
+	if (r == 0 && options->cluster) {
+		r = cluster_open(&server, err);
+	} else if (r == 0) {
+		config_forget();
+		r = names_cluster_set(server.names, NULL);
 	}
 	if (r == 0) {
 		tell_ready(options);

@@ -20,13 +20,15 @@
 
 #include "base/err.h"
 #include "namespace/names.h"
+#include "pbeamd/cluster/stream.h"
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
 
 struct server_options {
-	bool background; /* leaves when idle */
-	unsigned idle_s; /* for how long nothing must have been there */
-	int ready_fd;	 /* told by a byte that we serve; -1 none */
+	bool background;		       /* leaves when idle */
+	unsigned idle_s;		       /* for how long nothing must have been there */
+	int ready_fd;			       /* told by a byte that we serve; -1 none */
+	const struct cluster_options *cluster; /* NULL: this host alone */
 };
 
 enum connection_phase {
@@ -36,19 +38,22 @@ enum connection_phase {
 	CONNECTION_PHASES,
 };
 
-struct output; /* a frame on its way out */
 struct forward;
+struct pass;
+struct cluster;
+struct cluster_options;
 
 struct connection {
 	struct connection *next;
 	struct server *server;
-	int fd;
+	struct stream stream;
 	enum connection_phase phase;
-	struct event *readable, *writable;
-	struct frame_reader reader;
-	struct output *first, *last;
 	struct forward *forward; /* the request that a keeper is answering */
 	bool closing;		 /* ends when all is written */
+	bool passed_on;		 /* by another host: it is not passed on again */
+	struct pass *pass;	 /* the request that another host carries out */
+	bool expecting;		 /* channels with this cookie */
+	uint8_t cookie[16];
 };
 
 struct server {
@@ -60,7 +65,8 @@ struct server {
 	ino_t inode;	     /* of the socket, to notice that it is ours no more */
 	struct event *accepting, *children, *idle, *stop[2];
 	struct connection *connections;
-	int nworkers;
+	struct cluster *cluster; /* NULL: this host alone */
+	struct worker *workers;
 	uint64_t active_ns; /* when something was last there */
 };
 
@@ -69,7 +75,8 @@ struct server {
 must_check int server_run(const struct server_options *options, struct err *err);
 
 /* ---- connection.c ---- */
-void connection_open(struct server *server, int fd);
+/* NULL when it cannot be; `fd` is taken in any case. */
+struct connection *connection_open(struct server *server, int fd);
 /* Closes it at once. */
 void connection_close(struct connection *connection);
 /* Queues a frame; descriptors are duplicated. */
@@ -106,6 +113,11 @@ void forward_end(struct forward *forward);
 typedef void (*worker_fn)(struct server *server, int sock, const void *arg);
 /* The connection goes to a child that runs `work`. */
 must_check int worker_start(struct connection *connection, worker_fn work, const void *arg, struct err *err);
+/* As fork() for a child that goes on without the loop: signals as at the start, none of our sockets open but
+ * those that the caller has made. `keep` (NULL: none) is a connection that stays open. */
+pid_t worker_fork(struct server *server, const struct connection *keep);
+/* A child has ended. */
+void worker_ended(struct server *server, pid_t pid);
 /* For workers. */
 void worker_refuse(int sock, const struct err *err);
 
@@ -140,6 +152,8 @@ struct revive {
 	bool force;
 };
 void revive_work(struct server *server, int sock, const void *arg); /* arg: struct revive */
+/* kill(2) and its kin for a process of another host. */
+int handle_signal(struct connection *connection, const ProtobufCMessage *message, struct err *err);
 must_check int kill_target(struct server *server, const struct target *target, int signal, struct err *err);
 
 #endif

@@ -9,7 +9,13 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "pbeamd/cluster/cluster.h"
 #include "pbeamd/server.h"
+
+struct worker {
+	struct worker *next;
+	pid_t pid;
+};
 
 void worker_refuse(int sock, const struct err *err)
 {
@@ -32,26 +38,55 @@ static void reset_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+pid_t worker_fork(struct server *server, const struct connection *keep)
+{
+	pid_t child = fork();
+
+	if (child != 0)
+		return child;
+	reset_signals();
+	close(server->listener);
+	close(server->lock);
+	/* the other connections end when they end, not when this child does */
+	for (const struct connection *other = server->connections; other; other = other->next)
+		if (other != keep)
+			close(other->stream.fd);
+	if (server->cluster)
+		cluster_leave_child(server->cluster);
+	return 0;
+}
+
+void worker_ended(struct server *server, pid_t pid)
+{
+	for (struct worker **p = &server->workers; *p; p = &(*p)->next)
+		if ((*p)->pid == pid) {
+			struct worker *worker = *p;
+
+			*p = worker->next;
+			free(worker);
+			return;
+		}
+}
+
 int worker_start(struct connection *connection, worker_fn work, const void *arg, struct err *err)
 {
 	struct server *server = connection->server;
-	pid_t child = fork();
+	struct worker *worker = calloc(1, sizeof(*worker));
 
-	if (child < 0)
+	if (!worker)
+		return err_code(err, -ENOMEM, "start a process for the request");
+	worker->pid = worker_fork(server, connection);
+	if (worker->pid < 0) {
+		free(worker);
 		return err_sys(err, "start a process for the request");
-	if (child == 0) {
-		reset_signals();
-		close(server->listener);
-		close(server->lock);
-		/* the other connections end when they end, not when this child does */
-		for (const struct connection *other = server->connections; other; other = other->next)
-			if (other != connection)
-				close(other->fd);
-		fcntl(connection->fd, F_SETFL, 0);
-		work(server, connection->fd, arg);
+	}
+	if (worker->pid == 0) {
+		fcntl(connection->stream.fd, F_SETFL, 0);
+		work(server, connection->stream.fd, arg);
 		_exit(0);
 	}
-	server->nworkers++;
+	worker->next = server->workers;
+	server->workers = worker;
 	connection->phase = CONNECTION_BUSY;
 	connection->closing =
 		true; /* nothing is queued: handlers_dispatch() lets it end here, the child has it */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/dirs.h"
 
 #define BODY_STEP ((size_t)1 << 20)
 
@@ -370,6 +371,17 @@ int frame_connect(const char *path, struct err *err)
 		return err_sys(err, "connect to %s", path);
 	r = check_peer(sock, err);
 	return r < 0 ? r : steal_fd(&sock);
+}
+
+int frame_connect_to(const char *role, pid_t pid, struct err *err)
+{
+	char dir[PATH_MAX], path[PATH_MAX + 16];
+	int r = dirs_runtime(dir, role, err);
+
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "%s/%d", dir, pid);
+	return frame_connect(path, err);
 }
 
 /*

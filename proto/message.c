@@ -70,6 +70,21 @@ int message_append_u32(uint32_t **array, size_t *n, uint32_t value)
 	return 0;
 }
 
+int message_append_string(char ***array, size_t *n, const char *text)
+{
+	void *where = *array;
+	char *copy;
+
+	if (grow(&where, *n, sizeof(copy)) < 0)
+		return -ENOMEM;
+	*array = where;
+	copy = strdup(text);
+	if (!copy)
+		return -ENOMEM;
+	(*array)[(*n)++] = copy;
+	return 0;
+}
+
 int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len)
 {
 	uint8_t *copy = malloc(len ? len : 1);

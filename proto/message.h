@@ -24,6 +24,9 @@ void *message_append_new(void *array, size_t *n, const ProtobufCMessageDescripto
 must_check int message_append_u64(uint64_t **array, size_t *n, uint64_t value);
 must_check int message_append_u32(uint32_t **array, size_t *n, uint32_t value);
 
+/* Appends a copy to repeated strings. -ENOMEM. */
+must_check int message_append_string(char ***array, size_t *n, const char *text);
+
 /* Sets a bytes field (freeing what was there) to a copy. -ENOMEM. */
 must_check int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len);
 must_check int message_text(ProtobufCBinaryData *field, const char *text);

@@ -10,15 +10,19 @@
 #include "base/log.h"
 #include "base/parse.h"
 #include "image/store.h"
+#include "scip/cut/cut.h"
 #include "scip/job/attach.h"
 #include "scip/job/console.h"
 #include "scip/job/image_stack.h"
+#include "scip/job/part.h"
+#include "scip/job/receive.h"
+#include "scip/migrate/swap/swap.h"
 
 enum { STATUS_USAGE = 125 };
 
 static const char usage_text[] =
-	"Usage: scip run [-d] [--name NAME] [--interval TIME] [--keep N] [--dir DIR] [--save-files SIZE] "
-	"[--] PROGRAM [ARG...]\n"
+	"Usage: scip run [-d] [--name NAME] [--interval TIME] [--keep N] [--dir DIR] [--group NAME] "
+	"[--save-files SIZE] [--] PROGRAM [ARG...]\n"
 	"       scip restore [-d] [--force] IMAGE\n"
 	"       scip attach VPID|NAME\n"
 	"\n"
@@ -31,6 +35,7 @@ static const char usage_text[] =
 	"      --interval TIME   save it every TIME (90, 90s, 15m, 2h)\n"
 	"      --keep N          of the saved ones keep the newest N\n"
 	"      --dir DIR         keep them in DIR\n"
+	"      --group NAME      a group of jobs, also on other hosts, that is saved as one\n"
 	"      --save-files SIZE save contents of open files up to SIZE each (64M)\n"
 	"      --force           restore although files have changed since\n"
 	"      --help, --version\n";
@@ -49,6 +54,7 @@ enum {
 	OPTION_INTERVAL,
 	OPTION_KEEP,
 	OPTION_DIR,
+	OPTION_GROUP,
 	OPTION_SAVE_FILES,
 	OPTION_FORCE,
 	OPTION_STREAMS,
@@ -61,6 +67,7 @@ static const struct option run_options[] = {
 	{"interval", required_argument, NULL, OPTION_INTERVAL},
 	{"keep", required_argument, NULL, OPTION_KEEP},
 	{"dir", required_argument, NULL, OPTION_DIR},
+	{"group", required_argument, NULL, OPTION_GROUP},
 	{"save-files", required_argument, NULL, OPTION_SAVE_FILES},
 	{"help", no_argument, NULL, OPTION_HELP},
 	{NULL, 0, NULL, 0},
@@ -96,6 +103,9 @@ static const char *take_option(int option, const char *value, struct keeper_opti
 	case OPTION_DIR:
 		job->dir = value;
 		return NULL;
+	case OPTION_GROUP:
+		job->group = value;
+		return store_check_name(value, err) < 0 ? err->text : NULL;
 	case OPTION_SAVE_FILES:
 		return parse_size(value, &job->save_files_max, err) < 0 ? err->text : NULL;
 	case OPTION_FORCE:
@@ -166,6 +176,14 @@ int main(int argc, char **argv)
 		return attach(argc - 1, argv + 1);
 	if (!strcmp(argv[1], "stack"))
 		return stack(argc - 1, argv + 1, strstr(argv[0], "pbeamctl") ? "pbeamctl" : "scip");
+	if (!strcmp(argv[1], "swap")) /* pbeamd's */
+		return swap_main();
+	if (!strcmp(argv[1], "part")) /* pbeamd's */
+		return part_run();
+	if (!strcmp(argv[1], "cut") && argc == 3) /* pbeamd's */
+		return cut_lead_main(argv[2]);
+	if (!strcmp(argv[1], "receive")) /* pbeamd's */
+		return receive_run();
 	if (!strcmp(argv[1], "--version")) {
 		puts("scip " PBEAM_VERSION);
 		return 0;

@@ -9,6 +9,7 @@ BASE = ["base"]
 PROTO = BASE + ["proto"]
 NAMES = PROTO + ["namespace"]
 IMAGE = PROTO + ["image"]
+CHANNEL = PROTO + ["channel"]
 TRACEE = NAMES + ["inject", "scip/tracee"]
 CALLS = TRACEE + ["scip/syscall"]
 OBJECT = TRACEE + IMAGE + ["scip/object"]
@@ -18,16 +19,19 @@ SEES = {
     "proto": PROTO,
     "namespace": NAMES,
     "image": IMAGE,
+    "channel": CHANNEL,
     "inject": ["inject"],
     "scip/tracee": TRACEE,
     "scip/syscall": CALLS,
     "scip/object": OBJECT,
     "scip/checkpoint": STATE + ["scip/checkpoint"],
     "scip/restore": STATE + ["scip/restore"],
-    "scip/supervisor": STATE + ["scip/checkpoint", "scip/restore", "scip/supervisor"],
-    "scip/job": STATE + ["scip/checkpoint", "scip/restore", "scip/supervisor", "scip/job"],
-    "scip": STATE + ["scip/supervisor", "scip/job"],
-    "pbeamd": NAMES + IMAGE + ["pbeamd"],
+    "scip/migrate": STATE + CHANNEL + ["scip/checkpoint", "scip/restore", "scip/migrate"],
+    "scip/cut": STATE + CHANNEL + ["scip/checkpoint", "scip/restore", "scip/migrate", "scip/cut"],
+    "scip/supervisor": STATE + CHANNEL + ["scip/checkpoint", "scip/restore", "scip/migrate", "scip/supervisor"],
+    "scip/job": STATE + CHANNEL + ["scip/checkpoint", "scip/restore", "scip/migrate", "scip/cut", "scip/supervisor", "scip/job"],
+    "scip": STATE + CHANNEL + ["scip/migrate", "scip/cut", "scip/supervisor", "scip/job"],
+    "pbeamd": NAMES + IMAGE + ["channel", "pbeamd"],
     "pbeamctl": NAMES + IMAGE + ["pbeamctl"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

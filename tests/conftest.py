@@ -3,15 +3,26 @@ import os
 import signal
 
 import harness
+import lab as laboratory
 import pytest
 
 DEFAULT_TIMEOUT = 120
+LONG_FACTOR = 30
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="the long form of tests that have one (make soak)")
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "long: has a long form, which --long asks for")
     config.addinivalue_line("markers", f"timeout(seconds): the test's own limit, {DEFAULT_TIMEOUT} without it")
     config.addinivalue_line("markers", "short: also run with the sanitizer build")
     config.addinivalue_line("markers", "messy: ends with processes that it could not end; they are ended without complaint")
+    # Ignored under nohup or in the background of a shell, and so in every program of ours.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     harness.become_subreaper()
 
 
@@ -26,7 +37,8 @@ def _times_out(seconds):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item):
     mark = item.get_closest_marker("timeout")
-    _times_out(mark.args[0] if mark else DEFAULT_TIMEOUT)
+    seconds = mark.args[0] if mark else DEFAULT_TIMEOUT
+    _times_out(seconds * LONG_FACTOR if item.config.getoption("--long") else seconds)
     try:
         yield
     finally:
@@ -40,11 +52,18 @@ def pytest_runtest_makereport(item, call):
     setattr(item, f"report_{report.when}", report)
     if not report.failed or report.when != "call":
         return
-    for value in item.funcargs.values():
+    values = list(item.funcargs.values())
+    for value in values + [host for made in getattr(item, "labs", []) for host in made.hosts]:
         if isinstance(value, harness.Host):
             report.sections.append(("commands", "\n".join(value.history[-40:])))
             report.sections.append(("processes", "\n".join(f"{pid} {line}" for pid, line in value.processes().items())))
             report.sections.append(("log", value.log()))
+
+
+@pytest.fixture
+def long(request):
+    """Whether the long form is asked for."""
+    return request.config.getoption("--long")
 
 
 @pytest.fixture(scope="session")
@@ -77,3 +96,21 @@ def root_host(request, stage):
     if os.getuid() != 0:
         pytest.skip("needs root to run as root")
     yield from _host(request, stage, None)
+
+
+@pytest.fixture
+def make_lab(request, stage):
+    """make_lab(count, private=()) gives hosts in one network (lab.py), removed after the test."""
+    request.node.labs = made = []
+
+    def make(count, private=()):
+        made.append(laboratory.Lab(stage, count, private))
+        return made[-1]
+
+    yield make
+    call = getattr(request.node, "report_call", None)
+    clean = call is not None and call.passed and not request.node.get_closest_marker("messy")
+    log = "".join(f"==== {host.name}\n{host.log()}" for one in made for host in one.hosts)
+    complaints = [line for one in made for line in one.close(strict=clean)]
+    if clean and complaints:
+        pytest.fail("\n".join(complaints + [log]), pytrace=False)

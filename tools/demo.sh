@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make demo: a Python program that holds data and computes is checkpointed, killed, rolled back, and goes on to its right end.
+# make demo: a Python program that holds data and computes is checkpointed, killed, rolled back, and goes on to its right end; then it
+# is moved, running, to another host and back (two network namespaces, tests/lab.py).
 # Runs as an ordinary user: called by root it becomes "nobody" first. All that it makes is below one temporary directory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -9,7 +10,7 @@ if [ "${1:-}" != inside ]; then
 	trap 'rm -rf "$top"' EXIT
 	chmod 755 "$top"
 	cmake --install "$root/build" --prefix "$top" >/dev/null
-	cp "$root/demo/primes.py" "$root/tools/demo.sh" "$top"
+	cp "$root/demo/primes.py" "$root/tools/demo.sh" "$root/tools/demo_steps.sh" "$root/tools/demo_migrate.sh" "$top"
 	mkdir -m 700 "$top/home" "$top/run" "$top/state"
 	become=()
 	if [ "$(id -u)" = 0 ]; then
@@ -19,44 +20,13 @@ if [ "${1:-}" != inside ]; then
 	cd "$top/home"
 	"${become[@]}" env "HOME=$top/home" "XDG_RUNTIME_DIR=$top/run" "XDG_STATE_HOME=$top/state" PBEAMD_IDLE=1 "PATH=$top/bin:$PATH" \
 		bash "$top/demo.sh" inside "$top"
+	"${PYTHON:-/usr/bin/python3}" -B "$root/tests/lab.py" --hosts 2 --command "bash '$top/demo_migrate.sh' '$top'"
 	exit
 fi
 
-# What the caller's shell had open besides the standard streams is not the program's.
-for fd in /proc/self/fd/*; do
-	fd=${fd##*/}
-	case $fd in
-	[012] | 255) ;; # 255: bash reads this file from there
-	*) eval "exec $fd>&-" ;;
-	esac
-done
-
 top=$2
-bold=
-plain=
-if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
-	bold=$'\033[1m'
-	plain=$'\033[0m'
-fi
-say() { printf '\n%s# %s%s\n' "$bold" "$*" "$plain"; }
-try() {
-	printf '$ %s\n' "$*"
-	"$@"
-}
-leave() { # ends what the demo started, by the name it gave it
-	pbeamctl kill -s KILL primes >/dev/null 2>&1 || true
-}
-trap leave EXIT
-until_shown() { # until the output has the text
-	local left=600
-	while [ $((left -= 1)) -gt 0 ]; do
-		! grep -q "$1" output || return 0
-		sleep 0.1
-	done
-	echo "demo: no '$1' within a minute; the output:" >&2
-	cat output >&2
-	return 1
-}
+# shellcheck source=tools/demo_steps.sh
+. "$top/demo_steps.sh"
 
 say "A Python program looks for primes, as user $(id -un), under scip"
 printf '$ scip run -d --name primes -- python3 primes.py >output\n'

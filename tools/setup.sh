@@ -6,12 +6,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 missing=()
 for section in "$@"; do
-	while read -r package command; do
+	while read -r package command optional; do
 		if [ -n "$command" ] && command -v "$command" >/dev/null; then
 			continue
 		fi
 		state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
-		[ "$state" = installed ] || missing+=("$package")
+		[ "$state" != installed ] || continue
+		[ -z "$optional" ] || [[ $(apt-cache policy "$package" 2>/dev/null) == *"Candidate: "[!\(]* ]] || continue
+		missing+=("$package")
 	done < <(sed -n "/^\[$section\]/,/^\[/{/^[^#[]/p}" "$here/packages.txt")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0

@@ -63,17 +63,22 @@ for check in tests/check_*.py; do
 done
 unit unit build
 if [ "$what" = all ]; then
+	e2e e2e build tests/e2e
+	# Its tests wait more than they compute: everything else goes on beside it.
+	e2e cluster build tests/cluster >"$results/cluster.log" 2>&1 &
+	cluster=$!
 	single build-asan tools/build.sh asan
 	unit unit-asan build-asan
-	e2e e2e build tests/e2e
-	e2e e2e-asan build-asan tests/e2e -m short
-	e2e fault build tests/fault
-	e2e flavours build tests/flavours
 	single build-fuzz tools/build.sh fuzz
 	printf '\n== fuzz\n'
 	for fuzzer in build-fuzz/tests/fuzz/*; do
 		[ -x "$fuzzer" ] && single "$(basename "$fuzzer")" tools/fuzz.sh "$fuzzer" 20
 	done
+	e2e e2e-asan build-asan tests/e2e -m short
+	e2e fault build tests/fault
+	e2e flavours build tests/flavours
+	wait "$cluster"
+	cat "$results/cluster.log"
 fi
 printf '\n== result\n'
 "$PYTHON" tools/summary.py $((SECONDS - began)) "$results"/*.xml

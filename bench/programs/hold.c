@@ -1,8 +1,10 @@
 /*
- * Something to save: hold BEAT memory MIB | threads N | processes N. Random contents, so that nothing is
- * saved by zeroes. Once set up it writes the time (CLOCK_MONOTONIC, ns) into the mapped file BEAT over and
- * over: the first new value after a restore says when the program ran again, the longest gap how long it was
- * held. `memory` checks its contents at each 100th beat's end when BEAT's second word asks for it.
+ * Something to save: hold BEAT memory MIB | writing MIB | threads N | processes N | shared MIB. Random
+ * contents, so that nothing is saved by zeroes. `shared` is memory that 100 processes share copy-on-write.
+ * Once set up it writes the time (CLOCK_MONOTONIC, ns) into the mapped file BEAT over and over: the first new
+ * value after a restore says when the program ran again, the longest gap how long it was held. `writing` is
+ * memory of which a tenth is written over and over, each word with itself. `memory` checks its contents at
+ * each 100th beat's end when BEAT's second word asks for it.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -14,6 +16,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { SHARERS = 100 };
 
 struct beat {
 	volatile uint64_t now, gap, check, checked, bad;
@@ -65,17 +69,27 @@ static void fail(const char *what)
 	exit(1);
 }
 
+/* One more page of the first tenth. */
+static void write_some(uint64_t *words, size_t n)
+{
+	static size_t at;
+	volatile uint64_t *word = words + at;
+
+	*word = *word;
+	at = at + 512 < n / 10 ? at + 512 : 0;
+}
+
 int main(int argc, char **argv)
 {
 	const struct timespec nap = {.tv_nsec = 200000};
 	struct beat *beat;
 	uint64_t *words = NULL, last;
 	size_t n = 0;
-	long amount;
+	long amount, children = 0;
 	int fd;
 
 	if (argc != 4) {
-		fprintf(stderr, "usage: hold BEAT memory|threads|processes N\n");
+		fprintf(stderr, "usage: hold BEAT memory|writing|threads|processes|shared N\n");
 		return 2;
 	}
 	amount = atol(argv[3]);
@@ -84,7 +98,7 @@ int main(int argc, char **argv)
 	if (beat == MAP_FAILED)
 		fail(argv[1]);
 	close(fd);
-	if (!strcmp(argv[2], "memory")) {
+	if (!strcmp(argv[2], "memory") || !strcmp(argv[2], "writing") || !strcmp(argv[2], "shared")) {
 		n = (size_t)amount << 17;
 		words = mmap(NULL, n * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (words == MAP_FAILED)
@@ -97,7 +111,11 @@ int main(int argc, char **argv)
 		if (pthread_create(&thread, NULL, sleeper, NULL))
 			fail("thread");
 	}
-	for (long i = 0; !strcmp(argv[2], "processes") && i < amount; i++) {
+	if (!strcmp(argv[2], "processes"))
+		children = amount;
+	else if (!strcmp(argv[2], "shared"))
+		children = SHARERS;
+	for (long i = 0; i < children; i++) {
 		pid_t pid = fork();
 
 		if (pid < 0)
@@ -116,6 +134,9 @@ int main(int argc, char **argv)
 			beat->checked = beat->check;
 			last = now_ns();
 		}
-		nanosleep(&nap, NULL);
+		for (int i = 0; i < 64 && !strcmp(argv[2], "writing"); i++)
+			write_some(words, n);
+		if (strcmp(argv[2], "writing") != 0)
+			nanosleep(&nap, NULL);
 	}
 }

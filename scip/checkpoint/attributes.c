@@ -114,14 +114,20 @@ static int collect_directory(struct collect *collect, const char *what, const ch
 	return message_text(out, target);
 }
 
-static uint64_t cpu_time(pid_t pid)
+/* A tick more than /proc tells: the program, which may know its time more exactly, never sees it go back. */
+static int collect_cpu_times(struct collect *collect)
 {
-	struct timespec t;
-	clockid_t clock;
+	const uint64_t tick = 1000000000u / (uint64_t)sysconf(_SC_CLK_TCK);
+	struct procfs_stat stat;
+	int rc = procfs_stat_read(collect->process->pid, 0, &stat, NULL);
 
-	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) < 0)
-		return 0;
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	for (int i = 0; i < CPU_TIMES && rc >= 0; i++) {
+		int64_t ns = (int64_t)stat.cpu_ns[i] + collect->process->cpu_before[i];
+
+		rc = message_append_u64(&collect->out->cpu_times_ns, &collect->out->n_cpu_times_ns,
+					(uint64_t)(ns > 0 ? ns : 0) + (i < CPU_CHILDREN_USER ? tick : 0));
+	}
+	return rc;
 }
 
 static int32_t virtual_of(struct collect *collect, pid_t number)
@@ -134,7 +140,9 @@ static void collect_state(struct collect *collect)
 	Pbeam__Process *out = collect->out;
 
 	out->vpid = collect->process->vpid.n;
-	out->vppid = virtual_of(collect, collect->stat.ppid);
+	out->vppid = names_parent(collect->process->names, (struct rpid){collect->process->pid},
+				  (struct rpid){collect->stat.ppid})
+			     .n;
 	out->vpgid = virtual_of(collect, collect->stat.pgrp);
 	out->vsid = virtual_of(collect, collect->stat.session);
 	out->exit_signal = collect->stat.exit_signal;
@@ -162,8 +170,9 @@ int collect_attributes(struct collect *collect, struct err *err)
 	out->personality = (uint32_t)proc_number(pid, "personality", 16, 0);
 	out->oom_score_adj = (int32_t)proc_number(pid, "oom_score_adj", 10, 0);
 	out->coredump_filter = (uint32_t)proc_number(pid, "coredump_filter", 16, 0x33);
-	out->cpu_time_ns = cpu_time(collect->process->pid);
-	rc = collect_credentials(collect, err);
+	rc = collect_cpu_times(collect);
+	if (rc >= 0)
+		rc = collect_credentials(collect, err);
 	if (rc >= 0)
 		rc = collect_limits(collect, err);
 	if (rc >= 0)

@@ -18,8 +18,8 @@
  * `image_fd` by the injected code at offsets taken from the arena. out->shared lists its shared mappings
  * whose contents belong into the image; they are dumped by one process for each part, see below. Leaves the
  * process frozen and as it was, whatever happens. */
-must_check int checkpoint_dump_process(struct process *process, int image_fd, struct image_arena *arena,
-				       Pbeam__ScipDumped *out, struct err *err);
+must_check int checkpoint_dump_process(struct process *process, Pbeam__ScipDump__What what, int image_fd,
+				       struct image_arena *arena, Pbeam__ScipDumped *out, struct err *err);
 
 /* Dumps the parts of shared memory that the coordinator wants from this process. */
 must_check int checkpoint_dump_shared(struct process *process, int image_fd, struct image_arena *arena,
@@ -27,9 +27,47 @@ must_check int checkpoint_dump_shared(struct process *process, int image_fd, str
 				      struct err *err);
 
 /* ---- in the coordinator ---- */
+struct group;
+struct object_external;
+struct checkpoint_result;
+/* A migration: the image is a file in memory, and what becomes of the frozen processes is decided here. */
+struct checkpoint_mover {
+	void *arg;
+	/* SKELETON: only what `move` needs to have the processes made ahead; they go on afterwards, without
+	 * `abort`. WRITTEN: what a skeleton's tracking tells. */
+	Pbeam__ScipDump__What what;
+	const struct object_external *external;
+	/* All are frozen, nothing is dumped yet. It may change *what. */
+	int (*frozen)(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err);
+	/* The image is whole. 0: they have left, and what is here of them is dealt with. Else they go on. */
+	int (*move)(void *arg, struct group *group, int image, uint64_t bytes, struct err *err);
+	/* They go on: called before they do, whatever has failed. */
+	void (*abort)(void *arg);
+	/* As in struct group; it has an `arg` of its own. NULL: none stays. */
+	bool (*stays)(void *arg, struct vpid vpid);
+	void *stays_arg;
+};
+/* A part of a cut over several hosts (scip/cut/): who leads it says when to go on. An error in any of these
+ * undoes the checkpoint. */
+struct checkpoint_cut {
+	void *arg;
+	const struct object_external *external;
+	/* The image's file is open, nothing is frozen yet. */
+	int (*opened)(void *arg, struct err *err);
+	/* All are frozen, nothing is dumped yet. */
+	int (*frozen)(void *arg, const struct group *group, struct err *err);
+	/* Everything is in the image: 0 when all parts have come so far. */
+	int (*dumped)(void *arg, struct err *err);
+	/* The image is whole and durable; with `kill` the processes are frozen still, and end if 0 comes
+	 * back. */
+	int (*durable)(void *arg, const struct checkpoint_result *result, struct err *err);
+};
 struct checkpoint_options {
 	struct vpid target;
-	const char *path; /* final path */
+	const char *path;		  /* final path */
+	const struct checkpoint_cut *cut; /* or NULL */
+	const struct checkpoint_mover
+		*mover; /* NULL for a checkpoint; else `path` and `kill` are of no use */
 	bool kill, alone;
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */
@@ -39,6 +77,8 @@ struct checkpoint_result {
 	uint64_t bytes, pause_ns, total_ns;
 	uint32_t processes, threads;
 };
+/* What the three descriptors of a console are. -ENOMEM. */
+must_check int checkpoint_describe_streams(Pbeam__Job *out, const int console[3]);
 /* Either the image is whole and durable and 0 comes back, or there is none and the programs go on as before.
  */
 must_check int checkpoint_run(struct names *names, const struct checkpoint_options *options,

@@ -17,6 +17,7 @@
 
 enum { COLLECT_SIGNALS = 64, COLLECT_AREA = 256 * 1024 };
 
+struct prescan;
 struct sock_filter;
 struct seccomp_data;
 
@@ -28,6 +29,7 @@ struct collect {
 	Pbeam__Process *out;
 	struct procfs_stat stat;
 	char *status; /* text of /proc/PID/status */
+	struct prescan *prescan;
 };
 
 /* ---- dump.c ---- */
@@ -57,6 +59,25 @@ must_check int collect_actions(struct collect *collect, struct err *err);
 must_check int collect_timers(struct collect *collect, struct err *err);
 /* Text of /proc/PID/timers into `out->timers`, without times. Numbers of threads stay real. */
 must_check int collect_parse_timers(const char *text, Pbeam__Process *out, struct err *err);
+
+/* ---- semaphores.c ---- */
+/* From inside, after the filters: what the process's end does to semaphores that the job has made. */
+must_check int collect_semaphores(struct collect *collect, struct err *err);
+
+/* True if the program's own filters let it make this call; after collect_filters(). */
+bool collect_may_call(const struct collect *collect, int nr);
+
+/* ---- policies.c ---- */
+/* What get_mempolicy() writes: room for as many nodes as the kernel can be built for. */
+#define COLLECT_POLICY_NODES 1025u
+struct collect_policy {
+	int32_t mode, reserved;
+	uint64_t nodes[COLLECT_POLICY_NODES / 64];
+};
+/* NUMA policies of the mappings, from inside. */
+must_check int collect_policies(struct collect *collect, struct err *err);
+/* Into *out, if it is not the default. */
+must_check int collect_add_policy(const struct collect_policy *got, Pbeam__MemoryPolicy **out);
 
 /* ---- attributes.c ---- */
 /* Names of the process, credentials, limits, directories: what /proc and prlimit tell. */

@@ -33,7 +33,15 @@
 #include "scip/object/object.h"
 #include "scip/tracee/procfs.h"
 
-enum { DUMP_MS = 3600000, PAGE = 4096, EXPECT_MIN = 1024, EXPECT_MAX = 1 << 22, JOB_MAX = 4096 };
+enum {
+	DUMP_MS = 3600000,
+	PAGE = 4096,
+	EXPECT_MIN = 1024,
+	EXPECT_LOOK = 1 << 17,
+	EXPECT_MAX = 1 << 22,
+	JOB_MAX = 4096
+};
+enum { RETRY_FIRST_MS = 10, RETRY_LAST_MS = 320, RETRY_LAST_MOVE_MS = 1280 };
 
 struct run {
 	const struct checkpoint_options *options;
@@ -41,16 +49,35 @@ struct run {
 	struct image_writer *writer;
 	Pbeam__Manifest *manifest;
 	uint64_t begin_ns, thawed_ns;
+	Pbeam__ScipDump__What what;
 };
 
-/* How many pages may be looked for in the image: those of a job with more than one process. */
+/* What the process takes, shared pages counted in part, in pages; 0 if that cannot be read. */
+static uint64_t share_of(pid_t pid)
+{
+	auto_free char *text = NULL;
+	const char *field;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", pid);
+	if (io_slurp(-100, path, PAGE, &text, NULL) < 0)
+		return 0;
+	field = procfs_field(text, "Pss");
+	return field ? strtoull(field, NULL, 10) / (PAGE / 1024) : 0;
+}
+
+/* How many pages may be looked for in the image: those of a job with more than one process. A page that many
+ * share is one; where that makes a difference it is worth a look at their page tables, for every scip maps
+ * the table, and a large one costs it as many page faults. */
 static uint64_t expect_pages(struct names *names, struct rpid keeper)
 {
 	auto_free struct name_process *all = calloc(JOB_MAX, sizeof(*all));
 	int n = all ? names_process_list(names, keeper, all, JOB_MAX) : 0;
-	uint64_t sum = 0;
+	uint64_t sum = 0, shares = 0;
 
-	for (int i = 0; i < n && i < JOB_MAX && n > 1; i++) {
+	if (n > JOB_MAX)
+		n = JOB_MAX;
+	for (int i = 0; i < n && n > 1; i++) {
 		auto_free char *text = NULL;
 		unsigned long resident;
 		char path[64];
@@ -59,6 +86,10 @@ static uint64_t expect_pages(struct names *names, struct rpid keeper)
 		if (io_slurp(-100, path, PAGE, &text, NULL) == 0 && sscanf(text, "%*u %lu", &resident) == 1)
 			sum += resident;
 	}
+	for (int i = 0; i < n && sum > EXPECT_LOOK; i++)
+		shares += share_of(all[i].rpid.n);
+	if (shares && shares < sum)
+		sum = shares;
 	return sum < EXPECT_MIN ? EXPECT_MIN : sum > EXPECT_MAX ? EXPECT_MAX : sum;
 }
 
@@ -73,8 +104,8 @@ static void raise_descriptor_limit(void)
 	}
 }
 
-/* The state of a process that has ended and was not waited for. */
-static Pbeam__Process *describe_zombie(struct names *names, const struct member *member, struct err *err)
+/* A process that has ended and was not waited for, or the stub of one: only its numbers count. */
+static Pbeam__Process *describe_empty(struct names *names, const struct member *member, struct err *err)
 {
 	Pbeam__Process *out = message_new(&pbeam__process__descriptor);
 	Pbeam__Thread *thread;
@@ -87,11 +118,12 @@ static Pbeam__Process *describe_zombie(struct names *names, const struct member 
 		return NULL;
 	}
 	out->vpid = member->vpid.n;
-	out->vppid = names_virtual(names, (struct rpid){stat.ppid}).n;
+	out->vppid = names_parent(names, member->rpid, (struct rpid){stat.ppid}).n;
 	out->vpgid = names_virtual(names, (struct rpid){stat.pgrp}).n;
 	out->vsid = names_virtual(names, (struct rpid){stat.session}).n;
-	out->state = PBEAM__PROCESS__STATE__ZOMBIE;
-	out->exit_status = stat.exit_code;
+	out->state = member->stub ? PBEAM__PROCESS__STATE__STUB : PBEAM__PROCESS__STATE__ZOMBIE;
+	out->exit_status = member->stub ? 0 : stat.exit_code;
+	out->stop_signal = member->stopped;
 	out->exit_signal = stat.exit_signal;
 	thread = message_add(out, threads, pbeam__thread__descriptor);
 	if (!thread || message_text(&thread->comm, stat.comm) < 0) {
@@ -99,7 +131,7 @@ static Pbeam__Process *describe_zombie(struct names *names, const struct member 
 		return NULL;
 	}
 	thread->vtid = out->vpid;
-	out->leader_exited = true;
+	out->leader_exited = !member->stub;
 	return out;
 }
 
@@ -110,8 +142,10 @@ static int dump_all(struct run *run, struct err *err)
 	struct group *group = &run->group;
 	int rc;
 
+	request.what = run->what;
+	run->manifest->partial = run->what == PBEAM__SCIP_DUMP__WHAT__WRITTEN;
 	for (size_t i = 0; i < group->n; i++)
-		if (!group->v[i]->zombie)
+		if (group_has_contents(group->v[i]))
 			group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_DUMP, &request.base, fds, 2);
 	rc = group_gather(group, &pbeam__scip_dumped__descriptor, DUMP_MS, err);
 	return rc < 0 ? rc : group_problem(group, err);
@@ -124,8 +158,8 @@ static int take_processes(struct run *run, struct err *err)
 		struct member *m = run->group.v[i];
 		int rc;
 
-		if (m->zombie) {
-			m->process = describe_zombie(run->group.names, m, err);
+		if (!group_has_contents(m)) {
+			m->process = describe_empty(run->group.names, m, err);
 			if (!m->process)
 				return err_wrap(err, -ESRCH, "vpid %d", m->vpid.n);
 		} else {
@@ -169,7 +203,7 @@ static int describe_stream(Pbeam__ConsoleStream *out, int fd)
 	return 0;
 }
 
-static int describe_streams(Pbeam__Job *out, const int console[3])
+int checkpoint_describe_streams(Pbeam__Job *out, const int console[3])
 {
 	out->console = calloc(3, sizeof(*out->console));
 	if (!out->console)
@@ -198,7 +232,7 @@ static int describe_job(struct run *run)
 		return -ENOMEM;
 	out->save_files_max = run->options->save_files_max;
 	out->root_vpid = run->options->target.n;
-	if (run->options->console && describe_streams(out, run->options->console) < 0)
+	if (run->options->console && checkpoint_describe_streams(out, run->options->console) < 0)
 		return -ENOMEM;
 	if (!job)
 		return 0;
@@ -206,13 +240,20 @@ static int describe_job(struct run *run)
 	out->keep = job->keep;
 	if (message_string(&out->name, job->name) < 0)
 		return -ENOMEM;
+	if (message_string(&out->group, job->group) < 0)
+		return -ENOMEM;
 	return message_string(&out->uuid, job->uuid);
 }
 
 static int dump_objects(struct run *run, struct err *err)
 {
+	const struct checkpoint_mover *mover = run->options->mover;
+	const struct checkpoint_cut *cut = run->options->cut;
 	const struct object_dump_options options = {.save_files_max = run->options->save_files_max,
-						    .console = run->options->console};
+						    .console = run->options->console,
+						    .external = mover ? mover->external
+								: cut ? cut->external
+								      : NULL};
 	auto_free struct rpid *rpids = calloc(run->group.n, sizeof(*rpids));
 
 	if (!rpids)
@@ -232,11 +273,18 @@ static void note(const struct run *run, const char *what)
 /* Everything that needs the group frozen. */
 static int save(struct run *run, struct err *err)
 {
+	const struct checkpoint_mover *mover = run->options->mover;
+	const struct sharing_limits limits = {.max = run->options->save_files_max,
+					      .external = mover ? mover->external : NULL};
 	int rc = group_freeze(&run->group, run->options->target, run->options->alone, err);
 
 	if (rc >= 0)
 		rc = fault_point("after-freeze", err);
 	note(run, "frozen");
+	if (rc >= 0 && mover && mover->frozen)
+		rc = mover->frozen(mover->arg, &run->group, &run->what, err);
+	if (rc >= 0 && run->options->cut)
+		rc = run->options->cut->frozen(run->options->cut->arg, &run->group, err);
 	if (rc >= 0)
 		rc = group_check_isolation(&run->group, err);
 	if (rc >= 0)
@@ -248,9 +296,12 @@ static int save(struct run *run, struct err *err)
 	note(run, "processes dumped");
 	if (rc >= 0)
 		rc = fault_point("after-dump", err);
+	if (rc >= 0 && run->what == PBEAM__SCIP_DUMP__WHAT__SKELETON)
+		return manifest_number(run->manifest);
 	if (rc >= 0)
-		rc = group_dump_shared(&run->group, run->writer, run->manifest, run->options->save_files_max,
-				       err);
+		rc = group_dump_shared(&run->group, run->writer, run->manifest, &limits, err);
+	if (rc >= 0)
+		rc = group_dump_sysv(&run->group, run->writer, run->manifest, err);
 	note(run, "shared memory dumped");
 	if (rc >= 0)
 		rc = describe_job(run);
@@ -271,12 +322,41 @@ static void count(const struct run *run, struct checkpoint_result *result)
 		result->threads += run->group.v[i]->threads;
 }
 
-static int run_checkpoint(struct run *run, struct checkpoint_result *result, struct err *err)
+/* Nothing is synced: the image lives as long as the migration. */
+static int run_move(struct run *run, struct checkpoint_result *result, struct err *err)
 {
+	const struct checkpoint_mover *mover = run->options->mover;
 	int rc;
 
 	run->begin_ns = io_now_ns(CLOCK_MONOTONIC);
+	run->what = mover->what;
 	rc = save(run, err);
+	if (rc >= 0)
+		count(run, result);
+	if (rc >= 0)
+		rc = image_writer_commit(run->writer, run->manifest, false, &result->bytes, err);
+	note(run, "image made");
+	if (rc >= 0)
+		rc = mover->move(mover->arg, &run->group, image_writer_fd(run->writer), result->bytes, err);
+	if (rc < 0 && mover->abort)
+		mover->abort(mover->arg);
+	if (rc < 0 || mover->what == PBEAM__SCIP_DUMP__WHAT__SKELETON)
+		group_thaw(&run->group);
+	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - run->begin_ns;
+	note(run, rc < 0 ? "thawed" : "moved");
+	return rc;
+}
+
+static int run_checkpoint(struct run *run, struct checkpoint_result *result, struct err *err)
+{
+	const struct checkpoint_cut *cut = run->options->cut;
+	int rc = cut ? cut->opened(cut->arg, err) : 0;
+
+	run->begin_ns = io_now_ns(CLOCK_MONOTONIC);
+	if (rc >= 0)
+		rc = save(run, err);
+	if (rc >= 0 && cut)
+		rc = cut->dumped(cut->arg, err);
 	if (rc < 0 || !run->options->kill)
 		group_thaw(&run->group);
 	run->thawed_ns = io_now_ns(CLOCK_MONOTONIC);
@@ -288,11 +368,14 @@ static int run_checkpoint(struct run *run, struct checkpoint_result *result, str
 	rc = fault_point("before-commit", err);
 	if (rc >= 0)
 		rc = image_writer_commit(run->writer, run->manifest, true, &result->bytes, err);
+	if (rc >= 0)
+		note(run, "committed");
+	if (rc >= 0 && cut)
+		rc = cut->durable(cut->arg, result, err);
 	if (rc < 0) {
 		group_thaw(&run->group);
 		return rc;
 	}
-	note(run, "committed");
 	if (run->options->kill)
 		rc = group_terminate(&run->group, err);
 	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - run->begin_ns;
@@ -325,7 +408,7 @@ static void release_signals(int fd, const sigset_t *before)
 	sigprocmask(SIG_SETMASK, before, NULL);
 }
 
-int checkpoint_run(struct names *names, const struct checkpoint_options *options,
+static int attempt(struct names *names, const struct checkpoint_options *options,
 		   struct checkpoint_result *result, struct err *err)
 {
 	struct run run = {.options = options, .group = {.names = names, .cancel = -1}};
@@ -337,20 +420,49 @@ int checkpoint_run(struct names *names, const struct checkpoint_options *options
 	if (rc < 0)
 		return err_set(err, -ESRCH, "vpid %d: there is no such process", options->target.n);
 	run.group.keeper = target.keeper;
+	run.group.moves = options->mover;
+	run.group.stays = options->mover ? options->mover->stays : NULL;
+	run.group.stays_arg = options->mover ? options->mover->stays_arg : NULL;
 	run.group.whole_job = !options->alone && options->job && options->job->root.n == options->target.n;
 	raise_descriptor_limit();
-	stale_remove(options->path);
-	rc = image_writer_open(&run.writer, options->path, expect_pages(names, target.keeper), err);
+	if (!options->mover)
+		stale_remove(options->path);
+	rc = image_writer_open(&run.writer, options->mover ? NULL : options->path,
+			       expect_pages(names, target.keeper), err);
 	if (rc < 0)
 		return rc;
 	run.manifest = message_new(&pbeam__manifest__descriptor);
 	run.group.cancel = catch_signals(&before);
 	rc = !run.manifest ? -ENOMEM : run.group.cancel < 0 ? err_sys(err, "make a signalfd") : 0;
 	if (rc >= 0)
-		rc = run_checkpoint(&run, result, err);
+		rc = options->mover ? run_move(&run, result, err) : run_checkpoint(&run, result, err);
 	group_free(&run.group);
 	image_writer_close(run.writer);
 	message_free(run.manifest);
 	release_signals(run.group.cancel, &before);
 	return rc < 0 && err && !err->text[0] ? err_code(err, rc, "checkpoint") : rc;
+}
+
+/* What is refused because it is under way (a connection that nobody has accepted yet, events that nobody has
+ * read yet) mostly is done with when the program has run a little further. */
+int checkpoint_run(struct names *names, const struct checkpoint_options *options,
+		   struct checkpoint_result *result, struct err *err)
+{
+	/* Who moves may be in the way of its connections' other ends, which move as well. */
+	const long last = options->mover ? RETRY_LAST_MOVE_MS : RETRY_LAST_MS;
+	int rc = attempt(names, options, result, err);
+
+	for (long ms = RETRY_FIRST_MS; rc == -EBUSY && ms <= last && !options->cut; ms *= 2) {
+		/* Not always the same, so that two that are in each other's way do not meet again and again.
+		 */
+		const long chance = ms + (long)(io_now_ns(CLOCK_MONOTONIC) / 1000 % (uint64_t)ms);
+		const struct timespec pause = {chance / 1000, chance % 1000 * 1000000};
+
+		log_info("checkpoint of vpid %d: tried again in %ld ms", options->target.n, ms);
+		if (nanosleep(&pause, NULL) < 0)
+			break; /* the signal ends us, or is seen by the next attempt */
+		err_clear(err);
+		rc = attempt(names, options, result, err);
+	}
+	return rc;
 }

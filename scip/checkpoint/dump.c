@@ -22,6 +22,7 @@
 #include "proto/message.h"
 #include "scip/checkpoint/collect.h"
 #include "scip/checkpoint/mappings.h"
+#include "scip/checkpoint/prescan.h"
 #include "scip/checkpoint/write.h"
 
 enum { PAGE = 4096, STATUS_MAX = 1 << 20, MCL_FUTURE_FLAG = 2 };
@@ -119,18 +120,35 @@ out_batch:
 	return rc;
 }
 
-static int scan_mappings(struct collect *collect, struct mappings *mappings, uint64_t *own, struct err *err)
+static int scan_mapping(struct collect *collect, struct page_scanner *scanner, struct mapping *m,
+			struct err *err)
+{
+	uint64_t start = m->out->start, end = m->out->end;
+	struct page_runs found = {NULL, 0, 0};
+	int rc;
+
+	if (!prescan_take(collect->prescan, start, end, m->shares ? &found : &m->runs, &rc))
+		return page_scan(scanner, start, end, m->shares, &m->runs, err);
+	if (rc >= 0)
+		rc = page_split(scanner, &found, &m->runs, err);
+	page_runs_free(&found);
+	return rc;
+}
+
+static int scan_mappings(struct collect *collect, struct mappings *mappings, bool written, uint64_t *own,
+			 struct err *err)
 {
 	struct page_scanner scanner;
 	int rc = page_scanner_open(&scanner, collect->caller->tid, err);
 
 	*own = 0;
+	scanner.written = written;
 	for (size_t i = 0; i < mappings->n && rc >= 0; i++) {
 		struct mapping *m = &mappings->v[i];
 
 		if (m->contents != MAPPING_ANONYMOUS)
 			continue;
-		rc = page_scan(&scanner, m->out->start, m->out->end, m->shares, &m->runs, err);
+		rc = scan_mapping(collect, &scanner, m, err);
 		for (size_t j = 0; j < m->runs.n; j++)
 			if (m->runs.v[j].kind == PAGE_OWN)
 				*own += m->runs.v[j].count;
@@ -170,6 +188,9 @@ static int write_runs(struct page_writer *writer, struct mapping *m, uint64_t *o
 			rc = page_writer_common(writer, run->start, run->count, 0, false, &out->n_pages,
 						&out->pages, err);
 			break;
+		case PAGE_SENT:
+			rc = pages_append(&out->n_pages, &out->pages, run->start, run->count, 0);
+			break;
 		case PAGE_GUARD:
 			rc = append_guard(out, run);
 			break;
@@ -178,12 +199,12 @@ static int write_runs(struct page_writer *writer, struct mapping *m, uint64_t *o
 	return rc;
 }
 
-static int write_mappings(struct collect *collect, struct mappings *mappings, int image_fd,
+static int write_mappings(struct collect *collect, struct mappings *mappings, bool written, int image_fd,
 			  struct image_arena *arena, uint64_t *bytes, struct err *err)
 {
 	struct page_writer *writer;
 	uint64_t own, offset;
-	int rc = scan_mappings(collect, mappings, &own, err);
+	int rc = scan_mappings(collect, mappings, written, &own, err);
 
 	if (rc < 0)
 		return rc;
@@ -219,16 +240,23 @@ static int collect_inside(struct collect *collect, struct err *err)
 	if (rc >= 0)
 		rc = collect_threads_inside(collect, err);
 	if (rc >= 0)
+		rc = collect_semaphores(collect, err);
+	if (rc >= 0)
+		rc = collect_policies(collect, err);
+	if (rc >= 0)
 		rc = ask_lock_future(collect, err);
 	return rc;
 }
 
-static int dump(struct collect *collect, struct mappings *mappings, int image_fd, struct image_arena *arena,
-		Pbeam__ScipDumped *out, bool *injected, struct err *err)
+static int dump(struct collect *collect, Pbeam__ScipDump__What what, struct mappings *mappings, int image_fd,
+		struct image_arena *arena, Pbeam__ScipDumped *out, bool *injected, struct err *err)
 {
 	struct procfs_maps maps = {NULL, 0};
 	int rc = read_status(collect, err);
 
+	if (rc >= 0 && what != PBEAM__SCIP_DUMP__WHAT__SKELETON)
+		collect->prescan =
+			prescan_start(collect->caller->tid, what == PBEAM__SCIP_DUMP__WHAT__WRITTEN);
 	if (rc >= 0)
 		rc = collect_threads(collect, err);
 	if (rc >= 0)
@@ -246,14 +274,16 @@ static int dump(struct collect *collect, struct mappings *mappings, int image_fd
 		rc = collect_inject(collect->process, collect->caller, injected, err);
 	if (rc >= 0)
 		rc = collect_inside(collect, err);
-	if (rc >= 0)
-		rc = write_mappings(collect, mappings, image_fd, arena, &out->bytes, err);
+	if (rc >= 0 && what != PBEAM__SCIP_DUMP__WHAT__SKELETON)
+		rc = write_mappings(collect, mappings, what == PBEAM__SCIP_DUMP__WHAT__WRITTEN, image_fd,
+				    arena, &out->bytes, err);
 	procfs_maps_free(&maps);
+	prescan_free(collect->prescan);
 	return rc;
 }
 
-int checkpoint_dump_process(struct process *process, int image_fd, struct image_arena *arena,
-			    Pbeam__ScipDumped *out, struct err *err)
+int checkpoint_dump_process(struct process *process, Pbeam__ScipDump__What what, int image_fd,
+			    struct image_arena *arena, Pbeam__ScipDumped *out, struct err *err)
 {
 	struct collect collect = {.process = process, .caller = collect_caller(process)};
 	struct mappings mappings = {NULL, 0};
@@ -262,11 +292,12 @@ int checkpoint_dump_process(struct process *process, int image_fd, struct image_
 
 	if (!collect.caller)
 		return err_set(err, -ESRCH, "vpid %d has ended", process->vpid.n);
+	process->tracked = what != PBEAM__SCIP_DUMP__WHAT__ALL;
 	out->process = collect.out = message_new(&pbeam__process__descriptor);
 	if (collect.out)
 		collect.out->memory = message_new(&pbeam__memory__descriptor);
 	if (collect.out && collect.out->memory)
-		rc = dump(&collect, &mappings, image_fd, arena, out, &injected, err);
+		rc = dump(&collect, what, &mappings, image_fd, arena, out, &injected, err);
 	mappings_free(&mappings);
 	rc = collect_withdraw(collect.caller, injected, rc, err);
 	free(collect.status);

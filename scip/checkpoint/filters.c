@@ -169,3 +169,18 @@ int collect_filters(struct collect *collect, struct err *err)
 			return rc;
 	}
 }
+
+bool collect_may_call(const struct collect *collect, int nr)
+{
+	const struct seccomp_data data = {.nr = nr, .arch = AUDIT_ARCH_X86_64};
+
+	for (size_t i = 0; i < collect->out->n_seccomp_filters; i++) {
+		const ProtobufCBinaryData *filter = &collect->out->seccomp_filters[i];
+		uint32_t action = collect_run_filter((const void *)filter->data,
+						     filter->len / sizeof(struct sock_filter), &data);
+
+		if ((action & SECCOMP_RET_ACTION_FULL) != SECCOMP_RET_ALLOW)
+			return false;
+	}
+	return true;
+}

@@ -1,7 +1,6 @@
 #include "scip/checkpoint/group.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/dirs.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/frame.h"
@@ -46,18 +44,18 @@ void group_lose(struct member *member)
 
 int group_add(struct group *group, const struct name_process *process, struct err *err)
 {
-	char dir[PATH_MAX], path[PATH_MAX + 16];
 	struct member *member;
-	int rc = dirs_runtime(dir, "scip", err);
 
-	if (rc < 0)
-		return rc;
+	if (process->state == NAME_STATE_STUB && (!group->moves || !group->n))
+		return err_set(err, -EREMOTE,
+			       "vpid %d, which belongs to it, is on another host; bring it back first",
+			       process->vpid.n);
 	member = new_member(group, process->rpid, process->vpid);
 	if (!member)
 		return -ENOMEM;
 	member->scip = process->scip;
-	snprintf(path, sizeof(path), "%s/%d", dir, process->scip.n);
-	member->sock = frame_connect(path, &member->problem);
+	member->stub = process->state == NAME_STATE_STUB;
+	member->sock = frame_connect_to("scip", process->scip.n, &member->problem);
 	if (member->sock < 0)
 		group_lose(member);
 	return 0;

@@ -18,6 +18,8 @@ struct member {
 	struct rpid scip;
 	int sock; /* to its scip, -1 for a zombie */
 	bool zombie;
+	bool stub;   /* its process is on another host */
+	int stopped; /* a stub: by this signal there, 0 not */
 	bool frozen;
 	bool listed; /* its children have been looked for */
 	bool asked;  /* an answer is to come */
@@ -33,7 +35,12 @@ struct group {
 	struct names *names;
 	struct rpid keeper;
 	bool whole_job; /* orphans belong to it as well */
-	int cancel;	/* a signalfd: somebody wants us to stop */
+	bool moves;	/* stubs go along: else they are refused */
+	/* True for a process that does not belong to it although its parent is gone: its stub is on another
+	 * host. NULL: none is. */
+	bool (*stays)(void *arg, struct vpid vpid);
+	void *stays_arg;
+	int cancel; /* a signalfd: somebody wants us to stop */
 	struct member **v;
 	size_t n;
 };
@@ -41,6 +48,11 @@ struct group {
 /* ---- group.c ---- */
 must_check int group_add(struct group *group, const struct name_process *process, struct err *err);
 must_check int group_add_zombie(struct group *group, struct rpid rpid);
+/* It has memory, threads and descriptors of its own here. */
+static inline bool group_has_contents(const struct member *member)
+{
+	return !member->zombie && !member->stub;
+}
 struct member *group_find(const struct group *group, struct rpid rpid);
 /* It ended before it was frozen: its problem says how that was seen. */
 void group_lose(struct member *member);
@@ -72,11 +84,22 @@ must_check int group_freeze(struct group *group, struct vpid target, bool alone,
  */
 must_check int group_check_isolation(const struct group *group, struct err *err);
 
+/* ---- sysv.c ---- */
+/* The System V objects that the job has made, after group_dump_shared(): what is attached is among those. */
+must_check int group_dump_sysv(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
+			       struct err *err);
+
 /* ---- sharing.c ---- */
+/* Up to what size contents of mapped files are saved. */
+struct object_external;
+struct sharing_limits {
+	uint64_t max;
+	const struct object_external *external; /* who may say otherwise, or NULL */
+};
 /* Makes manifest->shared of the mappings that the dumps told of, gives them their ids, has the contents
  * dumped. */
 must_check int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
-				 uint64_t save_files_max, struct err *err);
+				 const struct sharing_limits *limits, struct err *err);
 
 /* ---- manifest.c ---- */
 /* Host, times, user. */

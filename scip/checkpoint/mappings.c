@@ -211,10 +211,23 @@ static bool of_kernel(const Pbeam__Mapping *mapping)
 	       mapping->kind == PBEAM__MAPPING__KIND__VSYSCALL;
 }
 
+/* The mapping without the sign of a userfaultfd that write-protects: it is ours. */
+static const struct procfs_map *unwatched(const struct procfs_map *map, struct procfs_map *copy)
+{
+	char *sign;
+
+	*copy = *map;
+	sign = strstr(copy->vm_flags, "uw ");
+	if (sign)
+		memmove(sign, sign + 3, strlen(sign + 3) + 1);
+	return copy;
+}
+
 static int add_piece(struct walk *walk, const struct procfs_map *map, struct mapping_range piece,
 		     struct err *err)
 {
 	struct mapping *m = &walk->out->v[walk->out->n];
+	struct procfs_map plain;
 	int rc;
 
 	memset(m, 0, sizeof(*m));
@@ -222,7 +235,7 @@ static int add_piece(struct walk *walk, const struct procfs_map *map, struct map
 	if (!m->out)
 		return -ENOMEM;
 	walk->out->n++;
-	rc = mapping_from_map(map, m->out, err);
+	rc = mapping_from_map(walk->process->tracked ? unwatched(map, &plain) : map, m->out, err);
 	if (rc < 0)
 		return rc;
 	m->out->file_offset += piece.start - map->start;

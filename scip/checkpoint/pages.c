@@ -4,34 +4,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/io.h"
+#include "scip/checkpoint/pagemap_scan.h"
 
 enum { PAGE = 4096, REGIONS_AT_ONCE = 512, WORDS_AT_ONCE = 8192 };
-
-/* pagemap, Documentation/admin-guide/mm/pagemap.rst */
-#define WORD_EXCLUSIVE (UINT64_C(1) << 56)
-#define WORD_GUARD     (UINT64_C(1) << 58)
-#define WORD_FILE      (UINT64_C(1) << 61)
-#define WORD_SWAPPED   (UINT64_C(1) << 62)
-#define WORD_PRESENT   (UINT64_C(1) << 63)
-
-/* PAGEMAP_SCAN, Linux 6.7; the guard category 6.15. Not in the headers of older systems. */
-struct scan_region {
-	uint64_t start, end, categories;
-};
-struct scan_arg {
-	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-#define SCAN_CALL    _IOWR('f', 16, struct scan_arg)
-#define SCAN_FILE    (UINT64_C(1) << 2)
-#define SCAN_PRESENT (UINT64_C(1) << 3)
-#define SCAN_SWAPPED (UINT64_C(1) << 4)
-#define SCAN_PFNZERO (UINT64_C(1) << 5)
-#define SCAN_GUARD   (UINT64_C(1) << 8)
 
 int page_runs_add(struct page_runs *runs, uint64_t start, uint64_t count, enum page_kind kind)
 {
@@ -146,7 +124,8 @@ static int scan_some(struct page_scanner *scanner, uint64_t *start, uint64_t end
 			       .category_inverted = SCAN_FILE | SCAN_PFNZERO,
 			       .category_mask = SCAN_FILE | SCAN_PFNZERO,
 			       .category_anyof_mask = SCAN_PRESENT | SCAN_SWAPPED | guard,
-			       .return_mask = SCAN_PRESENT | SCAN_SWAPPED | guard};
+			       .return_mask = SCAN_PRESENT | SCAN_SWAPPED | guard |
+					      (scanner->written ? SCAN_WRITTEN | SCAN_TRACKED : 0)};
 	int n = ioctl(scanner->pagemap, SCAN_CALL, &arg);
 
 	if (n < 0 && errno == EINVAL && guard) {
@@ -157,6 +136,12 @@ static int scan_some(struct page_scanner *scanner, uint64_t *start, uint64_t end
 		return -errno;
 	*start = arg.walk_end;
 	return n;
+}
+
+/* Until Linux 6.13 a page that mremap() has moved stays write-protected although nobody tracks it there. */
+static bool is_sent(const struct page_scanner *scanner, const struct scan_region *region)
+{
+	return scanner->written && (region->categories & (SCAN_TRACKED | SCAN_WRITTEN)) == SCAN_TRACKED;
 }
 
 static int scan_quick(struct page_scanner *scanner, uint64_t start, uint64_t end, struct page_runs *runs)
@@ -171,7 +156,9 @@ static int scan_quick(struct page_scanner *scanner, uint64_t start, uint64_t end
 		for (int i = 0; i < n; i++) {
 			const struct scan_region *r = &regions[i];
 			int rc = page_runs_add(runs, r->start, (r->end - r->start) / PAGE,
-					       r->categories & SCAN_GUARD ? PAGE_GUARD : PAGE_OWN);
+					       r->categories & SCAN_GUARD ? PAGE_GUARD
+					       : is_sent(scanner, r)	  ? PAGE_SENT
+									  : PAGE_OWN);
 
 			if (rc < 0)
 				return rc;
@@ -196,6 +183,23 @@ static int scan_any(struct page_scanner *scanner, uint64_t start, uint64_t end, 
 	return each_words(scanner, start, end, page_runs_from_pagemap, runs, err);
 }
 
+int page_split(struct page_scanner *scanner, const struct page_runs *found, struct page_runs *runs,
+	       struct err *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < found->n && rc >= 0; i++) {
+		const struct page_run *run = &found->v[i];
+
+		if (run->kind != PAGE_OWN)
+			rc = page_runs_add(runs, run->start, run->count, run->kind);
+		else
+			rc = each_words(scanner, run->start, run->start + run->count * PAGE, page_runs_split,
+					runs, err);
+	}
+	return rc;
+}
+
 int page_scan(struct page_scanner *scanner, uint64_t start, uint64_t end, bool shares, struct page_runs *runs,
 	      struct err *err)
 {
@@ -205,15 +209,8 @@ int page_scan(struct page_scanner *scanner, uint64_t start, uint64_t end, bool s
 	if (!shares)
 		return scan_any(scanner, start, end, runs, err);
 	rc = scan_any(scanner, start, end, &found, err);
-	for (size_t i = 0; i < found.n && rc >= 0; i++) {
-		const struct page_run *run = &found.v[i];
-
-		if (run->kind == PAGE_GUARD)
-			rc = page_runs_add(runs, run->start, run->count, run->kind);
-		else
-			rc = each_words(scanner, run->start, run->start + run->count * PAGE, page_runs_split,
-					runs, err);
-	}
+	if (rc >= 0)
+		rc = page_split(scanner, &found, runs, err);
 	page_runs_free(&found);
 	return rc;
 }

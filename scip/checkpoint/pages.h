@@ -20,6 +20,7 @@ enum page_kind {
 	PAGE_OWN = 1, /* only this process has it */
 	PAGE_COMMON,  /* mapped elsewhere too: worth looking for in the image */
 	PAGE_GUARD,   /* MADV_GUARD_INSTALL */
+	PAGE_SENT,    /* not written since it was write-protected, and sent, by a migration */
 };
 
 /* `count` pages from `start`, all of one kind. */
@@ -39,6 +40,7 @@ void page_runs_free(struct page_runs *runs);
 struct page_scanner {
 	int pagemap; /* /proc/PID/pagemap */
 	bool no_scan, no_guards;
+	bool written; /* tell PAGE_SENT apart; not where there is no PAGEMAP_SCAN */
 };
 must_check int page_scanner_open(struct page_scanner *scanner, pid_t pid, struct err *err);
 void page_scanner_close(struct page_scanner *scanner);
@@ -46,6 +48,10 @@ void page_scanner_close(struct page_scanner *scanner);
  * that are mapped elsewhere are told apart. */
 must_check int page_scan(struct page_scanner *scanner, uint64_t start, uint64_t end, bool shares,
 			 struct page_runs *runs, struct err *err);
+
+/* The second half of page_scan() with `shares`: what the first half, without, has found. */
+must_check int page_split(struct page_scanner *scanner, const struct page_runs *found, struct page_runs *runs,
+			  struct err *err);
 
 /* The same from pagemap words, pure: `words[i]` is that of page start + i. */
 must_check int page_runs_from_pagemap(const uint64_t *words, size_t n, uint64_t start,

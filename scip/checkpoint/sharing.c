@@ -26,6 +26,7 @@
 #include "proto/message.h"
 #include "scip/checkpoint/mappings.h"
 #include "scip/checkpoint/write.h"
+#include "scip/object/object.h"
 
 enum { PAGE = 4096, COPY = 1 << 20, ANSWER_MS = 600000, SHM_REMOVED = 01000 };
 
@@ -113,7 +114,7 @@ static bool any_writable(const struct object *object)
 }
 
 /* The file of a named object, opened; -1 when it is not to be saved. */
-static int open_named(const struct object *object, uint64_t max)
+static int open_named(const struct object *object, const struct sharing_limits *limits)
 {
 	const Pbeam__FileIdentity *file = object->uses[0].ref->file;
 	auto_free char *path = strndup((const char *)file->path.data, file->path.len);
@@ -123,7 +124,9 @@ static int open_named(const struct object *object, uint64_t max)
 
 	if (fd < 0 || fstat(fd, &st) < 0 || st.st_ino != file->ino || fstatfs(fd, &fs) < 0)
 		return -1;
-	if (fs.f_type != TMPFS_MAGIC && (!any_writable(object) || (uint64_t)st.st_size > max))
+	if (fs.f_type != TMPFS_MAGIC &&
+	    (!any_writable(object) ||
+	     (uint64_t)st.st_size > object_file_limit(limits->external, &st, limits->max)))
 		return -1;
 	return steal_fd(&fd);
 }
@@ -199,7 +202,7 @@ static int describe_sysv(struct names *names, Pbeam__SharedMemory *memory, struc
 
 	if (shmctl((int)memory->ino, IPC_STAT, &ds) < 0)
 		return err_sys(err, "System V segment %lu", (unsigned long)memory->ino);
-	memory->sysv_id = names_shm_virtual(names, (int32_t)memory->ino);
+	memory->sysv_id = names_ipc_virtual(names, NAMES_IPC_SHM, (int32_t)memory->ino);
 	memory->sysv_key = ds.shm_perm.__key;
 	memory->sysv_mode = ds.shm_perm.mode & 0777;
 	memory->sysv_removed = (ds.shm_perm.mode & SHM_REMOVED) != 0;
@@ -209,7 +212,7 @@ static int describe_sysv(struct names *names, Pbeam__SharedMemory *memory, struc
 
 /* The entry of one object; named ones are copied at once. */
 static int describe(struct object *object, struct names *names, struct image_writer *writer,
-		    Pbeam__Manifest *manifest, uint64_t max, struct err *err)
+		    Pbeam__Manifest *manifest, const struct sharing_limits *limits, struct err *err)
 {
 	Pbeam__SharedRef *first = object->uses[0].ref;
 	auto_close int fd = -1;
@@ -217,7 +220,7 @@ static int describe(struct object *object, struct names *names, struct image_wri
 	int rc;
 
 	if (named(first)) {
-		fd = open_named(object, max);
+		fd = open_named(object, limits);
 		if (fd < 0)
 			return 0;
 	}
@@ -276,7 +279,7 @@ static bool held(const struct group *group, const struct object *object)
 	    memory->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE)
 		return false;
 	for (size_t i = 0; i < group->n; i++)
-		if (!group->v[i]->zombie && holds(group->v[i], memory))
+		if (group_has_contents(group->v[i]) && holds(group->v[i], memory))
 			return true;
 	return false;
 }
@@ -396,13 +399,13 @@ static int dump_inside(struct group *group, struct image_writer *writer, struct 
 }
 
 int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
-		      uint64_t save_files_max, struct err *err)
+		      const struct sharing_limits *limits, struct err *err)
 {
 	struct sharing sharing = {NULL, 0};
 	int rc = gather(group, &sharing);
 
 	for (size_t i = 0; i < sharing.n && rc >= 0; i++)
-		rc = describe(&sharing.v[i], group->names, writer, manifest, save_files_max, err);
+		rc = describe(&sharing.v[i], group->names, writer, manifest, limits, err);
 	if (rc >= 0 && sharing.n)
 		rc = dump_inside(group, writer, &sharing, err);
 	sharing_free(&sharing);

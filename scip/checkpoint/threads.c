@@ -179,6 +179,7 @@ int collect_threads(struct collect *collect, struct err *err)
 
 /* What the kernel writes for one thread's batch. */
 struct answers {
+	struct collect_policy policy;
 	stack_t altstack;
 	uint64_t clear_child_tid;
 	int32_t pdeath, tsc;
@@ -190,7 +191,7 @@ static int ask_thread(struct collect *collect, struct tracee *tracee, Pbeam__Thr
 	struct batch *batch;
 	struct answers *got;
 	struct taddr at;
-	int bits, slack, rc;
+	int bits, slack, policy, rc;
 
 	rc = batch_begin(collect->process, &batch, err);
 	if (rc < 0)
@@ -210,8 +211,13 @@ static int ask_thread(struct collect *collect, struct tracee *tracee, Pbeam__Thr
 	}
 	bits = ask(SYS_prctl, remote_args(PR_GET_SECUREBITS));
 	slack = ask(SYS_prctl, remote_args(PR_GET_TIMERSLACK));
+	policy = collect_may_call(collect, SYS_get_mempolicy)
+			 ? ask(SYS_get_mempolicy, remote_args(at.a + offsetof(struct answers, policy.mode),
+							      at.a + offsetof(struct answers, policy.nodes),
+							      COLLECT_POLICY_NODES))
+			 : 0;
 #undef ask
-	if (bits < 0 || slack < 0) {
+	if (bits < 0 || slack < 0 || policy < 0) {
 		rc = -ENOSPC;
 		goto out_batch;
 	}
@@ -229,6 +235,8 @@ static int ask_thread(struct collect *collect, struct tracee *tracee, Pbeam__Thr
 	out->securebits = (uint32_t)batch_call(batch, bits)->ret;
 	out->timer_slack_ns = (uint64_t)batch_call(batch, slack)->ret;
 	rc = message_bytes(&out->comm, got->comm, strnlen(got->comm, sizeof(got->comm)));
+	if (rc >= 0)
+		rc = collect_add_policy(&got->policy, &out->policy);
 out_batch:
 	batch_end(batch);
 	return rc < 0 ? err_wrap(err, rc, "thread %d", tracee->tid) : 0;

@@ -80,7 +80,22 @@ static int list_children(struct group *group, struct member *member, struct look
 	return 0;
 }
 
-/* Processes of the job whose parent is gone: the keeper is their parent now. */
+/* Whether the process's parent is one of the `n` that is not in the group yet. */
+static bool parent_comes_later(struct group *group, struct rpid rpid, const struct name_process *all, int n)
+{
+	struct procfs_stat stat;
+
+	if (procfs_stat_read(rpid.n, 0, &stat, NULL) < 0 || group_find(group, (struct rpid){stat.ppid}))
+		return false;
+	for (int i = 0; i < n; i++)
+		if (all[i].rpid.n == stat.ppid && all[i].state != NAME_STATE_DEAD)
+			return true;
+	return false;
+}
+
+/* Processes of the job whose parent is gone: the keeper is their parent now. The table has no order, parents
+ * are first in the group: the children of those that are met here are found with the next look at their
+ * parent. */
 static int list_orphans(struct group *group, struct look *look, struct err *err)
 {
 	auto_free struct name_process *all = NULL;
@@ -96,10 +111,13 @@ static int list_orphans(struct group *group, struct look *look, struct err *err)
 			break;
 		room = n + 64;
 	}
-	for (int i = 0; i < n && i < room; i++) {
+	n = n < room ? n : room;
+	for (int i = 0; i < n; i++) {
 		int rc;
 
-		if (all[i].state == NAME_STATE_DEAD || group_find(group, all[i].rpid))
+		if (all[i].state == NAME_STATE_DEAD || group_find(group, all[i].rpid) ||
+		    parent_comes_later(group, all[i].rpid, all, n) ||
+		    (group->stays && group->stays(group->stays_arg, all[i].vpid)))
 			continue;
 		rc = meet(group, &all[i], look, err);
 		if (rc < 0)
@@ -130,8 +148,11 @@ static int freeze_level(struct group *group, struct err *err)
 		if (m->frozen || m->zombie || m->gone)
 			continue;
 		if (m->reply) {
+			const Pbeam__ScipFrozen *reply = (const void *)m->reply;
+
 			m->frozen = true;
-			m->threads = ((Pbeam__ScipFrozen *)(void *)m->reply)->threads;
+			m->threads = m->stub ? 0 : reply->threads;
+			m->stopped = reply->stub_stopped;
 		} else if (m->problem.code == -ESRCH)
 			group_lose(m);
 		else

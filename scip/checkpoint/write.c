@@ -292,7 +292,7 @@ int pages_append(size_t *n, Pbeam__Pages ***pages, uint64_t address, uint64_t co
 {
 	Pbeam__Pages *last = *n ? (*pages)[*n - 1] : NULL;
 
-	if (last && last->address + last->count * PAGE == address &&
+	if (last && last->address + last->count * PAGE == address && last->offset && offset &&
 	    last->offset + last->count * PAGE == offset) {
 		last->count += count;
 		return 0;

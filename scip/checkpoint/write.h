@@ -32,7 +32,8 @@ uint64_t page_writer_bytes(const struct page_writer *writer);
 /* Closes the process's descriptor. */
 void page_writer_close(struct page_writer *writer);
 
-/* Appends {address, count, offset}, joining it to the last where it continues it in both. -ENOMEM. */
+/* Appends {address, count, offset}, joining it to the last where it continues it in both. Offset 0 is no
+ * place in the file (PAGE_SENT), and nothing continues it. -ENOMEM. */
 must_check int pages_append(size_t *n, Pbeam__Pages ***pages, uint64_t address, uint64_t count,
 			    uint64_t offset);
 

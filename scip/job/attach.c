@@ -5,36 +5,20 @@
 #include "scip/job/attach.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/dirs.h"
 #include "base/io.h"
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
 #include "scip/job/console.h"
 #include "scip/job/relay.h"
-#include "scip/job/terminal.h"
 
-enum { STATUS_SCIP = 125, JOBS_MOST = 256 };
-
-struct attached {
-	int events, master, backlog;
-	struct vpid vpid;
-};
-
-static void close_attached(struct attached *attached)
-{
-	cleanup_close(&attached->events);
-	cleanup_close(&attached->master);
-	cleanup_close(&attached->backlog);
-}
+enum { JOBS_MOST = 256 };
 
 /* The keeper of the job that has the process or the name. */
 static int find_keeper(struct names *names, const char *target, struct rpid *keeper, struct err *err)
@@ -62,7 +46,7 @@ static int find_keeper(struct names *names, const char *target, struct rpid *kee
 	return err_set(err, -ESRCH, "%s: there is no job of that name; `pbeamctl ps` lists all", target);
 }
 
-static int take_reply(struct frame *frame, struct attached *out, struct err *err)
+static int take_reply(struct frame *frame, struct relay_options *out, struct err *err)
 {
 	Pbeam__AttachReply *reply;
 	ProtobufCMessage *message;
@@ -90,18 +74,14 @@ static int take_reply(struct frame *frame, struct attached *out, struct err *err
 	return out->events < 0 ? err_set(err, -EPROTO, "the job's keeper gave no console") : 0;
 }
 
-static int ask_keeper(struct rpid keeper, struct attached *out, struct err *err)
+static int ask_keeper(struct rpid keeper, struct relay_options *out, struct err *err)
 {
 	Pbeam__Target target = PBEAM__TARGET__INIT;
 	auto_close int sock = -1;
-	char path[PATH_MAX];
 	struct frame frame;
-	int r = dirs_runtime(path, "job", err);
+	int r;
 
-	if (r < 0)
-		return r;
-	snprintf(path + strlen(path), 32, "/%d", keeper.n);
-	sock = frame_connect(path, err);
+	sock = frame_connect_to("job", keeper.n, err);
 	if (sock < 0)
 		return sock;
 	r = frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_ATTACH, &target.base, NULL, 0, err);
@@ -114,62 +94,39 @@ static int ask_keeper(struct rpid keeper, struct attached *out, struct err *err)
 	return r;
 }
 
-static int conclude(enum relay_end end, int status, struct vpid vpid)
+static int take_over(const char *target, struct relay_options *out, struct err *err)
 {
-	switch (end) {
-	case RELAY_ENDED:
-		return console_exit_status(status);
-	case RELAY_DETACHED:
-		fprintf(stderr, "\r\nscip: detached; vpid %d goes on\n", vpid.n);
-		return 0;
-	case RELAY_TAKEN:
-		fprintf(stderr, "scip: vpid %d goes on at another console\n", vpid.n);
-		return STATUS_SCIP;
-	case RELAY_HUNG_UP:
-		return 128 + SIGHUP;
-	case RELAY_LOST:
-		fprintf(stderr, "scip: vpid %d: the job's keeper was killed and its processes with it\n",
-			vpid.n);
-		return STATUS_SCIP;
-	}
-	return STATUS_SCIP;
+	struct names *names;
+	struct rpid keeper = {0};
+	int r = names_open(&names, err);
+
+	if (r < 0)
+		return r;
+	r = find_keeper(names, target, &keeper, err);
+	names_close(names);
+	if (r == 0 && !isatty(STDIN_FILENO))
+		r = err_set(err, -ENOTTY, "attach needs a terminal: standard input is none");
+	return r < 0 ? r : ask_keeper(keeper, out, err);
 }
 
 int attach_run(const char *target)
 {
-	struct attached attached = {.events = -1, .master = -1, .backlog = -1};
-	struct relay_options options = {.may_detach = true};
+	struct relay_options relay = {.events = -1, .master = -1, .backlog = -1, .may_detach = true};
 	struct err err = ERR_INIT;
-	struct rpid keeper = {0};
-	enum relay_end end;
-	int status = 0, r;
+	int status = 1;
 	sigset_t before;
 
-	r = names_open(&options.names, &err);
-	if (r == 0)
-		r = find_keeper(options.names, target, &keeper, &err);
-	if (r == 0 && !isatty(STDIN_FILENO))
-		r = err_set(&err, -ENOTTY, "attach needs a terminal: standard input is none");
-	if (r == 0)
-		r = ask_keeper(keeper, &attached, &err);
-	if (r < 0) {
+	if (take_over(target, &relay, &err) < 0) {
 		fprintf(stderr, "scip: %s\n", err.text);
-		close_attached(&attached);
-		return 1;
+	} else {
+		relay_block_signals(&before);
+		if (relay.master < 0)
+			fprintf(stderr,
+				"scip: vpid %d has no terminal, its streams are files or pipes; Ctrl-C is "
+				"passed on to it\n",
+				relay.vpid.n);
+		status = console_show(&relay);
 	}
-	relay_block_signals(&before);
-	if (attached.master < 0)
-		fprintf(stderr,
-			"scip: vpid %d has no terminal, its streams are files or pipes; Ctrl-C is passed on "
-			"to it\n",
-			attached.vpid.n);
-	options.events = attached.events;
-	options.master = attached.master;
-	options.backlog = attached.backlog;
-	options.vpid = attached.vpid;
-	end = relay_run(&options, &status);
-	status = conclude(end, status, attached.vpid);
-	close_attached(&attached);
-	names_close(options.names);
+	relay_close(&relay);
 	return status;
 }

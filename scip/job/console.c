@@ -23,11 +23,6 @@
 
 enum { STATUS_SCIP = 125, START_STEP_MS = 200, START_PATIENCE_MS = 3000 };
 
-int console_exit_status(int status)
-{
-	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 static int fail(const struct err *err)
 {
 	fprintf(stderr, "scip: %s\n", err->text);
@@ -111,40 +106,39 @@ static int report_vpid(struct vpid vpid)
 	return 0;
 }
 
-static int show(int events, int master, struct vpid vpid)
+int console_show(struct relay_options *options)
 {
-	struct relay_options options = {.events = events, .master = master, .vpid = vpid, .backlog = -1};
 	struct err err = ERR_INIT;
 	enum relay_end end;
 	int status = 0;
 
-	if (names_open(&options.names, &err) < 0)
+	if (names_open(&options->names, &err) < 0)
 		return fail(&err);
-	end = relay_run(&options, &status);
-	names_close(options.names);
+	end = relay_run(options, &status);
+	names_close(options->names);
 	switch (end) {
 	case RELAY_ENDED:
-		return console_exit_status(status);
+		return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+	case RELAY_DETACHED:
+		fprintf(stderr, "\r\nscip: detached; vpid %d goes on\n", options->vpid.n);
+		return 0;
 	case RELAY_TAKEN:
-		fprintf(stderr, "scip: vpid %d goes on at another console\n", vpid.n);
+		fprintf(stderr, "scip: vpid %d goes on at another console\n", options->vpid.n);
 		return STATUS_SCIP;
 	case RELAY_HUNG_UP:
 		return 128 + SIGHUP;
 	case RELAY_LOST:
 		fprintf(stderr, "scip: vpid %d: the job's keeper was killed and its processes with it\n",
-			vpid.n);
+			options->vpid.n);
 		return STATUS_SCIP;
-	case RELAY_DETACHED:
-		break;
 	}
-	return 0;
+	return STATUS_SCIP;
 }
 
 int console_run(struct keeper_options *job, const struct console_options *options)
 {
-	auto_close int events = -1, master = -1;
+	struct relay_options relay = {.events = -1, .master = -1, .backlog = -1};
 	struct err err = ERR_INIT;
-	struct vpid vpid;
 	sigset_t before;
 	int status;
 
@@ -152,15 +146,17 @@ int console_run(struct keeper_options *job, const struct console_options *option
 		return fail(&err);
 	relay_block_signals(&before);
 	job->signal_mask = &before;
-	events = keeper_start(job, &err);
-	if (events >= 0 && !options->detach && job->pty_master >= 0)
-		master = dup(job->pty_master);
+	relay.events = keeper_start(job, &err);
+	if (relay.events >= 0 && !options->detach && job->pty_master >= 0)
+		relay.master = dup(job->pty_master);
 	streams_close(job);
-	if (events < 0)
+	if (relay.events < 0)
 		return fail(&err);
-	status = wait_for_start(events, &vpid);
-	if (status)
-		return status;
-	daemon_start_quietly();
-	return options->detach ? report_vpid(vpid) : show(events, master, vpid);
+	status = wait_for_start(relay.events, &relay.vpid);
+	if (status == 0) {
+		daemon_start_quietly();
+		status = options->detach ? report_vpid(relay.vpid) : console_show(&relay);
+	}
+	relay_close(&relay);
+	return status;
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "scip/job/keeper.h"
+#include "scip/job/relay.h"
 
 struct console_options {
 	bool detach;	    /* -d */
@@ -19,7 +20,9 @@ struct console_options {
  * else. Prints what is to be said; returns the exit status. */
 int console_run(struct keeper_options *job, const struct console_options *options);
 
-/* The exit status that a shell shows for a wait status. */
-int console_exit_status(int status);
+/* Is the console of a running job until it has nothing more to do: relay_run() with these options, whose
+ * `names` is filled in here. Prints what is to be said; returns the exit status: the program's, as a shell
+ * shows it, or 0 after the detach key. */
+int console_show(struct relay_options *options);
 
 #endif

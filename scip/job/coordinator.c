@@ -1,8 +1,8 @@
 /*
- * Coordinators. A checkpoint or a restore is straight-line blocking code in a child of the keeper
- * (checkpoint_run(), restore_run()). Over one seqpacket pair it asks for husks (restore/keeper_protocol.h)
- * and in the end sends its outcome, which is told from a request by its size. If it dies without one the
- * scips notice the end of their connections and let go what it froze; nothing here needs to be undone.
+ * Over one seqpacket pair the coordinator asks the keeper for husks (restore/keeper_protocol.h, husk.c) and
+ * in the end sends its outcome, which is told from a request, and from how far it is, by its size. If it dies
+ * without one the scips notice the end of their connections and let go what it froze; nothing here needs to
+ * be undone.
  */
 #include "scip/job/coordinator.h"
 
@@ -18,293 +18,475 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "image/image.h"
-#include "scip/job/launch.h"
+#include "scip/job/far.h"
+#include "scip/job/husk.h"
+#include "scip/job/line.h"
 #include "scip/restore/keeper_protocol.h"
 #include "scip/supervisor/pool.h"
-#include "scip/syscall/syscall.h"
 
-struct wish {
-	bool restore, force, replace;
-	bool kill, alone;
-	struct vpid target;
-	uint64_t save_files_max;
-	const char *path;
+enum { LAST_WORDS_MS = 3000 };
+
+struct coordinator {
+	enum coordinator_kind kind;
+	pid_t pid;
+	int sock;
+	coordinator_done_fn done;
+	void *arg;
+	struct husk *husk; /* that it asked for and that is being made */
+	struct coordinator_outcome outcome;
+	bool outcome_known;
+	bool ours; /* what arrives is, whatever becomes of it */
+	coordinator_progress_fn progress;
+};
+
+static const char *const names_of_kinds[] = {
+	[COORDINATOR_CHECKPOINT] = "checkpoint",     [COORDINATOR_RESTORE] = "restore",
+	[COORDINATOR_ROLLBACK] = "rollback",	     [COORDINATOR_MIGRATE] = "migration",
+	[COORDINATOR_PART] = "checkpoint",	     [COORDINATOR_RECEIVE] = "arrival",
+	[COORDINATOR_SETTLE] = "end of a migration",
 };
 
 /* ---- in the coordinator ---- */
 
-static int run_restore(struct keeper *keeper, const struct wish *wish, int keeper_sock,
-		       struct keeper_outcome *outcome)
+/* Of a rollback: an image of the whole job replaces all of it, whoever was named; else it is the named
+ * process with its descendants, and the image must be of that. */
+static int choose_replaced(const struct job *job, const struct coordinator_wish *wish,
+			   const struct image_reader *image, struct vpid *out, struct err *err)
+{
+	const Pbeam__Manifest *manifest = image_reader_manifest(image);
+	int32_t saved = manifest->n_processes ? manifest->processes[0]->vpid : 0;
+
+	*out = wish->target.n && saved != job->entry.root.n ? wish->target : job->entry.root;
+	if (out->n != job->entry.root.n && saved != out->n)
+		return err_set(err, -EINVAL, "%s holds vpid %d, not %d; roll that one back", wish->path,
+			       saved, out->n);
+	return 0;
+}
+
+_Static_assert(sizeof(struct migrate_progress) != sizeof(struct keeper_request) &&
+		       sizeof(struct migrate_progress) != sizeof(struct coordinator_outcome),
+	       "told apart by their sizes");
+
+static int run_restore(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
+		       struct coordinator_outcome *outcome)
 {
 	struct image_reader *image;
 	struct restore_options options = {
 		.path = wish->path,
 		.force = wish->force,
-		.console = keeper->console,
+		.console = job->console,
 		.keeper_socket = keeper_sock,
-		.replace = wish->replace ? keeper->job.root : (struct vpid){0},
-		.keeper = keeper->job.keeper,
+		.keeper = job->entry.keeper,
+		.taken = pool_taken(job->pool),
 	};
 	int r = image_reader_open(&image, wish->path, &outcome->err);
 
 	if (r < 0)
 		return r;
-	r = restore_run(keeper->names, image, &options, &outcome->restore, &outcome->err);
+	if (wish->kind == COORDINATOR_ROLLBACK)
+		r = choose_replaced(job, wish, image, &options.replace, &outcome->err);
+	if (r == 0)
+		r = restore_run(job->names, image, &options, &outcome->restore, &outcome->err);
 	image_reader_close(image);
 	return r;
 }
 
-static int run_checkpoint(struct keeper *keeper, const struct wish *wish, struct keeper_outcome *outcome)
+static int run_checkpoint(struct job *job, const struct coordinator_wish *wish,
+			  struct coordinator_outcome *outcome)
 {
 	struct checkpoint_options options = {
-		.target = wish->target,
+		.target = wish->target.n ? wish->target : job->entry.root,
 		.path = wish->path,
 		.kill = wish->kill,
 		.alone = wish->alone,
 		.save_files_max = wish->save_files_max,
-		.console = keeper->console,
-		.job = &keeper->job,
+		.console = job->console,
+		.job = &job->entry,
 	};
 
-	return checkpoint_run(keeper->names, &options, &outcome->checkpoint, &outcome->err);
+	return checkpoint_run(job->names, &options, &outcome->checkpoint, &outcome->err);
 }
 
-_Noreturn static void be_coordinator(struct keeper *keeper, const struct wish *wish, int keeper_sock)
+static int flush_console(void *arg, struct err *err)
 {
-	static struct keeper_outcome outcome; /* static: five kilobytes, zeroed */
+	far_leave(arg, true);
+	return far_flush(arg, false, err);
+}
+
+static void keep_console(void *arg)
+{
+	far_leave(arg, false);
+}
+
+struct arrived {
+	const struct job *job;
+	struct vpid vpid;
+	int keeper_sock;
+};
+
+static void tell_ours(int keeper_sock)
+{
+	const struct keeper_request request = {.type = KEEPER_OURS};
+	struct keeper_reply reply;
+	ssize_t n = send(keeper_sock, &request, sizeof(request), MSG_NOSIGNAL);
+
+	do
+		n = n < 0 ? n : recv(keeper_sock, &reply, sizeof(reply), 0);
+	while (n < 0 && errno == EINTR);
+	if (n != sizeof(reply))
+		log_warn("migrate: the keeper does not hear that they have come");
+}
+
+static void on_ours(void *arg)
+{
+	const struct arrived *arrived = arg;
+
+	tell_ours(arrived->keeper_sock);
+	lines_end_far(arrived->job, arrived->vpid);
+}
+
+static bool is_guest(void *arg, struct vpid vpid)
+{
+	return lines_stub_host(arg, vpid)[0];
+}
+
+/* The keeper looks at it when it can: what does not fit is not worth waiting for, unless it is a sentence. */
+static void tell_progress(void *arg, const struct migrate_progress *progress)
+{
+	const int *keeper_sock = arg;
+
+	if (send(*keeper_sock, progress, sizeof(*progress),
+		 MSG_NOSIGNAL | (progress->note[0] ? 0 : MSG_DONTWAIT)) < 0)
+		log_debug("migrate: the keeper does not listen");
+}
+
+static int run_migrate(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
+		       struct coordinator_outcome *outcome)
+{
+	struct migrate_options options = *wish->migrate;
+
+	options.console = job->console;
+	options.job = &job->entry;
+	options.flush = flush_console;
+	options.stay = keep_console;
+	options.flush_arg = job;
+	options.progress = tell_progress;
+	options.progress_arg = &keeper_sock;
+	options.stays = is_guest;
+	options.stays_arg = job;
+	return migrate_source_run(job->names, &options, &outcome->migrate, &outcome->err);
+}
+
+static int run_receive(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
+		       struct coordinator_outcome *outcome)
+{
+	const struct vpid replace = {wish->begin->cut && job->root > 0 ? wish->begin->root : 0};
+	struct arrived arrived = {job, {wish->begin->root}, keeper_sock};
+	const struct migrate_arrival arrival = {.channel = wish->channel,
+						.begin = wish->begin,
+						.console = job->console,
+						.keeper_socket = keeper_sock,
+						.keeper = job->entry.keeper,
+						.replace = replace,
+						.joins = job->root > 0 && replace.n != job->entry.root.n,
+						.ours = on_ours,
+						.ours_arg = &arrived,
+						.taken = pool_taken(job->pool)};
+
+	return migrate_target_run(job->names, &arrival, &outcome->restore, &outcome->err);
+}
+
+static int run_settle(struct job *job, const struct coordinator_wish *wish,
+		      struct coordinator_outcome *outcome)
+{
+	struct migrate_settling settling = *wish->settling;
+	int r;
+
+	settling.job = &job->entry;
+	r = migrate_settle(job->names, &settling, &outcome->err);
+	outcome->moved = r > 0;
+	if (r == 0 && settling.arrival)
+		return err_set(&outcome->err, -ECANCELED, "the migration was given up");
+	if (r > 0 && settling.arrival)
+		lines_end_far(job, (struct vpid){0});
+	return r < 0 ? r : 0;
+}
+
+static int run_part(struct job *job, const struct coordinator_wish *wish, struct coordinator_outcome *outcome)
+{
+	const struct cut_part part = {.channel = wish->channel,
+				      .save = wish->save,
+				      .job = &job->entry,
+				      .save_files_max = wish->save_files_max,
+				      .console = job->console};
+
+	return cut_part_save(job->names, &part, &outcome->err);
+}
+
+static int run(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
+	       struct coordinator_outcome *outcome)
+{
+	switch (wish->kind) {
+	case COORDINATOR_CHECKPOINT:
+		return run_checkpoint(job, wish, outcome);
+	case COORDINATOR_MIGRATE:
+		return run_migrate(job, wish, keeper_sock, outcome);
+	case COORDINATOR_RECEIVE:
+		return run_receive(job, wish, keeper_sock, outcome);
+	case COORDINATOR_SETTLE:
+		return run_settle(job, wish, outcome);
+	case COORDINATOR_PART:
+		return run_part(job, wish, outcome);
+	case COORDINATOR_RESTORE:
+	case COORDINATOR_ROLLBACK:
+		break;
+	}
+	return run_restore(job, wish, keeper_sock, outcome);
+}
+
+_Noreturn static void be_coordinator(struct job *job, const struct coordinator_wish *wish, int keeper_sock)
+{
+	static struct coordinator_outcome outcome; /* static: zeroed, padding and all */
 	sigset_t none;
 	int r;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != job->entry.keeper.n)
+		_exit(1);
 	prctl(PR_SET_NAME, "scip-coordinate");
+	pool_set_coordinator(job->pool, getpid());
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	r = wish->restore ? run_restore(keeper, wish, keeper_sock, &outcome)
-			  : run_checkpoint(keeper, wish, &outcome);
+	signal(SIGTTOU, SIG_IGN); /* it sets the job's terminal, which is its own, from the background */
+	r = run(job, wish, keeper_sock, &outcome);
 	if (r < 0 && !outcome.err.code)
-		err_code(&outcome.err, r, "%s %s", wish->restore ? "restore" : "checkpoint to", wish->path);
-	snprintf(outcome.path, sizeof(outcome.path), "%s", wish->path);
+		err_code(&outcome.err, r, "%s %s", names_of_kinds[wish->kind], wish->path ? wish->path : "");
 	if (send(keeper_sock, &outcome, sizeof(outcome), MSG_NOSIGNAL) < 0)
 		_exit(1);
 	_exit(0);
 }
 
-/* ---- husks ---- */
+/* ---- what it asks for ---- */
 
-static int wait_taken(struct keeper *keeper, struct vpid vpid, struct err *err)
+static void answer(struct coordinator *coordinator, pid_t rpid, const struct err *err)
 {
-	struct name_process entry;
+	struct keeper_reply reply = {.code = err->code, .rpid = rpid};
 
-	for (int tries = 0; tries < 10000; tries++) {
-		int r = names_process_get(keeper->names, vpid, &entry);
-
-		if (r < 0)
-			return err_code(err, r, "vpid %d was not taken over by a scip", vpid.n);
-		if (entry.state != NAME_STATE_BORN)
-			return 0;
-		nanosleep(&(struct timespec){.tv_nsec = tries < 100 ? 20000 : 1000000}, NULL);
-	}
-	return err_set(err, -ETIMEDOUT, "no scip took vpid %d", vpid.n);
-}
-
-static int enter_husk(struct keeper *keeper, pid_t husk, struct vpid *vpid, struct err *err)
-{
-	struct name_process entry = {
-		.rpid = {husk},
-		.keeper = keeper->job.keeper,
-		.start_ns = io_now_ns(CLOCK_REALTIME),
-		.state = NAME_STATE_BORN,
-		.diverged = true,
-	};
-	int r;
-
-	if (vpid->n)
-		r = names_number_bind(keeper->names, *vpid, entry.rpid, keeper->job.keeper);
-	else
-		r = names_number_born(keeper->names, entry.rpid, keeper->job.keeper, vpid);
-	if (r < 0)
-		return err_code(err, r, "vpid %d", vpid->n);
-	entry.vpid = *vpid;
-	r = names_process_add(keeper->names, &entry);
-	return r < 0 ? err_code(err, r, "enter vpid %d in the name table", vpid->n) : 0;
-}
-
-static int make_husk(struct keeper *keeper, const struct keeper_request *request, pid_t *husk,
-		     struct err *err)
-{
-	struct handoff handoff = {.keeper = keeper->job.keeper.n,
-				  .flags = HANDOFF_LAUNCH | HANDOFF_HELD | HANDOFF_DIVERGED};
-	struct vpid vpid = {request->vpid};
-	struct sock_fprog filter;
-	pid_t pid;
-	int r;
-
-	r = syscall_filter_build(SYSCALL_FILTER_RESTORED, &filter, err);
-	if (r < 0)
-		return r;
-	pid = launch_husk(keeper, &filter, err);
-	free(filter.filter);
-	if (pid < 0)
-		return pid;
-	r = enter_husk(keeper, pid, &vpid, err);
-	handoff.rpid = pid;
-	handoff.vpid = vpid.n;
-	if (r == 0)
-		r = pool_hand_over(keeper->pool, &handoff, err);
-	if (r == 0)
-		r = wait_taken(keeper, vpid, err);
-	if (r == 0 && (request->flags & KEEPER_HUSK_ROOT))
-		r = keeper_set_root(keeper, pid, vpid);
-	if (r < 0)
-		kill(pid, SIGKILL);
-	*husk = pid;
-	return r;
-}
-
-static void serve_request(struct keeper *keeper, const struct keeper_request *request)
-{
-	struct keeper_reply reply = {0};
-	struct err err = ERR_INIT;
-	pid_t husk = 0;
-
-	switch (request->type) {
-	case KEEPER_HUSK:
-		reply.code = make_husk(keeper, request, &husk, &err);
-		reply.rpid = husk;
-		break;
-	case KEEPER_REPLACE:
-		keeper->replacing = true;
-		break;
-	default:
-		reply.code = err_set(&err, -EPROTO, "unknown request of the coordinator");
-		break;
-	}
-	snprintf(reply.text, sizeof(reply.text), "%.*s", (int)sizeof(reply.text) - 1, err.text);
-	if (send(keeper->coordinator_sock, &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+	snprintf(reply.text, sizeof(reply.text), "%.*s", (int)sizeof(reply.text) - 1, err->text);
+	if (send(coordinator->sock, &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
 		log_warn("the coordinator is gone");
 }
 
-/* ---- its life ---- */
-
-static void on_coordinator(struct keeper *keeper, int fd, short revents, void *arg)
+static void on_husk(void *arg, pid_t rpid, const struct err *err)
 {
+	struct job *job = arg;
+
+	job->coordinator->husk = NULL;
+	answer(job->coordinator, rpid, err);
+}
+
+static void serve_request(struct job *job, const struct keeper_request *request)
+{
+	struct coordinator *coordinator = job->coordinator;
+	struct err err = ERR_INIT;
+	int r = 0;
+
+	switch (request->type) {
+	case KEEPER_HUSK:
+		if (coordinator->husk)
+			r = err_set(&err, -EPROTO, "a husk is being made already");
+		else
+			r = husk_make(&coordinator->husk, job, request, on_husk, job, &err);
+		if (r == 0)
+			return; /* answered when it is there */
+		break;
+	case KEEPER_REPLACE:
+		job->replacing = true;
+		break;
+	case KEEPER_OURS:
+		coordinator->ours = true;
+		break;
+	default:
+		r = err_set(&err, -EPROTO, "unknown request of the coordinator");
+		break;
+	}
+	if (r < 0 && !err.code)
+		err_code(&err, r, "serve the coordinator");
+	answer(coordinator, 0, &err);
+}
+
+static void on_message(void *arg, int fd, short revents)
+{
+	struct job *job = arg;
 	union {
 		struct keeper_request request;
-		struct keeper_outcome outcome;
+		struct coordinator_outcome outcome;
+		struct migrate_progress progress;
 	} message;
 	ssize_t n = recv(fd, &message, sizeof(message), MSG_DONTWAIT);
 
 	if (n == (ssize_t)sizeof(message.request)) {
-		serve_request(keeper, &message.request);
+		serve_request(job, &message.request);
 	} else if (n == (ssize_t)sizeof(message.outcome)) {
-		keeper->outcome = message.outcome;
-		keeper->outcome_known = true;
+		job->coordinator->outcome = message.outcome;
+		job->coordinator->outcome_known = true;
+	} else if (n == (ssize_t)sizeof(message.progress)) {
+		if (job->coordinator->progress)
+			job->coordinator->progress(job->coordinator->arg, &message.progress);
 	} else if (n >= 0 || (errno != EAGAIN && errno != EINTR)) {
-		keeper_unwatch(keeper, fd);
+		loop_unwatch(&job->loop, fd);
 	}
 }
 
-static int start(struct keeper *keeper, const struct wish *wish, keeper_done_fn done, void *arg,
-		 struct err *err)
+/* ---- its life ---- */
+
+static void free_coordinator(struct job *job)
 {
-	int pair[2], r;
+	struct coordinator *coordinator = job->coordinator;
+
+	if (coordinator->husk)
+		husk_cancel(coordinator->husk);
+	if (coordinator->sock >= 0) {
+		loop_unwatch(&job->loop, coordinator->sock);
+		close(coordinator->sock);
+	}
+	free(coordinator);
+	job->coordinator = NULL;
+}
+
+/* In the child. */
+_Noreturn static void start_child(struct job *job, const struct coordinator_wish *wish, int keeper_sock)
+{
+	int console[3] = {job->console[0], job->console[1], job->console[2]};
+
+	/* It needs the streams. */
+	for (int i = 0; i < 3; i++)
+		job->console[i] = -1;
+	job_close_private(job);
+	memcpy(job->console, console, sizeof(console));
+	be_coordinator(job, wish, keeper_sock);
+}
+
+/* What it sent last, requests included, and nobody has read yet. */
+static void read_last_words(struct job *job)
+{
+	struct coordinator *coordinator = job->coordinator;
+	char byte;
+
+	while (!coordinator->outcome_known && recv(coordinator->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+		on_message(job, coordinator->sock, POLLIN);
+}
+
+/* What arrives runs, and whoever moved it is told so, a moment before its coordinator has ended: he may ask
+ * for the next thing at once. */
+static void await_last_words(struct job *job)
+{
+	const uint64_t end_ns = io_now_ns(CLOCK_MONOTONIC) + LAST_WORDS_MS * 1000000ull;
+	struct pollfd poll_fd = {.fd = job->coordinator->sock, .events = POLLIN};
+
+	read_last_words(job);
+	while (job->coordinator->kind == COORDINATOR_RECEIVE && !job->coordinator->outcome_known &&
+	       io_now_ns(CLOCK_MONOTONIC) < end_ns && poll(&poll_fd, 1, LAST_WORDS_MS) > 0 &&
+	       !(poll_fd.revents & POLLHUP))
+		read_last_words(job);
+	read_last_words(job); /* it may have hung up behind them */
+}
+
+int coordinator_idle(struct job *job, struct err *err)
+{
+	int status;
 	pid_t pid;
 
-	if (keeper->coordinator)
-		return err_set(
-			err, -EBUSY,
-			"a checkpoint or rollback of this job is at work already; wait until it has ended");
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return err_sys(err, "make a socket for the coordinator");
-	r = keeper_watch(keeper, pair[0], POLLIN, on_coordinator, NULL);
+	if (!job->coordinator)
+		return 0;
+	await_last_words(job);
+	pid = job->coordinator->pid;
+	if (job->coordinator->outcome_known && waitpid(pid, &status, 0) == pid)
+		coordinator_reaped(job, pid, status);
+	if (job->coordinator)
+		return err_set(err, -EBUSY,
+			       "a checkpoint, rollback or migration of it is at work already; try again when "
+			       "it is done");
+	return 0;
+}
+
+int coordinator_start(struct job *job, const struct coordinator_wish *wish, coordinator_done_fn done,
+		      void *arg, struct err *err)
+{
+	auto_close int theirs = -1;
+	struct coordinator *coordinator;
+	int pair[2], r;
+
+	r = coordinator_idle(job, err);
+	if (r < 0)
+		return r;
+	coordinator = calloc(1, sizeof(*coordinator));
+	if (!coordinator)
+		return err_code(err, -ENOMEM, "start the coordinator");
+	*coordinator = (struct coordinator){.kind = wish->kind,
+					    .sock = -1,
+					    .done = done,
+					    .arg = arg,
+					    .progress = wish->progress,
+					    .ours = wish->settling && wish->settling->ours};
+	job->coordinator = coordinator;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+		r = err_sys(err, "make a socket for the coordinator");
+		goto fail;
+	}
+	coordinator->sock = pair[0];
+	theirs = pair[1];
+	r = loop_watch(&job->loop, pair[0], POLLIN, on_message, job);
 	if (r < 0) {
 		err_code(err, r, "watch the coordinator");
 		goto fail;
 	}
-	pid = fork();
-	if (pid < 0) {
+	coordinator->pid = fork();
+	if (coordinator->pid < 0) {
 		r = err_sys(err, "start the coordinator");
-		keeper_unwatch(keeper, pair[0]);
 		goto fail;
 	}
-	if (pid == 0) {
-		int console[3] = {keeper->console[0], keeper->console[1], keeper->console[2]};
-
-		/* It needs the streams. */
-		for (int i = 0; i < 3; i++)
-			keeper->console[i] = -1;
-		keeper_close_private(keeper);
-		memcpy(keeper->console, console, sizeof(console));
-		be_coordinator(keeper, wish, pair[1]);
-	}
-	close(pair[1]);
-	keeper->coordinator = pid;
-	keeper->coordinator_sock = pair[0];
-	keeper->coordinator_rolls_back = wish->restore;
-	keeper->outcome_known = false;
-	keeper->done = done;
-	keeper->done_arg = arg;
+	if (coordinator->pid == 0)
+		start_child(job, wish, theirs);
 	return 0;
 fail:
-	close(pair[0]);
-	close(pair[1]);
+	free_coordinator(job);
 	return r;
 }
 
-bool coordinator_reaped(struct keeper *keeper, pid_t pid, int status)
+pid_t coordinator_pid(const struct job *job)
 {
-	if (pid != keeper->coordinator)
+	return job->coordinator ? job->coordinator->pid : 0;
+}
+
+bool coordinator_reaped(struct job *job, pid_t pid, int status)
+{
+	static struct coordinator_outcome outcome;
+	coordinator_done_fn done;
+	void *arg;
+
+	if (!job->coordinator || pid != job->coordinator->pid)
 		return false;
-	while (!keeper->outcome_known) { /* what it sent last */
-		char byte;
-
-		if (recv(keeper->coordinator_sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
-			break;
-		on_coordinator(keeper, keeper->coordinator_sock, POLLIN, NULL);
+	read_last_words(job);
+	outcome = job->coordinator->outcome;
+	if (!job->coordinator->outcome_known) {
+		memset(&outcome, 0, sizeof(outcome));
+		outcome.killed = true;
+		outcome.moved = job->coordinator->ours;
+		err_set(&outcome.err, -EIO, "the coordinator of the %s was killed (wait status %#x)",
+			names_of_kinds[job->coordinator->kind], (unsigned)status);
 	}
-	if (!keeper->outcome_known) {
-		memset(&keeper->outcome, 0, sizeof(keeper->outcome));
-		err_set(&keeper->outcome.err, -EIO, "the coordinator of the %s was killed (wait status %#x)",
-			keeper->coordinator_rolls_back ? "rollback" : "checkpoint", (unsigned)status);
-	}
-	keeper_unwatch(keeper, keeper->coordinator_sock);
-	close(keeper->coordinator_sock);
-	keeper->coordinator_sock = -1;
-	keeper->coordinator = 0;
-	keeper->replacing = false;
-	if (keeper->done)
-		keeper->done(keeper, &keeper->outcome, keeper->done_arg);
+	done = job->coordinator->done;
+	arg = job->coordinator->arg;
+	free_coordinator(job);
+	pool_set_coordinator(job->pool, 0);
+	job->replacing = false;
+	if (done)
+		done(arg, &outcome);
 	return true;
-}
-
-int keeper_checkpoint(struct keeper *keeper, struct vpid target, const char *path, bool kill, bool alone,
-		      uint64_t save_files_max, keeper_done_fn done, void *arg, struct err *err)
-{
-	struct wish wish = {.kill = kill,
-			    .alone = alone,
-			    .target = target,
-			    .save_files_max = save_files_max,
-			    .path = path};
-
-	return start(keeper, &wish, done, arg, err);
-}
-
-int keeper_rollback(struct keeper *keeper, const char *path, bool force, keeper_done_fn done, void *arg,
-		    struct err *err)
-{
-	struct wish wish = {.restore = true, .replace = true, .force = force, .path = path};
-
-	return start(keeper, &wish, done, arg, err);
-}
-
-int coordinator_restore(struct keeper *keeper, const char *path, bool force, keeper_done_fn done, void *arg,
-			struct err *err)
-{
-	struct wish wish = {.restore = true, .force = force, .path = path};
-
-	return start(keeper, &wish, done, arg, err);
 }

@@ -1,19 +1,68 @@
-/* The keeper's coordinators: the part of keeper.h's interface that checkpoint and rollback are started
- * through, and what the keeper's loop tells it. Private to keeper.c and coordinator.c. */
+/*
+ * The job's coordinator: a child of the keeper that makes one checkpoint, restore or migration, straight-line
+ * blocking code. One at a time.
+ */
 #ifndef SCIP_JOB_COORDINATOR_H
 #define SCIP_JOB_COORDINATOR_H
 
-#include "scip/job/keeper.h"
+#include "scip/checkpoint/checkpoint.h"
+#include "scip/cut/cut.h"
+#include "scip/job/job.h"
+#include "scip/migrate/migrate.h"
+#include "scip/restore/restore.h"
 
-/* The keeper's child `pid` has ended: calls `done` if it was the coordinator. True if it was. */
-bool coordinator_reaped(struct keeper *keeper, pid_t pid, int status);
-/* The first start of a restored job: as keeper_rollback(), with nothing to replace. */
-must_check int coordinator_restore(struct keeper *keeper, const char *path, bool force, keeper_done_fn done,
-				   void *arg, struct err *err);
+enum coordinator_kind {
+	COORDINATOR_CHECKPOINT,
+	COORDINATOR_RESTORE,  /* the first start of a restored job */
+	COORDINATOR_ROLLBACK, /* the processes that are there are replaced */
+	COORDINATOR_MIGRATE,  /* processes go to another host */
+	COORDINATOR_RECEIVE,  /* ... and arrive there */
+	COORDINATOR_PART,     /* a part of a cut over several hosts is saved */
+	COORDINATOR_SETTLE,   /* ... and nobody knows: the coordinator was killed */
+};
 
-/* In keeper.c: closes, in a new child, the descriptors that are the keeper's own. */
-void keeper_close_private(struct keeper *keeper);
-/* The job's first process, from now on. */
-must_check int keeper_set_root(struct keeper *keeper, pid_t root, struct vpid vpid);
+/* Called in the keeper, with the argument of coordinator_start(). */
+typedef void (*coordinator_progress_fn)(void *arg, const struct migrate_progress *progress);
+
+/* What it is to do. Inherited by fork: pointers need to live no longer than coordinator_start(). */
+struct coordinator_wish {
+	enum coordinator_kind kind;
+	const char *path;	 /* of the image */
+	struct vpid target;	 /* checkpoint, rollback: of whom; 0: of the whole job */
+	bool kill, alone;	 /* checkpoint */
+	uint64_t save_files_max; /* checkpoint */
+	bool force;		 /* restore, rollback: although files changed */
+	const struct migrate_options *migrate;
+	const struct migrate_settling *settling;
+	int channel;			  /* receive, part */
+	const Pbeam__CutRequest *save;	  /* part */
+	const Pbeam__MigrateBegin *begin; /* receive */
+	coordinator_progress_fn progress; /* migrate; may be NULL */
+};
+
+/* It has ended: err.code 0 when it worked. */
+struct coordinator_outcome {
+	struct err err;
+	struct checkpoint_result checkpoint;
+	struct restore_result restore;
+	struct migrate_result migrate;
+	bool killed; /* it did not say how it ended */
+	bool moved;  /* settle, or a killed one of an arrival: the processes are where they were to go */
+};
+/* Called in the keeper, once. */
+typedef void (*coordinator_done_fn)(void *arg, const struct coordinator_outcome *outcome);
+
+/* 0 when it has been started: `done` is called when it has ended. -EBUSY, with the sentence, when one is at
+ * work already. */
+must_check int coordinator_start(struct job *job, const struct coordinator_wish *wish,
+				 coordinator_done_fn done, void *arg, struct err *err);
+/* 0: another one can be started; one that has done its work is waited for, so its `done` may be called.
+ * -EBUSY, with the sentence, when one is at work. */
+must_check int coordinator_idle(struct job *job, struct err *err);
+/* The pid of the one at work, 0 for none. */
+pid_t coordinator_pid(const struct job *job);
+
+/* For keeper.c: its child `pid` has ended: calls `done` if it was the coordinator. True if it was. */
+bool coordinator_reaped(struct job *job, pid_t pid, int status);
 
 #endif

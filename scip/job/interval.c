@@ -1,72 +1,83 @@
 /*
- * --interval TIME: a numbered checkpoint of the whole job each TIME, counted from the end of the one before,
- * so that a job whose checkpoints take longer than that still runs in between. A failure is logged and tried
- * again at the next interval; a checkpoint or rollback that is at work puts it off likewise.
+ * Counted from the end of the one before, so that a job whose checkpoints take longer than that still runs in
+ * between. A failure is logged and tried again at the next interval; a checkpoint or rollback that is at work
+ * puts it off likewise.
  */
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#include "scip/job/interval.h"
 
-#include "base/io.h"
+#include <errno.h>
+#include <stdlib.h>
+
 #include "base/log.h"
-#include "scip/job/requests.h"
+#include "scip/job/coordinator.h"
 
-static void on_time(struct keeper *keeper, void *arg);
+struct interval {
+	char path[PATH_MAX]; /* of the image that is being written */
+};
 
-static void again(struct keeper *keeper)
+static void on_time(void *arg);
+
+static void again(struct job *job)
 {
-	if (keeper->job.interval_ns && !keeper->root_gone &&
-	    keeper_alarm(keeper, io_now_ns(CLOCK_MONOTONIC) + keeper->job.interval_ns, on_time, NULL) < 0)
-		log_error("job %d: no more checkpoints at intervals: too many alarms", keeper->job.root.n);
+	if (job->interval && !job->root_gone &&
+	    loop_alarm_in(&job->loop, job->entry.interval_ns, on_time, job) < 0)
+		log_error("job %d: no more checkpoints at intervals: too many alarms", job->entry.root.n);
 }
 
-static void on_done(struct keeper *keeper, const struct keeper_outcome *outcome, void *arg)
+static void on_done(void *arg, const struct coordinator_outcome *outcome)
 {
-	struct requests *requests = keeper->requests;
-	char job[STORE_JOB_MAX];
+	struct job *job = arg;
+	char store[STORE_JOB_MAX];
 
-	requests->interval_running = false;
-	requests_store_job(keeper, keeper->job.root, job);
+	job_store_name(job, job->entry.root, store);
 	if (outcome->err.code)
-		log_error("checkpoint at interval of vpid %d: %s", keeper->job.root.n, outcome->err.text);
+		log_error("checkpoint at interval of vpid %d: %s", job->entry.root.n, outcome->err.text);
 	else
-		store_prune(job, keeper->job.keep ? keeper->job.keep : REQUESTS_KEEP_DEFAULT);
-	again(keeper);
+		store_prune(store, job_keep(job));
+	again(job);
 }
 
-static void on_time(struct keeper *keeper, void *arg)
+static void on_time(void *arg)
 {
-	struct requests *requests = keeper->requests;
+	struct job *job = arg;
+	struct coordinator_wish wish = {.kind = COORDINATOR_CHECKPOINT,
+					.path = job->interval->path,
+					.save_files_max = job->options->save_files_max};
 	struct err err = ERR_INIT;
-	char job[STORE_JOB_MAX];
+	char store[STORE_JOB_MAX];
 	uint32_t number;
 	int r;
 
-	if (keeper->root_gone)
+	if (job->root_gone)
 		return;
-	if (keeper->coordinator) {
-		again(keeper);
+	if (job->coordinator) {
+		again(job);
 		return;
 	}
-	requests_store_job(keeper, keeper->job.root, job);
-	r = store_claim(job, keeper->job.uuid, requests->interval_path, &number, &err);
+	job_store_name(job, job->entry.root, store);
+	r = store_claim(store, job->entry.uuid, job->interval->path, &number, &err);
 	if (r == 0)
-		r = keeper_checkpoint(keeper, keeper->job.root, requests->interval_path, false, false,
-				      keeper->options->save_files_max, on_done, NULL, &err);
+		r = coordinator_start(job, &wish, on_done, job, &err);
 	if (r < 0) {
-		log_error("checkpoint at interval of vpid %d: %s", keeper->job.root.n, err.text);
-		again(keeper);
-		return;
+		log_error("checkpoint at interval of vpid %d: %s", job->entry.root.n, err.text);
+		again(job);
 	}
-	requests->interval_running = true;
 }
 
-void interval_start(struct keeper *keeper)
+int interval_start(struct job *job, struct err *err)
 {
-	again(keeper);
+	if (!job->entry.interval_ns)
+		return 0;
+	job->interval = calloc(1, sizeof(*job->interval));
+	if (!job->interval)
+		return err_code(err, -ENOMEM, "checkpoints at intervals");
+	again(job);
+	return 0;
 }
 
-void interval_stop(struct keeper *keeper)
+void interval_stop(struct job *job)
 {
-	keeper_alarm_cancel(keeper, on_time, NULL);
+	loop_alarm_cancel(&job->loop, on_time, job);
+	free(job->interval);
+	job->interval = NULL;
 }

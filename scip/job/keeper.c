@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +14,20 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/dirs.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "image/image.h"
 #include "namespace/record.h"
 #include "scip/job/coordinator.h"
+#include "scip/job/far.h"
+#include "scip/job/interval.h"
 #include "scip/job/launch.h"
+#include "scip/job/line.h"
+#include "scip/job/request_migrate.h"
+#include "scip/job/requests.h"
+#include "scip/job/terminal.h"
+#include "scip/job/viewer.h"
+#include "scip/migrate/files/files.h"
 #include "scip/supervisor/pool.h"
 #include "scip/syscall/syscall.h"
 #include "scip/tracee/procfs.h"
@@ -29,301 +35,187 @@
 enum { STATUS_SCIP = 125 };
 #define MS 1000000ull
 
-/* ---- what the loop waits for ---- */
-
-int keeper_watch(struct keeper *keeper, int fd, short events, keeper_ready_fn ready, void *arg)
-{
-	for (int i = 0; i < KEEPER_WATCHES_MAX; i++) {
-		if (keeper->watches[i].ready)
-			continue;
-		keeper->watches[i] = (struct keeper_watch){fd, events, ready, arg};
-		return 0;
-	}
-	return -ENOSPC;
-}
-
-void keeper_unwatch(struct keeper *keeper, int fd)
-{
-	for (int i = 0; i < KEEPER_WATCHES_MAX; i++)
-		if (keeper->watches[i].ready && keeper->watches[i].fd == fd)
-			keeper->watches[i].ready = NULL;
-}
-
-int keeper_alarm(struct keeper *keeper, uint64_t at_ns, keeper_alarm_fn ring, void *arg)
-{
-	for (int i = 0; i < KEEPER_ALARMS_MAX; i++) {
-		if (keeper->alarms[i].at_ns)
-			continue;
-		keeper->alarms[i] = (struct keeper_alarm){at_ns ? at_ns : 1, ring, arg};
-		return 0;
-	}
-	return -ENOSPC;
-}
-
-void keeper_alarm_cancel(struct keeper *keeper, keeper_alarm_fn ring, void *arg)
-{
-	for (int i = 0; i < KEEPER_ALARMS_MAX; i++)
-		if (keeper->alarms[i].at_ns && keeper->alarms[i].ring == ring && keeper->alarms[i].arg == arg)
-			keeper->alarms[i].at_ns = 0;
-}
-
-/* Milliseconds until the next alarm, -1 for none. */
-static int patience(const struct keeper *keeper)
-{
-	uint64_t now = io_now_ns(CLOCK_MONOTONIC), left = UINT64_MAX;
-
-	for (int i = 0; i < KEEPER_ALARMS_MAX; i++) {
-		uint64_t at = keeper->alarms[i].at_ns;
-
-		if (at && (at <= now || at - now < left))
-			left = at <= now ? 0 : at - now;
-	}
-	if (left == UINT64_MAX)
-		return -1;
-	return left / MS > 1000000 ? 1000000 : (int)((left + MS - 1) / MS);
-}
-
-static void ring_alarms(struct keeper *keeper)
-{
-	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
-
-	for (int i = 0; i < KEEPER_ALARMS_MAX; i++) {
-		struct keeper_alarm due = keeper->alarms[i];
-
-		if (!due.at_ns || due.at_ns > now)
-			continue;
-		keeper->alarms[i].at_ns = 0;
-		due.ring(keeper, due.arg);
-	}
-}
-
-static void wait_and_serve(struct keeper *keeper)
-{
-	struct pollfd polls[KEEPER_WATCHES_MAX];
-	int slots[KEEPER_WATCHES_MAX], n = 0;
-
-	for (int i = 0; i < KEEPER_WATCHES_MAX; i++) {
-		if (!keeper->watches[i].ready)
-			continue;
-		polls[n] = (struct pollfd){.fd = keeper->watches[i].fd, .events = keeper->watches[i].events};
-		slots[n++] = i;
-	}
-	if (poll(polls, (nfds_t)n, patience(keeper)) > 0)
-		for (int i = 0; i < n; i++) {
-			struct keeper_watch watch = keeper->watches[slots[i]];
-
-			/* An earlier handler may have removed, or replaced, this one. */
-			if (polls[i].revents && watch.ready && watch.fd == polls[i].fd)
-				watch.ready(keeper, watch.fd, polls[i].revents, watch.arg);
-		}
-	ring_alarms(keeper);
-}
-
-/* ---- the console that started us ---- */
-
-static void tell_console(struct keeper *keeper, enum keeper_event_type type, int value, const char *text)
-{
-	struct keeper_event event = {.type = type, .value = value, .keeper = keeper->job.keeper.n};
-
-	if (keeper->console_sock < 0)
-		return;
-	snprintf(event.text, sizeof(event.text), "%s", text);
-	if (send(keeper->console_sock, &event, sizeof(event), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-		log_info("the console has gone");
-}
-
-static void on_console(struct keeper *keeper, int fd, short revents, void *arg)
-{
-	char byte;
-
-	if (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
-	keeper_unwatch(keeper, fd);
-	close(fd);
-	keeper->console_sock = -1;
-	requests_console_gone(keeper);
-}
+/* The keeper itself: the job, and what only beginning and end are about. */
+struct keeper {
+	struct job job;
+	int report;	   /* tells whether the program could be executed; -1 once that is known */
+	bool report_began; /* its process has got as far as execve() */
+	int early_stop;	   /* wait status of a stop before that was known, 0 none */
+	bool restoring;	   /* the console is first told that it was restored, then of its end */
+};
 
 /* ---- the job's end ---- */
 
-static void close_console(struct keeper *keeper)
-{
-	for (int i = 0; i < 3; i++) {
-		if (keeper->console[i] >= 0)
-			close(keeper->console[i]);
-		keeper->console[i] = -1;
-	}
-}
-
 _Noreturn static void leave(struct keeper *keeper)
 {
-	if (keeper->requests)
-		requests_close(keeper);
-	if (keeper->pool)
-		pool_close(keeper->pool);
-	if (keeper->names) {
-		names_job_remove(keeper->names, keeper->job.keeper);
-		record_forget_job(keeper->job.keeper);
-		names_close(keeper->names);
+	struct job *job = &keeper->job;
+
+	interval_stop(job);
+	requests_close(job);
+	if (job->pool)
+		pool_close(job->pool);
+	if (job->names) {
+		names_job_remove(job->names, job->entry.keeper);
+		files_job_ended(job->names, job->entry.uuid);
+		record_forget_job(job->entry.keeper);
+		names_close(job->names);
 	}
 	_exit(0);
 }
 
 _Noreturn static void fail(struct keeper *keeper, int status, const char *text)
 {
-	tell_console(keeper, KEEPER_FAILED, status, text);
-	if (keeper->root > 0)
-		kill(keeper->root, SIGKILL);
+	viewer_tell(&keeper->job, KEEPER_FAILED, status, text);
+	if (keeper->job.root > 0)
+		kill(keeper->job.root, SIGKILL);
 	leave(keeper);
 }
 
 /* Whatever the first process left running goes on; we stay as long as any of it does. */
-static void check_end(struct keeper *keeper, void *arg)
+static void check_end(void *arg)
 {
-	if (!keeper->root_gone || keeper->coordinator)
+	struct keeper *keeper = arg;
+	struct job *job = &keeper->job;
+
+	if (!job->root_gone || job->coordinator)
 		return;
-	if (names_process_list(keeper->names, keeper->job.keeper, NULL, 0) <= 0)
+	if (names_process_list(job->names, job->entry.keeper, NULL, 0) <= 0)
 		leave(keeper);
-	keeper_alarm_cancel(keeper, check_end, NULL);
-	if (keeper_alarm(keeper, io_now_ns(CLOCK_MONOTONIC) + 50 * MS, check_end, NULL) < 0)
+	loop_alarm_cancel(&job->loop, check_end, keeper);
+	if (loop_alarm_in(&job->loop, 50 * MS, check_end, keeper) < 0)
 		log_debug("no alarm to spare: the job's end is noticed at the next death");
 }
 
 static void root_ended(struct keeper *keeper)
 {
-	tell_console(keeper, KEEPER_ENDED, keeper->root_status, "");
-	if (keeper->requests)
-		requests_job_ended(keeper, keeper->root_status);
-	close_console(keeper);
-	check_end(keeper, NULL);
-}
+	struct job *job = &keeper->job;
 
-int keeper_set_root(struct keeper *keeper, pid_t root, struct vpid vpid)
-{
-	keeper->root = root;
-	keeper->root_gone = false;
-	keeper->job.root = vpid;
-	return names_job_update(keeper->names, &keeper->job);
+	viewer_tell(job, KEEPER_ENDED, job->root_status, "");
+	interval_stop(job);
+	job_close_console(job);
+	check_end(keeper);
 }
 
 /* ---- the program's start ---- */
 
-static void on_report(struct keeper *keeper, int fd, short revents, void *arg)
+static void on_report(void *arg, int fd, short revents)
 {
-	struct launch_failure failure;
-	char began;
-	ssize_t n = read(fd, &began, 1);
+	struct keeper *keeper = arg;
+	struct launch_report report;
+	ssize_t n = read(fd, &report, sizeof(report)); /* written at once, so there at once */
 
-	if (n == 1 && began == 0) {
-		n = io_read_full(fd, &failure,
-				 sizeof(failure)); /* blocks until the exec is done or has failed */
-		began = 1;
-	} else if (n == 1) {
-		((char *)&failure)[0] = began;
-		n = io_read_full(fd, (char *)&failure + 1, sizeof(failure) - 1) + 1;
-		began = 0;
+	if (n < 0)
+		return;
+	if (n == (ssize_t)sizeof(report) && report.status == 0) {
+		keeper->report_began = true;
+		return;
 	}
-	keeper_unwatch(keeper, fd);
+	loop_unwatch(&keeper->job.loop, fd);
 	close(fd);
 	keeper->report = -1;
-	if (n == (ssize_t)sizeof(failure)) {
-		failure.text[sizeof(failure.text) - 1] = 0;
-		fail(keeper, failure.status, failure.text);
+	if (n == (ssize_t)sizeof(report)) {
+		report.text[sizeof(report.text) - 1] = 0;
+		fail(keeper, report.status, report.text);
 	}
-	if (n != 0 || began != 1)
+	if (!keeper->report_began)
 		fail(keeper, STATUS_SCIP, "the program's process was killed before it could be executed");
-	tell_console(keeper, KEEPER_STARTED, keeper->job.root.n, "");
+	viewer_tell(&keeper->job, KEEPER_STARTED, keeper->job.entry.root.n, "");
+	if (keeper->early_stop)
+		viewer_tell(&keeper->job, KEEPER_STOPPED, keeper->early_stop, "");
 }
 
 /* ---- children ---- */
 
 /* Nobody else will wait for it: what is left of its names goes. */
-static void forget_orphan(struct keeper *keeper, pid_t pid)
+static void forget_orphan(struct job *job, pid_t pid)
 {
 	struct name_process entry;
-	struct vpid vpid = names_virtual(keeper->names, (struct rpid){pid});
+	struct vpid vpid = names_virtual(job->names, (struct rpid){pid});
 
-	if (names_process_find_real(keeper->names, (struct rpid){pid}, &entry) == 0)
-		names_process_remove(keeper->names, entry.vpid);
+	if (names_process_find_real(job->names, (struct rpid){pid}, &entry) == 0)
+		names_process_remove(job->names, entry.vpid, entry.rpid);
 	if (vpid.n != pid && vpid.n)
-		names_number_release(keeper->names, vpid);
+		names_number_release(job->names, vpid, (struct rpid){pid});
+}
+
+static void fill_pool(void *arg)
+{
+	struct job *job = arg;
+	struct err err = ERR_INIT;
+	int r = pool_fill(job->pool, &err);
+
+	loop_alarm_cancel(&job->loop, fill_pool, job);
+	if (r < 0)
+		log_warn("%s", err.text);
+	if (r != 0 && loop_alarm_in(&job->loop, 100 * MS, fill_pool, job) < 0)
+		log_warn("no alarm to spare");
 }
 
 static void child_ended(struct keeper *keeper, pid_t pid, int status)
 {
-	if (keeper->pool && pool_reaped(keeper->pool, pid, status))
+	struct job *job = &keeper->job;
+
+	if (job->pool && pool_reaped(job->pool, pid, status)) {
+		fill_pool(job);
 		return;
-	if (coordinator_reaped(keeper, pid, status)) {
-		if (keeper->root_gone)
+	}
+	if (coordinator_reaped(job, pid, status)) {
+		lines_settle(job, (struct vpid){0});
+		if (job->root_gone)
 			root_ended(keeper);
 		return;
 	}
-	forget_orphan(keeper, pid);
-	if (pid == keeper->root && !keeper->root_gone) {
-		keeper->root_gone = true;
-		keeper->root_status = status;
-		if (keeper->report >= 0) /* its last words come first */
-			on_report(keeper, keeper->report, POLLIN, NULL);
-		if (!keeper->replacing)
+	if (lines_reaped(job, pid))
+		return;
+	lines_child(job, pid, status);
+	forget_orphan(job, pid);
+	if (pid == job->root && !job->root_gone) {
+		job->root_gone = true;
+		job->root_status = status;
+		while (keeper->report >= 0) /* its last words come first */
+			on_report(keeper, keeper->report, POLLIN);
+		if (!job->replacing && !keeper->restoring)
 			root_ended(keeper);
 	} else {
-		check_end(keeper, NULL);
+		check_end(keeper);
 	}
 }
 
-static void on_children(struct keeper *keeper, int fd, short revents, void *arg)
+static void on_children(void *arg, int fd, short revents)
 {
+	struct keeper *keeper = arg;
+	struct job *job = &keeper->job;
 	struct signalfd_siginfo info;
 	int status;
 	pid_t pid;
 
 	while (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
 		continue;
-	while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0) {
+	while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
+		if (WIFSTOPPED(status) || WIFCONTINUED(status))
+			lines_child(job, pid, status);
+		if (WIFCONTINUED(status))
+			continue;
 		if (!WIFSTOPPED(status))
 			child_ended(keeper, pid, status);
-		else if (pid == keeper->root && !keeper->coordinator)
+		else if (pid == job->root && keeper->report >= 0)
+			keeper->early_stop = status;
+		else if (pid == job->root && !job->coordinator)
 			/* stops of a rollback's husks are none of the console's business */
-			tell_console(keeper, KEEPER_STOPPED, status, "");
+			viewer_tell(job, KEEPER_STOPPED, status, "");
 	}
 }
 
 /* ---- the pool ---- */
 
-static void fill_pool(struct keeper *keeper)
+static void on_pool_low(void *arg, int fd, short revents)
 {
-	struct err err = ERR_INIT;
-
-	if (pool_fill(keeper->pool, &err) == 0)
-		return;
-	log_warn("%s", err.text);
-	/* Processes wait: try again soon. */
-	if (keeper_alarm(keeper, io_now_ns(CLOCK_MONOTONIC) + 100 * MS, (keeper_alarm_fn)(void *)fill_pool,
-			 NULL) < 0)
-		log_warn("no alarm to spare");
-}
-
-static void on_pool_low(struct keeper *keeper, int fd, short revents, void *arg)
-{
-	fill_pool(keeper);
-}
-
-void keeper_close_private(struct keeper *keeper)
-{
-	for (int i = 0; i < KEEPER_WATCHES_MAX; i++) {
-		const struct keeper_watch *watch = &keeper->watches[i];
-
-		if (watch->ready && !(keeper->pool && watch->fd == pool_wake_fd(keeper->pool)))
-			close(watch->fd);
-	}
-	close_console(keeper);
-	if (keeper->pty_master >= 0)
-		close(keeper->pty_master);
+	fill_pool(arg);
 }
 
 static void before_scip(void *arg)
 {
-	keeper_close_private(arg);
+	job_close_private(arg);
 	prctl(PR_SET_NAME, "scip");
 }
 
@@ -355,196 +247,290 @@ static int leave_streams(struct err *err)
 	return procfs_each_number("/proc/self/fd", close_if_inherited, NULL);
 }
 
-static void open_log(void)
+static void describe_job(struct job *job)
 {
-	char path[PATH_MAX];
-	size_t len;
-
-	if (dirs_runtime(path, NULL, NULL) < 0)
-		return;
-	len = strlen(path);
-	snprintf(path + len, sizeof(path) - len, "/log");
-	log_open("scip", path);
-}
-
-static void describe_job(struct keeper *keeper)
-{
-	const struct keeper_options *options = keeper->options;
-	struct name_job *job = &keeper->job;
+	const struct keeper_options *options = job->options;
+	struct name_job *entry = &job->entry;
 	char *uuid;
 
-	job->keeper.n = getpid();
-	job->interval_ns = options->interval_ns;
-	job->keep = options->keep;
-	job->start_ns = io_now_ns(CLOCK_REALTIME);
+	entry->keeper.n = getpid();
+	entry->interval_ns = options->interval_ns;
+	entry->keep = options->keep;
+	entry->start_ns = io_now_ns(CLOCK_REALTIME);
 	if (options->name)
-		snprintf(job->name, sizeof(job->name), "%s", options->name);
+		snprintf(entry->name, sizeof(entry->name), "%s", options->name);
+	if (options->group)
+		snprintf(entry->group, sizeof(entry->group), "%s", options->group);
 	if (io_slurp(AT_FDCWD, "/proc/sys/kernel/random/uuid", 64, &uuid, NULL) == 0) {
-		snprintf(job->uuid, sizeof(job->uuid), "%.36s", uuid);
+		snprintf(entry->uuid, sizeof(entry->uuid), "%.36s", uuid);
 		free(uuid);
 	}
 }
 
-/* A restored job is the one that was saved. */
-static int describe_job_of_image(struct keeper *keeper, struct err *err)
+/* A restored job is the one that was saved. The terminal is the keeper's, as when the program was started,
+ * unless the first process itself leads the session. */
+static int describe_job_of_image(struct job *job, bool *leads, struct err *err)
 {
-	struct name_job *job = &keeper->job;
+	struct name_job *entry = &job->entry;
 	struct image_reader *image;
+	const Pbeam__Manifest *manifest;
 	const Pbeam__Job *saved;
-	int r = image_reader_open(&image, keeper->options->image, err);
+	int r = image_reader_open(&image, job->options->image, err);
 
 	if (r < 0)
 		return r;
-	saved = image_reader_manifest(image)->job;
+	manifest = image_reader_manifest(image);
+	*leads = manifest->n_processes && manifest->processes[0]->vsid == manifest->processes[0]->vpid;
+	saved = manifest->job;
 	if (saved) {
-		snprintf(job->name, sizeof(job->name), "%s", saved->name);
-		snprintf(job->uuid, sizeof(job->uuid), "%s", saved->uuid);
-		job->root.n = saved->root_vpid;
-		job->interval_ns = saved->interval_ns;
-		job->keep = saved->keep;
+		snprintf(entry->name, sizeof(entry->name), "%s", saved->name);
+		snprintf(entry->uuid, sizeof(entry->uuid), "%s", saved->uuid);
+		snprintf(entry->group, sizeof(entry->group), "%s", saved->group);
+		entry->root.n = saved->root_vpid;
+		entry->interval_ns = saved->interval_ns;
+		entry->keep = saved->keep;
 	}
 	image_reader_close(image);
 	return 0;
 }
 
-static int enter_root(struct keeper *keeper, pid_t pid, struct err *err)
+/* A guest's is the one that it belongs to. */
+static int describe_job_of_guest(struct job *job, bool *leads, struct err *err)
+{
+	const Pbeam__MigrateBegin *begin = job->options->begin;
+	struct name_job *entry = &job->entry;
+
+	if (!begin->job || !begin->job->uuid[0] || !begin->home[0])
+		return err_set(err, -EPROTO, "what is to come does not say of which job it is");
+	snprintf(entry->name, sizeof(entry->name), "%s", begin->job->name);
+	snprintf(entry->uuid, sizeof(entry->uuid), "%s", begin->job->uuid);
+	snprintf(entry->group, sizeof(entry->group), "%s", begin->job->group);
+	entry->root.n = begin->root;
+	entry->keep = begin->job->keep;
+	job->home = begin->home;
+	*leads = begin->leads;
+	return 0;
+}
+
+static int enter_root(struct job *job, pid_t pid, struct err *err)
 {
 	struct name_process entry = {
 		.rpid = {pid},
-		.keeper = keeper->job.keeper,
-		.start_ns = keeper->job.start_ns,
+		.keeper = job->entry.keeper,
+		.start_ns = job->entry.start_ns,
 		.state = NAME_STATE_BORN,
 	};
-	int r = names_number_born(keeper->names, entry.rpid, keeper->job.keeper, &entry.vpid);
+	int r = names_number_born(job->names, entry.rpid, job->entry.keeper, &entry.vpid);
 
 	if (r < 0)
 		return err_code(err, r, "name the program's process");
-	r = names_process_add(keeper->names, &entry);
+	r = names_process_add(job->names, &entry);
 	if (r == 0)
-		r = keeper_set_root(keeper, pid, entry.vpid);
+		r = job_set_root(job, pid, entry.vpid);
 	return r < 0 ? err_code(err, r, "enter vpid %d in the name table", entry.vpid.n) : 0;
 }
 
 static int hand_root_over(struct keeper *keeper, int report, struct err *err)
 {
-	struct handoff handoff = {.rpid = keeper->root,
-				  .vpid = keeper->job.root.n,
-				  .keeper = keeper->job.keeper.n,
+	struct job *job = &keeper->job;
+	struct handoff handoff = {.rpid = job->root,
+				  .vpid = job->entry.root.n,
+				  .keeper = job->entry.keeper.n,
 				  .flags = HANDOFF_LAUNCH};
 	int r;
 
 	if (handoff.vpid != handoff.rpid)
 		handoff.flags |= HANDOFF_DIVERGED;
-	r = keeper_watch(keeper, report, POLLIN, on_report, NULL);
-
 	keeper->report = report;
-
-	return r < 0 ? r : pool_hand_over(keeper->pool, &handoff, err);
+	r = loop_watch(&job->loop, report, POLLIN, on_report, keeper);
+	return r < 0 ? r : pool_hand_over(job->pool, &handoff, err);
 }
 
-static void on_restored(struct keeper *keeper, const struct keeper_outcome *outcome, void *arg)
+static void on_restored(void *arg, const struct coordinator_outcome *outcome)
 {
+	struct keeper *keeper = arg;
+
+	keeper->restoring = false;
 	if (outcome->err.code)
 		fail(keeper, STATUS_SCIP, outcome->err.text);
-	tell_console(keeper, KEEPER_STARTED, keeper->job.root.n, "");
+	viewer_tell(&keeper->job, KEEPER_STARTED, keeper->job.entry.root.n, "");
+}
+
+/* The other host has been told why not. */
+static void on_received(void *arg, const struct coordinator_outcome *outcome)
+{
+	struct keeper *keeper = arg;
+	struct job *job = &keeper->job;
+	struct err err = ERR_INIT;
+
+	keeper->restoring = false;
+	if (outcome->killed && arrival_ask(job, job->options->begin, outcome, on_received, keeper))
+		return;
+	if (!outcome->err.code) {
+		if (far_start(job, &err) < 0 || arrival_settle(job, job->options->begin, &err) < 0)
+			log_error("vpid %d: %s", job->entry.root.n, err.text);
+		return;
+	}
+	log_info("job %s: nothing arrived: %s", keeper->job.entry.uuid, outcome->err.text);
+	fail(keeper, STATUS_SCIP, outcome->err.text);
 }
 
 /* True if the job of our name has no process left: its keeper is on the way out. */
-static bool name_is_left(const struct keeper *keeper)
+static bool name_is_left(const struct job *job)
 {
-	int room = names_job_list(keeper->names, NULL, 0) + 8;
+	int room = names_job_list(job->names, NULL, 0) + 8;
 	auto_free struct name_job *jobs = room > 0 ? calloc((size_t)room, sizeof(*jobs)) : NULL;
-	int n = jobs ? names_job_list(keeper->names, jobs, room) : 0;
+	int n = jobs ? names_job_list(job->names, jobs, room) : 0;
 
 	if (!jobs)
 		return false;
 	for (int i = 0; i < n && i < room; i++)
-		if (strcmp(jobs[i].name, keeper->job.name) == 0)
-			return names_process_list(keeper->names, jobs[i].keeper, NULL, 0) <= 0;
+		if (strcmp(jobs[i].name, job->entry.name) == 0)
+			return names_process_list(job->names, jobs[i].keeper, NULL, 0) <= 0;
 	return true;
 }
 
 /* A console hears of the end of its program a moment before the name is free: who then takes the name at once
  * must not be refused. */
-static int add_job(struct keeper *keeper, struct err *err)
+static int add_job(struct job *job, struct err *err)
 {
-	int r = names_job_add(keeper->names, &keeper->job, err);
+	int r = names_job_add(job->names, &job->entry, err);
 
-	for (int tries = 0; r == -EEXIST && keeper->job.name[0] && tries < 200 && name_is_left(keeper);
-	     tries++) {
+	for (int tries = 0; r == -EEXIST && job->entry.name[0] && tries < 200 && name_is_left(job); tries++) {
 		nanosleep(&(struct timespec){.tv_nsec = 5 * MS}, NULL);
 		err_clear(err);
-		r = names_job_add(keeper->names, &keeper->job, err);
+		r = names_job_add(job->names, &job->entry, err);
 	}
 	return r;
 }
 
-static int begin_job(struct keeper *keeper, const struct sock_fprog *filter, struct err *err)
+/* The program behind the filter that it is born with, on a host of a cluster another. */
+static int launch(struct job *job, int *report, struct err *err)
 {
-	const struct keeper_options *options = keeper->options;
+	struct sock_fprog filter;
+	int r = syscall_filter_build(syscall_filter_born(job->names), &filter, err);
+
+	if (r < 0)
+		return r;
+	r = launch_program(job, &filter, report, err);
+	free(filter.filter);
+	return r;
+}
+
+static int begin_job(struct keeper *keeper, struct err *err)
+{
+	struct job *job = &keeper->job;
+	const struct keeper_options *options = job->options;
+	struct coordinator_wish wish = {.kind = options->begin ? COORDINATOR_RECEIVE : COORDINATOR_RESTORE,
+					.path = options->image,
+					.force = options->force,
+					.begin = options->begin,
+					.channel = options->channel};
 	int report = -1, r;
 
-	record_forget_job(keeper->job.keeper); /* an older keeper's of this number */
-	r = names_open(&keeper->names, err);
+	record_forget_job(job->entry.keeper); /* an older keeper's of this number */
+	r = names_open(&job->names, err);
 	if (r == 0)
-		r = add_job(keeper, err);
+		r = add_job(job, err);
 	if (r == 0 && options->argv) {
 		/* First of all: it inherits what the console inherited. */
-		r = launch_program(keeper, filter, &report, err);
+		r = launch(job, &report, err);
 		if (r > 0)
-			r = enter_root(keeper, r, err);
+			r = enter_root(job, r, err);
 	}
 	if (r == 0)
 		r = leave_streams(err);
 	if (r == 0)
-		r = pool_open(&keeper->pool, keeper->names, before_scip, keeper, err);
+		r = pool_open(&job->pool, job->names, before_scip, job, err);
 	if (r == 0)
-		r = keeper_watch(keeper, pool_wake_fd(keeper->pool), POLLIN, on_pool_low, NULL);
+		r = loop_watch(&job->loop, pool_wake_fd(job->pool), POLLIN, on_pool_low, job);
 	if (r == 0)
-		r = pool_fill(keeper->pool, err);
+		r = pool_fill(job->pool, err);
+	if (r > 0)
+		r = 0; /* hand_root_over() tells */
 	if (r == 0)
-		r = requests_open(keeper, err);
+		r = requests_open(job, err);
+	if (r == 0)
+		r = interval_start(job, err);
+	if (r == 0 && options->begin && options->begin->stubs)
+		r = lines_expect(job, err);
 	if (r == 0 && options->argv)
 		r = hand_root_over(keeper, report, err);
 	else if (r == 0)
-		r = coordinator_restore(keeper, options->image, options->force, on_restored, NULL, err);
+		r = coordinator_start(job, &wish, options->begin ? on_received : on_restored, keeper, err);
+	keeper->restoring = r == 0 && !options->argv;
 	return r;
 }
 
-_Noreturn static void keeper_main(struct keeper *keeper)
+static int watch_children(struct keeper *keeper, struct err *err)
 {
-	struct sock_fprog filter = {0};
-	struct err err = ERR_INIT;
 	sigset_t mask;
-	int fd, r;
+	int fd;
 
-	setsid();
-	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	prctl(PR_SET_NAME, "scip-keeper");
-	open_log();
 	sigfillset(&mask);
 	sigdelset(&mask, SIGTERM); /* kill KEEPER ends the job */
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGCHLD);
 	fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-	r = fd < 0 ? err_sys(&err, "make a signalfd") : keeper_watch(keeper, fd, POLLIN, on_children, NULL);
+	if (fd < 0)
+		return err_sys(err, "make a signalfd");
+	return loop_watch(&keeper->job.loop, fd, POLLIN, on_children, keeper);
+}
+
+_Noreturn static void keeper_main(struct keeper *keeper, int console_sock)
+{
+	struct job *job = &keeper->job;
+	struct err err = ERR_INIT;
+	bool leads = false;
+	int r;
+
+	setsid();
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	prctl(PR_SET_NAME, "scip-keeper");
+	log_open_shared("scip");
+	r = watch_children(keeper, &err);
 	if (r == 0)
-		r = keeper_watch(keeper, keeper->console_sock, POLLIN, on_console, NULL);
-	describe_job(keeper);
-	if (r == 0 && keeper->options->argv)
-		r = syscall_filter_build(SYSCALL_FILTER_BORN, &filter, &err);
-	else if (r == 0)
-		r = describe_job_of_image(keeper, &err);
+		r = viewer_open(job, console_sock, &err);
+	describe_job(job);
+	if (r == 0 && job->options->begin && !job->options->image) {
+		r = describe_job_of_guest(job, &leads, &err);
+		if (r == 0)
+			r = far_make_streams(job, job->options->begin, &err);
+	} else if (r == 0 && !job->options->argv) {
+		r = describe_job_of_image(job, &leads, &err);
+	}
+	if (r == 0 && !leads)
+		r = terminal_adopt(job->console, &err);
 	if (r == 0)
-		r = begin_job(keeper, &filter, &err);
-	free(filter.filter);
+		r = begin_job(keeper, &err);
 	if (r < 0)
 		fail(keeper, STATUS_SCIP, err.text[0] ? err.text : strerror(-r));
 	if (chdir("/") < 0)
 		log_debug("the job's directory stays in use");
 	for (;;)
-		wait_and_serve(keeper);
+		loop_step(&job->loop);
+}
+
+_Noreturn static void become_keeper(const struct keeper_options *options, int console_sock)
+{
+	static struct keeper keeper = {.report = -1};
+	struct job *job = &keeper.job;
+
+	job->options = options;
+	job->far_ends[0] = job->far_ends[1] = job->far_ends[2] = -1;
+	job->pty_master = options->pty_master;
+	memcpy(job->console, options->console, sizeof(job->console));
+	if (options->signal_mask)
+		job->saved_mask = *options->signal_mask;
+	else
+		sigprocmask(SIG_BLOCK, NULL, &job->saved_mask);
+	keeper_main(&keeper, console_sock);
+}
+
+void keeper_receive(const struct keeper_options *options)
+{
+	become_keeper(options, -1);
 }
 
 int keeper_start(const struct keeper_options *options, struct err *err)
@@ -564,18 +550,8 @@ int keeper_start(const struct keeper_options *options, struct err *err)
 		return r;
 	}
 	if (pid == 0) {
-		static struct keeper keeper = {.coordinator_sock = -1, .report = -1};
-
 		close(pair[0]);
-		keeper.options = options;
-		keeper.console_sock = pair[1];
-		keeper.pty_master = options->pty_master;
-		memcpy(keeper.console, options->console, sizeof(keeper.console));
-		if (options->signal_mask)
-			keeper.saved_mask = *options->signal_mask;
-		else
-			sigprocmask(SIG_BLOCK, NULL, &keeper.saved_mask);
-		keeper_main(&keeper);
+		become_keeper(options, pair[1]);
 	}
 	close(pair[1]);
 	return pair[0];

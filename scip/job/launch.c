@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "scip/job/terminal.h"
 #include "scip/syscall/syscall.h"
 
 enum { STATUS_SCIP = 125, STATUS_NOT_EXECUTABLE = 126, STATUS_NOT_FOUND = 127 };
@@ -44,12 +45,17 @@ static int load_filter(const struct sock_fprog *filter)
 	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter) < 0 ? -errno : 0;
 }
 
+static void tell(int report, int status, const char *text)
+{
+	struct launch_report words = {.status = status};
+
+	snprintf(words.text, sizeof(words.text), "%s", text);
+	(void)!write(report, &words, sizeof(words));
+}
+
 _Noreturn static void give_up(int report, int status, const struct err *err)
 {
-	struct launch_failure failure = {.status = status};
-
-	snprintf(failure.text, sizeof(failure.text), "%s", err->text);
-	(void)!write(report, &failure, sizeof(failure));
+	tell(report, status, err->text);
 	_exit(status);
 }
 
@@ -65,22 +71,18 @@ static int set_streams(const int console[3], struct err *err)
 }
 
 /* In the child. The console's descriptors are above 2: streams_choose() sees to that. */
-_Noreturn static void become_program(struct keeper *keeper, const struct sock_fprog *filter, int report)
+_Noreturn static void become_program(struct job *job, const struct sock_fprog *filter, int report)
 {
-	const struct keeper_options *options = keeper->options;
+	const struct keeper_options *options = job->options;
 	struct sock_fprog restored;
 	struct err err = ERR_INIT;
 	int r = 0;
 
-	setsid();
-	if (set_streams(keeper->console, &err) < 0 ||
-	    (keeper->pty_master >= 0 && terminal_adopt(keeper->console[0] >= 0 && isatty(0) ? 0
-						       : isatty(1)			    ? 1
-											    : 2,
-						       &err) < 0))
+	setpgid(0, 0);
+	if (set_streams(job->console, &err) < 0 || terminal_to_foreground(&err) < 0)
 		give_up(report, STATUS_SCIP, &err);
-	if (wait_for_scip(keeper->job.keeper.n)) {
-		r = syscall_filter_build(SYSCALL_FILTER_RESTORED, &restored, &err);
+	if (wait_for_scip(job->entry.keeper.n)) {
+		r = syscall_filter_build(syscall_filter_restored(job->names), &restored, &err);
 		filter = &restored;
 	}
 	if (r == 0)
@@ -89,8 +91,8 @@ _Noreturn static void become_program(struct keeper *keeper, const struct sock_fp
 		err_code(&err, r, "load the system-call filter");
 		give_up(report, STATUS_SCIP, &err);
 	}
-	sigprocmask(SIG_SETMASK, &keeper->saved_mask, NULL);
-	(void)!write(report, "", 1); /* from here on: end of file means that it has been executed */
+	sigprocmask(SIG_SETMASK, &job->saved_mask, NULL);
+	tell(report, 0, ""); /* from here on: end of file means that it has been executed */
 	execvp(options->argv[0], options->argv);
 	if (errno == ENOENT || errno == ENOTDIR) {
 		err_set(&err, -errno, "%s: %s", options->argv[0],
@@ -102,7 +104,7 @@ _Noreturn static void become_program(struct keeper *keeper, const struct sock_fp
 	give_up(report, STATUS_NOT_EXECUTABLE, &err);
 }
 
-int launch_program(struct keeper *keeper, const struct sock_fprog *filter, int *report, struct err *err)
+int launch_program(struct job *job, const struct sock_fprog *filter, int *report, struct err *err)
 {
 	int pipe_fds[2];
 	pid_t pid;
@@ -120,7 +122,7 @@ int launch_program(struct keeper *keeper, const struct sock_fprog *filter, int *
 	if (pid == 0) {
 		block_all_signals();
 		close(pipe_fds[0]);
-		become_program(keeper, filter, pipe_fds[1]);
+		become_program(job, filter, pipe_fds[1]);
 	}
 	close(pipe_fds[1]);
 	*report = pipe_fds[0];
@@ -128,7 +130,7 @@ int launch_program(struct keeper *keeper, const struct sock_fprog *filter, int *
 }
 
 /* In the child: `ready` is the only descriptor left, and is closed when the husk is as good as waiting. */
-_Noreturn static void become_husk(struct keeper *keeper, const struct sock_fprog *filter, unsigned ready)
+_Noreturn static void become_husk(struct job *job, const struct sock_fprog *filter, unsigned ready)
 {
 	block_all_signals();
 	if (ready > 0)
@@ -137,28 +139,28 @@ _Noreturn static void become_husk(struct keeper *keeper, const struct sock_fprog
 	if (load_filter(filter) < 0)
 		_exit(STATUS_SCIP);
 	close((int)ready);
-	wait_for_scip(keeper->job.keeper.n);
+	wait_for_scip(job->entry.keeper.n);
 	_exit(STATUS_SCIP); /* a husk is never let go here */
 }
 
-int launch_husk(struct keeper *keeper, const struct sock_fprog *filter, struct err *err)
+int launch_husk(struct job *job, const struct sock_fprog *filter, int *ready, struct err *err)
 {
-	int ready[2];
+	int pipe_fds[2];
 	pid_t pid;
-	char byte;
 
-	if (pipe2(ready, O_CLOEXEC) < 0)
+	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
 		return err_sys(err, "make a pipe");
 	pid = fork();
-	if (pid < 0)
-		err_sys(err, "make a process");
-	else if (pid == 0)
-		become_husk(keeper, filter, (unsigned)ready[1]);
-	close(ready[1]);
-	/* End of file: it waits, or is gone. Handing it over earlier costs the scip that seizes it many
-	 * turns. */
-	while (pid > 0 && read(ready[0], &byte, 1) < 0 && errno == EINTR)
-		continue;
-	close(ready[0]);
-	return pid < 0 ? err->code : pid;
+	if (pid < 0) {
+		int r = err_sys(err, "make a process");
+
+		close(pipe_fds[0]);
+		close(pipe_fds[1]);
+		return r;
+	}
+	if (pid == 0)
+		become_husk(job, filter, (unsigned)pipe_fds[1]);
+	close(pipe_fds[1]);
+	*ready = pipe_fds[0];
+	return pid;
 }

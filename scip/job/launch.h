@@ -1,27 +1,33 @@
 /*
- * The first process of a job, between fork and exec: streams, session, terminal, signals as the console had
- * them, no_new_privs, the born filter, exec. And a husk of a restore, which stops before it would execute
+ * The first process of a job, between fork and exec: streams, process group, terminal, signals as the console
+ * had them, no_new_privs, the born filter, exec. And a husk of a restore, which stops before it would execute
  * anything.
+ *
+ * The program leads a group of its own in the keeper's session, as a shell's job does: a group is orphaned,
+ * and the kernel drops a SIGTSTP to it, unless some member's parent is in the same session and another group.
  */
 #ifndef SCIP_JOB_LAUNCH_H
 #define SCIP_JOB_LAUNCH_H
 
+#include <limits.h>
 #include <linux/filter.h>
 
-#include "scip/job/keeper.h"
+#include "scip/job/job.h"
 
-/* Why a program could not be executed: what the child sends before it gives up. */
-struct launch_failure {
+/* What the child says, by one write each: that it is about to execute the program (status 0), and, if that
+ * cannot be done, why. */
+struct launch_report {
 	int32_t status; /* 125, 126, 127 */
 	char text[ERR_TEXT_MAX];
 };
+_Static_assert(sizeof(struct launch_report) <= PIPE_BUF, "a report is written at once");
 
 /* Forks the program's process. It waits, all signals blocked, until a scip has seized it. Returns its pid or
- * -errno; *report reads a struct launch_failure, or end of file once the program has been executed. */
-must_check int launch_program(struct keeper *keeper, const struct sock_fprog *filter, int *report,
-			      struct err *err);
+ * -errno; *report reads struct launch_report, and end of file once the program has been executed. */
+must_check int launch_program(struct job *job, const struct sock_fprog *filter, int *report, struct err *err);
 
-/* Forks a husk: behind `filter`, streams closed, waiting likewise. Returns its pid or -errno. */
-must_check int launch_husk(struct keeper *keeper, const struct sock_fprog *filter, struct err *err);
+/* Forks a husk: behind `filter`, streams closed, waiting likewise. Returns its pid or -errno; *ready reads
+ * end of file once it waits (or is gone). */
+must_check int launch_husk(struct job *job, const struct sock_fprog *filter, int *ready, struct err *err);
 
 #endif

@@ -10,6 +10,9 @@
  * vim: the pty's ICANON goes), the terminal becomes raw for that long.
  *   - we are in the background: nothing is read, nothing is set, output is shown.
  *
+ * What the program has not read of what was typed is given back at its end, for the user's shell, as
+ * natively. In line mode no line is taken before the program has read the last one.
+ *
  * A program that is stopped is shown to the user's shell as a stopped console: the terminal is put back, the
  * console stops itself, and continues the program when it is continued.
  *
@@ -59,6 +62,7 @@ struct relay {
 	bool hung;	   /* the master had no other side when it was last looked at */
 	bool was_hung;	   /* ... and since then nothing has come */
 	bool escaped;	   /* Ctrl-] was typed */
+	bool ahead;	   /* lines wait that the program is not ready for */
 	char typed[4096];  /* not taken by the pty yet */
 	size_t ntyped;
 	bool over;
@@ -93,45 +97,11 @@ static pid_t foreground_group(const struct relay *relay)
 	return pid > 0 ? getpgid(pid) : -1;
 }
 
-/* True if the program leaves SIGTSTP at its default. */
-static bool stops_by_default(pid_t pid)
-{
-	auto_free char *text = NULL;
-	char path[40];
-	const char *fields[] = {"SigIgn:", "SigCgt:"};
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	if (io_slurp(AT_FDCWD, path, 1 << 16, &text, NULL) < 0)
-		return false;
-	for (int i = 0; i < 2; i++) {
-		const char *at = strstr(text, fields[i]);
-
-		if (!at || (strtoull(at + 7, NULL, 16) >> (SIGTSTP - 1)) & 1)
-			return false;
-	}
-	return true;
-}
-
-/*
- * The program leads a session whose parent is outside of it: its group is orphaned, and in such a group the
- * kernel drops the default action of SIGTSTP (get_signal()). A shell's job it is nevertheless, so it gets
- * SIGSTOP instead.
- */
-static void stop_program(const struct relay *relay)
-{
-	pid_t pid = program_pid(relay);
-
-	if (pid > 1 && foreground_group(relay) == getpgid(pid) && stops_by_default(pid))
-		kill(-getpgid(pid), SIGSTOP);
-}
-
 /* What a terminal sends goes to a whole group, what kill(2) sends to the one process. */
 static void pass_signal(const struct relay *relay, int signal, bool from_kernel)
 {
 	pid_t pid = program_pid(relay), group;
 
-	if (signal == SIGTSTP)
-		stop_program(relay);
 	if (from_kernel || signal == SIGCONT) {
 		group = foreground_group(relay);
 		if (group > 1)
@@ -210,6 +180,18 @@ static bool is_stopped(const struct relay *relay)
 	return at && sscanf(at + 1, " %c", &state) == 1 && (state == 'T' || state == 't');
 }
 
+/* Stops that were told while the console itself was stopped: it continues the program now. */
+static void forget_stops(const struct relay *relay)
+{
+	struct keeper_event event;
+
+	while (recv(relay->options->events, &event, sizeof(event), MSG_PEEK | MSG_DONTWAIT) ==
+		       (ssize_t)sizeof(event) &&
+	       event.type == KEEPER_STOPPED)
+		if (recv(relay->options->events, &event, sizeof(event), MSG_DONTWAIT) < 0)
+			return;
+}
+
 /* The program is stopped: so is the console, for the user's shell to see. */
 static void stop_with_program(struct relay *relay)
 {
@@ -235,6 +217,7 @@ static void stop_with_program(struct relay *relay)
 	adjust_mode(relay);
 	if (relay->in >= 0)
 		terminal_copy_size(relay->in, relay->options->master);
+	forget_stops(relay);
 	pass_signal(relay, SIGCONT, false);
 }
 
@@ -385,9 +368,6 @@ static void on_typed(struct relay *relay)
 	if (n > 0) {
 		take_typed(relay, bytes, (size_t)n);
 		write_typed(relay);
-		if (tcgetattr(relay->options->master, &settings) == 0 && (settings.c_lflag & ISIG) &&
-		    memchr(bytes, settings.c_cc[VSUSP], (size_t)n))
-			stop_program(relay);
 		return;
 	}
 	if (n < 0 &&
@@ -406,16 +386,26 @@ static void on_typed(struct relay *relay)
 
 static int pick_timeout(const struct relay *relay, bool reading)
 {
-	if (relay->hung)
+	if (relay->hung || relay->ahead)
 		return LOOK_AGAIN_MS;
 	if (relay->in >= 0 && (!relay->interactive || !reading))
 		return WATCH_MODES_MS;
 	return -1;
 }
 
+/* In line mode: a line is there, and one that was typed before it is still unread. */
+static bool is_ahead(struct relay *relay)
+{
+	struct pollfd typed = {.fd = relay->in, .events = POLLIN};
+
+	relay->ahead =
+		!terminal_is_raw() && poll(&typed, 1, 0) > 0 && terminal_has_unread(relay->options->master);
+	return relay->ahead;
+}
+
 static void step(struct relay *relay)
 {
-	bool reading = adjust_mode(relay) && relay->ntyped == 0;
+	bool reading = adjust_mode(relay) && relay->ntyped == 0 && !is_ahead(relay);
 	short master_events = (short)(POLLIN | (relay->ntyped ? POLLOUT : 0));
 	struct pollfd fds[4] = {
 		{.fd = relay->options->events, .events = POLLIN},
@@ -487,6 +477,29 @@ static void show_backlog(const struct relay *relay)
 	}
 }
 
+/* Everything typed that nobody has read, in its order: what is in the pty, here, and still in the user's
+ * terminal. */
+static void give_back(struct relay *relay)
+{
+	struct pollfd rest = {.fd = relay->in, .events = POLLIN};
+	char bytes[4 * sizeof(relay->typed)];
+	size_t have;
+	ssize_t n;
+
+	if (relay->end != RELAY_ENDED || relay->in < 0 || !terminal_is_foreground(relay->in))
+		return;
+	have = terminal_unread(relay->options->master, bytes, 2 * sizeof(relay->typed));
+	memcpy(bytes + have, relay->typed, relay->ntyped);
+	have += relay->ntyped;
+	while (have && have < sizeof(bytes) && terminal_is_raw() && poll(&rest, 1, 0) > 0) {
+		n = read(relay->in, bytes + have, sizeof(bytes) - have);
+		if (n <= 0)
+			break;
+		have += (size_t)n;
+	}
+	terminal_push_back(relay->in, bytes, have);
+}
+
 enum relay_end relay_run(const struct relay_options *options, int *status)
 {
 	struct relay relay = {.options = options};
@@ -504,11 +517,20 @@ enum relay_end relay_run(const struct relay_options *options, int *status)
 	show_backlog(&relay);
 	while (!relay.over)
 		step(&relay);
+	give_back(&relay);
 	terminal_restore();
+	terminal_dismiss_guard();
 	if (relay.signals >= 0)
 		close(relay.signals);
 	if (relay.own_in >= 0)
 		close(relay.own_in);
 	*status = relay.status;
 	return relay.end;
+}
+
+void relay_close(struct relay_options *options)
+{
+	cleanup_close(&options->events);
+	cleanup_close(&options->master);
+	cleanup_close(&options->backlog);
 }

@@ -31,6 +31,9 @@ enum relay_end {
  * passed on must be blocked by relay_block_signals() before the keeper is started. */
 enum relay_end relay_run(const struct relay_options *options, int *status);
 
+/* Closes the descriptors. */
+void relay_close(struct relay_options *options);
+
 /* Blocks what relay_run() passes on; *old is the mask as it was, for the program. */
 void relay_block_signals(sigset_t *old);
 

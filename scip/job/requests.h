@@ -1,45 +1,57 @@
 /*
- * What the keeper is asked for: by pbeamd and `scip attach` over the socket RUNTIME/job/PID
- * (proto/daemon.proto), and by the clock (interval.c). keeper.h declares what the keeper calls; this is what
- * the parts share.
+ * What the keeper is asked for by pbeamd and `scip attach` over the socket RUNTIME/job/PID
+ * (proto/daemon.proto).
  */
 #ifndef SCIP_JOB_REQUESTS_H
 #define SCIP_JOB_REQUESTS_H
 
-#include "image/store.h"
-#include "scip/job/keeper.h"
+#include "proto/cluster.pb-c.h"
+#include "proto/daemon.pb-c.h"
+#include "proto/frame.h"
+#include "scip/job/job.h"
 
-enum { REQUESTS_BACKLOG = 256 << 10, REQUESTS_KEEP_DEFAULT = 5 };
+/* Binds the socket and serves it. */
+must_check int requests_open(struct job *job, struct err *err);
+/* Removes the socket; connections end. */
+void requests_close(struct job *job);
 
-/* What the job wrote to its pty while no console was there: the newest REQUESTS_BACKLOG bytes. */
-struct backlog {
-	char *bytes;
-	size_t len;
+/* ---- for those who answer requests ---- */
+
+/* One connection, and the request that it brought. */
+struct request {
+	struct request *next;
+	struct job *job;
+	struct frame_reader reader;
+	int fd;	      /* -1: the other side has gone while it was at work */
+	void *saving; /* of request_save.c or request_migrate.c, while a coordinator is at work for it */
+	bool cancels; /* ... which is to stop when the other side goes */
+	void (*forget)(struct request *request); /* ... nobody is to be told any more */
+	struct frame *frame;			 /* while a handler is called: its descriptors may be taken */
 };
 
-struct request; /* one connection */
+/* Blocking, on a socket that does not block: only for what fits into its buffer. */
+void request_reply(struct request *request, uint32_t type, const ProtobufCMessage *message, const int *fds,
+		   int nfds);
+void request_refuse(struct request *request, const struct err *err);
+/* Closes the connection; the request itself stays while a coordinator is at work for it. */
+void request_hang_up(struct request *request);
+/* No coordinator is at work for it any more: `request` is gone afterwards if its connection was. */
+void request_idle(struct request *request);
+/* The process that the target names: the job's first one if it names none. */
+struct vpid request_target(const struct job *job, const Pbeam__Target *target);
 
-struct requests {
-	int listener;
-	char path[PATH_MAX]; /* of the socket */
-	struct request *list;
-	struct backlog backlog;
-	bool draining; /* the master is watched because no console is there */
-	bool interval_running;
-	char interval_path[PATH_MAX];
-};
-
-/* ---- backlog.c ---- */
-/* From now on the pty's output is kept here. */
-void backlog_start(struct keeper *keeper);
-/* No more; what was kept goes into a memfd (-1: nothing was), for the new console. */
-int backlog_take(struct keeper *keeper);
-
-/* ---- interval.c ---- */
-void interval_start(struct keeper *keeper);
-void interval_stop(struct keeper *keeper);
-
-/* JOB of a target: the job's name for its first process, else the vpid. */
-void requests_store_job(const struct keeper *keeper, struct vpid target, char job[STORE_JOB_MAX]);
+/* Handlers: 0 when answered or begun, 1 when the connection was given to somebody else, -errno with the
+ * sentence for the other side. */
+/* ---- request_save.c ---- */
+must_check int request_checkpoint(struct request *request, const ProtobufCMessage *message, struct err *err);
+must_check int request_rollback(struct request *request, const ProtobufCMessage *message, struct err *err);
+must_check int request_save_part(struct request *request, const ProtobufCMessage *message, struct err *err);
+/* ---- request_migrate.c ---- */
+must_check int request_migrate(struct request *request, const ProtobufCMessage *message, struct err *err);
+must_check int request_receive(struct request *request, const ProtobufCMessage *message, struct err *err);
+must_check int request_cancel(struct request *request, const ProtobufCMessage *message, struct err *err);
+must_check int request_signal(struct request *request, const ProtobufCMessage *message, struct err *err);
+/* ---- request_stack.c ---- */
+must_check int request_stack(struct request *request, const ProtobufCMessage *message, struct err *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * What this learned about the kernel (6.18): the death of a session leader hangs its terminal up: every open
- * slave descriptor is dead from then on, the keeper's too, and the master reads EIO until somebody opens the
- * slave anew (TIOCGPTPEER needs no path, so it works whatever devpts is mounted). tcsetattr() from a
- * background group stops the caller unless SIGTTOU is blocked.
+ * What this learned about the kernel (6.18): the death of a session leader hangs its terminal up, every open
+ * slave descriptor is dead from then on; so the job's terminal is its keeper's. TIOCGPTPEER opens the slave
+ * without a path, whatever devpts is mounted. tcsetattr() and tcsetpgrp() from a background group stop the
+ * caller, or fail with EIO, unless SIGTTOU is blocked or ignored.
  */
 #include "scip/job/terminal.h"
 
@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -22,7 +25,20 @@ static struct {
 	struct termios before;
 	volatile sig_atomic_t fd; /* -1: nothing to put back */
 	bool armed;
+	pid_t guard; /* 0 none */
+	int guard_pipe;
 } raw = {.fd = -1};
+
+static int open_slave(int master, struct err *err)
+{
+	/* Not with O_CLOEXEC: TIOCGPTPEER keeps it among the file's own flags, where it looks like every
+	 * duplicate's. */
+	int fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY);
+
+	if (fd < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+		return err_sys(err, "open the pseudo-terminal");
+	return fd;
+}
 
 int terminal_make_pty(int like, int *master, int *slave, struct err *err)
 {
@@ -35,7 +51,7 @@ int terminal_make_pty(int like, int *master, int *slave, struct err *err)
 		return err_sys(err, "make a pseudo-terminal");
 	if (grantpt(m) < 0 || ioctl(m, TIOCSPTLCK, &unlock) < 0)
 		return err_sys(err, "unlock the pseudo-terminal");
-	s = terminal_open_slave(m, err);
+	s = open_slave(m, err);
 	if (s < 0)
 		return s;
 	if (like >= 0 && tcgetattr(like, &settings) == 0)
@@ -48,21 +64,27 @@ int terminal_make_pty(int like, int *master, int *slave, struct err *err)
 	return 0;
 }
 
-int terminal_open_slave(int master, struct err *err)
+int terminal_adopt(const int streams[3], struct err *err)
 {
-	/* Not with O_CLOEXEC: TIOCGPTPEER keeps it among the file's own flags, where it looks like every
-	 * duplicate's. */
-	int fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY);
-
-	if (fd < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
-		return err_sys(err, "open the pseudo-terminal");
-	return fd;
+	for (int i = 0; i < 3; i++) {
+		if (streams[i] < 0 || !isatty(streams[i]))
+			continue;
+		if (ioctl(streams[i], TIOCSCTTY, 0) < 0)
+			return err_sys(err, "make the pseudo-terminal the job's terminal");
+		return 0;
+	}
+	return 0;
 }
 
-int terminal_adopt(int slave, struct err *err)
+int terminal_to_foreground(struct err *err)
 {
-	if (ioctl(slave, TIOCSCTTY, 0) < 0)
-		return err_sys(err, "make the pseudo-terminal the program's terminal");
+	for (int fd = 0; fd < 3; fd++) {
+		if (!isatty(fd))
+			continue;
+		if (tcsetpgrp(fd, getpgrp()) < 0)
+			return err_sys(err, "put the program into the foreground of its terminal");
+		return 0;
+	}
 	return 0;
 }
 
@@ -102,6 +124,68 @@ static void arm(void)
 	raw.armed = true;
 }
 
+/* The settings are still those that we made: nobody else has set the terminal since. */
+static bool is_untouched(int fd, const struct termios *settings)
+{
+	struct termios now;
+
+	return tcgetattr(fd, &now) == 0 && now.c_iflag == settings->c_iflag &&
+	       now.c_oflag == settings->c_oflag && now.c_lflag == settings->c_lflag;
+}
+
+/* Lives as long as we do, in a session of its own, so that no kill of our group and no key reaches it. */
+_Noreturn static void be_guard(int fd, int alive, const struct termios *settings)
+{
+	sigset_t all;
+	char byte;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	setsid();
+	prctl(PR_SET_NAME, "scip-terminal");
+	dup2(fd, 0);
+	dup2(alive, 1);
+	(void)syscall(SYS_close_range, 2, ~0u, 0);
+	while (read(1, &byte, 1) < 0 && errno == EINTR)
+		continue;
+	if (is_untouched(0, settings))
+		tcsetattr(0, TCSANOW, &raw.before);
+	_exit(0);
+}
+
+/* A process that puts the terminal back when we cannot: SIGKILL. Without one (no process can be made) that is
+ * not done. */
+static void start_guard(int fd, const struct termios *settings)
+{
+	int pair[2];
+	pid_t pid;
+
+	if (raw.guard || pipe2(pair, O_CLOEXEC) < 0)
+		return;
+	pid = fork();
+	if (pid == 0) {
+		close(pair[1]);
+		be_guard(fcntl(fd, F_DUPFD, 3), fcntl(pair[0], F_DUPFD, 3), settings);
+	}
+	close(pair[0]);
+	if (pid < 0) {
+		close(pair[1]);
+		return;
+	}
+	raw.guard = pid;
+	raw.guard_pipe = pair[1];
+}
+
+void terminal_dismiss_guard(void)
+{
+	if (!raw.guard)
+		return;
+	close(raw.guard_pipe);
+	while (waitpid(raw.guard, NULL, 0) < 0 && errno == EINTR)
+		continue;
+	raw.guard = 0;
+}
+
 int terminal_set_raw(int fd)
 {
 	struct termios settings;
@@ -114,12 +198,63 @@ int terminal_set_raw(int fd)
 		arm();
 	settings = raw.before;
 	cfmakeraw(&settings);
+	/* it knows the settings of now: a later set needs a new one */
+	terminal_dismiss_guard();
+	start_guard(fd, &settings);
 	raw.fd = fd;
 	if (tcsetattr(fd, TCSADRAIN, &settings) < 0) {
 		raw.fd = -1;
 		return -errno;
 	}
 	return 0;
+}
+
+void terminal_push_back(int fd, const char *bytes, size_t n)
+{
+	struct termios before, quiet;
+	bool echoes;
+
+	if (n == 0 || tcgetattr(fd, &before) < 0)
+		return;
+	quiet = before;
+	quiet.c_lflag &= ~(tcflag_t)(ECHO | ECHONL | ISIG | IEXTEN);
+	quiet.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IGNCR);
+	echoes = (before.c_lflag & (ECHO | ISIG)) != 0;
+	if (echoes)
+		tcsetattr(fd, TCSANOW, &quiet);
+	for (size_t i = 0; i < n; i++)
+		if (ioctl(fd, TIOCSTI, &bytes[i]) < 0)
+			break;
+	if (echoes)
+		tcsetattr(fd, TCSANOW, &before);
+}
+
+size_t terminal_unread(int master, char *bytes, size_t size)
+{
+	auto_close int slave = open_slave(master, NULL);
+	struct termios before, keys;
+	ssize_t n;
+	size_t have = 0;
+
+	if (slave < 0 || tcgetattr(slave, &before) < 0)
+		return 0;
+	keys = before;
+	keys.c_lflag &= ~(tcflag_t)ICANON;
+	keys.c_cc[VMIN] = keys.c_cc[VTIME] = 0;
+	if (tcsetattr(slave, TCSANOW, &keys) < 0)
+		return 0;
+	while (have < size && (n = read(slave, bytes + have, size - have)) > 0)
+		have += (size_t)n;
+	tcsetattr(slave, TCSANOW, &before);
+	return have;
+}
+
+bool terminal_has_unread(int master)
+{
+	auto_close int slave = open_slave(master, NULL);
+	int n = 0;
+
+	return slave >= 0 && ioctl(slave, TIOCINQ, &n) == 0 && n > 0;
 }
 
 bool terminal_is_raw(void)

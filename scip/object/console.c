@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -42,6 +43,8 @@ static bool console_match(struct object_dump *dump, const struct object_source *
 static int console_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
 			struct err *err)
 {
+	int number, r;
+
 	out->console = object_message(Pbeam__Console, pbeam__console__init);
 	if (!out->console)
 		return object_no_memory(err);
@@ -51,6 +54,13 @@ static int console_dump(struct object_dump *dump, const struct object_source *so
 	out->console->tty = object_message(Pbeam__Tty, pbeam__tty__init);
 	if (!out->console->tty)
 		return object_no_memory(err);
+	number = terminal_pts_number(source->local, source->st.st_rdev);
+	if (number >= 0) {
+		out->console->tty->pty = (uint64_t)object_dump_pts(dump, number);
+		r = object_set_bytes(&out->console->tty->path, source->link, strlen(source->link), err);
+		if (r < 0)
+			return r;
+	}
 	return terminal_dump_settings(object_dump_names(dump), source->holder, source->local,
 				      out->console->tty, err);
 }
@@ -72,7 +82,9 @@ static int console_restore(struct object_restore *restore, const Pbeam__Object *
 		*fd = fcntl(stream, F_DUPFD_CLOEXEC, 3);
 	else
 		*fd = open("/dev/null", (int)(object->flags & O_ACCMODE) | O_CLOEXEC);
-	return *fd < 0 ? err_sys(err, "attach the console") : 0;
+	if (*fd < 0)
+		return err_sys(err, "attach the console");
+	return object->console->tty ? terminal_renamed(restore, object->console->tty, *fd, err) : 0;
 }
 
 static int console_finish(struct object_restore *restore, const Pbeam__Object *object, int fd,

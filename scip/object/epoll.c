@@ -21,9 +21,26 @@
 
 #include "base/io.h"
 #include "scip/object/common.h"
+#include "scip/object/epoll.h"
 #include "scip/object/object_table.h"
 
 #define PRIVATE_EVENTS (EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE)
+
+int epoll_next_line(const char **at, struct epoll_line *out, struct err *err)
+{
+	const char *line = strstr(*at, "tfd:");
+	unsigned long long data, ino;
+
+	if (!line)
+		return 0;
+	if (sscanf(line, "tfd: %d events: %x data: %llx pos:%*d ino:%llx", &out->fd, &out->events, &data,
+		   &ino) != 4)
+		return err_set(err, -EPROTO, "an epoll instance whose fdinfo is not understood");
+	out->data = data;
+	out->ino = ino;
+	*at = line + 1;
+	return 1;
+}
 
 static bool epoll_match(struct object_dump *dump, const struct object_source *source)
 {
@@ -65,19 +82,16 @@ static int epoll_dump(struct object_dump *dump, const struct object_source *sour
 	out->epoll = object_message(Pbeam__Epoll, pbeam__epoll__init);
 	if (!out->epoll)
 		return object_no_memory(err);
-	for (const char *line = strstr(source->fdinfo, "tfd:"); line; line = strstr(line + 1, "tfd:")) {
-		unsigned events;
-		unsigned long long data, ino;
-		int fd, r;
+	for (const char *at = source->fdinfo;;) {
+		struct epoll_line line;
+		int r = epoll_next_line(&at, &line, err);
 
-		if (sscanf(line, "tfd: %d events: %x data: %llx pos:%*d ino:%llx", &fd, &events, &data,
-			   &ino) != 4)
-			return err_set(err, -EPROTO, "an epoll instance whose fdinfo is not understood");
-		r = add_entry(dump, source, out->epoll, fd, events, data, ino, err);
+		if (r <= 0)
+			return r;
+		r = add_entry(dump, source, out->epoll, line.fd, line.events, line.data, line.ino, err);
 		if (r < 0)
 			return r;
 	}
-	return 0;
 }
 
 static int epoll_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
@@ -128,8 +142,16 @@ static int add_in_child(int epoll, int target, const Pbeam__EpollEntry *entry)
 	return epoll_ctl(epoll, EPOLL_CTL_ADD, entry->fd, &event) < 0 ? -errno : 0;
 }
 
-static _Noreturn void child_main(const Pbeam__Epoll *saved, const int *targets, int epoll, int report,
-				 int highest)
+/* What was watched under the entry's number is not any more. */
+static int remove_in_child(int epoll, int old, const Pbeam__EpollEntry *entry)
+{
+	if (dup2(old, entry->fd) < 0)
+		return -errno;
+	return epoll_ctl(epoll, EPOLL_CTL_DEL, entry->fd, NULL) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static _Noreturn void child_main(const Pbeam__Epoll *saved, const int *targets, const int *olds, int epoll,
+				 int report, int highest)
 {
 	struct {
 		int index, code;
@@ -139,6 +161,10 @@ static _Noreturn void child_main(const Pbeam__Epoll *saved, const int *targets, 
 	report = fcntl(report, F_DUPFD, highest + 1);
 	if (epoll < 0 || report < 0)
 		_exit(1);
+	for (size_t i = 0; olds && i < saved->n_entries && failed.code == 0; i++) {
+		failed.code = remove_in_child(epoll, olds[i], saved->entries[i]);
+		failed.index = (int)i;
+	}
 	for (int pass = 0; pass < 2 && failed.code == 0; pass++)
 		for (size_t i = 0; i < saved->n_entries && failed.code == 0; i++) {
 			if (is_fired(saved->entries[i]) != (pass == 0))
@@ -149,7 +175,8 @@ static _Noreturn void child_main(const Pbeam__Epoll *saved, const int *targets, 
 	_exit(io_write_full(report, &failed, sizeof(failed)) == 0 ? 0 : 1);
 }
 
-static int run_child(const Pbeam__Epoll *saved, const int *targets, int epoll, int highest, struct err *err)
+static int run_child(const Pbeam__Epoll *saved, const int *targets, const int *olds, int epoll, int highest,
+		     struct err *err)
 {
 	struct {
 		int index, code;
@@ -166,7 +193,7 @@ static int run_child(const Pbeam__Epoll *saved, const int *targets, int epoll, i
 	if (child < 0)
 		return err_sys(err, "fork a helper for epoll");
 	if (child == 0)
-		child_main(saved, targets, epoll, report_write, highest);
+		child_main(saved, targets, olds, epoll, report_write, highest);
 	close(steal_fd(&report_write));
 	if (io_read_full(report_read, &failed, sizeof(failed)) != sizeof(failed))
 		failed.code = -EIO;
@@ -176,38 +203,62 @@ static int run_child(const Pbeam__Epoll *saved, const int *targets, int epoll, i
 			       : 0;
 }
 
+/* Duplicates above all numbers that entries want. */
+static int move_up(const Pbeam__Epoll *saved, const int *fds, int *out, int highest, struct err *err)
+{
+	for (size_t i = 0; i < saved->n_entries; i++) {
+		out[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, highest + 1);
+		if (out[i] < 0)
+			return err_sys(err, "move a descriptor above %d", highest);
+	}
+	return 0;
+}
+
+static void close_moved(const int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+}
+
+int epoll_replace(int epoll, const Pbeam__Epoll *entries, const int *olds, const int *targets,
+		  struct err *err)
+{
+	size_t n = entries->n_entries;
+	auto_free int *moved = malloc((2 * n + 1) * sizeof(*moved));
+	int highest = 2, r;
+
+	if (n == 0)
+		return 0;
+	if (!moved)
+		return object_no_memory(err);
+	for (size_t i = 0; i < 2 * n; i++)
+		moved[i] = -1;
+	for (size_t i = 0; i < n; i++)
+		if (entries->entries[i]->fd > highest)
+			highest = entries->entries[i]->fd;
+	r = move_up(entries, targets, moved, highest, err);
+	if (r == 0 && olds)
+		r = move_up(entries, olds, moved + n, highest, err);
+	if (r == 0)
+		r = run_child(entries, moved, olds ? moved + n : NULL, epoll, highest, err);
+	close_moved(moved, 2 * n);
+	return r;
+}
+
 static int epoll_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
 {
 	const Pbeam__Epoll *saved = object->epoll;
 	auto_free int *targets = calloc(saved->n_entries + 1, sizeof(*targets));
-	size_t made = 0;
-	int highest = 2, r = 0;
 
-	if (saved->n_entries == 0)
-		return 0;
 	if (!targets)
 		return object_no_memory(err);
-	for (size_t i = 0; i < saved->n_entries; i++)
-		if (saved->entries[i]->fd > highest)
-			highest = saved->entries[i]->fd;
-	for (; made < saved->n_entries; made++) {
-		int target = object_restore_get(restore, saved->entries[made]->object, err);
-
-		if (target < 0) {
-			r = target;
-			break;
-		}
-		targets[made] = fcntl(target, F_DUPFD_CLOEXEC, highest + 1);
-		if (targets[made] < 0) {
-			r = err_sys(err, "move a descriptor above %d", highest);
-			break;
-		}
+	for (size_t i = 0; i < saved->n_entries; i++) {
+		targets[i] = object_restore_get(restore, saved->entries[i]->object, err);
+		if (targets[i] < 0)
+			return targets[i];
 	}
-	if (r == 0)
-		r = run_child(saved, targets, fd, highest, err);
-	while (made)
-		close(targets[--made]);
-	return r;
+	return epoll_replace(fd, saved, NULL, targets, err);
 }
 
 const struct object_ops object_epoll = {

@@ -218,23 +218,6 @@ int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, in
 	return object_files_write_pages(writer, source, size, &saved->n_pages, &saved->pages, err);
 }
 
-int object_dump_mapped_file(struct image_writer *writer, Pbeam__Manifest *manifest, const char *path,
-			    uint64_t dev, uint64_t ino, uint64_t save_files_max, uint32_t *index,
-			    struct err *err)
-{
-	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-	struct stat st;
-
-	*index = 0;
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return err_sys(err, "open %s, which is mapped", path);
-	if (st.st_dev != dev || st.st_ino != ino)
-		return err_set(err, -ESTALE,
-			       "%s was replaced by another file while it is mapped; restart the program",
-			       path);
-	return object_files_save(writer, manifest, fd, &st, path, false, false, save_files_max, index, err);
-}
-
 /* ---- restore ---- */
 
 static int make_hole(int fd, uint64_t start, uint64_t end)
@@ -354,7 +337,7 @@ static int put_back(struct object_restore *restore, const Pbeam__SavedFile *save
 	bool made;
 	int r;
 
-	if (stat(path, &st) == 0 && unchanged(saved, &st))
+	if (stat(path, &st) == 0 && (restore->waits || unchanged(saved, &st)))
 		return 0;
 	fd = open_to_put_back(path, saved->mode & 07777, &made);
 	if (fd < 0)
@@ -385,4 +368,18 @@ int object_files_put_back(struct object_restore *restore, struct err *err)
 			return r;
 	}
 	return 0;
+}
+
+bool object_files_may_wait(struct object_restore *restore)
+{
+	for (size_t i = 0; i < restore->manifest->n_files; i++) {
+		const Pbeam__SavedFile *saved = restore->manifest->files[i];
+		auto_free char *path = object_text(&saved->file->path);
+		struct stat st;
+
+		if (!saved->unlinked && !object_regular_replaced(restore, (uint32_t)i + 1) &&
+		    (!path || stat(path, &st) < 0 || (uint64_t)st.st_size < saved->file->size))
+			return false;
+	}
+	return true;
 }

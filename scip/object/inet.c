@@ -73,6 +73,28 @@ bool inet_is_local(const struct inet_address *address)
 	return probe >= 0 && bind(probe, &any_port.any, any_port.len) == 0;
 }
 
+struct inet_address inet_in_family(const struct inet_address *address, int family)
+{
+	struct inet_address out = *address;
+
+	if (address->any.sa_family == family)
+		return out;
+	memset(&out, 0, sizeof(out));
+	if (family == AF_INET6) {
+		out.v6.sin6_family = AF_INET6;
+		out.v6.sin6_port = address->v4.sin_port;
+		out.v6.sin6_addr.s6_addr[10] = out.v6.sin6_addr.s6_addr[11] = 0xff;
+		memcpy(out.v6.sin6_addr.s6_addr + 12, &address->v4.sin_addr, 4);
+		out.len = sizeof(out.v6);
+	} else {
+		out.v4.sin_family = AF_INET;
+		out.v4.sin_port = address->v6.sin6_port;
+		memcpy(&out.v4.sin_addr, address->v6.sin6_addr.s6_addr + 12, 4);
+		out.len = sizeof(out.v4);
+	}
+	return out;
+}
+
 const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MAX])
 {
 	char name[INET6_ADDRSTRLEN] = "?";

@@ -30,6 +30,8 @@ bool inet_same(const struct inet_address *a, const struct inet_address *b);
 bool inet_covers(const struct inet_address *bound, const struct inet_address *address);
 /* The host is this one: a socket can be bound to it. */
 bool inet_is_local(const struct inet_address *address);
+/* The address in the form that a socket of this family takes. */
+struct inet_address inet_in_family(const struct inet_address *address, int family);
 /* "127.0.0.1:80" */
 const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MAX]);
 

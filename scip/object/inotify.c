@@ -44,18 +44,12 @@ static bool is_watched(const char *path, uint32_t sdev, uint64_t ino)
 }
 
 /* As it was recorded; else the name of something open in the group. */
-static int find_path(struct object_dump *dump, const struct object_source *source, uint32_t sdev,
-		     uint64_t ino, char *path, size_t size)
+static int find_path(struct object_dump *dump, uint32_t sdev, uint64_t ino, char *path, size_t size)
 {
-	const Pbeam__Manifest *manifest = object_dump_manifest(dump);
 	const struct object_source *other;
-	struct vpid holder = source->holder_vpid;
-	struct name_process process;
 
-	if (holder.n == 0 && manifest->n_processes)
-		holder.n = manifest->processes[0]->vpid;
-	if (names_process_get(object_dump_names(dump), holder, &process) == 0 &&
-	    record_watch_find(process.keeper, sdev, ino, path, size) == 0 && is_watched(path, sdev, ino))
+	if (record_watch_find(object_dump_keeper(dump), sdev, ino, path, size) == 0 &&
+	    is_watched(path, sdev, ino))
 		return 0;
 	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++)
 		if (other->st.st_ino == ino && sdev_of(&other->st) == sdev && other->link[0] == '/' &&
@@ -66,13 +60,13 @@ static int find_path(struct object_dump *dump, const struct object_source *sourc
 	return -ENOENT;
 }
 
-static int add_watch(struct object_dump *dump, const struct object_source *source, Pbeam__Inotify *out,
-		     int wd, uint64_t ino, uint32_t sdev, uint32_t mask, struct err *err)
+static int add_watch(struct object_dump *dump, Pbeam__Inotify *out, int wd, uint64_t ino, uint32_t sdev,
+		     uint32_t mask, struct err *err)
 {
 	char path[4096];
 	Pbeam__InotifyWatch *watch;
 
-	if (find_path(dump, source, sdev, ino, path, sizeof(path)) < 0)
+	if (find_path(dump, sdev, ino, path, sizeof(path)) < 0)
 		return err_set(
 			err, -ENOTSUP,
 			"an inotify instance whose watch %d is on something (inode %llu) that has no known "
@@ -121,7 +115,7 @@ static int inotify_dump(struct object_dump *dump, const struct object_source *so
 
 		if (sscanf(line, "inotify wd:%x ino:%llx sdev:%x mask:%x", &wd, &ino, &sdev, &mask) != 4)
 			return err_set(err, -EPROTO, "an inotify instance whose fdinfo is not understood");
-		r = add_watch(dump, source, out, (int)wd, ino, sdev, mask, err);
+		r = add_watch(dump, out, (int)wd, ino, sdev, mask, err);
 		if (r < 0)
 			return r;
 	}

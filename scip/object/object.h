@@ -43,10 +43,16 @@ struct object_dump;
 struct image_writer *object_dump_image(struct object_dump *dump);
 struct names *object_dump_names(struct object_dump *dump);
 Pbeam__Manifest *object_dump_manifest(struct object_dump *dump);
-uint64_t object_dump_save_files_max(const struct object_dump *dump);
 bool object_dump_force(const struct object_dump *dump);
+/* The keeper of the job that is dumped; 0 if it is in no name table. */
+struct rpid object_dump_keeper(struct object_dump *dump);
+/* The number N by which the program knows the pseudo-terminal /dev/pts/`real`. */
+int object_dump_pts(struct object_dump *dump, int real);
 /* The sources in order of their ids; NULL at the end. Hidden ones appear while objects are dumped. */
 const struct object_source *object_dump_source(struct object_dump *dump, size_t index);
+/* True if a connection with somebody outside is to be saved as one that is reset: that has been noted,
+ * unless `peer` is NULL. */
+bool object_dump_lose(struct object_dump *dump, const struct object_source *source, const char *peer);
 /* The source with this socket or pipe inode in the frozen group, NULL when nobody in it holds it. Several may
  * (two ends of a pipe): `skip` is left out. */
 const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
@@ -92,9 +98,13 @@ must_check int object_restore_keep(struct object_restore *restore, Pbeam__Object
 int object_restore_kept(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key);
 /* The descriptor of the console stream, borrowed; -1 if there is none. */
 int object_restore_console(struct object_restore *restore, int index);
-/* A pseudo-terminal that was /dev/pts/`saved` is /dev/pts/`now`. */
+/* A pseudo-terminal that was /dev/pts/`saved` to the program is /dev/pts/`now`. */
 must_check int object_restore_renamed_pts(struct object_restore *restore, int saved, int now,
 					  struct err *err);
+/* Where the pseudo-terminal at `path` (/dev/pts/N as the program knows it) is now; it is made if need be. 1
+ * and the path in `buf`, 0 if it is no such path or none of the image's terminals, -errno. */
+must_check int object_restore_map_path(struct object_restore *restore, const char *path, char *buf,
+				       size_t size, struct err *err);
 
 struct object_ops {
 	const char *name; /* as users read it: "pipe", "UNIX socket" */
@@ -132,6 +142,32 @@ struct object_ops {
 extern const struct object_ops *const object_table[]; /* NULL at the end */
 const struct object_ops *object_ops_of(const Pbeam__Object *object);
 
+/* Who cares for descriptions whose other end is outside the group: the coordinators of a migration, through
+ * scip/migrate/external.h. The first two are called while dumping, the others while restoring. */
+struct object_external {
+	void *arg;
+	/* All descriptions are known (object_dump_source()), none is dumped yet. */
+	int (*survey)(void *arg, struct object_dump *dump, struct err *err);
+	/* 1: it is theirs, `out` has its kind and out->external; 0: it is not, dump it as usual. */
+	int (*dump)(void *arg, struct object_dump *dump, const struct object_source *source,
+		    Pbeam__Object *out, struct err *err);
+	/* A TCP connection with nobody that is saved with it, as text: it is recorded as one that is reset
+	 * when it is restored. NULL: such a connection is refused. */
+	void (*lost)(void *arg, const struct object_source *source, const char *peer);
+	/* As the kind's `restore` and `finish`, in their place. */
+	int (*make)(void *arg, struct object_restore *restore, const Pbeam__Object *object, int *fd,
+		    struct err *err);
+	int (*finish)(void *arg, struct object_restore *restore, const Pbeam__Object *object, int fd,
+		      struct err *err);
+	/* Up to what size the contents of a file with a name are saved, where else it were `max`. While
+	 * dumping; may be NULL. */
+	uint64_t (*file_limit)(void *arg, const struct stat *st, uint64_t max);
+};
+uint64_t object_file_limit(const struct object_external *external, const struct stat *st, uint64_t max);
+/* For their `dump`: what the description's kind would have put into `out`. */
+must_check int object_dump_as_usual(struct object_dump *dump, const struct object_source *source,
+				    Pbeam__Object *out, struct err *err);
+
 /* Dumps every descriptor of the frozen processes: fills manifest->objects, ->files (and ->shared for memory
  * files), and of every process descriptors, files_of and locks. `rpids[i]` is the real number of
  * manifest->processes[i], 0 for one without descriptors (a zombie); of processes[i] only vpid is read.
@@ -142,14 +178,11 @@ struct object_dump_options {
 	const int
 		*console; /* the keeper's descriptors of the job's standard streams, 3 of them, -1 for none */
 	bool force;	  /* save connections to the outside too: they are reset when they are restored */
+	const struct object_external *external; /* or NULL */
 };
 must_check int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Manifest *manifest,
 			       const struct rpid *rpids, const struct object_dump_options *options,
 			       struct err *err);
-/* Saves the contents of one more file by its path (one that is mapped shared and writable but not open). */
-must_check int object_dump_mapped_file(struct image_writer *writer, Pbeam__Manifest *manifest,
-				       const char *path, uint64_t dev, uint64_t ino, uint64_t save_files_max,
-				       uint32_t *index, struct err *err);
 
 /* Processes that are about to be killed to be restored later: their TCP connections with each other are set
  * to end without TIME_WAIT, which would keep their ports from being used again. Best effort. */
@@ -159,10 +192,18 @@ void object_abort_connections(const struct rpid *rpids, size_t n);
 must_check int object_restore_open(struct object_restore **out, struct names *names,
 				   struct image_reader *image, bool force, const int console[3],
 				   struct err *err);
+/* Objects that have `external` are made by this, which must live as long as the restore. */
+void object_restore_set_external(struct object_restore *restore, const struct object_external *external);
 /* All that can be refused is refused here; nothing is changed. */
 must_check int object_restore_check_all(struct object_restore *restore, struct err *err);
+/* Files that exist are not put back by object_restore_make_all() but later, by object_restore_put_back().
+ * False where that would make a difference to the processes' making: then they are put back before all else.
+ */
+bool object_restore_wait(struct object_restore *restore);
 /* Files are put back, objects made, but for those that name processes. */
 must_check int object_restore_make_all(struct object_restore *restore, struct err *err);
+/* The files that had to wait: when all processes are filled. */
+must_check int object_restore_put_back(struct object_restore *restore, struct err *err);
 /* Queues, terminals, epoll interest, owners: when all processes have their descriptors, before they run. */
 must_check int object_restore_finish_all(struct object_restore *restore, struct err *err);
 void object_restore_close(struct object_restore *restore);
@@ -173,9 +214,9 @@ must_check int object_restore_shared(struct object_restore *restore, uint32_t sh
 /* The terminal, as a descriptor of the coordinator, that the session with this number controls; -1 if it has
  * none. The session's leader does TIOCSCTTY on it after its setsid() and before it forks. */
 int object_restore_controlling_tty(struct object_restore *restore, struct vpid session);
-/* Where something that was at `path` is now: pseudo-terminals change their number. Returns true and the new
- * path in `buf` if it differs. */
-bool object_restore_map_path(const struct object_restore *restore, const char *path, char *buf, size_t size);
+/* Records, for translation and for the next checkpoint, which numbers the pseudo-terminals have now and who
+ * the peers of UNIX sockets are. After object_restore_make_all(), before any process runs. */
+must_check int object_restore_record(struct object_restore *restore, struct rpid keeper, struct err *err);
 
 /* True if the object's install has calls for the processes that hold it. */
 bool object_wants_install(const Pbeam__Object *object);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "namespace/record.h"
 #include "scip/object/common.h"
 
 #define PHASES 3
@@ -35,19 +36,42 @@ Pbeam__Manifest *object_dump_manifest(struct object_dump *dump)
 	return dump->manifest;
 }
 
-uint64_t object_dump_save_files_max(const struct object_dump *dump)
-{
-	return dump->options->save_files_max;
-}
-
 bool object_dump_force(const struct object_dump *dump)
 {
 	return dump->options->force;
 }
 
+struct rpid object_dump_keeper(struct object_dump *dump)
+{
+	struct name_process process;
+
+	if (dump->manifest->n_processes == 0 ||
+	    names_process_get(dump->names, (struct vpid){dump->manifest->processes[0]->vpid}, &process) < 0)
+		return (struct rpid){0};
+	return process.keeper;
+}
+
+int object_dump_pts(struct object_dump *dump, int real)
+{
+	return record_pts_virtual(dump->names, object_dump_keeper(dump), real);
+}
+
 const struct object_source *object_dump_source(struct object_dump *dump, size_t index)
 {
 	return index < dump->nentries ? &dump->entries[index]->source : NULL;
+}
+
+bool object_dump_lose(struct object_dump *dump, const struct object_source *source, const char *peer)
+{
+	const struct object_external *external = dump->options->external;
+
+	if (dump->options->force)
+		return true;
+	if (!external || !external->lost)
+		return false;
+	if (peer)
+		external->lost(external->arg, source, peer);
+	return true;
 }
 
 const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
@@ -114,8 +138,14 @@ int object_dump_add_hidden(struct object_dump *dump, int local, uint32_t *id, st
 int object_dump_save_file(struct object_dump *dump, int local, const struct stat *st, const char *path,
 			  bool unlinked, bool always, uint32_t *index, struct err *err)
 {
-	return object_files_save(dump->writer, dump->manifest, local, st, path, unlinked, always,
-				 dump->options->save_files_max, index, err);
+	return object_files_save(
+		dump->writer, dump->manifest, local, st, path, unlinked, always,
+		object_file_limit(dump->options->external, st, dump->options->save_files_max), index, err);
+}
+
+uint64_t object_file_limit(const struct object_external *external, const struct stat *st, uint64_t max)
+{
+	return external && external->file_limit ? external->file_limit(external->arg, st, max) : max;
 }
 
 /* F_GETOWN_EX and F_GETSIG; not for O_PATH descriptors, which have neither. */
@@ -200,13 +230,27 @@ static int name_error(const struct object_entry *entry, int code, struct err *er
 	return code;
 }
 
+int object_dump_as_usual(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
+			 struct err *err)
+{
+	const struct object_ops *ops = find_ops(dump, source);
+
+	if (!ops)
+		return refuse_unknown(source, err);
+	out->kind_case = ops->kind;
+	return ops->dump(dump, source, out, err);
+}
+
 static int dump_entry(struct object_dump *dump, struct object_entry *entry, struct err *err)
 {
+	const struct object_external *external = dump->options->external;
 	int r = dump_owner(dump, entry, err);
 
 	entry->dumped = true;
-	if (r < 0)
-		return r;
+	if (r == 0 && external)
+		r = external->dump(external->arg, dump, &entry->source, entry->out, err);
+	if (r)
+		return r < 0 ? r : 0;
 	entry->out->kind_case = entry->ops->kind;
 	return entry->ops->dump(dump, &entry->source, entry->out, err);
 }
@@ -240,7 +284,7 @@ static int dump_entries(struct object_dump *dump, struct err *err)
 	for (size_t i = 0; i < dump->nentries && r == 0; i++) {
 		struct object_entry *entry = dump->entries[i];
 
-		if (!entry->ops->verify)
+		if (entry->out->external || !entry->ops->verify)
 			continue;
 		r = entry->ops->verify(dump, &entry->source, entry->out, err);
 		if (r < 0)
@@ -273,6 +317,8 @@ int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Man
 
 	raise_file_limit();
 	r = object_scan_processes(&dump, rpids, err);
+	if (r == 0 && options->external)
+		r = options->external->survey(options->external->arg, &dump, err);
 	if (r == 0)
 		r = dump_entries(&dump, err);
 	for (size_t i = 0; i < dump.nentries; i++) {

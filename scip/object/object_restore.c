@@ -15,7 +15,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "namespace/record.h"
 #include "scip/object/common.h"
+#include "scip/object/terminal.h"
 
 /* What F_SETFL can change, but for O_ASYNC, whose signals name a descriptor of the process. */
 #define STATUS_FLAGS (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME)
@@ -146,6 +148,11 @@ void object_restore_close(struct object_restore *restore)
 	free(restore);
 }
 
+void object_restore_set_external(struct object_restore *restore, const struct object_external *external)
+{
+	restore->external = external;
+}
+
 int object_restore_check_all(struct object_restore *restore, struct err *err)
 {
 	int r = object_files_check(restore, err);
@@ -153,7 +160,11 @@ int object_restore_check_all(struct object_restore *restore, struct err *err)
 	for (size_t i = 0; i < restore->nslots && r == 0; i++) {
 		const struct object_slot *slot = &restore->slots[i];
 
-		if (!slot->ops->check)
+		if (slot->object->external && !restore->external)
+			return err_set(err, -ENOTSUP,
+				       "the image's object %u is of a migration: it needs who sent it",
+				       slot->object->id);
+		if (slot->object->external || !slot->ops->check)
 			continue;
 		r = slot->ops->check(restore, slot->object, err);
 		if (r < 0)
@@ -175,7 +186,10 @@ int object_restore_get(struct object_restore *restore, uint32_t id, struct err *
 	if (slot->state == OBJECT_MAKING)
 		return err_set(err, -ELOOP, "the image's object %u needs itself", id);
 	slot->state = OBJECT_MAKING;
-	r = slot->ops->restore(restore, slot->object, &fd, err);
+	if (slot->object->external)
+		r = restore->external->make(restore->external->arg, restore, slot->object, &fd, err);
+	else
+		r = slot->ops->restore(restore, slot->object, &fd, err);
 	if (r == 0)
 		r = object_locks_restore(slot->object, fd, err);
 	if (r < 0) {
@@ -253,18 +267,65 @@ int object_restore_renamed_pts(struct object_restore *restore, int saved, int no
 	return object_append(restore->pts, restore->npts, pts) == 0 ? 0 : object_no_memory(err);
 }
 
-bool object_restore_map_path(const struct object_restore *restore, const char *path, char *buf, size_t size)
+static const Pbeam__Tty *tty_of(const Pbeam__Object *object)
 {
-	int number, end = 0;
+	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
+		return object->tty;
+	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ? object->console->tty : NULL;
+}
 
-	if (sscanf(path, "/dev/pts/%d%n", &number, &end) != 1 || path[end])
-		return false;
-	for (size_t i = 0; i < restore->npts; i++)
-		if (restore->pts[i].saved == number && restore->pts[i].now != number) {
-			snprintf(buf, size, "/dev/pts/%d", restore->pts[i].now);
-			return true;
-		}
-	return false;
+int object_restore_map_path(struct object_restore *restore, const char *path, char *buf, size_t size,
+			    struct err *err)
+{
+	int number = terminal_path_number(path);
+
+	for (size_t i = 0; i < restore->nslots && number >= 0; i++) {
+		const Pbeam__Tty *tty = tty_of(restore->slots[i].object);
+		int fd;
+
+		if (!tty || !tty->path.len || tty->pty != (uint64_t)number)
+			continue;
+		fd = object_restore_get(restore, restore->slots[i].object->id, err);
+		if (fd < 0)
+			return fd;
+		for (size_t j = 0; j < restore->npts; j++)
+			if (restore->pts[j].saved == number) {
+				snprintf(buf, size, "/dev/pts/%d", restore->pts[j].now);
+				return 1;
+			}
+	}
+	return 0;
+}
+
+static int record_peer(const struct object_slot *slot, struct rpid keeper, struct err *err)
+{
+	const Pbeam__Object *object = slot->object;
+	struct stat st;
+	int r;
+
+	if (object->kind_case != PBEAM__OBJECT__KIND_UNIX_SOCKET || !object->unix_socket->peer_cred)
+		return 0;
+	if (fstat(slot->fd, &st) < 0)
+		return err_sys(err, "look at a UNIX socket");
+	r = record_peer_add(keeper, st.st_ino, (struct vpid){object->unix_socket->peer_cred->vid});
+	return r < 0 ? err_code(err, r, "record the peer of a UNIX socket") : 0;
+}
+
+int object_restore_record(struct object_restore *restore, struct rpid keeper, struct err *err)
+{
+	for (size_t i = 0; i < restore->nslots; i++) {
+		int r = record_peer(&restore->slots[i], keeper, err);
+
+		if (r < 0)
+			return r;
+	}
+	for (size_t i = 0; i < restore->npts; i++) {
+		int r = record_pts_bind(restore->names, keeper, restore->pts[i].saved, restore->pts[i].now);
+
+		if (r < 0)
+			return err_code(err, r, "record what /dev/pts/%d is now", restore->pts[i].saved);
+	}
+	return 0;
 }
 
 int object_restore_make_all(struct object_restore *restore, struct err *err)
@@ -275,6 +336,38 @@ int object_restore_make_all(struct object_restore *restore, struct err *err)
 		if (!restore->slots[i].ops->late)
 			r = object_restore_get(restore, (uint32_t)i + 1, err);
 	return r < 0 ? r : 0;
+}
+
+/* Watches would tell of it, queues are written to, a lease is broken. */
+static bool minds_files(const Pbeam__Object *object)
+{
+	return object->kind_case == PBEAM__OBJECT__KIND_INOTIFY ||
+	       object->kind_case == PBEAM__OBJECT__KIND_MQUEUE || object->lease;
+}
+
+bool object_restore_wait(struct object_restore *restore)
+{
+	for (size_t i = 0; i < restore->nslots; i++)
+		if (minds_files(restore->slots[i].object))
+			return false;
+	restore->waits = object_files_may_wait(restore);
+	return restore->waits;
+}
+
+int object_restore_put_back(struct object_restore *restore, struct err *err)
+{
+	int r;
+
+	if (!restore->waits)
+		return 0;
+	restore->waits = false;
+	r = object_files_put_back(restore, err);
+	for (size_t i = 0; i < restore->nslots && r == 0; i++) {
+		r = object_regular_cut(restore, restore->slots[i].object, restore->slots[i].fd, err);
+		if (r < 0)
+			r = name_error(restore, &restore->slots[i], r, err);
+	}
+	return r;
 }
 
 static int set_status(const Pbeam__Object *object, int fd, struct err *err)
@@ -308,8 +401,12 @@ static int set_owner(struct object_restore *restore, const Pbeam__Object *object
 
 static int finish_slot(struct object_restore *restore, const struct object_slot *slot, struct err *err)
 {
-	int r = slot->ops->finish ? slot->ops->finish(restore, slot->object, slot->fd, err) : 0;
+	int r = 0;
 
+	if (slot->object->external)
+		r = restore->external->finish(restore->external->arg, restore, slot->object, slot->fd, err);
+	else if (slot->ops->finish)
+		r = slot->ops->finish(restore, slot->object, slot->fd, err);
 	return r < 0 ? name_error(restore, slot, r, err) : 0;
 }
 

@@ -28,6 +28,8 @@ struct object_restore {
 	struct image_reader *image;
 	const Pbeam__Manifest *manifest;
 	bool force;
+	bool waits; /* files that exist are left alone until all is filled */
+	const struct object_external *external;
 	int console[3];
 	struct object_slot *slots; /* slots[id - 1] */
 	size_t nslots;
@@ -48,6 +50,11 @@ bool object_regular_replaced(struct object_restore *restore, uint32_t saved);
 /* Saved file contents (files.c): what stands in the way, and putting them back. */
 must_check int object_files_check(struct object_restore *restore, struct err *err);
 must_check int object_files_put_back(struct object_restore *restore, struct err *err);
+/* True if the files that have changed are there, no shorter than they were. */
+bool object_files_may_wait(struct object_restore *restore);
+/* What was appended to the file since is cut off, if the object is one (regular.c). */
+must_check int object_regular_cut(struct object_restore *restore, const Pbeam__Object *object, int fd,
+				  struct err *err);
 /* Writes page runs into an open file; what is not covered below `size` becomes a hole. */
 must_check int object_files_read_pages(struct image_reader *image, int fd, uint64_t size, size_t n,
 				       Pbeam__Pages *const *pages, struct err *err);

@@ -419,7 +419,8 @@ int object_scan_processes(struct object_dump *dump, const struct rpid *rpids, st
 		Pbeam__Process *process = dump->manifest->processes[i];
 		ssize_t same = -1;
 
-		if (rpids[i].n == 0 || process->state == PBEAM__PROCESS__STATE__ZOMBIE)
+		if (rpids[i].n == 0 || process->state == PBEAM__PROCESS__STATE__ZOMBIE ||
+		    process->state == PBEAM__PROCESS__STATE__STUB)
 			continue;
 		r = look_at(rpids[i], &tables[i], process, err);
 		if (r == 0 && tables[i].n > 0)

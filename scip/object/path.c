@@ -2,14 +2,27 @@
  * link in the last place is the object: it is not followed. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "scip/object/common.h"
 #include "scip/object/object_table.h"
+#include "scip/object/terminal.h"
 
 static bool path_match(struct object_dump *dump, const struct object_source *source)
 {
 	return source->flags & O_PATH && source->link[0] == '/';
+}
+
+/* A terminal's own path is that which the program knows. */
+static int dump_identity(struct object_dump *dump, const struct object_source *source, Pbeam__OPath *out,
+			 struct err *err)
+{
+	int number = terminal_path_number(source->link);
+	char path[32];
+
+	snprintf(path, sizeof(path), "/dev/pts/%d", number >= 0 ? object_dump_pts(dump, number) : 0);
+	return object_identity(&source->st, number >= 0 ? path : source->link, false, &out->file, err);
 }
 
 static int path_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
@@ -24,7 +37,7 @@ static int path_dump(struct object_dump *dump, const struct object_source *sourc
 	    now.st_dev != source->st.st_dev)
 		return err_set(err, -ENOTSUP, "an O_PATH descriptor of %s, which was removed; close it first",
 			       source->link);
-	return object_identity(&source->st, source->link, false, &out->path->file, err);
+	return dump_identity(dump, source, out->path, err);
 }
 
 static int path_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
@@ -37,6 +50,8 @@ static int path_check(struct object_restore *restore, const Pbeam__Object *objec
 	path = object_text(&object->path->file->path);
 	if (!path)
 		return object_no_memory(err);
+	if (terminal_path_number(path) >= 0)
+		return 0; /* made anew, or missing when it is opened */
 	if (lstat(path, &now) < 0)
 		return err_sys(err, "%s is missing; put it back, then try again", path);
 	if ((now.st_mode ^ object->path->file->mode) & S_IFMT)
@@ -47,10 +62,15 @@ static int path_check(struct object_restore *restore, const Pbeam__Object *objec
 static int path_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
 {
 	auto_free char *path = object_text(&object->path->file->path);
+	char now[32];
+	int r;
 
 	if (!path)
 		return object_no_memory(err);
-	*fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC | (int)(object->flags & O_DIRECTORY));
+	r = object_restore_map_path(restore, path, now, sizeof(now), err);
+	if (r < 0)
+		return r;
+	*fd = open(r > 0 ? now : path, O_PATH | O_NOFOLLOW | O_CLOEXEC | (int)(object->flags & O_DIRECTORY));
 	return *fd < 0 ? err_sys(err, "open %s again", path) : 0;
 }
 

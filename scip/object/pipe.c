@@ -85,6 +85,11 @@ static int dump_contents(struct object_dump *dump, const struct object_source *s
 	ssize_t n;
 	int r;
 
+	if (reader < 0 && errno == EACCES)
+		return err_set(err, -EACCES,
+			       "a pipe of another user, whose contents cannot be read; the program has "
+			       "inherited it, close it for it (`scip run ... %d>&-`)",
+			       source->holder_fd);
 	if (reader < 0 || ioctl(reader, FIONREAD, &queued) < 0)
 		return err_sys(err, "a pipe whose contents cannot be read");
 	pipe_out->has_contents = true;

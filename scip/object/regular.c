@@ -316,13 +316,37 @@ static int open_again(const char *path, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Back to the length that it had: what was appended goes. */
+static int cut_off(const Pbeam__Object *object, int fd, struct err *err)
+{
+	const Pbeam__RegularFile *regular = object->regular;
+	struct stat st;
+
+	if ((object->flags & O_ACCMODE) == O_RDONLY || regular->saved || fstat(fd, &st) < 0 ||
+	    (uint64_t)st.st_size == regular->file->size || ftruncate(fd, (off_t)regular->file->size) == 0)
+		return 0;
+	return err_sys(err, "put back the length of %.*s", (int)regular->file->path.len,
+		       (const char *)regular->file->path.data);
+}
+
+int object_regular_cut(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	auto_free char *path = NULL;
+
+	if (object->kind_case != PBEAM__OBJECT__KIND_REGULAR)
+		return 0;
+	path = object_text(&object->regular->file->path);
+	if (!path)
+		return object_no_memory(err);
+	return other_stream(restore, object->regular, path) >= 0 ? 0 : cut_off(object, fd, err);
+}
+
 static int regular_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd,
 			   struct err *err)
 {
 	const Pbeam__RegularFile *regular = object->regular;
 	auto_free char *path = object_text(&regular->file->path);
 	int flags = (int)(object->flags & OPEN_FLAGS) | O_CLOEXEC | O_NOCTTY;
-	struct stat st;
 	char by_fd[40];
 	int stream;
 
@@ -345,9 +369,12 @@ static int regular_restore(struct object_restore *restore, const Pbeam__Object *
 	}
 	if (*fd < 0)
 		return err_code(err, *fd, "open %s again", path);
-	if ((object->flags & O_ACCMODE) != O_RDONLY && !regular->saved && fstat(*fd, &st) == 0 &&
-	    (uint64_t)st.st_size != regular->file->size && ftruncate(*fd, (off_t)regular->file->size) < 0)
-		return err_sys(err, "put back the length of %s", path);
+	if (!restore->waits) {
+		int r = cut_off(object, *fd, err);
+
+		if (r < 0)
+			return r;
+	}
 	if (lseek(*fd, (off_t)regular->offset, SEEK_SET) < 0)
 		return err_sys(err, "put back the offset of %s", path);
 	return 0;

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "proto/message.h"
 #include "scip/object/common.h"
 
 #ifndef SO_BUF_LOCK
@@ -61,10 +62,14 @@ static const struct {
 	{IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT},
 	{IPPROTO_IP, IP_MULTICAST_TTL},
 	{IPPROTO_IP, IP_MULTICAST_LOOP},
+	{IPPROTO_IP, IP_MULTICAST_IF},
+	{IPPROTO_IP, IP_MULTICAST_ALL},
 	{IPPROTO_IPV6, IPV6_V6ONLY},
 	{IPPROTO_IPV6, IPV6_UNICAST_HOPS},
 	{IPPROTO_IPV6, IPV6_MULTICAST_HOPS},
 	{IPPROTO_IPV6, IPV6_MULTICAST_LOOP},
+	{IPPROTO_IPV6, IPV6_MULTICAST_IF},
+	{IPPROTO_IPV6, IPV6_MULTICAST_ALL},
 	{IPPROTO_IPV6, IPV6_MTU_DISCOVER},
 	{IPPROTO_IPV6, IPV6_RECVERR},
 	{IPPROTO_IPV6, IPV6_RECVPKTINFO},
@@ -161,8 +166,10 @@ int socket_options_dump(int fd, Pbeam__SocketOptions **out, struct err *err)
 			continue;
 		/* Of a stream not settable, and not the same in an accepted socket as in a fresh one. */
 		if (stream &&
-		    ((level == IPPROTO_IP && (name == IP_MULTICAST_TTL || name == IP_MULTICAST_LOOP)) ||
-		     (level == IPPROTO_IPV6 && (name == IPV6_MULTICAST_HOPS || name == IPV6_MULTICAST_LOOP))))
+		    ((level == IPPROTO_IP && (name == IP_MULTICAST_TTL || name == IP_MULTICAST_LOOP ||
+					      name == IP_MULTICAST_IF || name == IP_MULTICAST_ALL)) ||
+		     (level == IPPROTO_IPV6 && (name == IPV6_MULTICAST_HOPS || name == IPV6_MULTICAST_LOOP ||
+						name == IPV6_MULTICAST_IF || name == IPV6_MULTICAST_ALL))))
 			continue;
 		/* TCP sizes its buffers itself unless it was told. */
 		if (level == SOL_SOCKET && ((name == SO_SNDBUF && stream && !(lock & 1)) ||
@@ -243,6 +250,25 @@ int socket_name(int fd, bool peer, ProtobufCBinaryData *out, struct err *err)
 		return err_sys(err, "a socket whose address cannot be read");
 	}
 	return object_set_bytes(out, &name, len < sizeof(name) ? len : sizeof(name), err);
+}
+
+static int set_name(ProtobufCBinaryData *out, const union name_sockaddr *name)
+{
+	if (!name->sa.sa_family)
+		return 0;
+	return message_bytes(out, name, name->sa.sa_family == AF_INET ? sizeof(name->in) : sizeof(name->in6));
+}
+
+int socket_dump_name(struct names *names, uint64_t ino, ProtobufCBinaryData *own, ProtobufCBinaryData *peer,
+		     char **host)
+{
+	struct name_socket name;
+
+	if (names_socket_get(names, ino, &name) < 0)
+		return 0;
+	if (set_name(own, &name.own) < 0 || set_name(peer, &name.peer) < 0)
+		return -ENOMEM;
+	return name.born[0] ? message_string(host, name.born) : 0;
 }
 
 /* ---- queues ---- */

@@ -34,6 +34,9 @@ must_check int socket_queue_renew(struct object_dump *dump, int fd, int peer, si
 must_check int socket_queue_send(struct object_restore *restore, const Pbeam__Datagram *piece, int fd,
 				 bool stream, const struct sockaddr *to, socklen_t to_len, struct err *err);
 
+/* What the name table has it called by, where that is not what the kernel says. -ENOMEM. */
+must_check int socket_dump_name(struct names *names, uint64_t ino, ProtobufCBinaryData *own,
+				ProtobufCBinaryData *peer, char **host);
 /* Addresses as bytes; empty for none. */
 must_check int socket_name(int fd, bool peer, ProtobufCBinaryData *out, struct err *err);
 

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 
+#include "proto/message.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/object_table.h"
@@ -39,7 +40,6 @@ static bool is_connection(const Pbeam__TcpSocket *socket)
 static int dump_addresses(int fd, Pbeam__TcpSocket *out, struct err *err)
 {
 	struct inet_address local;
-	struct pollfd poll_fd = {.fd = fd, .events = POLLPRI};
 	struct tcp_info info = {.tcpi_state = 0};
 	socklen_t len = sizeof(info);
 	char ulp[32] = "";
@@ -65,12 +65,12 @@ static int dump_addresses(int fd, Pbeam__TcpSocket *out, struct err *err)
 	if (r < 0)
 		return r;
 	out->bound = inet_address_parse(&out->local, &local) && inet_port(&local) != 0;
-	if (is_connection(out) && poll(&poll_fd, 1, 0) > 0 && poll_fd.revents & POLLPRI)
-		return err_set(
-			err, -ENOTSUP,
-			"a TCP connection with urgent data that was not read, which cannot be saved; let "
-			"the program read it");
 	return 0;
+}
+
+int tcp_dump_name(struct names *names, Pbeam__TcpSocket *out)
+{
+	return socket_dump_name(names, out->ino, &out->name_own, &out->name_peer, &out->name_host);
 }
 
 /* The descriptor of the other end, while not all are dumped; -1 if it is not in the group. */
@@ -98,19 +98,23 @@ static int tcp_dump(struct object_dump *dump, const struct object_source *source
 		    struct err *err)
 {
 	Pbeam__TcpSocket *out = object_message(Pbeam__TcpSocket, pbeam__tcp_socket__init);
-	int queued = 0, r;
+	int queued = 0, peer, r;
 
 	object->tcp = out;
 	if (!out)
 		return object_no_memory(err);
 	out->ino = source->st.st_ino;
 	r = dump_addresses(source->local, out, err);
+	if (r == 0 && tcp_dump_name(object_dump_names(dump), out) < 0)
+		r = object_no_memory(err);
 	if (r == 0)
 		r = socket_options_dump(source->local, &out->options, err);
 	if (r < 0 || !is_connection(out))
 		return r;
-	if (ioctl(source->local, SIOCOUTQ, &queued) == 0 && queued &&
-	    tcp_drain(source->local, find_peer_now(dump, source, out)) < 0 && !object_dump_force(dump))
+	if (ioctl(source->local, SIOCOUTQ, &queued) < 0 || !queued)
+		return 0;
+	peer = find_peer_now(dump, source, out);
+	if (tcp_drain(source->local, peer) < 0 && (peer >= 0 || !object_dump_lose(dump, source, NULL)))
 		return err_set(
 			err, -EBUSY,
 			"a TCP connection with %d bytes on the way that its receiver has no room for; let "
@@ -148,8 +152,8 @@ static const Pbeam__TcpSocket *find_listener(const Pbeam__Manifest *manifest, co
 }
 
 /* The other end is not in the group. */
-static int explain_peer(struct object_dump *dump, Pbeam__TcpSocket *out, const struct inet_address *local,
-			const struct inet_address *peer, struct err *err)
+static int explain_peer(struct object_dump *dump, const struct object_source *source, Pbeam__TcpSocket *out,
+			const struct inet_address *local, const struct inet_address *peer, struct err *err)
 {
 	const Pbeam__TcpSocket *listener = find_listener(object_dump_manifest(dump), peer);
 	bool closed = out->state == TCP_CLOSE_WAIT || out->state == TCP_LAST_ACK || out->state == TCP_CLOSING;
@@ -173,43 +177,79 @@ static int explain_peer(struct object_dump *dump, Pbeam__TcpSocket *out, const s
 	/* It has shut down its side and the other end is closed for good: nothing comes any more. */
 	if (here && out->state == TCP_FIN_WAIT2 && r == -ENOENT)
 		return 0;
-	if (object_dump_force(dump)) {
+	inet_text(peer, text);
+	if (object_dump_lose(dump, source, text)) {
 		out->shutdown |= TCP_SHUTDOWN_LOST;
 		return 0;
 	}
 	return err_set(err, -ENOTSUP,
 		       "a TCP connection to %s, which is outside the tree; close it first, or checkpoint the "
 		       "other side with it",
-		       inet_text(peer, text));
+		       text);
+}
+
+static int peek_all(int fd, char *buf, int len)
+{
+	int used = 0;
+
+	/* a read stops before the urgent byte */
+	while (used < len) {
+		ssize_t n = recv(fd, buf + used, (size_t)(len - used), MSG_PEEK | MSG_DONTWAIT);
+
+		if (n > 0)
+			used += (int)n;
+		else if (n == 0 || errno != EINTR)
+			break;
+	}
+	return used;
+}
+
+/* Where the urgent byte is: SIOCINQ counts up to it, unless it is to be read in line, which it is for us from
+ * now on. */
+static void find_mark(int fd, int in_line, int *queued, Pbeam__TcpSocket *out)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = POLLPRI};
+	int before = 0, one = 1, zero = 0;
+
+	if (in_line && setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &zero, sizeof(zero)) < 0)
+		return;
+	if (ioctl(fd, SIOCINQ, &before) < 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one)) < 0 || ioctl(fd, SIOCINQ, queued) < 0)
+		return;
+	out->has_mark = before < *queued;
+	out->mark = (uint64_t)before;
+	out->mark_read = out->has_mark && !(poll(&poll_fd, 1, 0) > 0 && poll_fd.revents & POLLPRI);
+}
+
+int tcp_peek(int fd, size_t len, char **data, struct err *err)
+{
+	int old = socket_option(fd, SOL_SOCKET, SO_PEEK_OFF, -1), zero = 0, used = 0, r = 0;
+
+	*data = malloc(len + 1);
+	if (!*data)
+		return object_no_memory(err);
+	if (len && setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof(zero)) < 0)
+		r = err_sys(err, "a TCP connection whose queue cannot be looked at (SO_PEEK_OFF)");
+	else
+		used = peek_all(fd, *data, (int)len);
+	(void)!setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &old, sizeof(old));
+	if (r == 0 && (size_t)used < len)
+		r = err_set(err, -EIO, "a TCP connection of which only %d of %zu bytes could be read", used,
+			    len);
+	return r;
 }
 
 static int dump_queue(struct object_dump *dump, const struct object_source *source, Pbeam__TcpSocket *out,
 		      struct err *err)
 {
-	auto_free char *buf = NULL;
-	int old = socket_option(source->local, SOL_SOCKET, SO_PEEK_OFF, -1), zero = 0, queued = 0, r = 0;
-	int used = 0;
+	auto_free char *data = NULL;
+	int in_line = socket_option(source->local, SOL_SOCKET, SO_OOBINLINE, 0), queued = 0, r;
 
-	if (ioctl(source->local, SIOCINQ, &queued) < 0 || queued <= 0)
-		return 0;
-	buf = malloc((size_t)queued);
-	if (!buf)
-		return object_no_memory(err);
-	if (setsockopt(source->local, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof(zero)) < 0)
-		return err_sys(err, "a TCP connection whose queue cannot be looked at (SO_PEEK_OFF)");
-	while (used < queued && r == 0) {
-		ssize_t n = recv(source->local, buf + used, (size_t)(queued - used), MSG_PEEK | MSG_DONTWAIT);
-
-		if (n > 0)
-			used += (int)n;
-		else
-			r = n < 0 && errno == EINTR ? 0 : -EIO;
-	}
-	(void)!setsockopt(source->local, SOL_SOCKET, SO_PEEK_OFF, &old, sizeof(old));
-	if (r < 0)
-		return err_set(err, r, "a TCP connection of which only %d of %d bytes could be read", used,
-			       queued);
-	return object_put_extent(dump, buf, (size_t)queued, &out->receive_queue, err);
+	find_mark(source->local, in_line, &queued, out);
+	r = tcp_peek(source->local, (size_t)queued, &data, err);
+	(void)!setsockopt(source->local, SOL_SOCKET, SO_OOBINLINE, &in_line, sizeof(in_line));
+	return r < 0 || queued == 0 ? r
+				    : object_put_extent(dump, data, (size_t)queued, &out->receive_queue, err);
 }
 
 /* Of a socket without connection: 0 new, 3 both sides have closed, or an error that was not read yet. A read
@@ -246,8 +286,34 @@ static int tcp_verify(struct object_dump *dump, const struct object_source *sour
 	if (other)
 		out->peer_ino = other->ino;
 	else
-		r = explain_peer(dump, out, &local, &peer, err);
+		r = explain_peer(dump, source, out, &local, &peer, err);
 	return r < 0 ? r : dump_queue(dump, source, out, err);
+}
+
+int tcp_dump_end(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
+		 struct err *err)
+{
+	Pbeam__TcpSocket *out = object_message(Pbeam__TcpSocket, pbeam__tcp_socket__init);
+	struct inet_address local, peer;
+	struct inet_diag_answer answer;
+	int r;
+
+	object->kind_case = PBEAM__OBJECT__KIND_TCP;
+	object->tcp = out;
+	if (!out)
+		return object_no_memory(err);
+	out->ino = source->st.st_ino;
+	r = dump_addresses(source->local, out, err);
+	if (r == 0 && tcp_dump_name(object_dump_names(dump), out) < 0)
+		r = object_no_memory(err);
+	if (r == 0)
+		r = socket_options_dump(source->local, &out->options, err);
+	if (r == 0 && is_connection(out))
+		r = dump_queue(dump, source, out, err);
+	if (r == 0 && inet_address_parse(&out->local, &local) && inet_address_parse(&out->peer, &peer) &&
+	    inet_diag_tcp(&local, &peer, &answer) == 0)
+		out->shutdown = answer.shutdown;
+	return r;
 }
 
 const struct object_ops object_tcp = {

@@ -43,14 +43,13 @@ void tcp_grow_receive(int fd, uint64_t bytes)
 	int low = socket_option(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
 	char byte;
 
-	(void)bytes;
-	set(fd, SOL_SOCKET, SO_RCVLOWAT, 1 << 30);
+	set(fd, SOL_SOCKET, SO_RCVLOWAT, bytes && bytes < 1 << 30 ? (int)bytes : 1 << 30);
 	set(fd, SOL_SOCKET, SO_RCVLOWAT, low);
 	(void)!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
 	set(fd, IPPROTO_TCP, TCP_QUICKACK, 1);
 }
 
-static void push(int fd)
+void tcp_push(int fd)
 {
 	int nodelay = socket_option(fd, IPPROTO_TCP, TCP_NODELAY, 0);
 	int cork = socket_option(fd, IPPROTO_TCP, TCP_CORK, 0);
@@ -85,7 +84,7 @@ int tcp_drain(int fd, int peer)
 
 	if (wait_empty(fd, peer, QUICK_ROUNDS, 0))
 		return 0;
-	push(fd);
+	tcp_push(fd);
 	if (wait_empty(fd, peer, QUICK_ROUNDS, 50))
 		return 0;
 	if (peer < 0)
@@ -94,8 +93,8 @@ int tcp_drain(int fd, int peer)
 	size = socket_option(peer, SOL_SOCKET, SO_RCVBUF, 0);
 	if (lock & LOCKED_RCV)
 		set(peer, SOL_SOCKET, SO_RCVBUF, 1 << 30);
-	tcp_grow_receive(peer, (uint64_t)waiting(fd));
-	push(fd);
+	tcp_grow_receive(peer, 0);
+	tcp_push(fd);
 	done = wait_empty(fd, peer, SLOW_ROUNDS, SLOW_US);
 	if (lock & LOCKED_RCV)
 		set(peer, SOL_SOCKET, SO_RCVBUF, size / 2);

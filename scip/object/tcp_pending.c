@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
@@ -125,9 +126,10 @@ static int take_one(struct object_dump *dump, int listener, struct err *err)
 	auto_close int accepted = accept4(listener, &from.any, &from.len, SOCK_CLOEXEC);
 	const struct object_source *source = NULL;
 	Pbeam__TcpSocket *client;
+	struct pollfd urgent = {.fd = accepted, .events = POLLPRI};
 	auto_free char *data = NULL;
 	size_t len = 0;
-	int r;
+	int on = 1, r;
 
 	if (accepted < 0)
 		return err_sys(err, "a listening TCP socket whose waiting connections cannot be taken");
@@ -136,6 +138,11 @@ static int take_one(struct object_dump *dump, int listener, struct err *err)
 	if (!source)
 		return err_set(err, -EBUSY,
 			       "a TCP connection from outside the tree came just now; try again");
+	(void)!setsockopt(accepted, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
+	if (poll(&urgent, 1, 0) > 0)
+		log_warn(
+			"checkpoint: the urgent byte of a TCP connection that waits to be accepted is now an "
+			"ordinary one");
 	r = read_all(accepted, &data, &len);
 	if (r == 0)
 		r = object_put_extent(dump, data, len, &client->sent, err);

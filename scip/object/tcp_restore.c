@@ -17,10 +17,13 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/log.h"
+#include "namespace/address_entry.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
@@ -126,29 +129,6 @@ static int bind_client(int fd, const struct inet_address *address, struct err *e
 	return bind_to(fd, address, err);
 }
 
-/* The address in the form that a socket of this family takes. */
-static struct inet_address in_family(const struct inet_address *address, int family)
-{
-	struct inet_address out = *address;
-
-	if (address->any.sa_family == family)
-		return out;
-	memset(&out, 0, sizeof(out));
-	if (family == AF_INET6) {
-		out.v6.sin6_family = AF_INET6;
-		out.v6.sin6_port = address->v4.sin_port;
-		out.v6.sin6_addr.s6_addr[10] = out.v6.sin6_addr.s6_addr[11] = 0xff;
-		memcpy(out.v6.sin6_addr.s6_addr + 12, &address->v4.sin_addr, 4);
-		out.len = sizeof(out.v6);
-	} else {
-		out.v4.sin_family = AF_INET;
-		out.v4.sin_port = address->v6.sin6_port;
-		memcpy(&out.v4.sin_addr, address->v6.sin6_addr.s6_addr + 12, 4);
-		out.len = sizeof(out.v4);
-	}
-	return out;
-}
-
 /* Connects two addresses: fds[0] is the accepted end, at `server`, fds[1] the calling one. */
 static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_address *server_at,
 			const Pbeam__TcpSocket *client, const struct inet_address *client_at, int fds[2],
@@ -172,7 +152,7 @@ static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_addres
 	if (caller < 0)
 		return caller;
 	r = client_at ? bind_client(caller, client_at, err) : 0;
-	bound = in_family(&bound, client->family);
+	bound = inet_in_family(&bound, client->family);
 	if (r == 0)
 		r = connect_to(caller, &bound, err);
 	if (r < 0)
@@ -211,6 +191,69 @@ static const Pbeam__Object *peer_of(struct object_restore *restore, const Pbeam_
 		       : NULL;
 }
 
+/* What the program calls its end and the other: that of its birth where it was made anew since. */
+static bool name_of(const Pbeam__TcpSocket *saved, struct name_socket *name)
+{
+	const ProtobufCBinaryData *own = saved->name_own.len ? &saved->name_own : &saved->local;
+	const ProtobufCBinaryData *peer = saved->name_peer.len ? &saved->name_peer : &saved->peer;
+	struct inet_address one, other;
+
+	if (!inet_address_parse(own, &one) || !inet_address_parse(peer, &other))
+		return false;
+	memset(name, 0, sizeof(*name));
+	memcpy(&name->own, &one.any, one.len);
+	memcpy(&name->peer, &other.any, other.len);
+	return true;
+}
+
+int tcp_keep_name(struct names *names, const Pbeam__TcpSocket *saved, int fd, struct err *err)
+{
+	struct inet_address own = {.len = sizeof(own.v6)}, peer = {.len = sizeof(peer.v6)}, named[2];
+	struct name_socket name;
+	struct stat st;
+	int r;
+
+	if (!name_of(saved, &name) || fstat(fd, &st) < 0 || getsockname(fd, &own.any, &own.len) < 0)
+		return 0;
+	snprintf(name.born, sizeof(name.born), "%s", saved->name_host);
+	if (getpeername(fd, &peer.any, &peer.len) < 0) {
+		r = name.born[0] ? names_socket_set(names, st.st_ino, &name) : 0;
+		return r < 0 ? err_code(err, r, "keep the address of a socket") : 0;
+	}
+	memcpy(&named[0].v6, &name.own.in6, sizeof(named[0].v6));
+	memcpy(&named[1].v6, &name.peer.in6, sizeof(named[1].v6));
+	if (inet_same(&named[0], &own) && inet_same(&named[1], &peer))
+		return 0;
+	r = names_socket_set(names, st.st_ino, &name);
+	return r < 0 ? err_code(err, r, "keep the addresses of a connection") : 0;
+}
+
+/* Nobody listens there: a bridge does for a program that comes back. */
+static bool can_listen(const struct inet_address *at)
+{
+	auto_close int probe = socket(at->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (probe < 0)
+		return false;
+	set(probe, SOL_SOCKET, SO_REUSEADDR, 1);
+	return bind(probe, &at->any, at->len) == 0 && listen(probe, 1) == 0;
+}
+
+/* An address that this host has: that of its birth if it can be, so that nothing is to be translated. */
+static bool usable(const ProtobufCBinaryData *name, const ProtobufCBinaryData *last, int family,
+		   struct inet_address *out)
+{
+	if (name->len && inet_address_parse(name, out) && inet_is_local(out)) {
+		*out = inet_in_family(out, family);
+		if (can_listen(out))
+			return true;
+	}
+	if (!inet_address_parse(last, out) || !inet_is_local(out))
+		return false;
+	*out = inet_in_family(out, family);
+	return true;
+}
+
 static int make_connection(struct object_restore *restore, const Pbeam__Object *object, int *fd,
 			   struct err *err)
 {
@@ -218,18 +261,17 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 	const Pbeam__Object *peer = peer_of(restore, object);
 	const Pbeam__TcpSocket *other = peer ? peer->tcp : saved;
 	struct inet_address local, remote;
+	bool here = usable(&saved->name_own, &saved->local, saved->family, &local) &&
+		    usable(&saved->name_peer, &saved->peer, other->family, &remote);
 	int fds[2], r;
 
-	if (!inet_address_parse(&saved->local, &local) || !inet_address_parse(&saved->peer, &remote))
-		return -EBADMSG;
-	local = in_family(&local, saved->family);
-	remote = in_family(&remote, other->family);
-	if (saved->shutdown & TCP_SHUTDOWN_LOST) {
-		/* The other address is somebody else's: any will do for a connection that is reset. */
-		remote = in_family(&(struct inet_address){.v4 = {.sin_family = AF_INET,
-								 .sin_addr = {htonl(INADDR_LOOPBACK)}},
-							  .len = sizeof(struct sockaddr_in)},
-				   saved->family);
+	if (!here || saved->shutdown & TCP_SHUTDOWN_LOST) {
+		/* The addresses are another host's, or the other one is somebody else's: any will do, also
+		 * for a connection that is reset. */
+		remote = inet_in_family(&(struct inet_address){.v4 = {.sin_family = AF_INET,
+								      .sin_addr = {htonl(INADDR_LOOPBACK)}},
+							       .len = sizeof(struct sockaddr_in)},
+					saved->family);
 		r = connect_pair(other, &remote, saved, NULL, fds, err);
 	} else if (is_server(restore, &local)) {
 		r = connect_pair(saved, &local, other, &remote, fds, err);
@@ -245,33 +287,50 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 	if (r < 0)
 		return r;
 	*fd = fds[1];
+	r = tcp_keep_name(object_restore_names(restore), saved, fds[1], err);
 	if (peer) {
+		if (r == 0)
+			r = tcp_keep_name(object_restore_names(restore), other, fds[0], err);
 		object_restore_put(restore, peer->id, fds[0]);
-		return 0;
+		return r;
 	}
+	if (r < 0)
+		return r;
 	return object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[0], err);
+}
+
+int tcp_make_pair(const Pbeam__TcpSocket *saved, int fds[2], struct err *err)
+{
+	struct inet_address any = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}},
+				   .len = sizeof(struct sockaddr_in)};
+	int made[2], r;
+
+	any = inet_in_family(&any, saved->family);
+	r = connect_pair(saved, &any, saved, NULL, made, err);
+	if (r < 0)
+		return r;
+	fds[0] = made[1];
+	fds[1] = made[0];
+	return 0;
 }
 
 /* A socket that has been connected and is closed: with a stand-in on the loopback. */
 static int make_closed(struct object_restore *restore, const Pbeam__TcpSocket *saved, int *fd,
 		       struct err *err)
 {
-	struct inet_address any = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}},
-				   .len = sizeof(struct sockaddr_in)};
-	int fds[2], r;
+	int fds[2], r = tcp_make_pair(saved, fds, err);
 
-	any = in_family(&any, saved->family);
-	r = connect_pair(saved, &any, saved, NULL, fds, err);
 	if (r < 0)
 		return r;
-	*fd = fds[1];
-	return object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[0], err);
+	*fd = fds[0];
+	return object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[1], err);
 }
 
 int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
 	struct inet_address local;
+	int r;
 
 	if (is_connection(saved) && !saved->accept_of)
 		return make_connection(restore, object, fd, err);
@@ -282,8 +341,9 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 		return *fd;
 	if (!saved->bound || !inet_address_parse(&saved->local, &local))
 		return 0;
-	local = in_family(&local, saved->family);
-	return bind_to(*fd, &local, err);
+	local = inet_in_family(&local, saved->family);
+	r = bind_to(*fd, &local, err);
+	return r < 0 ? r : tcp_keep_name(object_restore_names(restore), saved, *fd, err);
 }
 
 /* ---- finish ---- */
@@ -314,10 +374,34 @@ static int send_all(int sender, int receiver, const char *data, size_t len, stru
 				       "net.ipv4.tcp_rmem and tcp_wmem",
 				       done, len);
 		if (receiver >= 0)
-			tcp_grow_receive(receiver, len);
+			tcp_grow_receive(receiver, 0);
 		usleep(1000);
 	}
 	return 0;
+}
+
+/* As it came, with the urgent byte at its place. */
+static int send_marked(const Pbeam__TcpSocket *saved, int sender, int receiver, const char *data, size_t len,
+		       struct err *err)
+{
+	size_t before = saved->has_mark ? saved->mark : len;
+	char byte;
+	int r;
+
+	if (before > len || (saved->has_mark && before == len))
+		return err_set(err, -EBADMSG, "the image's urgent byte is outside the queue");
+	r = send_all(sender, receiver, data, before, err);
+	if (r < 0 || !saved->has_mark)
+		return r;
+	if (send(sender, data + before, 1, MSG_OOB | MSG_NOSIGNAL) != 1)
+		return err_sys(err, "send an urgent byte again");
+	r = send_all(sender, receiver, data + before + 1, len - before - 1, err);
+	if (r < 0 || !saved->mark_read)
+		return r;
+	(void)!tcp_drain(sender, receiver);
+	return recv(receiver, &byte, 1, MSG_OOB | MSG_DONTWAIT) == 1
+		       ? 0
+		       : err_sys(err, "take an urgent byte that was taken before");
 }
 
 static int refill(struct object_restore *restore, const Pbeam__TcpSocket *saved, int receiver, int sender,
@@ -330,10 +414,10 @@ static int refill(struct object_restore *restore, const Pbeam__TcpSocket *saved,
 
 	if (r < 0 || len == 0)
 		return r;
-	tcp_grow_receive(receiver, len);
+	tcp_grow_receive(receiver, 0);
 	room = socket_room_make(sender);
 	set(sender, IPPROTO_TCP, TCP_NODELAY, 1);
-	r = send_all(sender, receiver, data, len, err);
+	r = send_marked(saved, sender, receiver, data, len, err);
 	if (r == 0)
 		(void)!tcp_drain(sender, receiver);
 	set(sender, IPPROTO_TCP, TCP_NODELAY, 0);
@@ -401,6 +485,21 @@ static int finish_alone(struct object_restore *restore, const Pbeam__TcpSocket *
 	return 0;
 }
 
+int tcp_fill_end(struct object_restore *restore, const Pbeam__TcpSocket *saved, int fd, int other,
+		 struct err *err)
+{
+	int r = refill(restore, saved, fd, other, err);
+
+	if (r == 0)
+		r = set_options(saved, fd, err);
+	if (r < 0)
+		return r;
+	set(other, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (saved->shutdown & 2)
+		shutdown(fd, SHUT_WR);
+	return 0;
+}
+
 static int start_listening(const Pbeam__TcpSocket *saved, int fd, struct err *err)
 {
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
@@ -438,7 +537,7 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 		return r;
 	if (!inet_address_parse(&saved->peer, &peer))
 		return saved->state == TCP_SYN_SENT ? 0 : err_set(err, -EBADMSG, "no peer");
-	peer = in_family(&peer, saved->family);
+	peer = inet_in_family(&peer, saved->family);
 	if (saved->accept_of) {
 		r = connect_to(fd, &peer, err);
 		if (r == 0)
@@ -455,11 +554,29 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 	return r < 0 ? r : set_options(saved, fd, err);
 }
 
+/* While it was not there its address may have been given up. A migration tells of it itself. */
+static void renew_address(struct object_restore *restore, const Pbeam__Object *object, int fd)
+{
+	union name_sockaddr name = {0};
+	struct inet_address address;
+	struct err err = ERR_INIT;
+
+	if (object->external || !object->tcp->name_host[0] ||
+	    !inet_address_parse(&object->tcp->name_own, &address))
+		return;
+	memcpy(&name, &address.any, address.len);
+	if (address_renew(object_restore_names(restore), IPPROTO_TCP, &name, object->tcp->name_host, fd,
+			  &err) < 0)
+		log_warn("restore: other hosts do not find a listening socket: %s", err.text);
+}
+
 int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
 	const Pbeam__Object *peer = peer_of(restore, object);
 
+	if (saved->listening)
+		renew_address(restore, object, fd);
 	if (saved->listening)
 		return start_listening(saved, fd, err);
 	if (saved->accept_of || saved->state == TCP_SYN_SENT)

@@ -18,6 +18,31 @@ struct window {
 	unsigned short size[4];
 };
 
+int terminal_pts_number(int fd, uint64_t rdev)
+{
+	unsigned device;
+	uint64_t kind;
+
+	if (ioctl(fd, TIOCGDEV, &device) == 0) {
+		kind = device >> 8 & 0xfff;
+		if (kind < TERMINAL_MAJOR_FIRST || kind > TERMINAL_MAJOR_LAST)
+			return -1;
+		return (int)((kind - TERMINAL_MAJOR_FIRST) << 20 | (device & 0xff) |
+			     (device >> 12 & 0xfff00));
+	}
+	kind = major(rdev);
+	if (kind < TERMINAL_MAJOR_FIRST || kind > TERMINAL_MAJOR_LAST)
+		return -1;
+	return (int)((kind - TERMINAL_MAJOR_FIRST) << 20 | minor(rdev));
+}
+
+int terminal_path_number(const char *path)
+{
+	int number, end = 0;
+
+	return sscanf(path, "/dev/pts/%9d%n", &number, &end) == 1 && !path[end] && number >= 0 ? number : -1;
+}
+
 /* Session and foreground group of the holder's controlling terminal if that is device `rdev`. */
 static bool from_stat(struct rpid holder, uint64_t rdev, int *session, int *group)
 {
@@ -61,6 +86,16 @@ int terminal_dump_settings(struct names *names, struct rpid holder, int fd, Pbea
 	if (session > 0)
 		out->session_vsid = names_virtual(names, (struct rpid){session}).n;
 	return r;
+}
+
+int terminal_renamed(struct object_restore *restore, const Pbeam__Tty *saved, int fd, struct err *err)
+{
+	struct stat st;
+	int now = fstat(fd, &st) < 0 ? -1 : terminal_pts_number(fd, st.st_rdev);
+
+	if (!saved->path.len || now < 0 || saved->pty > INT32_MAX)
+		return 0;
+	return object_restore_renamed_pts(restore, (int)saved->pty, now, err);
 }
 
 int terminal_restore_termios(const Pbeam__Tty *saved, int fd, struct err *err)

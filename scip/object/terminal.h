@@ -4,10 +4,22 @@
 
 #include "scip/object/object.h"
 
+/* The device numbers of pseudo-terminals' sides /dev/pts/N. */
+#define TERMINAL_MAJOR_FIRST 136u
+#define TERMINAL_MAJOR_LAST  143u
+
+/* N of the pseudo-terminal /dev/pts/N that the descriptor is a side of, -1 if it is none. `rdev` is its
+ * st_rdev: a side that is hung up answers nothing else. */
+int terminal_pts_number(int fd, uint64_t rdev);
+/* N of a path that is /dev/pts/N, else -1. */
+int terminal_path_number(const char *path);
 /* termios, window size, foreground group, session. The kernel tells the last two only to the terminal's own
  * session, or of a master; else they are taken from /proc/PID/stat of `holder`, if it is its terminal. */
 must_check int terminal_dump_settings(struct names *names, struct rpid holder, int fd, Pbeam__Tty *out,
 				      struct err *err);
+/* The terminal of the console that is there now has the saved one's name. No effect if it is none. */
+must_check int terminal_renamed(struct object_restore *restore, const Pbeam__Tty *saved, int fd,
+				struct err *err);
 must_check int terminal_restore_termios(const Pbeam__Tty *saved, int fd, struct err *err);
 /* A member of the terminal's session makes its foreground group what it was. */
 must_check int terminal_install_foreground(struct names *names, const Pbeam__Tty *saved,

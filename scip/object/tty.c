@@ -2,7 +2,8 @@
  * Pseudo-terminals whose both sides are in the group, and further descriptions of the console's terminal.
  *
  * The master's object has the settings of the pair and what waits in it (pty_queue.c). On restore the pair is
- * a new one, whose number the kernel chooses: object_restore_map_path() tells which. A side that nobody holds
+ * a new one, whose number the kernel chooses (the lowest that is free). Paths that name it by the number that
+ * it was born with are translated (scip/syscall/pts_path.c). A side that nobody holds
  * is opened only if it was once and closed since, so that the other sees the hang-up that it saw.
  *
  * The session whose controlling terminal it is makes it that again itself (object_restore_controlling_tty),
@@ -24,9 +25,6 @@
 #include "scip/object/pty_queue.h"
 #include "scip/object/terminal.h"
 
-#define PTS_MAJOR_FIRST 136u
-#define PTS_MAJOR_LAST	143u
-
 static bool is_master(const struct object_source *source)
 {
 	return source->st.st_rdev == makedev(5, 2);
@@ -37,26 +35,8 @@ static bool tty_match(struct object_dump *dump, const struct object_source *sour
 	unsigned kind = major(source->st.st_rdev);
 
 	return S_ISCHR(source->st.st_mode) && !(source->flags & O_PATH) &&
-	       ((kind >= PTS_MAJOR_FIRST && kind <= PTS_MAJOR_LAST) || is_master(source) ||
+	       ((kind >= TERMINAL_MAJOR_FIRST && kind <= TERMINAL_MAJOR_LAST) || is_master(source) ||
 		source->st.st_rdev == makedev(5, 0));
-}
-
-/* The pair's number, of either side; -1 if it is no pseudo-terminal. Hung up sides answer nothing but their
- * name. */
-static int pts_number(int fd, uint64_t rdev)
-{
-	unsigned device;
-	uint64_t kind;
-
-	if (ioctl(fd, TIOCGDEV, &device) == 0) {
-		kind = device >> 8 & 0xfff;
-		if (kind < PTS_MAJOR_FIRST || kind > PTS_MAJOR_LAST)
-			return -1;
-		return (int)((kind - PTS_MAJOR_FIRST) << 20 | (device & 0xff) | (device >> 12 & 0xfff00));
-	}
-	if (major(rdev) >= PTS_MAJOR_FIRST && major(rdev) <= PTS_MAJOR_LAST)
-		return (int)((major(rdev) - PTS_MAJOR_FIRST) << 20 | minor(rdev));
-	return -1;
 }
 
 static const struct object_source *find_side(struct object_dump *dump, int number, bool master)
@@ -65,7 +45,7 @@ static const struct object_source *find_side(struct object_dump *dump, int numbe
 
 	for (size_t i = 0; (source = object_dump_source(dump, i)) != NULL; i++)
 		if (tty_match(dump, source) && is_master(source) == master &&
-		    pts_number(source->local, source->st.st_rdev) == number)
+		    terminal_pts_number(source->local, source->st.st_rdev) == number)
 			return source;
 	return NULL;
 }
@@ -94,10 +74,10 @@ static int dump_queues(struct object_dump *dump, int master, int slave, Pbeam__T
 	return r;
 }
 
-static int dump_master(struct object_dump *dump, const struct object_source *source, Pbeam__Tty *out,
-		       struct err *err)
+static int dump_master(struct object_dump *dump, const struct object_source *source, int number,
+		       Pbeam__Tty *out, struct err *err)
 {
-	const struct object_source *slave = find_side(dump, (int)out->pty, false);
+	const struct object_source *slave = find_side(dump, number, false);
 	int value, r;
 
 	out->master = true;
@@ -112,16 +92,17 @@ static int dump_master(struct object_dump *dump, const struct object_source *sou
 	return r < 0 ? r : dump_queues(dump, source->local, slave ? slave->local : -1, out, err);
 }
 
-static int dump_slave(struct object_dump *dump, const struct object_source *source, Pbeam__Tty *out,
-		      struct err *err)
+static int dump_slave(struct object_dump *dump, const struct object_source *source, int number,
+		      Pbeam__Tty *out, struct err *err)
 {
-	const struct object_source *master = find_side(dump, (int)out->pty, true);
+	const struct object_source *master = find_side(dump, number, true);
 	int console = object_dump_console_tty(dump);
 
-	out->console = console >= 0 && pts_number(console, 0) == (int)out->pty;
+	out->console = console >= 0 && terminal_pts_number(console, 0) == number;
 	if (out->console)
 		return terminal_dump_settings(object_dump_names(dump), source->holder, source->local, out,
 					      err);
+	out->mode = source->st.st_mode & 07777;
 	if (master)
 		return terminal_dump_settings(object_dump_names(dump), master->holder, master->local, out,
 					      err);
@@ -139,7 +120,7 @@ static int tty_dump(struct object_dump *dump, const struct object_source *source
 		    struct err *err)
 {
 	Pbeam__Tty *out = object_message(Pbeam__Tty, pbeam__tty__init);
-	int number = pts_number(source->local, source->st.st_rdev), r;
+	int number = terminal_pts_number(source->local, source->st.st_rdev), r;
 
 	object->tty = out;
 	if (!out)
@@ -150,11 +131,12 @@ static int tty_dump(struct object_dump *dump, const struct object_source *source
 			"%s, a terminal that is not a pseudo-terminal; run the program on the terminal that "
 			"`scip run` gives",
 			source->link);
-	out->pty = (uint64_t)number;
+	out->pty = (uint64_t)object_dump_pts(dump, number);
 	r = object_set_bytes(&out->path, source->link, strlen(source->link), err);
 	if (r < 0)
 		return r;
-	return is_master(source) ? dump_master(dump, source, out, err) : dump_slave(dump, source, out, err);
+	return is_master(source) ? dump_master(dump, source, number, out, err)
+				 : dump_slave(dump, source, number, out, err);
 }
 
 /* ---- restore ---- */
@@ -220,7 +202,9 @@ static int tty_restore(struct object_restore *restore, const Pbeam__Object *obje
 		/* A console that is no terminal any more is nothing to it. */
 		base = console_tty(restore);
 		*fd = base >= 0 ? object_reopen(base, flags) : open("/dev/null", flags | O_CLOEXEC);
-		return *fd < 0 ? err_set(err, *fd < -1 ? *fd : -errno, "open the console's terminal") : 0;
+		if (*fd < 0)
+			return err_set(err, *fd < -1 ? *fd : -errno, "open the console's terminal");
+		return terminal_renamed(restore, saved, *fd, err);
 	}
 	base = saved->master ? pair_master(restore, saved, err) : pair_slave(restore, saved, err);
 	if (base < 0)
@@ -228,6 +212,8 @@ static int tty_restore(struct object_restore *restore, const Pbeam__Object *obje
 	*fd = saved->master ? fcntl(base, F_DUPFD_CLOEXEC, 3) : object_reopen(base, flags);
 	if (*fd < 0)
 		return err_set(err, -EIO, "open a pseudo-terminal again");
+	if (saved->mode && fchmod(*fd, saved->mode & 0777) < 0)
+		return err_sys(err, "set a terminal's mode");
 	/* Now, while nobody is in the foreground who would get SIGWINCH. */
 	if (saved->master && saved->winsize.len == sizeof(struct winsize) &&
 	    ioctl(*fd, TIOCSWINSZ, saved->winsize.data) < 0)

@@ -8,13 +8,18 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
+#include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "namespace/address_entry.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
+#include "scip/object/multicast.h"
 #include "scip/object/object_table.h"
 #include "scip/object/socket.h"
+#include "scip/object/udp_socket.h"
 
 static bool udp_match(struct object_dump *dump, const struct object_source *source)
 {
@@ -45,7 +50,12 @@ static int udp_dump(struct object_dump *dump, const struct object_source *source
 		return r;
 	out->bound = inet_address_parse(&out->local, &local) && inet_port(&local) != 0;
 	out->connected = out->peer.len > 0;
+	if (socket_dump_name(object_dump_names(dump), out->ino, &out->name_own, &out->name_peer,
+			     &out->name_host) < 0)
+		return object_no_memory(err);
 	r = socket_options_dump(source->local, &out->options, err);
+	if (r == 0)
+		r = multicast_dump(source->local, out, err);
 	if (r == 0)
 		r = socket_queue_dump(dump, source->local, false, &out->n_queue, &out->queue, err);
 	return r < 0 ? r : socket_queue_renew(dump, source->local, -1, out->n_queue, out->queue, err);
@@ -74,11 +84,51 @@ static int udp_restore(struct object_restore *restore, const Pbeam__Object *obje
 	if (*fd < 0)
 		return err_sys(err, "make a UDP socket");
 	r = socket_options_restore(saved->options, *fd, err);
+	if (r == 0)
+		r = multicast_restore(saved, *fd, err);
 	if (r < 0 || !saved->bound || !inet_address_parse(&saved->local, &local))
 		return r;
 	if (bind(*fd, &local.any, local.len) < 0)
 		return err_sys(err, "bind a UDP socket to %s", inet_text(&local, text));
-	return 0;
+	if (!saved->name_own.len && !saved->name_peer.len)
+		return 0;
+	return udp_keep_name(object_restore_names(restore), saved, *fd, err);
+}
+
+int udp_keep_name(struct names *names, const Pbeam__UdpSocket *saved, int fd, struct err *err)
+{
+	const ProtobufCBinaryData *sides[] = {saved->name_own.len ? &saved->name_own : &saved->local,
+					      saved->name_peer.len ? &saved->name_peer : &saved->peer};
+	struct name_socket name = {0};
+	struct inet_address at;
+	struct stat st;
+	int r;
+
+	if (fstat(fd, &st) < 0)
+		return 0;
+	if (inet_address_parse(sides[0], &at))
+		memcpy(&name.own, &at.any, at.len);
+	if (inet_address_parse(sides[1], &at))
+		memcpy(&name.peer, &at.any, at.len);
+	snprintf(name.born, sizeof(name.born), "%s", saved->name_host);
+	r = names_socket_set(names, st.st_ino, &name);
+	return r < 0 ? err_code(err, r, "keep the address of a socket") : 0;
+}
+
+/* While it was not there its address may have been given up. A migration tells of it itself. */
+static void renew_address(struct object_restore *restore, const Pbeam__Object *object, int fd)
+{
+	union name_sockaddr name = {0};
+	struct inet_address address;
+	struct err err = ERR_INIT;
+
+	if (object->external || !object->udp->name_host[0] ||
+	    !inet_address_parse(&object->udp->name_own, &address))
+		return;
+	memcpy(&name, &address.any, address.len);
+	if (address_renew(object_restore_names(restore), IPPROTO_UDP, &name, object->udp->name_host, fd,
+			  &err) < 0)
+		log_warn("restore: other hosts do not find a UDP socket: %s", err.text);
 }
 
 static int find_sender(struct object_restore *restore, const struct inet_address *from)
@@ -149,6 +199,7 @@ static int udp_finish(struct object_restore *restore, const Pbeam__Object *objec
 	size_t lost = 0;
 	char text[INET_TEXT_MAX];
 
+	renew_address(restore, object, fd);
 	if (saved->bound && inet_address_parse(&saved->local, &local))
 		for (size_t i = 0; i < saved->n_queue; i++) {
 			int r = resend(restore, saved, saved->queue[i], &local, err);

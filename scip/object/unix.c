@@ -12,8 +12,8 @@
  *   peer outside the group      refused
  *
  * Of a reset that the program has not seen yet (POLLERR) the bit UNIX_SHUTDOWN_RESET is kept.
- * Not kept: the process in the peer's credentials (SO_PEERCRED names the coordinator), and the sender's
- * number in queued credentials.
+ * The process in the peer's credentials (SO_PEERCRED) is recorded when a connection is made again
+ * (namespace/record.h). Not kept: the sender's number in queued credentials.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "namespace/record.h"
 #include "scip/object/common.h"
 #include "scip/object/object_dump.h"
 #include "scip/object/object_table.h"
@@ -134,6 +135,25 @@ static int peer_of_pair(struct object_dump *dump, const struct object_source *so
 	return diag && diag->peer == source->st.st_ino && !(diag->shutdown & 2) ? peer->local : -1;
 }
 
+/* Who SO_PEERCRED names: the peer, of a listener who listens. */
+static int dump_peer_cred(struct object_dump *dump, const struct object_source *source,
+			  Pbeam__UnixSocket *out, struct err *err)
+{
+	struct ucred cred = {.pid = 0};
+	socklen_t len = sizeof(cred);
+	struct vpid peer = record_peer_find(object_dump_keeper(dump), source->st.st_ino);
+
+	if (getsockopt(source->local, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.pid <= 0)
+		return 0;
+	if (!peer.n)
+		peer = names_virtual(object_dump_names(dump), (struct rpid){cred.pid});
+	out->peer_cred = object_message(Pbeam__Number, pbeam__number__init);
+	if (!out->peer_cred)
+		return object_no_memory(err);
+	out->peer_cred->vid = peer.n;
+	return 0;
+}
+
 static int unix_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
 		     struct err *err)
 {
@@ -150,6 +170,8 @@ static int unix_dump(struct object_dump *dump, const struct object_source *sourc
 			return err_wrap(err, r, "a UNIX socket");
 	}
 	r = dump_state(dump, source, &dump->diag, out, err);
+	if (r == 0)
+		r = dump_peer_cred(dump, source, out, err);
 	if (r == 0)
 		r = socket_options_dump(source->local, &out->options, err);
 	if (r == 0 && !out->listening)

@@ -301,7 +301,8 @@ static int connect_to_peer(const Pbeam__UnixSocket *saved, int fd, struct err *e
 	return 0;
 }
 
-/* A client that waits to be accepted calls itself, so that the credentials are its own. */
+/* A client that waits to be accepted calls itself, so that the credentials are its own; who listened listens
+ * again, because clients that call it get its credentials. */
 int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process, int fd,
 		 struct batch *batch, struct err *err)
 {
@@ -311,6 +312,9 @@ int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__
 	struct taddr where;
 	int r;
 
+	if (saved->listening && saved->peer_cred && saved->peer_cred->vid == process->vpid)
+		return batch_add(batch, INJECT_CALL_ANY, SYS_listen,
+				 remote_args((uint64_t)fd, saved->backlog));
 	if (!saved->accept_of || saved->peer_vpid != process->vpid || !named(&saved->peer_name) ||
 	    saved->peer_name.len > sizeof(name))
 		return 0;

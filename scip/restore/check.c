@@ -79,17 +79,16 @@ static int check_processor(const Pbeam__Host *host, struct err *err)
 	return 0;
 }
 
-static int check_host(const Pbeam__Manifest *manifest, struct err *err)
+int restore_check_host(const Pbeam__Host *host, uint32_t uid, struct err *err)
 {
-	const Pbeam__Host *host = manifest->host;
 	const void *vdso;
 	struct utsname name;
 	size_t len;
 
-	if (manifest->uid != geteuid())
+	if (uid != geteuid())
 		return err_set(err, -EPERM,
 			       "the image was saved by user %u; only that user can restore it (you are %u)",
-			       manifest->uid, geteuid());
+			       uid, geteuid());
 	if (!host)
 		return err_set(err, -EINVAL, "the image does not say what host it is of");
 	if (uname(&name) < 0)
@@ -190,7 +189,7 @@ static int check_process(struct coordinate *coordinate, const Pbeam__Process *pr
 {
 	int r = 0;
 
-	if (process->state == PBEAM__PROCESS__STATE__ZOMBIE)
+	if (plan_is_empty(process))
 		return 0;
 	if (!process->memory || process->n_threads == 0 || !process->exe)
 		return err_set(coordinate->err, -EINVAL, "vpid %d has no memory or no threads in the image",
@@ -206,7 +205,7 @@ static int check_process(struct coordinate *coordinate, const Pbeam__Process *pr
 int check_image(struct coordinate *coordinate)
 {
 	struct seen *seen;
-	int r = check_host(coordinate->manifest, coordinate->err);
+	int r = restore_check_host(coordinate->manifest->host, coordinate->manifest->uid, coordinate->err);
 
 	if (r < 0)
 		return r;
@@ -228,6 +227,8 @@ static int check_number(struct coordinate *coordinate, int32_t number, const cha
 	if (names_process_get(coordinate->names, (struct vpid){number}, &process) == 0) {
 		if (replaces && process.keeper.n == coordinate->options->keeper.n)
 			return 0;
+		if (process.state == NAME_STATE_STUB && process.keeper.n == coordinate->options->keeper.n)
+			return 0; /* it comes back */
 		return err_set(coordinate->err, -EEXIST,
 			       "%s %d of the image is in use by a running program; end that first: pbeamctl "
 			       "kill %d, or "

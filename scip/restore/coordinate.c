@@ -21,26 +21,67 @@
 #include "namespace/record.h"
 #include "scip/restore/coordinate.h"
 
+int coordinate_plan(struct coordinate *coordinate)
+{
+	const Pbeam__Manifest *manifest = coordinate->manifest;
+	struct above *above = &coordinate->above;
+	int r;
+
+	for (;;) {
+		r = plan_make(&coordinate->plan, manifest->processes, manifest->n_processes,
+			      above->found ? &above->plan : NULL, coordinate->err);
+		if (r != -EXDEV)
+			return r;
+		log_info("%s", coordinate->err->text);
+		err_clear(coordinate->err);
+		plan_free(&coordinate->plan);
+		if (above_miss(coordinate) < 0)
+			above->found = false;
+	}
+}
+
+/* A whole job, or a part of one that is there. */
+bool coordinate_is_whole(struct names *names, const struct restore_options *options)
+{
+	struct name_job job;
+
+	if (options->joins)
+		return false;
+	return options->replace.n <= 0 || names_job_get(names, options->keeper, &job) < 0 ||
+	       job.root.n == options->replace.n;
+}
+
 static int check(struct coordinate *coordinate)
 {
 	const Pbeam__Manifest *manifest = coordinate->manifest;
 	int r;
 
+	if (manifest->cut)
+		return err_set(coordinate->err, -EINVAL,
+			       "it is the list of a cut over several hosts; `pbeamctl rollback %s` brings "
+			       "all of it back",
+			       manifest->cut->name);
 	if (manifest->n_processes == 0)
 		return err_set(coordinate->err, -EINVAL, "there is no process in the image");
-	r = check_numbers(coordinate);
+	if (manifest->partial && !coordinate->made)
+		return err_set(coordinate->err, -EINVAL, "a part of the image is missing");
+	r = coordinate->made ? 0 : check_numbers(coordinate);
+	if (r == 0 && !coordinate->made)
+		r = above_find(coordinate);
 	if (r == 0)
 		r = check_image(coordinate);
-	if (r == 0)
-		r = plan_make(&coordinate->plan, manifest->processes, manifest->n_processes, coordinate->err);
+	if (r == 0 && !coordinate->made)
+		r = coordinate_plan(coordinate);
 	if (r == 0)
 		r = object_restore_open(&coordinate->objects, coordinate->names, coordinate->image,
 					coordinate->options->force, coordinate->options->console,
 					coordinate->err);
 	if (r == 0)
+		object_restore_set_external(coordinate->objects, coordinate->options->external);
+	if (r == 0)
 		r = object_restore_check_all(coordinate->objects, coordinate->err);
 	if (r == 0)
-		r = image_reader_verify(coordinate->image, coordinate->err);
+		r = verify_image(coordinate);
 	return r;
 }
 
@@ -79,45 +120,73 @@ static int make(struct coordinate *coordinate, uint64_t *since)
 	if (r == 0)
 		r = shared_make_all(coordinate);
 	if (r == 0)
+		r = sysv_make_all(coordinate);
+	if (r == 0)
 		r = fault_point("restore-made-objects", coordinate->err);
 	note("making the objects", since);
-	if (r == 0)
+	if (r == 0 && !coordinate->made)
 		r = tree_make(coordinate);
+	if (r == 0)
+		r = sysv_give_undo(coordinate);
 	if (r == 0)
 		r = fault_point("restore-made-tree", coordinate->err);
 	note("making the processes", since);
 	if (r == 0)
-		r = tree_fill(coordinate);
+		r = fill_all(coordinate);
 	note("filling them", since);
+	if (r == 0)
+		r = shared_put_back(coordinate);
+	if (r == 0)
+		r = object_restore_put_back(coordinate->objects, coordinate->err);
 	if (r == 0)
 		r = object_restore_finish_all(coordinate->objects, coordinate->err);
 	if (r == 0)
 		r = shared_finish(coordinate);
 	if (r == 0)
+		r = object_restore_record(coordinate->objects, coordinate->options->keeper, coordinate->err);
+	if (r == 0)
 		record_watches(coordinate);
 	if (r == 0)
 		r = fault_point("restore-before-run", coordinate->err);
-	if (r == 0)
-		r = tree_run(coordinate);
 	note("finishing", since);
+	if (r == 0 && coordinate->options->held)
+		r = fill_all_keep(coordinate);
+	if (r == 0 && coordinate->options->held)
+		r = coordinate->options->held(coordinate->options->held_arg, coordinate->err);
+	if (r == 0)
+		r = above_commit(coordinate);
+	if (r == 0)
+		r = fault_point("restore-adopted", coordinate->err);
+	if (r == 0)
+		r = fill_all_run(coordinate);
+	note("letting them go", since);
 	return r;
 }
 
-static void close_all(struct coordinate *coordinate)
+void coordinate_close(struct coordinate *coordinate)
 {
 	for (int i = 0; i < coordinate->plan.nnodes && coordinate->made; i++)
 		if (coordinate->made[i].sock >= 0)
 			close(coordinate->made[i].sock);
 	free(coordinate->made);
+	free(coordinate->unverified);
+	above_close(coordinate);
 	if (coordinate->objects)
 		object_restore_close(coordinate->objects);
+	while (coordinate->states) {
+		struct inherit_state *state = coordinate->states;
+
+		coordinate->states = state->next;
+		inherit_state_free(state);
+	}
 	shared_free(&coordinate->shared);
 	plan_free(&coordinate->plan);
+	premake_release(coordinate->premade);
 }
 
 /* A connection to every scip and a descriptor for every object; the processes fetch theirs from here, which
  * an administrator may have restricted to descendants (Yama). */
-static void prepare(void)
+void coordinate_prepare(void)
 {
 	struct rlimit limit;
 
@@ -135,26 +204,44 @@ int restore_run(struct names *names, struct image_reader *image, const struct re
 					.image = image,
 					.manifest = image_reader_manifest(image),
 					.options = options,
+					.whole = coordinate_is_whole(names, options),
+					.above = {.sock = -1},
 					.err = err};
 	uint64_t since = io_now_ns(CLOCK_MONOTONIC);
 	int r;
 
-	prepare();
-	r = check(&coordinate);
+	coordinate_prepare();
+	r = options->premade ? premake_take(&coordinate, options->premade) : 0;
+	if (r == 0)
+		r = check(&coordinate);
 	note("checking", &since);
+	if (r == 0 && !options->premade)
+		r = above_hold(&coordinate);
+	if (r == 0 && options->step)
+		r = options->step(options->held_arg, err);
+	if (r == 0 && options->step)
+		r = clear_stop(&coordinate);
 	if (r == 0 && options->replace.n > 0) {
-		r = tree_clear(&coordinate);
+		r = clear_all(&coordinate);
+		if (r == 0 && coordinate.whole) {
+			record_peer_forget(options->keeper);
+			r = sysv_clear(&coordinate);
+		}
+		if (r == 0)
+			r = fault_point("restore-cleared", err);
 		note("clearing", &since);
 	}
 	if (r == 0) {
 		r = make(&coordinate, &since);
 		if (r < 0)
 			tree_abandon(&coordinate);
+	} else if (options->premade) {
+		tree_abandon(&coordinate);
 	}
 	if (r == 0) {
 		result->root = (struct vpid){coordinate.manifest->processes[0]->vpid};
 		result->processes = (uint32_t)coordinate.manifest->n_processes;
 	}
-	close_all(&coordinate);
+	coordinate_close(&coordinate);
 	return r < 0 ? err_wrap(err, r, "restore %s", options->path) : 0;
 }

@@ -4,6 +4,7 @@
 
 #include "proto/control.pb-c.h"
 #include "scip/object/object.h"
+#include "scip/restore/inherit.h"
 #include "scip/restore/plan.h"
 #include "scip/restore/restore.h"
 
@@ -14,6 +15,7 @@ struct shared_made {
 	bool borrowed; /* the descriptor is an object's */
 	int sysv_id;   /* -1 none */
 	bool made;     /* the segment or file was not there before */
+	bool waits;    /* its contents are put back when all is filled */
 };
 
 struct shared {
@@ -23,9 +25,29 @@ struct shared {
 
 /* A node of the plan as it is being made. */
 struct made {
-	pid_t rpid;	    /* 0: not made (yet, or any more) */
-	int sock;	    /* to its scip, -1 */
-	const uint8_t *exe; /* what it executed instead of its missing program, or NULL */
+	pid_t rpid;			 /* 0: not made (yet, or any more) */
+	int sock;			 /* to its scip, -1 */
+	const uint8_t *exe;		 /* what it executed instead of its missing program, or NULL */
+	const struct inherit_state *has; /* its memory, if it is some of the image's */
+	bool stub;			 /* its own stub: not to be killed when the restore fails */
+};
+
+/* What is above the first process of a part of a job that is rolled back, its living parent above all:
+ * above.c. */
+struct above {
+	bool found; /* `plan` is known */
+	bool lives; /* there is one; else the keeper takes its place */
+	int sock;   /* to its scip, which has it frozen; -1 none */
+	struct name_process process;
+	pid_t replaces; /* the real number of the child that is replaced, 0 when that is gone already */
+	struct plan_above plan;
+	int32_t *groups;
+	int32_t foreground; /* group in the foreground of the session's terminal */
+	bool in_foreground; /* ... and it is one of those that are replaced */
+	int32_t *gone;	    /* real numbers of what was killed */
+	size_t ngone;
+	int32_t *ended; /* children of the parent that had ended before */
+	size_t nended;
 };
 
 struct coordinate {
@@ -36,12 +58,31 @@ struct coordinate {
 	struct object_restore *objects;
 	struct shared shared;
 	struct plan plan;
-	struct made *made; /* one for each node of the plan */
+	bool whole; /* a whole job: the first process becomes the job's */
+	struct above above;
+	struct made *made;	      /* one for each node of the plan */
+	struct inherit_state *states; /* all that there are */
+	bool *unverified;	      /* of each process: that its fill checks whole chunks; NULL: of none */
+	struct restore_premade *premade; /* what `made` and `states` point into, or NULL */
 	struct err *err;
 };
 
+/* ---- coordinate.c ---- */
+bool coordinate_is_whole(struct names *names, const struct restore_options *options);
+must_check int coordinate_plan(struct coordinate *coordinate);
+void coordinate_close(struct coordinate *coordinate);
+void coordinate_prepare(void);
+
+/* ---- premake.c ---- */
+/* The premade processes become those of `coordinate`, whose manifest is the final one: what it says has been
+ * sent is found where it was put. */
+must_check int premake_take(struct coordinate *coordinate, struct restore_premade *premade);
+void premake_release(struct restore_premade *premade);
+
 /* ---- link.c: one question and its answer ---- */
-/* Connects to the scip of a process. The descriptor or -errno. */
+/* Connects to a scip. The descriptor or -errno. */
+must_check int link_connect(struct rpid scip, struct err *err);
+/* Connects to the scip of a husk, once that has one. The descriptor or -errno. */
 must_check int link_open(struct coordinate *coordinate, pid_t rpid);
 must_check int link_ask(int sock, uint32_t type, const ProtobufCMessage *message, const int *fds, int nfds,
 			struct err *err);
@@ -57,20 +98,78 @@ must_check int check_numbers(struct coordinate *coordinate);
 /* The file that the process's husk is to execute: its own, or ours when it is gone. */
 const char *check_executable(const Pbeam__Process *process, char path[4096]);
 
+/* ---- verify.c ---- */
+/* Every byte of the image, but for what the fills check while they read it: coordinate->unverified. After the
+ * plan and the objects' checks. */
+must_check int verify_image(struct coordinate *coordinate);
+
+/* ---- stub.c ---- */
+/* The first process has its stub here. */
+bool stub_find(const struct coordinate *coordinate, struct name_process *out);
+/* 1: the node's process has its stub here, which is its husk now; 0: it has none. */
+must_check int stub_take(struct coordinate *coordinate, int node);
+/* The node is a stub that leads its session, or is in this group (0: its own), already. */
+bool stub_is_in_session(const struct coordinate *coordinate, int node);
+bool stub_is_in_group(const struct coordinate *coordinate, int node, pid_t group);
+
 /* ---- shared.c ---- */
 must_check int shared_make_all(struct coordinate *coordinate);
+/* True if shared_put_back() may write to what others can see when all is filled (coordinate->unverified), not
+ * shared_make_all(): files that exist, and no System V objects. */
+bool shared_may_wait(const Pbeam__Manifest *manifest);
+must_check int shared_put_back(struct coordinate *coordinate);
 const struct shared_made *shared_find(const struct shared *shared, uint32_t id);
 /* Seals, and segments that were removed while in use: after all processes have mapped them. */
 must_check int shared_finish(struct coordinate *coordinate);
 void shared_free(struct shared *shared);
 
+/* ---- sysv.c ---- */
+/* Removes what the job made after the checkpoint: when it is all rolled back, its processes gone. */
+must_check int sysv_clear(struct coordinate *coordinate);
+/* Semaphores and queues with their contents; after shared_make_all(), before there are processes. */
+must_check int sysv_make_all(struct coordinate *coordinate);
+/* What the processes' ends do to semaphores; between tree_make() and fill_all(). */
+must_check int sysv_give_undo(struct coordinate *coordinate);
+
 /* ---- tree.c: the plan is carried out ---- */
 must_check int tree_make(struct coordinate *coordinate);
-must_check int tree_fill(struct coordinate *coordinate);
-must_check int tree_run(struct coordinate *coordinate);
-/* Kills the processes of the job that are to be replaced and waits until their names are free. */
-must_check int tree_clear(struct coordinate *coordinate);
+/* One system call of the husk of a plan's node; what it returns, or -errno with the error told. */
+must_check int64_t tree_call(struct coordinate *coordinate, int node, int64_t nr, const uint64_t args[6]);
+struct keeper_request;
+/* One question to the keeper, and its answer. */
+must_check int tree_ask_keeper(struct coordinate *coordinate, const struct keeper_request *request,
+			       pid_t *rpid);
 /* Kills whatever was made. */
 void tree_abandon(struct coordinate *coordinate);
+
+/* ---- fill_all.c: the husks become the processes ---- */
+/* A process gets the memory that those forked next take over. */
+must_check int fill_all_pass_on(struct coordinate *coordinate, int node, int round);
+/* All get all that is missing. */
+must_check int fill_all(struct coordinate *coordinate);
+/* ... and are let go. */
+must_check int fill_all_run(struct coordinate *coordinate);
+/* They stay held when we are killed. */
+must_check int fill_all_keep(struct coordinate *coordinate);
+
+/* ---- clear.c: what is to be replaced ---- */
+/* True if the process is one of those. */
+bool clear_is_victim(struct coordinate *coordinate, const struct name_process *process);
+/* Kills them and waits until their names are free; coordinate->above.gone tells who they were. */
+must_check int clear_all(struct coordinate *coordinate);
+/* Stops them and takes the second options->step; where that fails they go on. */
+must_check int clear_stop(struct coordinate *coordinate);
+
+/* ---- above.c: the living parent of a part of a job ---- */
+/* Looks for it: above.lives, above.plan. */
+must_check int above_find(struct coordinate *coordinate);
+/* The process could not be forked there: the next best place, or -EXDEV when there is no other. */
+must_check int above_miss(struct coordinate *coordinate);
+/* Freezes it, and tells all other processes of the job that numbers diverge. From here on it must be given
+ * free: by above_commit(), or by above_close(), after which it finds its child killed, if that was. */
+must_check int above_hold(struct coordinate *coordinate);
+/* The new process is its child, the old one has never been. It stays frozen until above_close(). */
+must_check int above_commit(struct coordinate *coordinate);
+void above_close(struct coordinate *coordinate);
 
 #endif

@@ -112,7 +112,15 @@ static int install(struct fill *fill)
 				       fill->saved, fill->batch, fill->err);
 	if (r == 0)
 		fill->ncalls++;
-	return r < 0 ? r : fill_flush(fill);
+	if (r == 0)
+		r = fill_flush(fill);
+	if ((r == -EAGAIN || r == -EACCES) && locks)
+		return err_set(
+			fill->err, r,
+			"its record lock on a file that somebody else has locked now (in a migration over "
+			"a path that both hosts share it is the program itself, on the host that it "
+			"leaves): try again when it is unlocked");
+	return r;
 }
 
 int descriptors_fill(struct fill *fill)

@@ -11,14 +11,22 @@
 #include "scip/restore/fill.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
+#include "scip/tracee/regs.h"
 
-enum { AREA_BYTES = 1 << 20, CALL_BYTES = sizeof(struct inject_call), BATCH_OVERHEAD = 4096 };
+enum {
+	AREA_BYTES = 1 << 20,
+	AREA_SLACK = 16384,
+	CALL_BYTES = sizeof(struct inject_call),
+	BATCH_OVERHEAD = 4096
+};
 
 static int begin(struct fill *fill)
 {
@@ -126,6 +134,10 @@ static int open_area(struct fill *fill, const struct procfs_maps *maps)
 	for (size_t i = 0; i < fill->request->n_late; i++)
 		if (fill->request->late[i]->kind_case == PBEAM__OBJECT__KIND_EPOLL)
 			bytes += fill->request->late[i]->epoll->n_entries * 128;
+	if (inject_room(fill->process) >= bytes) {
+		fill->space = bytes - BATCH_OVERHEAD; /* it has been filled once already */
+		return 0;
+	}
 	r = mappings_find_room(fill, maps, bytes + (8u << 20));
 	if (r == 0)
 		r = inject_open(fill->leader, bytes, (struct taddr){fill->low}, fill->err);
@@ -159,6 +171,21 @@ static int open_descriptors(struct fill *fill)
 	return 0;
 }
 
+/* Others are forked now, or it is forked itself: whoever uses its stack pointer (husk.c) finds room there,
+ * and only there, for the husk's own stack is gone. */
+static int lend_stack(struct fill *fill)
+{
+	struct user_regs_struct regs;
+	struct taddr start, end;
+	int r = regs_get(fill->leader, &regs);
+
+	if (r == 0 && inject_range(fill->process, &start, &end)) {
+		regs.rsp = end.a;
+		r = regs_set(fill->leader, &regs);
+	}
+	return r < 0 ? err_code(fill->err, r, "registers") : 0;
+}
+
 static int fill_memory(struct fill *fill)
 {
 	struct procfs_maps maps = {0};
@@ -170,15 +197,28 @@ static int fill_memory(struct fill *fill)
 	if (r == 0)
 		r = open_descriptors(fill);
 	if (r == 0)
-		r = mappings_clear(fill, &maps);
+		r = fill->request->inherits ? mappings_keep(fill) : mappings_clear(fill, &maps);
 	procfs_maps_free(&maps);
 	if (r == 0)
 		r = mappings_make(fill);
 	if (r == 0)
 		r = contents_fill(fill);
 	if (r == 0)
-		r = mappings_finish(fill);
+		r = fill->request->memory_only ? fill_flush(fill) : mappings_finish(fill);
 	return r;
+}
+
+static int fill_rest(struct fill *fill)
+{
+	int r = descriptors_fill(fill);
+
+	if (r == 0)
+		r = attributes_fill(fill);
+	if (r == 0)
+		r = signals_fill_actions(fill);
+	if (r == 0)
+		r = fill_flush(fill);
+	return r < 0 ? r : threads_fill(fill);
 }
 
 int restore_fill(struct process *process, const Pbeam__ScipFill *request, int image_fd, struct err *err)
@@ -189,29 +229,27 @@ int restore_fill(struct process *process, const Pbeam__ScipFill *request, int im
 			    .saved = request->process,
 			    .image_fd = image_fd,
 			    .err = err};
+	auto_free uint32_t *prot = NULL;
 	int r;
 
 	if (!fill.leader || !fill.saved || !fill.saved->memory || fill.saved->n_threads == 0)
 		return err_set(err, -EINVAL, "a process without memory or threads cannot be filled");
 	fill.runner = fill.leader;
+	fill.prot = prot = calloc(fill.saved->memory->n_mappings + 1, sizeof(*prot));
+	if (!prot)
+		return err_code(err, -ENOMEM, "mappings");
+	memset(prot, 0xff, fill.saved->memory->n_mappings * sizeof(*prot));
 	r = fill_memory(&fill);
 	if (r == 0)
-		r = descriptors_fill(&fill);
-	if (r == 0)
-		r = attributes_fill(&fill);
-	if (r == 0)
-		r = signals_fill_actions(&fill);
-	if (r == 0)
-		r = fill_flush(&fill);
-	if (r == 0)
-		r = threads_fill(&fill);
+		r = request->memory_only ? lend_stack(&fill) : fill_rest(&fill);
 	if (fill.batch) {
 		batch_end(fill.batch);
 		fill.batch = NULL;
 	}
 	if (r < 0)
 		return err_wrap(err, r, "vpid %d", fill.saved->vpid);
-	log_debug("vpid %d is filled: %zu mappings, %zu threads, %zu descriptors", fill.saved->vpid,
-		  fill.saved->memory->n_mappings, fill.saved->n_threads, fill.saved->n_descriptors);
+	log_debug("vpid %d is filled: %zu mappings, %zu kept, %zu threads, %zu descriptors", fill.saved->vpid,
+		  fill.saved->memory->n_mappings, request->n_kept, fill.saved->n_threads,
+		  fill.saved->n_descriptors);
 	return 0;
 }

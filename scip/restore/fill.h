@@ -17,6 +17,8 @@
 /* Descriptors of the husk while its memory is built; its table is empty before, so the numbers are known. */
 enum { FILL_FD_SCIP = 0, FILL_FD_IMAGE = 1, FILL_FD_COORDINATOR = 2, FILL_FD_FIRST_FREE = 3 };
 
+#define FILL_NOT_MAPPED UINT32_MAX
+
 struct fill {
 	struct process *process;
 	struct tracee *leader;
@@ -28,6 +30,7 @@ struct fill {
 	int ncalls;
 	size_t room;	    /* bytes left for calls and data in this batch */
 	size_t space;	    /* what an empty batch has */
+	uint32_t *prot;	    /* protection in force of each mapping, FILL_NOT_MAPPED */
 	uint64_t low, high; /* range that holds the injected area and, behind it, room for the moved vdso */
 	struct err *err;
 };
@@ -56,8 +59,15 @@ must_check int mappings_find_room(struct fill *fill, const struct procfs_maps *m
  * filled. */
 must_check int mappings_clear(struct fill *fill, const struct procfs_maps *maps);
 must_check int mappings_make(struct fill *fill);
+/* Instead of mappings_clear() where memory of the image is there: unmaps all else. */
+must_check int mappings_keep(struct fill *fill);
 /* After the contents: protection, advice, names, locks, the kernel's own notes of the layout. */
 must_check int mappings_finish(struct fill *fill);
+
+/* policies.c: NUMA policies. Of a mapping, before it has contents; of the thread that runs the batches. What
+ * the machine has no nodes for is left out. */
+must_check int policy_set_mapping(struct fill *fill, const Pbeam__Mapping *map);
+must_check int policy_set_thread(struct fill *fill, const Pbeam__Thread *saved);
 
 /* contents.c */
 must_check int contents_fill(struct fill *fill);

@@ -25,10 +25,14 @@ enum keeper_request_type {
 	 * has exited the end of the old root is not the job's end. After that, a job without a root is over.
 	 */
 	KEEPER_REPLACE = 2,
+	/* What arrives is this host's for good: if the coordinator is killed the registry need not be asked,
+	 * and cannot be once the source has heard that it runs. */
+	KEEPER_OURS = 3,
 };
 
 enum {
 	KEEPER_HUSK_ROOT = 1u << 0,
+	KEEPER_HUSK_FAR = 1u << 1, /* `parent` is on another host */
 };
 
 struct keeper_request {
@@ -36,6 +40,7 @@ struct keeper_request {
 	uint32_t flags;
 	int32_t vpid;
 	int32_t exit_signal; /* of the husk: 0 or SIGCHLD (the keeper itself must not mind either) */
+	int32_t parent;	     /* with KEEPER_HUSK_FAR: its number */
 };
 
 struct keeper_reply {
@@ -44,7 +49,7 @@ struct keeper_reply {
 	char text[504];
 };
 
-_Static_assert(sizeof(struct keeper_request) == 16, "keeper_request is a wire format");
+_Static_assert(sizeof(struct keeper_request) == 20, "keeper_request is a wire format");
 _Static_assert(sizeof(struct keeper_reply) == 512, "keeper_reply is a wire format");
 
 #endif

@@ -1,48 +1,56 @@
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <time.h>
 
-#include "base/dirs.h"
+#include "base/io.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/restore/coordinate.h"
 
-enum { LOOK_AGAIN_NS = 100000, LOOKS = 50000 };
+enum { PATIENCE_MS = 10000, LOOK_ANYWAY_NS = 200000000 };
 
-/* Its scip enters itself in the table when it has taken the process over, which is just before or just after
- * we hear of the process. */
+/* A husk is in the name table before we hear of it; its scip says so there when it has taken it over. Whoever
+ * died meanwhile rings no bell, but its entry goes. */
 static int wait_for_scip(struct coordinate *coordinate, pid_t rpid, struct name_process *process)
 {
-	for (int i = 0; i < LOOKS; i++) {
-		const struct timespec pause = {0, LOOK_AGAIN_NS};
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_MS * 1000000ull;
 
-		if (names_process_find_real(coordinate->names, (struct rpid){rpid}, process) == 0 &&
-		    process->scip.n && process->state == NAME_STATE_FROZEN)
+	while (io_now_ns(CLOCK_MONOTONIC) < end) {
+		uint32_t seen = bell_count(coordinate->options->taken);
+
+		if (names_process_find_real(coordinate->names, (struct rpid){rpid}, process) < 0)
+			return err_set(coordinate->err, -ESRCH, "the husk %d was killed", rpid);
+		if (process->scip.n && process->state == NAME_STATE_FROZEN)
 			return 0;
-		nanosleep(&pause, NULL);
+		bell_wait(coordinate->options->taken, seen, LOOK_ANYWAY_NS);
 	}
 	return err_set(coordinate->err, -ETIMEDOUT, "no scip has taken over the husk %d", rpid);
 }
 
+int link_connect(struct rpid scip, struct err *err)
+{
+	return frame_connect_to("scip", scip.n, err);
+}
+
 int link_open(struct coordinate *coordinate, pid_t rpid)
 {
-	char dir[PATH_MAX], path[PATH_MAX + 16];
 	struct name_process process;
 	int r = wait_for_scip(coordinate, rpid, &process);
 
-	if (r == 0)
-		r = dirs_runtime(dir, "scip", coordinate->err);
-	if (r < 0)
-		return r;
-	snprintf(path, sizeof(path), "%s/%d", dir, process.scip.n);
-	return frame_connect(path, coordinate->err);
+	return r < 0 ? r : link_connect(process.scip, coordinate->err);
+}
+
+static int ended(struct err *err)
+{
+	return err_set(err, -ECONNRESET, "a process or its scip ended in the middle of the restore");
 }
 
 int link_ask(int sock, uint32_t type, const ProtobufCMessage *message, const int *fds, int nfds,
 	     struct err *err)
 {
-	return frame_send(sock, type, message, fds, nfds, err);
+	int r = frame_send(sock, type, message, fds, nfds, err);
+
+	return r == -EPIPE || r == -ECONNRESET ? ended(err) : r;
 }
 
 static int refused(const struct frame *frame, struct err *err)
@@ -64,10 +72,10 @@ int link_answer(int sock, const ProtobufCMessageDescriptor *kind, ProtobufCMessa
 	ProtobufCMessage *message = NULL;
 	int r = frame_recv(sock, &frame, err);
 
-	if (r < 0)
+	if (r < 0 && r != -EPIPE && r != -ECONNRESET)
 		return err_wrap(err, r, "answer of a scip");
-	if (r == 0)
-		return err_set(err, -ECONNRESET, "a process or its scip ended in the middle of the restore");
+	if (r <= 0)
+		return ended(err);
 	if (frame.type == PBEAM__SCIP_REQUEST__SCIP_FAILED)
 		r = refused(&frame, err);
 	else if (frame.type != PBEAM__SCIP_REQUEST__SCIP_REPLY)

@@ -9,12 +9,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/prctl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
 
+#include "base/cleanup.h"
 #include "scip/restore/fill.h"
+#include "scip/restore/inherit.h"
 
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
@@ -41,11 +44,6 @@ struct open_file {
 	int call;
 	int flags;
 };
-
-static bool is_kernels(const Pbeam__Mapping *map)
-{
-	return map->kind == PBEAM__MAPPING__KIND__VDSO || map->kind == PBEAM__MAPPING__KIND__VVAR;
-}
 
 /* The end of whatever lies in [at, at + bytes) in either layout, or 0 if it is free. */
 static uint64_t in_the_way(const struct fill *fill, const struct procfs_maps *maps, uint64_t at,
@@ -107,7 +105,7 @@ static int find_kernels(const struct fill *fill, const struct procfs_maps *maps,
 			end = maps->v[i].end > end ? maps->v[i].end : end;
 		}
 	for (size_t i = 0; i < memory->n_mappings; i++)
-		if (is_kernels(memory->mappings[i])) {
+		if (inherit_is_kernels(memory->mappings[i])) {
 			*saved = memory->mappings[i]->start < *saved ? memory->mappings[i]->start : *saved;
 			saved_end =
 				memory->mappings[i]->end > saved_end ? memory->mappings[i]->end : saved_end;
@@ -155,16 +153,65 @@ int mappings_clear(struct fill *fill, const struct procfs_maps *maps)
 	return r;
 }
 
-/* Protection while it is being filled. */
-static uint64_t prot_at_first(const Pbeam__Mapping *map)
+struct range {
+	uint64_t start, end;
+};
+
+static int compare_ranges(const void *a, const void *b)
 {
-	return map->prot | (map->n_pages && (map->flags & MAP_PRIVATE) ? PROT_READ | PROT_WRITE : 0);
+	const struct range *x = a, *y = b;
+
+	return x->start < y->start ? -1 : x->start > y->start;
+}
+
+static int unmap_between(struct fill *fill, struct range *kept, size_t n)
+{
+	uint64_t at = 0;
+	int r = 0;
+
+	qsort(kept, n, sizeof(*kept), compare_ranges);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		r = unmap_range(fill, at, kept[i].start);
+		at = kept[i].end > at ? kept[i].end : at;
+	}
+	return r < 0 ? r : unmap_range(fill, at, USER_TOP);
+}
+
+int mappings_keep(struct fill *fill)
+{
+	const Pbeam__Memory *memory = fill->saved->memory;
+	auto_free struct range *kept = calloc(memory->n_mappings + fill->request->n_kept + 1, sizeof(*kept));
+	struct taddr start, end;
+	size_t n = 0;
+	int r;
+
+	if (!kept || !inject_range(fill->process, &start, &end))
+		return err_code(fill->err, -ENOMEM, "mappings");
+	kept[n++] = (struct range){start.a, end.a};
+	for (size_t i = 0; i < memory->n_mappings; i++)
+		if (inherit_is_kernels(memory->mappings[i]))
+			kept[n++] = (struct range){memory->mappings[i]->start, memory->mappings[i]->end};
+	for (size_t i = 0; i < fill->request->n_kept; i++) {
+		const Pbeam__KeptMapping *entry = fill->request->kept[i];
+
+		if (entry->index >= memory->n_mappings)
+			return err_set(fill->err, -EINVAL, "there is no mapping %u", entry->index);
+		fill->prot[entry->index] = entry->prot;
+		kept[n++] = (struct range){memory->mappings[entry->index]->start,
+					   memory->mappings[entry->index]->end};
+	}
+	r = unmap_between(fill, kept, n);
+	for (size_t i = 0; i < fill->request->n_dropped && r == 0; i++)
+		r = fill_do(fill, SYS_madvise,
+			    remote_args(fill->request->dropped[i]->address,
+					fill->request->dropped[i]->count * IMAGE_PAGE, MADV_DONTNEED));
+	return r;
 }
 
 static int do_mmap(struct fill *fill, const Pbeam__Mapping *map, uint64_t flags, int fd_call, uint64_t offset)
 {
 	int call = fill_call(fill, 0, SYS_mmap,
-			     remote_args(map->start, map->end - map->start, prot_at_first(map),
+			     remote_args(map->start, map->end - map->start, inherit_prot_needed(map),
 					 flags | MAP_FIXED_NOREPLACE, (uint64_t)-1, offset));
 
 	if (call >= 0 && fd_call >= 0)
@@ -319,11 +366,25 @@ static int make_mapping(struct fill *fill, const Pbeam__Mapping *map, struct ope
 		return err_set(fill->err, -EINVAL, "mapping at %#lx is of unknown kind %d",
 			       (unsigned long)map->start, (int)map->kind);
 	}
-	if (r == 0)
-		r = advise(fill, map, PBEAM__MAPPING__ADVICE__HUGEPAGE, MADV_HUGEPAGE);
-	if (r == 0)
-		r = advise(fill, map, PBEAM__MAPPING__ADVICE__NOHUGEPAGE, MADV_NOHUGEPAGE);
 	return r;
+}
+
+/* Before there is anything in it. */
+static int advise_size(struct fill *fill, const Pbeam__Mapping *map)
+{
+	int r = advise(fill, map, PBEAM__MAPPING__ADVICE__HUGEPAGE, MADV_HUGEPAGE);
+
+	return r < 0 ? r : advise(fill, map, PBEAM__MAPPING__ADVICE__NOHUGEPAGE, MADV_NOHUGEPAGE);
+}
+
+/* A mapping that is there is made writable if anything is to be written to it. */
+static int open_mapping(struct fill *fill, const Pbeam__Mapping *map, uint32_t prot)
+{
+	uint32_t needed = inherit_prot_needed(map);
+
+	return needed & ~prot
+		       ? fill_do(fill, SYS_mprotect, remote_args(map->start, map->end - map->start, needed))
+		       : 0;
 }
 
 int mappings_make(struct fill *fill)
@@ -334,7 +395,8 @@ int mappings_make(struct fill *fill)
 	int r = 0;
 
 	for (size_t i = 0; i < memory->n_mappings && r == 0; i++)
-		if (memory->mappings[i]->kind == PBEAM__MAPPING__KIND__SYSV)
+		if (memory->mappings[i]->kind == PBEAM__MAPPING__KIND__SYSV &&
+		    fill->prot[i] == FILL_NOT_MAPPED)
 			r = map_sysv(fill, memory->mappings[i], &attached);
 	for (size_t i = 0; i < memory->n_mappings && r == 0; i++) {
 		const Pbeam__Mapping *map = memory->mappings[i];
@@ -342,7 +404,14 @@ int mappings_make(struct fill *fill)
 		if (map->start >= map->end || (map->start | map->end) & (IMAGE_PAGE - 1))
 			return err_set(fill->err, -EINVAL, "mapping %#lx-%#lx", (unsigned long)map->start,
 				       (unsigned long)map->end);
-		r = make_mapping(fill, map, &open);
+		r = fill->prot[i] == FILL_NOT_MAPPED ? make_mapping(fill, map, &open)
+						     : open_mapping(fill, map, fill->prot[i]);
+		if (fill->prot[i] == FILL_NOT_MAPPED || inherit_prot_needed(map) & ~fill->prot[i])
+			fill->prot[i] = inherit_prot_needed(map);
+		if (r == 0)
+			r = advise_size(fill, map);
+		if (r == 0)
+			r = policy_set_mapping(fill, map);
 	}
 	return r;
 }
@@ -385,7 +454,7 @@ static int name_mapping(struct fill *fill, const Pbeam__Mapping *map)
 		remote_args(PR_SET_VMA, PR_SET_VMA_ANON_NAME, map->start, map->end - map->start, where));
 }
 
-static int finish_mapping(struct fill *fill, const Pbeam__Mapping *map)
+static int finish_mapping(struct fill *fill, const Pbeam__Mapping *map, uint32_t prot)
 {
 	static const struct {
 		uint32_t bit;
@@ -401,7 +470,7 @@ static int finish_mapping(struct fill *fill, const Pbeam__Mapping *map)
 	uint64_t bytes = map->end - map->start;
 	int r = 0;
 
-	if (is_kernels(map) || map->kind == PBEAM__MAPPING__KIND__VSYSCALL)
+	if (inherit_is_kernels(map) || map->kind == PBEAM__MAPPING__KIND__VSYSCALL)
 		return 0;
 	for (size_t i = 0; i < map->n_guards && r == 0; i++)
 		r = fill_do(fill, SYS_madvise,
@@ -411,7 +480,7 @@ static int finish_mapping(struct fill *fill, const Pbeam__Mapping *map)
 		r = name_mapping(fill, map);
 	if (r == 0 && map->pkey)
 		r = fill_do(fill, SYS_pkey_mprotect, remote_args(map->start, bytes, map->prot, map->pkey));
-	else if (r == 0 && prot_at_first(map) != map->prot)
+	else if (r == 0 && prot != map->prot)
 		r = fill_do(fill, SYS_mprotect, remote_args(map->start, bytes, map->prot));
 	for (size_t i = 0; i < sizeof(advices) / sizeof(advices[0]) && r == 0; i++)
 		r = advise(fill, map, advices[i].bit, advices[i].advice);
@@ -457,7 +526,7 @@ int mappings_finish(struct fill *fill)
 	int r = take_keys(fill);
 
 	for (size_t i = 0; i < memory->n_mappings && r == 0; i++)
-		r = finish_mapping(fill, memory->mappings[i]);
+		r = finish_mapping(fill, memory->mappings[i], fill->prot[i]);
 	if (r == 0)
 		r = set_layout(fill);
 	if (r == 0 && memory->thp_disable)

@@ -20,6 +20,7 @@ struct candidate {
 	int child, sibling; /* first child, next of the same parent; -1 */
 	int32_t need;	    /* the session it must be forked in, or ANY_SESSION */
 	bool built;
+	int round; /* how far it is with the memory that its children share (inherit.h) */
 };
 
 struct planner {
@@ -91,7 +92,7 @@ static int fork_node(struct planner *planner, int node, int from)
 	child->parent = from;
 	if (from == PLAN_KEEPER) {
 		child->session = planner->plan->keeper_session;
-		child->group = 0;
+		child->group = planner->plan->above ? planner->plan->above->group : 0;
 		child->exe = -1;
 		return step(planner, PLAN_HUSK, node, from, 0);
 	}
@@ -206,6 +207,43 @@ static bool same_program(const Pbeam__Process *a, const Pbeam__Process *b)
 	       !memcmp(a->exe->path.data, b->exe->path.data, a->exe->path.len);
 }
 
+/* Which children are forked: those born in an earlier session of their parent's, or those of the last one. */
+enum birth { BIRTH_BEFORE, BIRTH_LAST };
+
+static bool is_born(const struct planner *planner, int i, int c, enum birth birth, int32_t born)
+{
+	const struct candidate *child = &planner->candidates[c];
+	int32_t now = planner->processes[i]->vsid;
+
+	if (birth == BIRTH_LAST)
+		return !child->built && (child->need == ANY_SESSION || child->need == now);
+	return child->need != ANY_SESSION && child->need != now && child->need == born &&
+	       !is_adopted(planner, i, c);
+}
+
+static int build(struct planner *planner, int i, int from);
+
+/* Those first that share no memory with it; then, when it has that memory, the others, round by round. */
+static int build_children(struct planner *planner, int i, enum birth birth, int32_t born)
+{
+	const struct inherit *inherit = &planner->plan->inherit;
+	struct candidate *self = &planner->candidates[i];
+	int r = 0;
+
+	for (int round = 0; round <= inherit->passing[i].nrounds; round++)
+		for (int c = self->child; c >= 0 && r == 0; c = planner->candidates[c].sibling) {
+			if (inherit->round[c] != round || !is_born(planner, i, c, birth, born))
+				continue;
+			if (round > self->round) {
+				self->round = round;
+				r = step(planner, PLAN_MEMORY, i, i, round);
+			}
+			if (r == 0)
+				r = build(planner, c, i);
+		}
+	return r;
+}
+
 /* Forks process i from node `from`, then its descendants that can be made from there. Those that cannot are
  * left to adopt(). */
 static int build(struct planner *planner, int i, int from)
@@ -216,28 +254,38 @@ static int build(struct planner *planner, int i, int from)
 
 	node = &planner->plan->nodes[i];
 	planner->candidates[i].built = true;
-	if (r == 0 && process->state != PBEAM__PROCESS__STATE__ZOMBIE &&
+	if (r == 0 && !plan_is_empty(process) &&
 	    (node->exe < 0 || !same_program(process, planner->processes[node->exe]))) {
 		node->exe = i;
 		r = step(planner, PLAN_EXEC, i, i, 0);
 	}
-	if (is_session_leader(process)) {
-		int32_t born = node->session;
-
-		for (int c = planner->candidates[i].child; c >= 0 && r == 0;
-		     c = planner->candidates[c].sibling)
-			if (planner->candidates[c].need != ANY_SESSION &&
-			    planner->candidates[c].need != process->vsid &&
-			    planner->candidates[c].need == born && !is_adopted(planner, i, c))
-				r = build(planner, c, i);
+	if (r == 0 && is_session_leader(process)) {
+		r = build_children(planner, i, BIRTH_BEFORE, node->session);
 		if (r == 0)
 			r = set_session(planner, i);
 	}
-	for (int c = planner->candidates[i].child; c >= 0 && r == 0; c = planner->candidates[c].sibling)
-		if (!planner->candidates[c].built && (planner->candidates[c].need == ANY_SESSION ||
-						      planner->candidates[c].need == process->vsid))
-			r = build(planner, c, i);
-	return r;
+	return r < 0 ? r : build_children(planner, i, BIRTH_LAST, 0);
+}
+
+/* Finds out who shares memory with whom: only those can that have their parent's program. */
+static int survey_memory(struct planner *planner)
+{
+	size_t n = (size_t)planner->n;
+	auto_free int *from = calloc(n + 1, sizeof(*from));
+	int r = from ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < n && from; i++) {
+		const Pbeam__Process *process = planner->processes[i];
+		int parent = planner->candidates[i].parent;
+
+		from[i] = -1;
+		if (parent >= 0 && !plan_is_empty(process) && !plan_is_empty(planner->processes[parent]) &&
+		    same_program(process, planner->processes[parent]))
+			from[i] = parent;
+	}
+	if (r == 0)
+		r = inherit_survey(&planner->plan->inherit, planner->processes, from, n);
+	return r < 0 ? err_code(planner->err, r, "plan of the processes") : 0;
 }
 
 /* A living node in session `session` at or below `above`; NO_NODE if there is none. */
@@ -321,9 +369,14 @@ static int adopt(struct planner *planner, int i, int parent)
 
 static int build_all(struct planner *planner)
 {
+	const struct plan_above *above = planner->plan->above;
 	int r, left, before = planner->n + 1;
 
-	planner->plan->keeper_session = planner->candidates[0].need;
+	if (above && planner->candidates[0].need != ANY_SESSION &&
+	    planner->candidates[0].need != above->session)
+		return err_set(planner->err, -EXDEV, "vpid %d was born in session %d, its parent is in %d",
+			       planner->processes[0]->vpid, planner->candidates[0].need, above->session);
+	planner->plan->keeper_session = above ? above->session : planner->candidates[0].need;
 	r = build(planner, 0, PLAN_KEEPER);
 	for (;;) {
 		left = 0;
@@ -366,6 +419,11 @@ static bool group_has_others(const struct planner *planner, int32_t group)
 
 static bool group_exists(const struct planner *planner, int32_t group)
 {
+	const struct plan_above *above = planner->plan->above;
+
+	for (size_t i = 0; above && i < above->ngroups; i++)
+		if (above->groups[i] == group)
+			return true;
 	for (int i = 0; i < planner->plan->nnodes; i++)
 		if (planner->plan->nodes[i].group == group && planner->plan->nodes[i].session != NO_NODE)
 			return true;
@@ -464,7 +522,8 @@ static int prepare(struct planner *planner)
 	return 0;
 }
 
-int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, struct err *err)
+int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, const struct plan_above *above,
+	      struct err *err)
 {
 	auto_free struct candidate *candidates = NULL;
 	auto_free struct index_entry *index = NULL;
@@ -472,6 +531,7 @@ int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, str
 	int r;
 
 	memset(plan, 0, sizeof(*plan));
+	plan->above = above;
 	if (n == 0 || n > MAX_PROCESSES)
 		return err_set(err, -EINVAL, "the image has %zu processes", n);
 	plan->node_room = (int)n + 16;
@@ -483,6 +543,8 @@ int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, str
 	r = prepare(&planner);
 	if (r == 0)
 		r = survey(&planner);
+	if (r == 0)
+		r = survey_memory(&planner);
 	if (r == 0)
 		r = build_all(&planner);
 	if (r == 0)
@@ -496,5 +558,6 @@ void plan_free(struct plan *plan)
 {
 	free(plan->nodes);
 	free(plan->steps);
+	inherit_free(&plan->inherit);
 	memset(plan, 0, sizeof(*plan));
 }

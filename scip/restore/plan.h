@@ -9,6 +9,8 @@
  * Therefore
  *
  *  - a child that is in the session that its parent was born in is forked before the parent's setsid();
+ *  - a child that shares memory copy-on-write is forked when its parent has that memory (inherit.h), all
+ * others before that;
  *  - an orphan is forked by a helper, itself forked by a member of the orphan's session; then the helper
  * exits;
  *  - a session or group whose leader is gone is made by a helper that has the leader's number; the helper
@@ -21,9 +23,10 @@
 
 #include "base/err.h"
 #include "proto/image.pb-c.h"
+#include "scip/restore/inherit.h"
 
 enum plan_step_kind {
-	PLAN_HUSK,	/* the keeper forks `node` */
+	PLAN_HUSK,	/* the keeper (the first process's living parent) forks `node` */
 	PLAN_FORK,	/* node `other` forks `node` */
 	PLAN_EXEC,	/* `node` executes its program */
 	PLAN_SETSID,	/* `node` makes a session */
@@ -31,6 +34,7 @@ enum plan_step_kind {
 	PLAN_SUBREAPER, /* `node` is (number 1) or is no more (0) a child subreaper */
 	PLAN_EXIT,	/* `node` ends, with the status of its process, 0 for a helper */
 	PLAN_REAP,	/* node `other` waits for `node`, a helper that has ended */
+	PLAN_MEMORY,	/* `node` gets the memory that those forked next take over: round `number` */
 };
 
 #define PLAN_KEEPER (-1)
@@ -52,17 +56,38 @@ struct plan_step {
 	int32_t number;
 };
 
+/* Where the first process is forked when its old parent still lives: what is there already, in virtual
+ * numbers. */
+struct plan_above {
+	int32_t session, group; /* the parent's */
+	const int32_t *groups;	/* all groups of that session that have members */
+	size_t ngroups;
+};
+
 struct plan {
 	struct plan_node *nodes; /* the image's processes first, in its order */
 	int nnodes, node_room;
 	struct plan_step *steps;
 	int nsteps, step_room;
-	int32_t keeper_session; /* virtual number that the keeper's own session stands for, 0 for none */
+	int32_t keeper_session; /* virtual number that the keeper's own session stands for, 0 for none; with a
+				   living parent: its session's */
+	const struct plan_above *above;
+	struct inherit inherit; /* who shares memory with whom */
 };
 
-/* Makes the plan. 0, -ENOMEM, or -EINVAL with the reason when the processes cannot have come about or need
- * what is not supported. plan_free() in any case. */
-must_check int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, struct err *err);
+/* A process without contents: a zombie, or the stub of one that is on another host. */
+static inline bool plan_is_empty(const Pbeam__Process *process)
+{
+	return process->state == PBEAM__PROCESS__STATE__ZOMBIE ||
+	       process->state == PBEAM__PROCESS__STATE__STUB;
+}
+
+/* Makes the plan. `above` NULL: the keeper is the first process's parent; else it stays the caller's until
+ * plan_free(). 0, -ENOMEM, -EXDEV when the parent that lives is in another session than the first process
+ * must be forked in, or -EINVAL with the reason when the processes cannot have come about or need what is not
+ * supported. plan_free() in any case. */
+must_check int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n,
+			 const struct plan_above *above, struct err *err);
 void plan_free(struct plan *plan);
 
 #endif

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "scip/restore/restore.h"
+#include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
@@ -49,6 +50,18 @@ static int stop_process(struct process *process, struct err *err)
 	return r < 0 ? err_code(err, r, "stop vpid %d", process->vpid.n) : 0;
 }
 
+/* What the husk has used of its own is no time of the program's. */
+static void go_on_counting(struct process *process, const Pbeam__Process *saved)
+{
+	struct procfs_stat stat;
+
+	if (saved->n_cpu_times_ns != CPU_TIMES || procfs_stat_read(process->pid, 0, &stat, NULL) < 0)
+		return;
+	for (int i = 0; i < CPU_TIMES; i++)
+		process->cpu_before[i] =
+			(int64_t)(saved->cpu_times_ns[i] & INT64_MAX) - (int64_t)stat.cpu_ns[i];
+}
+
 int restore_release(struct process *process, const Pbeam__Process *saved, struct err *err)
 {
 	int r = 0;
@@ -58,8 +71,13 @@ int restore_release(struct process *process, const Pbeam__Process *saved, struct
 		r = end_leader(process, err);
 	if (r == 0 && saved->state == PBEAM__PROCESS__STATE__STOPPED)
 		r = stop_process(process, err);
+	if (r == -ESRCH) { /* others run already, and one of them has killed it */
+		err_clear(err);
+		r = 0;
+	}
 	if (r < 0)
 		return r;
+	go_on_counting(process, saved);
 	process->held = false;
 	process->frozen = false;
 	for (struct tracee *tracee = process->tracees; tracee; tracee = tracee->next) {

@@ -7,6 +7,7 @@
 #ifndef SCIP_RESTORE_RESTORE_H
 #define SCIP_RESTORE_RESTORE_H
 
+#include "base/bell.h"
 #include "image/image.h"
 #include "proto/control.pb-c.h"
 #include "scip/tracee/process.h"
@@ -32,13 +33,52 @@ struct restore_options {
 	const int *console;  /* 3 descriptors for the job's standard streams, -1 none */
 	int keeper_socket;   /* to ask the keeper for the root husk: keeper_protocol.h */
 	struct vpid replace; /* a rollback: when all checks have passed, this process and its descendants are
-				killed; 0 for none */
+				killed; 0 for none. If it is not the job's first one it becomes its living
+				parent's child again */
 	struct rpid keeper;
+	bool joins;   /* the job has its first process already, or on another host: this one is another */
+	bool trusted; /* the image is not checked byte by byte: it is no file that can have been damaged */
+	const struct object_external *external; /* of a migration, or NULL */
+	/* All is checked; then, once more, what is to be replaced stands still. 0: go on, else it goes on as
+	 * if nothing had been. May be NULL. */
+	int (*step)(void *arg, struct err *err);
+	/* All is made and held; 0: let it run, else it is undone. NULL: let it run. */
+	int (*held)(void *arg, struct err *err);
+	void *held_arg;			 /* of both */
+	struct restore_premade *premade; /* the processes, made ahead: taken; NULL: make them */
+	const struct bell *taken;	 /* rung when a scip has taken a husk over */
 };
 struct restore_result {
 	struct vpid root;
 	uint32_t processes;
 };
+/* Processor, kernel and user are such that an image from there can run here. */
+must_check int restore_check_host(const Pbeam__Host *host, uint32_t uid, struct err *err);
+/* ---- premake.c: of a migration ---- */
+/* Makes the processes of a skeleton (an image without contents) with their private memory, empty, held.
+ * `options` is copied, what it points to must live as long. The image is taken in every case. -ENOTSUP: these
+ * cannot be made ahead. */
+must_check int restore_premake(struct restore_premade **out, struct names *names, struct image_reader *image,
+			       const struct restore_options *options, struct err *err);
+/* Whole pages of memory. */
+struct restore_piece {
+	uint64_t address, len;
+	const uint8_t *data;
+};
+enum { RESTORE_PIECES = 256 };
+/* Contents for process number `index` of the skeleton, at most RESTORE_PIECES of them. From several threads
+ * at once. */
+must_check int restore_premade_write(struct restore_premade *premade, size_t index,
+				     const struct restore_piece *pieces, size_t n, struct err *err);
+/* What was written to it before, one after the other into `to`. */
+must_check int restore_premade_read(const struct restore_premade *premade, size_t index,
+				    const struct restore_piece *pieces, size_t n, uint8_t *to,
+				    struct err *err);
+/* The number of a process in the skeleton, or -1. */
+int restore_premade_find(const struct restore_premade *premade, int32_t vpid);
+/* They are of no use: killed. */
+void restore_premade_abandon(struct restore_premade *premade);
+
 /* Everything that can be refused is refused before anything is made. */
 must_check int restore_run(struct names *names, struct image_reader *image,
 			   const struct restore_options *options, struct restore_result *result,

@@ -95,14 +95,43 @@ static int make_named(struct coordinate *coordinate, struct shared_made *made)
 	}
 	if (made->fd < 0)
 		return err_sys(coordinate->err, "open the shared file %s", path);
-	return fill_file(coordinate, made->saved, made->fd);
+	made->waits = coordinate->unverified != NULL;
+	return made->waits ? 0 : fill_file(coordinate, made->saved, made->fd);
+}
+
+bool shared_may_wait(const Pbeam__Manifest *manifest)
+{
+	for (size_t i = 0; i < manifest->n_shared; i++) {
+		const Pbeam__SharedMemory *saved = manifest->shared[i];
+		auto_free char *path = NULL;
+
+		if (saved->kind == PBEAM__SHARED_MEMORY__KIND__SYSV)
+			return false;
+		if (saved->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE || !saved->file ||
+		    saved->file->deleted)
+			continue;
+		path = strndup((const char *)saved->file->path.data, saved->file->path.len);
+		if (!path || access(path, W_OK) < 0)
+			return false;
+	}
+	return !manifest->n_sysv_sets && !manifest->n_sysv_queues;
+}
+
+int shared_put_back(struct coordinate *coordinate)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < coordinate->shared.n && r == 0; i++)
+		if (coordinate->shared.v[i].waits)
+			r = fill_file(coordinate, coordinate->shared.v[i].saved, coordinate->shared.v[i].fd);
+	return r;
 }
 
 /* A segment that outlived its processes is used again, so that its id stays; else there is a new one. */
 static int make_sysv(struct coordinate *coordinate, struct shared_made *made)
 {
 	const Pbeam__SharedMemory *saved = made->saved;
-	int old = names_shm_real(coordinate->names, saved->sysv_id);
+	int old = names_ipc_real(coordinate->names, NAMES_IPC_SHM, saved->sysv_id);
 	struct shmid_ds ds;
 	void *at;
 	int r;
@@ -123,7 +152,8 @@ static int make_sysv(struct coordinate *coordinate, struct shared_made *made)
 				(unsigned)saved->sysv_key);
 		made->made = true;
 	}
-	r = names_shm_bind(coordinate->names, saved->sysv_id, made->sysv_id, coordinate->options->keeper);
+	r = names_ipc_bind(coordinate->names, NAMES_IPC_SHM, saved->sysv_id, made->sysv_id,
+			   coordinate->options->keeper);
 	if (r < 0)
 		return err_code(coordinate->err, r, "name the shared memory segment with key %#x",
 				(unsigned)saved->sysv_key);

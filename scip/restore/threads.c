@@ -135,7 +135,7 @@ static int set_up_inside(struct fill *fill, struct tracee *tracee, const Pbeam__
 	int r;
 
 	fill->runner = tracee;
-	r = fill_reserve(fill, 12, 512);
+	r = fill_reserve(fill, 13, 768);
 	if (r == 0)
 		r = fill_do(fill, SYS_set_tid_address, remote_args(saved->clear_child_tid));
 	if (r == 0 && saved->robust_head)
@@ -153,6 +153,8 @@ static int set_up_inside(struct fill *fill, struct tracee *tracee, const Pbeam__
 		r = fill_try(fill, SYS_prctl, remote_args(PR_SET_TIMERSLACK, saved->timer_slack_ns, 0, 0, 0));
 	if (r == 0 && saved->tsc_mode > PR_TSC_ENABLE)
 		r = fill_do(fill, SYS_prctl, remote_args(PR_SET_TSC, saved->tsc_mode, 0, 0, 0));
+	if (r == 0)
+		r = policy_set_thread(fill, saved);
 	if (r == 0)
 		r = signals_queue(fill, tracee->tid, saved->n_pending, saved->pending);
 	if (r == 0)

@@ -17,35 +17,16 @@
 #include "base/dirs.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "proto/control.pb-c.h"
-#include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/freeze.h"
-#include "scip/restore/restore.h"
-#include "scip/syscall/syscall.h"
-#include "scip/tracee/remote.h"
+#include "scip/supervisor/control_request.h"
+#include "scip/supervisor/stub.h"
 #include "scip/tracee/stack.h"
 
-enum { CONNECTIONS_MAX = 8, PEER_TIMEOUT_S = 20, STACK_TIMEOUT_S = 10 };
-
-struct connection {
-	int sock;	      /* -1: free */
-	bool froze;	      /* thaw when it ends */
-	bool drives;	      /* has made a request of a restore: the husk dies with it */
-	uint32_t waiting;     /* a request that the loop will answer, or SCIP_NONE */
-	uint64_t deadline_ns; /* of a freeze */
-};
-
-struct control {
-	const struct seat *seat;
-	int listener;
-	char path[PATH_MAX];
-	struct connection connections[CONNECTIONS_MAX];
-	Pbeam__ScipFill *fill; /* of a restore, until it runs */
-};
+enum { PEER_TIMEOUT_S = 20, STACK_TIMEOUT_S = 10, LOOK_AGAIN_NS = 200000000 };
 
 /* ---- replies ---- */
 
-static void reply(struct connection *c, uint32_t type, const ProtobufCMessage *message)
+static void reply(struct control_connection *c, uint32_t type, const ProtobufCMessage *message)
 {
 	struct err err = ERR_INIT;
 
@@ -53,14 +34,14 @@ static void reply(struct connection *c, uint32_t type, const ProtobufCMessage *m
 		log_debug("control: %s", err.text); /* its end is seen at the next look */
 }
 
-static void reply_done(struct connection *c)
+static void reply_done(struct control_connection *c)
 {
 	Pbeam__ScipDone done = PBEAM__SCIP_DONE__INIT;
 
 	reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &done.base);
 }
 
-static void reply_failed(struct connection *c, int code, const char *text)
+static void reply_failed(struct control_connection *c, int code, const char *text)
 {
 	Pbeam__ScipFailed failed = PBEAM__SCIP_FAILED__INIT;
 
@@ -69,17 +50,15 @@ static void reply_failed(struct connection *c, int code, const char *text)
 	reply(c, PBEAM__SCIP_REQUEST__SCIP_FAILED, &failed.base);
 }
 
-static void reply_result(struct connection *c, int r, const struct err *err)
+void control_answer(struct control_request *request, const ProtobufCMessage *message)
 {
-	if (r < 0)
-		reply_failed(c, r, err->text);
-	else
-		reply_done(c);
+	reply(request->connection, PBEAM__SCIP_REQUEST__SCIP_REPLY, message);
+	request->answered = true;
 }
 
 /* ---- freezing ---- */
 
-static void set_state(struct control *control, struct process *process, enum name_state state)
+void control_set_state(struct control *control, struct process *process, enum name_state state)
 {
 	struct name_process entry;
 
@@ -107,74 +86,72 @@ static uint64_t resident_bytes(pid_t pid)
 	return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void reply_frozen(struct control *control, struct connection *c, struct process *process)
+static void reply_frozen(struct control *control, struct control_connection *c, struct process *process)
 {
 	Pbeam__ScipFrozen frozen = PBEAM__SCIP_FROZEN__INIT;
 
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
-	set_state(control, process, NAME_STATE_FROZEN);
+	control_set_state(control, process, NAME_STATE_FROZEN);
 	frozen.rpid = process->pid;
 	frozen.vpid = process->vpid.n;
 	frozen.threads = process->ntracees;
 	frozen.resident = resident_bytes(process->pid);
 	frozen.vfork_pending = process->vfork_pending;
+	frozen.stub_stopped = process->stub ? process->stub_stopped : 0;
 	reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &frozen.base);
 }
 
 static bool somebody_froze(const struct control *control)
 {
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
 		if (control->connections[i].sock >= 0 && control->connections[i].froze)
 			return true;
 	return false;
 }
 
-static void do_freeze(struct control *control, struct connection *c, struct process *process,
-		      const struct frame *frame)
+static int do_freeze(struct control_request *request, struct err *err)
 {
-	struct err err = ERR_INIT;
-	Pbeam__ScipFreeze *freeze =
-		(Pbeam__ScipFreeze *)(void *)frame_unpack(frame, &pbeam__scip_freeze__descriptor, &err);
+	const Pbeam__ScipFreeze *freeze = (const void *)request->message;
+	struct control_connection *c = request->connection;
 
-	if (!freeze) {
-		reply_failed(c, -EPROTO, err.text);
-		return;
-	}
-	if (somebody_froze(control)) {
-		reply_failed(c, -EBUSY, "another checkpoint is at work on it");
-	} else {
-		c->froze = true;
-		c->waiting = PBEAM__SCIP_REQUEST__SCIP_FREEZE;
-		c->deadline_ns = freeze->timeout_ms ? io_now_ns(CLOCK_MONOTONIC) +
-							      (uint64_t)freeze->timeout_ms * 1000000u
-						    : 0;
-		if (!process->held)
-			freeze_begin(process);
-		control_progress(control, process);
-	}
-	protobuf_c_message_free_unpacked(&freeze->base, NULL);
+	if (somebody_froze(request->control))
+		return err_set(err, -EBUSY, "another checkpoint is at work on it");
+	/* Who restores it lets it run without asking anybody. */
+	if (request->process->held)
+		return err_set(err, -EBUSY, "it is just being restored");
+	c->froze = true;
+	c->waiting = PBEAM__SCIP_REQUEST__SCIP_FREEZE;
+	c->deadline_ns =
+		freeze->timeout_ms ? io_now_ns(CLOCK_MONOTONIC) + (uint64_t)freeze->timeout_ms * 1000000u : 0;
+	if (!request->process->frozen) /* one that was kept is frozen still */
+		freeze_begin(request->process);
+	control_progress(request->control, request->process);
+	return CONTROL_LATER;
 }
 
 /* A stop that is asked for: of a freeze, or just long enough to look at the stacks. */
-static bool waits_for_stop(const struct connection *c)
+static bool waits_for_stop(const struct control_connection *c)
 {
 	return c->sock >= 0 && (c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE ||
 				c->waiting == PBEAM__SCIP_REQUEST__SCIP_STACK);
 }
 
-static void thaw(struct control *control, struct connection *c, struct process *process)
+static void thaw(struct control *control, struct control_connection *c, struct process *process)
 {
+	if (c->trial.child && process)
+		adopt_undo(&c->trial, process);
+	c->trial.child = 0;
 	c->froze = false;
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
 	if (!process || process->held)
 		return;
 	thaw_process(process);
-	set_state(control, process, NAME_STATE_RUNNING);
+	control_set_state(control, process, process->stub ? NAME_STATE_STUB : NAME_STATE_RUNNING);
 }
 
 /* ---- stacks ---- */
 
-static void reply_stack(struct connection *c, struct process *process)
+static void reply_stack(struct control_connection *c, struct process *process)
 {
 	Pbeam__ScipStack stack = PBEAM__SCIP_STACK__INIT;
 	struct err err = ERR_INIT;
@@ -195,273 +172,84 @@ static void reply_stack(struct connection *c, struct process *process)
 
 /* Stops the process for as long as it takes to look; one that is stopped for a checkpoint is looked at as it
  * is. */
-static void do_stack(struct control *control, struct connection *c, struct process *process)
+static int do_stack(struct control_request *request, struct err *err)
 {
+	struct control *control = request->control;
+	struct control_connection *c = request->connection;
+	struct process *process = request->process;
+
 	if (process->held || (somebody_froze(control) && freeze_settled(process))) {
 		reply_stack(c, process);
-		return;
+		request->answered = true;
+		return 0;
 	}
-	if (somebody_froze(control)) {
-		reply_failed(c, -EBUSY, "a checkpoint is just stopping it; try again");
-		return;
-	}
+	if (somebody_froze(control))
+		return err_set(err, -EBUSY, "a checkpoint is just stopping it; try again");
 	c->froze = true;
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_STACK;
 	c->deadline_ns = io_now_ns(CLOCK_MONOTONIC) + STACK_TIMEOUT_S * 1000000000ull;
 	freeze_begin(process);
 	control_progress(control, process);
+	return CONTROL_LATER;
 }
 
-/* ---- dumping ---- */
-
-/* The two descriptors of a dump: the image and the arena. */
-static int take_image(struct frame *frame, struct image_arena **arena, struct err *err)
+static int do_thaw(struct control_request *request, struct err *err)
 {
-	if (frame->nfds != 2)
-		return err_set(err, -EPROTO, "a dump needs two descriptors, %d came", frame->nfds);
-	return image_arena_map(frame->fds[1], arena, err);
-}
-
-static void do_dump(struct connection *c, struct process *process, struct frame *frame)
-{
-	Pbeam__ScipDumped *dumped = malloc(sizeof(*dumped));
-	struct image_arena *arena;
-	struct err err = ERR_INIT;
-	int r = dumped ? take_image(frame, &arena, &err) : -ENOMEM;
-
-	if (r < 0) {
-		reply_failed(c, r, err.text);
-		free(dumped);
-		return;
-	}
-	pbeam__scip_dumped__init(dumped);
-	r = checkpoint_dump_process(process, frame->fds[0], arena, dumped, &err);
-	if (r < 0)
-		reply_failed(c, r, err.text);
-	else
-		reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &dumped->base);
-	pbeam__scip_dumped__free_unpacked(dumped, NULL);
-	image_arena_unmap(arena);
-}
-
-static void do_dump_shared(struct connection *c, struct process *process, struct frame *frame)
-{
-	Pbeam__ScipDumpedShared *dumped = malloc(sizeof(*dumped));
-	Pbeam__ScipDumpShared *request;
-	struct image_arena *arena;
-	struct err err = ERR_INIT;
-	int r = dumped ? take_image(frame, &arena, &err) : -ENOMEM;
-
-	if (r < 0) {
-		reply_failed(c, r, err.text);
-		free(dumped);
-		return;
-	}
-	pbeam__scip_dumped_shared__init(dumped);
-	request = (Pbeam__ScipDumpShared *)(void *)frame_unpack(frame, &pbeam__scip_dump_shared__descriptor,
-								&err);
-	r = request ? checkpoint_dump_shared(process, frame->fds[0], arena, request, dumped, &err) : -EPROTO;
-	if (r < 0)
-		reply_failed(c, r, err.text);
-	else
-		reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &dumped->base);
-	pbeam__scip_dumped_shared__free_unpacked(dumped, NULL);
-	if (request)
-		protobuf_c_message_free_unpacked(&request->base, NULL);
-	image_arena_unmap(arena);
-}
-
-/* ---- restoring ---- */
-
-static int make_calls(struct process *process, const Pbeam__ScipCall *call, int64_t *results, struct err *err)
-{
-	struct tracee *leader = process_leader(process);
-
-	for (size_t i = 0; i < call->n_calls; i++) {
-		const Pbeam__ScipCall__One *one = call->calls[i];
-		uint64_t args[6] = {0};
-		int r;
-
-		if (one->n_args > 6 || one->n_data)
-			return err_set(err, -EPROTO, "call %zu is malformed", i);
-		for (size_t k = 0; k < one->n_args; k++)
-			args[k] = one->args[k];
-		r = remote_call(leader, &results[i], err, one->number, args);
-		if (r < 0)
-			return r;
-	}
+	thaw(request->control, request->connection, request->process);
 	return 0;
 }
 
-static void do_restore_call(struct connection *c, struct process *process, const struct frame *frame)
+static int do_terminate(struct control_request *request, struct err *err)
 {
-	Pbeam__ScipCalled called = PBEAM__SCIP_CALLED__INIT;
-	struct err err = ERR_INIT;
-	Pbeam__ScipCall *call =
-		(Pbeam__ScipCall *)(void *)frame_unpack(frame, &pbeam__scip_call__descriptor, &err);
-	auto_free int64_t *results = NULL;
-	int r;
-
-	if (!call) {
-		reply_failed(c, -EPROTO, err.text);
-		return;
-	}
-	results = calloc(call->n_calls + 1, sizeof(*results));
-	r = results ? make_calls(process, call, results, &err) : -ENOMEM;
-	called.n_results = call->n_calls;
-	called.results = results;
-	if (r < 0)
-		reply_failed(c, r, err.text);
-	else
-		reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &called.base);
-	protobuf_c_message_free_unpacked(&call->base, NULL);
-}
-
-static void do_restore_exec(struct connection *c, struct process *process, const struct frame *frame)
-{
-	struct err err = ERR_INIT;
-	Pbeam__ScipExec *exec =
-		(Pbeam__ScipExec *)(void *)frame_unpack(frame, &pbeam__scip_exec__descriptor, &err);
-	auto_free char *path = exec ? strndup((const char *)exec->path.data, exec->path.len) : NULL;
-	int r = path ? restore_exec(process, path, &err) : -EPROTO;
-
-	reply_result(c, r, &err);
-	if (exec)
-		protobuf_c_message_free_unpacked(&exec->base, NULL);
-}
-
-static void forget_fill(struct control *control)
-{
-	if (control->fill)
-		protobuf_c_message_free_unpacked(&control->fill->base, NULL);
-	control->fill = NULL;
-}
-
-static void do_restore_fill(struct control *control, struct connection *c, struct process *process,
-			    const struct frame *frame)
-{
-	struct err err = ERR_INIT;
-	int r;
-
-	forget_fill(control);
-	control->fill = (Pbeam__ScipFill *)(void *)frame_unpack(frame, &pbeam__scip_fill__descriptor, &err);
-	if (control->fill && (frame->nfds != 1 || !control->fill->process))
-		r = err_set(&err, -EPROTO, "a fill needs the image and a process");
-	else
-		r = control->fill ? restore_fill(process, control->fill, frame->fds[0], &err) : -EPROTO;
-	reply_result(c, r, &err);
-}
-
-static void do_restore_run(struct control *control, struct connection *c, struct process *process)
-{
-	struct err err = ERR_INIT;
-	int r;
-
-	if (!control->fill) {
-		reply_failed(c, -EPROTO, "nothing was filled in");
-		return;
-	}
-	process->held = false;
-	r = restore_release(process, control->fill->process, &err);
-	if (r < 0) {
-		process->held = true;
-	} else {
-		c->drives = false;
-		set_state(control, process, NAME_STATE_RUNNING);
-		forget_fill(control);
-	}
-	reply_result(c, r, &err);
-}
-
-static void do_restore_fork(struct control *control, struct connection *c, struct process *process,
-			    const struct frame *frame)
-{
-	struct err err = ERR_INIT;
-	Pbeam__ScipForked forked = PBEAM__SCIP_FORKED__INIT;
-	Pbeam__ScipFork *fork =
-		(Pbeam__ScipFork *)(void *)frame_unpack(frame, &pbeam__scip_fork__descriptor, &err);
-	struct rpid rpid;
-	int r;
-
-	if (!fork) {
-		reply_failed(c, -EPROTO, err.text);
-		return;
-	}
-	r = restore_fork(control->seat, process, (struct vpid){fork->vpid}, fork->exit_signal,
-			 fork->same_files, &rpid, &err);
-	if (r < 0) {
-		reply_failed(c, r, err.text);
-	} else {
-		forked.rpid = rpid.n;
-		reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &forked.base);
-	}
-	protobuf_c_message_free_unpacked(&fork->base, NULL);
-}
-
-static void do_restore_exit(struct connection *c, struct process *process, const struct frame *frame)
-{
-	struct err err = ERR_INIT;
-	Pbeam__ScipExit *message =
-		(Pbeam__ScipExit *)(void *)frame_unpack(frame, &pbeam__scip_exit__descriptor, &err);
-	int r = message ? restore_exit(process, message->status, &err) : -EPROTO;
-
-	if (r < 0) {
-		reply_failed(c, r, err.text);
-	} else {
-		process->held = false;
-		c->waiting = PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXIT;
-	}
-	if (message)
-		protobuf_c_message_free_unpacked(&message->base, NULL);
+	request->connection->waiting = PBEAM__SCIP_REQUEST__SCIP_TERMINATE;
+	request->process->exiting = true;
+	request->process->stub_ends = true; /* if it is one: its process lives on */
+	if (kill(request->process->pid, SIGKILL) < 0)
+		log_debug("vpid %d is gone already", request->process->vpid.n);
+	return CONTROL_LATER;
 }
 
 /* ---- requests ---- */
 
-static void do_diverge(struct connection *c, struct process *process)
-{
-	struct err err = ERR_INIT;
-	struct tracee *leader = process_leader(process);
-	int r;
-
-	if (!leader || leader->stop == TRACEE_RUNNING)
-		r = err_set(&err, -EBUSY, "vpid %d is not frozen", process->vpid.n);
-	else
-		r = syscall_filter_inject(leader, &err);
-	reply_result(c, r, &err);
-}
-
-static void do_terminate(struct connection *c, struct process *process)
-{
-	c->waiting = PBEAM__SCIP_REQUEST__SCIP_TERMINATE;
-	process->exiting = true;
-	if (kill(process->pid, SIGKILL) < 0)
-		log_debug("vpid %d is gone already", process->vpid.n);
-}
-
 /* What a request needs the process to be. */
 enum need { NEED_NOTHING, NEED_FROZEN, NEED_HELD, NEED_STILL };
 
-static enum need need_of(uint32_t type)
-{
-	switch (type) {
-	case PBEAM__SCIP_REQUEST__SCIP_DUMP:
-	case PBEAM__SCIP_REQUEST__SCIP_DUMP_SHARED:
-		return NEED_FROZEN;
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_CALL:
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXEC:
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL:
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN:
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXIT:
-		return NEED_HELD;
-	case PBEAM__SCIP_REQUEST__SCIP_DIVERGE:
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_FORK:
-		return NEED_STILL;
-	default:
-		return NEED_NOTHING;
-	}
-}
+static const struct row {
+	uint32_t type;
+	enum need need;
+	const ProtobufCMessageDescriptor *body; /* NULL: none */
+	control_handler handle;
+} rows[] = {
+	{PBEAM__SCIP_REQUEST__SCIP_FREEZE, NEED_NOTHING, &pbeam__scip_freeze__descriptor, do_freeze},
+	{PBEAM__SCIP_REQUEST__SCIP_STACK, NEED_NOTHING, NULL, do_stack},
+	{PBEAM__SCIP_REQUEST__SCIP_THAW, NEED_NOTHING, NULL, do_thaw},
+	{PBEAM__SCIP_REQUEST__SCIP_TERMINATE, NEED_NOTHING, NULL, do_terminate},
+	{PBEAM__SCIP_REQUEST__SCIP_DUMP, NEED_FROZEN, &pbeam__scip_dump__descriptor, control_dump},
+	{PBEAM__SCIP_REQUEST__SCIP_DUMP_SHARED, NEED_FROZEN, &pbeam__scip_dump_shared__descriptor,
+	 control_dump_shared},
+	{PBEAM__SCIP_REQUEST__SCIP_DIVERGE, NEED_STILL, NULL, control_diverge},
+	{PBEAM__SCIP_REQUEST__SCIP_REPLACE, NEED_FROZEN, &pbeam__scip_replace__descriptor, control_replace},
+	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_CALL, NEED_STILL, &pbeam__scip_call__descriptor,
+	 control_restore_call},
+	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXEC, NEED_HELD, &pbeam__scip_exec__descriptor,
+	 control_restore_exec},
+	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL, NEED_HELD, &pbeam__scip_fill__descriptor,
+	 control_restore_fill},
+	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN, NEED_HELD, NULL, control_restore_run},
+	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_FORK, NEED_STILL, &pbeam__scip_fork__descriptor,
+	 control_restore_fork},
+	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXIT, NEED_STILL, &pbeam__scip_exit__descriptor,
+	 control_restore_exit},
+	{PBEAM__SCIP_REQUEST__SCIP_KEEP, NEED_STILL, NULL, control_keep},
+	{PBEAM__SCIP_REQUEST__SCIP_STUB, NEED_STILL, NULL, control_stub},
+	{PBEAM__SCIP_REQUEST__SCIP_STUB_BACK, NEED_HELD, NULL, control_stub_back},
+	{PBEAM__SCIP_REQUEST__SCIP_HOLD, NEED_FROZEN, NULL, control_hold},
+	{PBEAM__SCIP_REQUEST__SCIP_STUB_STOP, NEED_NOTHING, &pbeam__scip_stub_stop__descriptor,
+	 control_stub_stop},
+	{PBEAM__SCIP_REQUEST__SCIP_ADOPT, NEED_FROZEN, &pbeam__scip_adopt__descriptor, control_adopt},
+};
 
-static bool is_met(enum need need, const struct connection *c, const struct process *process)
+static bool is_met(enum need need, const struct control_connection *c, const struct process *process)
 {
 	bool frozen = c->froze && c->waiting == PBEAM__SCIP_REQUEST__SCIP_NONE;
 
@@ -478,61 +266,43 @@ static bool is_met(enum need need, const struct connection *c, const struct proc
 	return true;
 }
 
-static void serve(struct control *control, struct connection *c, struct process *process, struct frame *frame)
+/* Takes the request, has it done, answers. */
+static void serve(struct control_request *request)
 {
-	enum need need = need_of(frame->type);
+	struct control_connection *c = request->connection;
+	struct process *process = request->process;
+	const struct row *row = NULL;
+	struct err err = ERR_INIT;
+	int r;
 
-	if (c->waiting != PBEAM__SCIP_REQUEST__SCIP_NONE || !is_met(need, c, process)) {
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		if (rows[i].type == request->frame->type)
+			row = &rows[i];
+	if (!row) {
+		reply_failed(c, -EPROTO, "unknown request");
+		return;
+	}
+	if (c->waiting != PBEAM__SCIP_REQUEST__SCIP_NONE || !is_met(row->need, c, process)) {
 		reply_failed(c, -EPROTO, "the process is not in the state that this request needs");
 		return;
 	}
-	if (process->held && need != NEED_NOTHING)
+	c->silent = false;
+	if (process->held && row->need != NEED_NOTHING)
 		c->drives = true;
-	switch (frame->type) {
-	case PBEAM__SCIP_REQUEST__SCIP_FREEZE:
-		do_freeze(control, c, process, frame);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_STACK:
-		do_stack(control, c, process);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_DUMP:
-		do_dump(c, process, frame);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_DUMP_SHARED:
-		do_dump_shared(c, process, frame);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_THAW:
-		thaw(control, c, process);
-		reply_done(c);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_TERMINATE:
-		do_terminate(c, process);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_DIVERGE:
-		do_diverge(c, process);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_CALL:
-		do_restore_call(c, process, frame);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXEC:
-		do_restore_exec(c, process, frame);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL:
-		do_restore_fill(control, c, process, frame);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN:
-		do_restore_run(control, c, process);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_FORK:
-		do_restore_fork(control, c, process, frame);
-		break;
-	case PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXIT:
-		do_restore_exit(c, process, frame);
-		break;
-	default:
-		reply_failed(c, -EPROTO, "unknown request");
-		break;
+	if (row->body) {
+		request->message = frame_unpack(request->frame, row->body, &err);
+		if (!request->message) {
+			reply_failed(c, -EPROTO, err.text);
+			return;
+		}
 	}
+	r = row->handle(request, &err);
+	if (r < 0)
+		reply_failed(c, r, err.text);
+	else if (r != CONTROL_LATER && !request->answered)
+		reply_done(c);
+	if (request->message)
+		protobuf_c_message_free_unpacked(request->message, NULL);
 }
 
 /* ---- connections ---- */
@@ -544,16 +314,30 @@ static int make_async(int fd)
 	return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_ASYNC) < 0 ? -errno : 0;
 }
 
-static void end_connection(struct control *control, struct connection *c, struct process *process)
+/* Nobody drives it any more: it goes, or is the stub that it was. */
+static void give_up_husk(struct control *control, struct process *process)
+{
+	struct err err = ERR_INIT;
+
+	if (process->stub_returns && stub_make(control->seat, process, &err) == 0) {
+		control_set_state(control, process, NAME_STATE_STUB);
+		return;
+	}
+	if (process->stub_returns)
+		log_error("%s", err.text);
+	kill(process->pid, SIGKILL);
+}
+
+static void end_connection(struct control *control, struct control_connection *c, struct process *process)
 {
 	close(c->sock);
 	c->sock = -1;
-	if (process && c->drives && process->held)
-		kill(process->pid, SIGKILL);
-	if (c->froze)
+	if (process && (c->drives || c->silent) && process->held && !c->keeps)
+		give_up_husk(control, process);
+	if (c->froze && !c->keeps)
 		thaw(control, c, process);
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
-	c->drives = false;
+	c->froze = c->keeps = c->drives = c->silent = false;
 }
 
 static void take_connection(struct control *control)
@@ -566,12 +350,13 @@ static void take_connection(struct control *control)
 		log_warn("control: %s", err.text);
 		return;
 	}
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
-		struct connection *c = &control->connections[i];
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
+		struct control_connection *c = &control->connections[i];
 
 		if (c->sock >= 0)
 			continue;
-		*c = (struct connection){.sock = sock};
+		*c = (struct control_connection){.sock = sock, .silent = true};
+		control->coordinator = 0;
 		(void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 		(void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
 		if (make_async(sock) < 0)
@@ -590,9 +375,11 @@ static bool readable(int fd)
 }
 
 /* One request of this connection; false when there is none now. */
-static bool serve_one(struct control *control, struct connection *c, struct process *process)
+static bool serve_one(struct control *control, struct control_connection *c, struct process *process)
 {
 	struct frame frame;
+	struct control_request request = {
+		.control = control, .connection = c, .process = process, .frame = &frame};
 	struct err err = ERR_INIT;
 	int r;
 
@@ -605,15 +392,35 @@ static bool serve_one(struct control *control, struct connection *c, struct proc
 		end_connection(control, c, process);
 		return false;
 	}
-	serve(control, c, process, &frame);
+	serve(&request);
 	frame_free(&frame);
 	return true;
 }
 
+void control_await_coordinator(struct control *control, pid_t coordinator)
+{
+	control->coordinator = coordinator;
+	control->look_ns = io_now_ns(CLOCK_MONOTONIC) + LOOK_AGAIN_NS;
+}
+
+/* Its coordinator may have been killed before he could call: nobody else knows of the husk. */
+static void check_coordinator(struct control *control, struct process *process)
+{
+	if (!control->coordinator || !process->held || io_now_ns(CLOCK_MONOTONIC) < control->look_ns)
+		return;
+	if (atomic_load(&control->seat->shared->coordinator) == control->coordinator) {
+		control_await_coordinator(control, control->coordinator);
+		return;
+	}
+	control->coordinator = 0;
+	give_up_husk(control, process);
+}
+
 static void check_deadlines(struct control *control, struct process *process)
 {
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
-		struct connection *c = &control->connections[i];
+	check_coordinator(control, process);
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
+		struct control_connection *c = &control->connections[i];
 		char text[200];
 
 		if (!waits_for_stop(c) || !c->deadline_ns || io_now_ns(CLOCK_MONOTONIC) < c->deadline_ns)
@@ -638,7 +445,7 @@ void control_serve(struct control *control, struct process *process)
 	}
 	while (readable(control->listener))
 		take_connection(control);
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
 		while (serve_one(control, &control->connections[i], process))
 			continue;
 	check_deadlines(control, process);
@@ -646,8 +453,8 @@ void control_serve(struct control *control, struct process *process)
 
 void control_progress(struct control *control, struct process *process)
 {
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
-		struct connection *c = &control->connections[i];
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
+		struct control_connection *c = &control->connections[i];
 
 		if (!waits_for_stop(c) || (!process->held && !freeze_settled(process)))
 			continue;
@@ -660,12 +467,20 @@ void control_progress(struct control *control, struct process *process)
 	}
 }
 
+bool control_has_callers(const struct control *control)
+{
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
+		if (control->connections[i].sock >= 0)
+			return true;
+	return control->fill || control->coordinator;
+}
+
 uint64_t control_deadline(const struct control *control)
 {
-	uint64_t first = 0;
+	uint64_t first = control->coordinator ? control->look_ns : 0;
 
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
-		const struct connection *c = &control->connections[i];
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
+		const struct control_connection *c = &control->connections[i];
 
 		if (waits_for_stop(c) && c->deadline_ns && (!first || c->deadline_ns < first))
 			first = c->deadline_ns;
@@ -675,9 +490,10 @@ uint64_t control_deadline(const struct control *control)
 
 void control_process_gone(struct control *control, struct process *process)
 {
-	forget_fill(control);
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
-		struct connection *c = &control->connections[i];
+	control_forget_fill(control);
+	control->coordinator = 0;
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
+		struct control_connection *c = &control->connections[i];
 
 		if (c->sock < 0)
 			continue;
@@ -720,7 +536,7 @@ int control_open(struct control **out, const struct seat *seat, struct err *err)
 	if (!control)
 		return err_code(err, -ENOMEM, "open the control socket");
 	control->seat = seat;
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
 		control->connections[i].sock = -1;
 	r = socket_path(control->path, getpid(), err);
 	if (r == 0)

@@ -25,14 +25,19 @@ void control_clean_up(pid_t scip);
 void control_serve(struct control *control, struct process *process);
 /* After each event of the process: answers a freeze that is complete now. */
 void control_progress(struct control *control, struct process *process);
-/* When the next freeze request runs out, CLOCK_MONOTONIC ns, 0 for none. */
+/* Whether anybody is connected, or has left something behind. */
+bool control_has_callers(const struct control *control);
+/* When to serve in any case, because a freeze request runs out, say: CLOCK_MONOTONIC ns, 0 for none. */
 uint64_t control_deadline(const struct control *control);
+/* The process is held for this coordinator, who is to call: it ends if he ends before. */
+void control_await_coordinator(struct control *control, pid_t coordinator);
 /* The process is gone: answers who waited for that, tells the others, ends the connections. */
 void control_process_gone(struct control *control, struct process *process);
 
 /* ---- restore_fork.c ---- */
 /* The held or frozen process forks a child, which is handed over, held; *rpid is its number, bound to `vpid`
- * (0: whatever number it gets). Returns when another scip has it. */
+ * (0: whatever number it gets). Another scip has it soon: seat_shared.taken is rung then. Where that fails
+ * *rpid is 0, or a child that has been killed. */
 must_check int restore_fork(const struct seat *seat, struct process *process, struct vpid vpid,
 			    int exit_signal, bool same_files, struct rpid *rpid, struct err *err);
 

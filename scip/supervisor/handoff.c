@@ -135,13 +135,14 @@ static int prepare(const struct seat *seat, pid_t child, struct handoff *handoff
 	return r;
 }
 
-/* True if we, unattached, would be allowed to attach. */
-static bool is_dumpable(pid_t child, struct taddr parking)
+/* True if we, unattached, would be allowed to attach. get_robust_list(2) asks the same question as
+ * PTRACE_SEIZE and does next to nothing else. */
+static bool is_dumpable(pid_t child)
 {
-	uint8_t insn[SYSCALL_INSN_LEN];
-	struct iovec local = {insn, sizeof(insn)}, remote = {(void *)parking.a, sizeof(insn)};
+	void *head;
+	size_t len;
 
-	return process_vm_readv(child, &local, 1, &remote, 1, 0) >= 0 || errno != EPERM;
+	return syscall(SYS_get_robust_list, child, &head, &len) == 0 || errno != EPERM;
 }
 
 /* jmp . */
@@ -191,7 +192,7 @@ static int park(const struct seat *seat, pid_t child, struct handoff *handoff, s
 	handoff->parking = parking.a;
 	if (set_mask(child, ~0ull) < 0)
 		return err_sys(err, "block the signals of new process %d", child);
-	dumpable = is_dumpable(child, parking);
+	dumpable = is_dumpable(child);
 	if (!dumpable || yama_scope() == 1) {
 		int r = prepare(seat, child, handoff, dumpable, err);
 
@@ -219,7 +220,7 @@ static int enter_name(const struct seat *seat, const struct process *parent, con
 		.vpid = {handoff->vpid},
 		.rpid = {handoff->rpid},
 		.parent = parent->vpid,
-		.scip = {getpid()}, /* until the next has it */
+		.scip = {seat->scip}, /* until the next has it */
 		.keeper = {seat->keeper},
 		.start_ns = io_now_ns(CLOCK_REALTIME),
 		.state = NAME_STATE_BORN,
@@ -231,7 +232,7 @@ static int enter_name(const struct seat *seat, const struct process *parent, con
 	/* An entry of this number whose process is gone: its scip has reaped it and not yet removed it. */
 	if (r == -EEXIST && names_process_get(seat->names, entry.vpid, &old) == 0 &&
 	    old.rpid.n == handoff->rpid) {
-		names_process_remove(seat->names, entry.vpid);
+		names_process_remove(seat->names, entry.vpid, old.rpid);
 		r = names_process_add(seat->names, &entry);
 	}
 	return r;
@@ -244,8 +245,8 @@ static void abandon(const struct seat *seat, const struct handoff *handoff)
 	kill(handoff->rpid, SIGKILL);
 	(void)waitpid(handoff->rpid, &status,
 		      __WALL); /* only while it is still ours: the parent then sees it */
-	names_process_remove(seat->names, (struct vpid){handoff->vpid});
-	names_number_release(seat->names, (struct vpid){handoff->vpid});
+	names_process_remove(seat->names, (struct vpid){handoff->vpid}, (struct rpid){handoff->rpid});
+	names_number_release(seat->names, (struct vpid){handoff->vpid}, (struct rpid){handoff->rpid});
 }
 
 int handoff_send(const struct seat *seat, const struct process *parent, pid_t child, struct vpid vpid,
@@ -257,6 +258,7 @@ int handoff_send(const struct seat *seat, const struct process *parent, pid_t ch
 		.keeper = seat->keeper,
 		.flags = flags | HANDOFF_FORKED | (parent->filters ? HANDOFF_FILTERS : 0),
 		.asked_dumpable = parent->dumpable,
+		.coordinator = atomic_load(&seat->shared->coordinator),
 	};
 	int r;
 
@@ -275,7 +277,7 @@ int handoff_send(const struct seat *seat, const struct process *parent, pid_t ch
 		abandon(seat, &handoff);
 		return r;
 	}
-	if (atomic_fetch_sub(&seat->shared->idle, 1) == (int32_t)seat->shared->low &&
+	if (atomic_fetch_sub(&seat->shared->idle, 1) <= (int32_t)seat->shared->low &&
 	    write(seat->wake, &(uint64_t){1}, sizeof(uint64_t)) < 0)
 		log_warn("wake the keeper: %s", strerror(errno));
 	return 0;
@@ -344,8 +346,10 @@ static int put_back(struct tracee *leader, const struct handoff *handoff, struct
 int handoff_take(struct process *process, const struct handoff *handoff, struct tracee **leader,
 		 struct err *err)
 {
-	int r = stops_seize(process, handoff->rpid, leader, err);
+	int r;
 
+	process->parked = (handoff->flags & HANDOFF_FORKED) != 0;
+	r = stops_seize(process, handoff->rpid, leader, err);
 	if (r == -ECHILD)
 		r = -ESRCH; /* killed in the window, and its end taken already */
 
@@ -358,6 +362,7 @@ int handoff_take(struct process *process, const struct handoff *handoff, struct 
 	process->scratch.a = handoff->scratch;
 	process->timeouts.a = handoff->timeouts;
 	r = put_back(*leader, handoff, err);
+	process->parked = false;
 	if (r < 0 && r != -ESRCH)
 		kill(handoff->rpid, SIGKILL);
 	return r;

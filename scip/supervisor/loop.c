@@ -1,8 +1,8 @@
 /*
- * The loop of a scip. All signals are blocked; SIGCHLD (a tracee has stopped or ended), SIGIO (somebody calls
- * at the control socket) and SEAT_KEEPER_GONE are taken by sigtimedwait(), and then waitpid(WNOHANG) until
- * nothing is left. So nothing is lost between looking and sleeping, and a scip never sleeps anywhere else
- * while it has a process.
+ * The loop of a scip. While it has a process it sleeps in one place, a waitpid() that SIGIO (somebody calls
+ * at the control socket), SIGALRM (a request's time is over) and SEAT_KEEPER_GONE end without a race:
+ * knock.h. So a trap costs no call but the wait and what is asked and answered. Callers are served with these
+ * signals blocked: a request of many calls is not to be disturbed by the next.
  *
  * New children. A child starts attached to us and stops; its maker stops with an event. Whichever is seen
  * first, a process is handed over, and a thread gets its number, at the maker's event, before it goes on: so
@@ -21,6 +21,7 @@
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,16 +34,27 @@
 #include "scip/supervisor/control.h"
 #include "scip/supervisor/decide.h"
 #include "scip/supervisor/handoff.h"
+#include "scip/supervisor/stub.h"
 #include "scip/supervisor/supervisor.h"
 #include "scip/syscall/syscall.h"
+#include "scip/tracee/knock.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
+
+enum { MET_MAX = 16 };
 
 struct supervisor {
 	const struct seat *seat;
 	struct control *control;
 	struct process *process; /* NULL while idle */
+	struct handoff handoff;	 /* the last taken; rpid 0 while none is there */
+	uint64_t armed;		 /* what the alarm is set for: control_deadline(), 0 when it is off */
 	pid_t vfork_tid;	 /* the thread that waits in vfork */
+	struct { /* threads that stopped before their maker's event; they may be gone by then */
+		pid_t tid;
+		struct vpid vtid;
+	} met[MET_MAX];
+	unsigned nmet;
 	bool diverging; /* the filter is due at the exit stop of the call that made a diverged number */
 };
 
@@ -117,6 +129,28 @@ static void greet_thread(struct supervisor *s, struct tracee *thread)
 		log_debug("new thread %d is gone", thread->tid);
 }
 
+static void note_met(struct supervisor *s, const struct tracee *thread)
+{
+	if (s->nmet == MET_MAX)
+		memmove(s->met, s->met + 1, sizeof(s->met[0]) * --s->nmet);
+	s->met[s->nmet].tid = thread->tid;
+	s->met[s->nmet++].vtid = thread->vtid;
+}
+
+/* True if the number was met: *vtid is what it was called. A maker that never tells has ended with its
+ * process, or by an execve: then all are forgotten. */
+static bool take_met(struct supervisor *s, pid_t tid, struct vpid *vtid)
+{
+	for (unsigned i = s->nmet; i-- > 0;) {
+		if (s->met[i].tid != tid)
+			continue;
+		*vtid = s->met[i].vtid;
+		s->met[i] = s->met[--s->nmet];
+		return true;
+	}
+	return false;
+}
+
 /* At the event of a clone that made a thread: it gets its number now. */
 static void find_thread(struct supervisor *s, struct tracee *parent, pid_t tid)
 {
@@ -149,33 +183,34 @@ static void find_child(struct supervisor *s, struct tracee *parent)
 {
 	struct process *process = s->process;
 	unsigned long message;
+	struct vpid vtid;
 	int status;
 	pid_t pid;
 
 	if (ptrace(PTRACE_GETEVENTMSG, parent->tid, 0, &message) < 0)
 		return;
 	pid = (pid_t)message;
-	if (parent->event == PTRACE_EVENT_CLONE &&
-	    (process_find_tracee(process, pid) || syscall(SYS_tgkill, process->pid, pid, 0) == 0))
+	if (parent->event == PTRACE_EVENT_CLONE && take_met(s, pid, &vtid)) {
+		if (vtid.n != pid)
+			expect_birth(s, parent);
+	} else if (parent->event == PTRACE_EVENT_CLONE &&
+		   (process_find_tracee(process, pid) || syscall(SYS_tgkill, process->pid, pid, 0) == 0)) {
 		find_thread(s, parent, pid);
-	else if (stops_wait_child(process, pid, &status) == 0)
+	} else if (stops_wait_child(process, pid, &status) == 0) {
 		send_child(s, pid, parent);
+	}
 }
 
 /* ---- ends ---- */
 
-static void release_number(struct supervisor *s, struct tracee *tracee)
+void supervisor_drop_thread(const struct seat *seat, struct tracee *tracee)
 {
-	if (tracee->vtid.n && tracee->vtid.n != tracee->tid)
-		names_number_release(s->seat->names, tracee->vtid);
-}
+	struct process *process = tracee->process;
 
-static void drop_thread(struct supervisor *s, struct tracee *tracee)
-{
 	syscall_forget(tracee);
-	if (tracee->tid != s->process->pid)
-		release_number(s, tracee);
-	process_remove_tracee(s->process, tracee);
+	if (tracee->tid != process->pid && tracee->vtid.n && tracee->vtid.n != tracee->tid)
+		names_number_release(seat->names, tracee->vtid, (struct rpid){tracee->tid});
+	process_remove_tracee(process, tracee);
 }
 
 static void forget_program(struct supervisor *s, struct tracee *leader)
@@ -185,7 +220,7 @@ static void forget_program(struct supervisor *s, struct tracee *leader)
 	for (struct tracee *t = process->tracees, *next; t; t = next) {
 		next = t->next;
 		if (t != leader)
-			drop_thread(s, t);
+			supervisor_drop_thread(s->seat, t);
 	}
 	/* The execve call itself goes on in the leader, to its exit stop if that was asked for. */
 	inject_forget(process);
@@ -193,6 +228,7 @@ static void forget_program(struct supervisor *s, struct tracee *leader)
 	process->dumpable = 0; /* the kernel decides anew */
 	process->vfork_pending = false;
 	s->vfork_tid = 0;
+	s->nmet = 0;
 }
 
 /* ---- one event ---- */
@@ -212,11 +248,13 @@ static void act(struct supervisor *s, struct tracee *tracee, unsigned actions)
 	int r = 0;
 
 	if (actions & ACTION_DROP_THREAD) {
-		drop_thread(s, tracee);
+		supervisor_drop_thread(s->seat, tracee);
 		return;
 	}
-	if (actions & ACTION_GREET_THREAD)
+	if (actions & ACTION_GREET_THREAD) {
 		greet_thread(s, tracee);
+		note_met(s, tracee);
+	}
 	if (actions & ACTION_ENTER_CALL) {
 		r = syscall_enter(tracee);
 		if (r == SYSCALL_WANT_EXIT)
@@ -275,6 +313,8 @@ static bool handle(struct supervisor *s, struct tracee *tracee, int status)
 		process->vfork_pending = false;
 		s->vfork_tid = 0;
 	}
+	if (process->stub)
+		stub_event(s->seat, tracee, status);
 	if (actions & ACTION_END) {
 		process->exiting = true;
 		process->exit_status = status;
@@ -296,7 +336,7 @@ static void mark_dead(struct supervisor *s)
 	entry.state = NAME_STATE_DEAD;
 	entry.scip.n = 0;
 	if (names_process_update(s->seat->names, &entry) < 0)
-		log_warn("vpid %d: cannot be marked as dead", process->vpid.n);
+		log_debug("vpid %d is another process by now", process->vpid.n);
 }
 
 /* The process is reaped, so its parent has been told. A number that never diverged needs no care: the entry
@@ -314,12 +354,24 @@ static void leave_names(struct supervisor *s)
 			mark_dead(s);
 		return;
 	}
-	if (!process->diverged && entry.scip.n != getpid())
+	if (!process->diverged && entry.scip.n != s->seat->scip)
 		return; /* not ours any more: the number has been given again */
-	names_process_remove(names, process->vpid);
-	names_number_release(names, process->vpid);
+	names_process_remove(names, process->vpid, entry.rpid);
+	names_number_release(names, process->vpid, entry.rpid);
 	if (process->filters)
 		record_filter_forget(process->keeper, process->vpid);
+}
+
+/* Around what must not be disturbed by further calls. */
+static void block_calls(bool block)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGIO);
+	sigaddset(&set, SIGALRM);
+	sigaddset(&set, SEAT_KEEPER_GONE);
+	sigprocmask(block ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
 }
 
 static void end_process(struct supervisor *s)
@@ -331,12 +383,15 @@ static void end_process(struct supervisor *s)
 	while ((orphan = stops_take_orphan(process)) > 0)
 		send_child(s, orphan, NULL);
 	while (process->tracees)
-		drop_thread(s, process->tracees);
+		supervisor_drop_thread(s->seat, process->tracees);
 	process_clear(process);
 	inject_forget(process);
 	leave_names(s);
-	if (s->control)
+	if (s->control && control_has_callers(s->control)) {
+		block_calls(true);
 		control_process_gone(s->control, process);
+		block_calls(false);
+	}
 	free(process);
 	s->process = NULL;
 }
@@ -347,6 +402,8 @@ static void keeper_gone(struct supervisor *s)
 
 	if (s->process)
 		kill(s->process->pid, SIGKILL); /* as PTRACE_O_EXITKILL does when we are gone */
+	else if (s->handoff.rpid > 0)
+		kill(s->handoff.rpid, SIGKILL); /* received this moment */
 	while (recv(s->seat->take, &handoff, sizeof(handoff), MSG_DONTWAIT) == (ssize_t)sizeof(handoff))
 		kill(handoff.rpid, SIGKILL);
 	if (s->control)
@@ -354,27 +411,36 @@ static void keeper_gone(struct supervisor *s)
 	_exit(0);
 }
 
-static void sleep_for_event(struct supervisor *s)
+/* SIGALRM when the first request that waits for a stop has waited too long. */
+static void arm_deadline(struct supervisor *s)
 {
-	uint64_t deadline = s->control ? control_deadline(s->control) : 0;
-	struct timespec timeout;
-	sigset_t set;
-	int sig;
+	uint64_t deadline = s->control ? control_deadline(s->control) : 0, now, left;
+	struct itimerval timer = {0};
 
-	sigemptyset(&set);
-	sigaddset(&set, SIGCHLD);
-	sigaddset(&set, SIGIO);
-	sigaddset(&set, SEAT_KEEPER_GONE);
+	if (deadline == s->armed)
+		return;
 	if (deadline) {
-		uint64_t now = io_now_ns(CLOCK_MONOTONIC), left = deadline > now ? deadline - now : 0;
-
-		timeout = (struct timespec){(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+		now = io_now_ns(CLOCK_MONOTONIC);
+		left = deadline > now ? (deadline - now) / 1000u + 1 : 1;
+		timer.it_value = (struct timeval){(time_t)(left / 1000000u), (suseconds_t)(left % 1000000u)};
 	}
-	sig = sigtimedwait(&set, NULL, deadline ? &timeout : NULL);
-	if (sig == SEAT_KEEPER_GONE)
+	setitimer(ITIMER_REAL, &timer, NULL);
+	s->armed = deadline;
+}
+
+static void answer_knock(struct supervisor *s)
+{
+	uint32_t knocks = knock_take();
+
+	if (knocks & (1u << SEAT_KEEPER_GONE))
 		keeper_gone(s);
-	if (s->control && (sig == SIGIO || (sig < 0 && errno == EAGAIN)))
-		control_serve(s->control, s->process);
+	if (knocks & (1u << SIGALRM))
+		s->armed = 0;
+	if (!knocks || !s->control)
+		return;
+	block_calls(true);
+	control_serve(s->control, s->process);
+	block_calls(false);
 }
 
 static void supervise(struct supervisor *s)
@@ -384,23 +450,20 @@ static void supervise(struct supervisor *s)
 	int status, r;
 
 	for (;;) {
-		r = stops_wait(process, -1, WNOHANG, &tracee, &status);
+		arm_deadline(s);
+		r = stops_wait(process, -1, STOPS_OR_KNOCK, &tracee, &status);
 		if (r == 1) {
-			bool alone = process->ntracees == 1;
-
 			if (handle(s, tracee, status))
 				break;
-			if (s->control && process->frozen)
+			if (s->control && process->frozen) {
+				block_calls(true);
 				control_progress(s->control, process);
-			/* It was the only one, it runs again: nobody is there who could have stopped
-			 * meanwhile. (A look is a system call.) */
-			if (alone && process->ntracees == 1 && !process->nnewborn &&
-			    process->tracees->stop == TRACEE_RUNNING)
-				sleep_for_event(s);
+				block_calls(false);
+			}
 		} else if (r == -ECHILD) {
 			break;
 		} else {
-			sleep_for_event(s);
+			answer_knock(s);
 		}
 	}
 	end_process(s);
@@ -415,13 +478,17 @@ static void take_name(struct supervisor *s, const struct handoff *handoff)
 	int r = names_process_get(s->seat->names, process->vpid, &entry);
 
 	if (r == 0) {
-		entry.scip.n = getpid();
+		entry.scip.n = s->seat->scip;
 		entry.state = process->held ? NAME_STATE_FROZEN : NAME_STATE_RUNNING;
 		entry.diverged = process->diverged;
 		r = names_process_update(s->seat->names, &entry);
 	}
 	if (r < 0)
 		log_error("vpid %d: enter its supervisor in the name table: %s", handoff->vpid, strerror(-r));
+	if (process->held && s->control)
+		control_await_coordinator(s->control, handoff->coordinator);
+	if (process->held)
+		bell_ring(&s->seat->shared->taken);
 }
 
 static void adopt(struct supervisor *s, const struct handoff *handoff)
@@ -446,13 +513,14 @@ static void adopt(struct supervisor *s, const struct handoff *handoff)
 	process->dumpable = handoff->asked_dumpable;
 	s->process = process;
 	s->vfork_tid = 0;
+	s->nmet = 0;
 	s->diverging = false;
 	r = handoff_take(process, handoff, &leader, &err);
 	if (r < 0) {
 		if (r != -ESRCH)
 			log_error("vpid %d is killed: take it over: %s", handoff->vpid, err.text);
-		names_process_remove(s->seat->names, process->vpid);
-		names_number_release(s->seat->names, process->vpid);
+		names_process_remove(s->seat->names, process->vpid, (struct rpid){process->pid});
+		names_number_release(s->seat->names, process->vpid, (struct rpid){process->pid});
 		if (process->tracees)
 			supervise(s); /* it is ours still: see its end */
 		else
@@ -467,56 +535,61 @@ static void adopt(struct supervisor *s, const struct handoff *handoff)
 	supervise(s);
 }
 
-/* Idle, the signals are open: nothing else goes on that a handler could disturb. */
+/* Idle, a caller is answered by the handler itself: nothing else goes on that this could disturb. */
 static struct supervisor *idle_supervisor;
 
-static void on_keeper_gone(int sig)
+static void answer_idle(int sig)
 {
-	keeper_gone(idle_supervisor);
+	if (sig == SEAT_KEEPER_GONE)
+		keeper_gone(idle_supervisor);
+	if (sig == SIGIO && idle_supervisor->control)
+		control_serve(idle_supervisor->control, NULL);
 }
 
-static void on_call(int sig)
+static void set_up_signals(struct supervisor *s)
 {
-	int saved = errno;
-
-	control_serve(idle_supervisor->control, NULL);
-	errno = saved;
-}
-
-static void open_signals(struct supervisor *s, bool idle)
-{
+	struct sigaction dfl = {.sa_handler = SIG_DFL};
 	sigset_t set;
 
-	sigemptyset(&set);
-	sigaddset(&set, SEAT_KEEPER_GONE);
-	if (s->control)
-		sigaddset(&set, SIGIO);
 	idle_supervisor = s;
-	sigprocmask(idle ? SIG_UNBLOCK : SIG_BLOCK, &set, NULL);
-}
-
-static void set_up_signals(void)
-{
-	struct sigaction keeper = {.sa_handler = on_keeper_gone},
-			 call = {.sa_handler = on_call, .sa_flags = SA_RESTART},
-			 dfl = {.sa_handler = SIG_DFL};
-	sigset_t all;
-
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, NULL);
+	sigfillset(&set);
+	sigprocmask(SIG_SETMASK, &set, NULL);
 	for (int sig = 1; sig < _NSIG; sig++)
 		if (sig != SIGKILL && sig != SIGSTOP)
 			(void)sigaction(sig, &dfl, NULL);
-	sigaction(SEAT_KEEPER_GONE, &keeper, NULL);
-	sigaction(SIGIO, &call, NULL);
+	knock_quiet_children();
+	knock_answer(answer_idle);
+	knock_listen(SEAT_KEEPER_GONE);
+	knock_listen(SIGIO);
+	knock_listen(SIGALRM);
 	/* SIGTERM and its like end a scip, and so its process, as kill -9 does; not one of a terminal: we
 	 * have none. */
-	sigemptyset(&all);
-	sigaddset(&all, SIGTERM);
-	sigaddset(&all, SIGSEGV);
-	sigaddset(&all, SIGBUS);
-	sigaddset(&all, SIGABRT);
-	sigprocmask(SIG_UNBLOCK, &all, NULL);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGSEGV);
+	sigaddset(&set, SIGBUS);
+	sigaddset(&set, SIGABRT);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+/* Sleeps until there is a process to supervise. False: the hand-over socket is gone. */
+static bool wait_for_process(struct supervisor *s)
+{
+	uint32_t knocks;
+	ssize_t n;
+
+	s->handoff.rpid = 0;
+	knock_answer(answer_idle);
+	knocks = knock_take(); /* since the last process's end was seen */
+	if (knocks & (1u << SEAT_KEEPER_GONE))
+		keeper_gone(s);
+	if (knocks & (1u << SIGIO))
+		answer_idle(SIGIO);
+	do
+		n = recv(s->seat->take, &s->handoff, sizeof(s->handoff), 0);
+	while (n < 0 && errno == EINTR);
+	knock_answer(NULL);
+	return n == (ssize_t)sizeof(s->handoff);
 }
 
 /* One more than the surplus leaves the pool. */
@@ -530,25 +603,21 @@ static bool back_to_pool(const struct seat *seat)
 
 _Noreturn void supervisor_main(const struct seat *seat)
 {
-	struct supervisor s = {.seat = seat};
-	struct handoff handoff;
+	static struct supervisor s;
+	struct seat own = *seat;
 	struct err err = ERR_INIT;
 
-	set_up_signals();
-	if (control_open(&s.control, seat, &err) < 0)
+	own.scip = getpid();
+	s.seat = &own;
+	set_up_signals(&s);
+	if (control_open(&s.control, s.seat, &err) < 0)
 		log_error("no checkpoints of what this scip supervises: %s", err.text);
+	block_calls(false);
 	do {
-		ssize_t n;
-
-		open_signals(&s, true);
-		do
-			n = recv(seat->take, &handoff, sizeof(handoff), 0);
-		while (n < 0 && errno == EINTR);
-		open_signals(&s, false);
-		if (n != (ssize_t)sizeof(handoff))
+		if (!wait_for_process(&s))
 			break;
 		atomic_fetch_add(&seat->shared->handed, 1);
-		adopt(&s, &handoff);
+		adopt(&s, &s.handoff);
 	} while (back_to_pool(seat));
 	if (s.control)
 		control_close(s.control);

@@ -19,6 +19,8 @@
 #include "scip/supervisor/control.h"
 
 enum { POOL_LOW = 3, POOL_HIGH = 6, POOL_HIGH_BURST = 64, POOL_SURPLUS = 24 };
+/* Longer than a scip that has received a process can be without the processor. */
+#define DOUBT_NS 5000000000ull
 
 struct pool {
 	struct seat seat;
@@ -26,7 +28,17 @@ struct pool {
 	void *arg;
 	pid_t *scips; /* alive */
 	size_t nscips, room;
-	uint64_t starving_since; /* CLOCK_MONOTONIC of the first fork that failed, 0 when none did */
+	uint64_t starving_since;  /* CLOCK_MONOTONIC of the first fork that failed, or of the last process
+				     taken  since; 0 when none did */
+	uint64_t starving_handed; /* shared->handed then */
+	struct doubt *doubts;
+	size_t ndoubts;
+};
+
+/* A newborn that may have nobody to take it any more: its maker's scip, or one that was idle, has died. */
+struct doubt {
+	struct name_process born;
+	uint64_t since; /* CLOCK_MONOTONIC */
 };
 
 static void pool_free(struct pool *pool)
@@ -40,6 +52,7 @@ static void pool_free(struct pool *pool)
 	if (pool->seat.shared)
 		munmap(pool->seat.shared, sizeof(*pool->seat.shared));
 	free(pool->scips);
+	free(pool->doubts);
 	free(pool);
 }
 
@@ -90,12 +103,14 @@ int pool_wake_fd(const struct pool *pool)
 	return pool->seat.wake;
 }
 
-bool pool_has(const struct pool *pool, pid_t pid)
+const struct bell *pool_taken(const struct pool *pool)
 {
-	for (size_t i = 0; i < pool->nscips; i++)
-		if (pool->scips[i] == pid)
-			return true;
-	return false;
+	return &pool->seat.shared->taken;
+}
+
+void pool_set_coordinator(struct pool *pool, pid_t pid)
+{
+	atomic_store(&pool->seat.shared->coordinator, pid);
 }
 
 static int make_room(struct pool *pool)
@@ -133,30 +148,50 @@ static int fork_spare(struct pool *pool)
 	return 0;
 }
 
-/* Nobody will ever take these: their parents see them killed. */
-static void kill_waiting(struct pool *pool)
+/* Takes out and kills the process that waits longest; false if none does. */
+static bool kill_one_waiting(struct pool *pool, const char *why)
 {
 	struct handoff handoff;
 
-	while (recv(pool->seat.take, &handoff, sizeof(handoff), MSG_DONTWAIT) == (ssize_t)sizeof(handoff)) {
-		atomic_fetch_add(&pool->seat.shared->idle, 1);
-		kill(handoff.rpid, SIGKILL);
-		names_process_remove(pool->seat.names, (struct vpid){handoff.vpid});
-		names_number_release(pool->seat.names, (struct vpid){handoff.vpid});
-		log_error("vpid %d was killed: no process can be made to supervise it (limit of processes: "
-			  "ulimit -u)",
-			  handoff.vpid);
+	if (recv(pool->seat.take, &handoff, sizeof(handoff), MSG_DONTWAIT) != (ssize_t)sizeof(handoff))
+		return false;
+	atomic_fetch_add(&pool->seat.shared->idle, 1);
+	kill(handoff.rpid, SIGKILL);
+	names_process_remove(pool->seat.names, (struct vpid){handoff.vpid}, (struct rpid){handoff.rpid});
+	names_number_release(pool->seat.names, (struct vpid){handoff.vpid}, (struct rpid){handoff.rpid});
+	log_error("vpid %d was killed: %s", handoff.vpid, why);
+	return true;
+}
+
+/* Processes wait and no scip can be made. Others that end leave theirs, so as long as any process is taken
+ * this may resolve itself. */
+static void starve(struct pool *pool)
+{
+	uint64_t now = io_now_ns(CLOCK_MONOTONIC), handed = atomic_load(&pool->seat.shared->handed);
+
+	if (!pool->starving_since || handed != pool->starving_handed) {
+		if (!pool->starving_since)
+			log_warn("processes wait: no supervisor can be made for them: %s", strerror(errno));
+		pool->starving_since = now;
+		pool->starving_handed = handed;
+	} else if (now - pool->starving_since > POOL_PATIENCE_NS &&
+		   kill_one_waiting(pool, "no process can be made to supervise it (limit of processes: "
+					  "ulimit -u)")) {
+		pool->starving_since += POOL_PATIENCE_STEP_NS;
 	}
 }
+
+static void settle_doubts(struct pool *pool);
 
 int pool_fill(struct pool *pool, struct err *err)
 {
 	struct seat_shared *shared = pool->seat.shared;
-	uint64_t count, now;
+	uint64_t count;
 	int r = 0;
 
 	if (read(pool->seat.wake, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		return err_sys(err, "read the pool's eventfd");
+	settle_doubts(pool);
 	/* Drained: a burst. Then more at a time, so that a keeper that gets little of a busy processor makes
 	 * good use of it. */
 	if (atomic_load(&shared->idle) <= 0 && shared->high < POOL_HIGH_BURST)
@@ -172,13 +207,10 @@ int pool_fill(struct pool *pool, struct err *err)
 		pool->starving_since = 0;
 	}
 	if (r == 0 || atomic_load(&shared->idle) >= 0)
-		return 0; /* fewer spares than wished for, but nobody waits */
-	now = io_now_ns(CLOCK_MONOTONIC);
-	if (!pool->starving_since)
-		pool->starving_since = now;
-	else if (now - pool->starving_since > POOL_PATIENCE_NS)
-		kill_waiting(pool);
-	return err_code(err, r, "make a supervisor for a new process");
+		return pool->ndoubts > 0; /* fewer spares than wished for, perhaps, but nobody waits */
+	errno = -r;
+	starve(pool);
+	return 1;
 }
 
 /* True if some scip has it by now, or it is gone. */
@@ -190,22 +222,61 @@ static bool was_taken(struct pool *pool, const struct name_process *born)
 	       now.state != NAME_STATE_BORN;
 }
 
-/* The scip died between parking a child and another's taking it. If the child was sent already, it is taken
- * soon. */
-static void rescue_born(struct pool *pool, const struct name_process *born)
+static void doubt(struct pool *pool, const struct name_process *born)
 {
-	for (int tries = 0; tries < 20; tries++) {
-		if (was_taken(pool, born))
-			return;
-		nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+	struct doubt *more = reallocarray(pool->doubts, pool->ndoubts + 1, sizeof(*more));
+
+	if (!more) {
+		log_error("vpid %d: no memory to see to it", born->vpid.n);
+		return;
 	}
-	log_error("vpid %d is killed: its supervisor died in the middle of the hand-over", born->vpid.n);
-	kill(born->rpid.n, SIGKILL);
-	names_process_remove(pool->seat.names, born->vpid);
+	pool->doubts = more;
+	more[pool->ndoubts++] = (struct doubt){*born, io_now_ns(CLOCK_MONOTONIC)};
+}
+
+/* A scip died between parking a child and another's taking it, or had just received one. If the child is
+ * still on its way, it is taken sooner or later: on a busy machine later, and not before a scip is idle. If
+ * it is not, it waits in vain. */
+static void settle_doubts(struct pool *pool)
+{
+	bool idle = atomic_load(&pool->seat.shared->idle) > 0;
+	uint64_t now = pool->ndoubts ? io_now_ns(CLOCK_MONOTONIC) : 0;
+
+	for (size_t i = pool->ndoubts; i-- > 0;) {
+		struct doubt *d = &pool->doubts[i];
+		bool settled = was_taken(pool, &d->born);
+
+		if (!settled && !idle)
+			d->since = now;
+		if (!settled && now - d->since < DOUBT_NS)
+			continue;
+		if (!settled) {
+			log_error("vpid %d is killed: its supervisor died in the middle of the hand-over",
+				  d->born.vpid.n);
+			kill(d->born.rpid.n, SIGKILL);
+			names_process_remove(pool->seat.names, d->born.vpid, d->born.rpid);
+			names_number_release(pool->seat.names, d->born.vpid, d->born.rpid);
+		}
+		*d = pool->doubts[--pool->ndoubts];
+	}
+}
+
+/* As its scip would have left it: a diverged one DEAD, for its parent to wait for. */
+static void bury(struct pool *pool, struct name_process *process)
+{
+	process->state = NAME_STATE_DEAD;
+	process->scip.n = 0;
+	if (process->diverged && kill(process->rpid.n, 0) == 0) {
+		if (names_process_update(pool->seat.names, process) < 0)
+			log_debug("vpid %d is another process by now", process->vpid.n);
+		return;
+	}
+	names_process_remove(pool->seat.names, process->vpid, process->rpid);
+	names_number_release(pool->seat.names, process->vpid, process->rpid);
 }
 
 /* A scip that was killed took its process with it (PTRACE_O_EXITKILL). Returns how many entries it had: 0 for
- * one that was idle. */
+ * one that was idle, or had not yet entered itself for what it had received. */
 static int clean_up_after(struct pool *pool, pid_t scip)
 {
 	struct rpid keeper = {pool->seat.keeper};
@@ -215,15 +286,13 @@ static int clean_up_after(struct pool *pool, pid_t scip)
 	if (!list)
 		return 0;
 	n = names_process_list(pool->seat.names, keeper, list, room);
-	for (int i = 0; i < n && i < room; i++) {
-		if (list[i].scip.n != scip)
-			continue;
-		found++;
-		if (list[i].state == NAME_STATE_BORN)
-			rescue_born(pool, &list[i]);
-		else
-			names_process_remove(pool->seat.names, list[i].vpid);
-	}
+	for (int i = 0; i < n && i < room; i++)
+		found += list[i].scip.n == scip;
+	for (int i = 0; i < n && i < room; i++)
+		if (list[i].state == NAME_STATE_BORN && (!found || list[i].scip.n == scip))
+			doubt(pool, &list[i]);
+		else if (list[i].scip.n == scip)
+			bury(pool, &list[i]);
 	return found;
 }
 
@@ -247,16 +316,29 @@ bool pool_reaped(struct pool *pool, pid_t pid, int status)
 
 int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err *err)
 {
+	int r;
+
 	if (send(pool->seat.give, handoff, sizeof(*handoff), MSG_NOSIGNAL) < 0)
 		return err_sys(err, "hand process %d to a scip", handoff->rpid);
 	atomic_fetch_sub(&pool->seat.shared->idle, 1);
-	return pool_fill(pool, err);
+	r = pool_fill(pool, err);
+	if (r > 0 && pool->nscips == 0)
+		return err_set(err, -EAGAIN,
+			       "no process can be made to supervise process %d (limit of "
+			       "processes: ulimit -u)",
+			       handoff->rpid);
+	return r < 0 ? r : 0;
 }
 
 void pool_close(struct pool *pool)
 {
-	for (size_t i = 0; i < pool->nscips; i++)
+	/* They remove their sockets themselves; but one may have been killed, and nobody reaps it any more.
+	 */
+	for (size_t i = 0; i < pool->nscips; i++) {
 		kill(pool->scips[i], SEAT_KEEPER_GONE);
-	kill_waiting(pool);
+		control_clean_up(pool->scips[i]);
+	}
+	while (kill_one_waiting(pool, "its job has ended"))
+		continue;
 	pool_free(pool);
 }

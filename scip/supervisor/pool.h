@@ -8,8 +8,9 @@
  * spares are there, and bursts are limited by the socket's buffer only.
  *
  * Where no process can be made (RLIMIT_NPROC, memory) processes wait in the hand-over socket. The keeper
- * tries again for a while; then it takes them out and kills them, and says so: never is one left paused for
- * ever.
+ * tries again and again. Only when for a whole minute none could be made, nor any process was taken by a scip
+ * whose own had ended, everything may be waiting for what waits: then it takes them out one by one, kills
+ * them, and says so. A machine that is merely slow never comes to that.
  */
 #ifndef SCIP_SUPERVISOR_POOL_H
 #define SCIP_SUPERVISOR_POOL_H
@@ -26,15 +27,18 @@ must_check int pool_open(struct pool **out, struct names *names, void (*before_s
 void pool_close(struct pool *pool);
 /* Readable when spares are needed: call pool_fill(). */
 int pool_wake_fd(const struct pool *pool);
-/* Forks spares up to the high mark. -errno when none could be made although processes wait: call again in a
- * little while; after POOL_PATIENCE_NS of that the waiting processes are killed. */
+/* Forks spares up to the high mark. 1: something is left to see to, call again in a little while. -errno when
+ * the pool is beyond use. */
 must_check int pool_fill(struct pool *pool, struct err *err);
-#define POOL_PATIENCE_NS 5000000000ull
+#define POOL_PATIENCE_NS      60000000000ull
+#define POOL_PATIENCE_STEP_NS 1000000000ull
 /* A child of the keeper has ended. True if it was a scip: what it left behind has been cleaned up. */
 bool pool_reaped(struct pool *pool, pid_t pid, int status);
 /* Gives a process of the keeper's (the first one, a husk) to a spare scip. */
 must_check int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err *err);
-/* True if the pid is one of the pool's scips. */
-bool pool_has(const struct pool *pool, pid_t pid);
+/* Rung when a held process has been taken over. */
+const struct bell *pool_taken(const struct pool *pool);
+/* The coordinator that is at work, 0 for none: the husks of one that has ended give themselves up. */
+void pool_set_coordinator(struct pool *pool, pid_t pid);
 
 #endif

@@ -6,27 +6,10 @@
 #include <linux/sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #include "scip/supervisor/control.h"
 #include "scip/supervisor/handoff.h"
 #include "scip/tracee/remote.h"
-
-static int wait_taken(const struct seat *seat, struct vpid vpid, struct err *err)
-{
-	struct name_process entry;
-
-	for (int tries = 0; tries < 20000; tries++) {
-		int r = names_process_get(seat->names, vpid, &entry);
-
-		if (r < 0)
-			return err_code(err, r, "vpid %d was not taken over", vpid.n);
-		if (entry.state != NAME_STATE_BORN)
-			return 0;
-		nanosleep(&(struct timespec){.tv_nsec = tries < 100 ? 20000 : 1000000}, NULL);
-	}
-	return err_set(err, -ETIMEDOUT, "no scip took vpid %d", vpid.n);
-}
 
 static int name_child(const struct seat *seat, struct vpid *vpid, pid_t child, struct err *err)
 {
@@ -43,23 +26,23 @@ static int name_child(const struct seat *seat, struct vpid *vpid, pid_t child, s
 int restore_fork(const struct seat *seat, struct process *process, struct vpid vpid, int exit_signal,
 		 bool same_files, struct rpid *rpid, struct err *err)
 {
-	struct tracee *leader = process_leader(process);
+	struct tracee *tracee = process_still(process);
 	pid_t child;
 	int r;
 
-	r = remote_fork(leader, &child, err, SYS_clone,
+	rpid->n = 0;
+	if (!tracee)
+		return err_set(err, -EBUSY, "vpid %d is not frozen", process->vpid.n);
+	r = remote_fork(tracee, &child, err, SYS_clone,
 			remote_args((uint64_t)exit_signal | (same_files ? CLONE_FILES : 0)));
 	if (r < 0)
 		return err_wrap(err, r, "fork vpid %d", process->vpid.n);
+	rpid->n = child;
 	r = name_child(seat, &vpid, child, err);
 	if (r < 0) {
 		kill(child, SIGKILL);
 		return r;
 	}
-	r = handoff_send(seat, process, child, vpid, HANDOFF_HELD | HANDOFF_DIVERGED, process->syscall_insn,
-			 err);
-	if (r < 0)
-		return r;
-	rpid->n = child;
-	return wait_taken(seat, vpid, err);
+	return handoff_send(seat, process, child, vpid, HANDOFF_HELD | HANDOFF_DIVERGED,
+			    process->syscall_insn, err);
 }

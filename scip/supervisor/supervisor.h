@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
+#include "base/bell.h"
 #include "base/err.h"
 #include "namespace/names.h"
 #include "scip/tracee/process.h"
@@ -24,6 +25,7 @@ struct handoff {
 	uint32_t flags;		/* HANDOFF_* */
 	int32_t dumpable;	/* HANDOFF_DUMPABLE: the value to put back */
 	int32_t asked_dumpable; /* process->dumpable */
+	int32_t coordinator;	/* HANDOFF_HELD: whose husk it is */
 	uint64_t sigmask;
 	uint64_t scratch, timeouts; /* what its memory, a copy of its parent's, holds of ours */
 	uint64_t parking;	    /* address of the instruction it waits at */
@@ -43,9 +45,11 @@ enum {
 /* What all scips of a job and its keeper share: one page. */
 struct seat_shared {
 	_Atomic int32_t idle; /* scips waiting, less the processes sent and not yet taken: may be negative */
-	_Atomic uint32_t low, high; /* wake the keeper below `low`; it makes as many that `high` are idle */
-	_Atomic uint32_t surplus;   /* a scip that would be one more than this leaves */
-	_Atomic uint64_t handed;    /* hand-overs so far */
+	_Atomic uint32_t low, high;  /* wake the keeper below `low`; it makes as many that `high` are idle */
+	_Atomic uint32_t surplus;    /* a scip that would be one more than this leaves */
+	_Atomic uint64_t handed;     /* hand-overs so far */
+	_Atomic int32_t coordinator; /* the one that is at work, 0 none */
+	struct bell taken;	     /* rung when a husk has been taken over */
 };
 
 /* A scip's place in its job. */
@@ -55,11 +59,15 @@ struct seat {
 	int give;     /* ... and supervisors send */
 	int wake;     /* eventfd: the pool runs low */
 	pid_t keeper; /* if it dies so does the scip, and with it its process */
+	pid_t scip;   /* whose place it is; 0 for the keeper */
 	struct seat_shared *shared;
 };
 
 /* The signal that tells a scip that its keeper is gone (PR_SET_PDEATHSIG). */
 #define SEAT_KEEPER_GONE SIGUSR1
+
+/* A thread of the process is gone, and with it its number. */
+void supervisor_drop_thread(const struct seat *seat, struct tracee *tracee);
 
 /* The life of a scip: never returns. */
 _Noreturn void supervisor_main(const struct seat *seat);

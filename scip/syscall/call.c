@@ -139,7 +139,10 @@ int call_scratch(struct call *call, size_t offset, const void *data, size_t len,
 int call_replace(struct call *call, unsigned arg, const void *data, size_t len)
 {
 	struct taddr where;
-	int r = call_scratch(call, 0, data, len, &where);
+	int r = call_scratch(call, call->replaced, data, len, &where);
 
-	return r ? r : call_set_arg(call, arg, where.a);
+	if (r)
+		return r;
+	call->replaced += (len + 7) & ~(size_t)7;
+	return call_set_arg(call, arg, where.a);
 }

@@ -90,7 +90,10 @@ void syscall_write_document(FILE *out)
 		"ENOSYS and counted.\n\n"
 		"*born* and *restored* say when the filter of that name traps the call; empty: never. "
 		"*freeze* is what "
-		"becomes of a call that a\nfreeze interrupts where the kernel does not restart it.\n\n"
+		"becomes of a call that a\nfreeze interrupts where the kernel does not restart it. Where "
+		"files of a job are "
+		"under other paths (docs/CLUSTER.md)\nevery call with a path, and getcwd, is trapped as "
+		"well.\n\n"
 		"| number | name | level | arguments | born | restored | freeze | note |\n"
 		"|---|---|---|---|---|---|---|---|\n",
 		total, count[LEVEL_PASS], count[LEVEL_VIRT], count[LEVEL_EMUL], count[LEVEL_DENY]);

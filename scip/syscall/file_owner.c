@@ -1,4 +1,4 @@
-/* fcntl: who gets a descriptor's signals, who holds a lock. */
+/* fcntl: who gets a descriptor's signals, who holds a lock; duplicates of signalfds. */
 #include <fcntl.h>
 #include <stddef.h>
 
@@ -12,6 +12,9 @@ int enter_fcntl(struct call *call)
 	if (names_generation(call->process->names) == 0)
 		return SYSCALL_CONTINUE;
 	switch ((int)call->args[1]) {
+	case F_DUPFD:
+	case F_DUPFD_CLOEXEC:
+		return enter_dup(call);
 	case F_SETOWN:
 		number = (int32_t)call->args[2]; /* negative: a group; -1 as well */
 		real = number == -1 ? number : call_real(call, number);
@@ -35,6 +38,9 @@ int exit_fcntl(struct call *call)
 	int32_t virtual;
 
 	switch ((int)call->args[1]) {
+	case F_DUPFD:
+	case F_DUPFD_CLOEXEC:
+		return exit_dup(call);
 	case F_GETOWN:
 		/* a group comes back negative: what may be an error number is taken for one, as libc does */
 		if (call->rval == 0 || (call->rval < 0 && call->rval >= -4095))

@@ -33,11 +33,18 @@ struct program {
 static struct syscall_condition condition(enum syscall_filter which, uint32_t nr, uint32_t *data)
 {
 	const struct syscall_row *row = syscall_row(nr);
+	const struct syscall_condition *cluster = NULL;
+	bool restored;
 
 	*data = row ? TRAP_ROW : TRAP_UNKNOWN;
 	if (!row)
 		return (struct syscall_condition){.op = COND_ALWAYS};
-	return which == SYSCALL_FILTER_BORN ? row->born : row->restored;
+	if (which == SYSCALL_FILTER_MAPPED && path_map_wants(row))
+		return (struct syscall_condition){.op = COND_ALWAYS};
+	restored = which >= SYSCALL_FILTER_RESTORED;
+	if (which == SYSCALL_FILTER_CLUSTER || which >= SYSCALL_FILTER_MOVED)
+		cluster = syscall_cluster_condition(nr, restored);
+	return cluster ? *cluster : restored ? row->restored : row->born;
 }
 
 /* Neighbours with the same constant action are one range; the last one reaches to the highest number. */

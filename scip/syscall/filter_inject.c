@@ -79,7 +79,7 @@ int syscall_filter_inject(struct tracee *tracee, struct err *err)
 
 	if (tracee->process->diverged)
 		return 0;
-	r = syscall_filter_build(SYSCALL_FILTER_RESTORED, &program, err);
+	r = syscall_filter_build(syscall_filter_restored(tracee->process->names), &program, err);
 	if (r < 0)
 		return r;
 	r = filter_load(tracee, &program, err);

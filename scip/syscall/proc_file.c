@@ -1,5 +1,5 @@
 /*
- * Opening, reading links and listing in /proc.
+ * Opening, reading links and listing in /proc, and in /dev/pts.
  *
  * A file whose text holds numbers is answered with a memfd of scip's that holds the translated text as of
  * now: the path becomes /proc/SCIP/fd/N, which opens it anew, read only, in the program. A program that keeps
@@ -18,10 +18,13 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "scip/syscall/path_map.h"
 #include "scip/syscall/proc_path.h"
 
-static bool has_text(const struct proc_path *path)
+static bool has_text(const struct call *call, const struct proc_path *path)
 {
+	if (path->leaf == PROC_MAPS)
+		return path_map_of(call->process) != NULL;
 	return path->leaf == PROC_STAT || path->leaf == PROC_STATUS || path->leaf == PROC_CHILDREN;
 }
 
@@ -50,7 +53,9 @@ static int open_path(struct call *call, int dir_arg, unsigned path_arg, unsigned
 		return SYSCALL_CONTINUE;
 	if (r < 0)
 		return r;
-	if (has_text(&path) && (flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) == O_RDONLY)
+	if (path.read_only && ((flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC) && !(flags & O_PATH))
+		return call_answer(call, -EROFS);
+	if (has_text(call, &path) && (flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) == O_RDONLY)
 		return open_text(call, &path, path_arg, flags_arg);
 	return path.changed ? call_replace(call, path_arg, path.text, strlen(path.text) + 1)
 			    : SYSCALL_CONTINUE;
@@ -104,7 +109,7 @@ static int link_path(struct call *call, int dir_arg, unsigned path_arg)
 	char text[48];
 	int r = proc_path_find(call, dir_arg, path_arg, &path);
 
-	if (r == -ENAMETOOLONG || (r == 0 && path.leaf == PROC_NOTHING))
+	if (r == -ENAMETOOLONG || (r == 0 && path.leaf == PROC_NOTHING && !path.changed))
 		return SYSCALL_CONTINUE;
 	if (r < 0)
 		return r;
@@ -131,12 +136,33 @@ int enter_readlinkat(struct call *call)
 	return link_path(call, 0, 1);
 }
 
-/* What a link in /proc points to may be in /proc itself: a descriptor's file, a working directory. */
+/* /proc/REAL... or /dev/pts/REAL with the number that the program knows; its length, 0 where there is none.
+ */
+static int virtual_target(const struct call *call, const char *target, char *text, size_t size)
+{
+	int32_t pts = pts_number(target);
+	int len = path_map_name(call, target, text, size);
+	long number;
+	char *end;
+
+	if (len)
+		return len;
+	if (pts >= 0)
+		return snprintf(text, size, "/dev/pts/%d", pts_virtual(call, pts));
+	if (strncmp(target, "/proc/", 6) != 0)
+		return 0;
+	number = strtol(target + 6, &end, 10);
+	if (end == target + 6 || number <= 0 || number > INT32_MAX || (*end && *end != '/'))
+		return 0;
+	return snprintf(text, size, "/proc/%d%s", call_virtual(call, (int32_t)number), end);
+}
+
+/* What a link in /proc points to may be in /proc itself, or a terminal: a descriptor's file, a working
+ * directory. */
 int exit_readlink(struct call *call)
 {
-	char target[PATH_MAX], text[PATH_MAX + 32], *end;
+	char target[PATH_MAX], text[PATH_MAX + 32];
 	size_t size = (size_t)call->args[call->keep[0] + 1];
-	long number;
 	int n;
 
 	if (call->rval <= 6 || call->rval >= PATH_MAX)
@@ -144,12 +170,9 @@ int exit_readlink(struct call *call)
 	if (call_read(call, call->args[call->keep[0]], target, (size_t)call->rval) < 0)
 		return 0;
 	target[call->rval] = 0;
-	if (strncmp(target, "/proc/", 6) != 0)
+	n = virtual_target(call, target, text, sizeof(text));
+	if (n == 0)
 		return 0;
-	number = strtol(target + 6, &end, 10);
-	if (end == target + 6 || number <= 0 || number > INT32_MAX || (*end && *end != '/'))
-		return 0;
-	n = snprintf(text, sizeof(text), "/proc/%d%s", call_virtual(call, (int32_t)number), end);
 	if ((size_t)n > size)
 		n = (int)size;
 	if (call_write(call, call->args[call->keep[0]], text, (size_t)n) < 0)
@@ -170,13 +193,31 @@ int enter_getdents(struct call *call)
 	if (names_generation(call->process->names) == 0)
 		return SYSCALL_CONTINUE;
 	snprintf(link, sizeof(link), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[0]);
-	if (io_readlink(AT_FDCWD, link, dir, sizeof(dir)) < 0 || strncmp(dir, "/proc", 5) != 0 ||
-	    (dir[5] && dir[5] != '/'))
+	if (io_readlink(AT_FDCWD, link, dir, sizeof(dir)) < 0)
 		return SYSCALL_CONTINUE;
 	path.leaf = PROC_ROOT;
-	if (proc_walk(&walk, dir + 5, false) < 0 || (path.leaf != PROC_ROOT && path.leaf != PROC_TASK))
+	call->keep[0] = !strcmp(dir, "/dev/pts");
+	if (!call->keep[0] &&
+	    (strncmp(dir, "/proc", 5) != 0 || (dir[5] && dir[5] != '/') ||
+	     proc_walk(&walk, dir + 5, false) < 0 || (path.leaf != PROC_ROOT && path.leaf != PROC_TASK)))
 		return SYSCALL_CONTINUE;
 	return count >= 256 ? call_set_arg(call, 2, count / 2) : SYSCALL_WANT_EXIT;
+}
+
+/* What a name that is a number becomes: "" where it stays, "0" for a stranger that has the number of one of
+ * ours. */
+static void translate_name(const struct call *call, const char *name, char *out, size_t size)
+{
+	char *end;
+	long real = strtol(name, &end, 10);
+
+	out[0] = 0;
+	if (end == name || *end || real < 0 || real > INT32_MAX)
+		return;
+	if (call->keep[0])
+		snprintf(out, size, "%d", pts_virtual(call, (int32_t)real));
+	else if (real)
+		snprintf(out, size, "%d", call_virtual(call, (int32_t)real));
 }
 
 /* struct linux_dirent(64): ino, off, then the record's length; the name at 18, its type behind it, or at 18
@@ -198,22 +239,17 @@ static int translate_entries(struct call *call, bool is64)
 		return 0;
 	while (len - at > name_at) {
 		const char *entry = in + at, *name = entry + name_at;
-		char number[16], *end, type;
+		char number[16], type;
 		uint16_t size, bigger;
-		int32_t real;
 
 		memcpy(&size, entry + DIRENT_LENGTH, sizeof(size));
 		if (size <= name_at || size > len - at)
 			break;
 		type = is64 ? entry[18] : entry[size - 1];
-		real = (int32_t)strtol(name, &end, 10);
-		if (end == name || *end || real <= 0)
-			snprintf(number, sizeof(number), "%s", "");
-		else
-			snprintf(number, sizeof(number), "%d", call_virtual(call, real));
+		translate_name(call, name, number, sizeof(number));
 		at += size;
-		if (!strcmp(number, "0"))
-			continue; /* a stranger that has the number of one of ours */
+		if (!strcmp(number, "0") && !call->keep[0])
+			continue;
 		bigger = number[0] ? (uint16_t)((name_at + strlen(number) + 2 + 7) & ~7ul) : size;
 		if (used + bigger > room)
 			break;

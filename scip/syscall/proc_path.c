@@ -17,12 +17,17 @@
 #include <string.h>
 
 #include "base/io.h"
+#include "scip/syscall/path_map.h"
 #include "scip/tracee/memory.h"
 
 static const struct {
 	const char *name;
 	enum proc_leaf leaf;
-} leaves[] = {{"stat", PROC_STAT}, {"status", PROC_STATUS}, {"children", PROC_CHILDREN}, {"task", PROC_TASK}};
+} leaves[] = {{"stat", PROC_STAT},
+	      {"status", PROC_STATUS},
+	      {"children", PROC_CHILDREN},
+	      {"maps", PROC_MAPS},
+	      {"task", PROC_TASK}};
 
 /* A component that is nothing but digits: its number, else 0. */
 static int32_t number_of(const char *name, size_t len)
@@ -174,6 +179,7 @@ int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct pro
 				 .self_pid = call->process->pid,
 				 .self_tid = call->tracee->tid,
 				 .out = out};
+	const struct path_entry *entry;
 	char path[PATH_MAX];
 	const char *rest;
 	size_t head;
@@ -181,13 +187,23 @@ int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct pro
 	int r;
 
 	out->leaf = PROC_NOTHING;
-	out->changed = false;
+	out->changed = out->read_only = false;
 	out->pid = out->tid = 0;
-	if (names_generation(call->process->names) == 0)
+	if (names_generation(call->process->names) == 0 && !path_map_of(call->process))
 		return 0;
 	n = memory_read_string(call->process, (struct taddr){call->args[path_arg]}, path, sizeof(path));
 	if (n <= 0)
 		return n == -ESRCH ? -ESRCH : 0; /* the kernel refuses it itself */
+	entry = path_map_find(call, dir_arg, path, out->text, sizeof(out->text));
+	if (entry) {
+		out->read_only = entry->kind != PATH_MAP && entry->kind != PATH_WRITTEN;
+		out->changed = true;
+		return 0;
+	}
+	if (pts_path_find(call, dir_arg, path, out->text, sizeof(out->text))) {
+		out->changed = true;
+		return 0;
+	}
 	if (path[0] != '/') {
 		if (!may_be_relative(path) || !walk_base(call, dir_arg, &walk))
 			return 0;
@@ -215,5 +231,7 @@ int proc_path_enter(struct call *call, int dir_arg, unsigned path_arg)
 		return SYSCALL_CONTINUE;
 	if (r < 0 || !path.changed)
 		return r;
+	if (path.read_only && path_map_changes(call->nr))
+		return call_answer(call, -EROFS);
 	return call_replace(call, path_arg, path.text, strlen(path.text) + 1);
 }

@@ -1,4 +1,4 @@
-/* Paths into /proc: whose they are. Private to scip/syscall/. */
+/* Paths into /proc: whose they are; and those of pseudo-terminals. Private to scip/syscall/. */
 #ifndef SCIP_SYSCALL_PROC_PATH_H
 #define SCIP_SYSCALL_PROC_PATH_H
 
@@ -14,11 +14,13 @@ enum proc_leaf {
 	PROC_STAT,
 	PROC_STATUS,
 	PROC_CHILDREN,
+	PROC_MAPS,
 };
 
 struct proc_path {
 	enum proc_leaf leaf;
 	bool changed;		    /* `text` differs from what the program passed */
+	bool read_only;		    /* it is a file that came along and is not the job's own */
 	int32_t pid, tid;	    /* real; tid 0 where the path names no thread */
 	char text[CALL_SLOT_BYTES]; /* the path with real numbers, as relative or absolute as it was */
 };
@@ -34,8 +36,16 @@ struct proc_walk {
 /* Goes down `path`. `given`: numbers in it are the program's (virtual), else the kernel's. -ENAMETOOLONG. */
 must_check int proc_walk(struct proc_walk *walk, const char *path, bool given);
 
-/* The path in argument `path_arg`, relative to the directory in `dir_arg` (-1: the working directory). */
+/* The path in argument `path_arg`, of /proc or /dev/pts, relative to the directory in `dir_arg` (-1: the
+ * working directory). */
 must_check int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct proc_path *out);
+
+/* The number in an absolute path that is /dev/pts/N, else -1. pts_path.c */
+int32_t pts_number(const char *path);
+/* True and where it is now in `out` if the path leads to a pseudo-terminal whose number diverged. */
+bool pts_path_find(const struct call *call, int dir_arg, const char *path, char *out, size_t size);
+/* The number by which the program knows the terminal. */
+int32_t pts_virtual(const struct call *call, int32_t real);
 
 /* The text of /proc/PID[/task/TID]/{stat,status,children} with virtual numbers in a memfd at offset 0;
  * -errno. */

@@ -1,6 +1,7 @@
 /* The texts of /proc that hold numbers of processes: stat, status, children. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,10 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "scip/syscall/path_map.h"
 #include "scip/syscall/proc_path.h"
+
+#define TEXT_MAX (64u << 20)
 
 struct out {
 	char *at;
@@ -42,6 +46,16 @@ static int32_t shown(struct names *names, const char *text)
 	return n > 0 && n <= INT32_MAX ? names_virtual(names, (struct rpid){(int32_t)n}).n : (int32_t)n;
 }
 
+/* The parent of the process whose number `text` begins with. */
+static int32_t shown_parent(struct names *names, const char *pid, const char *text)
+{
+	long own = strtol(pid, NULL, 10), n = strtol(text, NULL, 10);
+
+	if (own <= 0 || own > INT32_MAX || n <= 0 || n > INT32_MAX)
+		return shown(names, text);
+	return names_parent(names, (struct rpid){(int32_t)own}, (struct rpid){(int32_t)n}).n;
+}
+
 static int finish(const struct out *out, const char *start)
 {
 	return out->full ? -ENOSPC : (int)(out->at - start);
@@ -61,7 +75,9 @@ int proc_text_stat(struct names *names, const char *text, char *buf, size_t size
 	for (const char *p = end + 1; *p == ' '; field++) {
 		size_t len = strcspn(++p, " \n");
 
-		if ((field >= 4 && field <= 6) || field == 8)
+		if (field == 4)
+			put(&out, " %d", shown_parent(names, text, p));
+		else if (field == 5 || field == 6 || field == 8)
 			put(&out, " %d", shown(names, p));
 		else
 			put(&out, " %.*s", (int)len, p);
@@ -99,6 +115,7 @@ int proc_text_status(struct names *names, const char *text, char *buf, size_t si
 	static const char *const keys[] = {
 		"Tgid:", "Ngid:", "Pid:", "PPid:", "NStgid:", "NSpid:", "NSpgid:", "NSsid:"};
 	struct out out = {buf, size, false};
+	const char *pid = strstr(text, "\nPid:");
 
 	while (*text) {
 		const char *end = text + strcspn(text, "\n");
@@ -109,6 +126,8 @@ int proc_text_status(struct names *names, const char *text, char *buf, size_t si
 				key = strlen(keys[i]);
 		if (!strncmp(text, "TracerPid:", 10)) {
 			put(&out, "TracerPid:\t0"); /* scip is not to be seen */
+		} else if (!strncmp(text, "PPid:", 5) && pid) {
+			put(&out, "PPid:\t%d", shown_parent(names, pid + 5, text + 5));
 		} else {
 			put(&out, "%.*s", (int)key, text);
 			if (key)
@@ -121,6 +140,30 @@ int proc_text_status(struct names *names, const char *text, char *buf, size_t si
 		text = *end ? end + 1 : end;
 	}
 	return finish(&out, buf);
+}
+
+/* The paths of mapped files, each at the end of its line, as the program knows them. A memfd. */
+static int open_maps(const struct call *call, const char *text)
+{
+	auto_close int fd = memfd_create("proc", MFD_CLOEXEC);
+	auto_fclose FILE *out = fd < 0 ? NULL : fdopen(dup(fd), "w");
+
+	if (!out)
+		return -errno;
+	while (*text) {
+		size_t len = strcspn(text, "\n"), head = strcspn(text, "/\n");
+		char path[PATH_MAX], name[PATH_MAX];
+		int n = head < len ? snprintf(path, sizeof(path), "%.*s", (int)(len - head), text + head) : 0;
+
+		if (n > 0 && n < PATH_MAX && path_map_name(call, path, name, sizeof(name)))
+			fprintf(out, "%.*s%s", (int)head, text, name);
+		else
+			fwrite(text, 1, len, out);
+		text += len;
+		if (*text)
+			fputc(*text++, out);
+	}
+	return fflush(out) != 0 ? -errno : steal_fd(&fd);
 }
 
 int proc_text_open(const struct call *call, const struct proc_path *path)
@@ -137,10 +180,13 @@ int proc_text_open(const struct call *call, const struct proc_path *path)
 	snprintf(file + n, sizeof(file) - (size_t)n, "%s",
 		 path->leaf == PROC_STAT     ? "stat"
 		 : path->leaf == PROC_STATUS ? "status"
+		 : path->leaf == PROC_MAPS   ? "maps"
 					     : "children");
-	r = io_slurp(AT_FDCWD, file, 1u << 20, &text, &len);
+	r = io_slurp(AT_FDCWD, file, TEXT_MAX, &text, &len);
 	if (r < 0)
 		return r;
+	if (path->leaf == PROC_MAPS)
+		return open_maps(call, text);
 	room = 12 * len + 256; /* one digit may become ten */
 	shown_text = malloc(room);
 	if (!shown_text)

@@ -2,10 +2,12 @@
 #include <errno.h>
 #include <linux/sched.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "proto/daemon.pb-c.h"
 #include "scip/syscall/table.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
@@ -20,6 +22,17 @@ int enter_gettid(struct call *call)
 	return call_answer(call, call->tracee->vtid.n);
 }
 
+/* A process whose parent is on another host is a child of its keeper here. */
+int enter_getppid(struct call *call)
+{
+	struct name_process process;
+
+	if (names_process_find_real(call->process->names, (struct rpid){call->process->pid}, &process) == 0 &&
+	    process.far_parent)
+		return call_answer(call, process.parent.n);
+	return SYSCALL_WANT_EXIT;
+}
+
 /* A group's or session's number, asked by scip itself: one stop instead of two. */
 static int answer_asked(struct call *call, pid_t (*ask)(pid_t), int32_t virtual)
 {
@@ -31,6 +44,8 @@ static int answer_asked(struct call *call, pid_t (*ask)(pid_t), int32_t virtual)
 
 int enter_getpgid(struct call *call)
 {
+	if ((int32_t)call->args[0] > 0 && elsewhere(call, (int32_t)call->args[0]))
+		return elsewhere_ask(call, (int32_t)call->args[0], PBEAM__REMOTE_SIGNAL__WHAT__GETPGID);
 	return answer_asked(call, getpgid, (int32_t)call->args[0]);
 }
 
@@ -41,6 +56,8 @@ int enter_getpgrp(struct call *call)
 
 int enter_getsid(struct call *call)
 {
+	if ((int32_t)call->args[0] > 0 && elsewhere(call, (int32_t)call->args[0]))
+		return elsewhere_ask(call, (int32_t)call->args[0], PBEAM__REMOTE_SIGNAL__WHAT__GETSID);
 	return answer_asked(call, getsid, (int32_t)call->args[0]);
 }
 
@@ -65,6 +82,21 @@ int exit_clone(struct call *call)
 	return exit_birth(call, call->args[0], call->args[2]);
 }
 
+/* Made with a copy of its arguments: nothing escapes its supervisor. */
+static int strip_untraced(struct call *call)
+{
+	char copy[CALL_SLOT_BYTES];
+	size_t size = (size_t)call->args[1];
+	uint64_t flags;
+
+	if (size < sizeof(flags) || size > sizeof(copy) || call_read(call, call->args[0], copy, size) < 0)
+		return SYSCALL_WANT_EXIT; /* the kernel refuses it */
+	memcpy(&flags, copy, sizeof(flags));
+	flags &= ~(uint64_t)CLONE_UNTRACED;
+	memcpy(copy, &flags, sizeof(flags));
+	return call_replace(call, 0, copy, size);
+}
+
 int enter_clone3(struct call *call)
 {
 	struct clone_args args;
@@ -73,6 +105,8 @@ int enter_clone3(struct call *call)
 		call->keep[0] = args.flags;
 		call->keep[1] = args.parent_tid;
 	}
+	if (call->keep[0] & CLONE_UNTRACED)
+		return strip_untraced(call);
 	return SYSCALL_WANT_EXIT;
 }
 

@@ -48,6 +48,8 @@ int enter_kill(struct call *call)
 {
 	if ((int32_t)call->args[0] == -1)
 		return kill_job(call);
+	if (elsewhere(call, (int32_t)call->args[0]))
+		return elsewhere_signal(call, (int32_t)call->args[0], 0, (int)call->args[1], 0);
 	return call_enter_regular(call);
 }
 
@@ -75,11 +77,19 @@ static int with_siginfo(struct call *call, unsigned arg)
 
 int enter_sigqueue(struct call *call)
 {
+	int32_t to = (int32_t)call->args[0];
+
+	if (to > 0 && elsewhere(call, to))
+		return elsewhere_signal(call, to, 0, (int)call->args[1], call->args[2]);
 	return with_siginfo(call, 2);
 }
 
 int enter_tgsigqueue(struct call *call)
 {
+	int32_t to = (int32_t)call->args[0];
+
+	if (to > 0 && elsewhere(call, to))
+		return elsewhere_signal(call, to, (int32_t)call->args[1], (int)call->args[2], call->args[3]);
 	return with_siginfo(call, 3);
 }
 

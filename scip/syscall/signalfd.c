@@ -2,9 +2,9 @@
  * The sender's number in what is read from a signalfd.
  *
  * read() is never trapped, whatever names have diverged. Only for the descriptors that are signalfds a small
- * filter is added from inside, when one is made or a process with one is restored: read() of that number is
- * trapped. A number that is no signalfd any more costs a stop; a duplicate under another number shows real
- * numbers.
+ * filter is added from inside, when one is made, duplicated, or a process with one is restored: read() of
+ * that number is trapped, and so are the calls that duplicate it. A number that is no signalfd any more costs
+ * a stop.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -49,29 +49,56 @@ static int note(int fd, void *arg)
 	return 0;
 }
 
-/* ld arch; jne; ld nr; jne read; ld fd; jeq ... trace; allow; trace */
-static int trap_reads(struct tracee *tracee, const struct fds *fds, struct err *err)
-{
-	struct sock_filter code[FDS_MAX + 7];
-	struct sock_fprog program = {.filter = code};
-	unsigned n = 0;
+static const int trapped[] = {SYS_read, SYS_dup, SYS_dup2, SYS_dup3, SYS_fcntl};
+#define TRAPPED (sizeof(trapped) / sizeof(trapped[0]))
 
+static bool is_known(const struct process *process, int fd)
+{
+	return fd < PROCESS_SIGNALFDS && process->signalfds[fd / 64] >> fd % 64 & 1;
+}
+
+static void know(struct process *process, int fd)
+{
+	if (fd < PROCESS_SIGNALFDS)
+		process->signalfds[fd / 64] |= 1ull << fd % 64;
+}
+
+/* ld arch; jne allow; ld nr; jeq one of these calls ...; ja allow; ld fd; jeq one of the descriptors ...
+ * trace; allow; trace */
+static int trap(struct tracee *tracee, const struct fds *wanted, struct err *err)
+{
+	struct sock_filter code[FDS_MAX + TRAPPED + 8];
+	struct sock_fprog program = {.filter = code};
+	struct fds fds = {.n = 0};
+	unsigned n = 0;
+	int r;
+
+	for (unsigned i = 0; i < wanted->n; i++)
+		if (!is_known(tracee->process, wanted->v[i]))
+			fds.v[fds.n++] = wanted->v[i];
+	if (fds.n == 0)
+		return 0;
 	code[n++] =
 		(struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
 	code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0,
-						 (uint8_t)(fds->n + 3));
+						 (uint8_t)(TRAPPED + 1));
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-	code[n++] =
-		(struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_read, 0, (uint8_t)(fds->n + 1));
+	for (unsigned i = 0; i < TRAPPED; i++)
+		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)trapped[i],
+							 (uint8_t)(TRAPPED - i), 0);
+	code[n++] = (struct sock_filter)BPF_STMT(BPF_JMP | BPF_JA, fds.n + 1);
 	code[n++] =
 		(struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));
-	for (unsigned i = 0; i < fds->n; i++)
-		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)fds->v[i],
-							 (uint8_t)(fds->n - i), 0);
+	for (unsigned i = 0; i < fds.n; i++)
+		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)fds.v[i],
+							 (uint8_t)(fds.n - i), 0);
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE | TRAP_ROW);
 	program.len = (unsigned short)n;
-	return filter_load(tracee, &program, err);
+	r = filter_load(tracee, &program, err);
+	for (unsigned i = 0; i < fds.n && r == 0; i++)
+		know(tracee->process, fds.v[i]);
+	return r;
 }
 
 int syscall_filter_signalfds(struct tracee *tracee, struct err *err)
@@ -84,21 +111,34 @@ int syscall_filter_signalfds(struct tracee *tracee, struct err *err)
 	r = procfs_each_number(dir, note, &fds);
 	if (r < 0)
 		return err_code(err, r, "list the descriptors of process %d", fds.pid);
-	return fds.n ? trap_reads(tracee, &fds, err) : 0;
+	return trap(tracee, &fds, err);
 }
 
-int exit_signalfd(struct call *call)
+/* From now on the number that the call returns is one. */
+static int new_number(struct call *call)
 {
 	struct fds fds = {.v = {(int)call->rval}, .n = 1};
 	struct err err = ERR_INIT;
 
-	/* one that was there already is only given another mask */
-	if (call->rval < 0 || (int)call->args[0] == (int)call->rval)
-		return 0;
-	if (trap_reads(call->tracee, &fds, &err) < 0)
+	if (call->rval >= 0 && trap(call->tracee, &fds, &err) < 0)
 		log_warn("process %d: numbers in its signalfd stay real: %s", call->process->vpid.n,
 			 err.text);
 	return 0;
+}
+
+int exit_signalfd(struct call *call)
+{
+	return new_number(call); /* one that was there already is known */
+}
+
+int enter_dup(struct call *call)
+{
+	return is_signalfd(call->tracee->tid, (int)call->args[0]) ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
+}
+
+int exit_dup(struct call *call)
+{
+	return is_signalfd(call->tracee->tid, (int)call->rval) ? new_number(call) : 0;
 }
 
 int enter_read(struct call *call)

@@ -1,5 +1,6 @@
 /*
- * Credentials over UNIX sockets: SO_PEERCRED and SCM_CREDENTIALS.
+ * Messages: credentials over UNIX sockets (SO_PEERCRED and SCM_CREDENTIALS), and to whom datagrams go and who
+ * has sent them, where addresses have moved (datagram.c).
  *
  * Messages without control data, nearly all, are let go at their first stop. One that is sent with
  * credentials gets a copy of its header and control data in the scratch area, with the real number, which the
@@ -8,12 +9,17 @@
  */
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
-#include "scip/syscall/table.h"
+#include "namespace/address_entry.h"
+#include "namespace/record.h"
+#include "scip/syscall/address.h"
 
-#define COPY_AT	    128u /* of the control data in the room; a struct mmsghdr lies before it */
+#define NAME_AT	    64u	 /* of an address in the room; a struct mmsghdr lies before it */
+#define COPY_AT	    128u /* of the control data */
 #define CONTROL_MAX (CALL_SLOT_BYTES - COPY_AT)
 #define MANY_MAX    64u
 
@@ -23,10 +29,23 @@ int enter_getsockopt(struct call *call)
 											  : SYSCALL_CONTINUE;
 }
 
+/* The peer of a connection that was made again is recorded: the kernel says who made it. */
 int exit_getsockopt(struct call *call)
 {
-	if (call->rval == 0)
-		call_virtual_at(call, call->args[3] + offsetof(struct ucred, pid));
+	uint64_t where = call->args[3] + offsetof(struct ucred, pid);
+	struct vpid peer = {0};
+	char link[48];
+	struct stat st;
+
+	if (call->rval != 0)
+		return 0;
+	snprintf(link, sizeof(link), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[0]);
+	if (stat(link, &st) == 0 && S_ISSOCK(st.st_mode))
+		peer = record_peer_find(call->process->keeper, st.st_ino);
+	if (!peer.n)
+		call_virtual_at(call, where);
+	else if (call_write(call, where, &peer.n, sizeof(peer.n)) < 0)
+		return 0; /* shorter than that, and unmapped */
 	return 0;
 }
 
@@ -74,50 +93,86 @@ static bool make_real(const struct call *call, const struct msghdr *message, cha
 	return changed;
 }
 
+/* What a message is to have in place of its own. */
+struct change {
+	bool control, name;
+	union name_sockaddr to;
+};
+
+/* Looks what is to be changed. True if anything is. */
+static bool look(const struct call *call, const struct msghdr *message, char *control, struct change *change)
+{
+	change->control = names_generation(call->process->names) && make_real(call, message, control);
+	change->name = names_address_any(call->process->names) &&
+		       address_read(call, (uint64_t)message->msg_name, message->msg_namelen, &change->to) &&
+		       address_lead_datagram(call, (int)call->args[0], &change->to);
+	return change->control || change->name;
+}
+
+/* The copies into the scratch area. 0, or what the handler is to return. */
+static int make_copies(struct call *call, struct msghdr *message, const char *control,
+		       const struct change *change)
+{
+	struct taddr where;
+	int r = 0;
+
+	if (change->control)
+		r = call_scratch(call, COPY_AT, control, message->msg_controllen, &where);
+	if (r == 0 && change->control)
+		message->msg_control = (void *)where.a;
+	if (r == 0 && change->name)
+		r = call_scratch(call, NAME_AT, &change->to, sizeof(change->to), &where);
+	if (r == 0 && change->name) {
+		message->msg_name = (void *)where.a;
+		message->msg_namelen = address_size(&change->to);
+	}
+	return r;
+}
+
+static bool nothing_to_do(const struct call *call)
+{
+	return names_generation(call->process->names) == 0 && address_nothing_moved(call);
+}
+
 int enter_sendmsg(struct call *call)
 {
 	_Alignas(8) char control[CONTROL_MAX];
 	struct msghdr message;
-	struct taddr where;
+	struct change change;
 	int r;
 
-	if (names_generation(call->process->names) == 0 ||
-	    call_read(call, call->args[1], &message, sizeof(message)) < 0 ||
-	    !make_real(call, &message, control))
+	if (nothing_to_do(call) || call_read(call, call->args[1], &message, sizeof(message)) < 0 ||
+	    !look(call, &message, control, &change))
 		return SYSCALL_CONTINUE;
-	r = call_scratch(call, COPY_AT, control, message.msg_controllen, &where);
-	if (r)
-		return r;
-	message.msg_control = (void *)where.a;
-	return call_replace(call, 1, &message, sizeof(message));
+	r = make_copies(call, &message, control, &change);
+	return r ? r : call_replace(call, 1, &message, sizeof(message));
 }
 
 int enter_sendmmsg(struct call *call)
 {
 	_Alignas(8) char control[CONTROL_MAX];
 	struct mmsghdr message;
-	struct taddr where;
+	struct change change;
 	unsigned n = (unsigned)call->args[2], i;
 	int r;
 
-	if (names_generation(call->process->names) == 0)
+	if (nothing_to_do(call))
 		return SYSCALL_CONTINUE;
 	if (n > MANY_MAX)
 		n = MANY_MAX;
 	for (i = 0; i < n; i++) {
 		if (call_read(call, call->args[1] + i * sizeof(message), &message, sizeof(message)) < 0)
 			return SYSCALL_CONTINUE;
-		if (make_real(call, &message.msg_hdr, control))
+		if (look(call, &message.msg_hdr, control, &change))
 			break;
 	}
 	if (i == n)
 		return n < (unsigned)call->args[2] ? call_set_arg(call, 2, n) : SYSCALL_CONTINUE;
 	if (i > 0)
 		return call_set_arg(call, 2, i);
-	r = call_scratch(call, COPY_AT, control, message.msg_hdr.msg_controllen, &where);
+	r = make_copies(call, &message.msg_hdr, control, &change);
 	if (r)
 		return r;
-	message.msg_hdr.msg_control = (void *)where.a;
 	r = call_replace(call, 1, &message, sizeof(message));
 	if (r != SYSCALL_WANT_EXIT)
 		return r;
@@ -139,15 +194,29 @@ int exit_sendmmsg(struct call *call)
 		       : 0;
 }
 
+/* Room for the sender's address is kept in keep[0]. */
 int enter_recvmsg(struct call *call)
 {
 	struct msghdr message;
+	bool credentials, name;
 
-	if (names_generation(call->process->names) == 0 ||
-	    call_read(call, call->args[1], &message, sizeof(message)) < 0 || !message.msg_control ||
-	    message.msg_controllen < CMSG_LEN(sizeof(struct ucred)))
+	if (nothing_to_do(call) || call_read(call, call->args[1], &message, sizeof(message)) < 0)
 		return SYSCALL_CONTINUE;
-	return SYSCALL_WANT_EXIT;
+	credentials = names_generation(call->process->names) && message.msg_control &&
+		      message.msg_controllen >= CMSG_LEN(sizeof(struct ucred));
+	name = message.msg_name && !address_nothing_moved(call);
+	call->keep[0] = name ? message.msg_namelen : 0;
+	return credentials || name ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
+}
+
+/* Who has sent what a message at `address` has received. */
+static int call_sender(const struct call *call, uint64_t address)
+{
+	struct msghdr message;
+
+	if (!call->keep[0] || call_read(call, address, &message, sizeof(message)) < 0)
+		return 0;
+	return address_call_sender(call, (uint64_t)message.msg_name, message.msg_namelen, call->keep[0]);
 }
 
 /* Makes the credentials virtual in what a message at `address` has received. */
@@ -174,19 +243,39 @@ static void make_virtual(const struct call *call, uint64_t address)
 
 int exit_recvmsg(struct call *call)
 {
-	if (call->rval >= 0)
-		make_virtual(call, call->args[1]);
-	return 0;
+	if (call->rval < 0)
+		return 0;
+	make_virtual(call, call->args[1]);
+	return call_sender(call, call->args[1]);
 }
 
+/* The least room that any of the messages has for its sender's address. */
 int enter_recvmmsg(struct call *call)
 {
-	return names_generation(call->process->names) ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
+	unsigned n = (unsigned)call->args[2];
+	struct mmsghdr message;
+
+	if (nothing_to_do(call))
+		return SYSCALL_CONTINUE;
+	call->keep[0] = address_nothing_moved(call) ? 0 : sizeof(struct sockaddr_storage);
+	for (unsigned i = 0; i < n && i < MANY_MAX && call->keep[0]; i++) {
+		if (call_read(call, call->args[1] + i * sizeof(message), &message, sizeof(message)) < 0)
+			break;
+		if (message.msg_hdr.msg_name && message.msg_hdr.msg_namelen < call->keep[0])
+			call->keep[0] = message.msg_hdr.msg_namelen;
+	}
+	return SYSCALL_WANT_EXIT;
 }
 
 int exit_recvmmsg(struct call *call)
 {
-	for (int64_t i = 0; i < call->rval; i++)
-		make_virtual(call, call->args[1] + (uint64_t)i * sizeof(struct mmsghdr));
-	return 0;
+	int r = 0;
+
+	for (int64_t i = 0; i < call->rval && r == 0; i++) {
+		uint64_t at = call->args[1] + (uint64_t)i * sizeof(struct mmsghdr);
+
+		make_virtual(call, at);
+		r = i < MANY_MAX ? call_sender(call, at) : 0;
+	}
+	return r;
 }

@@ -5,10 +5,14 @@
  * what a freeze does to the call, a note. The seccomp filters, the dispatch, docs/SYSCALLS.md and the tests
  * come from it.
  *
- * Two filters. The *born* filter is loaded before the first exec: it traps what must be seen or translated
+ * Five filters. The *born* filter is loaded before the first exec: it traps what must be seen or translated
  * even when nothing has diverged (kill and its like where the pid is not 0, exec, SysV ids, seccomp, calls
- * not in the table). The *restored* filter traps every call that carries a name; it is loaded for restored
- * processes, and from inside (SECCOMP_FILTER_FLAG_TSYNC) into a process whose own names diverge.
+ * not in the table). The *cluster* filter takes its place on a host of a cluster: it traps as well what may
+ * name something of another host (filter_cluster.c). The *restored* filter traps every call that carries a
+ * name; it is loaded for restored processes, and from inside (SECCOMP_FILTER_FLAG_TSYNC) into a process whose
+ * own names diverge; in a cluster it is the *moved* filter, which traps what carries transport addresses too,
+ * and on a host where files of the job are under other paths the *mapped* filter, which traps as well every
+ * other call that takes or gives a path.
  */
 #ifndef SCIP_SYSCALL_SYSCALL_H
 #define SCIP_SYSCALL_SYSCALL_H
@@ -17,7 +21,16 @@
 
 #include "scip/tracee/process.h"
 
-enum syscall_filter { SYSCALL_FILTER_BORN, SYSCALL_FILTER_RESTORED };
+enum syscall_filter {
+	SYSCALL_FILTER_BORN,
+	SYSCALL_FILTER_CLUSTER,
+	SYSCALL_FILTER_RESTORED,
+	SYSCALL_FILTER_MOVED,
+	SYSCALL_FILTER_MAPPED,
+};
+/* Which one newborns get, and those whose names diverge. */
+enum syscall_filter syscall_filter_born(struct names *names);
+enum syscall_filter syscall_filter_restored(struct names *names);
 
 /* The filter as a BPF program, malloc'd; for seccomp(SECCOMP_SET_MODE_FILTER). */
 must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog *out, struct err *err);

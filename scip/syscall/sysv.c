@@ -1,110 +1,229 @@
-/* System V objects: the ids of shared memory, who used an object last, who made it; POSIX timers that signal
- * one thread. */
+/*
+ * System V objects: their ids, who used one last, who made it; POSIX timers that signal one thread.
+ *
+ * Which objects the job has made is recorded when it makes them: the kernel does not tell whose a set of
+ * semaphores or a queue is, and they are saved with the job.
+ */
+#include <errno.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 
+#include "base/log.h"
+#include "namespace/record.h"
 #include "scip/syscall/table.h"
 
-#ifndef SHM_STAT_ANY
-#define SHM_STAT_ANY 15
-#endif
-
-int enter_sysv_stat(struct call *call)
-{
-	return names_generation(call->process->names) ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
-}
+/* Not named by every libc. The commands for each kind: by index, by index for anybody, about all. */
+enum { SHM_BY_INDEX_ANY = 15, SEM_BY_INDEX_ANY = 20, MSG_BY_INDEX_ANY = 13 };
+static const struct {
+	int stat, stat_any, info;
+} commands[NAMES_IPC_KINDS] = {
+	[NAMES_IPC_SHM] = {SHM_STAT, SHM_BY_INDEX_ANY, SHM_INFO},
+	[NAMES_IPC_SEM] = {SEM_STAT, SEM_BY_INDEX_ANY, SEM_INFO},
+	[NAMES_IPC_MSG] = {MSG_STAT, MSG_BY_INDEX_ANY, MSG_INFO},
+};
 
 int enter_exit_only(struct call *call)
 {
 	return SYSCALL_WANT_EXIT;
 }
 
-/* An id in the first argument. */
-static int replace_shm(struct call *call)
-{
-	int32_t id = (int32_t)call->args[0], real = names_shm_real(call->process->names, id);
+/* ---- made or found ---- */
 
-	return real == id ? SYSCALL_CONTINUE : call_set_arg(call, 0, (uint64_t)(int64_t)real);
+static int find(enum names_ipc kind, key_t key)
+{
+	return kind == NAMES_IPC_SHM   ? shmget(key, 0, 0)
+	       : kind == NAMES_IPC_SEM ? semget(key, 0, 0)
+				       : msgget(key, 0);
 }
 
-int enter_shmat(struct call *call)
+/* keep[0]: the call makes it, if it succeeds. */
+static int enter_get(struct call *call, enum names_ipc kind, int flags)
 {
-	return replace_shm(call);
+	key_t key = (key_t)call->args[0];
+
+	call->keep[0] =
+		key == IPC_PRIVATE ||
+		((flags & IPC_CREAT) && ((flags & IPC_EXCL) || (find(kind, key) < 0 && errno == ENOENT)));
+	return SYSCALL_WANT_EXIT;
 }
 
-int exit_shmget(struct call *call)
+int enter_shmget(struct call *call)
 {
-	int32_t virtual;
+	return enter_get(call, NAMES_IPC_SHM, (int)call->args[2]);
+}
+
+int enter_semget(struct call *call)
+{
+	return enter_get(call, NAMES_IPC_SEM, (int)call->args[2]);
+}
+
+int enter_msgget(struct call *call)
+{
+	return enter_get(call, NAMES_IPC_MSG, (int)call->args[1]);
+}
+
+static int exit_get(struct call *call, enum names_ipc kind)
+{
+	struct process *process = call->process;
+	int32_t real = (int32_t)call->rval, virtual;
+	struct err err = ERR_INIT;
 	int r;
 
 	if (call->rval < 0)
 		return 0;
-	r = names_shm_born(call->process->names, (int32_t)call->rval, call->process->keeper, &virtual);
+	if (call->keep[0]) {
+		r = record_ipc_add(process->keeper, kind, real);
+		if (r < 0)
+			log_warn("process %d: that it made System V object %d could not be recorded, so it "
+				 "will not be saved: %d",
+				 process->vpid.n, real, r);
+	}
+	r = names_ipc_born(process->names, kind, real, process->keeper, &virtual);
 	if (r < 0)
 		return call_set_rval(call, r);
-	return virtual == (int32_t)call->rval ? 0 : call_set_rval(call, virtual);
+	if (virtual == real)
+		return 0;
+	if (!process->diverged && syscall_filter_inject(call->tracee, &err) < 0) {
+		log_warn("process %d: System V object %d keeps its real id: %s", process->vpid.n, real,
+			 err.text);
+		names_ipc_release(process->names, kind, virtual);
+		return 0;
+	}
+	return call_set_rval(call, virtual);
 }
 
-static int shm_command(const struct call *call)
+int exit_shmget(struct call *call)
 {
-	return (int)call->args[1] & 0xff; /* IPC_64 may be set */
+	return exit_get(call, NAMES_IPC_SHM);
+}
+
+int exit_semget(struct call *call)
+{
+	return exit_get(call, NAMES_IPC_SEM);
+}
+
+int exit_msgget(struct call *call)
+{
+	return exit_get(call, NAMES_IPC_MSG);
+}
+
+/* ---- used ---- */
+
+/* An id in the first argument. */
+static int replace_id(struct call *call, enum names_ipc kind)
+{
+	int32_t id = (int32_t)call->args[0], real = names_ipc_real(call->process->names, kind, id);
+
+	return real == id ? SYSCALL_CONTINUE : call_set_arg(call, 0, (uint64_t)(int64_t)real);
+}
+
+int enter_shm_use(struct call *call)
+{
+	return replace_id(call, NAMES_IPC_SHM);
+}
+
+int enter_sem_use(struct call *call)
+{
+	return replace_id(call, NAMES_IPC_SEM);
+}
+
+int enter_msg_use(struct call *call)
+{
+	return replace_id(call, NAMES_IPC_MSG);
+}
+
+/* ---- controlled ---- */
+
+static int command_of(const struct call *call, enum names_ipc kind)
+{
+	return (int)call->args[kind == NAMES_IPC_SEM ? 2 : 1] & 0xff; /* IPC_64 may be set */
+}
+
+static bool is_by_index(int command, enum names_ipc kind)
+{
+	return command == commands[kind].stat || command == commands[kind].stat_any;
+}
+
+static int enter_control(struct call *call, enum names_ipc kind)
+{
+	int command = command_of(call, kind), r;
+
+	if (command == IPC_INFO || command == commands[kind].info)
+		return SYSCALL_CONTINUE;
+	if (is_by_index(command, kind))
+		return SYSCALL_WANT_EXIT; /* the id is returned */
+	r = replace_id(call, kind);
+	if (r < 0)
+		return r;
+	return command == IPC_STAT || command == IPC_RMID || (kind == NAMES_IPC_SEM && command == GETPID)
+		       ? SYSCALL_WANT_EXIT
+		       : r;
 }
 
 int enter_shmctl(struct call *call)
 {
-	int r;
+	return enter_control(call, NAMES_IPC_SHM);
+}
 
-	switch (shm_command(call)) {
-	case SHM_STAT:
-	case SHM_STAT_ANY:
-		return SYSCALL_WANT_EXIT; /* by index; the id is returned */
-	case IPC_INFO:
-	case SHM_INFO:
-		return SYSCALL_CONTINUE;
-	case IPC_STAT:
-	case IPC_RMID:
-		r = replace_shm(call);
-		return r < 0 ? r : SYSCALL_WANT_EXIT;
-	default:
-		return replace_shm(call);
-	}
+int enter_semctl(struct call *call)
+{
+	return enter_control(call, NAMES_IPC_SEM);
+}
+
+int enter_msgctl(struct call *call)
+{
+	return enter_control(call, NAMES_IPC_MSG);
+}
+
+static int exit_control(struct call *call, enum names_ipc kind)
+{
+	int command = command_of(call, kind);
+	int32_t virtual;
+
+	if (call->rval < 0)
+		return 0;
+	if (command == IPC_RMID)
+		names_ipc_release(call->process->names, kind, (int32_t)call->args[0]);
+	if (!is_by_index(command, kind))
+		return 0;
+	virtual = names_ipc_virtual(call->process->names, kind, (int32_t)call->rval);
+	return virtual >= 0 ? call_set_rval(call, virtual) : 0;
+}
+
+/* The structure is there after IPC_STAT and its like. */
+static bool has_status(const struct call *call, enum names_ipc kind)
+{
+	int command = command_of(call, kind);
+
+	return call->rval >= 0 && (command == IPC_STAT || is_by_index(command, kind));
 }
 
 int exit_shmctl(struct call *call)
 {
-	int command = shm_command(call);
-
-	if (call->rval >= 0 && command == IPC_RMID)
-		names_shm_release(call->process->names, (int32_t)call->args[0]);
-	if (call->rval >= 0 && (command == SHM_STAT || command == SHM_STAT_ANY)) {
-		int32_t virtual = names_shm_virtual(call->process->names, (int32_t)call->rval);
-		int r = virtual >= 0 ? call_set_rval(call, virtual) : 0;
-
-		if (r < 0)
-			return r;
-	}
-	if (call->rval >= 0 && (command == IPC_STAT || command == SHM_STAT || command == SHM_STAT_ANY)) {
+	if (has_status(call, NAMES_IPC_SHM)) {
 		call_virtual_at(call, call->args[2] + offsetof(struct shmid_ds, shm_cpid));
 		call_virtual_at(call, call->args[2] + offsetof(struct shmid_ds, shm_lpid));
 	}
-	return 0;
+	return exit_control(call, NAMES_IPC_SHM);
 }
 
 int exit_msgctl(struct call *call)
 {
-	if (call->rval >= 0) {
+	if (has_status(call, NAMES_IPC_MSG)) {
 		call_virtual_at(call, call->args[2] + offsetof(struct msqid_ds, msg_lspid));
 		call_virtual_at(call, call->args[2] + offsetof(struct msqid_ds, msg_lrpid));
 	}
-	return 0;
+	return exit_control(call, NAMES_IPC_MSG);
 }
 
 int exit_semctl(struct call *call)
 {
-	return call->rval > 0 ? call_set_rval(call, call_virtual(call, (int32_t)call->rval)) : 0;
+	if (command_of(call, NAMES_IPC_SEM) == GETPID)
+		return call->rval > 0 ? call_set_rval(call, call_virtual(call, (int32_t)call->rval)) : 0;
+	return exit_control(call, NAMES_IPC_SEM);
 }
 
 int enter_timer_create(struct call *call)

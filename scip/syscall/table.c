@@ -8,9 +8,11 @@
 #include <sys/ioctl.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define NEVER                                                                                                \
 	{                                                                                                    \
@@ -41,17 +43,17 @@
 	}
 #define IN(argument, ...) IN_MASKED(argument, ~0u, __VA_ARGS__)
 
-/* IPC_64 (0x100) may be set in the command. */
-#define SHM_STATS	  IN_MASKED(1, 0xff, IPC_STAT, SHM_STAT, 15 /* SHM_STAT_ANY */)
-#define MSG_STATS	  IN_MASKED(1, 0xff, IPC_STAT, MSG_STAT, 13 /* MSG_STAT_ANY */)
 #define FCNTLS		  IN(1, F_SETOWN, F_GETOWN, F_SETOWN_EX, F_GETOWN_EX, F_GETLK, F_OFD_GETLK)
 /* 0x890x: FIOSETOWN SIOCSPGRP FIOGETOWN SIOCGPGRP. PIDFD_GET_INFO (0xc0..ff0b) has its size in the middle:
  * what else ends so is no great harm, so only the low half is looked at. */
-#define IOCTLS		  IN_MASKED(1, 0xffff, TIOCGPGRP, TIOCSPGRP, TIOCGSID, 0x8901, 0x8902, 0x8903, 0x8904, 0xff0b)
-#define PRCTLS_BORN	  IN(0, PR_SET_SECCOMP, PR_SET_DUMPABLE, PR_GET_DUMPABLE)
+#define IOCTLS                                                                                               \
+	IN_MASKED(1, 0xffff, TIOCGPGRP, TIOCSPGRP, TIOCGSID, TIOCGPTN & 0xffff, 0x8901, 0x8902, 0x8903,      \
+		  0x8904, 0xff0b)
+#define PRCTLS_BORN IN(0, PR_SET_SECCOMP, PR_SET_DUMPABLE, PR_GET_DUMPABLE)
 #define PRCTLS                                                                                               \
 	IN(0, PR_SET_SECCOMP, PR_SET_DUMPABLE, PR_GET_DUMPABLE, PR_SET_PTRACER, 62 /* PR_SCHED_CORE \
 												      */)
+#define RUSAGES IN(0, RUSAGE_SELF, (uint32_t)RUSAGE_CHILDREN)
 #define FUTEX_PI                                                                                             \
 	IN_MASKED(1, 0x7f, FUTEX_LOCK_PI, FUTEX_UNLOCK_PI, FUTEX_TRYLOCK_PI, FUTEX_WAIT_REQUEUE_PI,          \
 		  FUTEX_CMP_REQUEUE_PI, 13 /* FUTEX_LOCK_PI2 */)

@@ -85,9 +85,11 @@ struct call {
 	uint64_t now[6];  /* as they are in the registers */
 	int64_t rval;	  /* at exit */
 	int slot;	  /* of the scratch area, -1 none */
+	size_t replaced;  /* bytes of it that call_replace() has used */
 	bool mapping;	  /* in truth an mmap of the scratch area: the call is made again after it */
 	int fd;		  /* of ours, held until the exit; -1 none */
 	uint64_t keep[4]; /* the handler's own */
+	uint64_t version; /* bind(): of the registry's entry */
 };
 
 #define CALL_SLOT_BYTES 4096u /* room in the scratch area for one call */
@@ -101,7 +103,7 @@ must_check int call_set_arg(struct call *call, unsigned arg, uint64_t value);
  * is), or -errno. At most CALL_SLOT_BYTES altogether; `offset` into the room. */
 must_check int call_scratch(struct call *call, size_t offset, const void *data, size_t len,
 			    struct taddr *where);
-/* call_scratch() at offset 0 and call_set_arg() in one. */
+/* call_scratch(), behind what earlier ones took, and call_set_arg() in one. */
 must_check int call_replace(struct call *call, unsigned arg, const void *data, size_t len);
 
 /* ---- at the exit stop ---- */
@@ -134,20 +136,42 @@ must_check int filter_load(struct tracee *tracee, const struct sock_fprog *progr
 #define SIGINFO_PID   16
 bool siginfo_has_pid(const void *siginfo);
 
+/* What the filters of a cluster have for a number in place of the born, or restored, filter's condition;
+ * NULL: nothing. filter_cluster.c */
+const struct syscall_condition *syscall_cluster_condition(uint32_t nr, bool restored);
+
+/* The mapped filter traps it, whatever the others do. path_map.c */
+bool path_map_wants(const struct syscall_row *row);
+
+/* elsewhere.c: `number` (negative: a group) is a process of another host. Then one of the others answers the
+ * call: a signal for it, or for its thread `vtid`, with the program's siginfo where that is not 0; a question
+ * (RemoteSignal.what). */
+bool elsewhere(const struct call *call, int32_t number);
+must_check int elsewhere_signal(struct call *call, int32_t number, int32_t vtid, int signal, uint64_t info);
+must_check int elsewhere_ask(struct call *call, int32_t number, int what);
+must_check int elsewhere_set_priority(struct call *call, int32_t number, int nice);
+
 /* Handlers, by family. */
 call_handler enter_getpid, enter_gettid, enter_clone, enter_clone3, exit_clone, exit_clone3;
-call_handler enter_getpgid, enter_getpgrp, enter_getsid, enter_exit, enter_exit_group, exit_exit;
-call_handler enter_kill, enter_sigqueue, enter_tgsigqueue, enter_sigtimedwait, exit_sigtimedwait;
+call_handler enter_getppid, enter_getpgid, enter_getpgrp, enter_getsid, enter_exit, enter_exit_group,
+	exit_exit;
+call_handler enter_kill, enter_tkill, enter_getscheduler, enter_tgkill, enter_sigqueue, enter_tgsigqueue,
+	enter_sigtimedwait, exit_sigtimedwait;
 call_handler enter_wait4, exit_wait4, enter_waitid, exit_waitid;
+call_handler enter_cputime, exit_cputime;
 call_handler enter_priority, enter_ioprio, enter_capability;
 call_handler enter_fcntl, exit_fcntl, enter_ioctl, exit_ioctl;
-call_handler enter_sysv_stat, enter_exit_only, exit_shmget, enter_shmat, enter_shmctl, exit_shmctl,
-	exit_semctl, exit_msgctl, enter_timer_create;
+call_handler enter_exit_only, enter_shmget, exit_shmget, enter_semget, exit_semget, enter_msgget, exit_msgget,
+	enter_shm_use, enter_sem_use, enter_msg_use, enter_shmctl, exit_shmctl, enter_semctl, exit_semctl,
+	enter_msgctl, exit_msgctl, enter_timer_create;
 call_handler enter_getsockopt, exit_getsockopt, enter_sendmsg, enter_sendmmsg, exit_sendmmsg, enter_recvmsg,
 	exit_recvmsg, enter_recvmmsg, exit_recvmmsg;
+call_handler enter_socket_name, exit_socket_name, enter_connect, exit_connect, enter_accept, exit_accept,
+	enter_bind, exit_bind, enter_sendto, enter_recvfrom, exit_recvfrom;
+call_handler enter_getcwd, exit_getcwd;
 call_handler enter_open, enter_openat, enter_openat2, exit_open, enter_readlink, enter_readlinkat,
 	exit_readlink;
-call_handler exit_signalfd, enter_read, exit_read;
+call_handler exit_signalfd, enter_read, exit_read, enter_dup, exit_dup;
 call_handler enter_getdents, exit_getdents, exit_getdents64, enter_inotify_add_watch;
 call_handler enter_seccomp, exit_seccomp, enter_prctl, exit_prctl, enter_ptrace;
 call_handler enter_pidfd_signal, enter_perf_event_open, enter_futex, exit_futex;

@@ -1,8 +1,8 @@
-/* ioctl: terminals' groups and sessions, sockets' owners, what a pidfd tells. All others pass. */
+/* ioctl: terminals' groups, sessions and numbers, sockets' owners, what a pidfd tells. All others pass. */
 #include <stddef.h>
 #include <sys/ioctl.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/proc_path.h"
 
 #define OWN_FIOSETOWN	0x8901u
 #define OWN_SIOCSPGRP	0x8902u
@@ -29,6 +29,7 @@ int enter_ioctl(struct call *call)
 		return real == number ? SYSCALL_CONTINUE : call_replace(call, 2, &real, sizeof(real));
 	case TIOCGPGRP:
 	case TIOCGSID:
+	case TIOCGPTN:
 	case OWN_FIOGETOWN:
 	case OWN_SIOCGPGRP:
 		return SYSCALL_WANT_EXIT;
@@ -47,11 +48,13 @@ int exit_ioctl(struct call *call)
 	switch (request) {
 	case TIOCGPGRP:
 	case TIOCGSID:
+	case TIOCGPTN:
 	case OWN_FIOGETOWN:
 	case OWN_SIOCGPGRP:
 		if (call_read(call, call->args[2], &number, sizeof(number)) < 0)
 			return 0;
-		number = call_virtual(call, number); /* negative: a group */
+		number = request == TIOCGPTN ? pts_virtual(call, number)
+					     : call_virtual(call, number); /* negative: a group */
 		if (call_write(call, call->args[2], &number, sizeof(number)) < 0)
 			return 0; /* unmapped meanwhile */
 		return 0;

@@ -5,17 +5,6 @@
 
 #include "scip/syscall/table.h"
 
-/* Its own scip has left its entry for us. */
-static void waited(const struct call *call, int32_t virtual)
-{
-	struct names *names = call->process->names;
-	struct name_process entry;
-
-	names_number_release(names, (struct vpid){virtual});
-	if (names_process_get(names, (struct vpid){virtual}, &entry) == 0 && entry.state == NAME_STATE_DEAD)
-		names_process_remove(names, entry.vpid);
-}
-
 int enter_wait4(struct call *call)
 {
 	return call_enter_regular(call);
@@ -23,17 +12,17 @@ int enter_wait4(struct call *call)
 
 int exit_wait4(struct call *call)
 {
-	int32_t virtual;
+	int32_t real = (int32_t)call->rval, virtual;
 	int status = 0, r;
 
 	if (call->rval <= 0)
 		return 0;
-	virtual = call_virtual(call, (int32_t)call->rval);
+	virtual = call_virtual(call, real);
 	r = call_set_rval(call, virtual);
 	if (!call->args[1] || call_read(call, call->args[1], &status, sizeof(status)) < 0)
 		status = 0;
 	if (WIFEXITED(status) || WIFSIGNALED(status))
-		waited(call, virtual);
+		names_process_waited(call->process->names, (struct vpid){virtual}, (struct rpid){real});
 	return r;
 }
 
@@ -52,16 +41,18 @@ int enter_waitid(struct call *call)
 int exit_waitid(struct call *call)
 {
 	siginfo_t info;
+	int32_t real;
 	const size_t len = offsetof(siginfo_t, si_pid) + sizeof(info.si_pid);
 
 	if (call->rval != 0 || !call->args[2] || call_read(call, call->args[2], &info, len) < 0 ||
 	    info.si_signo != SIGCHLD || info.si_pid <= 0)
 		return 0;
-	info.si_pid = call_virtual(call, info.si_pid);
+	real = info.si_pid;
+	info.si_pid = call_virtual(call, real);
 	if (call_write(call, call->args[2] + offsetof(siginfo_t, si_pid), &info.si_pid, sizeof(info.si_pid)) <
 	    0)
 		return 0; /* the program unmapped it meanwhile */
 	if (!((int)call->args[3] & WNOWAIT) && info.si_code >= CLD_EXITED && info.si_code <= CLD_DUMPED)
-		waited(call, info.si_pid);
+		names_process_waited(call->process->names, (struct vpid){info.si_pid}, (struct rpid){real});
 	return 0;
 }

@@ -258,6 +258,11 @@ void inject_forget(struct process *process)
 	process->area = NULL;
 }
 
+size_t inject_room(const struct process *process)
+{
+	return process->area ? process->area->data_size - HEAD_SIZE : 0;
+}
+
 bool inject_range(const struct process *process, struct taddr *start, struct taddr *end)
 {
 	const struct inject_area *area = process->area;

@@ -475,6 +475,10 @@ bool pending_syscall_stop(struct tracee *tracee)
 	if (info.op != PTRACE_SYSCALL_INFO_EXIT)
 		return run_on(tracee);
 	ret = (int64_t)regs.rax;
+	/* The signal that woke it may be taken by another thread (an ignored SIGCHLD, which only a traced
+	 * process gets): then no stop would come and the program would see the EINTR. */
+	if (ret == -EINTR && pending_says_eintr((int64_t)regs.orig_rax))
+		ptrace(PTRACE_INTERRUPT, tracee->tid, NULL, NULL);
 	if (ret != -EINTR && (ret > CODE_RESTARTSYS || ret < CODE_RESTART_BLOCK)) {
 		take_exit(tracee, &regs);
 		if (regs_set(tracee, &regs) < 0)

@@ -68,6 +68,14 @@ struct tracee *process_leader(struct process *process)
 	return process_find_tracee(process, process->pid);
 }
 
+struct tracee *process_still(struct process *process)
+{
+	for (struct tracee *t = process->tracees; t; t = t->next)
+		if (process->held ? t->stop != TRACEE_RUNNING && t->stop != TRACEE_EXITED : t->frozen)
+			return t;
+	return NULL;
+}
+
 void process_clear(struct process *process)
 {
 	while (process->tracees)
@@ -78,4 +86,6 @@ void process_clear(struct process *process)
 	process->syscall_insn.a = 0;
 	process->scratch.a = 0;
 	process->timeouts.a = 0;
+	paths_free(&process->paths);
+	process->paths_seen = 0;
 }

@@ -15,6 +15,10 @@
 
 #include "base/err.h"
 #include "namespace/names.h"
+#include "namespace/paths.h"
+
+/* Processor time, in the order of /proc/PID/stat. */
+enum { CPU_USER, CPU_SYSTEM, CPU_CHILDREN_USER, CPU_CHILDREN_SYSTEM, CPU_TIMES };
 
 /* An address in the tracee: never dereferenced here. */
 struct taddr {
@@ -65,7 +69,7 @@ struct tracee {
 
 #define SCRATCH_BYTES 65536u
 
-enum { PROCESS_BUCKETS = 64 };
+enum { PROCESS_BUCKETS = 64, PROCESS_SIGNALFDS = 256 };
 
 struct process {
 	pid_t pid; /* real; thread group id */
@@ -77,10 +81,19 @@ struct process {
 	struct tracee *buckets[PROCESS_BUCKETS]; /* the same by tid */
 	struct tracee *expected; /* while freezing: the next that is likely to stop; stops_wait() */
 	bool diverged;		 /* runs behind the restored filter; names are translated */
+	bool parked;		 /* its registers are kept elsewhere and will be put back: what a stop has
+				    interrupted is nothing of the program's */
 	bool held;		 /* a husk of a restore: never resumed but by the coordinator's requests */
 	bool frozen;
-	bool freezing;	    /* from freeze_begin() to thaw_process(): what is resumed is interrupted again */
-	bool vfork_pending; /* a thread waits in vfork for its child */
+	bool freezing;	   /* from freeze_begin() to thaw_process(): what is resumed is interrupted again */
+	bool stub;	   /* it has moved to another host: scip/supervisor/stub.c */
+	bool stub_returns; /* ... and its process is coming back: held, a husk */
+	bool stub_ends;	   /* ... and ends here as it did there */
+	int stub_stops;	   /* ... or is to stop by this signal, 0 none */
+	int stub_stopped;  /* ... or is stopped by it, as its process is there */
+	uint16_t stub_pending[65]; /* signals that went into the image, by number */
+	bool tracked;		   /* a migration watches its memory with a userfaultfd */
+	bool vfork_pending;	   /* a thread waits in vfork for its child */
 	bool exiting;
 	int exit_status;	   /* wait status, once gone */
 	struct taddr syscall_insn; /* of a `syscall` instruction (in the vdso), 0 = not looked up; forgotten
@@ -92,10 +105,15 @@ struct process {
 				  dumped; forgotten at exec */
 	int dumpable; /* 1 + what the program asked of PR_SET_DUMPABLE (answered, not done); 0 = nothing */
 	bool filters; /* the program has installed seccomp filters: namespace/record.h has them */
-	uint64_t unknown_calls; /* numbers not in the table, answered ENOSYS */
-	pid_t *newborn;		/* processes forked by it whose first stop was taken while waiting for any
-				   tracee; stops_wait_child() */
+	uint64_t signalfds[PROCESS_SIGNALFDS / 64]; /* descriptors whose reads and duplication are trapped */
+	int64_t cpu_before[CPU_TIMES]; /* processor time, ns, that it had used before it was restored, less
+					  what restoring it took */
+	uint64_t unknown_calls;	       /* numbers not in the table, answered ENOSYS */
+	pid_t *newborn; /* processes forked by it whose first stop was taken while waiting for any
+			   tracee; stops_wait_child() */
 	unsigned nnewborn;
+	struct paths paths;  /* of its job; scip/syscall/path_map.c */
+	uint64_t paths_seen; /* paths_generation() when they were read */
 };
 
 /* Adds (stop = TRACEE_RUNNING) or finds a thread. Adding fails only with -ENOMEM. */
@@ -103,6 +121,9 @@ must_check int process_add_tracee(struct process *process, pid_t tid, struct tra
 struct tracee *process_find_tracee(struct process *process, pid_t tid);
 void process_remove_tracee(struct process *process, struct tracee *tracee);
 struct tracee *process_leader(struct process *process);
+/* A thread of a frozen or held process that calls can be made in: the leader, or another where that has
+ * ended. NULL when all run. */
+struct tracee *process_still(struct process *process);
 /* Removes all threads and forgets what was known of the address space: the process is gone or handed over.
  * `frame`s must have been dropped before. */
 void process_clear(struct process *process);

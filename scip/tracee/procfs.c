@@ -13,11 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
 
-enum { SLURP_MAX = 512 << 20, STAT_MAX = 4096 };
+enum { SLURP_MAX = 512 << 20, STAT_MAX = 4096, MAPS_AGAIN = 50 };
 
 /* A cursor over one line; `bad` is sticky. */
 struct cursor {
@@ -276,7 +277,7 @@ static int slurp_of_any_thread(pid_t pid, const char *file, char **text, size_t 
 	return -ESRCH;
 }
 
-int procfs_maps_read(pid_t pid, bool smaps, struct procfs_maps *out, struct err *err)
+static int read_maps(pid_t pid, bool smaps, struct procfs_maps *out, struct err *err)
 {
 	const char *file = smaps ? "smaps" : "maps";
 	auto_free char *text = NULL;
@@ -297,8 +298,21 @@ int procfs_maps_read(pid_t pid, bool smaps, struct procfs_maps *out, struct err 
 	return code < 0 ? err_wrap(err, code, "%s", path) : 0;
 }
 
+/* The kernel gives the text of a process that runs in pieces, between which its memory changes: a mapping
+ * that grew or was joined to the next one comes once more, and overlaps. */
+int procfs_maps_read(pid_t pid, bool smaps, struct procfs_maps *out, struct err *err)
+{
+	int code = read_maps(pid, smaps, out, err);
+
+	for (int again = 0; code == -EINVAL && again < MAPS_AGAIN; again++) {
+		err_clear(err);
+		code = read_maps(pid, smaps, out, err);
+	}
+	return code;
+}
+
 /* Field N of stat, as proc(5) numbers them, is value[N]; the text starts behind the comm's parenthesis. */
-enum { STAT_FIRST = 4, STAT_LAST = 52 };
+enum { NSEC_PER_SEC = 1000000000, STAT_CPU = 14, STAT_FIRST = 4, STAT_LAST = 52 };
 
 static bool parse_stat(char *text, size_t len, struct procfs_stat *out)
 {
@@ -322,10 +336,14 @@ static bool parse_stat(char *text, size_t len, struct procfs_stat *out)
 	}
 	if (cursor.bad)
 		return false;
+	for (int i = 0; i < CPU_TIMES; i++)
+		out->cpu_ns[i] =
+			(uint64_t)value[STAT_CPU + i] * (NSEC_PER_SEC / (uint64_t)sysconf(_SC_CLK_TCK));
 	out->ppid = (pid_t)value[4];
 	out->pgrp = (pid_t)value[5];
 	out->session = (pid_t)value[6];
 	out->tty_nr = (uint64_t)value[7];
+	out->tpgid = (pid_t)value[8];
 	out->nice = (long)value[19];
 	out->num_threads = (long)value[20];
 	out->start_time = (uint64_t)value[22];

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include "base/err.h"
+#include "scip/tracee/process.h"
 
 /* One line of /proc/PID/smaps (or maps). */
 struct procfs_map {
@@ -36,9 +37,10 @@ must_check int procfs_maps_parse(const char *text, size_t len, struct procfs_map
 struct procfs_stat {
 	char state; /* R S D T t Z X */
 	char comm[64];
-	pid_t ppid, pgrp, session;
+	pid_t ppid, pgrp, session, tpgid;
 	uint64_t tty_nr;
 	int exit_signal, processor, exit_code;
+	uint64_t cpu_ns[CPU_TIMES]; /* in steps of a clock tick */
 	uint64_t start_time, arg_start, arg_end, env_start, env_end, start_code, end_code, start_stack,
 		start_data, end_data, start_brk;
 	long nice, num_threads;

@@ -58,6 +58,8 @@ must_check int inject_withdraw(struct tracee *tracee, struct err *err);
 void inject_forget(struct process *process);
 /* Where it lies in the tracee: the whole range, code and data. False when nothing is injected. */
 bool inject_range(const struct process *process, struct taddr *start, struct taddr *end);
+/* Bytes for calls and their data, as inject_open() was asked for or more; 0 if nothing is injected. */
+size_t inject_room(const struct process *process);
 
 /* A batch under construction; lives in the area, so one at a time for each process. */
 struct batch;

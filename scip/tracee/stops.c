@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "scip/tracee/knock.h"
 #include "scip/tracee/pending.h"
 #include "scip/tracee/procfs.h"
 
@@ -137,6 +138,7 @@ static int take_status(struct process *process, pid_t tid, int status, struct tr
 {
 	struct stops_class class = stops_classify(status);
 	struct tracee *tracee = process_find_tracee(process, tid);
+	bool fresh = false; /* before its first instruction: nothing of it is interrupted */
 	int code;
 
 	if (!tracee) {
@@ -149,6 +151,7 @@ static int take_status(struct process *process, pid_t tid, int status, struct tr
 		code = process_add_tracee(process, tid, &tracee);
 		if (code < 0)
 			return code;
+		fresh = tid != process->pid;
 	}
 	tracee->stop = class.stop;
 	tracee->signal = class.signal;
@@ -159,7 +162,7 @@ static int take_status(struct process *process, pid_t tid, int status, struct tr
 	}
 	if (class.stop == TRACEE_EVENT_STOP && class.event == PTRACE_EVENT_EXEC)
 		take_over_after_exec(tracee);
-	if (in_get_signal(tracee))
+	if (in_get_signal(tracee) && !fresh && !process->parked)
 		pending_note(tracee);
 	if (class.stop == TRACEE_SYSCALL_EXIT_STOP && tracee->pending.active &&
 	    pending_syscall_stop(tracee)) {
@@ -194,10 +197,12 @@ int stops_wait(struct process *process, pid_t pid, int flags, struct tracee **ou
 		int taken = 0, code;
 		pid_t tid = pid == -1 ? wait_expected(process, &taken) : 0;
 
-		if (tid == 0)
-			tid = waitpid(pid, &taken, flags | __WALL);
+		if (tid == 0 && (flags & STOPS_OR_KNOCK))
+			tid = knock_wait(pid, &taken);
+		else if (tid == 0 && (tid = waitpid(pid, &taken, flags | __WALL)) < 0)
+			tid = -errno;
 		if (tid < 0)
-			return -errno;
+			return tid;
 		if (tid == 0)
 			return 0;
 		code = take_status(process, tid, taken, out);
@@ -281,16 +286,23 @@ static int seize_wait(struct process *process, pid_t tid, struct tracee **out, s
 
 int stops_seize(struct process *process, pid_t tid, struct tracee **out, struct err *err)
 {
+	bool known = process_find_tracee(process, tid);
 	int code;
 
 	if (ptrace(PTRACE_SEIZE, tid, NULL, stops_options()) < 0)
 		return err_sys(err, "seize %d", tid);
-	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) < 0)
+	/* In the list from now on: it is no newborn, and may be in the middle of anything. */
+	code = process_add_tracee(process, tid, out);
+	if (code < 0)
+		err_code(err, code, "seize %d", tid);
+	else if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) < 0)
 		code = err_sys(err, "interrupt %d", tid);
 	else
 		code = seize_wait(process, tid, out, err);
 	if (code < 0 && code != -ESRCH)
 		ptrace(PTRACE_DETACH, tid, NULL, NULL);
+	if (code < 0 && !known && process_find_tracee(process, tid))
+		process_remove_tracee(process, process_find_tracee(process, tid));
 	return code;
 }
 

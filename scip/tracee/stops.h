@@ -19,7 +19,10 @@ struct stops_class stops_classify(int status);
  * TRACEEXEC, TRACESECCOMP, TRACESYSGOOD, TRACEEXIT not. */
 unsigned stops_options(void);
 
-/* Takes one wait status for a thread: `pid` as for waitpid (-1 any), `flags` WNOHANG or 0; __WALL is added.
+/* For stops_wait(): the wait blocks until there is something or somebody knocks (knock.h). */
+enum { STOPS_OR_KNOCK = 1 << 16 }; /* none of waitpid()'s own */
+/* Takes one wait status for a thread: `pid` as for waitpid (-1 any), `flags` WNOHANG, STOPS_OR_KNOCK or 0;
+ * __WALL is added.
  * Updates the tracee (adding it when it is new) and returns 1 with *out, 0 with WNOHANG when there is none,
  * -ECHILD when no tracee is left, -EINTR. An exited thread is returned with stop TRACEE_EXITED and removed by
  * the caller.

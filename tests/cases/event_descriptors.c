@@ -1,5 +1,6 @@
 /* eventfd counts, signalfd's mask with a signal that waits, timerfd: expirations that nobody read, the time
- * that is left. */
+ * that is left. Duplicates of a signalfd. */
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -39,6 +40,11 @@ int main(void)
 	CHECK(read(signals, &info, sizeof(info)) == -1 && errno == EAGAIN);
 	CHECK(raise(SIGUSR1) == 0 && read(signals, &info, sizeof(info)) == sizeof(info) &&
 	      info.ssi_signo == SIGUSR1);
+	int copies[] = {dup(signals), dup2(signals, 77), fcntl(signals, F_DUPFD_CLOEXEC, 200), dup(77)};
+	for (unsigned i = 0; i < sizeof(copies) / sizeof(copies[0]); i++)
+		CHECK(copies[i] >= 0 && kill(getpid(), SIGUSR1) == 0 &&
+		      read(copies[i], &info, sizeof(info)) == sizeof(info) &&
+		      info.ssi_pid == (uint32_t)getpid());
 	CHECK(read(ticks, &count, sizeof(count)) == sizeof(count) && count >= 4);
 	CHECK(read(ticks, &count, sizeof(count)) == sizeof(count) && count >= 1 && count < 20);
 	CHECK(timerfd_gettime(ticks, &left) == 0 && left.it_interval.tv_nsec == 10000000);

@@ -159,7 +159,7 @@ raise SystemExit(9)
 def test_tree(host):
     job = host.scip_run(*TREE, name="tree")
     job.wait_for("ids")
-    assert len(host.vpids()) == 3
+    host.wait_until(lambda: len(host.vpids()) == 3, what="the grandchild")
     host.checkpoint("tree")
     for _ in range(3):
         host.rollback("tree")
@@ -191,6 +191,15 @@ def test_image_commands(host, count):
     stack = host.ctl("stack", "count").stdout
     assert stack
     assert host.ctl("stack", str(image)).stdout
+
+
+def test_image_diff(host, count):
+    older = host.checkpoint("count")
+    assert " 0 pages changed, 0 new, 0 gone" in host.ctl("image", "diff", str(older), str(older)).stdout
+    counts(host, count[1])
+    changed = host.ctl("image", "diff", str(older), str(host.checkpoint("count"))).stdout
+    assert f"vpid {count[0]}: " in changed and " 0 pages changed" not in changed.splitlines()[0], changed
+    assert host.ctl("image", "diff", str(older), check=False).returncode == 2
 
 
 @pytest.mark.parametrize("mode", ["cow", "incremental", "nonsense"])
@@ -232,3 +241,50 @@ def test_as_root(root_host):
     root_host.rollback("count")
     counts(root_host, out)
     root_host.ctl("kill", "-s", "KILL", "count")
+
+
+SOON = """
+import ctypes, os, socket, time
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init()
+assert libc.inotify_add_watch(watch, b".", 0x100) > 0
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("soon"); listener.listen()
+client = socket.socket(socket.AF_UNIX)
+client.connect("soon"); client.send(b"early")
+print("ready", flush=True)
+time.sleep(0.1)
+server, _ = listener.accept()
+os.read(watch, 4096)
+print("read", server.recv(5).decode(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_is_under_way_is_waited_for(host):
+    """Events that were not read yet and a connection that was not accepted yet cannot be saved: soon they need not be."""
+    job = host.scip_run("python3", "-c", SOON, name="soon").wait_for("ready")
+    host.checkpoint("soon")
+    job.wait_for("read early")
+    host.rollback("soon")
+    host.ctl("kill", "-s", "KILL", "soon")
+    job.wait(20)
+
+
+def test_daemons_with_children(host):
+    """Servers that have left their parents, as tmux does: whatever order the name table has them in, parents come first in the image."""
+    three = "sh -c 'sleep 1000; :'; :"
+    vpid, _ = host.detach("sh", "-c", "for i in 1 2 3 4 5 6 7 8; do (sh -c \"$1\" &); done; exec sleep 1000", "sh", three, name="servers")
+
+    def family():
+        return sorted((row["vpid"], row["parent"], row["name"]) for row in host.ps()["processes"])
+
+    host.wait_until(lambda: sum(row[2] == "sleep" for row in family()) >= 8, what="the servers' children")
+    before = family()
+    host.checkpoint("servers", "--kill")
+    host.rollback("servers")
+    after = family()
+    assert [(row[0], row[2]) for row in after] == [(row[0], row[2]) for row in before]
+    assert [row for row in after if row[2] == "sleep"] == [row for row in before if row[2] == "sleep"]
+    for row in after:
+        host.ctl("kill", "-s", "KILL", row[0], check=False)

@@ -3,7 +3,6 @@ import os
 import signal
 import time
 
-import pexpect
 import pytest
 from programs import COUNT, counted, counts
 
@@ -41,9 +40,7 @@ def test_signal_to_the_console_of_a_terminal(host, number):
     child.expect("ready")
     child.kill(number)
     child.expect("caught")
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 3
+    assert child.end() == 3
 
 
 def test_keys_of_the_terminal(host):
@@ -53,15 +50,11 @@ def test_keys_of_the_terminal(host):
     child.expect("hello")
     child.expect("hello")
     child.sendeof()
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 0
+    assert child.end() == 0
     child = host.terminal(["scip", "run", "--", "sh", "-c", "echo ready; exec sleep 50"])
     child.expect("ready")
     child.send("\x1c")
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 128 + signal.SIGQUIT
+    assert child.end() == 128 + signal.SIGQUIT
 
 
 def test_one_stream_is_a_pipe(host):
@@ -92,24 +85,18 @@ def test_detach_and_attach(host):
     first.expect("got one")
     second = host.terminal(["pbeamctl", "attach", "talk2"])
     first.expect("another console")
-    first.expect(pexpect.EOF)
-    first.wait()
-    assert first.exitstatus == 125
+    assert first.end() == 125
     second.sendline("two")
     second.expect("got two")
     second.send("\x1dd")
     second.expect("detached")
-    second.expect(pexpect.EOF)
-    second.wait()
-    assert second.exitstatus == 0
+    assert second.end() == 0
     third = host.terminal(["pbeamctl", "attach", "talk2"])
     third.sendline("\x1d\x1dthree")
     third.expect("got \x1dthree")
     third.sendline("end")
     third.expect("got end")
-    third.expect(pexpect.EOF)
-    third.wait()
-    assert third.exitstatus == 7
+    assert third.end() == 7
 
 
 def test_backlog(host):
@@ -127,9 +114,7 @@ def test_backlog(host):
     second.sendline("still here")
     second.expect("still here")
     second.sendeof()
-    second.expect(pexpect.EOF)
-    second.wait()
-    assert second.exitstatus == 0
+    assert second.end() == 0
 
 
 def test_detached_on_a_terminal(host):
@@ -137,15 +122,10 @@ def test_detached_on_a_terminal(host):
     child = host.terminal(["scip", "run", "-d", "--name", "own", "--", "sh", "-c", "tty; read line; exit 9"])
     child.expect(r"(\d+)\r\n")
     vpid = int(child.match.group(1))
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 0 and vpid in host.vpids()
+    assert child.end() == 0 and vpid in host.vpids()
     second = host.terminal(["pbeamctl", "attach", str(vpid)])
     second.expect("/dev/pts/")
-    second.sendline("")
-    second.expect(pexpect.EOF)
-    second.wait()
-    assert second.exitstatus == 9
+    assert second.end("") == 9
 
 
 def test_the_vpid_can_be_captured(host):
@@ -168,9 +148,7 @@ def test_rollback_on_a_terminal_then_window_size(host):
         child.sendline("")
         child.expect("41 121")
     child.sendeof()
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 2
+    assert child.end() == 2
 
 
 def test_terminal_closed(host):
@@ -185,9 +163,7 @@ def test_terminal_closed(host):
     second = host.terminal(["pbeamctl", "attach", "orphan"])
     second.sendline("end")
     second.expect("got end")
-    second.expect(pexpect.EOF)
-    second.wait()
-    assert second.exitstatus == 7
+    assert second.end() == 7
 
 
 def test_attach_without_a_terminal_of_its_own(host):
@@ -196,8 +172,7 @@ def test_attach_without_a_terminal_of_its_own(host):
     child = host.terminal(["pbeamctl", "attach", "count"])
     child.expect("has no terminal")
     child.sendintr()
-    child.expect(pexpect.EOF)
-    child.wait()
+    child.end()
     assert child.exitstatus in (1, 130)
 
 
@@ -216,19 +191,11 @@ def test_streams_of_a_job_that_is_started_anew(host):
 
 def test_a_terminal_that_is_started_anew(host):
     """... and one that had a terminal gets one again, to be attached to."""
-    child = host.terminal(["scip", "run", "--name", "prompt", "--", "python3", "-q"])
-    child.expect(">>> ")
-    child.sendline("x = 41")
-    child.expect(">>> ")
+    child = host.python_prompt()
     host.checkpoint("prompt", "--kill")
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 137
+    assert child.end() == 137
     host.rollback("prompt")
     second = host.terminal(["pbeamctl", "attach", "prompt"])
     second.sendline("print('x is', x + 1)")
     second.expect("x is 42")
-    second.sendline("raise SystemExit(6)")
-    second.expect(pexpect.EOF)
-    second.wait()
-    assert second.exitstatus == 6
+    assert second.end("raise SystemExit(6)") == 6

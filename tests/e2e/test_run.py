@@ -183,3 +183,37 @@ def test_nested_is_refused_or_works(host):
 def test_as_root(root_host):
     done = root_host.run(["scip", "run", "--", "id", "-u"])
     assert done.stdout == "0\n"
+
+
+BURST = """
+import os
+answers, answer = os.pipe()
+wait, end = os.pipe()
+children = []
+for _ in range(100):
+    pid = os.fork()
+    if pid == 0:
+        os.close(end)
+        os.write(answer, b"x")
+        os.read(wait, 1)
+        os._exit(0)
+    children.append(pid)
+got = 0
+while got < 100:
+    got += len(os.read(answers, 100))
+os.close(end)
+print("bad", sum(os.waitpid(pid, 0)[1] != 0 for pid in children))
+"""
+
+
+def test_births_on_a_busy_machine(host):
+    """More children at once than there are spare scips, on a machine that has better things to do: none is killed for that."""
+    loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(8)]
+    try:
+        for _ in range(3):
+            done = host.run(["scip", "run", "--", "python3", "-c", BURST], timeout=60)
+            assert done.stdout == "bad 0\n"
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()

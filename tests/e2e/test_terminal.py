@@ -1,7 +1,6 @@
 """Programs on a terminal: typed into, checkpointed, rolled back, typed into again; attach."""
 import signal
 
-import pexpect
 import pytest
 
 pytestmark = pytest.mark.timeout(60)
@@ -9,54 +8,36 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.mark.short
 def test_python_prompt(host):
-    child = host.terminal(["scip", "run", "--name", "prompt", "--", "python3", "-q"])
-    child.expect(">>> ")
-    child.sendline("x = 41")
-    child.expect(">>> ")
+    child = host.python_prompt()
     host.checkpoint("prompt")
     child.sendline("x = 0")
     child.expect(">>> ")
     host.rollback("prompt")
     child.sendline("print('x is', x + 1)")
     child.expect("x is 42")
-    child.sendline("exit()")
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 0
+    assert child.end("exit()") == 0
 
 
 def test_attach(host):
     """A job whose console went away is taken up by another terminal."""
-    first = host.terminal(["scip", "run", "--name", "prompt", "--", "python3", "-q"])
-    first.expect(">>> ")
-    first.sendline("x = 41")
-    first.expect(">>> ")
+    first = host.python_prompt()
     first.kill(signal.SIGKILL)  # the console only; a terminal that is closed hangs its program up, as natively
     first.wait()
     first.close()
     second = host.terminal(["pbeamctl", "attach", "prompt"])
     second.sendline("print('x is', x + 1)")
     second.expect("x is 42")
-    second.sendline("raise SystemExit(6)")
-    second.expect(pexpect.EOF)
-    second.wait()
-    assert second.exitstatus == 6
+    assert second.end("raise SystemExit(6)") == 6
 
 
 def test_restore_on_another_terminal(host):
-    child = host.terminal(["scip", "run", "--name", "prompt", "--", "python3", "-q"])
-    child.expect(">>> ")
-    child.sendline("x = 41")
-    child.expect(">>> ")
+    child = host.python_prompt()
     image = host.checkpoint("prompt", "--kill")
-    child.expect(pexpect.EOF)
-    child.wait()
+    child.end()
     again = host.terminal(["scip", "restore", image])
     again.sendline("print('x is', x + 1)")
     again.expect("x is 42")
-    again.sendline("exit()")
-    again.expect(pexpect.EOF)
-    again.wait()
+    again.end("exit()")
 
 
 def test_job_control_inside(host):
@@ -78,7 +59,4 @@ def test_job_control_inside(host):
     child.expect("sleep 1000")
     child.send("\x03")
     child.expect("prompt ")
-    child.sendline("exit 3")
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 3
+    assert child.end("exit 3") == 3

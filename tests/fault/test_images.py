@@ -70,6 +70,43 @@ def test_rollback_touches_nothing(host, count, change):
     counts(host, out)
 
 
+LARGE = """
+import hashlib, mmap, os, sys, time
+data = bytearray(os.urandom(40 << 20))
+digest = hashlib.sha256(data).hexdigest()
+shared = mmap.mmap(os.open("mapped", os.O_RDWR), 4096)
+with open("log", "a", buffering=1) as log:
+    n = 0
+    while True:
+        assert n % 20 or hashlib.sha256(data).hexdigest() == digest
+        log.write(f"{n}\\n")
+        shared[:8] = b"%08d" % n
+        n += 1
+        time.sleep(0.02)
+"""
+
+
+def test_large_memory_damaged(host):
+    """Pages of a large process are checked while they are copied into it: one damaged byte anywhere, nothing runs and no file is changed."""
+    log, mapped = host.file("log"), host.file("mapped", b"0" * 4096)
+    host.detach("sh", "-c", f"cd {host.home}; exec python3 -c '{LARGE}'", name="large")
+    host.wait_until(lambda: counted(log) > 3, what="counting")
+    image = host.checkpoint("large")
+    saved = counted(log)
+    counts(host, log)
+    host.ctl("kill", "-s", "KILL", "large")
+    host.wait_until(lambda: not host.vpids(), what="its end")
+    left, held, size = log.read_bytes(), mapped.read_bytes(), image.stat().st_size
+    for at in (size // 4 | 1, size // 2, size - size // 4, size - (1 << 20)):
+        refused(host.run(["scip", "restore", altered(host, image, flip(at))], check=False), "damaged")
+        assert log.read_bytes() == left and mapped.read_bytes() == held and not host.vpids()
+    host.rollback("large")
+    host.wait_until(lambda: saved <= counted(log) < saved + 300 and log.read_bytes() != left, what="the file as it was")
+    counts(host, log, more=45)
+    assert int(mapped.read_bytes()[:8]) >= saved
+    host.ctl("kill", "-s", "KILL", "large")
+
+
 def test_another_format(host, count):
     def newer(data):
         data[16392] ^= 64

@@ -1,5 +1,6 @@
 """kill -9 of each part at any moment; programs that end while they are saved; requests that meet."""
 import os
+import pathlib
 import random
 import signal
 import subprocess
@@ -110,6 +111,22 @@ def test_scip_killed(host):
         host.wait_until(lambda: host.ctl("rollback", "count", check=False).returncode == 0, what="the rollback")
         counts(host, out)
     ended(host)
+
+
+def test_all_scips_killed_at_once(host):
+    """The keeper hears of its program's end before it hears of theirs: what they leave goes all the same."""
+    vpid, out = started(host, COUNT)
+    pids = {pid: pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in host.pids_of("scip")}
+    keeper, = [pid for pid, name in pids.items() if name == "scip-keeper"]
+    program, = host.program_pids()
+    os.kill(keeper, signal.SIGSTOP)
+    for pid in pids:
+        if pid != keeper:
+            os.kill(pid, signal.SIGKILL)
+    host.wait_until(lambda: ") Z " in pathlib.Path(f"/proc/{program}/stat").read_text(), what="the program to be killed")
+    os.kill(keeper, signal.SIGCONT)
+    host.wait_until(lambda: not host.pids_of("scip"), what="the job's end")
+    assert not list((host.runtime / "pbeam" / "scip").iterdir())
 
 
 def test_program_killed(host):

@@ -20,7 +20,6 @@ static const ProtobufCMessageDescriptor *const bodies[] = {
 	&pbeam__checkpoint_log__descriptor,
 	&pbeam__progress__descriptor,
 	&pbeam__failed__descriptor,
-	&pbeam__job_started__descriptor,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -38,8 +38,8 @@ static int dump(struct process *process, pid_t pid, struct names *names, const c
 	rc = seize_process(process, pid, names, err);
 	fprintf(stderr, "seized %u threads: %.2f ms\n", process->ntracees, ms_since(begin));
 	if (rc >= 0)
-		rc = checkpoint_dump_process(process, image_writer_fd(writer), image_writer_arena(writer),
-					     &dumped, err);
+		rc = checkpoint_dump_process(process, PBEAM__SCIP_DUMP__WHAT__ALL, image_writer_fd(writer),
+					     image_writer_arena(writer), &dumped, err);
 	fprintf(stderr, "dumped %.1f MiB: %.2f ms\n", (double)dumped.bytes / 1048576, ms_since(begin));
 	if (rc >= 0)
 		rc = manifest_describe(manifest, err);

@@ -23,6 +23,7 @@
 
 #include "proto/message.h"
 #include "scip/checkpoint/checkpoint.h"
+#include "scip/checkpoint/write.h"
 #include "tests/tools/seize.h"
 
 enum { PAGE = 4096, PAGES = 32 };
@@ -312,8 +313,8 @@ static void test_dump(void **state)
 	assert_int_equal(names_open(&names, &err), 0);
 	assert_int_equal(seize_process(&process, pid, names, &err), 0);
 	assert_int_equal(image_writer_open(&writer, path, 1024, &err), 0);
-	if (checkpoint_dump_process(&process, image_writer_fd(writer), image_writer_arena(writer), dumped,
-				    &err) < 0)
+	if (checkpoint_dump_process(&process, PBEAM__SCIP_DUMP__WHAT__ALL, image_writer_fd(writer),
+				    image_writer_arena(writer), dumped, &err) < 0)
 		fail_msg("%s", err.text);
 	check_memory(image_writer_fd(writer), dumped->process);
 	check_state(dumped->process);
@@ -328,6 +329,25 @@ static void test_dump(void **state)
 	message_free(dumped);
 	free(before);
 	free(after);
+}
+
+/* Pages that a migration has sent have no place in the file: what follows them in memory does not continue
+ * them, whatever its place is. */
+static void test_append(void **state)
+{
+	Pbeam__Mapping *map = message_new(&pbeam__mapping__descriptor);
+
+	assert_non_null(map);
+	assert_int_equal(pages_append(&map->n_pages, &map->pages, 0x10000, 3, 0), 0);
+	assert_int_equal(pages_append(&map->n_pages, &map->pages, 0x13000, 2, 3 * PAGE), 0);
+	assert_int_equal(pages_append(&map->n_pages, &map->pages, 0x15000, 1, 5 * PAGE), 0);
+	assert_int_equal(pages_append(&map->n_pages, &map->pages, 0x16000, 1, 7 * PAGE), 0);
+	assert_int_equal(map->n_pages, 3);
+	assert_int_equal(map->pages[0]->count, 3);
+	assert_int_equal(map->pages[1]->count, 3);
+	assert_int_equal(map->pages[1]->offset, 3 * PAGE);
+	assert_int_equal(map->pages[2]->offset, 7 * PAGE);
+	message_free(map);
 }
 
 static int set_up(void **state)
@@ -348,7 +368,7 @@ static int tear_down(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_dump)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_dump), cmocka_unit_test(test_append)};
 
 	alarm(60);
 	return cmocka_run_group_tests(tests, set_up, tear_down);

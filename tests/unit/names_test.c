@@ -168,25 +168,29 @@ static void test_release(void **state)
 	member = sleeper();
 	setpgid(member, leader);
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){leader}, keeper), 0);
-	names_number_release(names, (struct vpid){100}); /* its scip saw the end, its parent not yet */
+	names_number_release(names, (struct vpid){100},
+			     (struct rpid){leader}); /* its scip saw the end, its parent not yet */
 	assert_int_equal(names_virtual(names, (struct rpid){leader}).n, 100);
 	end(leader);
-	names_number_release(names,
-			     (struct vpid){100}); /* the parent has waited: its SIGCHLD is still to be told */
+	names_number_release(
+		names, (struct vpid){100},
+		(struct rpid){leader}); /* the parent has waited: its SIGCHLD is still to be told */
 	assert_int_equal(names_virtual(names, (struct rpid){leader}).n, 100);
 	names->table->swept -= 2 * RELEASED_AGE;
 	names->table->released[map_find(&names->table->forward, 100)] -= 2 * RELEASED_AGE;
-	names_number_release(names, (struct vpid){100});
+	names_number_release(names, (struct vpid){100}, (struct rpid){leader});
 	assert_int_equal(names_real(names, (struct vpid){-100}).n, -leader); /* the group is there */
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){member}, keeper), 0);
 	assert_int_equal(names_real(names, (struct vpid){100}).n, member);
 	end(member);
-	names_number_release(names, (struct vpid){100});
+	names_number_release(names, (struct vpid){100}, (struct rpid){leader}); /* it is another's */
+	assert_int_equal(names->table->released[map_find(&names->table->forward, 100)], 0);
+	names_number_release(names, (struct vpid){100}, (struct rpid){member});
 	names->table->swept -= 2 * RELEASED_AGE;
 	names->table->released[map_find(&names->table->forward, 100)] -= 2 * RELEASED_AGE;
-	names_number_release(names, (struct vpid){100});
+	names_number_release(names, (struct vpid){100}, (struct rpid){member});
 	assert_int_equal(names_real(names, (struct vpid){100}).n, 100);
-	names_number_release(names, (struct vpid){100});
+	names_number_release(names, (struct vpid){100}, (struct rpid){member});
 }
 
 static void test_many_numbers(void **state)
@@ -208,7 +212,7 @@ static void test_many_numbers(void **state)
 				 -ENOSPC);
 		assert_int_equal(names_number_born(names, (struct rpid){1000001}, keeper, &v), -ENOSPC);
 		for (int i = 1; i <= (int)TABLE_NUMBERS; i++)
-			names_number_release(names, (struct vpid){1000000 + i});
+			names_number_release(names, (struct vpid){1000000 + i}, (struct rpid){5000000 + i});
 		table_drop_numbers(names->table, keeper.n);
 		assert_int_equal(names->table->nnumbers, 0);
 	}
@@ -219,7 +223,7 @@ static void test_many_numbers(void **state)
 		struct vpid next = {1000000 + i};
 
 		assert_int_equal(names_number_bind(names, next, (struct rpid){5000000 + i}, keeper), 0);
-		names_number_release(names, next);
+		names_number_release(names, next, (struct rpid){5000000 + i});
 	}
 }
 
@@ -250,7 +254,7 @@ static void test_processes(void **state)
 	assert_int_equal(names_process_list(names, all, out, 10), 0);
 	assert_int_equal(names_process_get(names, p.vpid, &q), -ENOENT);
 	assert_int_equal(names_process_update(names, &p), -ENOENT);
-	names_process_remove(names, p.vpid);
+	names_process_remove(names, p.vpid, p.rpid);
 	for (int i = 1; i <= (int)TABLE_PROCESSES; i++) {
 		p = process(i, 5000000 + i);
 		assert_int_equal(names_process_add(names, &p), 0);
@@ -259,7 +263,7 @@ static void test_processes(void **state)
 	assert_int_equal(names_process_add(names, &p), -ENOSPC);
 	assert_int_equal(names_process_list(names, all, out, TABLE_PROCESSES), TABLE_PROCESSES);
 	for (int i = 1; i <= (int)TABLE_PROCESSES; i++)
-		names_process_remove(names, (struct vpid){i});
+		names_process_remove(names, (struct vpid){i}, (struct rpid){5000000 + i});
 	assert_int_equal(names->table->nprocesses, 0);
 }
 
@@ -345,7 +349,7 @@ static void step(struct names *names, int n, unsigned what)
 			_exit(1);
 		break;
 	case 1:
-		names_process_remove(names, v);
+		names_process_remove(names, v, p.rpid);
 		break;
 	case 2:
 		p.state = NAME_STATE_FROZEN;
@@ -357,7 +361,7 @@ static void step(struct names *names, int n, unsigned what)
 			_exit(2);
 		break;
 	case 4:
-		names_number_release(names, v);
+		names_number_release(names, v, p.rpid);
 		break;
 	default:
 		r = names_real(names, v).n;
@@ -472,35 +476,35 @@ static void test_shared_memory_ids(void **state)
 	struct rpid keeper = {getpid()};
 	int32_t id;
 
-	assert_int_equal(names_shm_real(names, 0), 0);
-	assert_int_equal(names_shm_born(names, 5, keeper, &id), 0);
+	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, 0), 0);
+	assert_int_equal(names_ipc_born(names, NAMES_IPC_SHM, 5, keeper, &id), 0);
 	assert_int_equal(id, 5);
-	assert_int_equal(names_shm_bind(names, 0, 7, keeper), 0);
-	assert_int_equal(names_shm_bind(names, 5, 5, keeper), 0);
-	assert_int_equal(names_shm_real(names, 0), 7);
-	assert_int_equal(names_shm_virtual(names, 7), 0);
-	assert_int_equal(names_shm_real(names, 7), -1);
-	assert_int_equal(names_shm_virtual(names, 0), -1);
-	assert_int_equal(names_shm_real(names, -1), -1);
+	assert_int_equal(names_ipc_bind(names, NAMES_IPC_SHM, 0, 7, keeper), 0);
+	assert_int_equal(names_ipc_bind(names, NAMES_IPC_SHM, 5, 5, keeper), 0);
+	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, 0), 7);
+	assert_int_equal(names_ipc_virtual(names, NAMES_IPC_SHM, 7), 0);
+	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, 7), -1);
+	assert_int_equal(names_ipc_virtual(names, NAMES_IPC_SHM, 0), -1);
+	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, -1), -1);
 	/* a new segment whose id is taken as a name gets another */
-	assert_int_equal(names_shm_born(names, 0, keeper, &id), 0);
-	assert_true(id >= SHM_OWN_FIRST);
-	assert_int_equal(names_shm_real(names, id), 0);
+	assert_int_equal(names_ipc_born(names, NAMES_IPC_SHM, 0, keeper, &id), 0);
+	assert_true(id >= IPC_OWN_FIRST);
+	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, id), 0);
 	/* rolled back once more */
-	assert_int_equal(names_shm_bind(names, 0, 9, keeper), 0);
-	assert_int_equal(names_shm_real(names, 0), 9);
-	assert_int_equal(names_shm_virtual(names, 7), 7);
-	table_repair_shm(names->table);
-	assert_int_equal(names->table->nshm, 2);
-	names_shm_release(names, id);
-	names_shm_release(names, 0);
-	assert_int_equal(names_shm_real(names, 0), 0);
-	assert_int_equal(names_shm_bind(names, -1, 9, keeper), -EINVAL);
-	for (int i = 0; i < (int)SHM_SLOTS / 2; i++)
-		assert_int_equal(names_shm_bind(names, 1000 + i, 100000 + i, keeper), 0);
-	assert_int_equal(names_shm_bind(names, 1, 2, keeper), -ENOSPC);
-	table_drop_shm(names->table, keeper.n);
-	assert_int_equal(names->table->nshm, 0);
+	assert_int_equal(names_ipc_bind(names, NAMES_IPC_SHM, 0, 9, keeper), 0);
+	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, 0), 9);
+	assert_int_equal(names_ipc_virtual(names, NAMES_IPC_SHM, 7), 7);
+	table_repair_ipc(names->table);
+	assert_int_equal(names->table->ipc[NAMES_IPC_SHM].n, 2);
+	names_ipc_release(names, NAMES_IPC_SHM, id);
+	names_ipc_release(names, NAMES_IPC_SHM, 0);
+	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, 0), 0);
+	assert_int_equal(names_ipc_bind(names, NAMES_IPC_SHM, -1, 9, keeper), -EINVAL);
+	for (int i = 0; i < (int)IPC_SLOTS / 2; i++)
+		assert_int_equal(names_ipc_bind(names, NAMES_IPC_SHM, 1000 + i, 100000 + i, keeper), 0);
+	assert_int_equal(names_ipc_bind(names, NAMES_IPC_SHM, 1, 2, keeper), -ENOSPC);
+	table_drop_ipc(names->table, keeper.n);
+	assert_int_equal(names->table->ipc[NAMES_IPC_SHM].n, 0);
 }
 
 static void test_diverge_flavour(void **state)

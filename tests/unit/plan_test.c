@@ -127,6 +127,7 @@ static void model_run(struct model *model, const struct plan *plan)
 			slot[step->node] = model_fork(model, slot[step->other], number);
 			break;
 		case PLAN_EXEC:
+		case PLAN_MEMORY:
 			assert_true(model->actors[slot[step->node]].used);
 			break;
 		case PLAN_SETSID:
@@ -190,7 +191,7 @@ static bool plan_and_run_if_possible(Pbeam__Process *processes, size_t n)
 
 	for (size_t i = 0; i < n; i++)
 		list[i] = &processes[i];
-	bool possible = plan_make(&plan, list, n, &err) == 0;
+	bool possible = plan_make(&plan, list, n, NULL, &err) == 0;
 
 	if (possible) {
 		model_run(&model, &plan);
@@ -266,14 +267,41 @@ static void test_refusals(void **state)
 	struct err err = ERR_INIT;
 	struct plan plan;
 
-	assert_int_equal(plan_make(&plan, list, 2, &err), -EINVAL);
+	assert_int_equal(plan_make(&plan, list, 2, NULL, &err), -EINVAL);
 	plan_free(&plan);
 	list[0] = &early[0];
 	list[1] = &early[1];
 	list[2] = &early[2];
-	assert_int_equal(plan_make(&plan, list, 3, &err), -EINVAL);
+	assert_int_equal(plan_make(&plan, list, 3, NULL, &err), -EINVAL);
 	plan_free(&plan);
-	assert_int_equal(plan_make(&plan, list, 0, &err), -EINVAL);
+	assert_int_equal(plan_make(&plan, list, 0, NULL, &err), -EINVAL);
+	plan_free(&plan);
+}
+
+/* A part of a job: what is there already is not made again. */
+static void test_above(void **state)
+{
+	static const int32_t groups[] = {9, 30};
+	const struct plan_above above = {.session = 9, .group = 9, .groups = groups, .ngroups = 2};
+	Pbeam__Process p[] = {process(20, 10, 30, 9), process(21, 20, 20, 9)};
+	Pbeam__Process *list[] = {&p[0], &p[1]};
+	struct err err = ERR_INIT;
+	struct plan plan;
+	int joins = 0;
+
+	assert_int_equal(plan_make(&plan, list, 2, &above, &err), 0);
+	assert_int_equal(plan.nnodes, 3); /* the two, and who holds group 20 until its member is in it */
+	assert_int_equal(plan.steps[0].kind, PLAN_HUSK);
+	for (int i = 0; i < plan.nsteps; i++)
+		joins += plan.steps[i].kind == PLAN_SETPGID && plan.steps[i].node == 0 &&
+			 plan.steps[i].number == 30;
+	assert_int_equal(joins, 1);
+	plan_free(&plan);
+	p[0].vsid = 8;
+	assert_int_equal(plan_make(&plan, list, 1, &above, &err), -EXDEV);
+	plan_free(&plan);
+	p[0].vsid = p[0].vpgid = 20; /* it has left the session: by itself */
+	assert_int_equal(plan_make(&plan, list, 1, &above, &err), 0);
 	plan_free(&plan);
 }
 
@@ -381,6 +409,7 @@ int main(void)
 		cmocka_unit_test(test_dead_session_leader),
 		cmocka_unit_test(test_zombies),
 		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_above),
 		cmocka_unit_test(test_random_histories),
 		cmocka_unit_test(test_random_subreapers),
 	};

@@ -216,12 +216,66 @@ static void test_records(void **state)
 	assert_int_equal(record_filter_get(keeper, parent, 0, &got, &len), 0);
 }
 
+static void test_terminals(void **state)
+{
+	struct rpid keeper = {4242};
+
+	assert_int_equal(pts_number("/dev/pts/7"), 7);
+	assert_int_equal(pts_number("//dev/./pts//0/"), 0);
+	assert_int_equal(pts_number("/dev/pts/07"), -1);
+	assert_int_equal(pts_number("/dev/pts/ptmx"), -1);
+	assert_int_equal(pts_number("/dev/pts"), -1);
+	assert_int_equal(pts_number("/dev/pts/7/x"), -1);
+	assert_int_equal(pts_number("/dev/pts/7777777777"), -1);
+	assert_int_equal(pts_number("dev/pts/7"), -1);
+	assert_int_equal(record_pts_real(keeper, 3), 3);
+	assert_int_equal(record_pts_bind(*state, keeper, 3, 7), 0);
+	assert_int_equal(record_pts_real(keeper, 3), 7);
+	assert_int_equal(record_pts_virtual(*state, keeper, 7), 3);
+	assert_int_equal(record_pts_real((struct rpid){4243}, 3), 3);
+	/* 7 is the other's, and 3 is not the name of the terminal that has that number */
+	assert_int_equal(record_pts_real(keeper, 7), INT32_MAX);
+	assert_true(record_pts_virtual(*state, keeper, 3) >= 100000);
+	assert_int_equal(record_pts_real(keeper, record_pts_virtual(*state, keeper, 3)), 3);
+	assert_int_equal(record_pts_bind(*state, keeper, 3, 3), 0);
+	assert_int_equal(record_pts_virtual(*state, keeper, 3), 3);
+	assert_int_equal(record_pts_bind(*state, keeper, -1, 3), -EINVAL);
+	record_forget_job(keeper);
+	assert_int_equal(record_pts_real(keeper, 3), 3);
+}
+
+static void test_made_objects(void **state)
+{
+	struct rpid keeper = {4242};
+	int32_t *ids;
+	size_t n;
+
+	assert_int_equal(record_ipc_list(keeper, NAMES_IPC_SEM, &ids, &n), 0);
+	assert_int_equal(n, 0);
+	assert_int_equal(record_ipc_add(keeper, NAMES_IPC_SEM, 5), 0);
+	assert_int_equal(record_ipc_add(keeper, NAMES_IPC_MSG, 5), 0);
+	assert_int_equal(record_ipc_add(keeper, NAMES_IPC_SEM, 0), 0);
+	assert_int_equal(record_ipc_add(keeper, NAMES_IPC_SEM, 5), 0);
+	assert_int_equal(record_ipc_list(keeper, NAMES_IPC_SEM, &ids, &n), 0);
+	assert_int_equal(n, 2);
+	assert_true(ids[0] == 0 && ids[1] == 5);
+	free(ids);
+	assert_int_equal(record_peer_find(keeper, 77).n, 0);
+	assert_int_equal(record_peer_add(keeper, 77, (struct vpid){100}), 0);
+	assert_int_equal(record_peer_add(keeper, 77, (struct vpid){300}), 0);
+	assert_int_equal(record_peer_find(keeper, 77).n, 300);
+	record_peer_forget(keeper);
+	assert_int_equal(record_peer_find(keeper, 77).n, 0);
+	record_forget_job(keeper);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 	const struct CMUnitTest tests[] = {T(test_walk),	  T(test_walk_from_directory),
 					   T(test_walk_too_long), T(test_texts),
-					   T(test_siginfo),	  T(test_records)};
+					   T(test_siginfo),	  T(test_records),
+					   T(test_terminals),	  T(test_made_objects)};
 
 	alarm(60);
 	return cmocka_run_group_tests(tests, NULL, NULL);

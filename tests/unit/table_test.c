@@ -72,6 +72,12 @@ static void test_running_kernel(void **state)
 		print_message("kernel newer than the table: %d calls\n", missing);
 }
 
+static bool may_trap(const struct syscall_row *row, uint32_t nr)
+{
+	return row->born.op != COND_NEVER || row->restored.op != COND_NEVER ||
+	       syscall_cluster_condition(nr, false) || syscall_cluster_condition(nr, true);
+}
+
 static void test_rows(void **state)
 {
 	for (int nr = 0; nr < SYSCALL_ROWS; nr++) {
@@ -82,8 +88,7 @@ static void test_rows(void **state)
 		assert_non_null(row->note);
 		assert_true(row->level >= LEVEL_PASS && row->level <= LEVEL_DENY);
 		/* nothing traps that passes, nothing that is translated never traps */
-		assert_int_equal(row->level == LEVEL_PASS,
-				 row->born.op == COND_NEVER && row->restored.op == COND_NEVER);
+		assert_int_equal(row->level == LEVEL_PASS, !may_trap(row, (uint32_t)nr));
 		/* what the born filter traps the restored one traps too */
 		if (row->born.op != COND_NEVER)
 			assert_int_not_equal(row->restored.op, COND_NEVER);
@@ -175,11 +180,14 @@ static bool traps(const struct syscall_condition *c, uint64_t value)
 static void check_number(const struct sock_fprog *p, enum syscall_filter which, int nr)
 {
 	const struct syscall_row *row = syscall_row(nr);
-	const struct syscall_condition *c =
-		row ? which == SYSCALL_FILTER_BORN ? &row->born : &row->restored : NULL;
+	bool restored = which >= SYSCALL_FILTER_RESTORED;
+	const struct syscall_condition *c = row ? restored ? &row->restored : &row->born : NULL;
 	uint64_t values[32] = {0, 1, ~0ull, 1ull << 32, 12345};
 	unsigned n = 5;
 
+	if (row && (which == SYSCALL_FILTER_CLUSTER || which >= SYSCALL_FILTER_MOVED) &&
+	    syscall_cluster_condition((uint32_t)nr, restored))
+		c = syscall_cluster_condition((uint32_t)nr, restored);
 	for (unsigned i = 0; c && i < c->n; i++)
 		values[n++] = c->values[i] | 0xabcull << 32;
 	if (c && c->op == COND_BITS)
@@ -191,7 +199,10 @@ static void check_number(const struct sock_fprog *p, enum syscall_filter which, 
 		for (unsigned arg = 0; arg < 6; arg++)
 			data.args[arg] = values[i];
 		if (c)
-			expect = traps(c, values[i]) ? SECCOMP_RET_TRACE | TRAP_ROW : SECCOMP_RET_ALLOW;
+			expect =
+				traps(c, values[i]) || (which == SYSCALL_FILTER_MAPPED && path_map_wants(row))
+					? SECCOMP_RET_TRACE | TRAP_ROW
+					: SECCOMP_RET_ALLOW;
 		if (run(p, &data) != expect)
 			fail_msg("call %d (%s), argument %llx: %x, not %x", nr, syscall_name(nr),
 				 (unsigned long long)values[i], run(p, &data), expect);
@@ -201,6 +212,7 @@ static void check_number(const struct sock_fprog *p, enum syscall_filter which, 
 static void check_filter(enum syscall_filter which)
 {
 	struct sock_fprog p;
+	bool restored = which >= SYSCALL_FILTER_RESTORED;
 	struct seccomp_data data = {.nr = SYS_read, .arch = AUDIT_ARCH_I386};
 	pid_t pid;
 	int status;
@@ -221,7 +233,7 @@ static void check_filter(enum syscall_filter which)
 			_exit(1);
 		if (syscall(600) >= 0 || errno != ENOSYS)
 			_exit(2);
-		if (syscall(SYS_getpid) < 0 && which == SYSCALL_FILTER_BORN)
+		if (syscall(SYS_getpid) < 0 && !restored)
 			_exit(3);
 		if (syscall(SYS_getuid) < 0)
 			_exit(4);
@@ -231,7 +243,7 @@ static void check_filter(enum syscall_filter which)
 			pause();
 	}
 	waitpid(pid, &status, 0);
-	if (which == SYSCALL_FILTER_BORN)
+	if (!restored)
 		assert_int_equal(status, 0);
 	else
 		assert_true(WIFSIGNALED(status));
@@ -248,12 +260,33 @@ static void test_restored_filter(void **state)
 	check_filter(SYSCALL_FILTER_RESTORED);
 }
 
+static void test_filters_of_a_cluster(void **state)
+{
+	check_filter(SYSCALL_FILTER_CLUSTER);
+	check_filter(SYSCALL_FILTER_MOVED);
+}
+
+/* Calls with paths, and the one that gives a path. */
+static void test_mapped_filter(void **state)
+{
+	check_filter(SYSCALL_FILTER_MAPPED);
+	assert_true(path_map_wants(syscall_row(SYS_rename)));
+	assert_true(path_map_wants(syscall_row(SYS_symlinkat)));
+	assert_true(path_map_wants(syscall_row(SYS_getcwd)));
+	assert_false(path_map_wants(syscall_row(SYS_read)));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_kernel_headers), cmocka_unit_test(test_running_kernel),
-		cmocka_unit_test(test_rows),	       cmocka_unit_test(test_document),
-		cmocka_unit_test(test_born_filter),    cmocka_unit_test(test_restored_filter),
+		cmocka_unit_test(test_filters_of_a_cluster),
+		cmocka_unit_test(test_kernel_headers),
+		cmocka_unit_test(test_running_kernel),
+		cmocka_unit_test(test_rows),
+		cmocka_unit_test(test_document),
+		cmocka_unit_test(test_born_filter),
+		cmocka_unit_test(test_restored_filter),
+		cmocka_unit_test(test_mapped_filter),
 	};
 
 	alarm(60);

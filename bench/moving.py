@@ -1,0 +1,177 @@
+"""Traffic between hosts before, between and after migrations, and what a migration takes, beside native and iperf3 in the same run.
+
+Hosts are those of tests/lab.py: network namespaces with a bridge between them.
+"""
+import json
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+import harness
+import lab as laboratory
+import running
+import saving
+
+PORT = 5600
+SETTLED = 6  # lines of a program's report that a figure is the median of
+
+
+class Talk:
+    """One end that serves and one that asks, and the newest lines of what it reports."""
+
+    def __init__(self, server, client, words, programs, supervised):
+        self.client = client
+        run = (lambda host, *argv: host.scip_run(*argv)) if supervised else (lambda host, *argv: host.start([*argv]))
+        protocol = "udp" if "udp" in words else "tcp"
+        self.serving = run(server, programs / "traffic", "serve", protocol, PORT).wait_for("serving")
+        where = [server.ip, PORT]
+        self.asking = run(client, programs / "traffic", *words, *where)
+
+    def figure(self):
+        """The median of the lines that come from now on."""
+        have = len(self.asking.lines())
+        self.client.wait_until(lambda: len(self.asking.lines()) >= have + SETTLED, 60, "traffic")
+        return statistics.median(float(line.split()[1]) for line in self.asking.lines()[have:have + SETTLED])
+
+    def end(self):
+        for job in (self.asking, self.serving):
+            job.process.terminate()
+            job.process.wait(20)
+
+
+def vpid_of(host, words):
+    """The process whose command line has these words."""
+    for row in host.ps():
+        if words in row.get("command", ""):
+            return row["vpid"]
+    raise AssertionError(f"no process {words!r}")
+
+
+def measure_traffic(lab, programs, words):
+    """ns for a round trip, or MB/s: native, and supervised before, between and after moves of both ends."""
+    a, b, c = lab.hosts[:3]
+    talk = Talk(b, a, words, programs, False)
+    row = {"native": talk.figure()}
+    talk.end()
+    talk = Talk(b, a, words, programs, True)
+    try:
+        row["before"] = talk.figure()
+        a.ctl("migrate", vpid_of(a, "traffic serve"), c.name, timeout=120)
+        row["between"] = talk.figure()
+        a.ctl("migrate", vpid_of(a, f"traffic {words[0]}"), b.name, timeout=120)
+        row["after"] = talk.figure()
+    finally:
+        talk.end()
+    return row
+
+
+def iperf(lab):
+    """Bytes a second from the first host to the second."""
+    a, b = lab.hosts[:2]
+    server = b.start(["iperf3", "-s", "-1", "-p", "5701"])
+    time.sleep(0.5)
+    done = json.loads(a.run(["iperf3", "-J", "-c", b.ip, "-p", "5701", "-t", "3"], timeout=60).stdout)
+    server.process.wait(20)
+    return done["end"]["sum_received"]["bits_per_second"] / 8
+
+
+SPAN = {"us": 1e-6, "ms": 1e-3, "s": 1}
+
+
+def one_move(host, vpid, target, beat, kind):
+    beat.put(1, 0)
+    start = time.monotonic()
+    said = host.ctl("migrate", vpid, target, timeout=300)
+    row = {"total_s": time.monotonic() - start, "said": (said.stdout + said.stderr).strip().splitlines()[-1]}
+    beat.wait_after(time.clock_gettime_ns(time.CLOCK_MONOTONIC))
+    row["pause_s"] = beat.word(1) / 1e9
+    found = re.search(r"([\d.]+)([KMGT]?) sent in", row["said"])
+    row["bytes"] = float(found[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}[found[2]] if found else 0
+    if kind == "memory" and not beat.check():
+        print("bench: the memory is not as it was", file=sys.stderr)
+        row["bad"] = 1
+    return row
+
+
+def measure_moves(lab, programs, kind, mib, rounds):
+    """The process goes to and fro between two hosts; medians."""
+    a, b = lab.hosts[:2]
+    beat = saving.Beat(a, f"beat-{kind}-{mib}")
+    vpid, _ = a.detach(programs / "hold", beat.path, kind, mib)
+    beat.wait_after(0)
+    rows = []
+    try:
+        for turn in range(2 * rounds):
+            rows.append(one_move(a, vpid, (a if turn % 2 else b).name, beat, kind))
+    finally:
+        a.ctl("kill", "-s", "KILL", vpid, check=False)
+    rate = iperf(lab)
+    row = {key: statistics.median(row[key] for row in rows) for key in ("total_s", "pause_s", "bytes")}
+    return {"kind": kind, "amount": mib, "iperf_s": (row["bytes"] or mib * 2**20) / rate, "said": rows[-1]["said"], **row}
+
+
+def measure_forks(stage, programs, rounds):
+    """ns for fork+wait on a host whose central daemon is another, and without a cluster, in turns; and their ratio."""
+    lab = laboratory.Lab(stage, 2, numbers=(0,))  # else both would have the numbers of one kernel
+    alone = harness.Host(stage, lab.user)
+
+    def forks(host):
+        return running.parse_micro(host.run(["scip", "run", "--", programs / "micro", "fork+wait"], timeout=120).stdout)["fork+wait"]
+
+    try:
+        lab.start()
+        turns = [(forks(alone), forks(lab.hosts[1])) for _ in range(rounds)]
+    finally:
+        alone.close(strict=False)
+        lab.close(strict=False)
+    return {"no cluster": statistics.median(one[0] for one, _ in turns), "central daemon elsewhere": statistics.median(other[0] for _, other in turns),
+            "ratio": statistics.median(other[1] / one[1] for one, other in turns)}
+
+
+def measure_lookups(lab, programs):
+    """ns to find a process by its number: natively, in the host's own table, and on another host."""
+    a, b = lab.hosts[:2]
+
+    def lookup(supervised, target):
+        return float(a.run([*(["scip", "run", "--"] if supervised else []), programs / "lookup", target], timeout=120).stdout.split()[1])
+
+    native = a.start(["sleep", "1000"])
+    vpid, _ = a.detach("sleep", "1000")
+    try:
+        row = {"native": lookup(False, native.process.pid), "on this host": lookup(True, vpid)}
+        a.ctl("migrate", vpid, b.name)
+        row["on another host"] = lookup(True, vpid)
+    finally:
+        native.process.terminate()
+        native.process.wait(20)
+        a.ctl("kill", "-s", "KILL", vpid, check=False)
+    return row
+
+
+def measure(stage, programs, sizes, rounds):
+    lab = laboratory.Lab(stage, 3)
+    results = {"traffic": {}, "moves": []}
+    try:
+        lab.start()
+        results["iperf3"] = iperf(lab)
+        for words in (["ping", "tcp"], ["ping", "udp"], ["stream"]):
+            try:
+                results["traffic"][" ".join(words)] = measure_traffic(lab, programs, words)
+            except (AssertionError, OSError, subprocess.SubprocessError) as problem:
+                print(f"bench: {words}: {problem}", file=sys.stderr)
+        for kind in ("memory", "writing"):
+            for mib in sizes:
+                try:
+                    results["moves"].append(measure_moves(lab, programs, kind, mib, rounds))
+                except (AssertionError, OSError, subprocess.SubprocessError) as problem:
+                    print(f"bench: moving {mib} MiB {kind}: {problem}", file=sys.stderr)
+                else:
+                    print(f"bench: {results['moves'][-1]}", file=sys.stderr)
+        results["fork+wait"] = measure_forks(stage, programs, rounds)
+        results["lookup"] = measure_lookups(lab, programs)
+    finally:
+        for line in lab.close(strict=False):
+            print(f"bench: {line}", file=sys.stderr)
+    return results

@@ -1,0 +1,153 @@
+/* "ADDRESS[:PORT]", "[V6]:PORT": listening and connecting. */
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/parse.h"
+#include "channel/tls.h"
+
+enum { CONNECT_MS = 5000, BACKLOG = 128 };
+/* A connection on which nothing is heard is given up after about six seconds, busy or not. */
+enum { KEEPALIVE_IDLE_S = 2, KEEPALIVE_EVERY_S = 1, KEEPALIVE_COUNT = 4, UNACKNOWLEDGED_MS = 6000 };
+
+/* Splits into host and port; a lone IPv6 address may stand without brackets. */
+static int split(const char *text, char host[256], char port[8], struct err *err)
+{
+	const char *end, *colon;
+	uint64_t number = CHANNEL_PORT;
+
+	if (text[0] == '[') {
+		end = strchr(text, ']');
+		if (!end || (end[1] && end[1] != ':'))
+			return err_set(err, -EINVAL, "%s is no address; write ADDRESS[:PORT] or [V6]:PORT",
+				       text);
+		colon = end[1] ? end + 1 : NULL;
+		text++;
+	} else {
+		colon = strchr(text, ':');
+		if (colon && strchr(colon + 1, ':'))
+			colon = NULL;
+		end = colon ? colon : text + strlen(text);
+	}
+	if (end == text || end - text >= 256)
+		return err_set(err, -EINVAL, "there is no address in `%s`", text);
+	if (colon && parse_number(colon + 1, 1, 65535, &number, NULL) < 0)
+		return err_set(err, -EINVAL, "`%s` is no port", colon + 1);
+	memcpy(host, text, (size_t)(end - text));
+	host[end - text] = 0;
+	snprintf(port, 8, "%u", (unsigned)number);
+	return 0;
+}
+
+static int resolve(const char *text, int flags, struct addrinfo **out, struct err *err)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags};
+	char host[256], port[8];
+	int r = split(text, host, port, err);
+
+	if (r < 0)
+		return r;
+	r = getaddrinfo(host, port, &hints, out);
+	if (r != 0)
+		return err_set(err, -EADDRNOTAVAIL, "address %s: %s", text, gai_strerror(r));
+	return 0;
+}
+
+void address_tune(int tcp)
+{
+	const struct {
+		int level, name, value;
+	} options[] = {
+		{SOL_SOCKET, SO_KEEPALIVE, 1},
+		{IPPROTO_TCP, TCP_NODELAY, 1},
+		{IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S},
+		{IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_EVERY_S},
+		{IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_COUNT},
+		{IPPROTO_TCP, TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS},
+	};
+
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+		if (setsockopt(tcp, options[i].level, options[i].name, &options[i].value, sizeof(int)) < 0)
+			continue; /* a kernel without it notices a broken link later */
+}
+
+/* One address; the descriptor or -errno. */
+static int try_connect(const struct addrinfo *to)
+{
+	auto_close int sock = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct pollfd ready = {.fd = sock, .events = POLLOUT};
+	int error = 0, r;
+	socklen_t len = sizeof(error);
+
+	if (sock < 0)
+		return -errno;
+	if (connect(sock, to->ai_addr, to->ai_addrlen) == 0)
+		return steal_fd(&sock);
+	if (errno != EINPROGRESS)
+		return -errno;
+	do
+		r = poll(&ready, 1, CONNECT_MS);
+	while (r < 0 && errno == EINTR);
+	if (r <= 0)
+		return r < 0 ? -errno : -ETIMEDOUT;
+	if (getsockopt(sock, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
+		return -errno;
+	return error ? -error : steal_fd(&sock);
+}
+
+int address_connect(const char *address, struct err *err)
+{
+	struct addrinfo *all;
+	int r = resolve(address, 0, &all, err);
+
+	if (r < 0)
+		return r;
+	r = -EADDRNOTAVAIL;
+	for (const struct addrinfo *a = all; a && r < 0; a = a->ai_next)
+		r = try_connect(a);
+	freeaddrinfo(all);
+	if (r < 0)
+		return err_code(err, r, "connect to %s", address);
+	address_tune(r);
+	return r;
+}
+
+int channel_listen(const char *address, struct err *err)
+{
+	const int yes = 1;
+	auto_close int sock = -1;
+	struct addrinfo *all;
+	int r = resolve(address, AI_PASSIVE, &all, err);
+
+	if (r < 0)
+		return r;
+	sock = socket(all->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (sock < 0 || setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) < 0 ||
+	    bind(sock, all->ai_addr, all->ai_addrlen) < 0 || listen(sock, BACKLOG) < 0)
+		r = err_sys(err, "listen on %s", address);
+	freeaddrinfo(all);
+	return r < 0 ? r : steal_fd(&sock);
+}
+
+void channel_peer_name(int tcp, char *text, size_t size)
+{
+	struct sockaddr_storage peer;
+	socklen_t len = sizeof(peer);
+	char host[INET6_ADDRSTRLEN + 16], port[8];
+
+	if (getpeername(tcp, (struct sockaddr *)&peer, &len) < 0 ||
+	    getnameinfo((struct sockaddr *)&peer, len, host, sizeof(host), port, sizeof(port),
+			NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+		snprintf(text, size, "somebody");
+	else
+		snprintf(text, size, peer.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}

@@ -1,0 +1,61 @@
+/*
+ * What all hosts of a cluster must agree on: entries key -> value with a version, changed by compare-and-set,
+ * several at once, all or none; ranges of numbers leased in order; changes told to everybody in order. Behind
+ * these operations the central daemon's database is one engine (pbeamd/registry/store.c), the way to it from
+ * another host a second (pbeamd/registry/remote.c); an existing distributed one can take their place.
+ */
+#ifndef NAMESPACE_REGISTRY_H
+#define NAMESPACE_REGISTRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "proto/cluster.pb-c.h"
+
+#define REGISTRY_KEY_MAX       512	  /* bytes */
+#define REGISTRY_VALUE_MAX     (1u << 20) /* bytes */
+#define REGISTRY_SETS_MAX      20000	  /* entries that one request changes */
+
+/* The range of process numbers that no kernel gives, in which hosts lease blocks. */
+#define REGISTRY_NUMBERS       "lease/numbers"
+#define REGISTRY_NUMBERS_FIRST 4194304
+#define REGISTRY_NUMBERS_END   8388608
+
+/* The answer, the callee's to read only. `reply->code` is 0 or -errno with a text: -EEXIST when an entry has
+ * not the version expected (it is among reply->entries as it is), -EHOSTUNREACH when it was not asked,
+ * -ECONNRESET when it was asked and may be done or not. */
+typedef void (*registry_done_fn)(void *arg, const Pbeam__RegistryReply *reply);
+/* Changes, in order; `changes->whole`: everything that there is. */
+typedef void (*registry_changed_fn)(void *arg, const Pbeam__RegistryChanges *changes);
+
+/* `done` is called exactly once, perhaps before the operation returns. `host` is on whose behalf. */
+struct registry_operations {
+	/* `count` numbers in a row that were never given: reply->first. */
+	void (*lease)(void *engine, const char *key, uint64_t count, const char *host, registry_done_fn done,
+		      void *arg);
+	/* Changes all of `sets` (key, value, expected, remove) or none: reply->version. */
+	void (*set)(void *engine, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
+		    registry_done_fn done, void *arg);
+	/* -ENOENT, or reply->value and version. */
+	void (*get)(void *engine, const char *key, registry_done_fn done, void *arg);
+	/* All whose keys begin with `prefix`: reply->entries. */
+	void (*list)(void *engine, const char *prefix, registry_done_fn done, void *arg);
+	/* From now on, beginning with the whole. One watcher. */
+	void (*watch)(void *engine, registry_changed_fn changed, void *arg);
+	void (*close)(void *engine);
+};
+
+struct registry {
+	const struct registry_operations *operations; /* NULL: none */
+	void *engine;
+};
+
+/* Carries out a request as it came over a socket: checked, then given to the engine. */
+void registry_carry_out(const struct registry *registry, const Pbeam__RegistryRequest *request,
+			const char *host, registry_done_fn done, void *arg);
+/* Answers with a code and a sentence. */
+void registry_refuse(const struct err *err, registry_done_fn done, void *arg);
+
+#endif

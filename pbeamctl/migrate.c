@@ -1,0 +1,138 @@
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/parse.h"
+#include "pbeamctl/client.h"
+#include "pbeamctl/command.h"
+#include "pbeamctl/migrate_all.h"
+
+/* -1 to go on, else the exit status. */
+static int take_limits(const struct command_line *line, Pbeam__MigrateRequest *request)
+{
+	const char *pause = command_value(line, "max-pause"), *rate = command_value(line, "bandwidth");
+	struct err err = ERR_INIT;
+
+	if (pause && parse_duration(pause, &request->max_pause_ns, &err) < 0)
+		return command_misused(line->command, "--max-pause: %s", err.text);
+	if (rate && parse_size(rate, &request->bandwidth, &err) < 0)
+		return command_misused(line->command, "--bandwidth: %s", err.text);
+	return -1;
+}
+
+/* -1 to go on, else the exit status. */
+static int take_maps(const struct command_line *line, Pbeam__MigrateRequest *request, char *maps[])
+{
+	const char *map;
+
+	while ((map = command_repeated(line, "map", (int)request->n_maps)) != NULL) {
+		const char *equals = strchr(map, '=');
+
+		if (map[0] != '/' || !equals || equals[1] != '/')
+			return command_misused(line->command,
+					       "--map: `%s` is not FROM=TO with two absolute paths", map);
+		maps[request->n_maps++] = (char *)(uintptr_t)map;
+	}
+	request->maps = maps;
+	return -1;
+}
+
+static int show_dry_run(const Pbeam__MigrateReply *done)
+{
+	for (size_t i = 0; i < done->n_obstacles; i++)
+		printf("%s\n", done->obstacles[i]);
+	if (!done->n_obstacles)
+		fprintf(stderr, "vpid %d can go to %s\n", done->vpid, done->host);
+	return done->n_obstacles ? STATUS_FAILED : STATUS_DONE;
+}
+
+static int cancel(const struct command_line *line)
+{
+	struct err err = ERR_INIT;
+	ProtobufCMessage *reply;
+	Pbeam__Target target;
+
+	client_target(line->words[0], &target);
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_CANCEL, &target.base, &pbeam__done__descriptor, &reply,
+		       &err) < 0)
+		return command_failed(&err);
+	protobuf_c_message_free_unpacked(reply, NULL);
+	return STATUS_DONE;
+}
+
+static int run(const struct command_line *line)
+{
+	Pbeam__MigrateRequest request = PBEAM__MIGRATE_REQUEST__INIT;
+	Pbeam__Target target;
+	const Pbeam__MigrateReply *done;
+	const char *from = command_value(line, "all-from");
+	char *maps[COMMAND_GIVEN_MAX];
+	struct err err = ERR_INIT;
+	ProtobufCMessage *reply;
+	int r = take_limits(line, &request);
+
+	if (r < 0)
+		r = take_maps(line, &request, maps);
+	if (r >= 0)
+		return r;
+	if (command_flag(line, "cancel"))
+		return cancel(line);
+	if (line->nwords != (from ? 1 : 2))
+		return command_misused(line->command, "%s",
+				       from && line->nwords ? "--all-from takes no VPID" : "to which host?");
+	if (from && (command_flag(line, "dry-run") || command_flag(line, "alone")))
+		return command_misused(line->command, "--all-from moves all: no --alone, no --dry-run");
+	request.host = line->words[line->nwords - 1];
+	request.alone = command_flag(line, "alone");
+	request.dry_run = command_flag(line, "dry-run");
+	request.send_files = command_flag(line, "send-files");
+	if (from)
+		return migrate_all(&request, from);
+	client_target(line->words[0], &target);
+	request.target = &target;
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &request.base,
+		       &pbeam__migrate_reply__descriptor, &reply, &err) < 0)
+		return command_failed(&err);
+	done = (const Pbeam__MigrateReply *)reply;
+	r = STATUS_DONE;
+	if (request.dry_run) {
+		r = show_dry_run(done);
+	} else {
+		migrate_tell(done);
+	}
+	protobuf_c_message_free_unpacked(reply, NULL);
+	return r;
+}
+
+static const struct command_option options[] = {
+	{"alone", 0, NULL, "just the process, not its descendants", NULL},
+	{"dry-run", 0, NULL, "do nothing, list what stands in the way", NULL},
+	{"max-pause", 0, "TIME", "how long it may stand still (100ms)", NULL},
+	{"bandwidth", 0, "RATE", "send no more than RATE bytes a second", NULL},
+	{"map", 0, "FROM=TO", "what is at FROM is at TO there; may be repeated", NULL},
+	{"send-files", 0, NULL, "take files along that it writes and that are only here", NULL},
+	{"all-from", 0, "HOST", "move all that is on HOST; tell what cannot leave it and who depends on it",
+	 NULL},
+	{"cancel", 0, NULL, "give up the migration of it that is at work", NULL},
+	{NULL, 0, NULL, NULL, NULL},
+};
+
+const struct command migrate_command = {
+	.name = "migrate",
+	.synopsis = "[--alone] [--dry-run] [--max-pause TIME] [--bandwidth RATE] [--map FROM=TO]... "
+		    "[--send-files] VPID|NAME HOST | "
+		    "--all-from HOST HOST | --cancel VPID|NAME",
+	.summary = "move a running process and its descendants to another host",
+	.text = "Moves the process and its descendants, and returns when they run on HOST. Its console stays "
+		"where\n"
+		"it is. Until the very moment of the change a failure, or Ctrl-C, leaves the program where "
+		"it "
+		"was.",
+	.options = options,
+	.words = WORDS_TARGET,
+	.least = 1,
+	.most = 2,
+	.run = run,
+};

@@ -1,0 +1,209 @@
+/* The hosts of the cluster as this one sees them. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "pbeamd/registry/registry.h"
+#include "proto/message.h"
+
+enum { LOST_AFTER_MS = 4000 };
+
+struct host *host_find(struct cluster *cluster, const char *name)
+{
+	for (struct host *host = cluster->hosts; host; host = host->next)
+		if (!strcmp(host->name, name))
+			return host;
+	return NULL;
+}
+
+struct host *host_get(struct cluster *cluster, const char *name)
+{
+	struct host *host = host_find(cluster, name);
+
+	if (host)
+		return host;
+	host = calloc(1, sizeof(*host));
+	if (!host)
+		return NULL;
+	snprintf(host->name, sizeof(host->name), "%s", name);
+	host->next = cluster->hosts;
+	cluster->hosts = host;
+	return host;
+}
+
+void host_forget(struct cluster *cluster, struct host *host)
+{
+	for (struct host **p = &cluster->hosts; *p; p = &(*p)->next)
+		if (*p == host) {
+			*p = host->next;
+			break;
+		}
+	if (host->peer)
+		peer_close(host->peer);
+	message_free(host->info);
+	free(host);
+}
+
+void host_heard(struct host *host, Pbeam__HostInfo *info)
+{
+	message_free(host->info);
+	host->info = info;
+	host->heard_ns = io_now_ns(CLOCK_MONOTONIC);
+	if (host->said_lost)
+		log_warn("host %s is back", host->name);
+	host->said_lost = false;
+}
+
+bool host_is_up(const struct host *host)
+{
+	if (host->peer)
+		return true;
+	return host->heard_ns && host->info && host->info->state == PBEAM__HOST_INFO__STATE__UP &&
+	       io_now_ns(CLOCK_MONOTONIC) - host->heard_ns < LOST_AFTER_MS * 1000000ull;
+}
+
+int host_address(const struct cluster *cluster, const struct host *host, char address[CLUSTER_ADDRESS_MAX],
+		 struct err *err)
+{
+	const Pbeam__HostInfo *info = host->info;
+
+	if (info && info->central && cluster->options->join[0]) {
+		strcpy(address, cluster->options->join);
+		return 0;
+	}
+	if (!info || !info->port || !info->address[0])
+		return err_set(err, -EHOSTUNREACH, "host %s does not listen; start its pbeamd with --listen",
+			       host->name);
+	snprintf(address, CLUSTER_ADDRESS_MAX, strchr(info->address, ':') ? "[%.250s]:%u" : "%.250s:%u",
+		 info->address, info->port);
+	return 0;
+}
+
+/* ---- pbeamctl hosts ---- */
+
+/* A copy of what a host has said, with the state as we see it. */
+static int add_host(Pbeam__HostList *list, const struct host *host)
+{
+	Pbeam__HostInfo *info = message_add(list, hosts, pbeam__host_info__descriptor);
+	const Pbeam__HostInfo *said = host->info;
+
+	if (!info || message_string(&info->name, host->name) < 0)
+		return -ENOMEM;
+	info->state = host_is_up(host) ? PBEAM__HOST_INFO__STATE__UP : PBEAM__HOST_INFO__STATE__LOST;
+	if (!said)
+		return 0;
+	info->port = said->port;
+	info->processors = said->processors;
+	info->memory_total = said->memory_total;
+	info->memory_free = said->memory_free;
+	info->load = said->load;
+	info->processes = said->processes;
+	info->central = said->central;
+	info->seen_ns = said->seen_ns;
+	info->id = said->id;
+	info->xcr0 = said->xcr0;
+	for (size_t i = 0; i < said->n_addresses; i++)
+		if (message_append_string(&info->addresses, &info->n_addresses, said->addresses[i]) < 0)
+			return -ENOMEM;
+	for (size_t i = 0; i < said->n_depends; i++)
+		if (message_append_string(&info->depends, &info->n_depends, said->depends[i]) < 0)
+			return -ENOMEM;
+	if (message_string(&info->address, said->address) < 0 ||
+	    message_string(&info->kernel, said->kernel) < 0 ||
+	    message_string(&info->machine, said->machine) < 0 ||
+	    message_bytes(&info->vdso_digest, said->vdso_digest.data, said->vdso_digest.len) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+struct dependants {
+	Pbeam__HostInfo *info;
+	bool failed;
+};
+
+static void add_dependant(struct dependants *all, const char *vpid, const char *where, const char *what)
+{
+	char text[256];
+
+	snprintf(text, sizeof(text), "vpid %s on host %s: %s", vpid, where, what);
+	if (message_append_string(&all->info->depends, &all->info->n_depends, text) < 0)
+		all->failed = true;
+}
+
+/* Who is elsewhere and has left something here. */
+static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
+{
+	struct dependants *all = arg;
+	Pbeam__Place *place = pbeam__place__unpack(NULL, entry->value.len, entry->value.data);
+	const char *vpid = entry->key + strlen("vpid/"), *name = all->info->name;
+
+	if (place && strcmp(place->host, name) != 0) {
+		if (!strcmp(place->stub_host, name))
+			add_dependant(all, vpid, place->host, "its parent is here");
+		if (!strcmp(place->home, name))
+			add_dependant(all, vpid, place->host, "its console is here");
+	}
+	message_free(place);
+}
+
+static int add_dependants(const struct cluster *cluster, Pbeam__HostList *list)
+{
+	struct dependants all = {NULL, false};
+
+	for (size_t i = 0; i < list->n_hosts; i++) {
+		all.info = list->hosts[i];
+		registry_copy_each(cluster->copy, "vpid/", look_at_place, &all);
+	}
+	return all.failed ? -ENOMEM : 0;
+}
+
+/* A host that is in no cluster, as if it were the only one of its own. */
+static Pbeam__HostInfo *describe_alone(struct server *server)
+{
+	struct cluster_options options = {.listen = ""};
+	struct cluster alone = {.server = server, .options = &options, .listener = -1, .central = true};
+
+	if (gethostname(options.name, sizeof(options.name) - 1) < 0)
+		strcpy(options.name, "localhost");
+	return host_info_new(&alone);
+}
+
+static int list_hosts(struct connection *connection, struct err *err)
+{
+	struct cluster *cluster = connection->server->cluster;
+	Pbeam__HostInfo *self = cluster ? cluster->self : describe_alone(connection->server);
+	Pbeam__HostList *list = message_new(&pbeam__host_list__descriptor);
+	struct host here = {.info = self, .heard_ns = io_now_ns(CLOCK_MONOTONIC)};
+	int r = self && list ? 0 : -ENOMEM;
+
+	if (r == 0 && cluster)
+		host_info_refresh(cluster, self);
+	if (r == 0) {
+		snprintf(here.name, sizeof(here.name), "%s", self->name);
+		r = add_host(list, &here);
+	}
+	for (const struct host *host = cluster ? cluster->hosts : NULL; host && r == 0; host = host->next)
+		r = add_host(list, host);
+	if (r == 0 && cluster)
+		r = add_dependants(cluster, list);
+	if (r == 0)
+		connection_reply(connection, &list->base);
+	else
+		err_code(err, r, "list hosts");
+	message_free(list);
+	if (!cluster)
+		message_free(self);
+	return r;
+}
+
+int handle_hosts(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__HostsRequest *wish = (const Pbeam__HostsRequest *)message;
+
+	return wish->remove[0] ? hosts_remove(connection, wish->remove, err) : list_hosts(connection, err);
+}

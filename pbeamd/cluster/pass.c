@@ -1,0 +1,273 @@
+/*
+ * Where a request of a user is to be carried out. A process that has an entry vpid/N is where that says;
+ * else one that this host has is here; else it is where its number's block is held. A job of a name that this
+ * host does not know is looked for on all.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "image/store.h"
+#include "pbeamd/cluster/remote.h"
+#include "pbeamd/cut.h"
+#include "pbeamd/registry/registry.h"
+#include "proto/message.h"
+
+/* A connection whose request another host carries out, or that is being found out. */
+struct pass {
+	struct connection *connection;
+	struct gather *gather; /* while a name is looked for, or processes are listed */
+	int64_t call;	       /* 0: none */
+	uint32_t type;
+	char name[NAME_TEXT_MAX];
+	uint8_t *body;
+	size_t len;
+};
+
+static void forget(struct pass *pass)
+{
+	pass->connection->pass = NULL;
+	free(pass->body);
+	free(pass);
+}
+
+void pass_forget(struct connection *connection)
+{
+	struct pass *pass = connection->pass;
+
+	if (!pass)
+		return;
+	if (pass->gather)
+		gather_cancel(pass->gather);
+	if (pass->call)
+		remote_cancel(connection->server->cluster, pass->call);
+	forget(pass);
+}
+
+static struct pass *new_pass(struct connection *connection, const struct frame *frame, struct err *err)
+{
+	struct pass *pass = calloc(1, sizeof(*pass));
+
+	if (pass)
+		pass->body = malloc(frame->len + 1);
+	if (!pass || !pass->body) {
+		free(pass);
+		err_code(err, -ENOMEM, "pass the request on");
+		return NULL;
+	}
+	pass->connection = connection;
+	pass->type = frame->type;
+	pass->len = frame->len;
+	if (frame->len)
+		memcpy(pass->body, frame->body, frame->len);
+	connection->pass = pass;
+	connection->phase = CONNECTION_BUSY;
+	return pass;
+}
+
+/* ---- to a host that is known ---- */
+
+static void on_came(void *arg, uint32_t type, const void *body, size_t len)
+{
+	struct pass *pass = arg;
+	struct connection *connection = pass->connection;
+
+	if (type != PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS) {
+		pass->call = 0;
+		forget(pass);
+		connection->phase = CONNECTION_GREETED;
+	}
+	if (stream_send_bytes(&connection->stream, type, body, len) < 0)
+		connection->closing = true;
+}
+
+static int send_to(struct pass *pass, struct host *host, struct err *err)
+{
+	int64_t id = remote_ask(pass->connection->server->cluster, host, pass->type, pass->body, pass->len,
+				on_came, pass, err);
+
+	if (id < 0)
+		return (int)id;
+	pass->call = id;
+	return 1;
+}
+
+static int pass_to(struct connection *connection, const char *name, const struct frame *frame,
+		   const char *who, struct err *err)
+{
+	struct cluster *cluster = connection->server->cluster;
+	struct host *host = host_find(cluster, name);
+	struct pass *pass;
+	int r;
+
+	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_ATTACH)
+		return err_set(err, -EREMOTE, "%s is on host %s; attach to it there", who, name);
+	if (!host)
+		return err_set(err, -EHOSTUNREACH, "%s is on host %s, which is not known here", who, name);
+	if (!host->peer)
+		return err_set(err, -EHOSTUNREACH, "%s is on host %s, of which nothing is heard", who, name);
+	pass = new_pass(connection, frame, err);
+	if (!pass)
+		return -ENOMEM;
+	r = send_to(pass, host, err);
+	if (r < 0)
+		forget(pass);
+	return r;
+}
+
+/* ---- to whoever has a job of this name ---- */
+
+static void on_found(void *arg, Pbeam__ProcessList *list)
+{
+	struct pass *pass = arg;
+	struct connection *connection = pass->connection;
+	struct host *host = NULL;
+	struct err err = ERR_INIT;
+
+	pass->gather = NULL;
+	for (size_t i = 0; list && i < list->n_processes && !host; i++)
+		if (!strcmp(list->processes[i]->job_name, pass->name) ||
+		    !strcmp(list->processes[i]->group, pass->name))
+			host = host_find(connection->server->cluster, list->processes[i]->host);
+	if (!host)
+		err_set(&err, -ESRCH, "%s: there is no job of that name on any host; `pbeamctl ps` lists all",
+			pass->name);
+	else if (pass->type == PBEAM__DAEMON_REQUEST__DAEMON_ATTACH)
+		err_set(&err, -EREMOTE, "%s is on host %s; attach to it there", pass->name, host->name);
+	else if (send_to(pass, host, &err) > 0)
+		err_clear(&err);
+	message_free(list);
+	if (err.code) {
+		forget(pass);
+		connection_refuse(connection, &err);
+	}
+}
+
+static int pass_by_name(struct connection *connection, const char *name, const struct frame *frame,
+			struct err *err)
+{
+	struct pass *pass = new_pass(connection, frame, err);
+
+	if (!pass)
+		return -ENOMEM;
+	snprintf(pass->name, sizeof(pass->name), "%s", name);
+	pass->gather = gather_begin(connection->server->cluster, on_found, pass);
+	if (!pass->gather) {
+		forget(pass);
+		return err_code(err, -ENOMEM, "look for %s", name);
+	}
+	return 1;
+}
+
+/* ---- ps ---- */
+
+static void on_list(void *arg, Pbeam__ProcessList *list)
+{
+	struct pass *pass = arg;
+	struct connection *connection = pass->connection;
+	struct err err = ERR_INIT;
+
+	pass->gather = NULL;
+	forget(pass);
+	if (list) {
+		connection_reply(connection, &list->base);
+	} else {
+		err_code(&err, -ENOMEM, "list processes");
+		connection_refuse(connection, &err);
+	}
+	message_free(list);
+}
+
+static int list_all(struct connection *connection, const struct frame *frame, struct err *err)
+{
+	struct pass *pass = new_pass(connection, frame, err);
+
+	if (!pass)
+		return -ENOMEM;
+	pass->gather = gather_begin(connection->server->cluster, on_list, pass);
+	if (!pass->gather) {
+		forget(pass);
+		return err_code(err, -ENOMEM, "list processes");
+	}
+	return 1;
+}
+
+/* ---- which it is ---- */
+
+/* The host of a process that has left the host of its number's block; empty where it has not. */
+static void place_of(const struct cluster *cluster, int32_t vpid, char host[CHANNEL_HOST_MAX])
+{
+	const Pbeam__RegistryEntry *entry;
+	Pbeam__Place *place;
+	char key[32];
+
+	host[0] = 0;
+	snprintf(key, sizeof(key), "vpid/%d", vpid);
+	entry = registry_copy_get(cluster->copy, key);
+	place = entry ? pbeam__place__unpack(NULL, entry->value.len, entry->value.data) : NULL;
+	if (place && channel_host_ok(place->host))
+		strcpy(host, place->host);
+	message_free(place);
+}
+
+static bool wants_what_has_ended(uint32_t type)
+{
+	return type == PBEAM__DAEMON_REQUEST__DAEMON_LOG || type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK;
+}
+
+static int pass_vpid(struct connection *connection, int32_t vpid, const struct frame *frame, struct err *err)
+{
+	struct server *server = connection->server;
+	const char *own = server->cluster->options->name;
+	Pbeam__Target wish = PBEAM__TARGET__INIT;
+	char host[CHANNEL_HOST_MAX], block[NAME_TEXT_MAX], who[32];
+	struct target target;
+
+	snprintf(who, sizeof(who), "vpid %d", vpid);
+	wish.vpid = vpid;
+	place_of(server->cluster, vpid, host);
+	if (host[0] && strcmp(host, own) != 0)
+		return pass_to(connection, host, frame, who, err);
+	if (host[0] || target_find_live(server, &wish, &target, NULL) == 0)
+		return 0;
+	if (wants_what_has_ended(frame->type) && target_find(server, &wish, &target, NULL) == 0)
+		return 0;
+	if (names_block_find(server->names, (struct vpid){vpid}, block) == 0 && strcmp(block, own) != 0)
+		return pass_to(connection, block, frame, who, err);
+	return 0;
+}
+
+static int pass_name(struct connection *connection, const Pbeam__Target *wish, const struct frame *frame,
+		     struct err *err)
+{
+	struct server *server = connection->server;
+	char host[CHANNEL_HOST_MAX];
+	struct target target;
+
+	if (target_find_live(server, wish, &target, NULL) == 0) {
+		place_of(server->cluster, target.job.root.n, host);
+		if (!host[0] || !strcmp(host, server->cluster->options->name))
+			return 0;
+		return pass_to(connection, host, frame, wish->name, err);
+	}
+	if (wants_what_has_ended(frame->type) && target_find(server, wish, &target, NULL) == 0)
+		return 0;
+	if (cut_is_group(server, wish->name))
+		return 0;
+	return pass_by_name(connection, wish->name, frame, err);
+}
+
+int pass_elsewhere(struct connection *connection, const Pbeam__Target *target, const struct frame *frame,
+		   struct err *err)
+{
+	if (!connection->server->cluster || connection->passed_on)
+		return 0;
+	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_PS)
+		return list_all(connection, frame, err);
+	if (!target)
+		return 0;
+	if (target->vpid > 0)
+		return pass_vpid(connection, target->vpid, frame, err);
+	return target->name[0] ? pass_name(connection, target, frame, err) : 0;
+}

@@ -1,0 +1,17 @@
+/* Checkpoints and rollbacks of several parts: docs/CLUSTER.md. */
+#ifndef PBEAMD_CUT_H
+#define PBEAMD_CUT_H
+
+#include "pbeamd/cluster/cluster.h"
+
+/* True if a job here is of this group, and none has the name itself. */
+bool cut_is_group(struct server *server, const char *name);
+/* Hands the connection over to who leads it; `what` is "checkpoint" or "rollback". */
+must_check int cut_lead(struct connection *connection, const char *what, const ProtobufCMessage *message,
+			struct err *err);
+
+/* Rollback of a cut whose checkpoints are called `store`. */
+must_check int cut_rollback(struct connection *connection, const Pbeam__RollbackRequest *wish,
+			    const char *store, struct err *err);
+
+#endif

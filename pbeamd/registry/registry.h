@@ -1,0 +1,68 @@
+/*
+ * The registry in pbeamd: the engine that answers (the database of the central daemon, or the way to it), a
+ * copy of all entries in memory, and what of it goes into the name table for the programs of this host.
+ */
+#ifndef PBEAMD_REGISTRY_H
+#define PBEAMD_REGISTRY_H
+
+#include "namespace/registry.h"
+#include "pbeamd/cluster/cluster.h"
+
+/* ---- store.c: SQLite under the state directory ---- */
+must_check int registry_store_open(struct registry *out, struct err *err);
+
+/* ---- remote.c: asks the central daemon ---- */
+must_check int registry_remote_open(struct registry *out, struct cluster *cluster, struct err *err);
+/* Its answers and the changes that it tells. False: malformed. */
+bool registry_remote_reply(struct registry *remote, const struct frame *frame);
+bool registry_remote_changes(struct registry *remote, const struct frame *frame);
+/* There is no way to the central daemon any more: what was asked ends with -ECONNRESET. */
+void registry_remote_lost(struct registry *remote);
+
+/* ---- copy.c ---- */
+struct registry_copy;
+struct registry_copy *registry_copy_new(void); /* NULL without memory */
+void registry_copy_free(struct registry_copy *copy);
+/* Brings it up to date. `seen` is called for every entry that has changed or (removed) is not there any more.
+ */
+typedef void (*registry_seen_fn)(void *arg, const Pbeam__RegistryEntry *entry);
+must_check int registry_copy_apply(struct registry_copy *copy, const Pbeam__RegistryChanges *changes,
+				   registry_seen_fn seen, void *arg);
+/* NULL when there is none. Valid until the next change. */
+const Pbeam__RegistryEntry *registry_copy_get(const struct registry_copy *copy, const char *key);
+/* All whose keys begin with `prefix`; `seen` must not change the copy. */
+void registry_copy_each(const struct registry_copy *copy, const char *prefix, registry_seen_fn seen,
+			void *arg);
+/* All as one message, to be freed with message_free(); NULL without memory. */
+Pbeam__RegistryChanges *registry_copy_whole(const struct registry_copy *copy);
+/* True once it has been whole. */
+bool registry_copy_ready(const struct registry_copy *copy);
+
+/* ---- names.c ---- */
+/* What an entry says goes into the name table. */
+void registry_names_seen(struct cluster *cluster, const Pbeam__RegistryEntry *entry);
+/* After the first whole: what the table has of an earlier time and nobody says any more goes. */
+void registry_names_settle(struct cluster *cluster);
+
+/* ---- registry.c ---- */
+must_check int registry_open(struct cluster *cluster, struct err *err);
+void registry_close(struct cluster *cluster);
+/* One more host: the central daemon tells it all. */
+void registry_greet(struct peer *peer);
+/* A frame of a peer that is the registry's. False: malformed. */
+bool registry_frame(struct peer *peer, const struct frame *frame);
+/* The central daemon is lost. */
+void registry_lost(struct cluster *cluster);
+/* On behalf of this daemon itself. */
+void registry_ask(struct cluster *cluster, const Pbeam__RegistryRequest *request, registry_done_fn done,
+		  void *arg);
+/* On behalf of a program of this host: `answer` is called with the reply unless its connection is gone by
+ * then. */
+typedef void (*registry_answer_fn)(struct connection *connection, const Pbeam__RegistryReply *reply);
+must_check int registry_ask_for(struct connection *connection, const Pbeam__RegistryRequest *request,
+				registry_answer_fn answer, struct err *err);
+int handle_registry(struct connection *connection, const ProtobufCMessage *message, struct err *err);
+/* The connection is gone: nobody waits for its answer. */
+void registry_forget_connection(struct connection *connection);
+
+#endif

@@ -1,0 +1,387 @@
+/*
+ * The central daemon's registry: SQLite in WAL mode, every commit on the disk before it is answered, so that
+ * whatever is killed at whatever moment, what was answered is there afterwards. Every change has a revision,
+ * which is the version of the entries that it changed.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <sqlite3.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dirs.h"
+#include "base/log.h"
+#include "pbeamd/registry/registry.h"
+#include "proto/message.h"
+
+enum { BUSY_MS = 5000 };
+
+enum statement { BEGIN, COMMIT, ROLLBACK, GET, PUT, REMOVE, LIST, NEXT, TAKE, REVISION, STATEMENTS };
+static const char *const texts[STATEMENTS] = {
+	[BEGIN] = "BEGIN IMMEDIATE",
+	[COMMIT] = "COMMIT",
+	[ROLLBACK] = "ROLLBACK",
+	[GET] = "SELECT * FROM entries WHERE key = ?1",
+	[PUT] = "INSERT OR REPLACE INTO entries (key, value, version, host) VALUES (?1, ?2, ?3, ?4)",
+	[REMOVE] = "DELETE FROM entries WHERE key = ?1",
+	[LIST] = "SELECT * FROM entries WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key",
+	[NEXT] = "SELECT next FROM ranges WHERE key = ?1",
+	[TAKE] = "INSERT OR REPLACE INTO ranges (key, next) VALUES (?1, ?2)",
+	[REVISION] = "UPDATE state SET revision = revision + 1 RETURNING revision",
+};
+
+static const char schema[] =
+	"PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
+	"CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT "
+	"NULL,"
+	" host TEXT NOT NULL) WITHOUT ROWID;"
+	"CREATE TABLE IF NOT EXISTS ranges (key TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;"
+	"CREATE TABLE IF NOT EXISTS state (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT "
+	"NULL);"
+	"INSERT OR IGNORE INTO state VALUES (1, 0);";
+
+struct store {
+	sqlite3 *db;
+	sqlite3_stmt *statements[STATEMENTS];
+	registry_changed_fn changed;
+	void *watcher;
+};
+
+static int db_error(struct store *store, const char *what, struct err *err)
+{
+	return err_set(err, -EIO, "registry: %s: %s", what, sqlite3_errmsg(store->db));
+}
+
+/* A statement with its first parameter, a text, bound. */
+static sqlite3_stmt *use(struct store *store, enum statement which, const char *text)
+{
+	sqlite3_stmt *statement = store->statements[which];
+
+	sqlite3_reset(statement);
+	sqlite3_clear_bindings(statement);
+	if (text)
+		sqlite3_bind_text(statement, 1, text, -1, SQLITE_STATIC);
+	return statement;
+}
+
+/* Runs one that gives at most one number (*out may be NULL). 1 with it, 0 without, or -EIO. */
+static int run(struct store *store, enum statement which, sqlite3_stmt *statement, sqlite3_int64 *out,
+	       struct err *err)
+{
+	int r = sqlite3_step(statement), found = r == SQLITE_ROW;
+
+	if (found && out)
+		*out = sqlite3_column_int64(statement, 0);
+	if (found)
+		r = sqlite3_step(statement);
+	sqlite3_reset(statement);
+	return r == SQLITE_DONE ? found : db_error(store, texts[which], err);
+}
+
+static int simply(struct store *store, enum statement which, struct err *err)
+{
+	int r = run(store, which, use(store, which, NULL), NULL, err);
+
+	return r < 0 ? r : 0;
+}
+
+static int read_entry(sqlite3_stmt *statement, Pbeam__RegistryEntry *entry)
+{
+	const void *value = sqlite3_column_blob(statement, 1);
+	int len = sqlite3_column_bytes(statement, 1);
+
+	entry->version = (uint64_t)sqlite3_column_int64(statement, 2);
+	if (message_string(&entry->key, (const char *)sqlite3_column_text(statement, 0)) < 0 ||
+	    message_string(&entry->host, (const char *)sqlite3_column_text(statement, 3)) < 0)
+		return -ENOMEM;
+	return message_bytes(&entry->value, value ? value : "", (size_t)len);
+}
+
+/* Appends the rows of GET or LIST. */
+static int read_entries(struct store *store, enum statement which, const char *text,
+			Pbeam__RegistryEntry ***entries, size_t *n, struct err *err)
+{
+	sqlite3_stmt *statement = use(store, which, text);
+	int r;
+
+	while ((r = sqlite3_step(statement)) == SQLITE_ROW) {
+		Pbeam__RegistryEntry *entry =
+			message_append_new(entries, n, &pbeam__registry_entry__descriptor);
+
+		if (!entry || read_entry(statement, entry) < 0) {
+			sqlite3_reset(statement);
+			return err_code(err, -ENOMEM, "registry");
+		}
+	}
+	sqlite3_reset(statement);
+	return r == SQLITE_DONE ? 0 : db_error(store, texts[which], err);
+}
+
+/* Ends a transaction that began: as r says. */
+static int conclude(struct store *store, int r, struct err *err)
+{
+	struct err ignored = ERR_INIT;
+
+	if (r == 0)
+		r = simply(store, COMMIT, err);
+	if (r < 0 && !sqlite3_get_autocommit(store->db) && simply(store, ROLLBACK, &ignored) < 0)
+		log_error("%s", ignored.text);
+	return r;
+}
+
+static void answer(Pbeam__RegistryReply *reply, int r, struct err *err, registry_done_fn done, void *arg)
+{
+	reply->code = r;
+	if (r < 0 && message_string(&reply->text, err->text) < 0)
+		reply->code = -ENOMEM;
+	done(arg, reply);
+	message_free(reply);
+}
+
+static Pbeam__RegistryReply *new_reply(registry_done_fn done, void *arg)
+{
+	Pbeam__RegistryReply *reply = message_new(&pbeam__registry_reply__descriptor);
+	struct err err = ERR_INIT;
+
+	if (!reply) {
+		err_code(&err, -ENOMEM, "registry");
+		registry_refuse(&err, done, arg);
+	}
+	return reply;
+}
+
+/* ---- lease ---- */
+
+static int lease(struct store *store, const char *key, uint64_t count, uint64_t *first, struct err *err)
+{
+	bool numbers = !strcmp(key, REGISTRY_NUMBERS);
+	sqlite3_int64 next = numbers ? REGISTRY_NUMBERS_FIRST : 1;
+	sqlite3_stmt *statement;
+	int r = simply(store, BEGIN, err);
+
+	if (r < 0)
+		return r;
+	r = run(store, NEXT, use(store, NEXT, key), &next, err);
+	if (r >= 0 && numbers && next + (sqlite3_int64)count > REGISTRY_NUMBERS_END)
+		r = err_set(err, -ENOSPC, "all process numbers are leased");
+	if (r >= 0) {
+		statement = use(store, TAKE, key);
+		sqlite3_bind_int64(statement, 2, next + (sqlite3_int64)count);
+		r = run(store, TAKE, statement, NULL, err);
+	}
+	*first = (uint64_t)next;
+	return conclude(store, r > 0 ? 0 : r, err);
+}
+
+static void store_lease(void *engine, const char *key, uint64_t count, const char *host,
+			registry_done_fn done, void *arg)
+{
+	Pbeam__RegistryReply *reply = new_reply(done, arg);
+	struct err err = ERR_INIT;
+	int r;
+
+	if (!reply)
+		return;
+	r = lease(engine, key, count, &reply->first, &err);
+	answer(reply, r, &err, done, arg);
+}
+
+/* ---- set ---- */
+
+static int check_version(struct store *store, const Pbeam__RegistryRequest *set, Pbeam__RegistryReply *reply,
+			 struct err *err)
+{
+	size_t before = reply->n_entries;
+	uint64_t version;
+	int r = read_entries(store, GET, set->key, &reply->entries, &reply->n_entries, err);
+
+	if (r < 0)
+		return r;
+	version = reply->n_entries > before ? reply->entries[before]->version : 0;
+	if (version != set->expected)
+		return err_set(err, -EEXIST, "registry: %s is of version %llu, not %llu", set->key,
+			       (unsigned long long)version, (unsigned long long)set->expected);
+	if (reply->n_entries > before) /* only what is in the way is told */
+		message_free(reply->entries[--reply->n_entries]);
+	return 0;
+}
+
+static int change(struct store *store, const Pbeam__RegistryRequest *set, sqlite3_int64 revision,
+		  const char *host, struct err *err)
+{
+	enum statement which = set->remove ? REMOVE : PUT;
+	sqlite3_stmt *statement = use(store, which, set->key);
+
+	if (!set->remove) {
+		sqlite3_bind_blob(statement, 2, set->value.len ? (const void *)set->value.data : "",
+				  (int)set->value.len, SQLITE_STATIC);
+		sqlite3_bind_int64(statement, 3, revision);
+		sqlite3_bind_text(statement, 4, host, -1, SQLITE_STATIC);
+	}
+	return run(store, which, statement, NULL, err);
+}
+
+static int set_all(struct store *store, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
+		   Pbeam__RegistryReply *reply, struct err *err)
+{
+	sqlite3_int64 revision = 0;
+	int r = simply(store, BEGIN, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < n && r >= 0; i++)
+		r = check_version(store, sets[i], reply, err);
+	if (r >= 0)
+		r = run(store, REVISION, use(store, REVISION, NULL), &revision, err);
+	for (size_t i = 0; i < n && r >= 0; i++)
+		r = change(store, sets[i], revision, host, err);
+	reply->version = (uint64_t)revision;
+	return conclude(store, r > 0 ? 0 : r, err);
+}
+
+/* The watcher is told before the caller is answered. */
+static void tell(struct store *store, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
+		 uint64_t revision)
+{
+	Pbeam__RegistryChanges *changes = message_new(&pbeam__registry_changes__descriptor);
+	bool good = changes && store->changed;
+
+	for (size_t i = 0; i < n && good; i++) {
+		Pbeam__RegistryEntry *entry =
+			message_add(changes, entries, pbeam__registry_entry__descriptor);
+
+		good = entry && message_string(&entry->key, sets[i]->key) == 0 &&
+		       message_string(&entry->host, host) == 0 &&
+		       message_bytes(&entry->value, sets[i]->value.data, sets[i]->value.len) == 0;
+		if (good) {
+			entry->removed = sets[i]->remove;
+			entry->version = revision;
+		}
+	}
+	if (good) {
+		changes->revision = revision;
+		store->changed(store->watcher, changes);
+	} else if (store->changed) {
+		log_error("a change of the registry cannot be told: no memory");
+		abort(); /* all other hosts would miss it for ever; started anew, all are told everything */
+	}
+	message_free(changes);
+}
+
+static void store_set(void *engine, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
+		      registry_done_fn done, void *arg)
+{
+	Pbeam__RegistryReply *reply = new_reply(done, arg);
+	struct err err = ERR_INIT;
+	int r;
+
+	if (!reply)
+		return;
+	r = set_all(engine, sets, n, host, reply, &err);
+	if (r == 0)
+		tell(engine, sets, n, host, reply->version);
+	answer(reply, r, &err, done, arg);
+}
+
+/* ---- get, list, watch ---- */
+
+static void store_get(void *engine, const char *key, registry_done_fn done, void *arg)
+{
+	Pbeam__RegistryReply *reply = new_reply(done, arg);
+	struct err err = ERR_INIT;
+	int r;
+
+	if (!reply)
+		return;
+	r = read_entries(engine, GET, key, &reply->entries, &reply->n_entries, &err);
+	if (r == 0 && !reply->n_entries)
+		r = err_set(&err, -ENOENT, "registry: there is no %s", key);
+	if (r == 0) {
+		reply->version = reply->entries[0]->version;
+		r = message_bytes(&reply->value, reply->entries[0]->value.data, reply->entries[0]->value.len);
+	}
+	answer(reply, r, &err, done, arg);
+}
+
+static void store_list(void *engine, const char *prefix, registry_done_fn done, void *arg)
+{
+	Pbeam__RegistryReply *reply = new_reply(done, arg);
+	struct err err = ERR_INIT;
+	int r;
+
+	if (!reply)
+		return;
+	r = read_entries(engine, LIST, prefix, &reply->entries, &reply->n_entries, &err);
+	answer(reply, r, &err, done, arg);
+}
+
+static void store_watch(void *engine, registry_changed_fn changed, void *arg)
+{
+	Pbeam__RegistryChanges *whole = message_new(&pbeam__registry_changes__descriptor);
+	struct store *store = engine;
+	struct err err = ERR_INIT;
+
+	store->changed = changed;
+	store->watcher = arg;
+	if (!whole || read_entries(store, LIST, "", &whole->entries, &whole->n_entries, &err) < 0) {
+		log_error("%s", whole ? err.text : "registry: no memory");
+	} else {
+		for (size_t i = 0; i < whole->n_entries; i++)
+			if (whole->entries[i]->version > whole->revision)
+				whole->revision = whole->entries[i]->version;
+		whole->whole = true;
+		changed(arg, whole);
+	}
+	message_free(whole);
+}
+
+static void store_close(void *engine)
+{
+	struct store *store = engine;
+
+	for (int i = 0; i < STATEMENTS; i++)
+		sqlite3_finalize(store->statements[i]);
+	sqlite3_close(store->db);
+	free(store);
+}
+
+static int open_database(struct store *store, struct err *err)
+{
+	char path[PATH_MAX];
+	int r = dirs_state(path, ".cluster", err);
+
+	if (r < 0)
+		return r;
+	if (strlen(path) + sizeof("/registry") > sizeof(path))
+		return err_code(err, -ENAMETOOLONG, "%s", path);
+	strcat(path, "/registry");
+	if (sqlite3_open_v2(path, &store->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK)
+		return err_set(err, -EIO, "registry %s: %s", path,
+			       store->db ? sqlite3_errmsg(store->db) : "no memory");
+	sqlite3_busy_timeout(store->db, BUSY_MS);
+	if (sqlite3_exec(store->db, schema, NULL, NULL, NULL) != SQLITE_OK)
+		return err_set(err, -EIO, "registry %s: %s", path, sqlite3_errmsg(store->db));
+	for (int i = 0; i < STATEMENTS; i++)
+		if (sqlite3_prepare_v3(store->db, texts[i], -1, SQLITE_PREPARE_PERSISTENT,
+				       &store->statements[i], NULL) != SQLITE_OK)
+			return db_error(store, texts[i], err);
+	return 0;
+}
+
+int registry_store_open(struct registry *out, struct err *err)
+{
+	static const struct registry_operations operations = {store_lease, store_set,	store_get,
+							      store_list,  store_watch, store_close};
+	struct store *store = calloc(1, sizeof(*store));
+	int r;
+
+	if (!store)
+		return err_code(err, -ENOMEM, "registry");
+	r = open_database(store, err);
+	if (r < 0) {
+		store_close(store);
+		return r;
+	}
+	*out = (struct registry){&operations, store};
+	return 0;
+}

@@ -1,0 +1,215 @@
+#include "scip/cut/lead.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/ask.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/cut/cut.h"
+#include "scip/object/common.h"
+
+enum { USER_FD = 3, REQUEST_FD = 4, REQUEST_MAX = 1 << 20, PATIENCE_S = 600 };
+
+void *lead_ask(uint32_t type, const ProtobufCMessage *request, const ProtobufCMessageDescriptor *descriptor,
+	       struct err *err)
+{
+	auto_close int sock = ask_open("scip " PBEAM_VERSION, err);
+	ProtobufCMessage *reply = NULL;
+
+	if (sock < 0 || ask_message(sock, type, request, NULL, descriptor, &reply, err) < 0)
+		return NULL;
+	return reply;
+}
+
+Pbeam__ProcessList *lead_list(struct err *err)
+{
+	return lead_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, err);
+}
+
+bool lead_host_is_up(const struct lead *lead, const char *name)
+{
+	for (size_t i = 0; i < lead->hosts->n_hosts; i++)
+		if (!strcmp(lead->hosts->hosts[i]->name, name))
+			return lead->hosts->hosts[i]->state == PBEAM__HOST_INFO__STATE__UP;
+	return false;
+}
+
+int lead_store(struct lead *lead, const char *host, struct err *err)
+{
+	struct lead_host new = {.channel = -1};
+
+	for (size_t i = 0; i < lead->nknown; i++)
+		if (!strcmp(lead->known[i].name, host))
+			return lead->known[i].channel;
+	snprintf(new.name, sizeof(new.name), "%s", host);
+	new.channel = channel_open(host, PBEAM__CHANNEL_KIND__CHANNEL_CUT, NULL, err);
+	if (new.channel < 0)
+		return new.channel;
+	cut_patience(new.channel, PATIENCE_S);
+	if (object_append(lead->known, lead->nknown, new) < 0) {
+		close(new.channel);
+		return err_code(err, -ENOMEM, "host %s", host);
+	}
+	return new.channel;
+}
+
+struct lead_part *lead_add_part(struct lead *lead, const char *host, const char *uuid, const char *job,
+				int32_t vpid, struct err *err)
+{
+	struct lead_part new = {.index = (uint32_t)lead->nparts + 1, .vpid = vpid, .channel = -1};
+
+	for (size_t i = 0; i < lead->nparts; i++)
+		if (lead->parts[i].vpid == vpid)
+			return &lead->parts[i];
+	snprintf(new.host, sizeof(new.host), "%s", host);
+	snprintf(new.uuid, sizeof(new.uuid), "%s", uuid);
+	snprintf(new.job, sizeof(new.job), "%s", job);
+	if (object_append(lead->parts, lead->nparts, new) < 0) {
+		err_code(err, -ENOMEM, "list the parts");
+		return NULL;
+	}
+	return &lead->parts[lead->nparts - 1];
+}
+
+static void close_part(struct lead_part *part)
+{
+	if (part->channel >= 0)
+		close(part->channel);
+	message_free(part->reply);
+	message_free(part->outside);
+	message_free(part->saved);
+	free(part->ids);
+	part->channel = -1;
+	part->reply = part->outside = part->saved = NULL;
+	part->ids = NULL;
+	part->nids = 0;
+	part->frozen = false;
+}
+
+void lead_close_parts(struct lead *lead)
+{
+	for (size_t i = 0; i < lead->nparts; i++)
+		close_part(&lead->parts[i]);
+}
+
+int lead_tell_all(struct lead *lead, int operation, struct err *err)
+{
+	Pbeam__CutRequest request = PBEAM__CUT_REQUEST__INIT;
+	struct lead_part *part;
+	int r = 0;
+
+	request.operation = (Pbeam__CutRequest__Operation)operation;
+	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
+		part = &lead->parts[i];
+		r = cut_send(part->channel, &request, err);
+		if (r < 0)
+			err_wrap(err, r, "host %s", part->host);
+	}
+	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
+		part = &lead->parts[i];
+		message_free(part->reply);
+		part->reply = cut_receive(part->channel, err);
+		if (!part->reply)
+			r = err_wrap(err, err->code, "host %s", part->host);
+	}
+	return r;
+}
+
+/* ---- the program ---- */
+
+static void *read_request(const ProtobufCMessageDescriptor *descriptor, struct err *err)
+{
+	struct stat st;
+	auto_free uint8_t *body = NULL;
+	ProtobufCMessage *request;
+
+	if (fstat(REQUEST_FD, &st) < 0 || st.st_size > REQUEST_MAX ||
+	    !(body = malloc((size_t)st.st_size + 1)) ||
+	    io_pread_full(REQUEST_FD, body, (size_t)st.st_size, 0) != st.st_size) {
+		err_set(err, -EPROTO, "there is no request");
+		return NULL;
+	}
+	request = protobuf_c_message_unpack(descriptor, NULL, (size_t)st.st_size, body);
+	if (!request)
+		err_set(err, -EPROTO, "the request is malformed");
+	return request;
+}
+
+static void refuse(const struct lead *lead, const struct err *err)
+{
+	Pbeam__Failed failed = PBEAM__FAILED__INIT;
+
+	if (lead->answered) {
+		log_error("%s: %s", lead->name, err->text);
+		return;
+	}
+	failed.code = err->code;
+	failed.text = (char *)(uintptr_t)err->text;
+	if (frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_FAILED, &failed.base, NULL, 0, NULL) < 0)
+		log_info("refused, and nobody is there to hear it: %s", err->text);
+}
+
+static int prepare(struct lead *lead, struct err *err)
+{
+	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
+
+	lead->hosts = lead_ask(PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &request.base,
+			       &pbeam__host_list__descriptor, err);
+	if (!lead->hosts)
+		return err->code;
+	if (!lead->hosts->n_hosts || !lead->hosts->hosts[0]->name[0])
+		return err_set(err, -ENOTCONN, "this host is in no cluster");
+	snprintf(lead->own, sizeof(lead->own), "%s", lead->hosts->hosts[0]->name);
+	return 0;
+}
+
+static void finish(struct lead *lead)
+{
+	lead_close_parts(lead);
+	for (size_t i = 0; i < lead->nknown; i++) {
+		close(lead->known[i].channel);
+		message_free(lead->known[i].has);
+	}
+	free(lead->known);
+	free(lead->parts);
+	message_free(lead->hosts);
+}
+
+int cut_lead_main(const char *what)
+{
+	struct lead lead = {.user = USER_FD};
+	struct err err = ERR_INIT;
+	void *request = NULL;
+	int r = -EINVAL;
+
+	if (fcntl(USER_FD, F_SETFD, FD_CLOEXEC) < 0)
+		return EXIT_FAILURE;
+	log_open_shared("scip");
+	if (!strcmp(what, "checkpoint")) {
+		request = read_request(&pbeam__checkpoint_request__descriptor, &err);
+		r = request ? prepare(&lead, &err) : err.code;
+		if (r == 0)
+			r = lead_save(&lead, request, &err);
+	}
+	if (!strcmp(what, "rollback")) {
+		request = read_request(&pbeam__rollback_request__descriptor, &err);
+		r = request ? prepare(&lead, &err) : err.code;
+		if (r == 0)
+			r = lead_rollback(&lead, request, &err);
+	}
+	if (r < 0)
+		refuse(&lead, &err);
+	message_free(request);
+	finish(&lead);
+	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,172 @@
+/*
+ * What makes a cut count, and lets it outlive any one host: each part's image is on the host where it was
+ * made and on the leader's, the leader's own on another one; the manifest on all of these.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "image/image.h"
+#include "image/store.h"
+#include "proto/message.h"
+#include "scip/checkpoint/group.h"
+#include "scip/cut/cut.h"
+#include "scip/cut/lead.h"
+
+enum { KEEP_DEFAULT = 5 };
+
+static bool is_own(const struct lead *lead, const char *host)
+{
+	return !strcmp(host, lead->own);
+}
+
+/* Another host that has a part, NULL if there is none. */
+static const char *another(const struct lead *lead)
+{
+	for (size_t i = 0; i < lead->nparts; i++)
+		if (!is_own(lead, lead->parts[i].host))
+			return lead->parts[i].host;
+	return NULL;
+}
+
+static int copy_part(struct lead *lead, const struct lead_part *part, struct err *err)
+{
+	const char *host = is_own(lead, part->host) ? another(lead) : part->host;
+	int r = host ? lead_store(lead, host, err) : 0;
+
+	if (!host || r < 0)
+		return r;
+	if (is_own(lead, part->host))
+		r = cut_put_image(r, lead->name, lead->uuid, lead->number, part->index, err);
+	else
+		r = cut_get_image(r, lead->name, lead->number, part->index, err);
+	return r < 0 ? err_wrap(err, r, "copy the image of vpid %d (host %s)", part->vpid, host) : 0;
+}
+
+/* ---- the manifest ---- */
+
+static int describe_part(const struct lead_part *part, Pbeam__CutPart *out)
+{
+	const Pbeam__CutSaved *saved = part->saved->saved;
+
+	out->index = part->index;
+	out->vpid = part->vpid;
+	out->bytes = saved->bytes;
+	out->processes = saved->processes;
+	out->threads = saved->threads;
+	out->job = message_new(&pbeam__job__descriptor);
+	if (!out->job || message_string(&out->host, part->host) < 0 ||
+	    message_string(&out->job->uuid, part->uuid) < 0 || message_string(&out->job->name, part->job) < 0)
+		return -ENOMEM;
+	for (size_t i = 0; i < part->outside->n_outside; i++)
+		if (message_append_string(&out->outside, &out->n_outside, part->outside->outside[i]) < 0)
+			return -ENOMEM;
+	for (size_t i = 0; i < part->nids; i++)
+		if (part->ids[i] &&
+		    message_append_u64(&out->connections, &out->n_connections, part->ids[i]) < 0)
+			return -ENOMEM;
+	out->vpids = calloc(saved->n_vpids + 1, sizeof(*out->vpids));
+	if (!out->vpids)
+		return -ENOMEM;
+	out->n_vpids = saved->n_vpids;
+	memcpy(out->vpids, saved->vpids, saved->n_vpids * sizeof(*out->vpids));
+	return 0;
+}
+
+static int describe(const struct lead *lead, Pbeam__Manifest *manifest, struct err *err)
+{
+	int r = manifest_describe(manifest, err);
+
+	manifest->cut = message_new(&pbeam__cut__descriptor);
+	manifest->job = message_new(&pbeam__job__descriptor);
+	if (r == 0 &&
+	    (!manifest->cut || !manifest->job || message_string(&manifest->cut->name, lead->name) < 0 ||
+	     message_string(&manifest->job->name, lead->group ? "" : lead->parts[0].job) < 0 ||
+	     message_string(&manifest->job->uuid, lead->uuid) < 0))
+		r = -ENOMEM;
+	if (r < 0)
+		return err->code ? err->code : err_code(err, r, "describe the cut");
+	manifest->cut->number = lead->number;
+	manifest->job->root_vpid = lead->group ? 0 : lead->parts[0].vpid;
+	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
+		Pbeam__CutPart *part = message_add(manifest->cut, parts, pbeam__cut_part__descriptor);
+
+		r = part ? describe_part(&lead->parts[i], part) : -ENOMEM;
+		if (lead->parts[i].saved->saved->pause_ns > manifest->pause_ns)
+			manifest->pause_ns = lead->parts[i].saved->saved->pause_ns;
+	}
+	return r < 0 ? err_code(err, r, "describe the cut") : 0;
+}
+
+static int write_manifest(const struct lead *lead, const char *path, struct err *err)
+{
+	Pbeam__Manifest *manifest = message_new(&pbeam__manifest__descriptor);
+	struct image_writer *writer = NULL;
+	uint64_t bytes;
+	int r = manifest ? describe(lead, manifest, err) : err_code(err, -ENOMEM, "describe the cut");
+
+	if (r == 0)
+		r = image_writer_open(&writer, path, 0, err);
+	if (r == 0)
+		r = image_writer_commit(writer, manifest, true, &bytes, err);
+	image_writer_close(writer);
+	message_free(manifest);
+	return r;
+}
+
+/* The cut counts already: who has no copy is told of, no more. */
+static void spread_manifest(struct lead *lead)
+{
+	Pbeam__CutRequest prune = PBEAM__CUT_REQUEST__INIT;
+
+	prune.operation = PBEAM__CUT_REQUEST__OPERATION__PRUNE;
+	prune.name = lead->name;
+	prune.keep = lead->keep ? lead->keep : KEEP_DEFAULT;
+	for (size_t i = 0; i < lead->nknown; i++) {
+		struct err err = ERR_INIT;
+		Pbeam__CutReply *reply = NULL;
+		int r = 0;
+
+		if (!is_own(lead, lead->known[i].name))
+			r = cut_put_image(lead->known[i].channel, lead->name, lead->uuid, lead->number, 0,
+					  &err);
+		if (r == 0)
+			reply = cut_ask(lead->known[i].channel, &prune, &err);
+		if (!reply)
+			log_warn("%s: host %s has no copy of checkpoint %u: %s", lead->name,
+				 lead->known[i].name, lead->number, err.text);
+		message_free(reply);
+	}
+}
+
+int lead_copy(struct lead *lead, char path[PATH_MAX], struct err *err)
+{
+	int r = store_take(lead->name, lead->uuid, lead->number, err);
+
+	for (size_t i = 0; i < lead->nparts && r == 0; i++)
+		r = copy_part(lead, &lead->parts[i], err);
+	if (r == 0)
+		r = fault_point("cut-lead-before-manifest", err);
+	if (r == 0)
+		r = store_image_path(lead->name, lead->number, 0, path, err);
+	if (r == 0)
+		r = write_manifest(lead, path, err);
+	if (r == 0)
+		spread_manifest(lead);
+	return r;
+}
+
+void lead_drop(struct lead *lead)
+{
+	Pbeam__CutRequest request = PBEAM__CUT_REQUEST__INIT;
+
+	request.operation = PBEAM__CUT_REQUEST__OPERATION__PRUNE;
+	request.name = lead->name;
+	request.number = lead->number;
+	for (size_t i = 0; i < lead->nknown; i++)
+		message_free(cut_ask(lead->known[i].channel, &request, NULL));
+	store_drop_parts(lead->name, lead->number);
+}

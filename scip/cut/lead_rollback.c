@@ -1,0 +1,364 @@
+/*
+ * The way back: every part arrives as a migration does (scip/migrate/target.c), in the keeper that has its
+ * job or as a job of its own, and all commit together by one entry of the registry.
+ *
+ *   the images are brought to where the parts are to be
+ *   BEGIN -> READY      all; where each waits for the connections of others
+ *   STATE -> CHECKED    every image has been verified and every file looked at; nothing is touched yet
+ *   GO    -> CHECKED    what runs of it stands still on all hosts: nobody sees another's end
+ *   GO    -> HELD       the old processes are gone, the new ones whole, connected, held
+ *   commit, COMMIT -> RUNS
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "image/image.h"
+#include "image/store.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/cut/cut.h"
+#include "scip/cut/lead.h"
+#include "scip/cut/return.h"
+#include "scip/migrate/migrate.h"
+#include "scip/migrate/swap/end.h"
+
+enum { PART_S = 1800 };
+
+/* ---- where each part is to be ---- */
+
+/* --on FROM=TO for this host: TO, or NULL. */
+static const char *mapped(const Pbeam__RollbackRequest *wish, const char *host)
+{
+	size_t len = strlen(host);
+
+	for (size_t i = 0; i < wish->n_on; i++)
+		if (!strncmp(wish->on[i], host, len) && wish->on[i][len] == '=')
+			return wish->on[i] + len + 1;
+	return NULL;
+}
+
+static int check_maps(const struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+{
+	for (size_t i = 0; i < wish->n_on; i++) {
+		const char *to = strchr(wish->on[i], '=');
+
+		if (!to || to == wish->on[i] || !to[1])
+			return err_set(err, -EINVAL, "--on %s: it is HOST=HOST", wish->on[i]);
+		if (!lead_host_is_up(lead, to + 1))
+			return err_set(err, -EHOSTUNREACH,
+				       "--on %s: there is no host %s that is up; `pbeamctl "
+				       "hosts` lists all",
+				       wish->on[i], to + 1);
+	}
+	return 0;
+}
+
+/* Where its first process is now; NULL when there is none. */
+static const char *where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part)
+{
+	for (size_t i = 0; i < list->n_processes; i++)
+		if (list->processes[i]->vpid == part->vpid &&
+		    !strcmp(list->processes[i]->job_uuid, part->job->uuid))
+			return list->processes[i]->host;
+	return NULL;
+}
+
+static int place(struct lead *lead, const Pbeam__ProcessList *list, const Pbeam__RollbackRequest *wish,
+		 struct returning *returning, struct err *err)
+{
+	const Pbeam__CutPart *part = returning->saved;
+	const char *now = where_now(list, part), *host = now ? now : part->host, *to = mapped(wish, host);
+
+	if (!now && to)
+		host = to;
+	else if (to && strcmp(to, host) != 0)
+		snprintf(returning->then, sizeof(returning->then), "%s", to);
+	snprintf(returning->host, sizeof(returning->host), "%s", host);
+	returning->revive = !now;
+	if (!lead_host_is_up(lead, host))
+		return err_set(
+			err, -EHOSTUNREACH,
+			"host %s, which had vpid %d (%s), is lost; say where it is to go: --on %s=HOST", host,
+			part->vpid, part->job->name, host);
+	return 0;
+}
+
+/* ---- channels ---- */
+
+static int fail(const struct returning *returning, int r, struct err *err)
+{
+	return err_wrap(err, r, "host %s", returning->host);
+}
+
+static int send_begin(const struct lead *lead, const char *uuid, bool force, struct returning *returning,
+		      struct err *err)
+{
+	Pbeam__MigrateBegin *begin = message_new(&pbeam__migrate_begin__descriptor);
+	const struct timeval patience = {.tv_sec = PART_S};
+	int r = -ENOMEM;
+
+	if (!begin || !(begin->cut = message_new(&pbeam__cut_image_name__descriptor)) ||
+	    !(begin->job = message_new(&pbeam__job__descriptor)) || message_string(&begin->uuid, uuid) < 0 ||
+	    message_string(&begin->job->uuid, returning->saved->job->uuid) < 0 ||
+	    message_string(&begin->job->name, returning->saved->job->name) < 0 ||
+	    message_string(&begin->home, returning->host) < 0 ||
+	    message_string(&begin->from, lead->own) < 0 ||
+	    message_string(&begin->cut->name, lead->name) < 0) {
+		err_code(err, r, "begin");
+		goto out;
+	}
+	begin->root = returning->saved->vpid;
+	begin->revive = returning->revive;
+	begin->cut->number = lead->number;
+	begin->cut->part = returning->saved->index;
+	begin->cut->force = force;
+	r = returning->channel =
+		channel_open(returning->host, PBEAM__CHANNEL_KIND__CHANNEL_MIGRATE, NULL, err);
+	if (r >= 0 &&
+	    setsockopt(returning->channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
+		log_debug("cut: no time limit for the channel");
+	if (r >= 0)
+		r = frame_send(returning->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &begin->base, NULL,
+			       0, err);
+out:
+	message_free(begin);
+	return r < 0 ? fail(returning, r, err) : 0;
+}
+
+static int begin_all(const struct lead *lead, const char *uuid, bool force, struct returning *v, size_t n,
+		     struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = send_begin(lead, uuid, force, &v[i], err);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		r = wire_take(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
+			      &pbeam__migrate_ready__descriptor, &v[i].ready, err);
+		if (r < 0)
+			fail(&v[i], r, err);
+	}
+	return r;
+}
+
+/* The same to all; everybody's answer is waited for. `type` 0: nothing is said, only heard. */
+static int all(struct returning *v, size_t n, const char *uuid, uint32_t type, uint32_t answer,
+	       struct err *err)
+{
+	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
+	int r = 0;
+
+	done.uuid = (char *)(uintptr_t)uuid;
+	for (size_t i = 0; i < n && r == 0 && type; i++) {
+		r = frame_send(v[i].channel, type, &done.base, NULL, 0, err);
+		if (r < 0)
+			fail(&v[i], r, err);
+	}
+	for (size_t i = 0; i < n && r == 0; i++) {
+		r = wire_take(v[i].channel, answer, NULL, NULL, err);
+		if (r < 0)
+			fail(&v[i], r, err);
+	}
+	return r;
+}
+
+/* ---- the one point ---- */
+
+static int commit(const struct lead *lead, struct record *record, const struct returning *v, size_t n,
+		  struct err *err)
+{
+	auto_free struct record_move *moves = calloc(n + 1, sizeof(*moves));
+	auto_free Pbeam__Place *places = calloc(n + 1, sizeof(*places));
+	struct names *names = NULL;
+	int r = moves && places ? names_open(&names, err) : err_code(err, -ENOMEM, "commit");
+
+	for (size_t i = 0; i < n && r == 0; i++) {
+		pbeam__place__init(&places[i]);
+		places[i].host = (char *)(uintptr_t)v[i].host;
+		places[i].home = (char *)(uintptr_t)v[i].host;
+		moves[i] = (struct record_move){
+			.vpids = v[i].saved->vpids, .n = v[i].saved->n_vpids, .place = &places[i]};
+	}
+	if (r == 0)
+		r = fault_point("cut-lead-before-commit", err);
+	if (r == 0)
+		r = record_commit_all(record, names, moves, n, err);
+	if (names)
+		names_close(names);
+	return r;
+}
+
+static void abort_all(const struct returning *v, size_t n, const char *uuid)
+{
+	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
+
+	done.uuid = (char *)(uintptr_t)uuid;
+	for (size_t i = 0; i < n; i++)
+		if (v[i].channel >= 0 && frame_send(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_ABORT,
+						    &done.base, NULL, 0, NULL) < 0)
+			log_debug("host %s is gone", v[i].host);
+}
+
+static int make_uuid(char uuid[40], struct err *err)
+{
+	auto_free char *text = NULL;
+	int r = io_slurp(-100, "/proc/sys/kernel/random/uuid", 64, &text, NULL);
+
+	if (r < 0)
+		return err_code(err, r, "make a name for the rollback");
+	snprintf(uuid, 40, "%.36s", text);
+	return 0;
+}
+
+static int bring_back(const struct lead *lead, struct returning *v, size_t n, bool force, struct err *err)
+{
+	struct record record;
+	char uuid[40];
+	int r = make_uuid(uuid, err);
+
+	if (r < 0)
+		return r;
+	record_init(&record, uuid);
+	r = record_prepare(&record, lead->own, lead->name, err);
+	if (r == 0)
+		r = begin_all(lead, uuid, force, v, n, err);
+	if (r == 0)
+		r = return_connect(lead, v, n, err);
+	if (r == 0)
+		r = all(v, n, uuid, 0, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
+	if (r == 0)
+		r = all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO,
+			PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
+	if (r == 0)
+		r = fault_point("cut-lead-stopped", err);
+	if (r == 0)
+		r = all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, PBEAM__CHANNEL_MESSAGE__MIGRATE_HELD,
+			err);
+	if (r == 0)
+		r = commit(lead, &record, v, n, err);
+	if (r < 0) {
+		abort_all(v, n, uuid);
+	} else {
+		struct err late = ERR_INIT;
+
+		/* They are all back: who does not hear it asks the registry. */
+		if (all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT,
+			PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, &late) < 0)
+			log_warn("%s: %s", lead->name, late.text);
+		else
+			record_remove(&record);
+	}
+	if (r < 0)
+		record_remove(&record);
+	record_close(&record);
+	return r;
+}
+
+/* ---- afterwards ---- */
+
+/* Where a part was alive on a host that it is to leave: as any process that moves. */
+static void move_on(const struct returning *v, size_t n, Pbeam__RollbackReply *done)
+{
+	for (size_t i = 0; i < n; i++) {
+		Pbeam__MigrateRequest request = PBEAM__MIGRATE_REQUEST__INIT;
+		Pbeam__Target target = PBEAM__TARGET__INIT;
+		struct err err = ERR_INIT;
+		void *reply;
+
+		if (!v[i].then[0])
+			continue;
+		target.vpid = v[i].saved->vpid;
+		request.target = &target;
+		request.host = (char *)(uintptr_t)v[i].then;
+		reply = lead_ask(PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &request.base,
+				 &pbeam__migrate_reply__descriptor, &err);
+		message_free(reply);
+		if (reply)
+			continue;
+		err_wrap(&err, err.code, "vpid %d was rolled back on %s and stays there", target.vpid,
+			 v[i].host);
+		if (message_append_string(&done->notes, &done->n_notes, err.text) < 0)
+			log_error("%s", err.text);
+	}
+}
+
+static void answer(struct lead *lead, const struct returning *v, size_t n, const char *path,
+		   uint64_t begin_ns)
+{
+	Pbeam__RollbackReply *done = message_new(&pbeam__rollback_reply__descriptor);
+	struct err err = ERR_INIT;
+
+	lead->answered = true;
+	if (!done || message_string(&done->path, path) < 0) {
+		log_error("%s: no memory for the answer", lead->name);
+		return;
+	}
+	move_on(v, n, done);
+	done->vpid = v[0].saved->vpid;
+	for (size_t i = 0; i < n; i++)
+		done->processes += v[i].saved->processes;
+	done->total_ns = io_now_ns(CLOCK_MONOTONIC) - begin_ns;
+	if (frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done->base, NULL, 0, &err) < 0)
+		log_info("rolled back, and nobody is there to hear it: %s", err.text);
+	message_free(done);
+}
+
+static int place_all(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
+		     struct returning *v, struct err *err)
+{
+	Pbeam__ProcessList *list = lead_list(err);
+	int r = list ? check_maps(lead, wish, err) : err->code;
+
+	for (size_t i = 0; i < cut->n_parts && r == 0; i++) {
+		v[i] = (struct returning){.saved = cut->parts[i], .channel = -1};
+		if (!cut->parts[i]->job)
+			r = err_set(err, -EBADMSG, "the manifest of the cut is malformed");
+		else
+			r = place(lead, list, wish, &v[i], err);
+	}
+	message_free(list);
+	return r;
+}
+
+int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+{
+	uint64_t begin_ns = io_now_ns(CLOCK_MONOTONIC);
+	struct image_reader *manifest = NULL;
+	struct returning *v = NULL;
+	const Pbeam__Cut *cut;
+	char path[PATH_MAX];
+	size_t n = 0;
+	int r = return_find(lead, wish, path, &manifest, err);
+
+	if (r < 0)
+		return err->text[0] ? err_wrap(err, r, "%s", lead->name) : r;
+	cut = image_reader_manifest(manifest)->cut;
+	v = calloc(cut->n_parts + 1, sizeof(*v));
+	r = !v ? err_code(err, -ENOMEM, "roll back") : place_all(lead, cut, wish, v, err);
+	n = r == 0 ? cut->n_parts : 0;
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = return_bring_image(lead, &v[i], err);
+	if (r == 0)
+		r = bring_back(lead, v, n, wish->force, err);
+	if (r == 0)
+		answer(lead, v, n, path, begin_ns);
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].channel >= 0)
+			close(v[i].channel);
+		message_free(v[i].ready);
+	}
+	free(v);
+	image_reader_close(manifest);
+	return r < 0 ? err_wrap(err, r, "%s", lead->name) : 0;
+}

@@ -1,0 +1,196 @@
+/* The coordinator of one part: an ordinary checkpoint that goes on from step to step as the leader says. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "image/store.h"
+#include "proto/message.h"
+#include "scip/checkpoint/checkpoint.h"
+#include "scip/checkpoint/group.h"
+#include "scip/cut/cut.h"
+#include "scip/cut/ends.h"
+#include "scip/migrate/address.h"
+
+enum { PATIENCE_S = 600, DURABLE_S = 3600 };
+
+struct part {
+	const struct cut_part *options;
+	struct cut_ends ends;
+	Pbeam__CutReply *next;	     /* what the next answer tells */
+	struct migrate_source bound; /* what it takes to record bound addresses */
+	int32_t *vpids;
+	size_t nvpids;
+};
+
+/* Answers what was asked for, with `next`, and waits for the next request, which must be this one. */
+static Pbeam__CutRequest *go_on(struct part *part, int operation, struct err *err)
+{
+	Pbeam__CutRequest *request = NULL;
+	int r = cut_reply(part->options->channel, part->next, err);
+
+	message_free(part->next);
+	part->next = message_new(&pbeam__cut_reply__descriptor);
+	if (r == 0 && part->next)
+		request = cut_take(part->options->channel, err);
+	if (request && operation && (int)request->operation != operation) {
+		err_set(err, -EPROTO, "request %d came when %d was to", (int)request->operation, operation);
+		message_free(request);
+		return NULL;
+	}
+	return request;
+}
+
+static int step(struct part *part, int operation, struct err *err)
+{
+	Pbeam__CutRequest *request = go_on(part, operation, err);
+
+	message_free(request);
+	return request ? 0 : err->code < 0 ? err->code : -ENOMEM;
+}
+
+static int on_opened(void *arg, struct err *err)
+{
+	return step(arg, PBEAM__CUT_REQUEST__OPERATION__FREEZE, err);
+}
+
+static int on_frozen(void *arg, const struct group *group, struct err *err)
+{
+	struct part *part = arg;
+	int r = fault_point("cut-frozen", err);
+
+	part->vpids = calloc(group->n + 1, sizeof(*part->vpids));
+	if (!part->vpids)
+		return err_code(err, -ENOMEM, "list the processes");
+	for (size_t i = 0; i < group->n; i++)
+		part->vpids[part->nvpids++] = group->v[i]->vpid.n;
+	return r < 0 ? r : step(arg, PBEAM__CUT_REQUEST__OPERATION__DUMP, err);
+}
+
+/* Memory is in the image. */
+static int on_survey(void *arg, struct object_dump *dump, struct err *err)
+{
+	struct part *part = arg;
+	int r = cut_ends_find(&part->ends, dump, part->next, err);
+
+	while (r == 0) {
+		Pbeam__CutRequest *request = go_on(part, 0, err);
+		int operation = request ? (int)request->operation : -1;
+
+		if (operation == PBEAM__CUT_REQUEST__OPERATION__DRAIN)
+			r = cut_ends_drain(&part->ends, dump, request, part->next, err);
+		else if (request && operation != PBEAM__CUT_REQUEST__OPERATION__OBJECTS)
+			r = err_set(err, -EPROTO, "request %d came when DRAIN was to", operation);
+		else if (!request)
+			r = err->code < 0 ? err->code : -ENOMEM;
+		message_free(request);
+		if (operation == PBEAM__CUT_REQUEST__OPERATION__OBJECTS)
+			break;
+	}
+	return r < 0 ? r : cut_ends_look(&part->ends, err);
+}
+
+static int on_dump(void *arg, struct object_dump *dump, const struct object_source *of, Pbeam__Object *out,
+		   struct err *err)
+{
+	struct part *part = arg;
+	int r = cut_ends_dump(&part->ends, dump, of, out, err);
+
+	return r ? r : address_dump(&part->bound, dump, of, true, out, err);
+}
+
+static void on_lost(void *arg, const struct object_source *source, const char *peer)
+{
+	struct part *part = arg;
+	auto_free char *comm = NULL;
+	char path[64], text[256];
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", source->holder.n);
+	if (io_slurp(-100, path, 64, &comm, NULL) == 0)
+		comm[strcspn(comm, "\n")] = 0;
+	snprintf(text, sizeof(text), "vpid %d (%s): fd %d is a TCP connection to %s", source->holder_vpid.n,
+		 comm ? comm : "?", source->holder_fd, peer);
+	if (message_append_string(&part->next->outside, &part->next->n_outside, text) < 0)
+		log_warn("%s: it will be reset by a rollback", text);
+}
+
+static int on_dumped(void *arg, struct err *err)
+{
+	struct part *part = arg;
+	int r = fault_point("cut-dumped", err);
+
+	cut_patience(part->options->channel, DURABLE_S);
+	if (r == 0)
+		r = step(part, PBEAM__CUT_REQUEST__OPERATION__THAW, err);
+	cut_ends_free(&part->ends); /* what draining has changed is as it was before they go on */
+	return r;
+}
+
+static int on_durable(void *arg, const struct checkpoint_result *result, struct err *err)
+{
+	struct part *part = arg;
+	Pbeam__CutSaved *saved = part->next->saved = message_new(&pbeam__cut_saved__descriptor);
+
+	if (!saved)
+		return err_code(err, -ENOMEM, "tell of the image");
+	saved->bytes = result->bytes;
+	saved->pause_ns = result->pause_ns;
+	saved->processes = result->processes;
+	saved->threads = result->threads;
+	saved->vpids = steal_ptr(&part->vpids);
+	saved->n_vpids = part->nvpids;
+	return part->options->save->kill ? step(part, PBEAM__CUT_REQUEST__OPERATION__KILL, err)
+					 : cut_reply(part->options->channel, part->next, err);
+}
+
+int cut_part_save(struct names *names, const struct cut_part *options, struct err *err)
+{
+	const Pbeam__CutRequest *save = options->save;
+	struct part part = {.options = options, .bound = {.names = names, .host = ""}};
+	const struct object_external external = {
+		.arg = &part, .survey = on_survey, .dump = on_dump, .lost = on_lost};
+	const struct checkpoint_cut cut = {.arg = &part,
+					   .external = &external,
+					   .opened = on_opened,
+					   .frozen = on_frozen,
+					   .dumped = on_dumped,
+					   .durable = on_durable};
+	char path[PATH_MAX];
+	const struct checkpoint_options how = {.target = {save->vpid},
+					       .path = path,
+					       .cut = &cut,
+					       .kill = save->kill,
+					       .save_files_max = options->save_files_max,
+					       .console = options->console,
+					       .job = options->job};
+	struct checkpoint_result result;
+	int r = cut_check_name(save->name, err);
+
+	cut_patience(options->channel, PATIENCE_S);
+	part.next = message_new(&pbeam__cut_reply__descriptor);
+	if (r == 0 && (!part.next || !save->part || !save->number))
+		r = err_set(err, -EPROTO, "a part without a number");
+	if (r == 0)
+		r = store_take(save->name, options->job->uuid, save->number, err);
+	if (r == 0) {
+		store_sweep_parts(save->name, save->number);
+		r = store_image_path(save->name, save->number, save->part, path, err);
+	}
+	if (r == 0)
+		r = checkpoint_run(names, &how, &result, err);
+	cut_ends_free(&part.ends);
+	if (r == 0 && save->kill)
+		r = cut_reply(options->channel, part.next, err);
+	message_free(part.next);
+	free(part.vpids);
+	free(part.bound.addresses);
+	free(part.bound.address_inos);
+	if (r < 0)
+		cut_refuse(options->channel, err);
+	return r;
+}

@@ -1,0 +1,26 @@
+/* Inside scip/cut: the parts of a cut on their way back. */
+#ifndef SCIP_CUT_RETURN_H
+#define SCIP_CUT_RETURN_H
+
+#include "image/image.h"
+#include "scip/cut/lead.h"
+
+struct returning {
+	const Pbeam__CutPart *saved;
+	char host[LEAD_HOST_MAX]; /* where it is rolled back */
+	char then[LEAD_HOST_MAX]; /* and where it goes afterwards, "" nowhere */
+	bool revive;		  /* nothing of it runs */
+	int channel;
+	Pbeam__MigrateReady *ready;
+};
+
+/* The manifest of the cut that is wished for, wherever a copy is; `path` is that of the one here.
+ * lead->number and name are set. */
+must_check int return_find(struct lead *lead, const Pbeam__RollbackRequest *wish, char path[PATH_MAX],
+			   struct image_reader **manifest, struct err *err);
+/* The image of the part is on its host afterwards. */
+must_check int return_bring_image(struct lead *lead, const struct returning *returning, struct err *err);
+/* STATE to all: which ends of which connections call each other. */
+must_check int return_connect(const struct lead *lead, const struct returning *v, size_t n, struct err *err);
+
+#endif

@@ -1,0 +1,64 @@
+#include "scip/job/job.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "scip/supervisor/pool.h"
+
+int job_set_root(struct job *job, pid_t root, struct vpid vpid)
+{
+	job->root = root;
+	job->root_gone = false;
+	job->entry.root = vpid;
+	return names_job_update(job->names, &job->entry);
+}
+
+void job_store_name(const struct job *job, struct vpid target, char name[STORE_JOB_MAX])
+{
+	if (target.n == job->entry.root.n && job->entry.name[0])
+		snprintf(name, STORE_JOB_MAX, "%.*s", STORE_JOB_MAX - 1, job->entry.name);
+	else
+		store_job_of_vpid(target.n, name);
+}
+
+uint32_t job_keep(const struct job *job)
+{
+	return job->entry.keep ? job->entry.keep : JOB_KEEP_DEFAULT;
+}
+
+bool job_wants_stub(const struct job *job, struct vpid vpid)
+{
+	struct name_process process;
+
+	if (names_process_get(job->names, vpid, &process) < 0)
+		return false;
+	if (vpid.n == job->entry.root.n)
+		return !job->home;
+	return !process.far_parent && names_process_get(job->names, process.parent, &process) == 0 &&
+	       process.state != NAME_STATE_DEAD;
+}
+
+void job_close_console(struct job *job)
+{
+	for (int i = 0; i < 3; i++) {
+		if (job->console[i] >= 0)
+			close(job->console[i]);
+		job->console[i] = -1;
+	}
+}
+
+void job_close_private(struct job *job)
+{
+	for (int i = 0; i < LOOP_WATCHES_MAX; i++) {
+		const struct loop_watch *watch = &job->loop.watches[i];
+
+		if (watch->ready && !(job->pool && watch->fd == pool_wake_fd(job->pool)))
+			close(watch->fd);
+	}
+	job_close_console(job);
+	for (int i = 0; i < 3; i++)
+		if (job->far_ends[i] >= 0)
+			close(job->far_ends[i]);
+	if (job->pty_master >= 0)
+		close(job->pty_master);
+}

@@ -1,0 +1,64 @@
+/*
+ * A job, as all parts of its keeper see it: state, and the few things done to it. The parts (coordinator.h,
+ * viewer.h, requests.h, interval.h) keep what is theirs behind the pointers.
+ */
+#ifndef SCIP_JOB_JOB_H
+#define SCIP_JOB_JOB_H
+
+#include <sys/types.h>
+
+#include "image/store.h"
+#include "namespace/names.h"
+#include "scip/job/keeper.h"
+#include "scip/job/loop.h"
+
+enum { JOB_KEEP_DEFAULT = 5 };
+
+struct pool;
+struct coordinator;
+struct viewer;
+struct requests;
+struct interval;
+struct lines;
+struct far;
+
+struct job {
+	const struct keeper_options *options;
+	struct loop loop;
+	struct names *names;
+	struct name_job entry; /* as in the table; change with names_job_update() */
+	int console[3];	     /* the job's standard streams, -1 none; closed when the first process is gone */
+	int pty_master;	     /* -1 none */
+	sigset_t saved_mask; /* the console's, for the program */
+	pid_t root;	     /* real pid of the job's first process, 0 before it is there */
+	bool root_gone;	     /* ... and root_status is its wait status */
+	int root_status;
+	const char *home; /* of a guest keeper: the host where the job was started; else NULL */
+	bool migrating;	  /* the coordinator at work is one of a migration from here */
+	bool replacing;	  /* a rollback is at work: deaths of the old processes are not the job's end */
+	struct pool *pool;
+	struct coordinator *coordinator; /* NULL when none is at work */
+	struct viewer *viewer;
+	struct requests *requests;
+	struct interval *interval;
+	int far_ends[3];	     /* of a guest keeper: the other ends of its pipes, -1 none */
+	_Atomic uint64_t *far_taken; /* at home: far.h; NULL */
+	struct far *far;	     /* of a guest keeper: its console */
+	struct lines *lines;	     /* NULL: nothing of the job was ever on another host */
+};
+
+/* The job's first process, from now on. */
+must_check int job_set_root(struct job *job, pid_t root, struct vpid vpid);
+/* JOB of a target (image/store.h): the job's name for its first process, else the vpid. */
+void job_store_name(const struct job *job, struct vpid target, char name[STORE_JOB_MAX]);
+/* How many numbered checkpoints stay. */
+uint32_t job_keep(const struct job *job);
+/* Somebody here is the parent of the process, and stays when it goes to another host. */
+bool job_wants_stub(const struct job *job, struct vpid vpid);
+/* Closes the standard streams. */
+void job_close_console(struct job *job);
+/* In a new child: closes the descriptors that are the keeper's own (all that its loop watches, the streams,
+ * the pty). */
+void job_close_private(struct job *job);
+
+#endif

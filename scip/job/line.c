@@ -1,0 +1,461 @@
+#include "scip/job/line.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/job/far.h"
+
+enum { HELD_MAX = 32, KEPT_MAX = 16, AGAIN_NS = 1000000000 };
+
+enum line_kind { LINE_EXPECT, LINE_GUEST, LINE_STUB, LINE_FAR };
+
+struct line {
+	struct line *next;
+	struct job *job;
+	enum line_kind kind;
+	pid_t pid;	  /* of the process that has the channel */
+	int sock;	  /* to it */
+	struct vpid vpid; /* 0: not known yet */
+	pid_t rpid;	  /* guest */
+	char host[64];	  /* guest: of the stub */
+	bool waits;	  /* guest: `status` is to be told when the coordinator has ended */
+	int status;
+	int kept[KEPT_MAX]; /* guest: signals that came while a migration was at work */
+	int nkept;
+};
+
+struct lines {
+	struct line *list;
+	struct line_word held[HELD_MAX]; /* signals whose stub has no line just now */
+	int nheld;
+};
+
+int line_cookie(const struct job *job, uint8_t cookie[16], struct err *err)
+{
+	const char *at = job->entry.uuid;
+
+	for (int i = 0; i < 16; i++) {
+		unsigned byte;
+
+		while (*at == '-')
+			at++;
+		if (sscanf(at, "%2x", &byte) != 1)
+			return err_set(err, -EINVAL, "the job has no uuid");
+		cookie[i] = (uint8_t)byte;
+		at += 2;
+	}
+	return 0;
+}
+
+static struct lines *lines_of(struct job *job)
+{
+	if (!job->lines)
+		job->lines = calloc(1, sizeof(*job->lines));
+	return job->lines;
+}
+
+static struct line *find(const struct job *job, enum line_kind kind, struct vpid vpid)
+{
+	for (struct line *line = job->lines ? job->lines->list : NULL; line; line = line->next)
+		if (line->kind == kind && line->vpid.n == vpid.n)
+			return line;
+	return NULL;
+}
+
+static void drop(struct line *line)
+{
+	struct job *job = line->job;
+
+	for (struct line **at = &job->lines->list; *at; at = &(*at)->next)
+		if (*at == line) {
+			*at = line->next;
+			break;
+		}
+	loop_unwatch(&job->loop, line->sock);
+	close(line->sock);
+	free(line);
+}
+
+static bool try_say(const struct line *line, enum line_word_type type, int value, int from)
+{
+	struct line_word word = {.type = type, .vpid = line->vpid.n, .value = value, .from = from};
+
+	return send(line->sock, &word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+}
+
+static void say(const struct line *line, enum line_word_type type, int value, int from)
+{
+	if (!try_say(line, type, value, from))
+		log_warn("line of vpid %d: %s", line->vpid.n, strerror(errno));
+}
+
+/* ---- what comes from the processes ---- */
+
+static void begin_stub(struct job *job, int channel);
+
+static void on_hello(struct line *line, const struct line_word *word)
+{
+	struct lines *lines = line->job->lines;
+	struct line *older = find(line->job, LINE_STUB, (struct vpid){word->vpid});
+	int n = 0;
+
+	if (older && older != line) { /* it gives back what has not arrived */
+		older->vpid.n = 0;
+		shutdown(older->sock, SHUT_WR);
+	}
+	line->vpid.n = word->vpid;
+	for (int i = 0; i < lines->nheld; i++) {
+		if (lines->held[i].vpid == word->vpid)
+			say(line, LINE_WORD_SIGNAL, lines->held[i].value, lines->held[i].from);
+		else
+			lines->held[n++] = lines->held[i];
+	}
+	lines->nheld = n;
+}
+
+/* It is no stub's but the console's; there is one for each part of the job that is elsewhere. */
+static void on_far(struct line *line, const struct line_word *word)
+{
+	struct line *older = find(line->job, LINE_FAR, (struct vpid){word->vpid});
+
+	line->kind = LINE_FAR;
+	line->vpid.n = word->vpid;
+	if (!older)
+		return;
+	kill(older->pid, SIGKILL);
+	drop(older);
+}
+
+/* To the process of a guest's line. One that is dumped already would not take it along: then the next host is
+ * told. */
+static void take_signal(struct line *line, int signal)
+{
+	if (line->job->migrating && line->nkept < KEPT_MAX) {
+		line->kept[line->nkept++] = signal;
+		return;
+	}
+	if (line->rpid > 0 && !line->waits && kill(line->rpid, signal) < 0)
+		log_info("vpid %d: signal %d comes too late", line->vpid.n, signal);
+	say(line, LINE_WORD_SIGNALLED, 0, 0);
+}
+
+static void take_kept(struct line *line)
+{
+	int n = line->nkept;
+
+	line->nkept = 0;
+	for (int i = 0; i < n; i++)
+		take_signal(line, line->kept[i]);
+}
+
+/* To where the process of the stub is; kept while nobody says that. */
+static void send_signal(struct job *job, const struct line_word *word)
+{
+	struct lines *lines = lines_of(job);
+	struct line *line = find(job, LINE_STUB, (struct vpid){word->vpid});
+	struct name_process process;
+
+	if (line && try_say(line, LINE_WORD_SIGNAL, word->value, word->from))
+		return; /* a line that is about to end refuses it */
+	if (names_process_get(job->names, (struct vpid){word->vpid}, &process) == 0 &&
+	    process.state == NAME_STATE_RUNNING)
+		(void)!kill(process.rpid.n, word->value); /* it is back */
+	else if (lines && lines->nheld < HELD_MAX)
+		lines->held[lines->nheld++] = *word;
+	else
+		log_warn("vpid %d: signal %d is lost", word->vpid, word->value);
+}
+
+static void on_word(void *arg, int fd, short revents)
+{
+	struct line *line = arg;
+	struct line_word word;
+	ssize_t n = recv(fd, &word, sizeof(word), MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n != (ssize_t)sizeof(word)) {
+		drop(line); /* its process has ended */
+		return;
+	}
+	if (line->kind == LINE_STUB && word.type == LINE_WORD_FAR)
+		on_far(line, &word);
+	if (line->kind == LINE_STUB && word.type == LINE_WORD_HELLO)
+		on_hello(line, &word);
+	if (line->kind == LINE_STUB && word.type == LINE_WORD_SIGNAL) {
+		line->vpid.n = 0;
+		send_signal(line->job, &word);
+	}
+	if (line->kind == LINE_GUEST && word.type == LINE_WORD_SIGNAL)
+		take_signal(line, word.value);
+}
+
+static void expect_again(void *arg)
+{
+	struct job *job = arg;
+	struct err err = ERR_INIT;
+
+	if (lines_expect(job, &err) < 0)
+		log_warn("%s", err.text);
+}
+
+/* A channel has come, for whatever it says. */
+static void on_expected(void *arg, int fd, short revents)
+{
+	struct line *line = arg;
+	struct job *job = line->job;
+	struct frame frame = {0};
+	struct err err = ERR_INIT;
+	int r = frame_recv(fd, &frame, &err);
+
+	if (r > 0 && frame.nfds == 1)
+		begin_stub(job, steal_fd(&frame.fds[0]));
+	frame_free(&frame);
+	if (r > 0)
+		return;
+	drop(line);
+	if (loop_alarm_in(&job->loop, AGAIN_NS, expect_again, job) < 0)
+		log_warn("job %s: other hosts cannot reach it any more", job->entry.uuid);
+}
+
+/* ---- starting them ---- */
+
+/* In the new process: what is not its business goes. */
+static void become_line(struct job *job)
+{
+	sigset_t none;
+	int console[3], ends[3], master = job->pty_master;
+
+	/* Of the console each has what it carries: at home the streams, at a guest's their other ends. */
+	memcpy(console, job->console, sizeof(console));
+	memcpy(ends, job->far_ends, sizeof(ends));
+	for (int i = 0; i < 3; i++) {
+		job->console[i] = job->home ? job->console[i] : -1;
+		job->far_ends[i] = -1;
+	}
+	job->pty_master = job->home ? -1 : master;
+	job_close_private(job);
+	if (!job->home)
+		memcpy(job->console, console, sizeof(console));
+	memcpy(job->far_ends, ends, sizeof(ends));
+	job->pty_master = job->home ? master : -1;
+	prctl(PR_SET_NAME, "scip-line");
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+/* Forks; 0 in the child with *sock its end, else the line or an error in *out. */
+static int start(struct job *job, enum line_kind kind, int type, struct line **out, int *sock,
+		 struct err *err)
+{
+	struct lines *lines = lines_of(job);
+	struct line *line = calloc(1, sizeof(*line));
+	int pair[2] = {-1, -1}, r = 0;
+	pid_t pid = -1;
+
+	if (!lines || !line)
+		r = err_code(err, -ENOMEM, "make a line");
+	else if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, pair) < 0)
+		r = err_sys(err, "make a line");
+	else if ((pid = fork()) < 0)
+		r = err_sys(err, "make a line");
+	if (pid == 0) {
+		close(pair[0]);
+		*sock = pair[1];
+		become_line(job);
+		return 0;
+	}
+	if (pair[1] >= 0)
+		close(pair[1]);
+	if (r == 0) {
+		*line = (struct line){.job = job, .kind = kind, .pid = pid, .sock = pair[0]};
+		r = loop_watch(&job->loop, line->sock, POLLIN, kind == LINE_EXPECT ? on_expected : on_word,
+			       line);
+		if (r < 0)
+			err_code(err, r, "watch a line");
+	}
+	if (r < 0) {
+		if (pair[0] >= 0)
+			close(pair[0]);
+		free(line);
+		return r;
+	}
+	line->next = lines->list;
+	lines->list = line;
+	*out = line;
+	return 1;
+}
+
+static void begin_stub(struct job *job, int channel)
+{
+	struct err err = ERR_INIT;
+	struct line *line;
+	int sock, r = start(job, LINE_STUB, SOCK_SEQPACKET, &line, &sock, &err);
+
+	if (r == 0)
+		line_stub_main(job, channel, sock);
+	close(channel);
+	if (r < 0)
+		log_warn("job %s: %s", job->entry.uuid, err.text);
+}
+
+int lines_expect(struct job *job, struct err *err)
+{
+	struct line *line;
+	int sock, r;
+
+	if (find(job, LINE_EXPECT, (struct vpid){0}))
+		return 0;
+	r = far_count_input(job, err);
+	if (r == 0)
+		r = start(job, LINE_EXPECT, SOCK_STREAM, &line, &sock, err);
+	if (r == 0)
+		line_expect_main(job, sock);
+	return r < 0 ? r : 0;
+}
+
+int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *host, struct err *err)
+{
+	struct line *line;
+	int sock, r = start(job, LINE_GUEST, SOCK_SEQPACKET, &line, &sock, err);
+
+	if (r == 0)
+		line_guest_main(job, vpid, host, sock);
+	if (r < 0)
+		return r;
+	line->vpid = vpid;
+	line->rpid = rpid;
+	snprintf(line->host, sizeof(line->host), "%s", host);
+	return 0;
+}
+
+int lines_far(struct job *job, struct err *err)
+{
+	struct line *line;
+	int sock, r = start(job, LINE_FAR, SOCK_SEQPACKET, &line, &sock, err);
+
+	if (r == 0)
+		far_guest_main(job, sock);
+	return r < 0 ? r : 0;
+}
+
+void lines_end_far(const struct job *job, struct vpid vpid)
+{
+	for (struct line *line = job->lines ? job->lines->list : NULL; line && !job->home; line = line->next)
+		if (line->kind == LINE_FAR && (!vpid.n || line->vpid.n == vpid.n))
+			kill(line->pid, SIGKILL);
+}
+
+/* ---- what the keeper knows ---- */
+
+const char *lines_stub_host(const struct job *job, struct vpid vpid)
+{
+	const struct line *line = find(job, LINE_GUEST, vpid);
+
+	return line ? line->host : "";
+}
+
+static void tell(struct line *line)
+{
+	line->waits = false;
+	say(line, LINE_WORD_STATUS, line->status, 0);
+	if (!WIFSTOPPED(line->status) && !WIFCONTINUED(line->status))
+		line->rpid = 0;
+}
+
+/* Its stub, the job's first process, was killed: so it is where it is now. */
+static void tell_killed(const struct job *job, int signal)
+{
+	const struct line *line = find(job, LINE_STUB, job->entry.root);
+
+	if (line)
+		say(line, LINE_WORD_SIGNAL, signal, 0);
+}
+
+void lines_renew(struct job *job, struct vpid vpid, pid_t rpid)
+{
+	struct line *line = find(job, LINE_GUEST, vpid);
+
+	if (!line)
+		return;
+	line->rpid = rpid;
+	line->waits = false;
+}
+
+void lines_child(struct job *job, pid_t rpid, int status)
+{
+	if (rpid == job->root && WIFSIGNALED(status))
+		tell_killed(job, WTERMSIG(status));
+	for (struct line *line = job->lines ? job->lines->list : NULL; line; line = line->next) {
+		if (line->kind != LINE_GUEST || line->rpid != rpid)
+			continue;
+		line->status = status;
+		line->waits = true;
+		if (!job->coordinator)
+			tell(line);
+		return;
+	}
+}
+
+/* Signals for those that have come home meanwhile. */
+static void deliver_held(struct job *job)
+{
+	struct lines *lines = job->lines;
+	int n = lines ? lines->nheld : 0;
+
+	if (lines)
+		lines->nheld = 0;
+	for (int i = 0; i < n; i++)
+		send_signal(job, &lines->held[i]); /* or it is held again, in a place that was read */
+}
+
+void lines_settle(struct job *job, struct vpid moved)
+{
+	struct line *line = moved.n ? find(job, LINE_GUEST, moved) : NULL, *next;
+	struct name_process process;
+
+	if (line) {
+		say(line, LINE_WORD_MOVED, 0, 0);
+		drop(line);
+	}
+	for (line = job->lines ? job->lines->list : NULL; line; line = next) {
+		next = line->next;
+		take_kept(line);
+		if (line->waits)
+			tell(line);
+		else if (moved.n && line->kind == LINE_STUB && line->vpid.n &&
+			 (names_process_get(job->names, line->vpid, &process) < 0 ||
+			  process.state == NAME_STATE_DEAD))
+			drop(line); /* the stub went along: the other end looks for it anew */
+	}
+	deliver_held(job);
+}
+
+void lines_signal(struct job *job, const Pbeam__RemoteSignal *signal)
+{
+	const struct line_word word = {LINE_WORD_SIGNAL, signal->vpid, signal->signal, signal->from};
+
+	send_signal(job, &word);
+}
+
+bool lines_reaped(struct job *job, pid_t pid)
+{
+	for (struct line *line = job->lines ? job->lines->list : NULL; line; line = line->next)
+		if (line->pid == pid)
+			return true; /* its socket tells */
+	return false;
+}

@@ -1,0 +1,64 @@
+/*
+ * Lines: what connects a process that has moved to another host with the stub that it left
+ * (supervisor/stub.h).
+ *
+ * Every keeper of a job that a process has left tells pbeamd that it expects channels with the job's uuid as
+ * their cookie. The guest keeper on the other host connects to it. What befalls the process there goes one
+ * way (it ended, stopped, went on) and the stub does the same; signals that reach the stub go the other way.
+ *
+ * At each end there is a process of its own, a child of the keeper, that may block; it talks with the keeper
+ * over a seqpacket pair, struct line_word. The guest's end connects again and again until what it has to tell
+ * has been confirmed; it outlives its keeper for that.
+ */
+#ifndef SCIP_JOB_LINE_H
+#define SCIP_JOB_LINE_H
+
+#include "proto/daemon.pb-c.h"
+#include "scip/job/job.h"
+
+enum line_word_type {
+	LINE_WORD_HELLO = 1, /* stub's end -> keeper: which vpid it is for */
+	LINE_WORD_FAR,	     /* home's end -> keeper: it is the console's */
+	LINE_WORD_STATUS,    /* keeper -> guest's end: value is a wait status */
+	LINE_WORD_SIGNAL,    /* keeper -> stub's end, guest's end -> keeper: value is a signal; stub's end ->
+				keeper: it has not arrived */
+	LINE_WORD_SIGNALLED, /* keeper -> guest's end: the process has the oldest of them */
+	LINE_WORD_MOVED,     /* keeper -> guest's end: it has moved on, there is nothing more to tell */
+};
+struct line_word {
+	uint32_t type;
+	int32_t vpid, value, from;
+};
+
+/* From now on channels for this job are expected. No effect if they are already. */
+must_check int lines_expect(struct job *job, struct err *err);
+/* `vpid`, a child of ours, has a stub on that host. */
+must_check int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *host,
+			     struct err *err);
+/* A process of ours was rolled back here: it is another process now, and the end of the old one is not to be
+ * told. */
+void lines_renew(struct job *job, struct vpid vpid, pid_t rpid);
+/* The host where a process of ours has its stub, "" for none. */
+const char *lines_stub_host(const struct job *job, struct vpid vpid);
+/* A child of the keeper ended, stopped or went on. While a coordinator is at work this is kept. */
+void lines_child(struct job *job, pid_t rpid, int status);
+/* A coordinator has ended; `moved` (0: nobody) has left this host. */
+void lines_settle(struct job *job, struct vpid moved);
+/* A stub of ours got a signal. */
+void lines_signal(struct job *job, const Pbeam__RemoteSignal *signal);
+/* The guest's end of the console is started (far.h). */
+must_check int lines_far(struct job *job, struct err *err);
+/* In a coordinator: what was elsewhere is at home again, nothing else may read from its console. vpid 0: all
+ * that call from elsewhere; those that still are there call again. */
+void lines_end_far(const struct job *job, struct vpid vpid);
+/* True if the child was one of the processes here. */
+bool lines_reaped(struct job *job, pid_t pid);
+/* In the child of a guest keeper that is to talk with a stub (line_guest.c), and at the other end
+ * (line_stub.c). They never return. */
+_Noreturn void line_guest_main(const struct job *job, struct vpid vpid, const char *host, int keeper);
+_Noreturn void line_stub_main(const struct job *job, int channel, int keeper);
+_Noreturn void line_expect_main(const struct job *job, int keeper);
+/* The cookie of a job's channels. -EINVAL when its uuid is none. */
+must_check int line_cookie(const struct job *job, uint8_t cookie[16], struct err *err);
+
+#endif

@@ -1,0 +1,219 @@
+/* The end of a line where the process is. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/job/far.h"
+#include "scip/job/line.h"
+#include "scip/migrate/migrate.h"
+
+enum {
+	WORDS_MAX = 64,
+	REFUSALS = 30,
+	REFUSALS_ENDED = 3,
+	REFUSED_NAP_MS = 100,
+	FIRST_NAP_MS = 50,
+	LAST_NAP_MS = 2000
+};
+
+struct guest {
+	const struct job *job;
+	struct vpid vpid;
+	char host[64];
+	uint8_t cookie[16];
+	int keeper, channel;	  /* -1: gone */
+	int32_t words[WORDS_MAX]; /* statuses to be told, oldest first */
+	int nwords;
+	bool told;   /* the first one, on this channel */
+	bool dialed; /* before: the stub may have moved since, as its parent has */
+	int nap_ms;
+	int refused;
+};
+
+static bool is_end(int status)
+{
+	return !WIFSTOPPED(status) && !WIFCONTINUED(status);
+}
+
+static void append(struct guest *g, int status)
+{
+	if (g->nwords == WORDS_MAX) /* stops and continuations that nobody has seen */
+		memmove(g->words + 1, g->words + 2, (size_t)(--g->nwords - 1) * sizeof(g->words[0]));
+	g->words[g->nwords++] = status;
+}
+
+static void hang_up(struct guest *g)
+{
+	close(g->channel);
+	g->channel = -1;
+	g->told = false;
+}
+
+/* The keeper over there has gone, and the stub with it: so goes the process, as it would at home. */
+static void lose_stub(struct guest *g)
+{
+	struct line_word word = {.type = LINE_WORD_SIGNAL, .vpid = g->vpid.n, .value = SIGKILL};
+
+	bool ended = g->nwords && is_end(g->words[g->nwords - 1]);
+
+	g->nap_ms = REFUSED_NAP_MS;
+	if (++g->refused < (ended ? REFUSALS_ENDED : REFUSALS))
+		return;
+	log_warn("vpid %d: its stub on %s is gone, and so is it", g->vpid.n, g->host);
+	if (g->keeper >= 0 && send(g->keeper, &word, sizeof(word), MSG_NOSIGNAL) < 0)
+		log_debug("vpid %d: its keeper has left", g->vpid.n);
+	_exit(0);
+}
+
+static void find_stub(struct guest *g)
+{
+	char host[64], stub_host[64];
+	struct err err = ERR_INIT;
+
+	if (record_place(g->vpid.n, host, stub_host, &err) < 0)
+		log_info("vpid %d: where its stub is: %s", g->vpid.n, err.text);
+	else if (stub_host[0] && strcmp(stub_host, g->host) != 0) {
+		log_info("vpid %d: its stub has moved from %s to %s", g->vpid.n, g->host, stub_host);
+		snprintf(g->host, sizeof(g->host), "%s", stub_host);
+		g->refused = 0;
+	}
+}
+
+static void dial(struct guest *g)
+{
+	Pbeam__Line hello = PBEAM__LINE__INIT;
+	struct err err = ERR_INIT;
+
+	if (g->dialed)
+		find_stub(g);
+	g->dialed = true;
+	hello.vpid = g->vpid.n;
+	g->channel = channel_open(g->host, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, g->cookie, &err);
+	if (g->channel >= 0 &&
+	    frame_send(g->channel, PBEAM__CHANNEL_MESSAGE__LINE_HELLO, &hello.base, NULL, 0, &err) < 0)
+		hang_up(g);
+	if (g->channel >= 0) {
+		g->nap_ms = FIRST_NAP_MS;
+		return;
+	}
+	if (strstr(err.text, "nobody expects")) {
+		lose_stub(g);
+		return;
+	}
+	log_info("vpid %d: its stub on %s cannot be reached: %s", g->vpid.n, g->host, err.text);
+	g->nap_ms = g->nap_ms * 2 < LAST_NAP_MS ? g->nap_ms * 2 : LAST_NAP_MS;
+}
+
+static void confirm_signal(struct guest *g)
+{
+	Pbeam__Line line = PBEAM__LINE__INIT;
+
+	line.vpid = g->vpid.n;
+	if (g->channel >= 0 &&
+	    frame_send(g->channel, PBEAM__CHANNEL_MESSAGE__LINE_SIGNALLED, &line.base, NULL, 0, NULL) < 0)
+		hang_up(g);
+}
+
+static void on_keeper(struct guest *g)
+{
+	struct line_word word;
+	ssize_t n = recv(g->keeper, &word, sizeof(word), 0);
+
+	if (n == (ssize_t)sizeof(word)) {
+		if (word.type == LINE_WORD_MOVED)
+			_exit(0);
+		if (word.type == LINE_WORD_STATUS)
+			append(g, word.value);
+		if (word.type == LINE_WORD_SIGNALLED)
+			confirm_signal(g);
+		return;
+	}
+	/* It has left; if it was killed so was the process. */
+	close(g->keeper);
+	g->keeper = -1;
+	if (!g->nwords || !is_end(g->words[g->nwords - 1]))
+		append(g, SIGKILL);
+}
+
+static void on_channel(struct guest *g)
+{
+	struct line_word word = {.type = LINE_WORD_SIGNAL, .vpid = g->vpid.n};
+	struct frame frame = {0};
+	Pbeam__Line *line = NULL;
+
+	if (frame_recv(g->channel, &frame, NULL) <= 0) {
+		hang_up(g);
+		return;
+	}
+	line = (void *)frame_unpack(&frame, &pbeam__line__descriptor, NULL);
+	if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_DONE && g->told) {
+		if (is_end(g->words[0])) {
+			record_forget_place(g->vpid.n);
+			_exit(0);
+		}
+		memmove(g->words, g->words + 1, (size_t)--g->nwords * sizeof(g->words[0]));
+		g->told = false;
+	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_SIGNAL && g->keeper >= 0) {
+		word.value = line->signal;
+		word.from = line->from;
+		if (send(g->keeper, &word, sizeof(word), MSG_NOSIGNAL) < 0)
+			log_debug("vpid %d: its keeper has left", g->vpid.n);
+	}
+	message_free(line);
+	frame_free(&frame);
+}
+
+static void tell(struct guest *g)
+{
+	Pbeam__Line line = PBEAM__LINE__INIT;
+	struct err err = ERR_INIT;
+	bool killed;
+
+	line.vpid = g->vpid.n;
+	line.status = g->words[0];
+	g->told = true;
+	killed = WIFSIGNALED(line.status) && WTERMSIG(line.status) == SIGKILL; /* nobody wants to wait long */
+	if (is_end(line.status) && far_flush(g->job, !killed, &err) < 0)       /* its last words come first */
+		log_warn("vpid %d: %s", g->vpid.n, err.text);
+	if (frame_send(g->channel, PBEAM__CHANNEL_MESSAGE__LINE_STATUS, &line.base, NULL, 0, NULL) < 0)
+		hang_up(g);
+}
+
+void line_guest_main(const struct job *job, struct vpid vpid, const char *host, int keeper)
+{
+	struct guest g = {.job = job, .vpid = vpid, .keeper = keeper, .channel = -1, .nap_ms = FIRST_NAP_MS};
+	struct err err = ERR_INIT;
+
+	snprintf(g.host, sizeof(g.host), "%s", host);
+	if (line_cookie(job, g.cookie, &err) < 0) {
+		log_error("vpid %d: %s", vpid.n, err.text);
+		_exit(1);
+	}
+	for (;;) {
+		struct pollfd polls[2];
+
+		if (g.channel < 0)
+			dial(&g);
+		if (g.channel >= 0 && g.nwords && !g.told)
+			tell(&g);
+		polls[0] = (struct pollfd){.fd = g.keeper, .events = POLLIN};
+		polls[1] = (struct pollfd){.fd = g.channel, .events = POLLIN};
+		if (poll(polls, 2, g.channel < 0 ? g.nap_ms : -1) <= 0)
+			continue;
+		if (polls[0].revents)
+			on_keeper(&g);
+		else if (polls[1].revents)
+			on_channel(&g);
+	}
+}

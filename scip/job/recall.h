@@ -1,0 +1,14 @@
+/*
+ * A process may not go to a host where a descendant of it, whose stub would go along, is already: the kernel
+ * gives nobody another parent. So that one comes back into its stub first, and goes along as what it is.
+ */
+#ifndef SCIP_JOB_RECALL_H
+#define SCIP_JOB_RECALL_H
+
+#include "scip/job/requests.h"
+
+/* 1: somebody is called back; when all are here the request is dealt with once more by request_migrate(). 0:
+ * nobody has to be. -errno. */
+must_check int recall_begin(struct request *request, const Pbeam__MigrateRequest *wish, struct err *err);
+
+#endif

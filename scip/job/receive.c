@@ -1,0 +1,167 @@
+#include "scip/job/receive.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "image/store.h"
+#include "proto/daemon.pb-c.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/job/keeper.h"
+#include "scip/job/streams.h"
+#include "scip/migrate/migrate.h"
+
+enum { CHANNEL_FD = 3, BEGIN_S = 20, JOBS_MAX = 1024, TRIES = 100, NAP_NS = 20000000 };
+
+static int take_begin(int channel, Pbeam__MigrateBegin **begin, struct err *err)
+{
+	struct timeval patience = {.tv_sec = BEGIN_S};
+
+	if (setsockopt(channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
+		return err_sys(err, "the channel");
+	return wire_take(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &pbeam__migrate_begin__descriptor,
+			 begin, err);
+}
+
+pid_t receive_find_keeper(const char *uuid, struct err *err)
+{
+	auto_free struct name_job *jobs = calloc(JOBS_MAX, sizeof(*jobs));
+	struct names *names;
+	pid_t keeper = 0;
+	int n, r;
+
+	r = jobs ? names_open(&names, err) : err_code(err, -ENOMEM, "look for the job");
+	if (r < 0)
+		return r;
+	n = names_job_list(names, jobs, JOBS_MAX);
+	for (int i = 0; i < n && i < JOBS_MAX; i++)
+		if (!strcmp(jobs[i].uuid, uuid))
+			keeper = jobs[i].keeper.n;
+	names_close(names);
+	return keeper;
+}
+
+int receive_pass_on(pid_t keeper, int channel, uint32_t type, const ProtobufCMessage *message,
+		    struct err *err)
+{
+	struct frame answer = {0};
+	auto_close int sock = -1;
+	int r;
+
+	sock = frame_connect_to("job", keeper, err);
+	if (sock < 0)
+		return sock;
+	r = frame_send(sock, type, message, &channel, 1, err);
+	if (r == 0)
+		r = frame_recv(sock, &answer, err);
+	if (r == 0)
+		r = err_set(err, -ESRCH, "the job's keeper there has just ended; try again");
+	if (r > 0 && answer.type == PBEAM__DAEMON_REQUEST__DAEMON_FAILED) {
+		Pbeam__Failed *failed = (void *)frame_unpack(&answer, &pbeam__failed__descriptor, err);
+
+		r = failed ? err_set(err, failed->code < 0 ? failed->code : -EIO, "%s", failed->text)
+			   : -EPROTO;
+		message_free(failed);
+	}
+	frame_free(&answer);
+	return r < 0 ? r : 0;
+}
+
+/* The maps of this host's configuration, a line each (pbeamd/cluster/route.c); those that came are the
+ * stronger. */
+static int add_maps(Pbeam__MigrateBegin *begin, struct err *err)
+{
+	const char *configured = getenv("PBEAM_MAP");
+	auto_free char *text = strdup(configured ? configured : "");
+	char *rest = NULL;
+
+	for (char *map = text ? strtok_r(text, "\n", &rest) : NULL; map; map = strtok_r(NULL, "\n", &rest))
+		if (message_append_string(&begin->maps, &begin->n_maps, map) < 0)
+			return err_code(err, -ENOMEM, "the maps of paths");
+	return text ? 0 : err_code(err, -ENOMEM, "the maps of paths");
+}
+
+static int fail(int channel, const struct err *err)
+{
+	log_error("receive: %s", err->text);
+	wire_fail(channel, err);
+	return EXIT_FAILURE;
+}
+
+/* A part of a cut whose job is not here: it is started anew, with the streams that the image tells of and
+ * none of ours. */
+static int prepare_revival(const Pbeam__MigrateBegin *begin, char path[PATH_MAX],
+			   struct keeper_options *options, struct err *err)
+{
+	const struct console_options streams = {.detach = true, .image_streams = true};
+	int r = begin->cut
+			? store_image_path(begin->cut->name, begin->cut->number, begin->cut->part, path, err)
+			: err_set(err, -EPROTO, "there is no image to revive a job from");
+
+	options->image = path;
+	return r < 0 ? r : streams_choose(options, &streams, err);
+}
+
+/* 1: the job's keeper here has it. 0: there is none. One that has just lost its last process is on the way
+ * out. */
+static int give_to_keeper(int channel, const Pbeam__MigrateBegin *begin, struct err *err)
+{
+	for (int tries = 0;; tries++) {
+		pid_t keeper = receive_find_keeper(begin->job->uuid, err);
+		int r = keeper > 0 ? receive_pass_on(keeper, channel, PBEAM__DAEMON_REQUEST__DAEMON_RECEIVE,
+						     &begin->base, err)
+				   : keeper;
+
+		if (keeper > 0 && r == 0)
+			return 1;
+		if (r == 0 || tries == TRIES || (r != -ESRCH && r != -ENOENT && r != -ECONNREFUSED))
+			return r;
+		err_clear(err);
+		nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	}
+}
+
+int receive_run(void)
+{
+	struct keeper_options options = {.console = {-1, -1, -1}, .pty_master = -1};
+	Pbeam__MigrateBegin *begin = NULL;
+	struct err err = ERR_INIT;
+	char path[PATH_MAX];
+	sigset_t none;
+	int channel = CHANNEL_FD, r;
+
+	if (fcntl(channel, F_SETFD, FD_CLOEXEC) < 0 || take_begin(channel, &begin, &err) < 0) {
+		log_error("receive: %s", err.text[0] ? err.text : "there is no channel");
+		return EXIT_FAILURE;
+	}
+	begin->came_back = false; /* that is ours to say */
+	if (!begin->job) {
+		err_set(&err, -EPROTO, "what is to come does not say of which job it is");
+		return fail(channel, &err);
+	}
+	r = add_maps(begin, &err);
+	if (r == 0)
+		r = give_to_keeper(channel, begin, &err);
+	if (r < 0)
+		return fail(channel, &err);
+	if (r > 0)
+		return EXIT_SUCCESS;
+	if (begin->revive && prepare_revival(begin, path, &options, &err) < 0)
+		return fail(channel, &err);
+	sigemptyset(&none);
+	options.signal_mask = &none;
+	options.begin = begin;
+	options.channel = channel;
+	options.save_files_max = begin->job->save_files_max;
+	keeper_receive(&options);
+}

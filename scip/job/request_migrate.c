@@ -1,0 +1,317 @@
+/*
+ * Processes of the job leave for another host, or arrive from one: a coordinator does it, the request waits
+ * for it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "proto/message.h"
+#include "scip/job/coordinator.h"
+#include "scip/job/line.h"
+#include "scip/job/recall.h"
+#include "scip/job/request_migrate.h"
+#include "scip/job/requests.h"
+
+/* A coordinator at work for a request. */
+struct moving {
+	struct request *request; /* NULL: nobody is to be told */
+	struct job *job;
+	struct vpid target;
+	char host[64], uuid[40];
+	bool stub;
+};
+
+static void forget(struct request *request)
+{
+	struct moving *moving = request->saving;
+
+	moving->request = NULL;
+	request->saving = NULL;
+}
+
+/* The lines of `text`, which is cut into them. */
+static size_t split_lines(char *text, char **lines, size_t max)
+{
+	size_t n = 0;
+	char *rest = NULL;
+
+	for (char *line = strtok_r(text, "\n", &rest); line && n < max; line = strtok_r(NULL, "\n", &rest))
+		lines[n++] = line;
+	return n;
+}
+
+static void tell(const struct moving *moving, const struct migrate_result *result)
+{
+	enum { LINES_MAX = 64 };
+	Pbeam__MigrateReply done = PBEAM__MIGRATE_REPLY__INIT;
+	char *lines[LINES_MAX], text[sizeof(result->obstacles)];
+
+	memcpy(text, result->obstacles, sizeof(text));
+	text[sizeof(text) - 1] = 0;
+	done.vpid = moving->target.n;
+	done.host = (char *)(uintptr_t)moving->host;
+	done.total_ns = result->total_ns;
+	done.pause_ns = result->pause_ns;
+	done.bytes = result->bytes;
+	done.rounds = result->rounds;
+	done.processes = result->processes;
+	done.n_obstacles = split_lines(text, lines, LINES_MAX);
+	done.obstacles = lines;
+	request_reply(moving->request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+}
+
+static void on_gone(void *arg, const struct coordinator_outcome *outcome);
+
+/* The one that was at work was killed: another one asks the registry. False: it cannot be started. */
+static bool settle(struct moving *moving, coordinator_done_fn done)
+{
+	const struct migrate_settling settling = {.uuid = moving->uuid, .stub = moving->stub};
+	const struct coordinator_wish wish = {.kind = COORDINATOR_SETTLE, .settling = &settling};
+	struct err err = ERR_INIT;
+	int r = coordinator_start(moving->job, &wish, done, moving, &err);
+
+	if (r < 0)
+		log_error("vpid %d: %s", moving->target.n, err.text);
+	return r == 0;
+}
+
+static void on_settled(void *arg, const struct coordinator_outcome *outcome)
+{
+	struct moving *moving = arg;
+	static struct coordinator_outcome known; /* static: zeroed, and large */
+
+	if (outcome->killed && settle(moving, on_settled))
+		return;
+	memset(&known, 0, sizeof(known));
+	if (outcome->moved)
+		known.migrate.processes = 1;
+	else
+		err_set(&known.err, -EIO, "the migration's coordinator was killed; the program goes on here");
+	on_gone(moving, &known);
+}
+
+static void on_gone(void *arg, const struct coordinator_outcome *outcome)
+{
+	struct moving *moving = arg;
+	struct request *request = moving->request;
+
+	moving->job->migrating = false;
+	if (outcome->killed && settle(moving, on_settled))
+		return;
+	if (!outcome->err.code && outcome->migrate.processes)
+		lines_settle(moving->job, moving->target);
+	if (!request || request->fd < 0) {
+		if (outcome->err.code)
+			log_error("vpid %d: %s", moving->target.n, outcome->err.text);
+	} else if (outcome->err.code) {
+		request_refuse(request, &outcome->err);
+	} else {
+		tell(moving, &outcome->migrate);
+	}
+	free(moving);
+	if (request) {
+		request->saving = NULL;
+		request->cancels = false;
+		request_idle(request);
+	}
+}
+
+static void on_progress(void *arg, const struct migrate_progress *progress)
+{
+	const struct moving *moving = arg;
+	Pbeam__Progress out = PBEAM__PROGRESS__INIT;
+
+	if (!moving->request || moving->request->fd < 0)
+		return;
+	out.phase = (char *)(uintptr_t)progress->phase;
+	out.done = progress->done;
+	out.total = progress->total;
+	out.detail = (char *)(uintptr_t)progress->detail;
+	out.note = (char *)(uintptr_t)progress->note;
+	request_reply(moving->request, PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS, &out.base, NULL, 0);
+}
+
+static int make_uuid(char uuid[40], struct err *err)
+{
+	auto_free char *text = NULL;
+	int r = io_slurp(AT_FDCWD, "/proc/sys/kernel/random/uuid", 64, &text, NULL);
+
+	if (r < 0)
+		return err_code(err, r, "make a name for the migration");
+	snprintf(uuid, 40, "%.36s", text);
+	return 0;
+}
+
+int request_migrate(struct request *request, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__MigrateRequest *wish = (const Pbeam__MigrateRequest *)message;
+	struct job *job = request->job;
+	struct moving *moving = calloc(1, sizeof(*moving));
+	const struct migrate_options options = {
+		.uuid = moving ? moving->uuid : "",
+		.target = request_target(job, wish->target),
+		.host = wish->host,
+		.home = job->home,
+		.alone = wish->alone,
+		.dry_run = wish->dry_run,
+		.send_files = wish->send_files,
+		.maps = wish->maps,
+		.nmaps = wish->n_maps,
+		.max_pause_ns = wish->max_pause_ns,
+		.bandwidth = wish->bandwidth,
+		.save_files_max = job->options->save_files_max,
+		.stub_host = lines_stub_host(job, request_target(job, wish->target)),
+		.stub = job_wants_stub(job, request_target(job, wish->target)),
+	};
+	const struct coordinator_wish what = {
+		.kind = COORDINATOR_MIGRATE, .migrate = &options, .progress = on_progress};
+	int r = moving ? recall_begin(request, wish, err) : err_code(err, -ENOMEM, "take the request");
+
+	if (r != 0) {
+		free(moving);
+		return r < 0 ? r : 0;
+	}
+	*moving = (struct moving){.request = request, .job = job, .target = options.target};
+	snprintf(moving->host, sizeof(moving->host), "%s", wish->host);
+	moving->stub = options.stub;
+	r = make_uuid(moving->uuid, err);
+	if (r < 0) {
+		free(moving);
+		return r;
+	}
+	r = options.stub && !options.dry_run ? lines_expect(job, err) : 0;
+	if (r == 0)
+		r = coordinator_start(job, &what, on_gone, moving, err);
+	if (r < 0) {
+		free(moving);
+		return r;
+	}
+	request->saving = moving;
+	request->forget = forget;
+	request->cancels = job->migrating = true;
+	return 0;
+}
+
+/* ---- arriving ---- */
+
+struct arriving {
+	struct job *job;
+	Pbeam__MigrateBegin *begin;
+};
+
+int arrival_settle(struct job *job, const Pbeam__MigrateBegin *begin, struct err *err)
+{
+	struct vpid vpid = {begin->root};
+
+	if (!begin->stub_host[0] || begin->came_back)
+		return 0;
+	return lines_to_stub(job, vpid, names_real(job->names, vpid).n, begin->stub_host, err);
+}
+
+bool arrival_ask(struct job *job, const Pbeam__MigrateBegin *begin, const struct coordinator_outcome *killed,
+		 coordinator_done_fn done, void *arg)
+{
+	const struct migrate_settling settling = {
+		.uuid = begin->uuid, .arrival = true, .ours = killed->moved};
+	const struct coordinator_wish wish = {.kind = COORDINATOR_SETTLE, .settling = &settling};
+	struct err err = ERR_INIT;
+	int r = coordinator_start(job, &wish, done, arg, &err);
+
+	if (r < 0)
+		log_error("vpid %d: %s", begin->root, err.text);
+	return r == 0;
+}
+
+static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
+{
+	struct arriving *arriving = arg;
+	struct job *job = arriving->job;
+	struct err err = ERR_INIT;
+
+	if (outcome->killed && arrival_ask(job, arriving->begin, outcome, on_arrived, arriving))
+		return;
+	if (outcome->err.code)
+		log_error("job %d: nothing arrived: %s", job->entry.root.n, outcome->err.text);
+	else if (arrival_settle(job, arriving->begin, &err) < 0)
+		log_error("vpid %d: %s", arriving->begin->root, err.text);
+	if (!outcome->err.code && arriving->begin->cut)
+		lines_renew(job, outcome->restore.root, names_real(job->names, outcome->restore.root).n);
+	message_free(arriving->begin);
+	free(arriving);
+}
+
+/* The message as one of our own: it is asked for later. */
+static struct arriving *keep(struct job *job, const struct frame *frame, struct err *err)
+{
+	struct arriving *arriving = calloc(1, sizeof(*arriving));
+	struct name_process process;
+
+	if (!arriving)
+		return NULL;
+	arriving->job = job;
+	arriving->begin = (void *)frame_unpack(frame, &pbeam__migrate_begin__descriptor, err);
+	if (!arriving->begin) {
+		free(arriving);
+		return NULL;
+	}
+	arriving->begin->came_back =
+		names_process_get(job->names, (struct vpid){arriving->begin->root}, &process) == 0 &&
+		process.state == NAME_STATE_STUB;
+	return arriving;
+}
+
+int request_receive(struct request *request, const ProtobufCMessage *message, struct err *err)
+{
+	struct coordinator_wish what = {.kind = COORDINATOR_RECEIVE};
+	Pbeam__Done done = PBEAM__DONE__INIT;
+	struct job *job = request->job;
+	struct arriving *arriving;
+	auto_close int channel = -1;
+	int r;
+
+	if (request->frame->nfds != 1)
+		return err_set(err, -EPROTO, "an arrival needs its channel");
+	channel = steal_fd(&request->frame->fds[0]);
+	arriving = keep(job, request->frame, err);
+	if (!arriving)
+		return -EPROTO;
+	what.begin = arriving->begin;
+	what.channel = channel;
+	r = arriving->begin->stubs ? lines_expect(job, err) : 0;
+	if (r == 0)
+		r = coordinator_start(job, &what, on_arrived, arriving, err);
+	if (r < 0) {
+		message_free(arriving->begin);
+		free(arriving);
+		return r;
+	}
+	request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+	return 0;
+}
+
+/* A stub of ours got a signal. Nobody waits for an answer. */
+int request_signal(struct request *request, const ProtobufCMessage *message, struct err *err)
+{
+	lines_signal(request->job, (const Pbeam__RemoteSignal *)message);
+	return 0;
+}
+
+/* Of a migration: until it is committed. */
+int request_cancel(struct request *request, const ProtobufCMessage *message, struct err *err)
+{
+	Pbeam__Done done = PBEAM__DONE__INIT;
+	pid_t coordinator = coordinator_pid(request->job);
+
+	if (!request->job->migrating || !coordinator || kill(coordinator, SIGTERM) < 0)
+		return err_set(err, -ESRCH, "no migration of it is at work");
+	request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+	return 0;
+}

@@ -1,0 +1,178 @@
+/*
+ * While no console is there the keeper reads the pty's master, so that the job never blocks on a terminal
+ * that nobody looks at. The kernel's own buffer comes first: what a console did not read before it died is
+ * read here.
+ */
+#include "scip/job/viewer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+
+enum { LOOK_AGAIN_NS = 100000000 };
+
+struct viewer {
+	int sock;      /* -1: no console is there */
+	bool draining; /* ... and the master is watched because of that */
+	char *bytes;   /* what was read of it */
+	size_t len;
+};
+
+/* ---- what is kept ---- */
+
+static void keep(struct viewer *viewer, const char *bytes, size_t n)
+{
+	if (!viewer->bytes)
+		viewer->bytes = malloc(VIEWER_BACKLOG);
+	if (!viewer->bytes)
+		return;
+	if (viewer->len + n > VIEWER_BACKLOG) {
+		/* half goes at once, at a line's end, so that this is rare and what stays is readable */
+		size_t from = viewer->len > VIEWER_BACKLOG / 2 ? viewer->len - VIEWER_BACKLOG / 2 : 0;
+		char *line = memchr(viewer->bytes + from, '\n', viewer->len - from);
+
+		if (line)
+			from = (size_t)(line + 1 - viewer->bytes);
+		viewer->len -= from;
+		memmove(viewer->bytes, viewer->bytes + from, viewer->len);
+	}
+	memcpy(viewer->bytes + viewer->len, bytes, n);
+	viewer->len += n;
+}
+
+static void look_again(void *arg);
+
+static void on_output(void *arg, int fd, short revents)
+{
+	struct job *job = arg;
+	char bytes[16384];
+	ssize_t n = read(fd, bytes, sizeof(bytes));
+
+	if (n > 0) {
+		keep(job->viewer, bytes, (size_t)n);
+		return;
+	}
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	/* no other side while a rollback replaces it: it would poll as hung up all the time */
+	loop_unwatch(&job->loop, fd);
+	if (loop_alarm_in(&job->loop, LOOK_AGAIN_NS, look_again, job) < 0)
+		job->viewer->draining = false;
+}
+
+static void look_again(void *arg)
+{
+	struct job *job = arg;
+
+	if (loop_watch(&job->loop, job->pty_master, POLLIN, on_output, job) < 0)
+		job->viewer->draining = false;
+}
+
+static void start_draining(struct job *job)
+{
+	if (job->pty_master < 0 || job->viewer->draining)
+		return;
+	if (loop_watch(&job->loop, job->pty_master, POLLIN, on_output, job) < 0)
+		log_warn("job %d: what it writes to its terminal cannot be kept", job->entry.root.n);
+	else
+		job->viewer->draining = true;
+}
+
+/* What was kept, in a memfd of the caller's, -1 for nothing. */
+static int stop_draining(struct job *job)
+{
+	struct viewer *viewer = job->viewer;
+	auto_close int fd = -1;
+
+	if (viewer->draining) {
+		loop_unwatch(&job->loop, job->pty_master);
+		loop_alarm_cancel(&job->loop, look_again, job);
+		viewer->draining = false;
+	}
+	if (!viewer->len)
+		return -1;
+	fd = memfd_create("pbeam-backlog", MFD_CLOEXEC);
+	if (fd < 0 || io_pwrite_full(fd, viewer->bytes, viewer->len, 0) < 0)
+		return -1;
+	viewer->len = 0;
+	return steal_fd(&fd);
+}
+
+/* ---- the console ---- */
+
+static void forget(struct job *job)
+{
+	struct viewer *viewer = job->viewer;
+
+	if (viewer->sock < 0)
+		return;
+	loop_unwatch(&job->loop, viewer->sock);
+	close(steal_fd(&viewer->sock));
+}
+
+static void on_console(void *arg, int fd, short revents)
+{
+	struct job *job = arg;
+	char byte;
+
+	if (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	forget(job);
+	start_draining(job);
+}
+
+void viewer_tell(struct job *job, enum keeper_event_type type, int value, const char *text)
+{
+	struct keeper_event event = {.type = type, .value = value, .keeper = job->entry.keeper.n};
+
+	if (!job->viewer || job->viewer->sock < 0)
+		return;
+	snprintf(event.text, sizeof(event.text), "%s", text);
+	if (send(job->viewer->sock, &event, sizeof(event), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+		log_info("the console has gone");
+}
+
+int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err)
+{
+	auto_close int ours = -1, theirs = -1;
+	int pair[2], r;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return err_sys(err, "make a socket for the console");
+	ours = pair[0];
+	theirs = pair[1];
+	viewer_tell(job, KEEPER_TAKEN, job->entry.root.n, "");
+	forget(job);
+	r = loop_watch(&job->loop, ours, POLLIN, on_console, job);
+	if (r < 0) {
+		start_draining(job);
+		return err_code(err, r, "watch the new console");
+	}
+	job->viewer->sock = steal_fd(&ours);
+	*sock = steal_fd(&theirs);
+	*backlog = stop_draining(job);
+	return 0;
+}
+
+int viewer_open(struct job *job, int sock, struct err *err)
+{
+	int r;
+
+	job->viewer = calloc(1, sizeof(*job->viewer));
+	if (!job->viewer)
+		return err_code(err, -ENOMEM, "serve the console");
+	job->viewer->sock = sock;
+	if (sock < 0)
+		return 0;
+	r = loop_watch(&job->loop, sock, POLLIN, on_console, job);
+	return r < 0 ? err_code(err, r, "watch the console") : 0;
+}

@@ -1,0 +1,16 @@
+/* Between source.c and target.c, the two sides of the provider "bridge". */
+#ifndef SCIP_MIGRATE_BRIDGE_EXTERNAL_H
+#define SCIP_MIGRATE_BRIDGE_EXTERNAL_H
+
+#include "scip/migrate/external.h"
+
+extern const struct external_provider bridge_provider;
+
+must_check int bridge_make(struct migrate_target *target, void **state, struct object_restore *restore,
+			   const Pbeam__Object *object, int *fd, struct err *err);
+must_check int bridge_finish(struct migrate_target *target, void **state, struct object_restore *restore,
+			     const Pbeam__Object *object, int fd, struct err *err);
+void bridge_committed(struct migrate_target *target, void **state);
+void bridge_close(struct migrate_target *target, void **state);
+
+#endif

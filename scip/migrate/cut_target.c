@@ -1,0 +1,271 @@
+/*
+ * A connection has a number, the same in the images of both of its parts. The leader says for each whether
+ * this end calls the other or waits for it, and gives both the same cookie. They are connected when objects
+ * are made, so that the processes get descriptors that are connected, and filled when these are finished;
+ * both in the order of the numbers, which all parts have in common: the lowest that is not done yet is the
+ * next of both its parts, so nobody waits for somebody who waits for him.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "proto/message.h"
+#include "proto/swap.pb-c.h"
+#include "scip/migrate/cut_external.h"
+#include "scip/migrate/swap/end.h"
+#include "scip/migrate/swap/swap.h"
+#include "scip/object/common.h"
+#include "scip/object/tcp_socket.h"
+
+enum { BACKLOG = 4096, CALL_MS = 60000, LOOK_MS = 100, AGAIN_US = 20000 };
+
+int cut_mark(Pbeam__Object *out, uint64_t id, const struct swap_end *end, struct err *err)
+{
+	Pbeam__SwapTicket ticket = PBEAM__SWAP_TICKET__INIT;
+	uint8_t bytes[64];
+
+	ticket.id = id;
+	ticket.receive_buffer = (uint32_t)end->receive_buffer;
+	ticket.receive_lock = (uint32_t)end->receive_lock;
+	if (external_mark(out, &cut_provider, bytes, pbeam__swap_ticket__pack(&ticket, bytes)) < 0)
+		return err_code(err, -ENOMEM, "record a connection");
+	return 1;
+}
+
+/* ---- on the side where a part is restored ---- */
+
+struct link {
+	const Pbeam__CutLink *link;
+	const Pbeam__Object *object;
+	Pbeam__SwapTicket *ticket;
+	int fd; /* -1: not connected yet */
+	bool given;
+};
+struct links {
+	struct link *v;
+	size_t n;
+	bool connected, filled;
+};
+
+int cut_listen(struct migrate_target *target, Pbeam__MigrateReady *ready, struct err *err)
+{
+	target->listeners[0] = swap_listen(AF_INET, BACKLOG, &ready->port4, err);
+	if (target->listeners[0] < 0)
+		return target->listeners[0];
+	target->listeners[1] = swap_listen(AF_INET6, BACKLOG, &ready->port6, NULL);
+	return 0;
+}
+
+void cut_unlisten(struct migrate_target *target)
+{
+	for (int i = 0; i < 2; i++)
+		if (target->listeners[i] >= 0)
+			close(steal_fd(&target->listeners[i]));
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = ((const struct link *)a)->ticket->id, y = ((const struct link *)b)->ticket->id;
+
+	return x < y ? -1 : x > y;
+}
+
+static int find_link(const struct migrate_target *target, struct link *link, struct err *err)
+{
+	for (size_t i = 0; target->links && i < target->links->n_links; i++)
+		if (target->links->links[i]->id == link->ticket->id)
+			link->link = target->links->links[i];
+	if (!link->link || link->link->cookie.len != SWAP_COOKIE_SIZE)
+		return err_set(err, -EBADMSG, "nobody tells of the other end of connection %llu",
+			       (unsigned long long)link->ticket->id);
+	return 0;
+}
+
+static int expect(struct migrate_target *target, void **state, struct err *err)
+{
+	struct links *links = *state = calloc(1, sizeof(*links));
+	int r = links ? 0 : err_code(err, -ENOMEM, "look for connections");
+
+	for (size_t i = 0; i < target->manifest->n_objects && r == 0; i++) {
+		const Pbeam__Object *object = target->manifest->objects[i];
+		struct link new = {.object = object, .fd = -1};
+
+		if (!object->external || strcmp(object->external->provider, cut_provider.name) != 0)
+			continue;
+		new.ticket = pbeam__swap_ticket__unpack(NULL, object->external->data.len,
+							object->external->data.data);
+		if (!new.ticket || object->kind_case != PBEAM__OBJECT__KIND_TCP || !new.ticket->id)
+			r = err_set(err, -EBADMSG, "the record of a TCP connection is malformed");
+		else
+			r = find_link(target, &new, err);
+		if (r == 0 && object_append(links->v, links->n, new) < 0)
+			r = err_code(err, -ENOMEM, "look for connections");
+		if (r < 0)
+			message_free(new.ticket);
+	}
+	if (r == 0 && links->n)
+		qsort(links->v, links->n, sizeof(*links->v), compare);
+	return r;
+}
+
+/* ---- connecting ---- */
+
+static int call(struct link *link, struct err *err)
+{
+	int family = link->object->tcp->family;
+	struct inet_address to;
+	char text[INET_TEXT_MAX];
+
+	if (!inet_address_parse(&link->link->address, &to))
+		return err_set(err, -EPROTO, "no address to connect to");
+	to = inet_in_family(&to, family);
+	if (family == AF_INET)
+		to.v4.sin_port = htons((uint16_t)link->link->port4);
+	else
+		to.v6.sin6_port =
+			htons((uint16_t)(link->link->port6 ? link->link->port6 : link->link->port4));
+	link->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	if (link->fd < 0 || connect(link->fd, &to.any, to.len) < 0 ||
+	    send(link->fd, link->link->cookie.data, SWAP_COOKIE_SIZE, MSG_NOSIGNAL) != SWAP_COOKIE_SIZE)
+		return err_sys(err, "connect anew to %s", inet_text(&to, text));
+	return 0;
+}
+
+/* One has come; whoever it is keeps it. Strangers are turned away. */
+static void admit(struct links *links, int listener)
+{
+	auto_close int sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	uint8_t cookie[SWAP_COOKIE_SIZE];
+
+	if (sock < 0 || swap_read_cookie(sock, cookie, NULL) < 0)
+		return;
+	for (size_t i = 0; i < links->n; i++) {
+		struct link *link = &links->v[i];
+
+		if (!link->link->calls && link->fd < 0 &&
+		    memcmp(link->link->cookie.data, cookie, SWAP_COOKIE_SIZE) == 0) {
+			link->fd = steal_fd(&sock);
+			return;
+		}
+	}
+}
+
+static int await(const struct migrate_target *target, struct links *links, const struct link *link,
+		 struct err *err)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + CALL_MS * 1000000ull;
+
+	while (link->fd < 0) {
+		struct pollfd polls[2] = {{.fd = target->listeners[0], .events = POLLIN},
+					  {.fd = target->listeners[1], .events = POLLIN}};
+
+		if (poll(polls, 2, LOOK_MS) < 0 && errno != EINTR)
+			return err_sys(err, "wait for a connection");
+		for (int i = 0; i < 2; i++)
+			if (polls[i].revents & POLLIN)
+				admit(links, polls[i].fd);
+		if (io_now_ns(CLOCK_MONOTONIC) > end)
+			return err_set(err, -ETIMEDOUT, "the other end of a connection does not call");
+	}
+	return 0;
+}
+
+static int connect_all(const struct migrate_target *target, struct links *links, struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < links->n && r == 0; i++)
+		r = links->v[i].link->calls ? call(&links->v[i], err)
+					    : await(target, links, &links->v[i], err);
+	links->connected = r == 0;
+	return r;
+}
+
+static int make(struct migrate_target *target, void **state, struct object_restore *restore,
+		const Pbeam__Object *object, int *fd, struct err *err)
+{
+	struct links *links = *state;
+	int r = links->connected ? 0 : connect_all(target, links, err);
+
+	for (size_t i = 0; i < links->n && r == 0; i++)
+		if (links->v[i].object == object) {
+			links->v[i].given = true;
+			*fd = links->v[i].fd;
+			return 0;
+		}
+	return r < 0 ? r : err_set(err, -EBADMSG, "object %u is not known", object->id);
+}
+
+/* ---- filling ---- */
+
+static int fill(struct migrate_target *target, struct object_restore *restore, struct link *link,
+		struct err *err)
+{
+	const Pbeam__TcpSocket *saved = link->object->tcp;
+	uint8_t cookie[SWAP_COOKIE_SIZE];
+	struct swap_end end;
+	int r;
+
+	swap_end_init(&end);
+	end.fresh = link->fd;
+	end.family = saved->family;
+	end.flags = (int)link->object->flags;
+	end.state = (uint8_t)saved->state;
+	end.shutdown = (uint8_t)saved->shutdown;
+	end.options = saved->options;
+	end.receive_buffer = (int)link->ticket->receive_buffer;
+	end.receive_lock = (int)link->ticket->receive_lock;
+	memcpy(end.cookie, link->link->cookie.data, SWAP_COOKIE_SIZE);
+	r = object_get_extent(restore, saved->receive_queue, &end.unread, &end.unread_len, err);
+	if (r == 0 && !link->link->calls)
+		r = swap_read_cookie(link->fd, cookie, err);
+	if (r == 0)
+		r = swap_end_fill(&end, link->link->calls, err);
+	if (r == 0)
+		r = tcp_keep_name(target->names, saved, link->fd, err);
+	/* The manifest's and the process's own. */
+	end.options = NULL;
+	end.fresh = -1;
+	swap_end_free(&end);
+	return r;
+}
+
+static int finish(struct migrate_target *target, void **state, struct object_restore *restore,
+		  const Pbeam__Object *object, int fd, struct err *err)
+{
+	struct links *links = *state;
+	int r = 0;
+
+	for (size_t i = 0; i < links->n && r == 0 && !links->filled; i++)
+		r = fill(target, restore, &links->v[i], err);
+	links->filled = r == 0;
+	return r;
+}
+
+static void end_all(struct migrate_target *target, void **state)
+{
+	struct links *links = *state;
+
+	for (size_t i = 0; links && i < links->n; i++) {
+		if (links->v[i].fd >= 0 && !links->v[i].given)
+			close(links->v[i].fd);
+		message_free(links->v[i].ticket);
+	}
+	if (links)
+		free(links->v);
+	free(links);
+}
+
+const struct external_provider cut_provider = {
+	.name = "cut",
+	.expect = expect,
+	.make = make,
+	.finish = finish,
+	.target_close = end_all,
+};

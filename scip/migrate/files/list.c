@@ -1,0 +1,254 @@
+/* Which files a process uses, from /proc. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/migrate/files/files.h"
+#include "scip/tracee/procfs.h"
+
+#define NFS_MAGIC 0x6969
+
+enum { FDINFO_MAX = 1 << 16 };
+
+/* What one process is being asked for. */
+struct asked {
+	struct files_list *list;
+	const struct name_process *process;
+	const struct paths *paths;
+	char comm[64];
+};
+
+uint64_t files_mtime_ns(const struct stat *st)
+{
+	return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
+}
+
+uint64_t files_ctime_ns(const struct stat *st)
+{
+	return (uint64_t)st->st_ctim.tv_sec * 1000000000u + (uint64_t)st->st_ctim.tv_nsec;
+}
+
+char *files_text(const ProtobufCBinaryData *field)
+{
+	return strndup(field->data ? (const char *)field->data : "", field->len);
+}
+
+void files_list_free(struct files_list *list)
+{
+	for (size_t i = 0; i < list->n; i++)
+		message_free(list->v[i]);
+	free(list->v);
+	*list = (struct files_list){0};
+}
+
+const char *files_contents(const struct paths *paths, const char *path)
+{
+	char name[PATH_MAX];
+	const struct path_entry *entry = paths_name(paths, path, name, sizeof(name));
+
+	if (!entry || entry->kind != PATH_PROGRAM)
+		return path;
+	entry = paths_find(paths, name);
+	return entry ? entry->real : path;
+}
+
+static Pbeam__MigrateFile *find(const struct files_list *list, const char *path)
+{
+	size_t len = strlen(path);
+
+	for (size_t i = 0; i < list->n; i++)
+		if (list->v[i]->path.len == len && !memcmp(list->v[i]->path.data, path, len))
+			return list->v[i];
+	return NULL;
+}
+
+/* The name that the program knows, and where the file at home is that this one has taken the place of. */
+static int set_name(Pbeam__MigrateFile *file, const struct paths *paths, const char *path)
+{
+	char name[PATH_MAX];
+	const struct path_entry *entry = paths_name(paths, path, name, sizeof(name));
+
+	if (!entry)
+		return message_text(&file->name, path);
+	if (entry->kind != PATH_MAP)
+		file->use |= PBEAM__MIGRATE_FILE__USE__SENT;
+	if (entry->kind == PATH_WRITTEN) {
+		file->home_ino = entry->home.ino;
+		file->home_size = entry->home.size;
+		file->home_mtime_ns = entry->home.mtime_ns;
+		if (message_string(&file->home, entry->home.host) < 0)
+			return -ENOMEM;
+	}
+	return message_text(&file->name, name);
+}
+
+static int add(const struct asked *asked, const char *path, const struct stat *st, uint32_t use,
+	       const char *what)
+{
+	Pbeam__MigrateFile *file = find(asked->list, path);
+	const char *contents = files_contents(asked->paths, path);
+	struct stat original;
+	char who[128];
+
+	if (file) {
+		file->use |= use;
+		return 0;
+	}
+	if (contents != path && stat(contents, &original) == 0)
+		st = &original;
+	file = message_append_new(&asked->list->v, &asked->list->n, &pbeam__migrate_file__descriptor);
+	if (!file)
+		return -ENOMEM;
+	file->use = use;
+	file->mode = st->st_mode;
+	file->ino = st->st_ino;
+	file->size = (uint64_t)st->st_size;
+	file->mtime_ns = files_mtime_ns(st);
+	file->ctime_ns = files_ctime_ns(st);
+	snprintf(who, sizeof(who), "vpid %d (%s): %s", asked->process->vpid.n, asked->comm, what);
+	if (message_text(&file->path, path) < 0 || message_string(&file->who, who) < 0)
+		return -ENOMEM;
+	return set_name(file, asked->paths, path);
+}
+
+/* Of the kernel's own file systems: their files are made anew there or refused for other reasons. */
+static bool is_kernels(const char *path)
+{
+	static const char *const tops[] = {"/proc", "/sys", "/dev"};
+
+	for (size_t i = 0; i < sizeof(tops) / sizeof(tops[0]); i++) {
+		size_t len = strlen(tops[i]);
+
+		if (!strncmp(path, tops[i], len) && (path[len] == '/' || !path[len]))
+			return true;
+	}
+	return path[0] != '/';
+}
+
+static int add_link(const struct asked *asked, const char *link, uint32_t use, const char *what)
+{
+	char proc[64], path[PATH_MAX];
+	struct stat st, named;
+
+	snprintf(proc, sizeof(proc), "/proc/%d/%s", asked->process->rpid.n, link);
+	if (io_readlink(AT_FDCWD, proc, path, sizeof(path)) < 0 || is_kernels(path) || stat(proc, &st) < 0 ||
+	    stat(path, &named) < 0 || named.st_ino != st.st_ino || named.st_dev != st.st_dev)
+		return 0;
+	return add(asked, path, &st, use, what);
+}
+
+static int add_mapping(const struct asked *asked, const struct procfs_map *map)
+{
+	uint32_t use = PBEAM__MIGRATE_FILE__USE__MAPPED;
+	struct stat st;
+
+	if (map->deleted || !map->ino || is_kernels(map->name) || stat(map->name, &st) < 0 ||
+	    st.st_ino != map->ino || !S_ISREG(st.st_mode))
+		return 0;
+	if (map->shared && map->prot & PROT_WRITE)
+		use |= PBEAM__MIGRATE_FILE__USE__WRITTEN;
+	return add(asked, map->name, &st, use, "a mapping");
+}
+
+static int add_mappings(const struct asked *asked, struct err *err)
+{
+	struct procfs_maps maps;
+	const char *last = "";
+	int r = procfs_maps_read(asked->process->rpid.n, false, &maps, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < maps.n && r == 0; i++) {
+		bool again = !strcmp(maps.v[i].name, last) && !(maps.v[i].prot & PROT_WRITE);
+
+		if (!again)
+			r = add_mapping(asked, &maps.v[i]);
+		last = maps.v[i].name;
+	}
+	procfs_maps_free(&maps);
+	return r;
+}
+
+static int flags_of(const struct asked *asked, int fd)
+{
+	auto_free char *text = NULL;
+	const char *value;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", asked->process->rpid.n, fd);
+	if (io_slurp(AT_FDCWD, path, FDINFO_MAX, &text, NULL) < 0)
+		return -ENOENT;
+	value = procfs_field(text, "flags");
+	return value ? (int)strtol(value, NULL, 8) : -ENOENT;
+}
+
+/* What an NFS client has not written to its server yet shows in nobody's times there. */
+static void write_back(const char *link)
+{
+	struct statfs fs;
+	int fd = statfs(link, &fs) == 0 && fs.f_type == NFS_MAGIC ? open(link, O_WRONLY | O_CLOEXEC) : -1;
+
+	if (fd >= 0) {
+		fdatasync(fd);
+		close(fd);
+	}
+}
+
+static int add_descriptor(int fd, void *arg)
+{
+	const struct asked *asked = arg;
+	uint32_t use = PBEAM__MIGRATE_FILE__USE__READ;
+	char link[32], proc[64], what[32];
+	struct stat st;
+	int flags;
+
+	snprintf(link, sizeof(link), "fd/%d", fd);
+	snprintf(proc, sizeof(proc), "/proc/%d/%s", asked->process->rpid.n, link);
+	if (stat(proc, &st) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || st.st_nlink == 0)
+		return 0;
+	flags = flags_of(asked, fd);
+	if (flags < 0)
+		return 0;
+	if (S_ISDIR(st.st_mode))
+		use = PBEAM__MIGRATE_FILE__USE__DIRECTORY;
+	else if (!(flags & O_PATH) && (flags & O_ACCMODE) != O_RDONLY) {
+		use = PBEAM__MIGRATE_FILE__USE__WRITTEN;
+		write_back(proc);
+	}
+	snprintf(what, sizeof(what), "fd %d", fd);
+	return add_link(asked, link, use, what);
+}
+
+int files_list_add(struct files_list *list, const struct name_process *process, const struct paths *paths,
+		   struct err *err)
+{
+	struct asked asked = {.list = list, .process = process, .paths = paths};
+	struct procfs_stat stat;
+	char dir[64];
+	int r = procfs_stat_read(process->rpid.n, 0, &stat, NULL);
+
+	if (r < 0 || stat.state == 'Z' || stat.state == 'X')
+		return 0; /* it has ended */
+	memcpy(asked.comm, stat.comm, sizeof(asked.comm));
+	snprintf(dir, sizeof(dir), "/proc/%d/fd", process->rpid.n);
+	r = add_link(&asked, "exe", PBEAM__MIGRATE_FILE__USE__PROGRAM | PBEAM__MIGRATE_FILE__USE__MAPPED,
+		     "its program");
+	if (r == 0)
+		r = add_mappings(&asked, err);
+	if (r == 0)
+		r = add_link(&asked, "cwd", PBEAM__MIGRATE_FILE__USE__DIRECTORY, "its working directory");
+	if (r == 0)
+		r = procfs_each_number(dir, add_descriptor, &asked);
+	if (r == -ENOENT || r == -ESRCH)
+		return 0; /* it has just ended */
+	return r < 0 && !(err && err->code) ? err_code(err, r, "find the files of vpid %d", process->vpid.n)
+					    : r;
+}

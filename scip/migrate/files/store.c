@@ -1,0 +1,368 @@
+/* Contents that came from other hosts; files.h tells the story. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/dirs.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "image/digest.h"
+#include "scip/migrate/files/files.h"
+
+#define DAY_S	 (24 * 3600)
+#define YOUNG_S	 600 /* just published: its link is about to be made */
+#define NEW_NAME "new-"
+
+enum { JOBS_MAX = 1024, HEX = 2 * IMAGE_DIGEST + 1 };
+
+int files_digest(int fd, uint64_t size, uint8_t digest[IMAGE_DIGEST])
+{
+	return digest_range(fd, 0, size, digest);
+}
+
+static int join(char out[PATH_MAX], const char *dir, const char *sub, const char *name)
+{
+	int n = snprintf(out, PATH_MAX, "%s%s%s%s", dir, sub, *name && *name != '/' ? "/" : "", name);
+
+	return n < 0 || n >= PATH_MAX ? -ENAMETOOLONG : 0;
+}
+
+/* TOP/SUB/NAME; the directory is made. */
+static int place(const struct files_store *store, const char *sub, const char *name, char out[PATH_MAX],
+		 struct err *err)
+{
+	int r = join(out, store->top, sub, "");
+
+	if (r == 0)
+		r = io_mkdirs(out, err);
+	if (r == 0)
+		r = join(out, store->top, sub, name);
+	return r < 0 && !(err && err->code) ? err_code(err, r, "%s%s/%s", store->top, sub, name) : r;
+}
+
+int files_store_open(struct files_store *store, const char *host, const char *uuid, struct err *err)
+{
+	char sub[NAME_TEXT_MAX + 16];
+
+	if (strchr(host, '/') || strchr(uuid, '/') || !uuid[0] || uuid[0] == '.')
+		return err_set(err, -EINVAL, "a job or host of that name cannot have files");
+	snprintf(sub, sizeof(sub), ".files/%s", host);
+	snprintf(store->uuid, sizeof(store->uuid), "%s", uuid);
+	return dirs_state(store->top, sub, err);
+}
+
+static void to_hex(const uint8_t digest[IMAGE_DIGEST], char out[HEX])
+{
+	for (int i = 0; i < (int)IMAGE_DIGEST; i++)
+		sprintf(out + 2 * i, "%02x", digest[i]);
+}
+
+static int cache_path(const struct files_store *store, const uint8_t digest[IMAGE_DIGEST], bool executable,
+		      char out[PATH_MAX], struct err *err)
+{
+	char hex[HEX], name[HEX + 2];
+
+	to_hex(digest, hex);
+	snprintf(name, sizeof(name), "%s.%c", hex, executable ? 'x' : 'r');
+	return place(store, "/cache", name, out, err);
+}
+
+int files_store_has(const struct files_store *store, const uint8_t digest[IMAGE_DIGEST], bool executable)
+{
+	uint8_t now[IMAGE_DIGEST];
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (cache_path(store, digest, executable, path, NULL) < 0)
+		return 0;
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return 0;
+	if (files_digest(fd, (uint64_t)st.st_size, now) == 0 && !memcmp(now, digest, sizeof(now)))
+		return 1;
+	log_warn("%s is damaged and is not used", path);
+	return unlink(path) < 0 ? -errno : 0;
+}
+
+static int copy(int in, int out)
+{
+	struct stat st;
+
+	if (fstat(in, &st) < 0)
+		return -errno;
+	for (off_t left = st.st_size; left > 0;) {
+		ssize_t n = copy_file_range(in, NULL, out, NULL, (size_t)left, 0);
+
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		left -= n;
+	}
+	return 0;
+}
+
+/* Another name for what is at `from`; contents of its own where the file system has no hard links. */
+static int link_or_copy(const char *from, const char *to)
+{
+	struct stat st;
+	int r;
+
+	if (link(from, to) == 0 || errno == EEXIST)
+		return 0;
+	if (errno != EPERM && errno != EMLINK && errno != ENOTSUP)
+		return -errno;
+	auto_close int in = open(from, O_RDONLY | O_CLOEXEC);
+	if (in < 0 || fstat(in, &st) < 0)
+		return -errno;
+	auto_close int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, st.st_mode & 0700);
+	if (out < 0)
+		return errno == EEXIST ? 0 : -errno;
+	r = copy(in, out);
+	if (r < 0)
+		unlink(to);
+	return r;
+}
+
+int files_store_link(const struct files_store *store, const uint8_t digest[IMAGE_DIGEST], bool executable,
+		     const char *base, char path[PATH_MAX], struct err *err)
+{
+	char from[PATH_MAX], sub[128], hex[HEX];
+	int r = cache_path(store, digest, executable, from, err);
+
+	to_hex(digest, hex);
+	snprintf(sub, sizeof(sub), "/job/%s/%s.%c", store->uuid, hex, executable ? 'x' : 'r');
+	if (r == 0)
+		r = place(store, sub, base, path, err);
+	if (r < 0)
+		return r;
+	r = link_or_copy(from, path);
+	return r < 0 ? err_code(err, r, "link %s to %s", path, from) : 0;
+}
+
+int files_store_program(const struct files_store *store, const uint8_t digest[IMAGE_DIGEST], const char *from,
+			const char *interpreter, char path[PATH_MAX], struct err *err)
+{
+	char sub[128], hex[HEX], now[PATH_MAX];
+	auto_close int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
+	int r;
+
+	if (in < 0 || !files_elf_interpreter(in, now))
+		return 0;
+	to_hex(digest, hex);
+	snprintf(sub, sizeof(sub), "/job/%s/%s.p", store->uuid, hex);
+	r = place(store, sub, strrchr(from, '/') + 1, path, err);
+	if (r < 0)
+		return r;
+	out = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+	if (out < 0 && errno == EEXIST)
+		return 1;
+	r = out < 0 ? -errno : copy(in, out);
+	if (r == 0)
+		r = files_elf_set_interpreter(out, interpreter);
+	if (r == 0 && fchmod(out, 0500) < 0)
+		r = -errno;
+	if (r < 0)
+		unlink(path);
+	return r < 0 ? err_code(err, r, "make %s", path) : 1;
+}
+
+int files_store_written(const struct files_store *store, const char *name, bool make, char path[PATH_MAX],
+			struct err *err)
+{
+	char sub[64], *slash;
+	int r;
+
+	snprintf(sub, sizeof(sub), "/written/%s", store->uuid);
+	r = place(store, sub, name, path, err);
+	if (r < 0 || !make)
+		return r;
+	slash = strrchr(path, '/');
+	*slash = 0;
+	r = io_mkdirs(path, err);
+	*slash = '/';
+	return r;
+}
+
+void files_store_drop(const struct files_store *store, const char *path)
+{
+	char dir[PATH_MAX], top[PATH_MAX], *slash;
+
+	if (join(top, store->top, "/written", "") < 0 || strncmp(path, top, strlen(top)) != 0 ||
+	    unlink(path) < 0)
+		return;
+	snprintf(dir, sizeof(dir), "%s", path);
+	while ((slash = strrchr(dir, '/')) != NULL && (size_t)(slash - dir) > strlen(top)) {
+		*slash = 0;
+		if (rmdir(dir) < 0)
+			return;
+	}
+}
+
+int files_store_new(const struct files_store *store, char temporary[PATH_MAX], struct err *err)
+{
+	char name[32];
+	int r, fd;
+
+	snprintf(name, sizeof(name), NEW_NAME "%d", (int)getpid());
+	r = place(store, "/cache", "", temporary, err);
+	if (r < 0)
+		return r;
+	fd = open(temporary, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (fd >= 0) {
+		temporary[0] = 0;
+		return fd;
+	}
+	/* A file system (NFS) that has no nameless files: whoever sweeps sees by the number that we are gone.
+	 */
+	r = place(store, "/cache", name, temporary, err);
+	fd = r < 0 ? r : open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	return r < 0 ? r : fd < 0 ? err_sys(err, "make %s", temporary) : fd;
+}
+
+int files_store_publish(const struct files_store *store, int fd, const char *temporary,
+			const uint8_t digest[IMAGE_DIGEST], bool executable, struct err *err)
+{
+	char path[PATH_MAX], by_fd[40];
+	int r = cache_path(store, digest, executable, path, err);
+
+	if (r < 0)
+		return r;
+	snprintf(by_fd, sizeof(by_fd), "/proc/self/fd/%d", fd);
+	if (fchmod(fd, executable ? 0500 : 0400) < 0)
+		return err_sys(err, "mode of %s", path);
+	r = temporary[0] ? rename(temporary, path)
+			 : linkat(AT_FDCWD, by_fd, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+	return r < 0 && errno != EEXIST ? err_sys(err, "put a file that came into %s", path) : 0;
+}
+
+/* ---- what goes ---- */
+
+static void remove_tree(int at, const char *name)
+{
+	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	auto_closedir DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *item;
+
+	while (dir && (item = readdir(dir)) != NULL) {
+		if (!strcmp(item->d_name, ".") || !strcmp(item->d_name, ".."))
+			continue;
+		if (unlinkat(dirfd(dir), item->d_name, 0) < 0)
+			remove_tree(dirfd(dir), item->d_name);
+	}
+	if (unlinkat(at, name, AT_REMOVEDIR) < 0)
+		log_debug("files: %s stays: %s", name, strerror(errno));
+}
+
+static bool is_here(const struct name_job *jobs, int n, const char *uuid)
+{
+	for (int i = 0; i < n && i < JOBS_MAX; i++)
+		if (!strcmp(jobs[i].uuid, uuid))
+			return true;
+	return false;
+}
+
+static void sweep_jobs(const struct files_store *store, struct names *names)
+{
+	auto_free struct name_job *jobs = calloc(JOBS_MAX, sizeof(*jobs));
+	int n = jobs ? names_job_list(names, jobs, JOBS_MAX) : JOBS_MAX;
+	char path[PATH_MAX];
+	const struct dirent *item;
+
+	if (n >= JOBS_MAX || join(path, store->top, "/job", "") < 0)
+		return;
+	auto_closedir DIR *dir = opendir(path);
+	while (dir && (item = readdir(dir)) != NULL)
+		if (item->d_name[0] != '.' && !is_here(jobs, n, item->d_name) &&
+		    strcmp(item->d_name, store->uuid) != 0)
+			remove_tree(dirfd(dir), item->d_name);
+}
+
+struct unused {
+	char name[HEX + 2];
+	time_t since;
+	uint64_t bytes;
+};
+
+static int by_age(const void *a, const void *b)
+{
+	const struct unused *x = a, *y = b;
+
+	return x->since > y->since ? -1 : x->since < y->since;
+}
+
+/* Files of the cache that nobody has a link to, the last used first. Temporary ones of the dead go. */
+static size_t list_unused(DIR *dir, struct unused **out)
+{
+	const struct dirent *item;
+	time_t now = time(NULL);
+	struct stat st;
+	size_t n = 0;
+
+	while ((item = readdir(dir)) != NULL) {
+		struct unused *more;
+
+		if (item->d_name[0] == '.' || fstatat(dirfd(dir), item->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		if (!strncmp(item->d_name, NEW_NAME, strlen(NEW_NAME))) {
+			if (kill(atoi(item->d_name + strlen(NEW_NAME)), 0) < 0 && errno == ESRCH)
+				unlinkat(dirfd(dir), item->d_name, 0);
+			continue;
+		}
+		if (st.st_nlink > 1 || now - st.st_ctime < YOUNG_S || strlen(item->d_name) >= HEX + 2)
+			continue;
+		more = reallocarray(*out, n + 1, sizeof(*more));
+		if (!more)
+			break;
+		*out = more;
+		more[n] = (struct unused){.since = st.st_ctime, .bytes = (uint64_t)st.st_blocks * 512};
+		strcpy(more[n++].name, item->d_name);
+	}
+	return n;
+}
+
+static void sweep_cache(const struct files_store *store)
+{
+	auto_free struct unused *unused = NULL;
+	uint64_t kept = 0;
+	char path[PATH_MAX];
+	size_t n;
+
+	if (join(path, store->top, "/cache", "") < 0)
+		return;
+	auto_closedir DIR *dir = opendir(path);
+	n = dir ? list_unused(dir, &unused) : 0;
+	if (n)
+		qsort(unused, n, sizeof(*unused), by_age);
+	for (size_t i = 0; i < n; i++) {
+		if (kept + unused[i].bytes > FILES_KEEP_BYTES ||
+		    time(NULL) - unused[i].since > FILES_KEEP_DAYS * DAY_S)
+			unlinkat(dirfd(dir), unused[i].name, 0);
+		else
+			kept += unused[i].bytes;
+	}
+}
+
+void files_store_sweep(const struct files_store *store, struct names *names)
+{
+	sweep_jobs(store, names);
+	sweep_cache(store);
+}
+
+void files_job_ended(struct names *names, const char *uuid)
+{
+	struct files_store store;
+	char host[NAME_TEXT_MAX], path[PATH_MAX];
+
+	if (!paths_generation(names) || !names_cluster(names, host) ||
+	    files_store_open(&store, host, uuid, NULL) < 0 || join(path, store.top, "/job", uuid) < 0 ||
+	    access(path, F_OK) < 0)
+		return;
+	remove_tree(AT_FDCWD, path);
+	sweep_cache(&store);
+}

@@ -1,0 +1,175 @@
+/*
+ * Live migration: the two coordinators. docs/CLUSTER.md tells the story.
+ *
+ * source.c runs in a child of the keeper that has the processes, target.c in a child of the guest keeper (or
+ * of the keeper that has other processes of the job there already). They talk over one channel of kind
+ * MIGRATE (wire.c). The image is that of a checkpoint, in a file that has no name on either side.
+ *
+ * The migration happens when migration/UUID in the registry goes from PREPARED to COMMITTED (record.c), and
+ * at no other moment: before it whatever fails leaves the processes where they were, after it they are where
+ * they went, and a side that has lost the other asks the registry which of the two it is.
+ */
+#ifndef SCIP_MIGRATE_MIGRATE_H
+#define SCIP_MIGRATE_MIGRATE_H
+
+#include "namespace/names.h"
+#include "proto/cluster.pb-c.h"
+#include "scip/restore/restore.h"
+
+struct group;
+
+/* How far it is, for the user's eyes. */
+struct migrate_progress {
+	uint64_t done, total; /* of this phase */
+	char phase[16];
+	char detail[64]; /* "" for none */
+	char note[256];	 /* a sentence that is to be said once, "" for none */
+};
+struct migrate_options {
+	struct vpid target;
+	const char *host;
+	bool alone, dry_run, send_files;
+	char *const *maps; /* FROM=TO */
+	size_t nmaps;
+	uint64_t max_pause_ns, bandwidth; /* 0: as usual */
+	uint64_t save_files_max;
+	const int *console; /* 3 descriptors */
+	const struct name_job *job;
+	/* Called when all are frozen: what they wrote to their console is to be there before they go on
+	 * elsewhere. An error: it is not, and they stay. */
+	int (*flush)(void *arg, struct err *err);
+	void (*stay)(void *arg); /* they stay after all */
+	void *flush_arg;
+	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */
+	void *progress_arg;
+	const char *uuid;      /* of the migration: any that is new */
+	const char *home;      /* the host of the job's home keeper, NULL: this one */
+	const char *stub_host; /* where the first one has its stub already, "" */
+	bool stub;	       /* the first process's parent is here and stays: a stub stays for it */
+	/* True for a process whose stub is on another host: it stays, unless it is the first one. */
+	bool (*stays)(void *arg, struct vpid vpid);
+	void *stays_arg;
+};
+struct migrate_result {
+	uint64_t total_ns, pause_ns, bytes;
+	uint32_t rounds, processes, nobstacles;
+	char obstacles[2048]; /* of a dry run: sentences, one on each line */
+};
+/* 0: they are there. Else they go on here as if nothing had been. */
+must_check int migrate_source_run(struct names *names, const struct migrate_options *options,
+				  struct migrate_result *result, struct err *err);
+
+/* The processes are elsewhere: those here end, but for the first one, which becomes a stub if `stub`. */
+must_check int migrate_withdraw(struct group *group, bool stub, struct err *err);
+
+/* After a coordinator was killed: the registry says where the processes are, and so it is made. */
+struct migrate_settling {
+	const char *uuid; /* of the migration */
+	const struct name_job *job;
+	bool arrival; /* they were to come, else to go */
+	bool ours;    /* they have come, that is known: the record may be gone by now */
+	bool stub;
+};
+/* 1: they are where they were to go; 0: where they were. */
+must_check int migrate_settle(struct names *names, const struct migrate_settling *settling, struct err *err);
+
+struct migrate_arrival {
+	int channel;
+	const Pbeam__MigrateBegin *begin;
+	const int *console; /* 3 descriptors */
+	int keeper_socket;
+	struct rpid keeper;
+	/* Called when they are ours, before they run. */
+	void (*ours)(void *arg);
+	void *ours_arg;
+	bool joins;		  /* as in restore_options */
+	struct vpid replace;	  /* as in restore_options: a part of a cut (begin->cut) */
+	const struct bell *taken; /* as in restore_options */
+};
+/* 0: they run here. Else nothing is left of them here. */
+must_check int migrate_target_run(struct names *names, const struct migrate_arrival *arrival,
+				  struct restore_result *result, struct err *err);
+
+/* ---- precopy.c: memory that goes ahead while the processes run ---- */
+struct precopy;
+struct precopy_options {
+	int channel;
+	uint64_t max_pause_ns, bandwidth; /* bytes a second, 0 for as much as there is */
+	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */
+	void *progress_arg;
+};
+/* Freezes them for a moment, sends the skeleton, begins to track. 0 with *out NULL where it is of no use or
+ * not possible: the log says why; an error only where the channel is broken. */
+must_check int precopy_begin(struct precopy **out, struct names *names, const struct migrate_options *options,
+			     const struct precopy_options *how, struct err *err);
+/* Rounds, until what is left can be sent in the pause that is allowed, or no round makes it less. */
+must_check int precopy_rounds(struct precopy *precopy, struct err *err);
+/* The last one, when all are frozen: nothing of what is tracked counts as written afterwards. */
+must_check int precopy_last(struct precopy *precopy, struct err *err);
+/* How many bytes were sent, in how many rounds. */
+void precopy_count(const struct precopy *precopy, uint64_t *bytes, uint32_t *rounds);
+/* The frozen group is still what the skeleton says. */
+bool precopy_fits(const struct precopy *precopy, const struct group *group);
+/* Nothing is tracked any more. */
+void precopy_end(struct precopy *precopy);
+
+/* ---- wire.c ---- */
+/* The next frame, which must be of this type; *out (NULL: its body does not matter) is to be freed with
+ * message_free(). What the other side says has failed is the error; -EPIPE when it is gone. */
+must_check int wire_take(int channel, uint32_t type, const ProtobufCMessageDescriptor *body, void *out,
+			 struct err *err);
+/* Any frame but those that end it all. */
+struct frame;
+must_check int wire_take_any(int channel, struct frame *frame, struct err *err);
+/* Bulk bytes. WIRE_PART_MAX: with one MIGRATE_FILE. */
+enum { WIRE_PART_MAX = 4 << 20 };
+must_check int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err);
+/* `bytes` of the file from its beginning. */
+must_check int wire_send_file(int channel, int file, uint64_t bytes, struct err *err);
+/* The other end of it: into a new file in memory. The descriptor, the caller's, or -errno. */
+must_check int wire_take_file(int channel, uint64_t bytes, struct err *err);
+/* Says that it has failed and why; nobody minds if that cannot be said. */
+void wire_fail(int channel, const struct err *why);
+
+/* ---- record.c: migration/UUID and the places of processes ---- */
+struct record {
+	int sock; /* to pbeamd, -1: not connected */
+	char key[64];
+	uint64_t version; /* of the entry, as we know it */
+	Pbeam__MigrationRecord__State state;
+};
+void record_init(struct record *record, const char *uuid);
+void record_close(struct record *record);
+/* PREPARED. */
+must_check int record_prepare(struct record *record, const char *from, const char *to, struct err *err);
+struct address_entry;
+/* Processes that go to one place. */
+struct record_move {
+	const int32_t *vpids; /* the first process of a tree first */
+	size_t n;
+	const Pbeam__Place *place;
+	const struct address_entry *addresses; /* bound ones that move with them */
+	size_t naddresses;
+	/* NULL: the place is that of all. Else place->stub_host is the first one's ("": where it is), the
+	 * others have no stub; and of those with true only the stub moves. */
+	const bool *stubs;
+};
+/* COMMITTED, with the places of these processes and of their addresses. 0: it is; -ECANCELED: it was aborted;
+ * when nobody answers this asks until somebody does. */
+must_check int record_commit(struct record *record, const struct record_move *move, struct err *err);
+/* The same for processes that go to different places. Those at home that have no entry get none. */
+must_check int record_commit_all(struct record *record, struct names *names, const struct record_move *moves,
+				 size_t n, struct err *err);
+/* ABORTED, unless it is committed. Returns 1 when it is committed, 0 when it is not and never will be. Asks
+ * until somebody answers. */
+must_check int record_abort(struct record *record);
+/* Nobody will ask for it any more, or it is not committed, which is what no record says too: it goes. */
+void record_remove(struct record *record);
+/* Where the registry has the process, and its stub: "" where it does not say. -errno: it cannot be asked. */
+must_check int record_place(int32_t vpid, char host[64], char stub_host[64], struct err *err);
+/* The process has ended: its place is forgotten. */
+void record_forget_place(int32_t vpid);
+/* The name of this host in the cluster. -ENOTCONN without a cluster. */
+must_check int record_own_host(char host[64], struct err *err);
+
+#endif

@@ -1,0 +1,326 @@
+/*
+ * Pre-copy: memory sent while the processes run, round after round of what was written meanwhile.
+ *
+ * A first, short freeze takes the skeleton (the processes without their contents), from which the target
+ * makes them ahead, and begins to track what is written (track.h). Each round sends what was written until
+ * then (lanes.h); the rounds end when the rest can be sent in the pause that is allowed. That is done when
+ * all are frozen, by one more round: so the final image has only what is not tracked.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/checkpoint/checkpoint.h"
+#include "scip/checkpoint/group.h"
+#include "scip/migrate/migrate.h"
+#include "scip/migrate/pages/lanes.h"
+#include "scip/migrate/pages/track.h"
+
+enum {
+	ROUNDS_MAX = 30,
+	WORSE_MAX = 3,		/* rounds that did not make it better */
+	RATE_BYTES = 1 << 20,	/* a round of less says nothing of how fast it goes */
+	RATE_GUESS = 256 << 20, /* bytes a second, until one has */
+	NS_PER_S = 1000000000,
+};
+#define PAUSE_NS   100000000ull /* as usual */
+#define FIXED_NS   20000000ull	/* of the pause, whatever there is to send */
+#define MOMENT_NS  1000000ull	/* nothing is measured in less */
+#define REPORT_NS  100000000ull
+#define LANE_BYTES (32ull << 20) /* what is worth one more lane */
+
+struct precopy {
+	struct precopy_options options;
+	struct tracked *v;
+	size_t n;
+	struct lanes *lanes;
+	bool usable; /* the skeleton is there */
+	/* how it goes */
+	unsigned round;
+	uint64_t begin_bytes, due; /* of this round: sent before it, and told as written */
+	uint64_t untracked;	   /* what has to wait for the end */
+	uint64_t rate, dirty_rate; /* bytes a second */
+	uint64_t expected_ns, reported_ns;
+};
+
+/* ---- the skeleton ---- */
+
+static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
+{
+	for (size_t i = 0; i < group->n; i++)
+		if (group->v[i]->zombie)
+			return err_set(err, -ENOTSUP, "there is a zombie among them");
+	return 0;
+}
+
+/* The skeleton is there, the group frozen still. */
+static int on_skeleton(void *arg, struct group *group, int image, uint64_t bytes, struct err *err)
+{
+	struct precopy *p = arg;
+	Pbeam__MigrateState state = PBEAM__MIGRATE_STATE__INIT;
+	int r = 0;
+
+	p->v = calloc(group->n + 1, sizeof(*p->v));
+	if (!p->v)
+		return err_code(err, -ENOMEM, "track memory");
+	for (size_t i = 0; i < group->n && r == 0; i++) {
+		r = track_begin(&p->v[i], group, group->v[i], err);
+		p->n = i + 1;
+	}
+	if (r < 0)
+		return r;
+	state.bytes = bytes;
+	p->usable = true;
+	r = frame_send(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_SKELETON, &state.base, NULL, 0,
+		       err);
+	return r < 0 ? r : wire_send_file(p->options.channel, image, bytes, err);
+}
+
+/* What is to be sent next. */
+static void count_dirty(struct precopy *p)
+{
+	p->due = p->untracked = 0;
+	for (size_t i = 0; i < p->n; i++)
+		track_count(&p->v[i], &p->due, &p->untracked);
+}
+
+static void tick(void *arg);
+
+/* As many as both hosts have processors, if it is worth it. */
+static unsigned choose_lanes(const struct precopy *p, const Pbeam__MigrateReady *ready)
+{
+	const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+	uint64_t n = ready->cookie.len == CHANNEL_COOKIE_SIZE ? ready->streams : 1;
+
+	if (processors > 0 && n > (uint64_t)processors)
+		n = (uint64_t)processors;
+	if (n > 1 + p->due / LANE_BYTES)
+		n = 1 + p->due / LANE_BYTES;
+	return n < LANES_MAX ? (unsigned)n : LANES_MAX;
+}
+
+/* 1: it is ready for pages; 0: the processes cannot be made ahead. */
+static int open_lanes(struct precopy *p, const char *host, struct err *err)
+{
+	struct lanes_options options = {.host = host,
+					.channel = p->options.channel,
+					.bandwidth = p->options.bandwidth,
+					.tick = tick,
+					.tick_arg = p};
+	Pbeam__MigrateReady *ready = NULL;
+	int r = wire_take(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
+			  &pbeam__migrate_ready__descriptor, &ready, err);
+
+	if (r == 0 && ready->streams) {
+		count_dirty(p);
+		options.n = choose_lanes(p, ready);
+		options.cookie = options.n > 1 ? ready->cookie.data : NULL;
+		r = lanes_open(&p->lanes, &options, err);
+		r = r < 0 ? r : 1;
+	}
+	message_free(ready);
+	return r;
+}
+
+int precopy_begin(struct precopy **out, struct names *names, const struct migrate_options *options,
+		  const struct precopy_options *how, struct err *err)
+{
+	struct precopy *p = calloc(1, sizeof(*p));
+	const struct checkpoint_mover mover = {.arg = p,
+					       .what = PBEAM__SCIP_DUMP__WHAT__SKELETON,
+					       .frozen = on_frozen,
+					       .move = on_skeleton,
+					       .stays = options->stays,
+					       .stays_arg = options->stays_arg};
+	const struct checkpoint_options save = {
+		.target = options->target, .mover = &mover, .alone = options->alone, .job = options->job};
+	struct checkpoint_result result;
+	struct err why = ERR_INIT;
+	int r;
+
+	*out = NULL;
+	if (!p)
+		return 0;
+	p->options = *how;
+	p->rate = RATE_GUESS;
+	r = checkpoint_run(names, &save, &result, &why);
+	if (r < 0 && p->usable) /* it broke on the way: whoever reads on would read rubbish */
+		r = err_set(err, r, "%s", why.text);
+	else if (r < 0) {
+		log_info("migrate: vpid %d is sent while it stands still: %s", options->target.n, why.text);
+		precopy_end(p);
+		return 0;
+	}
+	if (r == 0)
+		r = open_lanes(p, options->host, err);
+	if (r <= 0) {
+		precopy_end(p);
+		return r;
+	}
+	*out = p;
+	return 0;
+}
+
+/* ---- how it goes ---- */
+
+static double mib(uint64_t bytes)
+{
+	return (double)bytes / (1 << 20);
+}
+
+static double ms(uint64_t ns)
+{
+	return (double)ns / 1e6;
+}
+
+static void report(struct precopy *p, const char *note)
+{
+	struct migrate_progress progress = {.total = p->due};
+	const uint64_t now = io_now_ns(CLOCK_MONOTONIC);
+	uint64_t sent;
+
+	if (!p->options.progress || (!note && now - p->reported_ns < REPORT_NS))
+		return;
+	p->reported_ns = now;
+	sent = lanes_counted(p->lanes).pages - p->begin_bytes;
+	progress.done = sent < p->due ? sent : p->due;
+	snprintf(progress.phase, sizeof(progress.phase), "round %u", p->round);
+	if (p->round > 1)
+		snprintf(progress.detail, sizeof(progress.detail), "%.0f MiB/s written, pause %.0f ms",
+			 mib(p->dirty_rate), ms(p->expected_ns));
+	snprintf(progress.note, sizeof(progress.note), "%s", note ? note : "");
+	p->options.progress(p->options.progress_arg, &progress);
+}
+
+static void tick(void *arg)
+{
+	report(arg, NULL);
+}
+
+/* What one round tells of the next: how much there is by now, how fast that came, how long it would take. */
+static void judge(struct precopy *p, uint64_t took_ns)
+{
+	const double seconds = (double)(took_ns > MOMENT_NS ? took_ns : MOMENT_NS) / NS_PER_S;
+	const uint64_t sent = lanes_counted(p->lanes).pages - p->begin_bytes;
+
+	if (sent >= RATE_BYTES)
+		p->rate = (uint64_t)((double)sent / seconds);
+	count_dirty(p);
+	p->dirty_rate = (uint64_t)((double)p->due / seconds);
+	p->expected_ns =
+		FIXED_NS +
+		(p->rate ? (uint64_t)((double)(p->due + p->untracked) / (double)p->rate * NS_PER_S) : 0);
+	log_info("migrate: round %u: %.1f MiB in %.0f ms; then %.1f + %.1f MiB written, expected pause %.0f "
+		 "ms",
+		 p->round, mib(sent), ms(took_ns), mib(p->due), mib(p->untracked), ms(p->expected_ns));
+}
+
+static void tell_end(struct precopy *p, uint64_t pause_ns)
+{
+	char text[200];
+
+	snprintf(text, sizeof(text),
+		 "after %u rounds it still writes %.0f MiB/s: a pause of %.0f ms is expected instead of "
+		 "%.0f ms; going on",
+		 p->round, mib(p->dirty_rate), ms(p->expected_ns), ms(pause_ns));
+	log_info("migrate: %s", text);
+	report(p, text);
+}
+
+/* ---- rounds ---- */
+
+static int send_round(struct precopy *p, struct err *err)
+{
+	int r = 0, done;
+
+	p->begin_bytes = lanes_counted(p->lanes).pages;
+	for (size_t i = 0; i < p->n && r == 0; i++) {
+		r = track_tell(&p->v[i], lanes_put, p->lanes);
+		if (r == 0)
+			r = lanes_flush(p->lanes);
+		if (r == 0)
+			report(p, NULL);
+	}
+	done = lanes_finish(p->lanes, err);
+	if (r == 0)
+		r = done;
+	for (size_t i = 0; i < p->n; i++)
+		track_looked(&p->v[i]);
+	return r < 0 && !err->code ? err_code(err, r, "send pages") : r;
+}
+
+int precopy_rounds(struct precopy *p, struct err *err)
+{
+	const uint64_t pause = p->options.max_pause_ns ? p->options.max_pause_ns : PAUSE_NS;
+	uint64_t best = UINT64_MAX;
+	unsigned worse = 0;
+
+	for (;;) {
+		const uint64_t at = io_now_ns(CLOCK_MONOTONIC);
+		int r;
+
+		p->round++;
+		r = send_round(p, err);
+		if (r < 0)
+			return r;
+		judge(p, io_now_ns(CLOCK_MONOTONIC) - at);
+		if (p->expected_ns <= pause)
+			return 0;
+		worse = p->expected_ns > best - best / 8 ? worse + 1 : 0;
+		if (p->expected_ns < best)
+			best = p->expected_ns;
+		if (worse >= WORSE_MAX || p->round >= ROUNDS_MAX) {
+			tell_end(p, pause);
+			return 0;
+		}
+	}
+}
+
+int precopy_last(struct precopy *p, struct err *err)
+{
+	const uint64_t at = io_now_ns(CLOCK_MONOTONIC);
+	int r;
+
+	p->round++;
+	r = send_round(p, err);
+	log_info("migrate: last round: %.1f MiB in %.1f ms",
+		 mib(lanes_counted(p->lanes).pages - p->begin_bytes), ms(io_now_ns(CLOCK_MONOTONIC) - at));
+	return r;
+}
+
+/* ---- the end ---- */
+
+void precopy_count(const struct precopy *p, uint64_t *bytes, uint32_t *rounds)
+{
+	*bytes = lanes_counted(p->lanes).wire;
+	*rounds = p->round;
+}
+
+bool precopy_fits(const struct precopy *p, const struct group *group)
+{
+	if (p->n != group->n)
+		return false;
+	for (size_t i = 0; i < p->n; i++)
+		if (!track_is(&p->v[i], group->v[i]))
+			return false;
+	return true;
+}
+
+void precopy_end(struct precopy *p)
+{
+	if (!p)
+		return;
+	lanes_close(p->lanes);
+	for (size_t i = 0; i < p->n; i++)
+		track_end(&p->v[i]);
+	free(p->v);
+	free(p);
+}

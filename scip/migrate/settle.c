@@ -1,0 +1,89 @@
+/*
+ * What is to be done when a coordinator was killed after it had told the scips to wait (SCIP_KEEP): the
+ * processes are frozen, or held, and only the registry knows whose they are. Before that moment there is
+ * nothing to do: its end has undone everything.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "scip/checkpoint/group.h"
+#include "scip/migrate/migrate.h"
+
+enum { PROCESSES_MAX = 4096, FREEZE_MS = 10000 };
+
+/* Those that wait, parents first as they were born. */
+static int find_waiting(struct group *group, const struct name_job *job, struct err *err)
+{
+	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
+	int n = all ? names_process_list(group->names, job->keeper, all, PROCESSES_MAX) : -ENOMEM, r = 0;
+
+	for (int i = 0; i < n && i < PROCESSES_MAX && r == 0; i++)
+		if (all[i].state == NAME_STATE_FROZEN)
+			r = group_add(group, &all[i], err);
+	return n < 0 ? n : r;
+}
+
+static void tell_all(struct group *group, uint32_t type, const ProtobufCMessage *message,
+		     const ProtobufCMessageDescriptor *answer)
+{
+	struct err err = ERR_INIT;
+
+	for (size_t i = 0; i < group->n; i++)
+		group_ask(group->v[i], type, message, NULL, 0);
+	if (group_gather(group, answer, FREEZE_MS, &err) < 0 || group_problem(group, &err) < 0)
+		log_warn("migrate: %s", err.text);
+}
+
+static void settle_source(struct group *group, bool gone, bool stub)
+{
+	Pbeam__ScipFreeze freeze = PBEAM__SCIP_FREEZE__INIT;
+	struct err err = ERR_INIT;
+
+	freeze.timeout_ms = FREEZE_MS;
+	tell_all(group, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &freeze.base, &pbeam__scip_frozen__descriptor);
+	for (size_t i = 0; i < group->n; i++)
+		group->v[i]->frozen = true;
+	if (!gone)
+		group_thaw(group);
+	else if (migrate_withdraw(group, stub, &err) < 0)
+		log_error("migrate: %s", err.text);
+}
+
+static void settle_target(struct group *group, bool come)
+{
+	if (come)
+		tell_all(group, PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN, NULL, &pbeam__scip_done__descriptor);
+	for (size_t i = 0; i < group->n && !come; i++) {
+		group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_STUB_BACK, NULL, NULL, 0);
+		if (group_gather(group, &pbeam__scip_done__descriptor, FREEZE_MS, NULL) < 0 ||
+		    group->v[i]->problem.code)
+			kill(group->v[i]->rpid.n, SIGKILL);
+	}
+}
+
+int migrate_settle(struct names *names, const struct migrate_settling *settling, struct err *err)
+{
+	struct group group = {.names = names, .keeper = settling->job->keeper, .cancel = -1};
+	struct record record;
+	int moved, r = find_waiting(&group, settling->job, err);
+
+	record_init(&record, settling->uuid);
+	moved = settling->ours ? 1 : record_abort(&record);
+	log_info("migrate: a coordinator was killed; %s that the processes %s",
+		 settling->ours ? "it had said" : "the registry says",
+		 moved ? "have moved" : "have not moved");
+	if (r == 0 && settling->arrival)
+		settle_target(&group, moved);
+	else if (r == 0)
+		settle_source(&group, moved, settling->stub);
+	/* No record reads as aborted. A committed one stays: the target, its keeper and the peers of moved
+	 * connections have lost the same coordinator, and may ask later than we do. */
+	if (!settling->arrival && !moved)
+		record_remove(&record);
+	record_close(&record);
+	group_free(&group);
+	return r < 0 ? r : moved;
+}

@@ -1,0 +1,566 @@
+/*
+ * The side that a migration leaves.
+ *
+ * Before the freeze: the channel, the target's consent, the record PREPARED, what the providers of external
+ * objects can find out. Frozen: the image, all of it, to the target, which restores it and holds it. Then the
+ * scips are told to keep their processes frozen whatever becomes of us (SCIP_KEEP): from here on only the
+ * registry knows where the processes are, and who is killed leaves it to the keeper to ask (resolve()).
+ * Commit; the target lets them run; here they end, but for the first one if its parent stays (SCIP_STUB).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/checkpoint/checkpoint.h"
+#include "scip/checkpoint/group.h"
+#include "scip/migrate/external.h"
+#include "scip/migrate/files/files.h"
+#include "scip/migrate/migrate.h"
+#include "scip/migrate/pages/lanes.h"
+#include "scip/tracee/procfs.h"
+
+enum { PROCESSES_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
+
+struct departure {
+	const struct migrate_options *options;
+	struct migrate_result *result;
+	struct migrate_source source;
+	struct object_external external;
+	struct record record;
+	char own_host[64];
+	char stub_host[64]; /* where the first process has its stub already, "" */
+	int channel;
+	struct files_leaving *files;
+	uint64_t frozen_ns;
+	bool stated, committed, ended;
+	bool whole; /* nothing that was sent ahead is of use */
+	struct precopy *precopy;
+};
+
+/* ---- before the freeze ---- */
+
+/* How long the other side may be silent. */
+static void set_patience(int channel, int seconds)
+{
+	struct timeval timeout = {.tv_sec = seconds};
+
+	if (setsockopt(channel, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
+		log_debug("migrate: no time limit for the channel");
+}
+
+/* True if `process` is the target or descends from it. */
+static bool belongs(const struct departure *d, struct names *names, struct name_process process)
+{
+	for (int depth = 0; depth < PROCESSES_MAX; depth++) {
+		if (process.vpid.n == d->options->target.n)
+			return true;
+		if (d->options->alone || process.parent.n <= 0 ||
+		    names_process_get(names, process.parent, &process) < 0)
+			return false;
+	}
+	return false;
+}
+
+static uint64_t resident_bytes(pid_t pid)
+{
+	auto_free char *text = NULL;
+	unsigned long resident = 0;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
+	if (io_slurp(AT_FDCWD, path, 4096, &text, NULL) < 0 || sscanf(text, "%*u %lu", &resident) != 1)
+		return 0;
+	return (uint64_t)resident * 4096;
+}
+
+/* Who would go, as it stands: into `all`, of PROCESSES_MAX. How many. */
+static size_t find_processes(const struct departure *d, struct name_process *all)
+{
+	struct names *names = d->source.names;
+	int n = names_process_list(names, d->options->job->keeper, all, PROCESSES_MAX);
+	size_t kept = 0;
+
+	for (int i = 0; i < n && i < PROCESSES_MAX; i++)
+		if (belongs(d, names, all[i]))
+			all[kept++] = all[i];
+	return kept;
+}
+
+static int list_processes(const struct departure *d, Pbeam__MigrateBegin *begin)
+{
+	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
+	size_t n = all ? find_processes(d, all) : 0;
+
+	begin->vpids = n > 0 ? calloc(n, sizeof(*begin->vpids)) : NULL;
+	if (!begin->vpids)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		begin->vpids[begin->n_vpids++] = all[i].vpid.n;
+		begin->memory += resident_bytes(all[i].rpid.n);
+		begin->stubs = begin->stubs || all[i].state == NAME_STATE_STUB;
+	}
+	return 0;
+}
+
+static int describe_job(const struct departure *d, Pbeam__MigrateBegin *begin)
+{
+	const struct name_job *job = d->options->job;
+	Pbeam__Job *out = begin->job = message_new(&pbeam__job__descriptor);
+
+	if (!out)
+		return -ENOMEM;
+	out->root_vpid = job->root.n;
+	out->interval_ns = job->interval_ns;
+	out->keep = job->keep;
+	out->save_files_max = d->options->save_files_max;
+	if (checkpoint_describe_streams(out, d->options->console) < 0)
+		return -ENOMEM;
+	if (message_string(&out->name, job->name) < 0 || message_string(&out->group, job->group) < 0)
+		return -ENOMEM;
+	return message_string(&out->uuid, job->uuid);
+}
+
+static bool leads_session(const struct departure *d)
+{
+	struct name_process process;
+	struct procfs_stat stat;
+
+	return names_process_get(d->source.names, d->options->target, &process) == 0 &&
+	       procfs_stat_read(process.rpid.n, 0, &stat, NULL) == 0 && stat.session == process.rpid.n;
+}
+
+/* The host's description is the manifest's. */
+static int describe_host(Pbeam__MigrateBegin *begin, struct err *err)
+{
+	Pbeam__Manifest *manifest = message_new(&pbeam__manifest__descriptor);
+	int r = manifest ? manifest_describe(manifest, err) : -ENOMEM;
+
+	if (r == 0) {
+		begin->host = manifest->host;
+		begin->uid = manifest->uid;
+		manifest->host = NULL;
+	}
+	message_free(manifest);
+	return r;
+}
+
+static int describe(const struct departure *d, Pbeam__MigrateBegin *begin, struct err *err)
+{
+	const char *home = d->options->home ? d->options->home : d->own_host;
+	int r = describe_host(begin, err);
+
+	begin->root = d->options->target.n;
+	begin->leads = leads_session(d);
+	begin->dry_run = d->options->dry_run;
+	begin->send_files = d->options->send_files;
+	begin->streams = LANES_MAX;
+	if (r == 0)
+		r = describe_job(d, begin);
+	if (r == 0)
+		r = list_processes(d, begin);
+	for (size_t i = 0; i < d->options->nmaps && r == 0; i++)
+		r = message_append_string(&begin->maps, &begin->n_maps, d->options->maps[i]);
+	if (r == 0)
+		r = message_string(&begin->uuid, d->source.uuid);
+	if (r == 0)
+		r = message_string(&begin->home, home);
+	if (r == 0)
+		r = message_string(&begin->from, d->own_host);
+	if (r == 0)
+		r = message_string(&begin->stub_host, d->options->stub ? d->own_host : d->stub_host);
+	return r < 0 && !err->code ? err_code(err, r, "describe vpid %d", d->options->target.n) : r;
+}
+
+/* Asks whether it may come. */
+static int ask(struct departure *d, struct err *err)
+{
+	Pbeam__MigrateBegin *begin = message_new(&pbeam__migrate_begin__descriptor);
+	Pbeam__MigrateReady *ready = NULL;
+	int r = begin ? describe(d, begin, err) : -ENOMEM;
+
+	if (r == 0) {
+		r = d->channel =
+			channel_open(d->options->host, PBEAM__CHANNEL_KIND__CHANNEL_MIGRATE, NULL, err);
+		if (r >= 0)
+			set_patience(d->channel, READY_S);
+	}
+	if (r >= 0)
+		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &begin->base, NULL, 0, err);
+	if (r >= 0)
+		r = wire_take(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
+			      &pbeam__migrate_ready__descriptor, &ready, err);
+	for (size_t i = 0; r == 0 && i < ready->n_obstacles; i++)
+		migrate_obstacle(&d->source, "host %s: %s", d->options->host, ready->obstacles[i]);
+	message_free(begin);
+	message_free(ready);
+	return r < 0 ? err_wrap(err, r, "host %s", d->options->host) : 0;
+}
+
+/* ---- files ---- */
+
+static void count_sent(struct departure *d)
+{
+	uint64_t bytes;
+
+	if (!d->precopy)
+		return;
+	precopy_count(d->precopy, &bytes, &d->result->rounds);
+	d->result->bytes += bytes;
+}
+
+/* What was sent ahead is of no use. */
+static void drop_ahead(struct departure *d, Pbeam__ScipDump__What *what, const char *why)
+{
+	if (*what != PBEAM__SCIP_DUMP__WHAT__WRITTEN)
+		return;
+	log_info("migrate: %s: all of their memory is sent again", why);
+	*what = PBEAM__SCIP_DUMP__WHAT__ALL;
+	d->whole = true;
+	count_sent(d);
+	precopy_end(d->precopy); /* memory that is tracked is not dumped whole */
+	d->precopy = NULL;
+}
+
+static void on_obstacle(void *arg, const char *text)
+{
+	migrate_obstacle(arg, "%s", text);
+}
+
+static int tell_files(struct departure *d, const struct name_process *processes, size_t n, struct err *err)
+{
+	int r = files_leaving_tell(d->files, d->channel, processes, n, &d->result->bytes, err);
+
+	return r < 0 ? err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host) : 0;
+}
+
+/* While they run: most of it. */
+static int begin_files(struct departure *d, struct err *err)
+{
+	const struct files_options options = {.names = d->source.names,
+					      .keeper = d->options->job->keeper,
+					      .own_host = d->own_host,
+					      .host = d->options->host,
+					      .dry_run = d->options->dry_run,
+					      .bandwidth = d->options->bandwidth,
+					      .obstacle = on_obstacle,
+					      .obstacle_arg = &d->source};
+	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
+	int r = all ? files_leaving_new(&d->files, &options, err) : err_code(err, -ENOMEM, "the files");
+
+	d->source.files = d->files;
+	return r < 0 ? r : tell_files(d, all, find_processes(d, all), err);
+}
+
+/* What they have opened since. Processes made ahead with all their files in place do not look for names that
+ * are elsewhere: they are made anew. */
+static int end_files(struct departure *d, const struct group *group, Pbeam__ScipDump__What *what,
+		     struct err *err)
+{
+	auto_free struct name_process *all = calloc(group->n + 1, sizeof(*all));
+	bool elsewhere = files_leaving_elsewhere(d->files);
+	size_t n = 0;
+	int r;
+
+	if (!all)
+		return err_code(err, -ENOMEM, "the files");
+	for (size_t i = 0; i < group->n; i++)
+		if (!group->v[i]->zombie)
+			all[n++] =
+				(struct name_process){.vpid = group->v[i]->vpid, .rpid = group->v[i]->rpid};
+	r = tell_files(d, all, n, err);
+	if (r == 0 && !elsewhere && files_leaving_elsewhere(d->files))
+		drop_ahead(d, what, "their files have other paths there");
+	return r;
+}
+
+/* ---- frozen ---- */
+
+static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
+{
+	struct departure *d = arg;
+	int r = 0;
+
+	d->source.group = group;
+	d->frozen_ns = io_now_ns(CLOCK_MONOTONIC);
+	if (*what == PBEAM__SCIP_DUMP__WHAT__WRITTEN && d->precopy && precopy_fits(d->precopy, group))
+		r = precopy_last(d->precopy, err);
+	if (r == 0 && (!d->precopy || !precopy_fits(d->precopy, group)))
+		drop_ahead(d, what, "the processes have changed");
+	if (r == 0)
+		r = end_files(d, group, what, err);
+	return r < 0 ? r : fault_point("migrate-frozen", err);
+}
+
+static int send_state(struct departure *d, int image, uint64_t bytes, struct err *err)
+{
+	Pbeam__MigrateState state = PBEAM__MIGRATE_STATE__INIT;
+	int r = fault_point("migrate-before-state", err);
+
+	state.bytes = bytes;
+	state.whole = d->whole;
+	d->stated = true;
+	if (r == 0)
+		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state.base, NULL, 0, err);
+	if (r == 0)
+		r = wire_send_file(d->channel, image, bytes, err);
+	d->result->bytes += bytes;
+	return r;
+}
+
+static int await_held(struct departure *d, struct err *err)
+{
+	Pbeam__MigrateHeld *held = NULL;
+	int r;
+
+	set_patience(d->channel, HELD_S);
+	r = wire_take(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_HELD, &pbeam__migrate_held__descriptor,
+		      &held, err);
+	if (r == 0)
+		r = fault_point("migrate-held", err);
+	if (r == 0)
+		r = external_held(&d->source, held, err);
+	message_free(held);
+	return r;
+}
+
+/* One request to every living member. */
+static int tell_all(struct group *group, uint32_t type, struct err *err)
+{
+	int r;
+
+	for (size_t i = 0; i < group->n; i++)
+		if (!group->v[i]->zombie)
+			group_ask(group->v[i], type, NULL, NULL, 0);
+	r = group_gather(group, &pbeam__scip_done__descriptor, ANSWER_MS, err);
+	return r < 0 ? r : group_problem(group, err);
+}
+
+static int commit(struct departure *d, struct group *group, struct err *err)
+{
+	Pbeam__Place place = PBEAM__PLACE__INIT;
+	auto_free int32_t *vpids = calloc(group->n, sizeof(*vpids));
+	auto_free bool *stubs = calloc(group->n, sizeof(*stubs));
+	const struct record_move move = {.vpids = vpids,
+					 .n = group->n,
+					 .place = &place,
+					 .addresses = d->source.addresses,
+					 .naddresses = d->source.naddresses,
+					 .stubs = stubs};
+	int r = vpids && stubs ? fault_point("migrate-before-commit", err) : -ENOMEM;
+
+	for (size_t i = 0; i < group->n && vpids && stubs; i++) {
+		vpids[i] = group->v[i]->vpid.n;
+		stubs[i] = group->v[i]->stub;
+	}
+	place.host = (char *)(uintptr_t)d->options->host;
+	place.home = (char *)(uintptr_t)(d->options->home ? d->options->home : d->own_host);
+	place.stub_host = (char *)(uintptr_t)(d->options->stub ? d->own_host : "");
+	if (r == 0)
+		r = record_commit(&d->record, &move, err);
+	return r;
+}
+
+/* It is theirs now: whatever goes wrong from here on is only a pity. */
+static void let_run(struct departure *d)
+{
+	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
+	struct err err = ERR_INIT;
+	int r = fault_point("migrate-committed", &err);
+
+	done.uuid = d->source.uuid;
+	if (r == 0)
+		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT, &done.base, NULL, 0, &err);
+	if (r == 0)
+		r = wire_take(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, NULL, NULL, &err);
+	d->result->pause_ns = io_now_ns(CLOCK_MONOTONIC) - d->frozen_ns;
+	if (r < 0)
+		log_warn("migrate: host %s has vpid %d but does not say that it runs: %s", d->options->host,
+			 d->options->target.n, err.text);
+	else if (!d->source.unheard)
+		record_remove(&d->record);
+}
+
+static int on_image(void *arg, struct group *group, int image, uint64_t bytes, struct err *err)
+{
+	struct departure *d = arg;
+	int r = send_state(d, image, bytes, err);
+
+	if (r == 0)
+		r = d->options->flush(d->options->flush_arg, err);
+	if (r == 0)
+		r = await_held(d, err);
+	if (r == 0)
+		r = group_cancelled(group, err);
+	if (r == 0)
+		r = tell_all(group, PBEAM__SCIP_REQUEST__SCIP_KEEP, err);
+	if (r == 0)
+		r = commit(d, group, err);
+	if (r < 0)
+		return err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host);
+	d->committed = d->ended = true;
+	external_source_end(&d->source, true);
+	let_run(d);
+	files_leaving_left(d->files);
+	r = migrate_withdraw(group, d->options->stub, err);
+	if (r < 0)
+		log_error("migrate: vpid %d runs on %s; what is left of it here: %s", d->options->target.n,
+			  d->options->host, err->text);
+	return 0;
+}
+
+/* Before the processes go on: the other side must be out of it. */
+static void on_abort(void *arg)
+{
+	struct departure *d = arg;
+	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
+
+	/* The other side has not begun: this may be tried once more. */
+	if (!d->stated) {
+		external_source_end(&d->source, false);
+		return;
+	}
+	done.uuid = d->source.uuid;
+	if (frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_ABORT, &done.base, NULL, 0, NULL) < 0)
+		log_debug("migrate: host %s is gone", d->options->host);
+	record_remove(&d->record); /* it is not committed: only we do that */
+	d->options->stay(d->options->flush_arg);
+	d->ended = true;
+	external_source_end(&d->source, false);
+}
+
+/* What can be sent while they run. */
+static int send_ahead(struct departure *d, struct err *err)
+{
+	const struct precopy_options how = {.channel = d->channel,
+					    .max_pause_ns = d->options->max_pause_ns,
+					    .bandwidth = d->options->bandwidth,
+					    .progress = d->options->progress,
+					    .progress_arg = d->options->progress_arg};
+	int r = fault_point("migrate-before-rounds", err);
+
+	if (r == 0)
+		r = precopy_begin(&d->precopy, d->source.names, d->options, &how, err);
+	if (r == 0 && d->precopy)
+		r = precopy_rounds(d->precopy, err);
+	if (r == 0)
+		r = fault_point("migrate-after-rounds", err);
+	if (r < 0) {
+		precopy_end(d->precopy);
+		d->precopy = NULL;
+		on_abort(d);
+		return err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host);
+	}
+	return 0;
+}
+
+static int go(struct departure *d, struct err *err)
+{
+	const struct migrate_options *options = d->options;
+	struct checkpoint_mover mover = {.arg = d,
+					 .external = &d->external,
+					 .frozen = on_frozen,
+					 .move = on_image,
+					 .abort = on_abort,
+					 .stays = options->stays,
+					 .stays_arg = options->stays_arg};
+	const struct checkpoint_options save = {.target = options->target,
+						.mover = &mover,
+						.alone = options->alone,
+						.save_files_max = options->save_files_max,
+						.console = options->console,
+						.job = options->job};
+	struct checkpoint_result saved;
+	int r = record_prepare(&d->record, d->own_host, options->host, err);
+
+	if (r < 0)
+		return err_wrap(err, r, "announce the migration");
+	d->result->rounds = 1;
+	r = send_ahead(d, err);
+	if (r < 0)
+		return r;
+	if (d->precopy)
+		mover.what = PBEAM__SCIP_DUMP__WHAT__WRITTEN;
+	r = checkpoint_run(d->source.names, &save, &saved, err);
+	if (r < 0 && !d->stated)
+		record_remove(&d->record);
+	d->result->processes = saved.processes;
+	count_sent(d);
+	precopy_end(d->precopy);
+	return r;
+}
+
+/* The keeper knows where the stub was when the process came; its parent may have moved since. */
+static int find_stub(struct departure *d, struct err *err)
+{
+	char host[64];
+
+	return d->options->stub_host[0] ? record_place(d->options->target.n, host, d->stub_host, err) : 0;
+}
+
+/* Sentences, one on each line. */
+static void list_obstacles(struct departure *d)
+{
+	struct migrate_result *result = d->result;
+	size_t len = 0;
+
+	for (size_t i = 0; i < d->source.nobstacles; i++) {
+		if (len < sizeof(result->obstacles))
+			len += (size_t)snprintf(result->obstacles + len, sizeof(result->obstacles) - len,
+						"%s\n", d->source.obstacles[i]);
+		free(d->source.obstacles[i]);
+		result->nobstacles++;
+	}
+	free(d->source.obstacles);
+}
+
+int migrate_source_run(struct names *names, const struct migrate_options *options,
+		       struct migrate_result *result, struct err *err)
+{
+	struct departure d = {.options = options, .result = result, .channel = -1};
+	uint64_t begin_ns = io_now_ns(CLOCK_MONOTONIC);
+	int r;
+
+	memset(result, 0, sizeof(*result));
+	d.source = (struct migrate_source){.names = names,
+					   .job = options->job,
+					   .host = options->host,
+					   .target = options->target,
+					   .dry_run = options->dry_run};
+	d.external = external_of_source(&d.source);
+	snprintf(d.source.uuid, sizeof(d.source.uuid), "%s", options->uuid);
+	record_init(&d.record, d.source.uuid);
+	r = record_own_host(d.own_host, err);
+	if (r == 0)
+		r = find_stub(&d, err);
+	if (r == 0 && !strcmp(d.own_host, options->host))
+		r = err_set(err, -EALREADY, "vpid %d is on %s already", options->target.n, options->host);
+	if (r == 0)
+		r = ask(&d, err);
+	if (r == 0)
+		r = begin_files(&d, err);
+	if (r == 0)
+		r = external_prepare(&d.source, err);
+	if (r == 0 && !options->dry_run)
+		r = go(&d, err);
+	if (!d.ended)
+		external_source_end(&d.source, false);
+	list_obstacles(&d);
+	if (d.channel >= 0)
+		close(d.channel);
+	files_leaving_free(d.files);
+	record_close(&d.record);
+	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - begin_ns;
+	return r;
+}

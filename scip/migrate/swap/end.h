@@ -1,0 +1,61 @@
+/* One end of a TCP connection whose holders are frozen: what it is, what its program has not read, and the
+ * new socket that takes its place. */
+#ifndef SCIP_MIGRATE_SWAP_END_H
+#define SCIP_MIGRATE_SWAP_END_H
+
+#include "base/err.h"
+#include "scip/object/inet.h"
+
+#define SWAP_COOKIE_SIZE 16
+
+struct swap_end {
+	int old;		       /* our duplicate of the socket as it was; -1 none */
+	int fresh;		       /* the new one; -1 while there is none */
+	uint64_t ino;		       /* of the old one */
+	struct inet_address own, peer; /* real addresses of the old one */
+	int family, flags;	       /* of the socket; F_GETFL */
+	uint8_t state, shutdown;       /* TCP_*; 1: nothing more is received, 2: nothing more is sent */
+	Pbeam__SocketOptions *options;
+	int receive_buffer, receive_lock; /* as they were; draining enlarges the buffer */
+	bool enlarged;
+	char *unread; /* what is in the receive queue; it stays there */
+	size_t unread_len;
+	uint8_t cookie[SWAP_COOKIE_SIZE];
+};
+
+void swap_end_init(struct swap_end *end);
+/* Takes `fd` over and reads what there is to know of it. -ENOTSUP for what cannot be made anew. */
+must_check int swap_end_take(struct swap_end *end, int fd, struct err *err);
+/* What is in an end's queues. */
+struct swap_level {
+	uint64_t waiting; /* bytes sent (a FIN counts as one) that are not in the other end's queue yet */
+	uint64_t queued;  /* in its own receive queue */
+	uint64_t room;	  /* that the receive queue can hold at most */
+};
+/* Makes what this end has sent move on, and room for what the other end sends; `round` counts up from 0,
+ * whose only effect is to look. */
+struct swap_level swap_end_drain(struct swap_end *end, unsigned round);
+/* True if all that `sender` has sent has room in the receiver's queue: else nothing should be moved there. */
+bool swap_fits(const struct swap_level *sender, const struct swap_level *receiver);
+/* Makes rounds, at most 500 ms without progress, until nothing is on its way: `round` (number n, from 0) says
+ * in *waiting how many bytes are. -EBUSY: they do not arrive. */
+must_check int swap_drain(int (*round)(void *arg, unsigned n, uint64_t *waiting, struct err *err), void *arg,
+			  struct err *err);
+/* Both ends are drained: looks at the receive queue. */
+must_check int swap_end_look(struct swap_end *end, struct err *err);
+/* The new socket, connected with the other end's new one: `cookie` is told (by who connects) or has been read
+ * (by who accepted). Both tell what was not read and send it again. Options, flags and half-closed directions
+ * are put on. */
+must_check int swap_end_fill(struct swap_end *end, bool connected, struct err *err);
+/* The receive buffer's size as it was, and whether the program has chosen it. */
+void swap_end_put_buffer(const struct swap_end *end, int fd);
+/* Reads the cookie of a connection that has come. */
+must_check int swap_read_cookie(int sock, uint8_t cookie[SWAP_COOKIE_SIZE], struct err *err);
+/* Makes a new socket, connects it to `address` (struct sockaddr_in or sockaddr_in6) and fills it. */
+must_check int swap_end_connect(struct swap_end *end, const ProtobufCBinaryData *address, struct err *err);
+/* The old connection ends here without a word to the other end. */
+void swap_end_drop_old(struct swap_end *end);
+/* Closes everything; what draining has changed in the old socket is put back. */
+void swap_end_free(struct swap_end *end);
+
+#endif

@@ -1,0 +1,11 @@
+/* Between end.c and fill.c. */
+#ifndef SCIP_MIGRATE_SWAP_FILL_H
+#define SCIP_MIGRATE_SWAP_FILL_H
+
+#include "scip/migrate/swap/end.h"
+
+/* end->fresh is connected with the other end: afterwards its receive queue holds end->unread, and the other's
+ * what that had not read. `connected`: we have called, and say the cookie. */
+must_check int swap_fill(struct swap_end *end, bool connected, struct err *err);
+
+#endif

@@ -1,0 +1,37 @@
+/* Finding who holds sockets, and keeping them frozen. */
+#ifndef SCIP_MIGRATE_SWAP_HOLD_H
+#define SCIP_MIGRATE_SWAP_HOLD_H
+
+#include "scip/checkpoint/group.h"
+#include "scip/migrate/swap/end.h"
+
+/* One number of one process that is a wanted socket. */
+struct swap_alias {
+	struct rpid rpid;
+	int fd;
+	uint64_t ino;
+};
+
+struct swap_hold {
+	struct names *names;
+	struct group group; /* the holders, frozen */
+	struct swap_alias *aliases;
+	size_t naliases;
+};
+
+void swap_hold_init(struct swap_hold *hold, struct names *names);
+/* Freezes every process of the name space that holds one of the sockets; *found[i] tells whether inode i has
+ * any. -EBUSY when another coordinator is at work on one of them, or it cannot be stopped now. */
+must_check int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, bool *found,
+				struct err *err);
+/* shared[i]: some process of the name space that is not in `members` holds inode i. -ENOMEM. */
+must_check int swap_hold_shared(struct names *names, const struct group *members, const uint64_t *inos,
+				size_t n, bool *shared);
+/* Our duplicate of a socket that is held. -errno. */
+must_check int swap_hold_duplicate(const struct swap_hold *hold, uint64_t ino, struct err *err);
+/* Puts ends[i].fresh in the place of every alias of ends[i].ino, epoll interest included. */
+must_check int swap_hold_replace(struct swap_hold *hold, struct swap_end *ends, size_t n, struct err *err);
+/* Thaws all. */
+void swap_hold_free(struct swap_hold *hold);
+
+#endif

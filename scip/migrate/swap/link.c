@@ -1,0 +1,121 @@
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "proto/cluster.pb-c.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/migrate/swap/swap.h"
+#include "scip/object/inet.h"
+
+int swap_send(int channel, const Pbeam__SwapRequest *request, struct err *err)
+{
+	return frame_send(channel, PBEAM__CHANNEL_MESSAGE__SWAP_REQUEST, &request->base, NULL, 0, err);
+}
+
+static void take_failure(const struct frame *frame, struct err *err)
+{
+	Pbeam__SwapFailed *failed = (void *)frame_unpack(frame, &pbeam__swap_failed__descriptor, err);
+
+	if (!failed)
+		return;
+	err_set(err, failed->code < 0 ? failed->code : -EIO, "%s", failed->text);
+	message_free(failed);
+}
+
+Pbeam__SwapReply *swap_receive(int channel, struct err *err)
+{
+	Pbeam__SwapReply *reply = NULL;
+	struct frame frame = {0};
+	int r = frame_recv(channel, &frame, err);
+
+	if (r == 0)
+		err_set(err, -EPIPE, "the host of the other end of a connection is lost");
+	if (r <= 0)
+		return NULL;
+	if (frame.type == PBEAM__CHANNEL_MESSAGE__SWAP_REPLY)
+		reply = (void *)frame_unpack(&frame, &pbeam__swap_reply__descriptor, err);
+	else if (frame.type == PBEAM__CHANNEL_MESSAGE__SWAP_FAILED)
+		take_failure(&frame, err);
+	else
+		err_set(err, -EPROTO, "the host of the other end of a connection answers nonsense");
+	frame_free(&frame);
+	return reply;
+}
+
+Pbeam__SwapReply *swap_ask(int channel, const Pbeam__SwapRequest *request, struct err *err)
+{
+	return swap_send(channel, request, err) < 0 ? NULL : swap_receive(channel, err);
+}
+
+int swap_listen(int family, int backlog, uint32_t *port, struct err *err)
+{
+	auto_close int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	struct inet_address any = {.any = {.sa_family = (sa_family_t)family}};
+	int off = 0;
+
+	any.len = family == AF_INET ? sizeof(any.v4) : sizeof(any.v6);
+	if (fd >= 0 && family == AF_INET6)
+		(void)!setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+	if (fd < 0 || bind(fd, &any.any, any.len) < 0 || listen(fd, backlog) < 0 ||
+	    getsockname(fd, &any.any, &any.len) < 0)
+		return err_sys(err, "listen for connections made anew");
+	*port = inet_port(&any);
+	return steal_fd(&fd);
+}
+
+int swap_fork(struct names *names, struct err *err)
+{
+	int ends[2];
+	pid_t child;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		return err_sys(err, "make a channel");
+	child = fork();
+	if (child == 0) {
+		sigset_t none;
+
+		/* Twice, so that nobody has to wait for it; it ends with the channel. */
+		if (fork() != 0)
+			_exit(0);
+		sigemptyset(&none);
+		sigprocmask(SIG_SETMASK, &none, NULL);
+		signal(SIGINT, SIG_IGN);
+		signal(SIGTERM, SIG_IGN);
+		if (dup2(ends[1], 3) < 0)
+			_exit(1);
+		syscall(SYS_close_range, 4, ~0u, 0);
+		log_open("scip swap", NULL); /* a log file is closed as well */
+		_exit(swap_serve(names, 3));
+	}
+	close(ends[1]);
+	if (child < 0) {
+		int r = err_sys(err, "start the swapping of connections");
+
+		close(ends[0]);
+		return r;
+	}
+	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+		continue;
+	return ends[0];
+}
+
+void swap_backoff(unsigned attempt)
+{
+	unsigned most_ms = 4u << (attempt < 6 ? attempt : 6), chance = 0;
+	struct timespec pause;
+
+	(void)!getrandom(&chance, sizeof(chance), 0);
+	chance = 1000u + chance % (most_ms * 1000u);
+	pause = (struct timespec){chance / 1000000u, (long)(chance % 1000000u) * 1000};
+	nanosleep(&pause, NULL);
+}

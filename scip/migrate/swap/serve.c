@@ -1,0 +1,411 @@
+/*
+ * `scip swap`: the peers of connections that move, on their own host. One channel, one migration. swap.h has
+ * the story.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "proto/cluster.pb-c.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/migrate/migrate.h"
+#include "scip/migrate/swap/hold.h"
+#include "scip/migrate/swap/swap.h"
+#include "scip/object/tcp_socket.h"
+
+enum { CHANNEL_FD = 3, CONNECTIONS_MAX = 65536, ACCEPT_MS = 60000, ACCEPT_LOOK_MS = 100 };
+
+struct serve {
+	struct names *names;
+	int channel;
+	struct swap_hold hold;
+	struct swap_end *ends;
+	size_t n;
+	unsigned round;	 /* of draining */
+	int listener[2]; /* IPv4, IPv6 */
+	bool filled;	 /* all new connections are ready */
+	char migration[64];
+};
+
+static int add_reply_ends(Pbeam__SwapReply *reply, size_t n, struct err *err)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!message_add(reply, ends, pbeam__swap_end__descriptor))
+			return err_code(err, -ENOMEM, "answer");
+	return 0;
+}
+
+/* ---- HOLD ---- */
+
+/* The socket's inode, 0 when nobody has a descriptor of it; the state tells why. */
+static uint64_t look_up(const struct swap_end *end, Pbeam__SwapEnd *out)
+{
+	struct inet_diag_answer answer;
+
+	out->state = PBEAM__SWAP_END__STATE__GONE;
+	if (inet_diag_tcp(&end->own, &end->peer, &answer) < 0)
+		return 0;
+	if (answer.ino)
+		return answer.ino;
+	out->state = answer.state == TCP_ESTABLISHED || answer.state == TCP_CLOSE_WAIT ||
+				     answer.state == TCP_SYN_RECV
+			     ? PBEAM__SWAP_END__STATE__WAITING
+			     : PBEAM__SWAP_END__STATE__CLOSED;
+	return 0;
+}
+
+static int take_connections(struct serve *serve, const Pbeam__SwapRequest *request, struct err *err)
+{
+	if (serve->n || request->n_connections == 0 || request->n_connections > CONNECTIONS_MAX)
+		return err_set(err, -EPROTO, "a request for %zu connections", request->n_connections);
+	serve->ends = calloc(request->n_connections, sizeof(*serve->ends));
+	if (!serve->ends)
+		return err_code(err, -ENOMEM, "hold connections");
+	serve->n = request->n_connections;
+	for (size_t i = 0; i < serve->n; i++)
+		swap_end_init(&serve->ends[i]);
+	for (size_t i = 0; i < serve->n; i++)
+		if (!inet_address_parse(&request->connections[i]->own, &serve->ends[i].own) ||
+		    !inet_address_parse(&request->connections[i]->peer, &serve->ends[i].peer))
+			return err_set(err, -EPROTO, "connection %zu has no addresses", i);
+	return 0;
+}
+
+/* They are frozen: what was looked up before may not be so any more. */
+static int take_ends(struct serve *serve, const uint64_t *inos, const bool *found, Pbeam__SwapReply *reply,
+		     struct err *err)
+{
+	for (size_t i = 0; i < serve->n; i++) {
+		Pbeam__SwapEnd *out = reply->ends[i];
+		int fd, r;
+
+		if (!inos[i])
+			continue;
+		if (!found[i]) {
+			out->state = PBEAM__SWAP_END__STATE__OUTSIDE;
+			continue;
+		}
+		fd = swap_hold_duplicate(&serve->hold, inos[i], err);
+		r = fd < 0 ? fd : swap_end_take(&serve->ends[i], fd, err);
+		if (r < 0)
+			return r;
+		serve->ends[i].ino = inos[i];
+		out->state = PBEAM__SWAP_END__STATE__HELD;
+		out->family = serve->ends[i].family;
+	}
+	return 0;
+}
+
+static int do_hold(struct serve *serve, const Pbeam__SwapRequest *request, Pbeam__SwapReply *reply,
+		   struct err *err)
+{
+	auto_free uint64_t *inos = NULL;
+	auto_free bool *found = NULL;
+	int r = take_connections(serve, request, err);
+
+	if (r == 0)
+		r = add_reply_ends(reply, serve->n, err);
+	if (r < 0)
+		return r;
+	snprintf(serve->migration, sizeof(serve->migration), "%s", request->migration);
+	inos = calloc(serve->n, sizeof(*inos));
+	found = calloc(serve->n, sizeof(*found));
+	if (!inos || !found)
+		return err_code(err, -ENOMEM, "hold connections");
+	for (size_t i = 0; i < serve->n; i++)
+		inos[i] = look_up(&serve->ends[i], reply->ends[i]);
+	r = swap_hold_freeze(&serve->hold, inos, serve->n, found, err);
+	return r < 0 ? r : take_ends(serve, inos, found, reply, err);
+}
+
+/* ---- DRAIN ---- */
+
+static int do_drain(struct serve *serve, Pbeam__SwapReply *reply, struct err *err)
+{
+	int r = add_reply_ends(reply, serve->n, err);
+
+	for (size_t i = 0; i < serve->n && r == 0; i++) {
+		struct swap_level level = {0};
+
+		if (serve->ends[i].old >= 0)
+			level = swap_end_drain(&serve->ends[i], serve->round);
+		reply->ends[i]->waiting = level.waiting;
+		reply->ends[i]->queued = level.queued;
+		reply->ends[i]->room = level.room;
+	}
+	serve->round++;
+	return r;
+}
+
+static int look_at_queues(struct serve *serve, struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < serve->n && r == 0; i++)
+		if (serve->ends[i].old >= 0 && !serve->ends[i].unread)
+			r = swap_end_look(&serve->ends[i], err);
+	return r;
+}
+
+/* ---- LISTEN, ACCEPT, CONNECT ---- */
+
+static int do_listen(struct serve *serve, Pbeam__SwapReply *reply, struct err *err)
+{
+	if (serve->listener[0] >= 0)
+		return err_set(err, -EPROTO, "it listens already");
+	serve->listener[0] = swap_listen(AF_INET, (int)serve->n, &reply->port4, err);
+	if (serve->listener[0] < 0)
+		return serve->listener[0];
+	serve->listener[1] = swap_listen(AF_INET6, (int)serve->n, &reply->port6, NULL);
+	return look_at_queues(serve, err); /* while the other side is busy */
+}
+
+static int set_cookies(struct serve *serve, const Pbeam__SwapRequest *request, struct err *err)
+{
+	if (request->n_connections != serve->n)
+		return err_set(err, -EPROTO, "%zu cookies for %zu connections", request->n_connections,
+			       serve->n);
+	for (size_t i = 0; i < serve->n; i++) {
+		if (serve->ends[i].old < 0)
+			continue;
+		if (request->connections[i]->cookie.len != SWAP_COOKIE_SIZE)
+			return err_set(err, -EPROTO, "connection %zu has no cookie", i);
+		memcpy(serve->ends[i].cookie, request->connections[i]->cookie.data, SWAP_COOKIE_SIZE);
+	}
+	return 0;
+}
+
+/* Whose cookie it is; each is good for once. */
+static struct swap_end *claim(struct serve *serve, const uint8_t cookie[SWAP_COOKIE_SIZE])
+{
+	for (size_t i = 0; i < serve->n; i++)
+		if (serve->ends[i].old >= 0 && serve->ends[i].fresh < 0 &&
+		    memcmp(serve->ends[i].cookie, cookie, SWAP_COOKIE_SIZE) == 0)
+			return &serve->ends[i];
+	return NULL;
+}
+
+/* One has come. 1 when it was one of ours, 0 for a stranger, or -errno. */
+static int admit(struct serve *serve, int listener, struct err *err)
+{
+	auto_close int sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	uint8_t cookie[SWAP_COOKIE_SIZE];
+	struct swap_end *end = NULL;
+	int r;
+
+	if (sock >= 0 && swap_read_cookie(sock, cookie, NULL) == 0)
+		end = claim(serve, cookie);
+	if (!end)
+		return 0;
+	end->fresh = steal_fd(&sock);
+	r = swap_end_fill(end, false, err);
+	return r < 0 ? r : 1;
+}
+
+static int do_accept(struct serve *serve, const Pbeam__SwapRequest *request, struct err *err)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + ACCEPT_MS * 1000000ull;
+	size_t missing = 0;
+	int r = set_cookies(serve, request, err);
+
+	if (r == 0)
+		r = look_at_queues(serve, err);
+	for (size_t i = 0; i < serve->n; i++)
+		missing += serve->ends[i].old >= 0;
+	while (r >= 0 && missing) {
+		struct pollfd p[3] = {{.fd = serve->listener[0], .events = POLLIN},
+				      {.fd = serve->listener[1], .events = POLLIN},
+				      {.fd = serve->channel, .events = POLLIN}};
+
+		if (poll(p, 3, ACCEPT_LOOK_MS) < 0 && errno != EINTR)
+			return err_sys(err, "wait for connections made anew");
+		for (int i = 0; i < 2 && r >= 0; i++)
+			if (p[i].revents & POLLIN) {
+				r = admit(serve, p[i].fd, err);
+				missing -= r == 1;
+			}
+		if (r >= 0 && missing && p[2].revents)
+			return err_set(err, -ECANCELED, "the migration was given up");
+		if (io_now_ns(CLOCK_MONOTONIC) > end)
+			return err_set(err, -ETIMEDOUT, "%zu connections were not made anew", missing);
+	}
+	serve->filled = r >= 0;
+	return r < 0 ? r : 0;
+}
+
+static int do_connect(struct serve *serve, const Pbeam__SwapRequest *request, struct err *err)
+{
+	int r = set_cookies(serve, request, err);
+
+	if (r == 0)
+		r = look_at_queues(serve, err);
+	for (size_t i = 0; i < serve->n && r == 0; i++)
+		if (serve->ends[i].old >= 0)
+			r = swap_end_connect(&serve->ends[i], &request->connections[i]->address, err);
+	serve->filled = r == 0;
+	return r;
+}
+
+/* ---- COMMIT ---- */
+
+/* What the program has called its end and the other, it goes on to. */
+static int keep_name(struct serve *serve, const struct swap_end *end, struct err *err)
+{
+	struct name_socket name = {0};
+	struct stat st;
+	int r = 0;
+
+	if (end->fresh < 0 || fstat(end->fresh, &st) < 0)
+		return 0;
+	if (names_socket_get(serve->names, end->ino, &name) < 0)
+		memset(&name, 0, sizeof(name));
+	if (!name.own.sa.sa_family)
+		memcpy(&name.own, &end->own.any, end->own.len);
+	if (!name.peer.sa.sa_family)
+		memcpy(&name.peer, &end->peer.any, end->peer.len);
+	r = names_socket_set(serve->names, st.st_ino, &name);
+	if (r == 0)
+		names_socket_forget(serve->names, end->ino);
+	return r < 0 ? err_code(err, r, "keep the addresses of a connection") : 0;
+}
+
+/* Nothing can be refused any more: what goes wrong now is told to the log as well. */
+static int do_commit(struct serve *serve, struct err *err)
+{
+	int r;
+
+	if (!serve->filled)
+		return err_set(err, -EPROTO, "the new connections are not ready");
+	r = swap_hold_replace(&serve->hold, serve->ends, serve->n, err);
+	for (size_t i = 0; i < serve->n && r == 0; i++) {
+		r = keep_name(serve, &serve->ends[i], err);
+		swap_end_drop_old(&serve->ends[i]);
+	}
+	swap_hold_free(&serve->hold);
+	for (size_t i = 0; i < serve->n; i++)
+		swap_end_free(&serve->ends[i]);
+	serve->n = 0;
+	serve->filled = false;
+	return r;
+}
+
+/* ---- the channel ---- */
+
+static int serve_request(struct serve *serve, const Pbeam__SwapRequest *request, Pbeam__SwapReply *reply,
+			 struct err *err)
+{
+	switch ((int)request->operation) {
+	case PBEAM__SWAP_REQUEST__OPERATION__HOLD:
+		return do_hold(serve, request, reply, err);
+	case PBEAM__SWAP_REQUEST__OPERATION__DRAIN:
+		return do_drain(serve, reply, err);
+	case PBEAM__SWAP_REQUEST__OPERATION__LISTEN:
+		return do_listen(serve, reply, err);
+	case PBEAM__SWAP_REQUEST__OPERATION__ACCEPT:
+		return do_accept(serve, request, err);
+	case PBEAM__SWAP_REQUEST__OPERATION__CONNECT:
+		return do_connect(serve, request, err);
+	case PBEAM__SWAP_REQUEST__OPERATION__COMMIT:
+		return do_commit(serve, err);
+	default:
+		return err_set(err, -EPROTO, "request %d is not known", (int)request->operation);
+	}
+}
+
+static int answer(struct serve *serve, const struct frame *frame, struct err *err)
+{
+	Pbeam__SwapReply *reply = message_new(&pbeam__swap_reply__descriptor);
+	Pbeam__SwapFailed failed = PBEAM__SWAP_FAILED__INIT;
+	Pbeam__SwapRequest *request = NULL;
+	struct err why = ERR_INIT;
+	int r = -EPROTO;
+
+	if (frame->type == PBEAM__CHANNEL_MESSAGE__SWAP_REQUEST)
+		request = (void *)frame_unpack(frame, &pbeam__swap_request__descriptor, &why);
+	if (request && reply)
+		r = serve_request(serve, request, reply, &why);
+	message_free(request);
+	if (r < 0) {
+		log_info("swap: %s", why.text);
+		failed.code = r;
+		failed.text = why.text;
+		r = frame_send(serve->channel, PBEAM__CHANNEL_MESSAGE__SWAP_FAILED, &failed.base, NULL, 0,
+			       err);
+	} else {
+		r = frame_send(serve->channel, PBEAM__CHANNEL_MESSAGE__SWAP_REPLY, &reply->base, NULL, 0,
+			       err);
+	}
+	message_free(reply);
+	return r;
+}
+
+static bool was_committed(const char *uuid)
+{
+	struct record record;
+	bool committed;
+
+	record_init(&record, uuid);
+	committed = record_abort(&record) == 1;
+	record_close(&record);
+	return committed;
+}
+
+int swap_serve(struct names *names, int channel)
+{
+	struct serve serve = {.names = names, .channel = channel, .listener = {-1, -1}};
+	struct err err = ERR_INIT;
+	struct frame frame;
+	int r;
+
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* Yama: the holders take the new sockets from us */
+	swap_hold_init(&serve.hold, names);
+	while ((r = frame_recv(channel, &frame, &err)) > 0) {
+		r = answer(&serve, &frame, &err);
+		frame_free(&frame);
+		if (r < 0)
+			break;
+	}
+	if (r < 0)
+		log_info("swap: %s", err.text);
+	/* Who drove it is gone: only the registry knows how it ended. */
+	if (serve.filled && serve.migration[0] && was_committed(serve.migration)) {
+		err_clear(&err);
+		if (do_commit(&serve, &err) < 0)
+			log_error("swap: %s", err.text);
+	}
+	for (size_t i = 0; i < serve.n; i++)
+		swap_end_free(&serve.ends[i]);
+	swap_hold_free(&serve.hold);
+	free(serve.ends);
+	for (int i = 0; i < 2; i++)
+		if (serve.listener[i] >= 0)
+			close(serve.listener[i]);
+	close(channel);
+	return r < 0;
+}
+
+int swap_main(void)
+{
+	struct err err = ERR_INIT;
+	struct names *names;
+
+	if (fcntl(CHANNEL_FD, F_SETFD, FD_CLOEXEC) < 0 || names_open(&names, &err) < 0) {
+		log_error("swap: %s", err.text[0] ? err.text : "there is no channel");
+		return EXIT_FAILURE;
+	}
+	return swap_serve(names, CHANNEL_FD);
+}

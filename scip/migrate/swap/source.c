@@ -1,0 +1,541 @@
+/*
+ * The side that a connection leaves: which of the group's TCP connections have their other end with other
+ * processes of the name space, where these are, and the talk with `scip swap` there.
+ *
+ * What is not taken here (its host is not of the cluster, its other end is held by a program that is not of
+ * the name space or waits to be accepted, the socket is shared with a process that stays) is left for a
+ * bridge.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/ask.h"
+#include "proto/message.h"
+#include "scip/migrate/swap/end.h"
+#include "scip/migrate/swap/external.h"
+#include "scip/migrate/swap/hold.h"
+#include "scip/migrate/swap/swap.h"
+#include "scip/object/common.h"
+#include "scip/object/socket.h"
+#include "scip/object/tcp_socket.h"
+
+/* One connection of the group. */
+struct leaving_end {
+	struct swap_end end;
+	size_t peer; /* index into peers */
+	bool held;   /* the other side has it */
+	struct swap_level other;
+};
+
+/* One host with other ends. */
+struct peer_host {
+	char name[64]; /* "" for this one */
+	struct inet_address address;
+	int channel;
+	uint32_t port4, port6;
+	size_t nheld;
+};
+
+struct leaving {
+	struct leaving_end *ends;
+	size_t nends;
+	struct peer_host *peers;
+	size_t npeers;
+	Pbeam__HostList *hosts;
+	const char *uuid; /* of the migration */
+};
+
+/* ---- which, and where ---- */
+
+static bool parse_text(const char *text, struct inet_address *out)
+{
+	memset(out, 0, sizeof(*out));
+	if (inet_pton(AF_INET, text, &out->v4.sin_addr) == 1) {
+		out->v4.sin_family = AF_INET;
+		out->len = sizeof(out->v4);
+		return true;
+	}
+	out->v6.sin6_family = AF_INET6;
+	out->len = sizeof(out->v6);
+	return inet_pton(AF_INET6, text, &out->v6.sin6_addr) == 1;
+}
+
+/* The port is of no account here. */
+static bool has_address(const Pbeam__HostInfo *info, const struct inet_address *wanted)
+{
+	struct inet_address plain = *wanted, one;
+
+	if (plain.any.sa_family == AF_INET)
+		plain.v4.sin_port = 0;
+	else
+		plain.v6.sin6_port = 0;
+	for (size_t i = 0; i < info->n_addresses; i++)
+		if (parse_text(info->addresses[i], &one) && inet_same(&one, &plain))
+			return true;
+	return false;
+}
+
+/* The host that has the address: the first in the list is this one. */
+static const Pbeam__HostInfo *find_host(const struct leaving *leaving, const struct inet_address *address)
+{
+	const Pbeam__HostList *hosts = leaving->hosts;
+
+	if (hosts->n_hosts && inet_is_local(address))
+		return hosts->hosts[0];
+	for (size_t i = 1; i < hosts->n_hosts; i++)
+		if (has_address(hosts->hosts[i], address))
+			return hosts->hosts[i];
+	return NULL;
+}
+
+/* The entry of a host, made when it is new. -1 when it cannot be reached by others. */
+static int peer_of(struct leaving *leaving, const Pbeam__HostInfo *info)
+{
+	const char *name = info == leaving->hosts->hosts[0] ? "" : info->name;
+	struct peer_host peer = {.channel = -1};
+
+	for (size_t i = 0; i < leaving->npeers; i++)
+		if (!strcmp(leaving->peers[i].name, name))
+			return (int)i;
+	snprintf(peer.name, sizeof(peer.name), "%s", name);
+	if (!parse_text(info->address, &peer.address) ||
+	    object_append(leaving->peers, leaving->npeers, peer) < 0)
+		return -1;
+	return (int)leaving->npeers - 1;
+}
+
+static bool in_group(struct object_dump *dump, const struct inet_address *own,
+		     const struct inet_address *peer)
+{
+	const struct object_source *other;
+
+	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++) {
+		struct inet_address theirs = {.len = sizeof(theirs.v6)}, back = {.len = sizeof(back.v6)};
+
+		if (S_ISSOCK(other->st.st_mode) && getsockname(other->local, &theirs.any, &theirs.len) == 0 &&
+		    inet_same(&theirs, peer) && getpeername(other->local, &back.any, &back.len) == 0 &&
+		    inet_same(&back, own))
+			return true;
+	}
+	return false;
+}
+
+bool swap_is_candidate(struct object_dump *dump, const struct object_source *of, struct swap_end *end)
+{
+	struct tcp_info info = {.tcpi_state = 0};
+	socklen_t len = sizeof(info);
+
+	end->own.len = end->peer.len = sizeof(end->own.v6);
+	if (of->hidden || !(socket_is(of, AF_INET, SOCK_STREAM) || socket_is(of, AF_INET6, SOCK_STREAM)) ||
+	    socket_option(of->local, SOL_SOCKET, SO_PROTOCOL, 0) != IPPROTO_TCP ||
+	    object_dump_console_stream(dump, of) >= 0 ||
+	    getsockopt(of->local, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 || info.tcpi_state == TCP_LISTEN ||
+	    info.tcpi_state == TCP_SYN_SENT || info.tcpi_state == TCP_CLOSE ||
+	    getsockname(of->local, &end->own.any, &end->own.len) < 0 ||
+	    getpeername(of->local, &end->peer.any, &end->peer.len) < 0)
+		return false;
+	return !in_group(dump, &end->own, &end->peer);
+}
+
+static int add_end(struct leaving *leaving, const struct object_source *of, struct swap_end *end,
+		   struct err *err)
+{
+	const Pbeam__HostInfo *host;
+	struct leaving_end new = {.end = *end};
+	int peer;
+
+	if (!leaving->hosts && ask_hosts("scip " PBEAM_VERSION, &leaving->hosts, err) < 0)
+		return err->code;
+	host = find_host(leaving, &end->peer);
+	peer = host ? peer_of(leaving, host) : -1;
+	if (peer < 0)
+		return 0;
+	new.peer = (size_t)peer;
+	new.end.ino = of->st.st_ino;
+	return object_append(leaving->ends, leaving->nends, new) < 0 ? err_code(err, -ENOMEM, "connections")
+								     : 0;
+}
+
+/* What a process that stays holds as well cannot be in two places. */
+static int drop_shared(struct leaving *leaving, const struct migrate_source *source, struct err *err)
+{
+	auto_free uint64_t *inos = calloc(leaving->nends + 1, sizeof(*inos));
+	auto_free bool *shared = calloc(leaving->nends + 1, sizeof(*shared));
+	size_t kept = 0;
+
+	if (!inos || !shared)
+		return err_code(err, -ENOMEM, "connections");
+	for (size_t i = 0; i < leaving->nends; i++)
+		inos[i] = leaving->ends[i].end.ino;
+	if (swap_hold_shared(source->names, source->group, inos, leaving->nends, shared) < 0)
+		return err_code(err, -ENOMEM, "connections");
+	for (size_t i = 0; i < leaving->nends; i++)
+		if (!shared[i])
+			leaving->ends[kept++] = leaving->ends[i];
+	leaving->nends = kept;
+	return 0;
+}
+
+/* ---- talking ---- */
+
+/* A request for the connections of one host; the n-th is the n-th of leaving->ends with that host. */
+static Pbeam__SwapRequest *new_request(const struct leaving *leaving, size_t peer, const char *uuid,
+				       int operation)
+{
+	Pbeam__SwapRequest *request = message_new(&pbeam__swap_request__descriptor);
+	bool good = request && message_string(&request->migration, uuid) == 0;
+
+	if (request)
+		request->operation = (Pbeam__SwapRequest__Operation)operation;
+	for (size_t i = 0; good && i < leaving->nends; i++) {
+		const struct swap_end *end = &leaving->ends[i].end;
+		Pbeam__SwapConnection *c;
+
+		if (leaving->ends[i].peer != peer)
+			continue;
+		c = message_add(request, connections, pbeam__swap_connection__descriptor);
+		/* Their own is our peer. */
+		good = c && message_bytes(&c->own, &end->peer.any, end->peer.len) == 0 &&
+		       message_bytes(&c->peer, &end->own.any, end->own.len) == 0 &&
+		       message_bytes(&c->cookie, end->cookie, SWAP_COOKIE_SIZE) == 0;
+	}
+	if (good)
+		return request;
+	message_free(request);
+	return NULL;
+}
+
+/* The same to all hosts at the same time. */
+static int send_all(struct leaving *leaving, const char *uuid, int operation, struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < leaving->npeers && r == 0; i++) {
+		Pbeam__SwapRequest *request;
+
+		if (leaving->peers[i].channel < 0)
+			continue;
+		request = new_request(leaving, i, uuid, operation);
+		r = request ? swap_send(leaving->peers[i].channel, request, err)
+			    : err_code(err, -ENOMEM, "ask for connections");
+		message_free(request);
+	}
+	return r;
+}
+
+/* One host's answer, each connection's part to `take`. */
+static int receive_from(struct leaving *leaving, size_t peer,
+			void (*take)(struct leaving_end *, const Pbeam__SwapEnd *), struct err *err)
+{
+	Pbeam__SwapReply *reply = swap_receive(leaving->peers[peer].channel, err);
+	size_t n = 0;
+
+	if (!reply)
+		return err->code < 0 ? err->code : -EPROTO;
+	for (size_t i = 0; take && i < leaving->nends; i++)
+		if (leaving->ends[i].peer == peer && n < reply->n_ends)
+			take(&leaving->ends[i], reply->ends[n++]);
+	if (reply->port4) {
+		leaving->peers[peer].port4 = reply->port4;
+		leaving->peers[peer].port6 = reply->port6;
+	}
+	message_free(reply);
+	return 0;
+}
+
+static int receive_all(struct leaving *leaving, void (*take)(struct leaving_end *, const Pbeam__SwapEnd *),
+		       struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < leaving->npeers && r == 0; i++)
+		if (leaving->peers[i].channel >= 0)
+			r = receive_from(leaving, i, take, err);
+	return r;
+}
+
+static int ask_all(struct leaving *leaving, const char *uuid, int operation,
+		   void (*take)(struct leaving_end *, const Pbeam__SwapEnd *), struct err *err)
+{
+	int r = send_all(leaving, uuid, operation, err);
+
+	return r < 0 ? r : receive_all(leaving, take, err);
+}
+
+/* ---- claim ---- */
+
+static void take_state(struct leaving_end *end, const Pbeam__SwapEnd *reply)
+{
+	end->held = reply->state == PBEAM__SWAP_END__STATE__HELD;
+}
+
+static void take_level(struct leaving_end *end, const Pbeam__SwapEnd *reply)
+{
+	end->other =
+		(struct swap_level){.waiting = reply->waiting, .queued = reply->queued, .room = reply->room};
+}
+
+static int open_channels(struct leaving *leaving, struct names *names, struct err *err)
+{
+	for (size_t i = 0; i < leaving->npeers; i++) {
+		struct peer_host *peer = &leaving->peers[i];
+		bool needed = false;
+
+		for (size_t k = 0; k < leaving->nends; k++)
+			needed = needed || leaving->ends[k].peer == i;
+		if (!needed)
+			continue;
+		peer->channel =
+			peer->name[0] ? channel_open(peer->name, PBEAM__CHANNEL_KIND__CHANNEL_SWAP, NULL, err)
+				      : swap_fork(names, err);
+		if (peer->channel < 0)
+			return peer->channel;
+	}
+	return 0;
+}
+
+static int take_own(struct leaving *leaving, struct object_dump *dump, struct err *err)
+{
+	for (size_t i = 0; i < leaving->nends; i++) {
+		struct leaving_end *end = &leaving->ends[i];
+		const struct object_source *of = object_dump_find_inode(dump, end->end.ino, NULL);
+		int fd = of ? fcntl(of->local, F_DUPFD_CLOEXEC, 0) : -1, r;
+
+		if (!end->held) {
+			if (fd >= 0)
+				close(fd);
+			continue;
+		}
+		if (fd < 0)
+			return err_sys(err, "take a connection");
+		r = swap_end_take(&end->end, fd, err);
+		if (r < 0)
+			return r;
+		leaving->peers[end->peer].nheld++;
+		if (getrandom(end->end.cookie, SWAP_COOKIE_SIZE, 0) != SWAP_COOKIE_SIZE)
+			return err_sys(err, "make a cookie");
+	}
+	return 0;
+}
+
+/* One round on all hosts: the bytes still under way. */
+static int drain_round(void *arg, unsigned round, uint64_t *waiting, struct err *err)
+{
+	struct leaving *leaving = arg;
+	int r = send_all(leaving, leaving->uuid, PBEAM__SWAP_REQUEST__OPERATION__DRAIN, err);
+	auto_free struct swap_level *own = calloc(leaving->nends + 1, sizeof(*own));
+
+	if (!own)
+		return err_code(err, -ENOMEM, "drain");
+	for (size_t i = 0; i < leaving->nends && r == 0; i++)
+		if (leaving->ends[i].held)
+			own[i] = swap_end_drain(&leaving->ends[i].end, round);
+	if (r == 0)
+		r = receive_all(leaving, take_level, err);
+	*waiting = 0;
+	for (size_t i = 0; i < leaving->nends && r == 0; i++) {
+		const struct leaving_end *end = &leaving->ends[i];
+
+		if (!end->held)
+			continue;
+		*waiting += own[i].waiting + end->other.waiting;
+		if (!swap_fits(&own[i], &end->other) || !swap_fits(&end->other, &own[i]))
+			r = err_set(err, -EBUSY,
+				    "a TCP connection has more on its way than its receiver has room for; "
+				    "let the "
+				    "receiver read, or raise net.ipv4.tcp_rmem");
+	}
+	return r;
+}
+
+/* Hosts of which nothing was got are let go; connections that are not held too. */
+static void let_go(struct leaving *leaving)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < leaving->npeers; i++)
+		if (leaving->peers[i].channel >= 0 && !leaving->peers[i].nheld)
+			close(steal_fd(&leaving->peers[i].channel));
+	for (size_t i = 0; i < leaving->nends; i++)
+		kept += leaving->ends[i].held;
+	log_debug("swap: %zu of %zu connections", kept, leaving->nends);
+}
+
+static int claim_all(struct leaving *leaving, struct migrate_source *source, struct object_dump *dump,
+		     struct err *err)
+{
+	int r = drop_shared(leaving, source, err);
+
+	if (r == 0)
+		r = open_channels(leaving, source->names, err);
+	if (r == 0)
+		r = ask_all(leaving, source->uuid, PBEAM__SWAP_REQUEST__OPERATION__HOLD, take_state, err);
+	if (r == 0)
+		r = take_own(leaving, dump, err);
+	if (r < 0)
+		return r;
+	let_go(leaving);
+	r = swap_drain(drain_round, leaving, err);
+	if (r == 0)
+		r = ask_all(leaving, source->uuid, PBEAM__SWAP_REQUEST__OPERATION__LISTEN, NULL, err);
+	/* Answered when all have come. */
+	if (r == 0)
+		r = send_all(leaving, source->uuid, PBEAM__SWAP_REQUEST__OPERATION__ACCEPT, err);
+	for (size_t i = 0; i < leaving->nends && r == 0; i++)
+		if (leaving->ends[i].held)
+			r = swap_end_look(&leaving->ends[i].end, err);
+	return r;
+}
+
+static int claim(struct migrate_source *source, void **state, struct object_dump *dump, struct err *err)
+{
+	struct leaving *leaving = calloc(1, sizeof(*leaving));
+	const struct object_source *of;
+	int r = leaving ? 0 : err_code(err, -ENOMEM, "look for connections");
+
+	*state = leaving;
+	if (leaving)
+		leaving->uuid = source->uuid;
+	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
+		struct swap_end end;
+
+		swap_end_init(&end);
+		if (swap_is_candidate(dump, of, &end))
+			r = add_end(leaving, of, &end, err);
+	}
+	if (r == 0 && leaving->nends)
+		r = claim_all(leaving, source, dump, err);
+	return r;
+}
+
+/* ---- the rest ---- */
+
+static int mark(const struct leaving *leaving, const struct leaving_end *end, Pbeam__Object *out,
+		struct err *err)
+{
+	Pbeam__SwapTicket ticket = PBEAM__SWAP_TICKET__INIT;
+	struct inet_address to = inet_in_family(&leaving->peers[end->peer].address, end->end.family);
+	uint16_t port = htons((uint16_t)(end->end.family == AF_INET ? leaving->peers[end->peer].port4
+								    : leaving->peers[end->peer].port6));
+	auto_free uint8_t *bytes = NULL;
+	size_t len;
+
+	if (end->end.family == AF_INET)
+		to.v4.sin_port = port;
+	else
+		to.v6.sin6_port = port;
+	ticket.address = (ProtobufCBinaryData){to.len, (uint8_t *)&to};
+	ticket.cookie = (ProtobufCBinaryData){SWAP_COOKIE_SIZE, (uint8_t *)(uintptr_t)end->end.cookie};
+	ticket.receive_buffer = (uint32_t)end->end.receive_buffer;
+	ticket.receive_lock = (uint32_t)end->end.receive_lock;
+	len = pbeam__swap_ticket__get_packed_size(&ticket);
+	bytes = malloc(len);
+	if (!bytes ||
+	    (pbeam__swap_ticket__pack(&ticket, bytes), external_mark(out, &swap_provider, bytes, len)) < 0)
+		return err_code(err, -ENOMEM, "record a connection");
+	return 1;
+}
+
+int swap_record_end(struct object_dump *dump, struct swap_end *end, Pbeam__Object *out, struct err *err)
+{
+	Pbeam__TcpSocket *tcp = object_message(Pbeam__TcpSocket, pbeam__tcp_socket__init);
+	int r;
+
+	out->kind_case = PBEAM__OBJECT__KIND_TCP;
+	out->tcp = tcp;
+	if (!tcp)
+		return err_code(err, -ENOMEM, "record a connection");
+	tcp->ino = end->ino;
+	tcp->state = end->state;
+	tcp->shutdown = end->shutdown;
+	tcp->family = end->family;
+	tcp->bound = true;
+	tcp->options = end->options;
+	end->options = NULL;
+	r = tcp_dump_name(object_dump_names(dump), tcp);
+	if (r == 0)
+		r = message_bytes(&tcp->local, &end->own.any, end->own.len);
+	if (r == 0)
+		r = message_bytes(&tcp->peer, &end->peer.any, end->peer.len);
+	if (r < 0)
+		return err_code(err, r, "record a connection");
+	return object_put_extent(dump, end->unread, end->unread_len, &tcp->receive_queue, err);
+}
+
+static int dump_end(struct migrate_source *source, void **state, struct object_dump *dump,
+		    const struct object_source *of, Pbeam__Object *out, struct err *err)
+{
+	struct leaving *leaving = *state;
+	struct leaving_end *end = NULL;
+	int r;
+
+	for (size_t i = 0; leaving && !of->hidden && i < leaving->nends; i++)
+		if (leaving->ends[i].held && leaving->ends[i].end.ino == of->st.st_ino)
+			end = &leaving->ends[i];
+	if (!end)
+		return 0;
+	r = swap_record_end(dump, &end->end, out, err);
+	return r < 0 ? r : mark(leaving, end, out, err);
+}
+
+static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
+		struct err *err)
+{
+	struct leaving *leaving = *state;
+
+	return leaving ? receive_all(leaving, NULL, err) : 0;
+}
+
+static void committed(struct migrate_source *source, void **state)
+{
+	struct leaving *leaving = *state;
+	struct err err = ERR_INIT;
+
+	if (leaving &&
+	    ask_all(leaving, source->uuid, PBEAM__SWAP_REQUEST__OPERATION__COMMIT, NULL, &err) < 0) {
+		log_error("swap: %s", err.text);
+		source->unheard = true;
+	}
+	for (size_t i = 0; leaving && i < leaving->nends; i++)
+		swap_end_drop_old(&leaving->ends[i].end);
+}
+
+static void end_all(struct migrate_source *source, void **state)
+{
+	struct leaving *leaving = *state;
+
+	if (!leaving)
+		return;
+	for (size_t i = 0; i < leaving->nends; i++)
+		swap_end_free(&leaving->ends[i].end);
+	for (size_t i = 0; i < leaving->npeers; i++)
+		if (leaving->peers[i].channel >= 0)
+			close(leaving->peers[i].channel);
+	message_free(leaving->hosts);
+	free(leaving->ends);
+	free(leaving->peers);
+	free(leaving);
+	*state = NULL;
+}
+
+const struct external_provider swap_provider = {
+	.name = "swap",
+	.claim = claim,
+	.dump = dump_end,
+	.held = held,
+	.source_committed = committed,
+	.source_close = end_all,
+	.make = swap_make,
+	.finish = swap_finish,
+};

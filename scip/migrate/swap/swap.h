@@ -1,0 +1,64 @@
+/*
+ * Swapping TCP connections: one end of a connection moves to another host, the other end stays where it is,
+ * and no program on either side sees more than a pause.
+ *
+ *   source coordinator                 `scip swap` on the peer's host          target coordinator
+ *   ----------------------------------------------------------------------------------------------
+ *   claim:  HOLD ------------------->  finds the socket by its addresses,
+ *                                      freezes every process that holds it
+ *           DRAIN <---------------->   until both receivers have all
+ *           LISTEN ----------------->  a port, a cookie for each connection
+ *   dump:   what was not read, port and cookie go into the manifest --------->  make: a new socket
+ *           ACCEPT ----------------->  accepts, by cookie  <-----------------   finish: connects
+ *                                      both tell each other what their program had not read,
+ *                                      both send that again: the queues are as they were
+ *   held:   waits for ACCEPT's answer
+ *   commit: COMMIT ----------------->  the new sockets take the place of the old
+ *                                      ones under every number in every holder;
+ *                                      the holders go on
+ *
+ * Draining takes nothing out of the kernel: it makes the receiver's buffer large enough, until the sender has
+ * nothing on its way (SIOCOUTQ is 0), then looks at the queue (MSG_PEEK). So until the commit the old
+ * connection is whole: whoever dies or gives up, its frozen processes are thawed by the end of the control
+ * connection and nothing is lost. When the channel ends before COMMIT has come, `scip swap` asks the registry
+ * how the migration ended.
+ *
+ * Conflicts: a scip is frozen by one coordinator at a time, everybody else is answered -EBUSY, lets go of all
+ * that it has, waits a random time (swap_backoff()) and tries again; so two ends that move at the same time
+ * do not wait for each other.
+ */
+#ifndef SCIP_MIGRATE_SWAP_H
+#define SCIP_MIGRATE_SWAP_H
+
+#include "namespace/names.h"
+#include "proto/control.pb-c.h"
+#include "proto/swap.pb-c.h"
+#include "scip/tracee/process.h"
+
+/* ---- in a scip ---- */
+/* The frozen process takes descriptors of another process (of the same user) in the place of its own. 0, or
+ * -errno with nothing changed; the process's registers and everything else are as before. */
+must_check int swap_install(struct process *process, const Pbeam__ScipReplace *request, struct err *err);
+
+/* ---- `scip swap` ---- */
+/* Serves one channel (proto/swap.proto) until it ends; takes `channel`. The exit status. */
+int swap_serve(struct names *names, int channel);
+
+/* `scip swap`, which pbeamd starts with the channel as descriptor 3. The exit status. */
+int swap_main(void);
+
+/* ---- who speaks to it ---- */
+/* One request, one answer, which the caller frees. NULL: err says why; err->code is what the other side said.
+ */
+Pbeam__SwapReply *swap_ask(int channel, const Pbeam__SwapRequest *request, struct err *err);
+/* The two halves of that, for asking several at the same time. */
+must_check int swap_send(int channel, const Pbeam__SwapRequest *request, struct err *err);
+Pbeam__SwapReply *swap_receive(int channel, struct err *err);
+/* A socket that waits for connections made anew, at all addresses of the host. -errno. */
+must_check int swap_listen(int family, int backlog, uint32_t *port, struct err *err);
+/* A `scip swap` on this host, as a child of ours. The channel, or -errno. */
+must_check int swap_fork(struct names *names, struct err *err);
+/* Waits before another try: a random time, longer with every try. */
+void swap_backoff(unsigned attempt);
+
+#endif

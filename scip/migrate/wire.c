@@ -1,0 +1,121 @@
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/migrate/migrate.h"
+
+static int take_failure(const struct frame *frame, struct err *err)
+{
+	Pbeam__MigrateFailed *failed = (void *)frame_unpack(frame, &pbeam__migrate_failed__descriptor, err);
+	int r;
+
+	if (!failed)
+		return -EPROTO;
+	r = failed->code < 0 ? failed->code : -EIO;
+	err_set(err, r, "%s", failed->text);
+	message_free(failed);
+	return r;
+}
+
+int wire_take_any(int channel, struct frame *frame, struct err *err)
+{
+	int r = frame_recv(channel, frame, err);
+
+	if (r == 0 || r == -ECONNRESET)
+		return err_set(err, -EPIPE, "the connection with the other host has ended");
+	if (r < 0)
+		return err_wrap(err, r, "the other host");
+	r = 0;
+	if (frame->type == PBEAM__CHANNEL_MESSAGE__MIGRATE_FAILED)
+		r = take_failure(frame, err);
+	else if (frame->type == PBEAM__CHANNEL_MESSAGE__MIGRATE_ABORT)
+		r = err_set(err, -ECANCELED, "the migration was given up by the other host");
+	if (r < 0)
+		frame_free(frame);
+	return r;
+}
+
+int wire_take(int channel, uint32_t type, const ProtobufCMessageDescriptor *body, void *out, struct err *err)
+{
+	ProtobufCMessage **message = out;
+	struct frame frame = {0};
+	int r = wire_take_any(channel, &frame, err);
+
+	if (r < 0)
+		return r;
+	if (frame.type != type)
+		r = err_set(err, -EPROTO, "the other host sent message %u where %u was to come", frame.type,
+			    type);
+	else if (message) {
+		*message = frame_unpack(&frame, body, err);
+		r = *message ? 0 : -EPROTO;
+	}
+	frame_free(&frame);
+	return r;
+}
+
+int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err)
+{
+	uint64_t at = 0;
+
+	while (at < bytes) {
+		ssize_t n = recv(channel, (uint8_t *)to + at, bytes - at, 0);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return err_set(err, n < 0 ? -errno : -EPIPE, "the connection ended within the image");
+		at += (uint64_t)n;
+	}
+	return 0;
+}
+
+int wire_send_file(int channel, int file, uint64_t bytes, struct err *err)
+{
+	off_t at = 0;
+
+	while ((uint64_t)at < bytes) {
+		ssize_t n = sendfile(channel, file, &at, bytes - (uint64_t)at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return err_set(err, n < 0 ? -errno : -EIO, "send the image: %s",
+				       n < 0 ? strerror(errno) : "it ends too early");
+	}
+	return 0;
+}
+
+int wire_take_file(int channel, uint64_t bytes, struct err *err)
+{
+	auto_close int file = memfd_create("pbeam-image", MFD_CLOEXEC);
+	uint8_t *map;
+	int r;
+
+	if (file < 0 || ftruncate(file, (off_t)bytes) < 0)
+		return err_sys(err, "make room for an image of %llu bytes", (unsigned long long)bytes);
+	map = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (map == MAP_FAILED)
+		return err_sys(err, "map an image of %llu bytes", (unsigned long long)bytes);
+	r = wire_take_bytes(channel, map, bytes, err);
+	munmap(map, bytes ? bytes : 1);
+	return r < 0 ? r : steal_fd(&file);
+}
+
+void wire_fail(int channel, const struct err *why)
+{
+	Pbeam__MigrateFailed failed = PBEAM__MIGRATE_FAILED__INIT;
+
+	failed.code = why->code;
+	failed.text = (char *)(uintptr_t)why->text;
+	if (frame_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_FAILED, &failed.base, NULL, 0, NULL) < 0)
+		log_debug("migrate: the other side is gone");
+}

@@ -1,0 +1,21 @@
+/* The interest lists of epoll instances: as fdinfo shows them, and how entries come into them. */
+#ifndef SCIP_OBJECT_EPOLL_H
+#define SCIP_OBJECT_EPOLL_H
+
+#include "scip/object/object.h"
+
+struct epoll_line {
+	int fd;
+	uint32_t events;
+	uint64_t data, ino;
+};
+/* The next entry in fdinfo's text from *at on. 1, 0 when there is none, -EPROTO. */
+must_check int epoll_next_line(const char **at, struct epoll_line *out, struct err *err);
+
+/* Adds each entry, under its number, for our descriptor targets[i]; before that, where `olds` is not NULL,
+ * what olds[i] is, is no longer watched under that number. By a child of ours: whatever the numbers are here
+ * does not matter. */
+must_check int epoll_replace(int epoll, const Pbeam__Epoll *entries, const int *olds, const int *targets,
+			     struct err *err);
+
+#endif

@@ -1,0 +1,297 @@
+/*
+ * A part of a job rolled back under its living parent: the parent never hears of it.
+ *
+ * The parent is frozen by its own scip over our connection, and stays so to the end. When its child has been
+ * killed (a zombie now, which a frozen parent cannot wait for) it forks the new one, by a call made in it: so
+ * that is its child to the kernel as well: wait, SIGCHLD, getppid, group and session are what they are. Last
+ * of all it is made to forget the old one (supervisor/adopt.c). If anything fails before that the
+ * connection's end undoes the birth, and it finds the old child killed; if the coordinator is killed
+ * likewise.
+ *
+ * There is no such parent, and the keeper takes its place, when it has ended, is of another job by now or no
+ * longer the process's parent, and where a child of it could not become the process: it has seccomp filters
+ * of its own, or has left the session that the process was born in.
+ *
+ * The session's terminal is in use: its settings and its foreground are put back only if what is replaced has
+ * it, else they are whoever's who has it now.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "namespace/record.h"
+#include "scip/restore/coordinate.h"
+#include "scip/tracee/procfs.h"
+
+enum { FREEZE_MS = 10000, FREEZE_OTHERS_MS = 3000, PASSES = 3 };
+
+/* ---- who it is ---- */
+
+static bool has_filters(const struct name_process *process)
+{
+	auto_free void *filter = NULL;
+	size_t bytes;
+
+	return record_filter_get(process->keeper, process->vpid, 0, &filter, &bytes) > 0;
+}
+
+/* True if the child that is there, if there is one, is the parent's. One whose scip was killed may have left
+ * the table and still be a zombie that its parent has not waited for. */
+static bool find_child(struct coordinate *coordinate)
+{
+	struct above *above = &coordinate->above;
+	struct vpid vpid = {coordinate->manifest->processes[0]->vpid};
+	bool known;
+	struct name_process child = {.rpid = names_real(coordinate->names, vpid)};
+	struct procfs_stat stat;
+
+	above->replaces = 0;
+	known = names_process_get(coordinate->names, vpid, &child) == 0;
+	if (procfs_stat_read(child.rpid.n, 0, &stat, NULL) < 0)
+		return true;
+	if (stat.ppid == above->process.rpid.n)
+		above->replaces = child.rpid.n;
+	return above->replaces || !known;
+}
+
+static int list_job(struct coordinate *coordinate, struct name_process **out)
+{
+	struct rpid keeper = coordinate->options->keeper;
+	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n;
+
+	*out = calloc((size_t)room, sizeof(**out));
+	if (!*out)
+		return err_code(coordinate->err, -ENOMEM, "list of processes");
+	n = names_process_list(coordinate->names, keeper, *out, room);
+	return n < room ? n : room;
+}
+
+/* The groups that stay of the session of `parent` (real number), and who has its terminal. */
+static int survey(struct coordinate *coordinate, pid_t number)
+{
+	struct above *above = &coordinate->above;
+	auto_free struct name_process *list = NULL;
+	int n = list_job(coordinate, &list);
+	struct procfs_stat parent, stat;
+
+	if (n < 0)
+		return n;
+	if (procfs_stat_read(number, 0, &parent, coordinate->err) < 0)
+		return err_wrap(coordinate->err, -ESRCH, "its parent");
+	above->groups = calloc((size_t)n + 1, sizeof(*above->groups));
+	if (!above->groups)
+		return err_code(coordinate->err, -ENOMEM, "list of groups");
+	above->plan.groups = above->groups;
+	above->plan.session = names_virtual(coordinate->names, (struct rpid){parent.session}).n;
+	above->plan.group = names_virtual(coordinate->names, (struct rpid){parent.pgrp}).n;
+	above->foreground = names_virtual(coordinate->names, (struct rpid){parent.tpgid}).n;
+	for (int i = 0; i < n; i++) {
+		if (procfs_stat_read(list[i].rpid.n, 0, &stat, NULL) < 0 || stat.session != parent.session)
+			continue;
+		if (!clear_is_victim(coordinate, &list[i]))
+			above->groups[above->plan.ngroups++] =
+				names_virtual(coordinate->names, (struct rpid){stat.pgrp}).n;
+		else if (stat.pgrp == parent.tpgid)
+			above->in_foreground = true;
+	}
+	return 0;
+}
+
+static bool lives(struct coordinate *coordinate, const Pbeam__Process *root)
+{
+	struct name_process *parent = &coordinate->above.process;
+
+	if (names_process_get(coordinate->names, (struct vpid){root->vppid}, parent) < 0 ||
+	    parent->keeper.n != coordinate->options->keeper.n || parent->state != NAME_STATE_RUNNING ||
+	    clear_is_victim(coordinate, parent) || !find_child(coordinate))
+		return false;
+	if (has_filters(parent)) {
+		log_info("vpid %d: its parent has seccomp filters of its own, which a child could not be rid "
+			 "of",
+			 root->vpid);
+		return false;
+	}
+	return true;
+}
+
+int above_find(struct coordinate *coordinate)
+{
+	struct above *above = &coordinate->above;
+	struct name_process stub;
+	int r;
+
+	if (coordinate->whole)
+		return 0;
+	if (stub_find(coordinate, &stub)) { /* its parent has it already */
+		r = survey(coordinate, stub.rpid.n);
+		above->found = r == 0;
+		return r;
+	}
+	above->lives = lives(coordinate, coordinate->manifest->processes[0]);
+	r = survey(coordinate, above->lives ? above->process.rpid.n : coordinate->options->keeper.n);
+	above->found = r == 0;
+	return r;
+}
+
+int above_miss(struct coordinate *coordinate)
+{
+	struct above *above = &coordinate->above;
+
+	free(above->groups);
+	above->groups = NULL;
+	above->plan = (struct plan_above){0};
+	above->found = false;
+	if (!above->lives)
+		return -EXDEV;
+	above->lives = false;
+	above->found = survey(coordinate, coordinate->options->keeper.n) == 0;
+	return above->found ? 0 : -EXDEV;
+}
+
+/* ---- what is done to it ---- */
+
+static int freeze(struct coordinate *coordinate, const struct name_process *process, uint32_t timeout_ms,
+		  struct err *err)
+{
+	Pbeam__ScipFreeze request = PBEAM__SCIP_FREEZE__INIT;
+	auto_close int sock = link_connect(process->scip, err);
+	int r;
+
+	if (sock < 0)
+		return sock;
+	request.timeout_ms = timeout_ms;
+	r = link_call(sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, &pbeam__scip_frozen__descriptor,
+		      NULL, err);
+	if (r == 0)
+		r = link_call(sock, PBEAM__SCIP_REQUEST__SCIP_DIVERGE, NULL, &pbeam__scip_done__descriptor,
+			      NULL, err);
+	return r < 0 ? r : steal_fd(&sock);
+}
+
+/* Everybody else in the job may name the process as well, and must translate from now on. Who cannot be
+ * stopped just now (in vfork, say) goes without. */
+static int diverge_others(struct coordinate *coordinate)
+{
+	bool more = true;
+
+	for (int pass = 0; pass < PASSES && more; pass++) {
+		auto_free struct name_process *list = NULL;
+		int n = list_job(coordinate, &list);
+
+		if (n < 0)
+			return n;
+		more = false;
+		for (int i = 0; i < n; i++) {
+			struct err err = ERR_INIT;
+			int sock;
+
+			if (list[i].diverged || list[i].state != NAME_STATE_RUNNING ||
+			    (coordinate->above.lives && list[i].vpid.n == coordinate->above.process.vpid.n) ||
+			    clear_is_victim(coordinate, &list[i]))
+				continue;
+			sock = freeze(coordinate, &list[i], FREEZE_OTHERS_MS, &err);
+			if (sock >= 0)
+				close(sock);
+			else
+				log_info("vpid %d does not translate names: %s", list[i].vpid.n, err.text);
+			more = true;
+		}
+	}
+	return 0;
+}
+
+static const Pbeam__Tty *tty_of(const Pbeam__Object *object)
+{
+	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
+		return object->tty;
+	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ? object->console->tty : NULL;
+}
+
+/* The image is ours alone, in memory: what it says of the session's terminal is made to fit the present. */
+static void settle_terminals(struct coordinate *coordinate)
+{
+	const struct above *above = &coordinate->above;
+
+	for (size_t i = 0; i < coordinate->manifest->n_objects; i++) {
+		Pbeam__Tty *tty = (Pbeam__Tty *)(uintptr_t)tty_of(coordinate->manifest->objects[i]);
+
+		if (!tty || tty->session_vsid != above->plan.session)
+			continue;
+		tty->foreground_vpgid = above->in_foreground ? above->foreground : 0;
+		if (!above->in_foreground) {
+			free(tty->termios.data);
+			tty->termios = (ProtobufCBinaryData){0};
+		}
+	}
+}
+
+/* Those whose signals it has taken or has pending already. */
+static int note_ended(struct coordinate *coordinate)
+{
+	struct above *above = &coordinate->above;
+	auto_free pid_t *children = NULL;
+	struct procfs_stat stat;
+	int n = procfs_children(above->process.rpid.n, &children, coordinate->err);
+
+	if (n < 0)
+		return n;
+	above->ended = calloc((size_t)n + 1, sizeof(*above->ended));
+	if (!above->ended)
+		return err_code(coordinate->err, -ENOMEM, "list of children");
+	for (int i = 0; i < n; i++)
+		if (procfs_stat_read(children[i], 0, &stat, NULL) == 0 && stat.state == 'Z')
+			above->ended[above->nended++] = children[i];
+	return 0;
+}
+
+int above_hold(struct coordinate *coordinate)
+{
+	struct above *above = &coordinate->above;
+	int r = 0;
+
+	if (coordinate->whole)
+		return 0;
+	if (above->lives)
+		above->sock = freeze(coordinate, &above->process, FREEZE_MS, coordinate->err);
+	if (above->lives && above->sock < 0)
+		return err_wrap(coordinate->err, above->sock, "its parent, vpid %d", above->process.vpid.n);
+	/* It may have waited for it until now. */
+	if (above->lives && !find_child(coordinate))
+		return err_set(coordinate->err, -ECHILD, "vpid %d is not a child of vpid %d any more",
+			       coordinate->manifest->processes[0]->vpid, above->process.vpid.n);
+	if (above->lives)
+		r = note_ended(coordinate);
+	if (above->found)
+		settle_terminals(coordinate);
+	return r < 0 ? r : diverge_others(coordinate);
+}
+
+int above_commit(struct coordinate *coordinate)
+{
+	struct above *above = &coordinate->above;
+	Pbeam__ScipAdopt request = PBEAM__SCIP_ADOPT__INIT;
+
+	if (above->sock < 0)
+		return 0;
+	request.n_gone = above->ngone;
+	request.gone = above->gone;
+	request.n_ended = above->nended;
+	request.ended = above->ended;
+	return link_call(above->sock, PBEAM__SCIP_REQUEST__SCIP_ADOPT, &request.base,
+			 &pbeam__scip_done__descriptor, NULL, coordinate->err);
+}
+
+void above_close(struct coordinate *coordinate)
+{
+	struct above *above = &coordinate->above;
+
+	if (above->sock >= 0)
+		close(above->sock);
+	above->sock = -1;
+	free(above->groups);
+	free(above->gone);
+	free(above->ended);
+	above->groups = above->gone = above->ended = NULL;
+}

@@ -1,0 +1,235 @@
+/*
+ * The husks filled and let go.
+ *
+ * All at the same time, since nothing of it depends on another process but what the coordinator has made
+ * before, and the memory that is passed on by fork (inherit.h), which is a step of the plan.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "proto/message.h"
+#include "scip/restore/coordinate.h"
+
+static const Pbeam__Object *find_object(const Pbeam__Manifest *manifest, uint32_t id)
+{
+	size_t low = 0, high = manifest->n_objects;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (manifest->objects[middle]->id == id)
+			return manifest->objects[middle];
+		if (manifest->objects[middle]->id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (manifest->objects[i]->id == id)
+			return manifest->objects[i];
+	return NULL;
+}
+
+/* Everything that one fill needs; the arrays are freed by the caller. */
+struct fill_request {
+	Pbeam__ScipFill message;
+	Pbeam__FillFd *fds;
+	Pbeam__FillFd **list;
+	Pbeam__Object **late;
+	Pbeam__SharedMemory **shared;
+};
+
+static int add_descriptors(struct coordinate *coordinate, const Pbeam__Process *process,
+			   struct fill_request *fill)
+{
+	Pbeam__ScipFill *message = &fill->message;
+
+	for (size_t i = 0; i < process->n_descriptors; i++) {
+		const Pbeam__Descriptor *descriptor = process->descriptors[i];
+		const Pbeam__Object *object = find_object(coordinate->manifest, descriptor->object);
+		Pbeam__FillFd *fd = &fill->fds[message->n_fds];
+		bool listed = false;
+		int source;
+
+		if (!object)
+			return err_set(coordinate->err, -EINVAL,
+				       "vpid %d: fd %d is of object %u, which is not there", process->vpid,
+				       descriptor->fd, descriptor->object);
+		source = object_restore_get(coordinate->objects, descriptor->object, coordinate->err);
+		if (source < 0)
+			return source;
+		pbeam__fill_fd__init(fd);
+		fd->source = source;
+		fd->fd = descriptor->fd;
+		fd->cloexec = descriptor->cloexec;
+		fill->list[message->n_fds++] = fd;
+		for (size_t n = 0; n < message->n_late; n++)
+			listed = listed || fill->late[n] == object;
+		if (!listed && object_wants_install(object))
+			fill->late[message->n_late++] = (Pbeam__Object *)(uintptr_t)object;
+	}
+	return 0;
+}
+
+static int add_shared(struct coordinate *coordinate, const Pbeam__Process *process, struct fill_request *fill)
+{
+	Pbeam__ScipFill *message = &fill->message;
+
+	for (size_t i = 0; i < process->memory->n_mappings; i++) {
+		uint32_t id = process->memory->mappings[i]->shared_id;
+		const struct shared_made *made = id ? shared_find(&coordinate->shared, id) : NULL;
+		Pbeam__FillFd *fd = &fill->fds[message->n_fds];
+		bool listed = false;
+
+		for (size_t n = 0; n < message->n_shared; n++)
+			listed = listed || fill->shared[n]->id == id;
+		if (!made || listed)
+			continue;
+		pbeam__fill_fd__init(fd);
+		fd->source = made->sysv_id >= 0 ? made->sysv_id : made->fd;
+		fd->fd = -1;
+		fd->shared_id = id;
+		fill->list[message->n_fds++] = fd;
+		fill->shared[message->n_shared++] = (Pbeam__SharedMemory *)(uintptr_t)made->saved;
+	}
+	return 0;
+}
+
+static int send_described(struct coordinate *coordinate, int node, const struct inherit_request *memory,
+			  bool memory_only)
+{
+	bool verifies = coordinate->unverified && coordinate->unverified[node];
+	const Pbeam__Process *process = coordinate->plan.nodes[node].process;
+	size_t most = process->n_descriptors + process->memory->n_mappings + 1;
+	auto_free Pbeam__FillFd *fds = calloc(most, sizeof(*fds));
+	auto_free Pbeam__FillFd **list = calloc(most, sizeof(Pbeam__FillFd *));
+	auto_free Pbeam__Object **late = calloc(most, sizeof(Pbeam__Object *));
+	auto_free Pbeam__SharedMemory **shared = calloc(most, sizeof(Pbeam__SharedMemory *));
+	struct fill_request fill = {PBEAM__SCIP_FILL__INIT, fds, list, late, shared};
+	int image = image_reader_fd(coordinate->image), r;
+
+	if (!fds || !list || !late || !shared)
+		return err_code(coordinate->err, -ENOMEM, "descriptors of vpid %d", process->vpid);
+	r = add_descriptors(coordinate, process, &fill);
+	if (r == 0)
+		r = add_shared(coordinate, process, &fill);
+	if (r < 0)
+		return r;
+	fill.message.process = (Pbeam__Process *)(uintptr_t)&memory->process;
+	if (verifies && (memory_only || memory->inherits))
+		return err_set(coordinate->err, -EINVAL, "the memory of vpid %d is not filled at once",
+			       process->vpid);
+	fill.message.digests_offset = verifies ? image_reader_digests(coordinate->image) : 0;
+	fill.message.memory_only = memory_only;
+	fill.message.inherits = memory->inherits;
+	fill.message.n_kept = memory->n_kept;
+	fill.message.kept = memory->kept_list;
+	fill.message.n_dropped = memory->n_dropped;
+	fill.message.dropped = memory->dropped_list;
+	fill.message.fds = list;
+	fill.message.late = late;
+	fill.message.shared = shared;
+	fill.message.coordinator_rpid = getpid();
+	return link_ask(coordinate->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL,
+			&fill.message.base, &image, 1, coordinate->err);
+}
+
+/* Asks for what is left to be done; with a `round` for what the process passes on in that. */
+static int send_fill(struct coordinate *coordinate, int node, int round)
+{
+	struct made *made = &coordinate->made[node];
+	struct inherit_state *next = NULL;
+	struct inherit_request request;
+	int r = inherit_request(made->has, coordinate->plan.nodes[node].process,
+				&coordinate->plan.inherit.passing[node], round, &request, &next);
+
+	if (r < 0)
+		err_code(coordinate->err, r, "memory of vpid %d", coordinate->plan.nodes[node].vpid);
+	else
+		r = send_described(coordinate, node, &request, round > 0);
+	inherit_request_free(&request);
+	if (next) {
+		next->next = coordinate->states;
+		coordinate->states = next;
+		made->has = next;
+	}
+	return r;
+}
+
+int fill_all_pass_on(struct coordinate *coordinate, int node, int round)
+{
+	int r = send_fill(coordinate, node, round);
+
+	return r < 0 ? r
+		     : link_answer(coordinate->made[node].sock, &pbeam__scip_done__descriptor, NULL,
+				   coordinate->err);
+}
+
+static bool is_stub(const struct coordinate *coordinate, int node)
+{
+	const Pbeam__Process *process = coordinate->plan.nodes[node].process;
+
+	return process && process->state == PBEAM__PROCESS__STATE__STUB;
+}
+
+/* It is emptied, and waits to be let go like all others. */
+static int send_stub(struct coordinate *coordinate, int node)
+{
+	Pbeam__ScipFill fill = PBEAM__SCIP_FILL__INIT;
+	int image = image_reader_fd(coordinate->image);
+
+	fill.process = (Pbeam__Process *)(uintptr_t)coordinate->plan.nodes[node].process;
+	fill.coordinator_rpid = getpid();
+	return link_ask(coordinate->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL, &fill.base,
+			&image, 1, coordinate->err);
+}
+
+static bool is_filled(const struct coordinate *coordinate, int node)
+{
+	const Pbeam__Process *process = coordinate->plan.nodes[node].process;
+
+	return process && process->state != PBEAM__PROCESS__STATE__ZOMBIE;
+}
+
+static int gather(struct coordinate *coordinate)
+{
+	int r = 0;
+
+	for (int i = 0; i < coordinate->plan.nnodes && r == 0; i++)
+		if (is_filled(coordinate, i))
+			r = link_answer(coordinate->made[i].sock, &pbeam__scip_done__descriptor, NULL,
+					coordinate->err);
+	return r;
+}
+
+int fill_all(struct coordinate *coordinate)
+{
+	int r = 0;
+
+	for (int i = 0; i < coordinate->plan.nnodes && r == 0; i++)
+		if (is_filled(coordinate, i))
+			r = is_stub(coordinate, i) ? send_stub(coordinate, i) : send_fill(coordinate, i, 0);
+	return r < 0 ? r : gather(coordinate);
+}
+
+static int tell_all(struct coordinate *coordinate, uint32_t type)
+{
+	int r = 0;
+
+	for (int i = 0; i < coordinate->plan.nnodes && r == 0; i++)
+		if (is_filled(coordinate, i))
+			r = link_ask(coordinate->made[i].sock, type, NULL, NULL, 0, coordinate->err);
+	return r < 0 ? r : gather(coordinate);
+}
+
+int fill_all_run(struct coordinate *coordinate)
+{
+	return tell_all(coordinate, PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN);
+}
+
+int fill_all_keep(struct coordinate *coordinate)
+{
+	return tell_all(coordinate, PBEAM__SCIP_REQUEST__SCIP_KEEP);
+}

@@ -1,0 +1,216 @@
+/*
+ * A child in another's place: a frozen process has forked one for the coordinator (restore_fork.c), and an
+ * older child of it has ended meanwhile, or is to be forgotten. It must see neither the birth nor the death.
+ *
+ * The birth shows nowhere: a clone() that is made for it returns to us. A death shows in two ways. wait4()
+ * would find it: so a thread of the process itself is made to wait for it. And there is its SIGCHLD, which is
+ * pending for the process as long as all threads are stopped (a tracee's ignored signals are queued as well):
+ * it is taken away by rt_sigtimedwait(), made by that thread.
+ *
+ * SIGCHLD is not queued twice. If another child has ended after ours its signal was dropped because ours was
+ * pending already; then ours is replaced by what that one's would have been (waitid() with WNOWAIT tells, and
+ * a process may queue any siginfo to itself). If one was pending before, ours was dropped and there is
+ * nothing to take.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "scip/supervisor/control_request.h"
+#include "scip/tracee/memory.h"
+#include "scip/tracee/procfs.h"
+#include "scip/tracee/remote.h"
+
+#ifndef PTRACE_PEEKSIGINFO_SHARED
+#define PTRACE_PEEKSIGINFO_SHARED 1
+#endif
+
+enum { KERNEL_SIGSET = 8 };
+
+/* What the calls need in the tracee's memory: one page, mapped for them. */
+struct page {
+	uint64_t set;
+	uint64_t pad;
+	struct timespec no_wait;
+	siginfo_t info;
+};
+
+static bool is_listed(const int32_t *list, size_t n, pid_t pid)
+{
+	for (size_t i = 0; i < n; i++)
+		if (list[i] == pid)
+			return true;
+	return false;
+}
+
+/* The signal of the end (or of a stop) of one of these children, pending for the process. */
+static bool peek(const struct tracee *tracee, const Pbeam__ScipAdopt *adopt, siginfo_t *info)
+{
+	struct __ptrace_peeksiginfo_args args = {.flags = PTRACE_PEEKSIGINFO_SHARED, .nr = 1};
+
+	for (; ptrace(PTRACE_PEEKSIGINFO, tracee->tid, &args, info) == 1; args.off++)
+		if (info->si_code >= CLD_EXITED && info->si_code <= CLD_CONTINUED &&
+		    is_listed(adopt->gone, adopt->n_gone, info->si_pid))
+			return true;
+	return false;
+}
+
+static int call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr, const uint64_t args[6])
+{
+	int r = remote_call(tracee, ret, err, nr, args);
+
+	return r < 0 ? r : *ret < 0 ? (int)*ret : 0;
+}
+
+/* A child that has ended, is not waited for, and whose end is no older than ours. */
+static pid_t find_other(const struct process *process, const Pbeam__ScipAdopt *adopt)
+{
+	auto_free pid_t *children = NULL;
+	struct procfs_stat stat;
+	int n = procfs_children(process->pid, &children, NULL);
+
+	for (int i = 0; i < n; i++)
+		if (!is_listed(adopt->gone, adopt->n_gone, children[i]) &&
+		    !is_listed(adopt->ended, adopt->n_ended, children[i]) &&
+		    procfs_stat_read(children[i], 0, &stat, NULL) == 0 && stat.state == 'Z')
+			return children[i];
+	return 0;
+}
+
+static int queue_other(struct tracee *tracee, struct taddr at, const Pbeam__ScipAdopt *adopt, int signal,
+		       struct err *err)
+{
+	uint64_t info = at.a + offsetof(struct page, info);
+	pid_t other = find_other(tracee->process, adopt);
+	int64_t ret;
+	int r;
+
+	if (!other)
+		return 0;
+	r = call(tracee, &ret, err, SYS_waitid,
+		 remote_args(P_PID, (uint64_t)other, info, WEXITED | WNOHANG | WNOWAIT | __WALL, 0));
+	if (r == 0)
+		r = call(tracee, &ret, err, SYS_rt_sigqueueinfo,
+			 remote_args((uint64_t)tracee->process->pid, (uint64_t)signal, info));
+	return r == -ECHILD ? 0 : r;
+}
+
+static int take_signal(struct tracee *tracee, struct taddr at, int signal, struct err *err)
+{
+	struct page page = {.set = 1ull << (signal - 1)};
+	int64_t ret;
+	int r = memory_write(tracee->process, at, &page, sizeof(page));
+
+	if (r == 0)
+		r = call(tracee, &ret, err, SYS_rt_sigtimedwait,
+			 remote_args(at.a, 0, at.a + offsetof(struct page, no_wait), KERNEL_SIGSET));
+	return r == -EAGAIN ? 0 : r;
+}
+
+static bool has_own(const struct tracee *tracee, int signal)
+{
+	struct __ptrace_peeksiginfo_args args = {.nr = 1};
+	siginfo_t info;
+
+	for (; ptrace(PTRACE_PEEKSIGINFO, tracee->tid, &args, &info) == 1; args.off++)
+		if (info.si_signo == signal)
+			return true;
+	return false;
+}
+
+/* Their SIGCHLD, if one is pending. A thread that has one of its own would lose that instead: the process's
+ * is then left, which it sees as one too many. */
+static int take_death(struct tracee *tracee, const Pbeam__ScipAdopt *adopt, struct err *err)
+{
+	siginfo_t info;
+	int64_t page, ignored;
+	int r;
+
+	if (!peek(tracee, adopt, &info) || has_own(tracee, info.si_signo))
+		return 0;
+	r = call(tracee, &page, err, SYS_mmap,
+		 remote_args(0, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			     (uint64_t)-1, 0));
+	if (r < 0)
+		return err_wrap(err, r, "make room");
+	r = take_signal(tracee, (struct taddr){(uint64_t)page}, info.si_signo, err);
+	if (r == 0)
+		r = queue_other(tracee, (struct taddr){(uint64_t)page}, adopt, info.si_signo, err);
+	if (call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, sizeof(struct page))) < 0)
+		log_debug("a page of ours stays in process %d", tracee->process->pid);
+	return r;
+}
+
+/* Waits for these children, which have been killed, and makes the process forget them. */
+static int forget_children(struct process *process, const Pbeam__ScipAdopt *adopt, struct err *err)
+{
+	struct tracee *tracee = process_still(process);
+	int64_t ret;
+	int r = 0;
+
+	if (!tracee)
+		return err_set(err, -ESRCH, "vpid %d is ending", process->vpid.n);
+	for (size_t i = 0; i < adopt->n_gone && r == 0; i++) {
+		r = call(tracee, &ret, err, SYS_wait4, remote_args((uint64_t)adopt->gone[i], 0, __WALL, 0));
+		if (r == -ECHILD)
+			r = 0; /* not its child, or it ignores SIGCHLD */
+	}
+	return r < 0 ? r : take_death(tracee, adopt, err);
+}
+
+int control_adopt(struct control_request *request, struct err *err)
+{
+	const Pbeam__ScipAdopt *adopt = (const void *)request->message;
+	const struct control_trial *trial = &request->connection->trial;
+	struct tracee *tracee = process_still(request->process);
+	int r = 0;
+
+	for (size_t i = 0; i < adopt->n_gone; i++)
+		if (adopt->gone[i] <= 1)
+			return err_set(err, -EPROTO, "%d is no child", adopt->gone[i]);
+	if (tracee && trial->child && trial->replaces > 0)
+		r = adopt_exchange_pidfds(tracee, trial->replaces, trial->child, err);
+	if (r == 0)
+		r = forget_children(request->process, adopt, err);
+	if (r < 0)
+		return err_wrap(err, r, "let vpid %d forget a child", request->process->vpid.n);
+	request->connection->trial.child = 0;
+	return 0;
+}
+
+void adopt_undo(struct control_trial *trial, struct process *process)
+{
+	struct names *names = process->names;
+	struct name_process entry;
+	struct err err = ERR_INIT;
+	Pbeam__ScipAdopt adopt = PBEAM__SCIP_ADOPT__INIT;
+	int32_t child = trial->child;
+
+	adopt.gone = &child;
+	adopt.n_gone = 1;
+	kill(child, SIGKILL);
+	if (forget_children(process, &adopt, &err) < 0)
+		log_warn("vpid %d sees the end of a child that was on trial: %s", process->vpid.n, err.text);
+	if (!trial->vpid.n)
+		return;
+	names_number_release(names, trial->vpid, (struct rpid){child});
+	names_process_remove(names, trial->vpid, (struct rpid){child});
+	if (trial->replaces <= 0)
+		return;
+	entry = (struct name_process){.vpid = trial->vpid,
+				      .rpid = {trial->replaces},
+				      .parent = process->vpid,
+				      .keeper = process->keeper,
+				      .state = NAME_STATE_DEAD,
+				      .diverged = true};
+	if (names_number_bind(names, trial->vpid, entry.rpid, process->keeper) < 0 ||
+	    (trial->vpid.n != trial->replaces && names_process_add(names, &entry) < 0))
+		log_warn("vpid %d: its end is seen under another number", trial->vpid.n);
+}

@@ -1,0 +1,54 @@
+/* What a migration asks of the scip whose process leaves, or comes back. */
+#include <errno.h>
+
+#include "scip/supervisor/control_request.h"
+#include "scip/supervisor/stub.h"
+#include "scip/syscall/syscall.h"
+
+int control_keep(struct control_request *request, struct err *err)
+{
+	request->connection->keeps = true;
+	return 0;
+}
+
+int control_stub(struct control_request *request, struct err *err)
+{
+	int r = stub_make(request->control->seat, request->process, err);
+
+	if (r < 0)
+		return r;
+	request->connection->froze = request->connection->keeps = request->connection->drives = false;
+	control_set_state(request->control, request->process, NAME_STATE_STUB);
+	return 0;
+}
+
+int control_stub_back(struct control_request *request, struct err *err)
+{
+	if (!request->process->stub_returns)
+		return err_set(err, -EINVAL, "vpid %d was no stub", request->process->vpid.n);
+	return control_stub(request, err);
+}
+
+int control_hold(struct control_request *request, struct err *err)
+{
+	struct process *process = request->process;
+
+	if (!process->stub)
+		return err_set(err, -EINVAL, "vpid %d is here already", process->vpid.n);
+	if (!process->diverged && syscall_filter_inject(process_leader(process), err) < 0)
+		return -EIO;
+	process->held = process->stub_returns = true;
+	process->stub = process->frozen = process->freezing = false;
+	process->expected = NULL;
+	request->connection->froze = false;
+	request->connection->drives = true;
+	control_set_state(request->control, process, NAME_STATE_FROZEN);
+	return 0;
+}
+
+int control_stub_stop(struct control_request *request, struct err *err)
+{
+	const Pbeam__ScipStubStop *stop = (const void *)request->message;
+
+	return stub_stop(request->process, stop->signal, err);
+}

@@ -1,0 +1,384 @@
+#include "scip/supervisor/stub.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "proto/daemon.pb-c.h"
+#include "proto/frame.h"
+#include "scip/restore/restore.h"
+#include "scip/tracee/memory.h"
+#include "scip/tracee/regs.h"
+#include "scip/tracee/remote.h"
+#include "scip/tracee/stops.h"
+
+enum {
+	SIGNALS = 65,
+	SIGINFO_BYTES = 128,
+	PEEK_AT_ONCE = 32,
+	PEEK_MAX = 1 << 16,
+	KERNEL_SIGSET = 8,
+	ROOM = 1024,
+	STACK = 64 << 10
+};
+
+/* ---- pending signals: those that went with the image are not to be passed on once more ---- */
+
+static void count_queue(struct process *process, pid_t tid, uint32_t flags)
+{
+	struct __ptrace_peeksiginfo_args args = {.flags = flags, .nr = PEEK_AT_ONCE};
+	uint8_t infos[PEEK_AT_ONCE][SIGINFO_BYTES];
+	long got;
+
+	do {
+		got = ptrace(PTRACE_PEEKSIGINFO, tid, &args, infos);
+		for (long i = 0; i < got; i++) {
+			int signal;
+
+			memcpy(&signal, infos[i], sizeof(signal));
+			if (signal > 0 && signal < SIGNALS)
+				process->stub_pending[signal]++;
+		}
+		args.off += (uint64_t)(got > 0 ? got : 0);
+	} while (got == PEEK_AT_ONCE && args.off < PEEK_MAX);
+}
+
+void stub_note_pending(struct process *process)
+{
+	struct tracee *leader = process_leader(process);
+
+	memset(process->stub_pending, 0, sizeof(process->stub_pending));
+	if (!leader || leader->stop == TRACEE_EXITED)
+		return;
+	count_queue(process, leader->tid, 0);
+	count_queue(process, leader->tid, PTRACE_PEEKSIGINFO_SHARED);
+}
+
+/* Memory of the new program that nobody looks at: below its stack. */
+static int scribble(struct tracee *leader, const void *data, size_t len, uint64_t *at)
+{
+	struct user_regs_struct regs;
+	int r = regs_get(leader, &regs);
+
+	if (r < 0)
+		return r;
+	*at = (regs.rsp - ROOM) & ~63ull;
+	return memory_write(leader->process, (struct taddr){*at}, data, len);
+}
+
+static int take_signals(struct tracee *leader, struct err *err)
+{
+	struct process *process = leader->process;
+
+	for (int signal = 1; signal < SIGNALS; signal++) {
+		struct {
+			uint64_t set;
+			struct timespec now;
+		} args = {.set = 1ull << (signal - 1)};
+		uint64_t at;
+		int64_t ret = 0;
+
+		for (; process->stub_pending[signal] && ret >= 0; process->stub_pending[signal]--) {
+			int r = scribble(leader, &args, sizeof(args), &at);
+
+			if (r == 0)
+				r = remote_call(
+					leader, &ret, err, SYS_rt_sigtimedwait,
+					remote_args(at, 0, at + offsetof(typeof(args), now), KERNEL_SIGSET));
+			if (r < 0)
+				return r;
+		}
+	}
+	return 0;
+}
+
+/* ---- making it ---- */
+
+static int end_thread(const struct seat *seat, struct tracee *thread, struct err *err)
+{
+	struct process *process = thread->process;
+	struct user_regs_struct regs;
+	struct tracee *seen;
+	int r = regs_get(thread, &regs);
+
+	regs.rip = process->syscall_insn.a;
+	regs.rax = SYS_exit;
+	regs.rdi = 0;
+	regs.orig_rax = ~0ull;
+	if (r == 0)
+		r = regs_set(thread, &regs);
+	if (r == 0 && ptrace(PTRACE_CONT, thread->tid, 0, 0) < 0)
+		r = -errno;
+	while (r >= 0 && thread->stop != TRACEE_EXITED) {
+		thread->stop = TRACEE_RUNNING;
+		r = stops_wait(process, thread->tid, 0, &seen, NULL);
+		if (r > 0 && thread->stop != TRACEE_EXITED && ptrace(PTRACE_CONT, thread->tid, 0, 0) < 0)
+			r = -errno;
+	}
+	if (r < 0 && r != -ECHILD && r != -ESRCH)
+		return err_code(err, r, "end thread %d", thread->tid);
+	supervisor_drop_thread(seat, thread);
+	return 0;
+}
+
+static int end_threads(const struct seat *seat, struct process *process, struct err *err)
+{
+	struct tracee *leader = process_leader(process), *next;
+	int64_t ret;
+	int r;
+
+	if (!leader || leader->stop == TRACEE_EXITED || leader->stop == TRACEE_RUNNING)
+		return err_set(err, -ENOTSUP, "its first thread has ended before the others");
+	r = remote_call(leader, &ret, err, SYS_getpid, remote_args(0));
+	for (struct tracee *t = process->tracees; t && r == 0; t = next) {
+		next = t->next;
+		if (t != leader)
+			r = end_thread(seat, t, err);
+	}
+	return r;
+}
+
+/* Interval timers outlive an execve. */
+static int stop_timers(struct tracee *leader, struct err *err)
+{
+	const struct itimerval never = {0};
+	uint64_t at;
+	int64_t ret;
+	int r = scribble(leader, &never, sizeof(never), &at);
+
+	for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF && r == 0; which++)
+		r = remote_call(leader, &ret, err, SYS_setitimer, remote_args(which, at, 0));
+	return r;
+}
+
+/* Half filled by a restore that has failed it has no stack where its stack pointer points. */
+static int provide_stack(struct tracee *leader, struct err *err)
+{
+	struct user_regs_struct regs;
+	int64_t at;
+	int r = remote_call(
+		leader, &at, err, SYS_mmap,
+		remote_args(0, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, ~0ull, 0));
+
+	if (r == 0)
+		r = regs_get(leader, &regs);
+	if (r < 0)
+		return r;
+	regs.rsp = (uint64_t)at + STACK - 4096;
+	return regs_set(leader, &regs);
+}
+
+static int empty(struct process *process, const char *comm, struct err *err)
+{
+	struct tracee *leader = process_leader(process);
+	char path[PATH_MAX], root[] = "/";
+	uint64_t at;
+	int64_t ret;
+	int r;
+
+	r = provide_stack(leader, err);
+	if (r == 0)
+		r = stop_timers(leader, err);
+	if (r == 0 && io_readlink(AT_FDCWD, "/proc/self/exe", path, sizeof(path)) < 0)
+		r = err_set(err, -ENOENT, "scip's own file is gone");
+	if (r == 0)
+		r = restore_exec(process, path, err);
+	if (r < 0)
+		return r;
+	inject_forget(process);
+	r = remote_call(leader, &ret, err, SYS_close_range, remote_args(0, ~0u, 0));
+	if (r == 0)
+		r = scribble(leader, root, sizeof(root), &at);
+	if (r == 0)
+		r = remote_call(leader, &ret, err, SYS_chdir, remote_args(at));
+	if (r == 0 && comm)
+		r = scribble(leader, comm, strnlen(comm, 15) + 1, &at);
+	if (r == 0 && comm)
+		r = remote_call(leader, &ret, err, SYS_prctl, remote_args(PR_SET_NAME, at));
+	return r == 0 ? take_signals(leader, err) : r;
+}
+
+static int set_mask(pid_t tid, uint64_t mask)
+{
+	return ptrace((enum __ptrace_request)PTRACE_SETSIGMASK, tid, (void *)KERNEL_SIGSET, &mask) < 0
+		       ? -errno
+		       : 0;
+}
+
+/* Into a pause() that only ends with the process. */
+static int park(struct process *process, struct err *err)
+{
+	struct tracee *leader = process_leader(process);
+	struct user_regs_struct regs;
+	int64_t ret;
+	int r = remote_call(leader, &ret, err, SYS_getpid, remote_args(0));
+
+	if (r < 0)
+		return r;
+	r = regs_get(leader, &regs);
+	regs.rip = process->syscall_insn.a;
+	regs.rax = SYS_pause;
+	regs.orig_rax = ~0ull;
+	if (r == 0)
+		r = regs_set(leader, &regs);
+	if (r == 0)
+		r = set_mask(leader->tid, 0);
+	leader->signal = leader->stop == TRACEE_SIGNAL_DELIVERY_STOP ? 0 : leader->signal;
+	if (r == 0)
+		r = stops_resume(leader, STOPS_CONT);
+	return r < 0 ? err_code(err, r, "park the stub") : 0;
+}
+
+static int make_empty(const struct seat *seat, struct process *process, const char *comm, struct err *err)
+{
+	int r = end_threads(seat, process, err);
+
+	if (r == 0)
+		r = empty(process, comm, err);
+	return r < 0 ? err_wrap(err, r, "vpid %d", process->vpid.n) : 0;
+}
+
+int stub_empty(const struct seat *seat, struct process *process, const Pbeam__Process *saved, struct err *err)
+{
+	auto_free char *comm = NULL;
+
+	if (saved->n_threads && saved->threads[0]->comm.len)
+		comm = strndup((const char *)saved->threads[0]->comm.data, saved->threads[0]->comm.len);
+	memset(process->stub_pending, 0, sizeof(process->stub_pending));
+	return make_empty(seat, process, comm, err);
+}
+
+int stub_begin(struct process *process, int stopped, struct err *err)
+{
+	struct tracee *leader = process_leader(process);
+	int r;
+
+	leader->frozen = false;
+	leader->call = leader->restart_call = -1;
+	process->freezing = process->frozen = process->held = false;
+	process->expected = NULL;
+	process->stub = true;
+	process->stub_ends = process->stub_returns = false;
+	process->stub_stops = process->stub_stopped = 0;
+	r = park(process, err);
+	return r == 0 && stopped ? stub_stop(process, stopped, err) : r;
+}
+
+/* Its children have left as well, or went with it as the zombies that they were: what is left of them here
+ * must not be found by a wait when it comes back. */
+static int reap_children(struct process *process, struct err *err)
+{
+	int64_t pid = 1;
+	int r = 0;
+
+	while (r == 0 && pid > 0) {
+		r = remote_call(process_leader(process), &pid, err, SYS_wait4,
+				remote_args(~0ull, 0, WNOHANG | __WALL, 0));
+		if (r == 0 && pid > 0) {
+			struct rpid rpid = {(int32_t)pid};
+
+			names_process_waited(process->names, names_virtual(process->names, rpid), rpid);
+		}
+	}
+	return r;
+}
+
+int stub_make(const struct seat *seat, struct process *process, struct err *err)
+{
+	auto_free char *comm = NULL;
+	char path[PATH_MAX];
+	int r = process->stub_returns ? 0 : reap_children(process, err);
+
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "/proc/%d/comm", process->pid);
+	(void)!io_slurp(AT_FDCWD, path, 64, &comm, NULL);
+	r = make_empty(seat, process, comm, err);
+	return r < 0 ? r : stub_begin(process, 0, err);
+}
+
+/* ---- its life ---- */
+
+/* The keeper knows the way; nothing is waited for. */
+static void pass_on(const struct seat *seat, struct process *process, int signal, const siginfo_t *info)
+{
+	Pbeam__RemoteSignal message = PBEAM__REMOTE_SIGNAL__INIT;
+	struct err err = ERR_INIT;
+	auto_close int sock = -1;
+	int r;
+
+	message.vpid = process->vpid.n;
+	message.signal = signal;
+	message.group = true;
+	if (info) {
+		message.siginfo.data = (uint8_t *)(uintptr_t)info;
+		message.siginfo.len = SIGINFO_BYTES;
+		if (info->si_code <= 0)
+			message.from = names_virtual(seat->names, (struct rpid){info->si_pid}).n;
+	}
+	r = sock = frame_connect_to("job", seat->keeper, &err);
+	if (r >= 0)
+		r = frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &message.base, NULL, 0, &err);
+	if (r < 0)
+		log_warn("vpid %d: signal %d is lost on the way to its host: %s", process->vpid.n, signal,
+			 err.text);
+}
+
+/* A stop that we have brought about ourselves, or the end of one. */
+static bool is_ours(struct process *process, int signal)
+{
+	if (!process->stub_stops || signal != process->stub_stops)
+		return false;
+	process->stub_stops = 0;
+	return true;
+}
+
+void stub_event(const struct seat *seat, struct tracee *tracee, int status)
+{
+	struct process *process = tracee->process;
+	siginfo_t info;
+
+	if (tracee->stop == TRACEE_EXITED) {
+		if (!process->stub_ends && WIFSIGNALED(status))
+			pass_on(seat, process, WTERMSIG(status), NULL);
+		return;
+	}
+	if (tracee->stop != TRACEE_SIGNAL_DELIVERY_STOP || process->held)
+		return;
+	if (is_ours(process, tracee->signal)) {
+		if (tracee->signal == SIGCONT)
+			tracee->signal = 0;
+		return; /* a stop signal is delivered: the parent sees the stop */
+	}
+	if (ptrace(PTRACE_GETSIGINFO, tracee->tid, 0, &info) < 0)
+		pass_on(seat, process, tracee->signal, NULL);
+	else if (tracee->signal != SIGCHLD ||
+		 info.si_code <= 0) /* its children's ends are those of the move */
+		pass_on(seat, process, tracee->signal, &info);
+	tracee->signal = 0;
+}
+
+int stub_stop(struct process *process, int signal, struct err *err)
+{
+	if (!process->stub)
+		return err_set(err, -EINVAL, "vpid %d is here", process->vpid.n);
+	process->stub_stops = signal;
+	process->stub_stopped = signal == SIGCONT ? 0 : signal;
+	/* SIGSTOP cannot be held back by an orphaned group, which makes the others harmless. */
+	if (syscall(SYS_tgkill, process->pid, process->pid, signal) < 0)
+		return err_sys(err, "stop the stub of vpid %d", process->vpid.n);
+	return 0;
+}

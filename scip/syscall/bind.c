@@ -1,0 +1,175 @@
+/*
+ * bind() of a program that is not on the host of its birth: what it binds is that host's address still, and
+ * means the same to everybody. The kernel gives it any free port of an address of this host, and the registry
+ * says where that is. Where nobody can tell (the central host is away) the bind fails.
+ *
+ * A program that is where it was born binds as ever, unless somebody who has left goes by that name. Port 0,
+ * and an address that this host has and the loopback is not, are of where the program is now: such a socket
+ * is born here.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "namespace/address_entry.h"
+#include "scip/syscall/address.h"
+
+enum { MOMENT_US = 5000 };
+
+static bool is_local(const union name_sockaddr *address)
+{
+	auto_close int probe = socket(address->sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	union name_sockaddr any_port = *address;
+
+	address_set_port(&any_port, 0);
+	return probe >= 0 && bind(probe, &any_port.sa, address_size(address)) == 0;
+}
+
+static bool is_v6_only(int fd)
+{
+	int only = 0;
+	socklen_t len = sizeof(only);
+
+	return getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, &len) == 0 && only;
+}
+
+static struct name_address describe(const struct call *call, int protocol, const union name_sockaddr *name,
+				    const char *born)
+{
+	struct name_address address = {.protocol = protocol, .name = *name, .vpid = call->process->vpid};
+
+	snprintf(address.born, sizeof(address.born), "%s", born);
+	(void)names_cluster(call->process->names, address.host);
+	return address;
+}
+
+/* At home: what a program that has left goes by is taken. */
+static int bind_at_home(struct call *call, int protocol, const union name_sockaddr *name)
+{
+	struct name_address found;
+
+	if (!address_port(name) ||
+	    names_address_find(call->process->names, protocol, &name->sa, NULL, &found) < 0 || found.caller)
+		return SYSCALL_CONTINUE;
+	if (found.vpid.n != call->process->vpid.n)
+		return call_answer(call, -EADDRINUSE);
+	/* it has come home and binds anew */
+	memcpy(call->keep, name, sizeof(*name));
+	return SYSCALL_WANT_EXIT;
+}
+
+/* Where the socket is bound in truth. */
+static bool place(union name_sockaddr *at)
+{
+	int family = at->sa.sa_family;
+	union name_sockaddr own;
+
+	if (address_is_wildcard(at) || address_is_loopback(at)) {
+		address_set_port(at, 0);
+		return true;
+	}
+	if (!address_own(&own) || !address_in_family(&own, family))
+		return false;
+	*at = own;
+	return true;
+}
+
+static int bind_away(struct call *call, int protocol, const union name_sockaddr *name, const char *born)
+{
+	bool host_of_birth = address_is_wildcard(name) || address_is_loopback(name);
+	struct name_address address = describe(call, protocol, name, born);
+	union name_sockaddr at = *name;
+	struct err err = ERR_INIT;
+	uint64_t version = 0;
+	int r;
+
+	if ((host_of_birth && !address_port(name)) || (!host_of_birth && is_local(name)))
+		return SYSCALL_CONTINUE;
+	r = address_port(name) ? address_free(call->process->names, &address, &version, &err) : 0;
+	if (r < 0) {
+		log_info("vpid %d: bind: %s", call->process->vpid.n, err.text);
+		return call_answer(call, r == -EADDRINUSE ? -EADDRINUSE : -EADDRNOTAVAIL);
+	}
+	if (!place(&at))
+		return SYSCALL_CONTINUE;
+	r = call_replace(call, 1, &at, address_size(&at));
+	/* a socket without a port of its own yet is called what the kernel calls it */
+	if (r == SYSCALL_WANT_EXIT && !call->mapping && address_port(name)) {
+		memcpy(call->keep, name, sizeof(*name));
+		call->version = version;
+	}
+	return r;
+}
+
+int enter_bind(struct call *call)
+{
+	char born[NAME_TEXT_MAX], own[NAME_TEXT_MAX];
+	struct names *names = call->process->names;
+	union name_sockaddr name;
+	auto_close int fd = -1;
+	bool away;
+	int protocol;
+
+	if (!names_cluster(names, own) || !address_birth(call, born))
+		return SYSCALL_CONTINUE;
+	away = strcmp(born, own) != 0;
+	if ((!away && !names_address_any(names)) || !address_read(call, call->args[1], call->args[2], &name))
+		return SYSCALL_CONTINUE;
+	fd = address_socket(call, (int)call->args[0]);
+	protocol = fd < 0 ? -1 : address_option(fd, SO_PROTOCOL);
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return SYSCALL_CONTINUE;
+	return away ? bind_away(call, protocol, &name, born) : bind_at_home(call, protocol, &name);
+}
+
+static int register_it(const struct call *call, int fd, struct address_entry *entry, struct err *err)
+{
+	struct name_socket socket = {.own = entry->address.name};
+	int r;
+
+	/* first the names that it goes by, then whoever may call it */
+	if (!address_reached(fd, &entry->address.real))
+		return err_set(err, -EADDRNOTAVAIL, "no other host could reach it");
+	r = address_register(entry, is_v6_only(fd), call->version, err);
+	if (r < 0)
+		return r;
+	socket.peer = entry->n ? entry->aliases[0] : entry->address.name;
+	memcpy(socket.born, entry->address.born, sizeof(socket.born));
+	return names_socket_set(call->process->names, address_inode(fd), &socket);
+}
+
+int exit_bind(struct call *call)
+{
+	union name_sockaddr name;
+	auto_close int fd = -1;
+	auto_free struct address_entry *entry = NULL;
+	char born[NAME_TEXT_MAX], own[NAME_TEXT_MAX];
+	struct err err = ERR_INIT;
+	int r;
+
+	memcpy(&name, call->keep, sizeof(name));
+	if (!name.sa.sa_family || !address_birth(call, born) || !names_cluster(call->process->names, own))
+		return 0;
+	if (call->rval == -EADDRINUSE && !strcmp(born, own)) {
+		/* What stood in for it while it was away (scip/migrate/bridge/bridge.h) lets go in a moment;
+		 * the entry goes then too, so that this has an end. */
+		usleep(MOMENT_US);
+		return CALL_AGAIN;
+	}
+	if (call->rval != 0)
+		return 0;
+	fd = address_socket(call, (int)call->args[0]);
+	entry = calloc(1, sizeof(*entry));
+	if (fd < 0 || !entry)
+		return 0;
+	entry->address = describe(call, address_option(fd, SO_PROTOCOL), &name, born);
+	r = strcmp(born, own) != 0 ? register_it(call, fd, entry, &err)
+				   : address_forget(&entry->address, &err);
+	if (r == 0)
+		return 0;
+	log_info("vpid %d: bind: %s", call->process->vpid.n, err.text);
+	return call_set_rval(call, r == -EEXIST ? -EADDRINUSE : -EADDRNOTAVAIL);
+}

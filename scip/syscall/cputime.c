@@ -1,0 +1,101 @@
+/*
+ * Processor time: a restored process goes on with what it had used when it was saved. The kernel counts anew,
+ * so times(2), getrusage(2) and clock_gettime(2) of a process's own clock get the difference added. Threads'
+ * own clocks, timers on processor time and RLIMIT_CPU count from the restore on.
+ */
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/times.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "scip/syscall/table.h"
+
+enum { NSEC_PER_SEC = 1000000000, NSEC_PER_USEC = 1000, USEC_PER_SEC = 1000000 };
+
+int enter_cputime(struct call *call)
+{
+	const int64_t *before = call->process->cpu_before;
+
+	return before[CPU_USER] || before[CPU_SYSTEM] || before[CPU_CHILDREN_USER] ||
+			       before[CPU_CHILDREN_SYSTEM]
+		       ? SYSCALL_WANT_EXIT
+		       : SYSCALL_CONTINUE;
+}
+
+static void add_timeval(struct timeval *tv, int64_t ns)
+{
+	int64_t us = (int64_t)tv->tv_sec * USEC_PER_SEC + tv->tv_usec + ns / NSEC_PER_USEC;
+
+	us = us < 0 ? 0 : us;
+	tv->tv_sec = us / USEC_PER_SEC;
+	tv->tv_usec = us % USEC_PER_SEC;
+}
+
+static void add_ticks(clock_t *ticks, int64_t ns)
+{
+	clock_t sum = *ticks + ns / (NSEC_PER_SEC / sysconf(_SC_CLK_TCK));
+
+	*ticks = sum < 0 ? 0 : sum;
+}
+
+/* What cannot be written was unmapped meanwhile: the program's own affair. */
+static void write_back(const struct call *call, uint64_t address, const void *data, size_t len)
+{
+	(void)!call_write(call, address, data, len);
+}
+
+static void amend_times(const struct call *call)
+{
+	const int64_t *before = call->process->cpu_before;
+	struct tms tms;
+
+	if (!call->args[0] || call_read(call, call->args[0], &tms, sizeof(tms)) < 0)
+		return;
+	add_ticks(&tms.tms_utime, before[CPU_USER]);
+	add_ticks(&tms.tms_stime, before[CPU_SYSTEM]);
+	add_ticks(&tms.tms_cutime, before[CPU_CHILDREN_USER]);
+	add_ticks(&tms.tms_cstime, before[CPU_CHILDREN_SYSTEM]);
+	write_back(call, call->args[0], &tms, sizeof(tms));
+}
+
+static void amend_rusage(const struct call *call)
+{
+	const int64_t *before = call->process->cpu_before;
+	bool children = (int)call->args[0] == RUSAGE_CHILDREN;
+	struct timeval tv[2]; /* what a struct rusage begins with: user, system */
+
+	if (call_read(call, call->args[1], tv, sizeof(tv)) < 0)
+		return;
+	add_timeval(&tv[0], before[children ? CPU_CHILDREN_USER : CPU_USER]);
+	add_timeval(&tv[1], before[children ? CPU_CHILDREN_SYSTEM : CPU_SYSTEM]);
+	write_back(call, call->args[1], tv, sizeof(tv));
+}
+
+static void amend_clock(const struct call *call)
+{
+	const int64_t *before = call->process->cpu_before;
+	struct timespec ts;
+	int64_t ns;
+
+	if (call_read(call, call->args[1], &ts, sizeof(ts)) < 0)
+		return;
+	ns = (int64_t)ts.tv_sec * NSEC_PER_SEC + ts.tv_nsec + before[CPU_USER] + before[CPU_SYSTEM];
+	ns = ns < 0 ? 0 : ns;
+	ts.tv_sec = ns / NSEC_PER_SEC;
+	ts.tv_nsec = ns % NSEC_PER_SEC;
+	write_back(call, call->args[1], &ts, sizeof(ts));
+}
+
+int exit_cputime(struct call *call)
+{
+	if (call->rval < 0)
+		return 0;
+	if (call->nr == SYS_times)
+		amend_times(call);
+	else if (call->nr == SYS_getrusage)
+		amend_rusage(call);
+	else
+		amend_clock(call);
+	return 0;
+}

@@ -1,0 +1,72 @@
+/*
+ * What the filters of a cluster trap beside the born and the restored one: calls whose names may be of
+ * another host although nothing has diverged here, and those that carry transport addresses.
+ */
+#include <sys/syscall.h>
+
+#include "scip/syscall/table.h"
+
+#define ALWAYS                                                                                               \
+	{                                                                                                    \
+		.op = COND_ALWAYS                                                                            \
+	}
+#define NOT_ZERO(argument)                                                                                   \
+	{                                                                                                    \
+		.op = COND_NOT, .arg = (argument), .mask = ~0u                                               \
+	}
+
+#define NEVER                                                                                                \
+	{                                                                                                    \
+		.op = COND_NEVER                                                                             \
+	}
+
+/* `restored`: in place of the restored filter's condition; empty: as that one says. */
+static const struct {
+	int64_t nr;
+	struct syscall_condition born, restored;
+} rows[] = {
+	{SYS_getpgid, NOT_ZERO(0), NEVER},
+	{SYS_getsid, NOT_ZERO(0), NEVER},
+	{SYS_getpriority, NOT_ZERO(1), NEVER},
+	{SYS_setpriority, NOT_ZERO(1), NEVER},
+	{SYS_sched_getscheduler, NOT_ZERO(0), NEVER},
+	{SYS_tkill, ALWAYS, NEVER},
+	{SYS_tgkill, ALWAYS, NEVER},
+	{SYS_rt_sigqueueinfo, ALWAYS, NEVER},
+	{SYS_rt_tgsigqueueinfo, ALWAYS, NEVER},
+	{SYS_getsockname, ALWAYS, ALWAYS},
+	{SYS_getpeername, ALWAYS, ALWAYS},
+	{SYS_connect, ALWAYS, ALWAYS},
+	{SYS_bind, ALWAYS, ALWAYS},
+	/* who does not want the caller's address accepts untrapped, unless the listener has moved */
+	{SYS_accept, NOT_ZERO(1), ALWAYS},
+	{SYS_accept4, NOT_ZERO(1), ALWAYS},
+	/* send() and recv() have no address */
+	{SYS_sendto, NEVER, NOT_ZERO(4)},
+	{SYS_recvfrom, NEVER, NOT_ZERO(4)},
+};
+
+static const struct syscall_condition *find(int64_t nr, bool restored)
+{
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		if (rows[i].nr == nr)
+			return restored ? &rows[i].restored : &rows[i].born;
+	return NULL;
+}
+
+const struct syscall_condition *syscall_cluster_condition(uint32_t nr, bool restored)
+{
+	const struct syscall_condition *found = find(nr, restored);
+
+	return found && restored && found->op == COND_NEVER ? NULL : found;
+}
+
+enum syscall_filter syscall_filter_born(struct names *names)
+{
+	return names_cluster(names, NULL) ? SYSCALL_FILTER_CLUSTER : SYSCALL_FILTER_BORN;
+}
+
+enum syscall_filter syscall_filter_restored(struct names *names)
+{
+	return names_cluster(names, NULL) ? SYSCALL_FILTER_MOVED : SYSCALL_FILTER_RESTORED;
+}

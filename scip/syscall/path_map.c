@@ -1,0 +1,224 @@
+/*
+ * Paths of a job whose files are elsewhere on this host (namespace/paths.h): maps of directories, and files
+ * that came along.
+ *
+ * What the program says is a name as on the host of its birth; it is told apart by its text first. Where that
+ * finds nothing, but a file that came along has this last component, the name may lead to it by symbolic
+ * links or "..": then it is resolved here and looked up again. What is not found is left alone: the same path
+ * means the same here. Relative paths start from a directory that is in its place already, and most need
+ * nothing.
+ *
+ * What the kernel says (links in /proc, the working directory) goes the other way.
+ */
+#include "scip/syscall/path_map.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "scip/tracee/memory.h"
+
+const struct paths *path_map_of(struct process *process)
+{
+	uint64_t now = paths_generation(process->names);
+	int r;
+
+	if (now != process->paths_seen) {
+		paths_free(&process->paths);
+		r = paths_load(&process->paths, process->keeper);
+		if (r < 0)
+			log_warn("vpid %d: the paths of its job: %s", process->vpid.n, strerror(-r));
+		process->paths_seen = now;
+	}
+	return process->paths.n ? &process->paths : NULL;
+}
+
+/* True if the argument is a path that names something (the text of a symbolic link names nothing yet). */
+static bool names_something(const struct syscall_row *row, unsigned arg)
+{
+	return row->args[arg] == KIND_PATH &&
+	       !(arg == 0 && (row == syscall_row(SYS_symlink) || row == syscall_row(SYS_symlinkat)));
+}
+
+bool path_map_wants(const struct syscall_row *row)
+{
+	for (unsigned i = 0; i < 6; i++)
+		if (names_something(row, i))
+			return true;
+	return row->exit == exit_getcwd;
+}
+
+bool path_map_changes(int64_t nr)
+{
+	static const int changes[] = {
+		SYS_truncate,  SYS_rename,    SYS_renameat,    SYS_renameat2,	 SYS_mkdir,
+		SYS_mkdirat,   SYS_rmdir,     SYS_creat,       SYS_link,	 SYS_linkat,
+		SYS_unlink,    SYS_unlinkat,  SYS_symlink,     SYS_chmod,	 SYS_fchmodat,
+		SYS_symlinkat, SYS_chown,     SYS_lchown,      SYS_fchownat,	 SYS_utime,
+		SYS_utimes,    SYS_utimensat, SYS_futimesat,   SYS_mknod,	 SYS_mknodat,
+		SYS_setxattr,  SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, 452 /* fchmodat2 */,
+	};
+
+	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
+		if (changes[i] == nr)
+			return true;
+	return false;
+}
+
+/* Without "//" and "/./" and a slash at the end. False: there is a ".." in it, which only the file system can
+ * tell, or it is too long. */
+static bool clean(const char *path, char *out, size_t size)
+{
+	size_t used = 0;
+
+	for (const char *p = path; *p;) {
+		size_t len = strcspn(p, "/");
+
+		if (len == 2 && p[0] == '.' && p[1] == '.')
+			return false;
+		if (len && !(len == 1 && p[0] == '.')) {
+			if (used + len + 2 > size)
+				return false;
+			out[used++] = '/';
+			memcpy(out + used, p, len);
+			used += len;
+		}
+		p += len;
+		p += strspn(p, "/");
+	}
+	out[used] = 0;
+	return used > 0;
+}
+
+/* The directory that a relative path starts from, as the kernel knows it. */
+static bool find_base(const struct call *call, int dir_arg, char *out, size_t size)
+{
+	char link[64];
+
+	if (dir_arg >= 0 && (int)call->args[dir_arg] != AT_FDCWD)
+		snprintf(link, sizeof(link), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[dir_arg]);
+	else
+		snprintf(link, sizeof(link), "/proc/%d/cwd", call->tracee->tid);
+	return io_readlink(AT_FDCWD, link, out, size) == 0 && out[0] == '/';
+}
+
+/* Resolved here: a file that came along under the name that this leads to. */
+static const struct path_entry *find_resolved(const struct paths *paths, const char *path)
+{
+	const char *base = strrchr(path, '/') + 1;
+	char whole[PATH_MAX], dir[PATH_MAX];
+	const struct path_entry *entry;
+
+	if (!paths_has_file(paths, base))
+		return NULL;
+	if (!realpath(path, whole)) {
+		snprintf(dir, sizeof(dir), "%.*s", (int)(base - path), path);
+		if (!realpath(dir, whole) || strlen(whole) + strlen(base) + 2 > sizeof(whole))
+			return NULL;
+		if (strcmp(whole, "/") != 0)
+			strcat(whole, "/");
+		strcat(whole, base);
+	}
+	entry = paths_find(paths, whole);
+	return entry && entry->kind != PATH_MAP ? entry : NULL;
+}
+
+/* The process executes a program of this host: that goes with the libraries of this host, as long as it has
+ * them. */
+static bool is_native(const struct call *call, const struct paths *paths, const char *path)
+{
+	char link[64], exe[PATH_MAX], name[PATH_MAX];
+	const struct path_entry *entry;
+
+	snprintf(link, sizeof(link), "/proc/%d/exe", call->tracee->tid);
+	if (access(path, F_OK) < 0 || io_readlink(AT_FDCWD, link, exe, sizeof(exe)) < 0)
+		return false;
+	entry = paths_name(paths, exe, name, sizeof(name));
+	return !entry || entry->kind == PATH_MAP;
+}
+
+static const struct path_entry *find(const struct call *call, int dir_arg, const char *path, char *out,
+				     size_t size)
+{
+	const struct paths *paths = path_map_of(call->process);
+	char base[PATH_MAX] = "", name[PATH_MAX] = "", whole[2 * PATH_MAX], cleaned[PATH_MAX];
+	const struct path_entry *entry;
+	bool relative = path[0] != '/';
+
+	if (!paths || !path[0] || (relative && !find_base(call, dir_arg, base, sizeof(base))))
+		return NULL;
+	if (relative && !paths_name(paths, base, name, sizeof(name)))
+		snprintf(name, sizeof(name), "%s", base);
+	snprintf(whole, sizeof(whole), "%s/%s", name, path);
+	entry = clean(whole, cleaned, sizeof(cleaned)) ? paths_real(paths, cleaned, out, size) : NULL;
+	if (entry && relative && entry->kind == PATH_MAP)
+		return NULL; /* its directory is in its place */
+	if (entry)
+		return entry;
+	snprintf(whole, sizeof(whole), "%s/%s", base, path);
+	entry = strlen(whole) < PATH_MAX ? find_resolved(paths, whole) : NULL;
+	if (!entry || strlen(entry->real) >= size)
+		return NULL;
+	strcpy(out, entry->real);
+	return entry;
+}
+
+const struct path_entry *path_map_find(const struct call *call, int dir_arg, const char *path, char *out,
+				       size_t size)
+{
+	const struct path_entry *entry = find(call, dir_arg, path, out, size), *program;
+
+	if (!entry || entry->kind == PATH_MAP)
+		return entry;
+	if (entry->kind == PATH_LIBRARY && is_native(call, &call->process->paths, entry->name))
+		return NULL;
+	program = call->nr == SYS_execve || call->nr == SYS_execveat
+			  ? paths_program(&call->process->paths, entry->name)
+			  : NULL;
+	if (!program || strlen(program->real) >= size)
+		return entry;
+	strcpy(out, program->real);
+	return program;
+}
+
+int path_map_name(const struct call *call, const char *real, char *out, size_t size)
+{
+	const struct paths *paths = path_map_of(call->process);
+
+	return paths && paths_name(paths, real, out, size) ? (int)strlen(out) : 0;
+}
+
+/* ---- getcwd ---- */
+
+int enter_getcwd(struct call *call)
+{
+	return path_map_of(call->process) ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
+}
+
+/* Its length counts the zero at its end. */
+int exit_getcwd(struct call *call)
+{
+	char real[PATH_MAX], name[PATH_MAX];
+	int n;
+
+	if (call->rval <= 1 || call->rval > PATH_MAX ||
+	    call_read(call, call->args[0], real, (size_t)call->rval) < 0)
+		return 0;
+	real[call->rval - 1] = 0;
+	n = path_map_name(call, real, name, sizeof(name));
+	if (n == 0)
+		return 0;
+	if ((uint64_t)n + 1 > call->args[1])
+		return call_set_rval(call, -ERANGE);
+	if (call_write(call, call->args[0], name, (size_t)n + 1) < 0)
+		return 0; /* unmapped meanwhile */
+	return call_set_rval(call, n + 1);
+}

@@ -1,0 +1,27 @@
+"""MPI over the hosts of a laboratory: compiling, starting."""
+import pathlib
+import subprocess
+
+HERE = pathlib.Path(__file__).resolve().parent
+KINDS = {"openmpi": ("mpicc.openmpi", "mpirun.openmpi"), "mpich": ("mpicc.mpich", "mpirun.mpich")}
+
+# What goes before a rank that is to be moved by itself. Open MPI's daemon gives each rank a terminal whose other side it keeps; MPICH's leaves sockets of its own
+# open in its ranks.
+APART = {"openmpi": ["sh", "-c", '"$@" 2>&1 | cat', "sh"],
+         "mpich": ["bash", "-c", 'for fd in $(ls /proc/$$/fd); do [ "$fd" -le 2 ] || [ "$fd" = "$PMI_FD" ] || eval "exec $fd>&-"; done; exec "$@"', "bash"]}
+
+
+def compiled(lab, kind):
+    target = lab.stage.flavours / f"reduce-{kind}"
+    if not target.exists():
+        subprocess.run([KINDS[kind][0], "-O2", HERE / "programs" / "reduce.c", "-o", target], check=True)
+    return target
+
+
+def command(lab, kind, shells, rounds, hosts=None, apart=False):
+    rank = [*(APART[kind] if apart else []), compiled(lab, kind), str(rounds)]
+    where = [host.ip for host in hosts or lab.hosts]
+    if kind == "openmpi":
+        return ["mpirun.openmpi", "--mca", "plm_rsh_agent", shells.path, "--host", ",".join(f"{ip}:1" for ip in where), "--mca", "btl", "tcp,self",
+                "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0", "-n", str(len(where)), *rank]
+    return ["mpirun.mpich", "-launcher", "rsh", "-launcher-exec", shells.path, "-iface", "eth0", "-genv", "UCX_TLS", "tcp,self", "-genv", "UCX_NET_DEVICES", "eth0", "-hosts", ",".join(where), "-n", str(len(where)), *rank]

@@ -1,0 +1,223 @@
+"""A group of jobs on several hosts: one consistent cut, and the way back."""
+import os
+import signal
+import time
+
+import pytest
+
+from test_swap import end_cluster
+
+COUNTER = """import sys, time
+i = 0
+while True:
+    print(i, flush=True)
+    i += 1
+    time.sleep(.02)
+"""
+
+
+def last(job):
+    return int(job.text()[:job.text().rfind("\n")].split()[-1])
+
+
+def count(host, name, group="g"):
+    # Through a pipe, so that what was said stays said: a file would be put back.
+    job = host.start(["bash", "-o", "pipefail", "-c", 'scip run --name "$1" --group "$2" -- python3 -u -c "$3" | cat', "bash", name, group, COUNTER], name)
+    host.wait_until(lambda: len(job.lines()) > 3, 20, f"{name} to count")
+    return job
+
+
+def goes_back(host, job, first, before):
+    """It says again what it had said between the checkpoint and the rollback; the checkpoint was between these two numbers."""
+    lines = []
+
+    def back():
+        lines[:] = [int(line) for line in job.text()[:job.text().rfind("\n") + 1].split()][job.start - 1:]
+        return any(b <= a for a, b in zip(lines, lines[1:]))
+
+    host.wait_until(back, 20, "the program to go back")
+    at = next(i for i in range(1, len(lines)) if lines[i] <= lines[i - 1])
+    assert first <= lines[at] <= before + 1, lines[at - 3:at + 3]
+
+
+def end_all(*pairs):
+    for host, job, name in pairs:
+        host.ctl("kill", "-s", "KILL", name)
+        assert job.wait(20) == 128 + signal.SIGKILL
+
+
+def test_two_jobs(make_lab):
+    """Two programs on two hosts that have nothing to do with each other: saved as one, rolled back as one, from either host."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    jobs = [count(host, f"count-{host.name}") for host in (a, b)]
+    first = [last(job) for job in jobs]
+    path = a.checkpoint("g")
+    before = [last(job) for job in jobs]
+    time.sleep(.3)
+    assert sorted(os.listdir(a.state / "pbeam" / "g" / "1.parts")) == ["1.ckpt", "2.ckpt"] == sorted(os.listdir(b.state / "pbeam" / "g" / "1.parts"))
+    assert path == a.state / "pbeam" / "g" / "1.ckpt"
+    for command in (a, b):
+        for job in jobs:
+            job.start = len(job.lines())
+        command.rollback("g")
+        for job, *between in zip(jobs, first, before):
+            goes_back(a, job, *between)
+    assert [line.split()[0] for line in b.ctl("log", "g").stdout.splitlines()[1:]] == ["1"]
+    end_all((a, jobs[0], "count-a"), (b, jobs[1], "count-b"))
+
+
+def start_streams(lab, hosts, one, other):
+    """Two programs of one group that check every byte of what they send each other; their jobs."""
+    jobs = []
+    port = 20000 + os.getpid() % 10000
+    for host, what, options in zip(hosts, ("listen", "connect"), (one, other)):
+        env = {"GO": str(host.home / "go"), "ANY_NAME": "1"}
+        words = ["scip", "run", "--name", what, "--group", "g", "--", lab.stage.cluster / "stream", what, hosts[0].ip, port, *options]
+        jobs.append(host.start(["bash", "-o", "pipefail", "-c", '"$@" | cat', "bash", *words], what, env))
+    for job in jobs:
+        job.wait_for("ready")
+    return jobs
+
+
+@pytest.mark.parametrize("one, other", [(["how=block", "pace=500"], ["how=edge", "pace=500"]), (["how=block", "late=1"], ["how=epoll", "late=1"]), (["how=poll", "send=100000"], ["how=block"])],
+                         ids=["block-edge", "full queues", "half-closed"])
+def test_connection(make_lab, one, other):
+    """A TCP connection between two jobs of the group: what was on its way is in the images. Rolled back twice, every byte is there once and in order."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    jobs = start_streams(lab, (a, b), one, other)
+    time.sleep(.5)
+    a.checkpoint("g")
+    for command in (b, a):
+        time.sleep(.5)
+        command.rollback("g")
+    time.sleep(.5)
+    end_cluster(lab, jobs)
+
+
+def lose(lab, host):
+    """The host is gone for good: nothing comes from it, and its processes end."""
+    host.cut()
+    for pid in sorted(host.processes(), reverse=True):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    others = [other for other in lab.hosts if other is not host]
+    others[0].wait_until(lambda: host.name not in lab.up(others[0]), 20, "the host to be lost")
+
+
+@pytest.mark.messy
+@pytest.mark.parametrize("lost", [0, 1], ids=["leader", "other"])
+def test_lost_host(make_lab, lost):
+    """One of the two hosts is lost, the one where the command was given or the other: what was on it goes on on a third, connected as before."""
+    lab = make_lab(3).start()
+    spare, first, second = lab.hosts
+    jobs = start_streams(lab, (first, second), ["how=block", "pace=500"], ["how=edge", "pace=500"])
+    time.sleep(.3)
+    first.checkpoint("g")
+    gone, stays = ((first, second), (second, first))[lost]
+    lose(lab, gone)
+    done = stays.ctl("rollback", "g", check=False)
+    assert done.returncode == 1 and f"--on {gone.name}=HOST" in done.stderr, done.stderr
+    stays.ctl("rollback", "--on", f"{gone.name}={spare.name}", "g")
+    rows = {row["job_name"]: row["host"] for row in spare.ps()["processes"]}
+    assert rows == {("listen", "connect")[lost]: spare.name, ("connect", "listen")[lost]: stays.name}
+    time.sleep(.5)
+    gone.file("go")  # the name is that of the lost host's home
+    stays.file("go")
+    job = jobs[1 - lost]
+    assert job.wait(60) == 0, job.text() + job.errors()
+    spare.wait_until(lambda: not spare.vpids(), 30, "the other to end well")
+
+
+@pytest.mark.messy
+@pytest.mark.parametrize("where, point", [("part", "cut-frozen"), ("part", "cut-dumped"), ("leader", "cut-lead-frozen"), ("leader", "cut-lead-dumped"),
+                                          ("leader", "cut-lead-before-manifest"), ("copy", "cut-put")])
+def test_given_up(make_lab, where, point):
+    """Killed in the middle: a part's coordinator, the leader, who takes a copy. All go on with all their bytes, the older checkpoint counts, and nothing is left over."""
+    lab = make_lab(2)
+    a, b = lab.hosts
+    for host in lab.hosts:
+        host.env["PBEAM_FAULT"] = str(host.file("fault"))
+    lab.start()
+    jobs = start_streams(lab, (a, b), ["how=block", "pace=500"], ["how=edge", "pace=500"])
+    a.checkpoint("g")
+    (a if where == "leader" else b).file("fault", f"{point}:kill")
+    assert a.ctl("checkpoint", "g", check=False).returncode == 1
+    for host in lab.hosts:
+        host.file("fault")
+    for host in lab.hosts:
+        host.wait_until(lambda host=host: {name for name in os.listdir(host.state / "pbeam" / "g") if "2." in name} <= {"2.parts"}, 10, "no second checkpoint")
+    b.rollback("g")
+    end_cluster(lab, jobs)
+
+
+OUTSIDE = """import socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+print('connected', flush=True)
+try:
+    while s.recv(100):
+        pass
+    print('closed', flush=True)
+except ConnectionResetError:
+    print('reset', flush=True)
+time.sleep(1000)
+"""
+
+
+def test_outside(make_lab):
+    """A connection with somebody who is not saved is told of, and reset by the rollback."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    server = b.start(["python3", "-u", "-c", "import socket, time\ns = socket.create_server(('', 0))\nprint(s.getsockname()[1], 'port', flush=True)\nc = s.accept()\ntime.sleep(1000)"], "server").wait_for("port")
+    port = server.text().split()[0]
+    words = ["scip", "run", "--name", "out", "--group", "g", "--", "python3", "-u", "-c", OUTSIDE, b.ip, port]
+    job = a.start(["bash", "-o", "pipefail", "-c", '"$@" | cat', "bash", *words], "out").wait_for("connected")
+    other = count(b, "count")
+    done = a.ctl("checkpoint", "g")
+    assert f"TCP connection to {b.ip}:{port}" in done.stderr and "resets it" in done.stderr, done.stderr
+    a.rollback("g")
+    job.wait_for("reset")
+    server.process.kill()
+    server.process.wait()
+    end_all((a, job, "out"), (b, other, "count"))
+
+
+@pytest.mark.messy
+def test_rollback_given_up(make_lab):
+    """The leader of a rollback is killed: while the old processes only stand still they go on; when they are gone the next rollback brings them back."""
+    lab = make_lab(2)
+    a, b = lab.hosts
+    for host in lab.hosts:
+        host.env["PBEAM_FAULT"] = str(host.file("fault"))
+    lab.start()
+    jobs = [count(host, f"count-{host.name}") for host in (a, b)]
+    a.checkpoint("g")
+    a.file("fault", "cut-lead-stopped:kill")
+    assert a.ctl("rollback", "g", check=False).returncode == 1
+    for host, job in zip((a, b), jobs):
+        seen = last(job)
+        host.wait_until(lambda job=job, seen=seen: last(job) > seen + 3, 20, "the program to go on")
+    a.file("fault", "cut-lead-before-commit:kill")
+    assert a.ctl("rollback", "g", check=False).returncode == 1
+    for job in jobs:
+        job.wait(30)
+    a.file("fault")
+    a.wait_until(lambda: not a.vpids(), 20, "nobody to be left")
+    b.rollback("g")
+    assert sorted(row["job_name"] + row["host"] for row in a.ps()["processes"]) == ["count-aa", "count-bb"]
+
+
+def test_on_live_host(make_lab):
+    """--on with a host that is up: rolled back there, then moved; the console stays."""
+    lab = make_lab(3).start()
+    a, b, c = lab.hosts
+    jobs = start_streams(lab, (a, b), ["how=block", "pace=500"], ["how=edge", "pace=500"])
+    a.checkpoint("g")
+    a.ctl("rollback", "--on", "b=c", "g")
+    assert {row["job_name"]: row["host"] for row in a.ps()["processes"]} == {"listen": "a", "connect": "c"}
+    b.rollback("g")
+    assert {row["job_name"]: row["host"] for row in a.ps()["processes"]} == {"listen": "a", "connect": "c"}
+    end_cluster(lab, jobs)

@@ -1,0 +1,111 @@
+"""Memory that goes ahead while its program runs: rounds, what they show, and that every page is right afterwards."""
+import pathlib
+import re
+import subprocess
+import time
+
+import pexpect
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+HOLD = "import os, time\nheld = os.urandom(%d << 20)\nopen('ready', 'w').close()\nwhile True: time.sleep(.01)\n"
+
+
+@pytest.fixture
+def two(make_lab):
+    return make_lab(2).start().hosts
+
+
+def start(host, program):
+    vpid = int(host.run(["scip", "run", "-d", "--", "python3", "-c", program]).stdout)
+    host.wait_until((host.home / "ready").exists, 60, "the program to be ready")
+    return vpid
+
+
+def test_bar(two):
+    """On a terminal a bar shows the round and goes away; elsewhere there is one line at the end, and no bar."""
+    a, b = two
+    vpid = start(a, HOLD % 48)
+    argv = a.as_user(["pbeamctl", "migrate", "--bandwidth", "32M", str(vpid), b.name])
+    shown = pexpect.spawn(argv[0], argv[1:], timeout=60, cwd=str(a.home), env={**a.env, "TERM": "dumb", "NO_COLOR": "1"})
+    shown.expect(r"round 1 +\[#+ +\] +\d+ %")
+    shown.expect(r"runs on b: .* sent in .*\(\d+ rounds?\), paused for ")
+    shown.expect(pexpect.EOF)
+    shown.close()
+    assert shown.exitstatus == 0 and b"\x1b[3" not in shown.before
+    said = b.run(["pbeamctl", "migrate", vpid, a.name]).stderr
+    assert said.count("\n") == 1 and "\r" not in said and "round 1 " not in said, said
+    a.run(["pbeamctl", "kill", "-s", "KILL", vpid])
+
+
+# ---- memory that is written all the time ----
+
+class Furious:
+    """tests/cluster/programs/furious.c on a: it finds out itself if any of its memory is not what it wrote."""
+
+    def __init__(self, host, mib, processes, nap_us, part):
+        self.host = host
+        program = host.stage.top / "furious"
+        if not program.exists():
+            subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", HERE / "programs" / "furious.c", "-o", program], check=True)
+        self.job = host.start(["scip", "run", "--", program, "ready", mib, processes, nap_us, part], "furious")
+        ready = host.home / "ready"
+        host.wait_until(lambda: ready.exists() and ready.stat().st_size == processes, 60, "all processes to write")
+        self.vpid = min(host.vpids())
+
+    def move(self, here, there, *options):
+        done = here.run(["pbeamctl", "migrate", *options, self.vpid, there.name], timeout=120, check=False)
+        assert done.returncode == 0 and not self.job.text(), done.stderr + self.job.text()
+        return done.stderr
+
+    def end(self):
+        """It looks at all its memory, and ends."""
+        self.host.run(["pbeamctl", "kill", "-s", "TERM", self.vpid])
+        assert self.job.wait(60) == 7, self.job.text() + self.job.errors()
+
+
+def test_furious(two):
+    """One process that writes all of its memory in random order, to and fro: it is said that the rounds do not end."""
+    a, b = two
+    furious = Furious(a, 24, 1, 0, 1000)
+    said = [furious.move(here, there, "--max-pause", "25ms") for here, there in ((a, b), (b, a), (a, b), (b, a))]
+    furious.end()
+    assert any(re.search(r"pbeamctl: after \d+ rounds it still writes \d+ MiB/s: a pause of \d+ ms is expected instead of 25 ms; going on\n", text) for text in said), said
+
+
+def test_tree(two):
+    """Three processes with memory of their own and some that they share, some of it written."""
+    a, b = two
+    furious = Furious(a, 12, 3, 200, 300)
+    for here, there in ((a, b), (b, a), (a, b), (b, a)):
+        furious.move(here, there)
+    furious.end()
+
+
+def test_compressed(two):
+    """Over a slow line what can be compressed is: less is sent than there is, and it is all there."""
+    a, b = two
+    program = "words = b'000000000000007,'\nkept = bytearray(words * (1 << 21))\n" + HOLD % 4 + ""
+    program = program.replace("while True: time.sleep(.01)", "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(0 if kept == words * (1 << 21) else 1))\nwhile True: time.sleep(.01)")
+    job = a.start(["scip", "run", "--", "python3", "-c", program], "compressible")
+    a.wait_until((a.home / "ready").exists, 60, "the program to be ready")
+    vpid = a.vpids()[0]
+    begin = time.monotonic()
+    said = a.run(["pbeamctl", "migrate", "--bandwidth", "8M", vpid, b.name], timeout=120).stderr
+    assert time.monotonic() - begin < 8, "36 MiB at 8 MiB/s take longer than this if they are not compressed"
+    assert float(re.search(r"([\d.]+)M sent", said)[1]) < 30, said
+    a.run(["pbeamctl", "kill", vpid])
+    assert job.wait(60) == 0
+
+
+def test_cancelled(two):
+    """Given up in the middle of a round: the program goes on at home, and can go later."""
+    a, b = two
+    furious = Furious(a, 16, 1, 100, 100)
+    asking = a.start(["pbeamctl", "migrate", "--bandwidth", "2M", furious.vpid, b.name], "asking")
+    time.sleep(1)
+    a.run(["pbeamctl", "migrate", "--cancel", furious.vpid])
+    assert asking.wait(30) == 1 and "goes on here" in asking.errors(), asking.errors()
+    furious.move(a, b)
+    furious.end()

@@ -1,0 +1,131 @@
+"""A program under scip is a job of the user's shell: it stops, goes to the background and comes back as natively."""
+import os
+import signal
+
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+PROMPT = "prompt "
+
+
+@pytest.fixture
+def shell(host):
+    child = host.terminal(["bash", "--norc", "-i"])
+    child.sendline("PS1='pro''mpt '")
+    child.expect(PROMPT)
+    yield child
+    child.end("exit")
+
+
+def command(shell, line):
+    """Types it and returns what is shown until the prompt."""
+    shell.sendline(line)
+    shell.expect(PROMPT)
+    return shell.before
+
+
+def test_a_program_stops_itself(host, shell):
+    """SIGTSTP that a program sends itself: its group is no orphaned one, so it stops, and the shell sees it."""
+    shown = command(shell, "scip run -- sh -c 'echo bef''ore; kill -TSTP $$; echo af''ter; exit 3'; echo status $?")
+    assert "before" in shown and "Stopped" in shown and "status 148" in shown and "after" not in shown
+    assert "Stopped" in command(shell, "jobs")
+    shown = command(shell, "fg; echo status $?")
+    assert "after" in shown and "status 3" in shown
+
+
+def test_in_a_pipeline(host, shell):
+    """Its streams are no terminal: still it is the console that the shell sees stopped."""
+    assert "Stopped" in command(shell, "echo typ''ed | scip run -- sh -c 'kill -TSTP $$; cat; exit 4'")
+    shown = command(shell, "fg; echo status $?")
+    assert "typed" in shown and "status 4" in shown
+
+
+def test_editor(host, shell):
+    """vim stops itself on Ctrl-Z in raw mode; the shell's terminal is as the shell left it, vim's as vim did."""
+    before = command(shell, "stty -g").split()[-1]
+    shell.sendline("scip run --name editor -- vim -u NONE -N text")
+    shell.expect("\\[New\\]|\"text\"")
+    for cycle in range(3):
+        shell.send(f"oline {cycle}\x1b\x1a")
+        shell.expect("Stopped")
+        shell.expect(PROMPT)
+        assert command(shell, "stty -g").split()[-1] == before
+        if cycle == 1:
+            host.checkpoint("editor")
+        shell.sendline("fg")
+        shell.expect("line 0")
+    shell.send(":wq\r")
+    shell.expect(PROMPT)
+    assert command(shell, "grep line text | tr '\\n' ,").count("line 0,line 1,line 2,") == 1
+
+
+def test_background(host, shell):
+    """Stopped by Ctrl-Z, on in the background, brought back and typed into."""
+    shell.sendline("scip run --name talk -- cat")
+    host.wait_until(lambda: "cat" in host.ctl("ps").stdout, what="cat")
+    shell.send("\x1a")
+    shell.expect("Stopped")
+    shell.expect(PROMPT)
+    assert "Running" in command(shell, "bg; sleep 0.2; jobs")
+    shell.sendline("fg")
+    shell.expect("scip run")
+    shell.sendline("hello")
+    shell.expect("hello\r\nhello")
+    shell.send("\x04")
+    shell.expect(PROMPT)
+
+
+def test_stopped_and_rolled_back(host, shell):
+    """The image of a stopped program is stopped again; fg continues it."""
+    command(shell, "scip run --name stopper -- sh -c 'kill -TSTP $$; echo af''ter; exit 5'")
+    host.checkpoint("stopper")
+    for _ in range(3):
+        host.rollback("stopper")
+        row = [row for row in host.ps()["processes"] if row["name"] == "stopper"][0]
+        assert row["state"].startswith("stop"), row
+    shown = command(shell, "fg; echo status $?")
+    assert "after" in shown and "status 5" in shown
+
+
+def test_console_killed_on_a_raw_terminal(host):
+    """kill -9 of the console: the terminal is as it was, though the shell (no job control) does not see to that."""
+    shell = host.terminal(["sh"], env={"PS1": PROMPT, "ENV": ""})
+    shell.expect(PROMPT)
+    before = command(shell, "stty -g").split()[-1]
+    for cycle in range(5):
+        shell.sendline(f"scip run --name victim{cycle} -- cat")
+        host.wait_until(lambda: f"victim{cycle}" in host.ctl("ps").stdout, what="cat")
+        shell.send("x\r")
+        shell.expect("x\r\nx")
+        console = open(f"/proc/{shell.pid}/task/{shell.pid}/children").read().split()[0]
+        os.kill(int(console), signal.SIGKILL)
+        shell.expect("Killed")
+        shell.expect(PROMPT)
+        host.wait_until(lambda: command(shell, "stty -g").split()[-1] == before, what="the terminal to be put back")
+        host.ctl("kill", "-s", "KILL", f"victim{cycle}")
+    shell.end("exit")
+
+
+@pytest.mark.skipif(open("/proc/sys/dev/tty/legacy_tiocsti").read() == "0\n", reason="the kernel allows no TIOCSTI")
+def test_typed_ahead(shell):
+    """What the program does not read is the shell's."""
+    shell.sendline("scip run -- sh -c 'read line; echo \"<$line>\"; sleep 0.5'")
+    shell.sendline("for the program")
+    shell.expect("<for the program>")
+    shell.sendline("echo for the sh''ell")
+    shell.expect("for the shell\r\n")
+    shell.expect(PROMPT)
+
+
+def test_typed_ahead_of_a_pipeline(shell):
+    """The terminal is in line mode: a line at a time."""
+    shell.sendline("scip run -- sh -c 'read line; echo \"<$line>\"; read line; echo \"<$line>\"; sleep 0.5' | cat")
+    shell.sendline("first")
+    shell.sendline("second")
+    shell.expect("<first>")
+    shell.expect("<second>")
+    shell.sendline("echo one; true")
+    shell.sendline("echo for the sh''ell")
+    shell.expect("for the shell\r\n")
+    shell.expect(PROMPT)

@@ -1,0 +1,128 @@
+/*
+ * libFuzzer: what a host of the cluster that has the key may send, as frames on a socket, taken apart as
+ * pbeamd takes it: greetings, hosts, requests, the registry. The first byte says which of the messages is
+ * expected where the type does not.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "channel/channel.h"
+#include "namespace/registry.h"
+#include "pbeamd/registry/registry.h"
+#include "proto/message.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void ignore_reply(void *arg, const Pbeam__RegistryReply *reply)
+{
+}
+
+static void ignore_lease(void *engine, const char *key, uint64_t count, const char *host,
+			 registry_done_fn done, void *arg)
+{
+	if (!count || strlen(key) >= REGISTRY_KEY_MAX)
+		abort();
+}
+
+static void ignore_set(void *engine, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
+		       registry_done_fn done, void *arg)
+{
+	for (size_t i = 0; i < n; i++)
+		if (sets[i]->value.len > REGISTRY_VALUE_MAX || !sets[i]->key[0])
+			abort();
+}
+
+static void ignore_key(void *engine, const char *key, registry_done_fn done, void *arg)
+{
+	if (strlen(key) >= REGISTRY_KEY_MAX)
+		abort();
+}
+
+static void ignore_entry(void *arg, const Pbeam__RegistryEntry *entry)
+{
+	if (entry->key[0] == '\n')
+		abort();
+}
+
+static void take_greeting(const struct frame *frame)
+{
+	Pbeam__ChannelHello *hello;
+
+	if (channel_check_hello(frame, "own", &hello, NULL) == 0) {
+		if (!channel_host_ok(hello->host))
+			abort();
+		message_free(hello);
+	}
+}
+
+static void take_request(const struct frame *frame)
+{
+	static const struct registry_operations operations = {ignore_lease, ignore_set, ignore_key,
+							      ignore_key,   NULL,	NULL};
+	const struct registry registry = {&operations, NULL};
+	Pbeam__RegistryRequest *request =
+		(Pbeam__RegistryRequest *)frame_unpack(frame, &pbeam__registry_request__descriptor, NULL);
+
+	if (request)
+		registry_carry_out(&registry, request, "host", ignore_reply, NULL);
+	message_free(request);
+}
+
+static void take_changes(const struct frame *frame, struct registry_copy *copy)
+{
+	Pbeam__RegistryChanges *changes =
+		(Pbeam__RegistryChanges *)frame_unpack(frame, &pbeam__registry_changes__descriptor, NULL);
+
+	if (changes && registry_copy_apply(copy, changes, ignore_entry, NULL) == 0)
+		message_free(registry_copy_whole(copy));
+	message_free(changes);
+}
+
+static void take_other(const struct frame *frame)
+{
+	static const ProtobufCMessageDescriptor *const bodies[] = {
+		&pbeam__host_info__descriptor,
+		&pbeam__peer_request__descriptor,
+		&pbeam__peer_reply__descriptor,
+		&pbeam__registry_reply__descriptor,
+		&pbeam__place__descriptor,
+		&pbeam__address_place__descriptor,
+		&pbeam__migration_record__descriptor,
+		&pbeam__migrate_begin__descriptor,
+	};
+
+	message_free(frame_unpack(frame, bodies[frame->type % (sizeof(bodies) / sizeof(bodies[0]))], NULL));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct registry_copy *copy = registry_copy_new();
+	struct frame frame;
+	int ends[2];
+
+	if (!copy || size > 65536 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0) {
+		registry_copy_free(copy);
+		return 0;
+	}
+	if (write(ends[0], data, size) != (ssize_t)size)
+		size = 0;
+	close(ends[0]);
+	while (size && frame_recv(ends[1], &frame, NULL) == 1) {
+		if (frame.type <= PBEAM__CHANNEL_MESSAGE__CHANNEL_REFUSED)
+			take_greeting(&frame);
+		else if (frame.type == PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY)
+			take_request(&frame);
+		else if (frame.type == PBEAM__CHANNEL_MESSAGE__PEER_CHANGES)
+			take_changes(&frame, copy);
+		else
+			take_other(&frame);
+		frame_free(&frame);
+	}
+	close(ends[1]);
+	registry_copy_free(copy);
+	return 0;
+}

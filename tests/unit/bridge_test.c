@@ -1,0 +1,557 @@
+/*
+ * Bridges on one host: the peer that stays has one end of an old pair, the anchor the other; the program's
+ * new end and the float's are another pair. What goes in at one side comes out at the other.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "proto/message.h"
+#include "scip/migrate/bridge/bridge.h"
+
+enum { BULK = 3 << 20, WAIT_MS = 10000 };
+
+static struct err err;
+
+struct tie {
+	int peer;    /* what stays */
+	int program; /* what has moved */
+};
+
+static int open_world(void **state)
+{
+	static char dir[] = "/tmp/bridge-test-XXXXXX";
+
+	(void)state;
+	if (!mkdtemp(dir))
+		return -1;
+	setenv("XDG_RUNTIME_DIR", dir, 1);
+	signal(SIGPIPE, SIG_IGN);
+	return 0;
+}
+
+static int count_files(void)
+{
+	char command[256];
+	FILE *f;
+	int n = -1;
+
+	snprintf(command, sizeof(command), "ls %s/pbeam/bridge 2>/dev/null | wc -l",
+		 getenv("XDG_RUNTIME_DIR"));
+	f = popen(command, "r");
+	if (f && fscanf(f, "%d", &n) != 1)
+		n = -1;
+	if (f)
+		pclose(f);
+	return n;
+}
+
+/* Every bridge ends with its last line and leaves nothing. */
+static void all_gone(void)
+{
+	for (int i = 0; i < 2000 && count_files() != 0; i++)
+		usleep(10000);
+	assert_int_equal(count_files(), 0);
+}
+
+static int close_world(void **state)
+{
+	char command[256];
+
+	(void)state;
+	snprintf(command, sizeof(command), "rm -r %s", getenv("XDG_RUNTIME_DIR"));
+	return system(command);
+}
+
+static uint64_t ino_of(int fd)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	return st.st_ino;
+}
+
+static void start_float(const Pbeam__BridgeLine *line, int fd, uint64_t ino)
+{
+	struct bridge *bridge = bridge_new(NULL);
+
+	assert_non_null(bridge);
+	assert_int_equal(bridge_add_float(bridge, line, fd, ino, &err), 0);
+	assert_int_equal(bridge_start(bridge, &err), 0);
+	bridge_free(bridge);
+}
+
+/* Ties `old` (the program's old end) to `new` (the other end of its new one, whose inode is `ino`). */
+static void tie(Pbeam__BridgeLine *line, int old, int new, uint64_t ino, uint64_t skip)
+{
+	struct bridge *anchor = bridge_new(NULL);
+	bool reads = line->reads;
+
+	assert_non_null(anchor);
+	line->host = (char *)"here";
+	line->text = (char *)"test";
+	assert_int_equal(bridge_add_anchor(anchor, line, old, skip, &line->id, &err), 0);
+	assert_int_equal(bridge_start(anchor, &err), 0);
+	line->cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)bridge_cookie(anchor)};
+	/* What the one reads the other writes. */
+	line->reads = line->writes;
+	line->writes = reads;
+	start_float(line, new, ino);
+	bridge_free(anchor);
+}
+
+static struct tie tie_sockets(int type)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	int old[2], new[2];
+
+	assert_int_equal(socketpair(AF_UNIX, type, 0, old), 0);
+	assert_int_equal(socketpair(AF_UNIX, type, 0, new), 0);
+	line.kind =
+		type == SOCK_STREAM ? PBEAM__BRIDGE_LINE__KIND__STREAM : PBEAM__BRIDGE_LINE__KIND__MESSAGES;
+	line.family = AF_UNIX;
+	line.reads = line.writes = true;
+	tie(&line, old[1], new[1], ino_of(new[0]), 0);
+	return (struct tie){old[0], new[0]};
+}
+
+static void say(int fd, const char *text)
+{
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+}
+
+static void hear(int fd, const char *text)
+{
+	char buf[256] = "";
+	size_t have = 0;
+	struct pollfd ready = {.fd = fd, .events = POLLIN};
+
+	while (have < strlen(text)) {
+		ssize_t n;
+
+		assert_int_equal(poll(&ready, 1, WAIT_MS), 1);
+		n = read(fd, buf + have, strlen(text) - have);
+		assert_true(n > 0);
+		have += (size_t)n;
+	}
+	assert_string_equal(buf, text);
+}
+
+static void hear_end(int fd)
+{
+	struct pollfd ready = {.fd = fd, .events = POLLIN};
+	char byte;
+
+	assert_int_equal(poll(&ready, 1, WAIT_MS), 1);
+	assert_int_equal(read(fd, &byte, 1), 0);
+}
+
+/* Writing fails in the end. */
+static void cannot_say(int fd)
+{
+	for (int i = 0; i < 1000; i++) {
+		if (send(fd, "x", 1, MSG_NOSIGNAL) < 0 && errno != EAGAIN)
+			return;
+		if (errno == ENOTSOCK && write(fd, "x", 1) < 0 && errno != EAGAIN)
+			return;
+		usleep(5000);
+	}
+	fail_msg("the writer was not told");
+}
+
+static void close_tie(struct tie tied)
+{
+	close(tied.program);
+	close(tied.peer);
+	all_gone();
+}
+
+static void test_stream(void **state)
+{
+	struct tie tied = tie_sockets(SOCK_STREAM);
+
+	(void)state;
+	say(tied.program, "hello");
+	hear(tied.peer, "hello");
+	say(tied.peer, "and back");
+	hear(tied.program, "and back");
+	close_tie(tied);
+}
+
+/* Much more than any queue holds, both ways at once. */
+static void bulk(int one, int other)
+{
+	uint8_t *buf = malloc(65536);
+	size_t sent[2] = {0}, got[2] = {0};
+	int fds[2] = {one, other};
+
+	assert_non_null(buf);
+	while (got[0] < BULK || got[1] < BULK) {
+		struct pollfd ready[2] = {{.fd = one, .events = POLLIN | POLLOUT},
+					  {.fd = other, .events = POLLIN | POLLOUT}};
+
+		assert_true(poll(ready, 2, WAIT_MS) > 0);
+		for (int i = 0; i < 2; i++) {
+			ssize_t n;
+
+			for (int k = 0; k < 4096; k++)
+				buf[k] = (uint8_t)((sent[i] + (size_t)k) % 251);
+			if (ready[i].revents & POLLOUT && sent[i] < BULK) {
+				n = send(fds[i], buf, 4096, MSG_DONTWAIT);
+				sent[i] += n > 0 ? (size_t)n : 0;
+			}
+			if (ready[i].revents & POLLIN) {
+				n = recv(fds[i], buf, 65536, MSG_DONTWAIT);
+				for (ssize_t k = 0; k < n; k++)
+					assert_int_equal(buf[k], (got[i] + (size_t)k) % 251);
+				got[i] += n > 0 ? (size_t)n : 0;
+			}
+		}
+	}
+	free(buf);
+}
+
+static void test_bulk(void **state)
+{
+	struct tie tied = tie_sockets(SOCK_STREAM);
+
+	(void)state;
+	bulk(tied.program, tied.peer);
+	close_tie(tied);
+}
+
+static void test_half_close(void **state)
+{
+	struct tie tied = tie_sockets(SOCK_STREAM);
+
+	(void)state;
+	say(tied.program, "last words");
+	shutdown(tied.program, SHUT_WR);
+	hear(tied.peer, "last words");
+	hear_end(tied.peer);
+	say(tied.peer, "still here");
+	hear(tied.program, "still here");
+	shutdown(tied.peer, SHUT_WR);
+	hear_end(tied.program);
+	all_gone();
+	close(tied.program);
+	close(tied.peer);
+}
+
+static void test_peer_closes(void **state)
+{
+	struct tie tied = tie_sockets(SOCK_STREAM);
+
+	(void)state;
+	say(tied.peer, "bye");
+	close(tied.peer);
+	hear(tied.program, "bye");
+	hear_end(tied.program);
+	cannot_say(tied.program);
+	close(tied.program);
+	all_gone();
+}
+
+static void test_messages(void **state)
+{
+	char buf[200000];
+	struct tie tied = tie_sockets(SOCK_SEQPACKET);
+
+	(void)state;
+	memset(buf, 'x', sizeof(buf));
+	say(tied.program, "one");
+	say(tied.program, "three");
+	assert_int_equal(send(tied.program, buf, 100000, 0), 100000);
+	usleep(100000);
+	assert_int_equal(recv(tied.peer, buf, sizeof(buf), 0), 3);
+	assert_int_equal(recv(tied.peer, buf, sizeof(buf), 0), 5);
+	assert_int_equal(recv(tied.peer, buf, sizeof(buf), 0), 100000);
+	say(tied.peer, "back");
+	hear(tied.program, "back");
+	close(tied.peer);
+	hear_end(tied.program);
+	close(tied.program);
+	all_gone();
+}
+
+/* The program has the read end (`reader`) or the write end; the peer the other. */
+static struct tie tie_pipes(bool reader)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	int old[2], new[2];
+
+	assert_int_equal(pipe(old), 0);
+	assert_int_equal(pipe(new), 0);
+	line.reads = reader;
+	line.writes = !reader;
+	tie(&line, old[!reader], new[reader], ino_of(new[!reader]), 0);
+	return (struct tie){old[reader], new[!reader]};
+}
+
+static void test_pipe(void **state)
+{
+	struct tie tied = tie_pipes(true);
+
+	(void)state;
+	say(tied.peer, "through the pipe");
+	hear(tied.program, "through the pipe");
+	close(tied.peer);
+	hear_end(tied.program);
+	close(tied.program);
+	all_gone();
+	tied = tie_pipes(false);
+	say(tied.program, "and out of it");
+	hear(tied.peer, "and out of it");
+	close(tied.peer);
+	cannot_say(tied.program);
+	close(tied.program);
+	all_gone();
+	tied = tie_pipes(true);
+	close(tied.program);
+	cannot_say(tied.peer);
+	close(tied.peer);
+	all_gone();
+}
+
+/* A loopback connection. */
+static void connect_pair(int fds[2])
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	socklen_t len = sizeof(at);
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, len), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+	fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+	assert_int_equal(connect(fds[0], (struct sockaddr *)&at, len), 0);
+	fds[1] = accept(listener, NULL, NULL);
+	assert_true(fds[1] >= 0);
+	close(listener);
+}
+
+static struct tie tie_tcp(void)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	int old[2], new[2];
+
+	connect_pair(old);
+	connect_pair(new);
+	line.reads = line.writes = true;
+	line.family = AF_INET;
+	tie(&line, old[1], new[1], ino_of(new[0]), 0);
+	return (struct tie){old[0], new[0]};
+}
+
+static void test_tcp(void **state)
+{
+	const struct linger now = {.l_onoff = 1};
+	struct tie tied = tie_tcp();
+	struct pollfd ready;
+	char byte;
+
+	(void)state;
+	bulk(tied.program, tied.peer);
+	close(tied.program); /* only a question tells that from a shutdown */
+	hear_end(tied.peer);
+	close(tied.peer);
+	all_gone();
+	tied = tie_tcp();
+	setsockopt(tied.peer, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+	close(tied.peer);
+	ready = (struct pollfd){.fd = tied.program, .events = POLLIN};
+	assert_int_equal(poll(&ready, 1, WAIT_MS), 1);
+	assert_int_equal(read(tied.program, &byte, 1), -1);
+	assert_int_equal(errno, ECONNRESET);
+	close(tied.program);
+	all_gone();
+}
+
+/* What the program has in its queue already is not delivered twice. */
+static void test_skip(void **state)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	int old[2], new[2];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, old), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, new), 0);
+	line.family = AF_UNIX;
+	line.reads = line.writes = true;
+	say(old[0], "already there, and new");
+	tie(&line, old[1], new[1], ino_of(new[0]), 14);
+	hear(new[0], " and new");
+	close_tie((struct tie){old[0], new[0]});
+}
+
+/* The program moves on with its queues full: what the coordinator does. Returns its newest end. */
+static int move_on(int program, bool aborted)
+{
+	struct bridge_hold *hold;
+	Pbeam__BridgeLine *line;
+	int fd, new[2], queued = 0;
+	ssize_t n = 0, got;
+	char *queue;
+
+	assert_int_equal(bridge_find_all(&hold, &err), 0);
+	assert_non_null(hold);
+	assert_non_null(bridge_find(hold, ino_of(program)));
+	assert_int_equal(bridge_stop(hold, ino_of(program), &fd, &err), 0);
+	assert_true(fd >= 0);
+	close(fd);
+	err_clear(&err);
+	if (bridge_take(hold, ino_of(program), &line, &err) < 0)
+		fail_msg("%s", err.text);
+	if (aborted) {
+		message_free(line);
+		bridge_release(hold, false);
+		return program;
+	}
+	/* Its receive queue goes along. */
+	assert_int_equal(ioctl(program, SIOCINQ, &queued), 0);
+	queue = malloc((size_t)queued + 1);
+	assert_non_null(queue);
+	while (n < queued && (got = recv(program, queue + n, (size_t)(queued - n), MSG_DONTWAIT)) > 0)
+		n += got;
+	assert_int_equal(n, queued);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, new), 0);
+	if (n > 0) {
+		int most = 4 * queued;
+
+		setsockopt(new[1], SOL_SOCKET, SO_SNDBUF, &most, sizeof(most));
+		assert_int_equal(send(new[1], queue, (size_t)n, MSG_DONTWAIT), n);
+	}
+	close(program);
+	start_float(line, new[1], ino_of(new[0]));
+	bridge_release(hold, true);
+	message_free(line);
+	free(queue);
+	return new[0];
+}
+
+static void test_moves_on(void **state)
+{
+	struct tie tied = tie_sockets(SOCK_STREAM);
+	uint8_t buf[8192];
+	size_t sent[2] = {0}, got[2] = {0};
+	int fds[2] = {tied.program, tied.peer}, moves = 0;
+
+	(void)state;
+	for (int round = 0; got[0] < BULK || got[1] < BULK; round++) {
+		for (int i = 0; i < 2; i++) {
+			ssize_t n;
+
+			for (size_t k = 0; k < sizeof(buf); k++)
+				buf[k] = (uint8_t)((sent[i] + k) % 251);
+			n = sent[i] < BULK ? send(fds[i], buf, sizeof(buf), MSG_DONTWAIT) : 0;
+			sent[i] += n > 0 ? (size_t)n : 0;
+			/* One reads more slowly than the other writes: queues are full. */
+			n = round % 3 == i ? 0 : recv(fds[i], buf, sizeof(buf), MSG_DONTWAIT);
+			for (ssize_t k = 0; k < n; k++)
+				assert_int_equal(buf[k], (got[i] + (size_t)k) % 251);
+			got[i] += n > 0 ? (size_t)n : 0;
+		}
+		if (round % 50 == 10 && moves < 12)
+			fds[0] = move_on(fds[0], moves++ % 4 == 1);
+		if (sent[0] >= BULK && sent[1] >= BULK)
+			usleep(200);
+		assert_true(round < 2000000);
+	}
+	assert_int_equal(moves, 12);
+	close(fds[0]);
+	close(fds[1]);
+	all_gone();
+}
+
+static int listen_at(struct sockaddr_un *at, const char *name)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	*at = (struct sockaddr_un){.sun_family = AF_UNIX};
+	snprintf(at->sun_path, sizeof(at->sun_path), "%s/%s", getenv("XDG_RUNTIME_DIR"), name);
+	unlink(at->sun_path);
+	assert_int_equal(bind(fd, (struct sockaddr *)at, sizeof(*at)), 0);
+	assert_int_equal(listen(fd, 8), 0);
+	return fd;
+}
+
+static int call_at(const struct sockaddr_un *at)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	assert_int_equal(connect(fd, (const struct sockaddr *)at, sizeof(*at)), 0);
+	return fd;
+}
+
+/* Clients of the old address are served by the program at its new one. */
+static void test_listener(void **state)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	struct sockaddr_un old_at, new_at;
+	int old = listen_at(&old_at, "old"), program = listen_at(&new_at, "new");
+	int early = call_at(&old_at), clients[20], served[20];
+
+	(void)state;
+	say(early, "early");
+	line.kind = PBEAM__BRIDGE_LINE__KIND__LISTENER;
+	line.family = AF_UNIX;
+	line.reads = true;
+	line.local = (ProtobufCBinaryData){sizeof(new_at), (uint8_t *)&new_at};
+	tie(&line, old, -1, ino_of(program), 0);
+	served[0] = accept(program, NULL, NULL);
+	hear(served[0], "early");
+	say(served[0], "served");
+	hear(early, "served");
+	close(served[0]);
+	hear_end(early);
+	close(early);
+	for (int i = 0; i < 20; i++) {
+		clients[i] = call_at(&old_at);
+		say(clients[i], "hi");
+	}
+	for (int i = 0; i < 20; i++) {
+		served[i] = accept(program, NULL, NULL);
+		hear(served[i], "hi");
+	}
+	close(program); /* nobody listens any more: the old one goes too */
+	for (int i = 0; i < 20; i++) {
+		say(served[i], "bye");
+		close(served[i]);
+		hear(clients[i], "bye");
+		hear_end(clients[i]);
+		close(clients[i]);
+	}
+	all_gone();
+	unlink(old_at.sun_path);
+	unlink(new_at.sun_path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_stream),	   cmocka_unit_test(test_bulk),
+		cmocka_unit_test(test_half_close), cmocka_unit_test(test_peer_closes),
+		cmocka_unit_test(test_messages),   cmocka_unit_test(test_pipe),
+		cmocka_unit_test(test_tcp),	   cmocka_unit_test(test_skip),
+		cmocka_unit_test(test_moves_on),   cmocka_unit_test(test_listener),
+	};
+
+	return cmocka_run_group_tests(tests, open_world, close_world);
+}
