@@ -50,6 +50,8 @@ struct name_process {
 	enum name_state state;
 	uint64_t unknown_calls; /* made with numbers that are not in the system call table */
 	bool far_parent;	/* `parent` is on another host; here the keeper stands in for it */
+	bool undecided;		/* it stands still: only the registry, which does not answer, knows whether
+				   it is to run here or on another host */
 	bool diverged; /* its own vpid != rpid, or it was restored: it runs behind the restored filter */
 };
 
@@ -85,6 +87,8 @@ int names_job_list(struct names *names, struct name_job *out, int max);
 must_check int names_process_add(struct names *names, const struct name_process *process);
 /* Replaces the entry of process->vpid. -ENOENT if it is not there, or another process's by now. */
 must_check int names_process_update(struct names *names, const struct name_process *process);
+/* Sets its mark `undecided`. No effect on an entry that is not there. */
+void names_process_mark(struct names *names, struct vpid vpid, bool undecided);
 /* No effect on an entry that is another process's by now: a restored one has taken the name meanwhile. */
 void names_process_remove(struct names *names, struct vpid vpid, struct rpid rpid);
 /* Its parent has waited for it: its number is given up, and the entry that its scip has left for that. */

@@ -330,6 +330,18 @@ int names_process_update(struct names *names, const struct name_process *process
 	return r;
 }
 
+void names_process_mark(struct names *names, struct vpid vpid, bool undecided)
+{
+	struct table_process *entry;
+
+	if (table_lock(names) < 0)
+		return;
+	entry = lookup(names->table, &names->table->by_vpid, vpid.n);
+	if (entry)
+		entry->p.undecided = undecided;
+	table_unlock(names);
+}
+
 void names_process_remove(struct names *names, struct vpid vpid, struct rpid rpid)
 {
 	struct table_process *entry;

@@ -24,7 +24,7 @@
 #include "namespace/names.h"
 
 #define TABLE_MAGIC	 0x6d616e6d61656250ull /* "Pbeamnam" */
-#define TABLE_VERSION	 10u
+#define TABLE_VERSION	 11u
 #define TABLE_JOBS	 1024u
 #define TABLE_PROCESSES	 16384u
 #define TABLE_NUMBERS	 65536u

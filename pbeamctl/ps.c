@@ -1,4 +1,6 @@
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
@@ -57,16 +59,30 @@ static void print_missing(const Pbeam__ProcessList *list)
 			list->missing[i]);
 }
 
+/* In the middle of a migration, or held by one of theirs. */
+static void print_undecided(const Pbeam__ProcessList *list)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < list->n_processes; i++)
+		any = any || !strcmp(list->processes[i]->state, "undecided");
+	if (any)
+		fputs("pbeamctl: who is undecided stands still until the central host, which alone knows "
+		      "whether a migration has "
+		      "happened, answers again; `pbeamctl hosts` shows it\n",
+		      stderr);
+}
+
 static void print_table(const Pbeam__ProcessList *list)
 {
 	char memory[16];
 
-	format_heading("   VPID  PARENT HOST         STATE    THREADS  MEMORY NAME             COMMAND");
+	format_heading("   VPID  PARENT HOST         STATE     THREADS  MEMORY NAME             COMMAND");
 	for (size_t i = 0; i < list->n_processes; i++) {
 		const Pbeam__ProcessInfo *p = list->processes[i];
 
 		format_size(p->memory, memory);
-		printf("%7d %7d %-12.12s %-8s %7u %7s %-16s ", p->vpid, p->vppid, p->host, p->state,
+		printf("%7d %7d %-12.12s %-9s %7u %7s %-16s ", p->vpid, p->vppid, p->host, p->state,
 		       p->threads, memory, p->name);
 		format_text(p->command, COMMAND_COLUMNS);
 		putchar('\n');
@@ -86,6 +102,7 @@ static int run(const struct command_line *line)
 	else
 		print_table((const Pbeam__ProcessList *)reply);
 	print_missing((const Pbeam__ProcessList *)reply);
+	print_undecided((const Pbeam__ProcessList *)reply);
 	protobuf_c_message_free_unpacked(reply, NULL);
 	return STATUS_DONE;
 }

@@ -68,7 +68,7 @@ static void read_stat_settled(pid_t pid, struct stat_line *out)
 static const char *state_word(const struct name_process *process, char state)
 {
 	if (process->state == NAME_STATE_FROZEN)
-		return "frozen";
+		return process->undecided ? "undecided" : "frozen";
 	if (process->state == NAME_STATE_BORN)
 		return "starting";
 	switch (state) {

@@ -99,6 +99,19 @@ int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len)
 	return 0;
 }
 
+int message_packed(ProtobufCBinaryData *field, const ProtobufCMessage *message)
+{
+	size_t len = protobuf_c_message_get_packed_size(message);
+	uint8_t *data = malloc(len ? len : 1);
+
+	if (!data)
+		return -ENOMEM;
+	protobuf_c_message_pack(message, data);
+	free(field->data);
+	*field = (ProtobufCBinaryData){len, data};
+	return 0;
+}
+
 int message_text(ProtobufCBinaryData *field, const char *text)
 {
 	return message_bytes(field, text, strlen(text));

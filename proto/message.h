@@ -31,6 +31,9 @@ must_check int message_append_string(char ***array, size_t *n, const char *text)
 must_check int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len);
 must_check int message_text(ProtobufCBinaryData *field, const char *text);
 
+/* Sets a bytes field (freeing what was there) to another message. -ENOMEM. */
+must_check int message_packed(ProtobufCBinaryData *field, const ProtobufCMessage *message);
+
 /* Sets a string field to a copy. -ENOMEM. */
 must_check int message_string(char **field, const char *text);
 

@@ -85,6 +85,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 	dial_tick(cluster, now);
 	numbers_tick(cluster, now);
 	addresses_tick(cluster, now);
+	settled_tick(cluster, now);
 	cluster->ticked_ns = now;
 }
 

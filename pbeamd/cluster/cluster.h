@@ -83,8 +83,9 @@ struct cluster {
 	struct registry_wait *waits; /* local programs that have asked the registry */
 	struct numbers *numbers;
 	struct addresses *addresses;
-	struct remote_call *calls; /* asked of other hosts */
-	struct guest *guests;	   /* asked by other hosts */
+	uint64_t settled_ns, settled_version; /* when settled_tick() looked, and the newest record by then */
+	struct remote_call *calls;	      /* asked of other hosts */
+	struct guest *guests;		      /* asked by other hosts */
 	int64_t next_call;
 };
 

@@ -6,12 +6,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
 
-enum { LOST_AFTER_MS = 4000 };
+enum { LOST_AFTER_MS = 4000, UNDECIDED_MAX = 16384 };
 
 struct host *host_find(struct cluster *cluster, const char *name)
 {
@@ -151,6 +152,23 @@ static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
 	message_free(place);
 }
 
+/* Who stands still here until the central host says whether it has moved. */
+static void add_undecided(const struct cluster *cluster, struct dependants *all)
+{
+	auto_free struct name_process *list = calloc(UNDECIDED_MAX, sizeof(*list));
+	int n = list ? names_process_list(cluster->server->names, (struct rpid){0}, list, UNDECIDED_MAX) : 0;
+	char vpid[16];
+
+	all->failed = all->failed || !list;
+	for (int i = 0; i < n && i < UNDECIDED_MAX; i++) {
+		if (list[i].state != NAME_STATE_FROZEN || !list[i].undecided)
+			continue;
+		snprintf(vpid, sizeof(vpid), "%d", list[i].vpid.n);
+		add_dependant(all, vpid, cluster->options->name,
+			      "it stands still until this one says whether it has moved");
+	}
+}
+
 static int add_dependants(const struct cluster *cluster, Pbeam__HostList *list)
 {
 	struct dependants all = {NULL, false};
@@ -158,6 +176,8 @@ static int add_dependants(const struct cluster *cluster, Pbeam__HostList *list)
 	for (size_t i = 0; i < list->n_hosts; i++) {
 		all.info = list->hosts[i];
 		registry_copy_each(cluster->copy, "vpid/", look_at_place, &all);
+		if (all.info->central)
+			add_undecided(cluster, &all);
 	}
 	return all.failed ? -ENOMEM : 0;
 }

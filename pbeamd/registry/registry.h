@@ -44,6 +44,10 @@ void registry_names_seen(struct cluster *cluster, const Pbeam__RegistryEntry *en
 /* After the first whole: what the table has of an earlier time and nobody says any more goes. */
 void registry_names_settle(struct cluster *cluster);
 
+/* ---- settled.c ---- */
+/* Removes the records of migrations that nobody asks for any more. */
+void settled_tick(struct cluster *cluster, uint64_t now_ns);
+
 /* ---- registry.c ---- */
 must_check int registry_open(struct cluster *cluster, struct err *err);
 void registry_close(struct cluster *cluster);

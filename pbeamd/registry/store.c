@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/dirs.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
@@ -268,6 +269,14 @@ static void tell(struct store *store, Pbeam__RegistryRequest *const *sets, size_
 	message_free(changes);
 }
 
+/* Fault points of what commits a migration: its record is changed, and others with it. */
+static int reach(Pbeam__RegistryRequest *const *sets, size_t n, const char *point, struct err *err)
+{
+	bool commits = n > 0 && !strncmp(sets[0]->key, "migration/", 10) && sets[0]->expected;
+
+	return commits ? fault_point(point, err) : 0;
+}
+
 static void store_set(void *engine, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
 		      registry_done_fn done, void *arg)
 {
@@ -277,9 +286,13 @@ static void store_set(void *engine, Pbeam__RegistryRequest *const *sets, size_t 
 
 	if (!reply)
 		return;
-	r = set_all(engine, sets, n, host, reply, &err);
+	r = reach(sets, n, "registry-before-commit", &err);
+	if (r == 0)
+		r = set_all(engine, sets, n, host, reply, &err);
 	if (r == 0)
 		tell(engine, sets, n, host, reply->version);
+	if (r == 0)
+		r = reach(sets, n, "registry-committed", &err);
 	answer(reply, r, &err, done, arg);
 }
 

@@ -213,15 +213,35 @@ static int freeze_tree(struct group *group, struct err *err)
 	}
 }
 
+/* One that is just being born has no scip yet. */
+static int find_target(struct group *group, struct vpid target, struct name_process *out, struct err *err)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + (uint64_t)BIRTH_MS * 1000000u;
+
+	for (;;) {
+		int rc = names_process_get(group->names, target, out);
+
+		if (rc < 0 || out->state == NAME_STATE_DEAD)
+			return err_set(err, -ESRCH, "vpid %d: there is no such process", target.n);
+		if (out->scip.n && out->state != NAME_STATE_BORN)
+			return 0;
+		if (io_now_ns(CLOCK_MONOTONIC) > end)
+			return err_set(err, -ETIMEDOUT, "vpid %d does not come under supervision; try again",
+				       target.n);
+		rc = group_cancelled(group, err);
+		if (rc < 0)
+			return rc;
+		nanosleep(&(struct timespec){0, LOOK_AGAIN_US * 1000}, NULL);
+	}
+}
+
 int group_freeze(struct group *group, struct vpid target, bool alone, struct err *err)
 {
 	struct name_process process;
-	int rc = names_process_get(group->names, target, &process);
+	int rc = find_target(group, target, &process, err);
 
-	if (rc < 0 || process.state == NAME_STATE_DEAD)
-		return err_set(err, -ESRCH, "vpid %d: there is no such process", target.n);
-	if (!process.scip.n)
-		return err_set(err, -EAGAIN, "vpid %d is just being started; try again", target.n);
+	if (rc < 0)
+		return rc;
 	rc = group_add(group, &process, err);
 	if (rc < 0)
 		return rc;

@@ -39,7 +39,7 @@ struct coordinator {
 	struct husk *husk; /* that it asked for and that is being made */
 	struct coordinator_outcome outcome;
 	bool outcome_known;
-	bool ours; /* what arrives is, whatever becomes of it */
+	bool moved; /* the processes have, whatever becomes of it */
 	coordinator_progress_fn progress;
 };
 
@@ -128,9 +128,9 @@ struct arrived {
 	int keeper_sock;
 };
 
-static void tell_ours(int keeper_sock)
+static void tell_moved(int keeper_sock)
 {
-	const struct keeper_request request = {.type = KEEPER_OURS};
+	const struct keeper_request request = {.type = KEEPER_MOVED};
 	struct keeper_reply reply;
 	ssize_t n = send(keeper_sock, &request, sizeof(request), MSG_NOSIGNAL);
 
@@ -138,14 +138,21 @@ static void tell_ours(int keeper_sock)
 		n = n < 0 ? n : recv(keeper_sock, &reply, sizeof(reply), 0);
 	while (n < 0 && errno == EINTR);
 	if (n != sizeof(reply))
-		log_warn("migrate: the keeper does not hear that they have come");
+		log_warn("migrate: the keeper does not hear that they have moved");
+}
+
+static void on_moved_away(void *arg)
+{
+	const int *keeper_sock = arg;
+
+	tell_moved(*keeper_sock);
 }
 
 static void on_ours(void *arg)
 {
 	const struct arrived *arrived = arg;
 
-	tell_ours(arrived->keeper_sock);
+	tell_moved(arrived->keeper_sock);
 	lines_end_far(arrived->job, arrived->vpid);
 }
 
@@ -174,6 +181,8 @@ static int run_migrate(struct job *job, const struct coordinator_wish *wish, int
 	options.flush = flush_console;
 	options.stay = keep_console;
 	options.flush_arg = job;
+	options.gone = on_moved_away;
+	options.gone_arg = &keeper_sock;
 	options.progress = tell_progress;
 	options.progress_arg = &keeper_sock;
 	options.stays = is_guest;
@@ -200,13 +209,15 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 	return migrate_target_run(job->names, &arrival, &outcome->restore, &outcome->err);
 }
 
-static int run_settle(struct job *job, const struct coordinator_wish *wish,
+static int run_settle(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
 		      struct coordinator_outcome *outcome)
 {
 	struct migrate_settling settling = *wish->settling;
 	int r;
 
 	settling.job = &job->entry;
+	settling.progress = tell_progress;
+	settling.progress_arg = &keeper_sock;
 	r = migrate_settle(job->names, &settling, &outcome->err);
 	outcome->moved = r > 0;
 	if (r == 0 && settling.arrival)
@@ -238,7 +249,7 @@ static int run(struct job *job, const struct coordinator_wish *wish, int keeper_
 	case COORDINATOR_RECEIVE:
 		return run_receive(job, wish, keeper_sock, outcome);
 	case COORDINATOR_SETTLE:
-		return run_settle(job, wish, outcome);
+		return run_settle(job, wish, keeper_sock, outcome);
 	case COORDINATOR_PART:
 		return run_part(job, wish, outcome);
 	case COORDINATOR_RESTORE:
@@ -308,8 +319,8 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 	case KEEPER_REPLACE:
 		job->replacing = true;
 		break;
-	case KEEPER_OURS:
-		coordinator->ours = true;
+	case KEEPER_MOVED:
+		coordinator->moved = true;
 		break;
 	default:
 		r = err_set(&err, -EPROTO, "unknown request of the coordinator");
@@ -364,9 +375,10 @@ _Noreturn static void start_child(struct job *job, const struct coordinator_wish
 {
 	int console[3] = {job->console[0], job->console[1], job->console[2]};
 
-	/* It needs the streams. */
+	/* It needs the streams, and the channel. */
 	for (int i = 0; i < 3; i++)
 		job->console[i] = -1;
+	job->arrival = -1;
 	job_close_private(job);
 	memcpy(job->console, console, sizeof(console));
 	be_coordinator(job, wish, keeper_sock);
@@ -433,7 +445,7 @@ int coordinator_start(struct job *job, const struct coordinator_wish *wish, coor
 					    .done = done,
 					    .arg = arg,
 					    .progress = wish->progress,
-					    .ours = wish->settling && wish->settling->ours};
+					    .moved = wish->settling && wish->settling->known};
 	job->coordinator = coordinator;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
 		r = err_sys(err, "make a socket for the coordinator");
@@ -477,7 +489,7 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	if (!job->coordinator->outcome_known) {
 		memset(&outcome, 0, sizeof(outcome));
 		outcome.killed = true;
-		outcome.moved = job->coordinator->ours;
+		outcome.moved = job->coordinator->moved;
 		err_set(&outcome.err, -EIO, "the coordinator of the %s was killed (wait status %#x)",
 			names_of_kinds[job->coordinator->kind], (unsigned)status);
 	}

@@ -47,7 +47,7 @@ struct coordinator_outcome {
 	struct restore_result restore;
 	struct migrate_result migrate;
 	bool killed; /* it did not say how it ended */
-	bool moved;  /* settle, or a killed one of an arrival: the processes are where they were to go */
+	bool moved;  /* settle, or a killed one: the processes are where they were to go */
 };
 /* Called in the keeper, once. */
 typedef void (*coordinator_done_fn)(void *arg, const struct coordinator_outcome *outcome);

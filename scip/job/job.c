@@ -61,4 +61,6 @@ void job_close_private(struct job *job)
 			close(job->far_ends[i]);
 	if (job->pty_master >= 0)
 		close(job->pty_master);
+	if (job->arrival >= 0)
+		close(job->arrival);
 }

@@ -27,8 +27,10 @@ struct job {
 	struct loop loop;
 	struct names *names;
 	struct name_job entry; /* as in the table; change with names_job_update() */
-	int console[3];	     /* the job's standard streams, -1 none; closed when the first process is gone */
-	int pty_master;	     /* -1 none */
+	int console[3]; /* the job's standard streams, -1 none; closed when the first process is gone */
+	int pty_master; /* -1 none */
+	int arrival; /* the channel that the first processes of a guest's come over; -1: not yet, or any more
+		      */
 	sigset_t saved_mask; /* the console's, for the program */
 	pid_t root;	     /* real pid of the job's first process, 0 before it is there */
 	bool root_gone;	     /* ... and root_status is its wait status */

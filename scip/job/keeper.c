@@ -102,6 +102,7 @@ static void on_report(void *arg, int fd, short revents)
 {
 	struct keeper *keeper = arg;
 	struct launch_report report;
+	struct err err = ERR_INIT;
 	ssize_t n = read(fd, &report, sizeof(report)); /* written at once, so there at once */
 
 	if (n < 0)
@@ -119,6 +120,9 @@ static void on_report(void *arg, int fd, short revents)
 	}
 	if (!keeper->report_began)
 		fail(keeper, STATUS_SCIP, "the program's process was killed before it could be executed");
+	/* Not before: what is asked for is asked of the program, not of the process that is to execute it. */
+	if (requests_serve(&keeper->job, &err) < 0)
+		log_error("%s", err.text);
 	viewer_tell(&keeper->job, KEEPER_STARTED, keeper->job.entry.root.n, "");
 	if (keeper->early_stop)
 		viewer_tell(&keeper->job, KEEPER_STOPPED, keeper->early_stop, "");
@@ -431,6 +435,8 @@ static int begin_job(struct keeper *keeper, struct err *err)
 	record_forget_job(job->entry.keeper); /* an older keeper's of this number */
 	r = names_open(&job->names, err);
 	if (r == 0)
+		r = requests_open(job, err); /* before anybody can find it */
+	if (r == 0)
 		r = add_job(job, err);
 	if (r == 0 && options->argv) {
 		/* First of all: it inherits what the console inherited. */
@@ -449,7 +455,9 @@ static int begin_job(struct keeper *keeper, struct err *err)
 	if (r > 0)
 		r = 0; /* hand_root_over() tells */
 	if (r == 0)
-		r = requests_open(job, err);
+		r = requests_place_checkpoints(job, err);
+	if (r == 0 && !options->argv)
+		r = requests_serve(job, err);
 	if (r == 0)
 		r = interval_start(job, err);
 	if (r == 0 && options->begin && options->begin->stubs)
@@ -458,6 +466,10 @@ static int begin_job(struct keeper *keeper, struct err *err)
 		r = hand_root_over(keeper, report, err);
 	else if (r == 0)
 		r = coordinator_start(job, &wish, options->begin ? on_received : on_restored, keeper, err);
+	/* It alone has it: its end is to be seen there. */
+	if (job->arrival >= 0)
+		close(job->arrival);
+	job->arrival = -1;
 	keeper->restoring = r == 0 && !options->argv;
 	return r;
 }
@@ -520,6 +532,7 @@ _Noreturn static void become_keeper(const struct keeper_options *options, int co
 	job->options = options;
 	job->far_ends[0] = job->far_ends[1] = job->far_ends[2] = -1;
 	job->pty_master = options->pty_master;
+	job->arrival = options->begin ? options->channel : -1;
 	memcpy(job->console, options->console, sizeof(job->console));
 	if (options->signal_mask)
 		job->saved_mask = *options->signal_mask;

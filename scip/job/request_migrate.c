@@ -70,11 +70,28 @@ static void tell(const struct moving *moving, const struct migrate_result *resul
 
 static void on_gone(void *arg, const struct coordinator_outcome *outcome);
 
-/* The one that was at work was killed: another one asks the registry. False: it cannot be started. */
-static bool settle(struct moving *moving, coordinator_done_fn done)
+static void on_progress(void *arg, const struct migrate_progress *progress)
 {
-	const struct migrate_settling settling = {.uuid = moving->uuid, .stub = moving->stub};
-	const struct coordinator_wish wish = {.kind = COORDINATOR_SETTLE, .settling = &settling};
+	const struct moving *moving = arg;
+	Pbeam__Progress out = PBEAM__PROGRESS__INIT;
+
+	if (!moving->request || moving->request->fd < 0)
+		return;
+	out.phase = (char *)(uintptr_t)progress->phase;
+	out.done = progress->done;
+	out.total = progress->total;
+	out.detail = (char *)(uintptr_t)progress->detail;
+	out.note = (char *)(uintptr_t)progress->note;
+	request_reply(moving->request, PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS, &out.base, NULL, 0);
+}
+
+/* The one that was at work was killed: another one asks the registry. False: it cannot be started. */
+static bool settle(struct moving *moving, const struct coordinator_outcome *killed, coordinator_done_fn done)
+{
+	const struct migrate_settling settling = {
+		.uuid = moving->uuid, .stub = moving->stub, .target = moving->target, .known = killed->moved};
+	const struct coordinator_wish wish = {
+		.kind = COORDINATOR_SETTLE, .settling = &settling, .progress = on_progress};
 	struct err err = ERR_INIT;
 	int r = coordinator_start(moving->job, &wish, done, moving, &err);
 
@@ -88,7 +105,7 @@ static void on_settled(void *arg, const struct coordinator_outcome *outcome)
 	struct moving *moving = arg;
 	static struct coordinator_outcome known; /* static: zeroed, and large */
 
-	if (outcome->killed && settle(moving, on_settled))
+	if (outcome->killed && settle(moving, outcome, on_settled))
 		return;
 	memset(&known, 0, sizeof(known));
 	if (outcome->moved)
@@ -104,7 +121,7 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 	struct request *request = moving->request;
 
 	moving->job->migrating = false;
-	if (outcome->killed && settle(moving, on_settled))
+	if (outcome->killed && settle(moving, outcome, on_settled))
 		return;
 	if (!outcome->err.code && outcome->migrate.processes)
 		lines_settle(moving->job, moving->target);
@@ -122,21 +139,6 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 		request->cancels = false;
 		request_idle(request);
 	}
-}
-
-static void on_progress(void *arg, const struct migrate_progress *progress)
-{
-	const struct moving *moving = arg;
-	Pbeam__Progress out = PBEAM__PROGRESS__INIT;
-
-	if (!moving->request || moving->request->fd < 0)
-		return;
-	out.phase = (char *)(uintptr_t)progress->phase;
-	out.done = progress->done;
-	out.total = progress->total;
-	out.detail = (char *)(uintptr_t)progress->detail;
-	out.note = (char *)(uintptr_t)progress->note;
-	request_reply(moving->request, PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS, &out.base, NULL, 0);
 }
 
 static int make_uuid(char uuid[40], struct err *err)
@@ -220,7 +222,7 @@ bool arrival_ask(struct job *job, const Pbeam__MigrateBegin *begin, const struct
 		 coordinator_done_fn done, void *arg)
 {
 	const struct migrate_settling settling = {
-		.uuid = begin->uuid, .arrival = true, .ours = killed->moved};
+		.uuid = begin->uuid, .arrival = true, .known = killed->moved};
 	const struct coordinator_wish wish = {.kind = COORDINATOR_SETTLE, .settling = &settling};
 	struct err err = ERR_INIT;
 	int r = coordinator_start(job, &wish, done, arg, &err);

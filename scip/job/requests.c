@@ -205,8 +205,7 @@ static void on_connection(void *arg, int listener, short revents)
 	requests->list = request;
 }
 
-/* --dir: where the numbered checkpoints go. */
-static int place_checkpoints(const struct job *job, struct err *err)
+int requests_place_checkpoints(const struct job *job, struct err *err)
 {
 	char store[STORE_JOB_MAX], dir[PATH_MAX];
 
@@ -222,12 +221,9 @@ static int place_checkpoints(const struct job *job, struct err *err)
 
 int requests_open(struct job *job, struct err *err)
 {
-	struct requests *requests;
-	int r = place_checkpoints(job, err);
+	struct requests *requests = calloc(1, sizeof(*requests));
+	int r;
 
-	if (r < 0)
-		return r;
-	requests = calloc(1, sizeof(*requests));
 	if (!requests)
 		return err_code(err, -ENOMEM, "listen for requests");
 	requests->listener = -1;
@@ -237,9 +233,14 @@ int requests_open(struct job *job, struct err *err)
 		return r;
 	snprintf(requests->path + strlen(requests->path), 32, "/%d", job->entry.keeper.n);
 	requests->listener = serve_listen(requests->path, err);
-	if (requests->listener < 0)
-		return requests->listener;
-	r = loop_watch(&job->loop, requests->listener, POLLIN, on_connection, job);
+	return requests->listener < 0 ? requests->listener : 0;
+}
+
+int requests_serve(struct job *job, struct err *err)
+{
+	const struct requests *requests = job->requests;
+	int r = loop_watch(&job->loop, requests->listener, POLLIN, on_connection, job);
+
 	return r < 0 ? err_code(err, r, "listen on %s", requests->path) : 0;
 }
 

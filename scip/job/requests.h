@@ -10,8 +10,12 @@
 #include "proto/frame.h"
 #include "scip/job/job.h"
 
-/* Binds the socket and serves it. */
+/* Binds the socket: who connects waits until it is served. */
 must_check int requests_open(struct job *job, struct err *err);
+/* --dir: where the numbered checkpoints go. */
+must_check int requests_place_checkpoints(const struct job *job, struct err *err);
+/* Serves the socket: the program runs, or what is asked for can be told that it does not yet. */
+must_check int requests_serve(struct job *job, struct err *err);
 /* Removes the socket; connections end. */
 void requests_close(struct job *job);
 

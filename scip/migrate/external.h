@@ -51,6 +51,8 @@ struct migrate_source {
 	size_t naddresses;
 	const struct files_leaving *files; /* or NULL */
 	void *state[EXTERNAL_PROVIDERS_MAX];
+	const char **peers; /* hosts that have connections for it; the names are their provider's */
+	size_t npeers;
 	bool unheard; /* who has a part in it may not have heard of the commit: it will ask the registry */
 	char **obstacles; /* with dry_run: migrate_obstacle() */
 	size_t nobstacles;

@@ -40,6 +40,8 @@ struct migrate_options {
 	int (*flush)(void *arg, struct err *err);
 	void (*stay)(void *arg); /* they stay after all */
 	void *flush_arg;
+	void (*gone)(void *arg); /* it is committed: the registry is not to be asked any more */
+	void *gone_arg;
 	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */
 	void *progress_arg;
 	const char *uuid;      /* of the migration: any that is new */
@@ -67,11 +69,20 @@ struct migrate_settling {
 	const char *uuid; /* of the migration */
 	const struct name_job *job;
 	bool arrival; /* they were to come, else to go */
-	bool ours;    /* they have come, that is known: the record may be gone by now */
+	bool known;   /* it is known that they have moved: the record may be gone by now */
 	bool stub;
+	struct vpid target;						      /* the first of them */
+	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */
+	void *progress_arg;
 };
 /* 1: they are where they were to go; 0: where they were. */
 must_check int migrate_settle(struct names *names, const struct migrate_settling *settling, struct err *err);
+
+/* Whose they are is known to the registry alone, which does not answer; or it has: for `ps`. */
+void migrate_mark_undecided(const struct group *group, bool undecided);
+/* And for who asked for it. `progress` may be NULL. */
+void migrate_tell_undecided(void (*progress)(void *arg, const struct migrate_progress *progress), void *arg,
+			    struct vpid target);
 
 struct migrate_arrival {
 	int channel;
@@ -135,8 +146,16 @@ void wire_fail(int channel, const struct err *why);
 struct record {
 	int sock; /* to pbeamd, -1: not connected */
 	char key[64];
-	uint64_t version; /* of the entry, as we know it */
+	uint64_t version; /* of the entry, as we know it; 0: there is none */
 	Pbeam__MigrationRecord__State state;
+	/* True: whose the processes are is known to the registry alone, which does not answer; false: it has.
+	 * May be NULL. */
+	void (*undecided)(void *arg, bool undecided);
+	void *undecided_arg;
+	char from[64];		   /* as it was prepared */
+	const char *const *others; /* hosts, besides that one and those of the moves, where somebody may ask
+				      how it ended */
+	size_t nothers;
 };
 void record_init(struct record *record, const char *uuid);
 void record_close(struct record *record);

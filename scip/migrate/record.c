@@ -17,7 +17,7 @@
 #include "proto/message.h"
 #include "scip/migrate/migrate.h"
 
-enum { TRIES_PREPARE = 3, AGAIN_MS = 200 };
+enum { AGAIN_MS = 100, AGAIN_MOST_MS = 1600 };
 
 static const char program[] = "scip " PBEAM_VERSION;
 
@@ -52,23 +52,14 @@ static int call(struct record *record, const Pbeam__RegistryRequest *request, Pb
 	return r < 0 ? r : 0;
 }
 
-static void nap(void)
+/* These answers say that nothing was done: another version was there, what was asked is no question, it was
+ * never sent. After any other one, and after none, it may be done or not. */
+static bool is_refusal(int code)
 {
-	nanosleep(&(struct timespec){.tv_nsec = AGAIN_MS * 1000000}, NULL);
+	return code == -EEXIST || code == -EINVAL || code == -E2BIG || code == -EHOSTUNREACH;
 }
 
-/* The record as it would be written; *value is malloc'd. */
-static int pack(const Pbeam__MigrationRecord *content, ProtobufCBinaryData *value)
-{
-	value->len = pbeam__migration_record__get_packed_size(content);
-	value->data = malloc(value->len ? value->len : 1);
-	if (!value->data)
-		return -ENOMEM;
-	pbeam__migration_record__pack(content, value->data);
-	return 0;
-}
-
-/* What the entry is now. -ENOENT: it is not there. */
+/* What the entry is now, record->version 0 when there is none. -errno: nobody says. */
 static int look(struct record *record, struct err *err)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
@@ -79,13 +70,12 @@ static int look(struct record *record, struct err *err)
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__GET;
 	request.key = record->key;
 	r = call(record, &request, &reply, err);
-	if (r == 0 && reply->code < 0)
+	if (r == 0 && reply->code < 0 && reply->code != -ENOENT)
 		r = err_set(err, reply->code, "%s", reply->text);
-	if (r == 0 && !reply->version)
-		r = err_code(err, -ENOENT, "%s", record->key);
-	if (r == 0) {
+	if (r == 0)
+		record->version = reply->code == -ENOENT ? 0 : reply->version;
+	if (r == 0 && record->version) {
 		content = pbeam__migration_record__unpack(NULL, reply->value.len, reply->value.data);
-		record->version = reply->version;
 		if (content)
 			record->state = content->state;
 		else
@@ -103,11 +93,13 @@ int record_prepare(struct record *record, const char *from, const char *to, stru
 	Pbeam__RegistryReply *reply = NULL;
 	int r;
 
+	snprintf(record->from, sizeof(record->from), "%s", from);
+	content.pid = getpid();
 	content.from = (char *)(uintptr_t)from;
 	content.to = (char *)(uintptr_t)to;
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 	request.key = record->key;
-	r = pack(&content, &request.value);
+	r = message_packed(&request.value, &content.base);
 	if (r == 0)
 		r = call(record, &request, &reply, err);
 	if (r == 0 && reply->code < 0)
@@ -231,36 +223,58 @@ static int add_address(struct record *record, Pbeam__RegistryRequest *whole,
 	return r;
 }
 
-/* All at once. 0: done; 1: nobody knows. */
+/* All at once. 0: done; 1: nobody knows, err says why; -errno: it was refused. */
 static int set_all(struct record *record, Pbeam__RegistryRequest *whole, struct err *err)
 {
 	Pbeam__RegistryReply *reply = NULL;
 	int r = call(record, whole, &reply, err);
 
-	if (r < 0)
-		return 1;
-	if (reply->code < 0)
+	if (r == 0 && reply->code < 0)
 		r = err_set(err, reply->code, "%s", reply->text);
+	if (r < 0 && !(reply && is_refusal(r)))
+		r = 1;
 	message_free(reply);
+	return r;
+}
+
+static int add_host(Pbeam__MigrationRecord *content, const char *host)
+{
+	for (size_t i = 0; i < content->n_hosts; i++)
+		if (!strcmp(content->hosts[i], host))
+			return 0;
+	return message_append_string(&content->hosts, &content->n_hosts, host);
+}
+
+/* COMMITTED, as it will be. */
+static int describe(const struct record *record, const struct record_move *moves, size_t n,
+		    ProtobufCBinaryData *value)
+{
+	Pbeam__MigrationRecord *content = message_new(&pbeam__migration_record__descriptor);
+	int r = content ? add_host(content, record->from) : -ENOMEM;
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = add_host(content, moves[i].place->host);
+	for (size_t i = 0; i < record->nothers && r == 0; i++)
+		r = add_host(content, record->others[i]);
+	if (r == 0)
+		r = message_string(&content->from, record->from);
+	if (r == 0 && n == 1)
+		r = message_string(&content->to, moves->place->host);
+	if (r == 0) {
+		content->state = PBEAM__MIGRATION_RECORD__STATE__COMMITTED;
+		r = message_packed(value, &content->base);
+	}
+	message_free(content);
 	return r;
 }
 
 int record_commit_all(struct record *record, struct names *names, const struct record_move *moves, size_t n,
 		      struct err *err)
 {
-	Pbeam__MigrationRecord content = PBEAM__MIGRATION_RECORD__INIT;
 	Pbeam__RegistryRequest *whole = message_new(&pbeam__registry_request__descriptor);
 	ProtobufCBinaryData value = {0};
-	int r = whole ? 0 : -ENOMEM;
+	int r = whole ? describe(record, moves, n, &value) : -ENOMEM;
 
-	content.state = PBEAM__MIGRATION_RECORD__STATE__COMMITTED;
-	if (n == 1) {
-		content.vpids = (int32_t *)(uintptr_t)moves->vpids;
-		content.n_vpids = moves->n;
-		content.to = moves->place->host;
-	}
-	if (r == 0)
-		r = pack(&content, &value);
 	if (r == 0) {
 		whole->operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 		r = add_set(whole, record->key, value.data, value.len, record->version);
@@ -276,8 +290,11 @@ int record_commit_all(struct record *record, struct names *names, const struct r
 	free(value.data);
 	message_free(whole);
 	if (r == 1) {
-		log_warn("%s: nobody says whether it is committed; asking until somebody does", record->key);
-		r = record_abort(record) ? 0 : err_set(err, -ECANCELED, "the cluster could not be reached");
+		log_warn("%s: nobody says whether it is committed: %s", record->key, err->text);
+		err_clear(err);
+		r = record_abort(record) ? 0
+					 : err_set(err, -ECANCELED,
+						   "the central host was lost in the moment of the change");
 	}
 	return r;
 }
@@ -287,35 +304,60 @@ int record_commit(struct record *record, const struct record_move *move, struct 
 	return record_commit_all(record, NULL, move, 1, err);
 }
 
-int record_abort(struct record *record)
+/* PREPARED becomes ABORTED, if it still is of the version that was looked at. */
+static void try_abort(struct record *record, struct err *err)
 {
 	Pbeam__MigrationRecord content = PBEAM__MIGRATION_RECORD__INIT;
+	Pbeam__RegistryRequest *whole = message_new(&pbeam__registry_request__descriptor);
 	ProtobufCBinaryData value = {0};
 
 	content.state = PBEAM__MIGRATION_RECORD__STATE__ABORTED;
-	for (;;) {
-		Pbeam__RegistryRequest *whole;
-		struct err err = ERR_INIT;
-		int r = look(record, &err);
+	if (whole && message_packed(&value, &content.base) == 0) {
+		whole->operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
+		if (add_set(whole, record->key, value.data, value.len, record->version) == 0 &&
+		    set_all(record, whole, err) == 0)
+			record->state = PBEAM__MIGRATION_RECORD__STATE__ABORTED;
+	}
+	message_free(whole);
+	free(value.data);
+}
 
-		if (r == -ENOENT || (r == 0 && record->state == PBEAM__MIGRATION_RECORD__STATE__ABORTED))
-			return 0;
-		if (r == 0 && record->state == PBEAM__MIGRATION_RECORD__STATE__COMMITTED)
-			return 1;
-		whole = r == 0 ? message_new(&pbeam__registry_request__descriptor) : NULL;
-		if (whole && pack(&content, &value) == 0) {
-			whole->operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
-			if (add_set(whole, record->key, value.data, value.len, record->version) == 0 &&
-			    set_all(record, whole, &err) == 0)
-				record->state = PBEAM__MIGRATION_RECORD__STATE__ABORTED;
-		}
-		message_free(whole);
-		free(value.data);
-		value.data = NULL;
-		if (record->state == PBEAM__MIGRATION_RECORD__STATE__ABORTED)
-			return 0;
-		log_info("%s: %s; asking again", record->key, err.text);
-		nap();
+/* 1: committed; 0: aborted; -errno: not known. */
+static int try_decide(struct record *record, struct err *err)
+{
+	int r = look(record, err);
+
+	if (r < 0)
+		return r;
+	if (record->version && record->state == PBEAM__MIGRATION_RECORD__STATE__COMMITTED)
+		return 1;
+	if (record->version && record->state == PBEAM__MIGRATION_RECORD__STATE__PREPARED)
+		try_abort(record, err);
+	return !record->version || record->state == PBEAM__MIGRATION_RECORD__STATE__ABORTED ? 0 : -EAGAIN;
+}
+
+int record_abort(struct record *record)
+{
+	struct err said = ERR_INIT;
+	long ms = AGAIN_MS;
+	bool waits = false;
+
+	for (;;) {
+		struct err err = ERR_INIT;
+		int r = try_decide(record, &err);
+
+		if (r >= 0 && waits && record->undecided)
+			record->undecided(record->undecided_arg, false);
+		if (r >= 0)
+			return r;
+		if (!waits && record->undecided)
+			record->undecided(record->undecided_arg, true);
+		waits = true;
+		if (strcmp(said.text, err.text) != 0)
+			log_warn("%s: %s; asked again until somebody says", record->key, err.text);
+		said = err;
+		nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+		ms = ms < AGAIN_MOST_MS ? 2 * ms : ms;
 	}
 }
 
@@ -325,7 +367,7 @@ void record_remove(struct record *record)
 	Pbeam__RegistryReply *reply = NULL;
 	struct err err = ERR_INIT;
 
-	if (look(record, &err) < 0)
+	if (look(record, &err) < 0 || !record->version)
 		return;
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 	request.key = record->key;

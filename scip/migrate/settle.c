@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
@@ -64,23 +65,61 @@ static void settle_target(struct group *group, bool come)
 	}
 }
 
+void migrate_mark_undecided(const struct group *group, bool undecided)
+{
+	for (size_t i = 0; i < group->n; i++)
+		names_process_mark(group->names, group->v[i]->vpid, undecided);
+}
+
+void migrate_tell_undecided(void (*progress)(void *arg, const struct migrate_progress *progress), void *arg,
+			    struct vpid target)
+{
+	struct migrate_progress now = {.phase = "asking"};
+
+	snprintf(now.note, sizeof(now.note),
+		 "whether vpid %d has moved is known to the central host alone, which does not answer; the "
+		 "program stands still until it does (`pbeamctl hosts`)",
+		 target.n);
+	if (progress)
+		progress(arg, &now);
+}
+
+struct settling {
+	const struct migrate_settling *options;
+	const struct group *group;
+};
+
+static void on_undecided(void *arg, bool undecided)
+{
+	const struct settling *settling = arg;
+	const struct migrate_settling *options = settling->options;
+
+	migrate_mark_undecided(settling->group, undecided);
+	if (undecided)
+		migrate_tell_undecided(options->progress, options->progress_arg, options->target);
+}
+
 int migrate_settle(struct names *names, const struct migrate_settling *settling, struct err *err)
 {
 	struct group group = {.names = names, .keeper = settling->job->keeper, .cancel = -1};
+	struct settling asking = {settling, &group};
 	struct record record;
 	int moved, r = find_waiting(&group, settling->job, err);
 
 	record_init(&record, settling->uuid);
-	moved = settling->ours ? 1 : record_abort(&record);
+	record.undecided = on_undecided;
+	record.undecided_arg = &asking;
+	moved = settling->known ? 1 : record_abort(&record);
 	log_info("migrate: a coordinator was killed; %s that the processes %s",
-		 settling->ours ? "it had said" : "the registry says",
+		 settling->known ? "it had said" : "the registry says",
 		 moved ? "have moved" : "have not moved");
 	if (r == 0 && settling->arrival)
 		settle_target(&group, moved);
 	else if (r == 0)
 		settle_source(&group, moved, settling->stub);
-	/* No record reads as aborted. A committed one stays: the target, its keeper and the peers of moved
-	 * connections have lost the same coordinator, and may ask later than we do. */
+	/* No record reads as aborted. A committed one stays until all have settled, which the daemons see:
+	 * the target, its keeper and the peers of moved connections have lost the same coordinator, and may
+	 * ask later than we do. */
 	if (!settling->arrival && !moved)
 		record_remove(&record);
 	record_close(&record);

@@ -367,13 +367,24 @@ static int commit(struct departure *d, struct group *group, struct err *err)
 	place.host = (char *)(uintptr_t)d->options->host;
 	place.home = (char *)(uintptr_t)(d->options->home ? d->options->home : d->own_host);
 	place.stub_host = (char *)(uintptr_t)(d->options->stub ? d->own_host : "");
+	d->record.others = d->source.peers;
+	d->record.nothers = d->source.npeers;
 	if (r == 0)
 		r = record_commit(&d->record, &move, err);
 	return r;
 }
 
-/* It is theirs now: whatever goes wrong from here on is only a pity. */
-static void let_run(struct departure *d)
+static void on_undecided(void *arg, bool undecided)
+{
+	const struct departure *d = arg;
+
+	migrate_mark_undecided(d->source.group, undecided);
+	if (undecided)
+		migrate_tell_undecided(d->options->progress, d->options->progress_arg, d->options->target);
+}
+
+/* It is theirs now: whatever goes wrong from here on is only a pity. True: they run. */
+static bool let_run(struct departure *d)
 {
 	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
 	struct err err = ERR_INIT;
@@ -385,17 +396,19 @@ static void let_run(struct departure *d)
 	if (r == 0)
 		r = wire_take(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, NULL, NULL, &err);
 	d->result->pause_ns = io_now_ns(CLOCK_MONOTONIC) - d->frozen_ns;
-	if (r < 0)
+	if (r == 0)
+		(void)!fault_point("migrate-runs", &err);
+	else
 		log_warn("migrate: host %s has vpid %d but does not say that it runs: %s", d->options->host,
 			 d->options->target.n, err.text);
-	else if (!d->source.unheard)
-		record_remove(&d->record);
+	return r == 0;
 }
 
 static int on_image(void *arg, struct group *group, int image, uint64_t bytes, struct err *err)
 {
 	struct departure *d = arg;
 	int r = send_state(d, image, bytes, err);
+	bool heard;
 
 	if (r == 0)
 		r = d->options->flush(d->options->flush_arg, err);
@@ -410,13 +423,18 @@ static int on_image(void *arg, struct group *group, int image, uint64_t bytes, s
 	if (r < 0)
 		return err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host);
 	d->committed = d->ended = true;
+	d->options->gone(d->options->gone_arg);
 	external_source_end(&d->source, true);
-	let_run(d);
+	heard = let_run(d);
 	files_leaving_left(d->files);
 	r = migrate_withdraw(group, d->options->stub, err);
 	if (r < 0)
 		log_error("migrate: vpid %d runs on %s; what is left of it here: %s", d->options->target.n,
 			  d->options->host, err->text);
+	/* Else the daemons do it, when all who may ask have asked. */
+	if (heard && !d->source.unheard)
+		record_remove(&d->record);
+	err_clear(err);
 	return 0;
 }
 
@@ -541,6 +559,8 @@ int migrate_source_run(struct names *names, const struct migrate_options *option
 	d.external = external_of_source(&d.source);
 	snprintf(d.source.uuid, sizeof(d.source.uuid), "%s", options->uuid);
 	record_init(&d.record, d.source.uuid);
+	d.record.undecided = on_undecided;
+	d.record.undecided_arg = &d;
 	r = record_own_host(d.own_host, err);
 	if (r == 0)
 		r = find_stub(&d, err);

@@ -113,6 +113,15 @@ static int check(const struct arrival *a, Pbeam__MigrateReady *ready, struct err
 	return 0;
 }
 
+static void on_undecided(void *arg, bool undecided)
+{
+	const struct arrival *a = arg;
+
+	for (size_t i = 0; i < a->target.manifest->n_processes; i++)
+		names_process_mark(a->target.names, (struct vpid){a->target.manifest->processes[i]->vpid},
+				   undecided);
+}
+
 /* Whoever was to tell us does not: is it ours? */
 static int ask_registry(struct arrival *a, struct err *err)
 {
@@ -436,6 +445,8 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 	snprintf(a.target.uuid, sizeof(a.target.uuid), "%s", begin->uuid);
 	a.external = external_of_target(&a.target);
 	record_init(&a.record, begin->uuid);
+	a.record.undecided = on_undecided;
+	a.record.undecided_arg = &a;
 	if (setsockopt(options->channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
 		log_debug("migrate: no time limit for the channel");
 	r = make_ready(&a, err);

@@ -155,16 +155,10 @@ int above_miss(struct coordinate *coordinate)
 static int freeze(struct coordinate *coordinate, const struct name_process *process, uint32_t timeout_ms,
 		  struct err *err)
 {
-	Pbeam__ScipFreeze request = PBEAM__SCIP_FREEZE__INIT;
-	auto_close int sock = link_connect(process->scip, err);
-	int r;
+	auto_close int sock = link_freeze(process, timeout_ms, err);
+	int r = sock;
 
-	if (sock < 0)
-		return sock;
-	request.timeout_ms = timeout_ms;
-	r = link_call(sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, &pbeam__scip_frozen__descriptor,
-		      NULL, err);
-	if (r == 0)
+	if (sock >= 0)
 		r = link_call(sock, PBEAM__SCIP_REQUEST__SCIP_DIVERGE, NULL, &pbeam__scip_done__descriptor,
 			      NULL, err);
 	return r < 0 ? r : steal_fd(&sock);

@@ -3,7 +3,8 @@
  *
  * Of a whole job: all of it. Of a part: the process and its descendants, and who else has a number of the
  * image: one that was a descendant when that was made. Stopped first, so that none sees another's end and
- * acts upon it: removes its files, say.
+ * acts upon it: removes its files, say. In a rollback of several parts they are frozen, all of them on all
+ * hosts, before the first one is killed: until then it can be given up.
  *
  * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part
  * lives and is frozen, so nobody waits: names and entries are given up here.
@@ -12,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
@@ -20,7 +22,7 @@
 #include "scip/restore/keeper_protocol.h"
 #include "scip/tracee/procfs.h"
 
-enum { CLEAR_MS = 10000, LOOK_AGAIN_NS = 500000, JOB_MAX = 65536 };
+enum { CLEAR_MS = 10000, LOOK_AGAIN_NS = 500000, JOB_MAX = 65536, FREEZE_MS = 3000, PASSES = 8 };
 
 /* How far below `root` the process is, or below the job's first one with `root` 0; -1 if it does not descend
  * from it. */
@@ -124,15 +126,76 @@ static int signal_all(struct coordinate *coordinate, int sig)
 	return left;
 }
 
+/* Those that run and are not frozen yet, those first that were born first. How many, or -ENOMEM. */
+static int list_running(struct coordinate *coordinate, struct name_process **out)
+{
+	struct rpid keeper = coordinate->options->keeper;
+	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n, kept = 0;
+
+	*out = calloc((size_t)room, sizeof(**out));
+	if (!*out)
+		return err_code(coordinate->err, -ENOMEM, "list of processes");
+	n = names_process_list(coordinate->names, keeper, *out, room);
+	for (int i = 0; i < n && i < room; i++)
+		if ((*out)[i].state == NAME_STATE_RUNNING && (*out)[i].scip.n &&
+		    clear_is_victim(coordinate, &(*out)[i]))
+			(*out)[kept++] = (*out)[i];
+	return kept;
+}
+
+static int freeze_one(struct coordinate *coordinate, const struct name_process *process)
+{
+	struct err err = ERR_INIT;
+	int *more, sock = link_freeze(process, FREEZE_MS, &err);
+
+	if (sock < 0) { /* in vfork, say: it may see the end of others */
+		log_info("vpid %d does not stand still: %s", process->vpid.n, err.text);
+		return 0;
+	}
+	more = reallocarray(coordinate->still, coordinate->nstill + 1, sizeof(*more));
+	if (!more) {
+		close(sock);
+		return err_code(coordinate->err, -ENOMEM, "stop the processes that are to be replaced");
+	}
+	coordinate->still = more;
+	coordinate->still[coordinate->nstill++] = sock;
+	return 1;
+}
+
+/* By their scips, not by SIGSTOP: nobody sees it, and one that the user has stopped stays so. Who is frozen
+ * has no more children. */
+static int freeze_all(struct coordinate *coordinate)
+{
+	int r = 1;
+
+	for (int pass = 0; pass < PASSES && r > 0; pass++) {
+		auto_free struct name_process *list = NULL;
+		int n = list_running(coordinate, &list);
+
+		r = n < 0 ? n : 0;
+		for (int i = 0; i < n && r >= 0; i++) {
+			int one = freeze_one(coordinate, &list[i]);
+
+			r = one < 0 ? one : r + one;
+		}
+	}
+	return r < 0 ? r : 0;
+}
+
 int clear_stop(struct coordinate *coordinate)
 {
-	int r = coordinate->options->replace.n > 0 ? signal_all(coordinate, SIGSTOP) : 0;
+	int r = coordinate->options->replace.n > 0 ? freeze_all(coordinate) : 0;
 
-	if (r >= 0)
-		r = coordinate->options->step(coordinate->options->held_arg, coordinate->err);
-	if (r < 0 && coordinate->options->replace.n > 0 && signal_all(coordinate, SIGCONT) < 0)
-		log_error("the processes that were to be replaced are stopped; kill -CONT lets them go on");
-	return r < 0 ? r : 0;
+	return r < 0 ? r : coordinate->options->step(coordinate->options->held_arg, coordinate->err);
+}
+
+void clear_close(struct coordinate *coordinate)
+{
+	for (size_t i = 0; i < coordinate->nstill; i++)
+		close(coordinate->still[i]);
+	free(coordinate->still);
+	coordinate->still = NULL;
+	coordinate->nstill = 0;
 }
 
 int clear_all(struct coordinate *coordinate)

@@ -113,6 +113,28 @@ static void record_watches(const struct coordinate *coordinate)
 	}
 }
 
+/* Those of a migration that has been committed are nowhere else any more: whatever fails now, whoever can run
+ * is let go. */
+static int let_go(struct coordinate *coordinate)
+{
+	bool anyway = coordinate->options->held;
+	int r = above_commit(coordinate);
+
+	if (r == 0)
+		r = fault_point("restore-adopted", coordinate->err);
+	if (r < 0 && anyway)
+		log_error("restore: %s", coordinate->err->text);
+	if (r == 0 || anyway)
+		r = fill_all_run(coordinate);
+	if (r < 0 && anyway) {
+		log_error("restore: %s", coordinate->err->text);
+		r = 0;
+	}
+	if (r == 0)
+		err_clear(coordinate->err);
+	return r;
+}
+
 static int make(struct coordinate *coordinate, uint64_t *since)
 {
 	int r = object_restore_make_all(coordinate->objects, coordinate->err);
@@ -154,11 +176,7 @@ static int make(struct coordinate *coordinate, uint64_t *since)
 	if (r == 0 && coordinate->options->held)
 		r = coordinate->options->held(coordinate->options->held_arg, coordinate->err);
 	if (r == 0)
-		r = above_commit(coordinate);
-	if (r == 0)
-		r = fault_point("restore-adopted", coordinate->err);
-	if (r == 0)
-		r = fill_all_run(coordinate);
+		r = let_go(coordinate);
 	note("letting them go", since);
 	return r;
 }
@@ -171,6 +189,7 @@ void coordinate_close(struct coordinate *coordinate)
 	free(coordinate->made);
 	free(coordinate->unverified);
 	above_close(coordinate);
+	clear_close(coordinate);
 	if (coordinate->objects)
 		object_restore_close(coordinate->objects);
 	while (coordinate->states) {

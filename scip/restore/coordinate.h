@@ -64,6 +64,8 @@ struct coordinate {
 	struct inherit_state *states; /* all that there are */
 	bool *unverified;	      /* of each process: that its fill checks whole chunks; NULL: of none */
 	struct restore_premade *premade; /* what `made` and `states` point into, or NULL */
+	int *still; /* connections to the scips of those that are to be replaced and stand still */
+	size_t nstill;
 	struct err *err;
 };
 
@@ -82,6 +84,9 @@ void premake_release(struct restore_premade *premade);
 /* ---- link.c: one question and its answer ---- */
 /* Connects to a scip. The descriptor or -errno. */
 must_check int link_connect(struct rpid scip, struct err *err);
+/* Connects to the scip of a process and has it frozen, until the connection ends. The descriptor or -errno.
+ */
+must_check int link_freeze(const struct name_process *process, uint32_t timeout_ms, struct err *err);
 /* Connects to the scip of a husk, once that has one. The descriptor or -errno. */
 must_check int link_open(struct coordinate *coordinate, pid_t rpid);
 must_check int link_ask(int sock, uint32_t type, const ProtobufCMessage *message, const int *fds, int nfds,
@@ -157,8 +162,10 @@ must_check int fill_all_keep(struct coordinate *coordinate);
 bool clear_is_victim(struct coordinate *coordinate, const struct name_process *process);
 /* Kills them and waits until their names are free; coordinate->above.gone tells who they were. */
 must_check int clear_all(struct coordinate *coordinate);
-/* Stops them and takes the second options->step; where that fails they go on. */
+/* Freezes them and takes the second options->step; where that fails they go on as they were. */
 must_check int clear_stop(struct coordinate *coordinate);
+/* They are gone, or go on. */
+void clear_close(struct coordinate *coordinate);
 
 /* ---- above.c: the living parent of a part of a job ---- */
 /* Looks for it: above.lives, above.plan. */

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/log.h"
 #include "proto/message.h"
 #include "scip/restore/coordinate.h"
 
@@ -214,22 +216,51 @@ int fill_all(struct coordinate *coordinate)
 	return r < 0 ? r : gather(coordinate);
 }
 
-static int tell_all(struct coordinate *coordinate, uint32_t type)
+/* Who does not hear it is not waited for. */
+static void send_run(struct coordinate *coordinate, int node)
+{
+	struct made *made = &coordinate->made[node];
+	struct err err = ERR_INIT;
+	int r = link_ask(made->sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN, NULL, NULL, 0, &err);
+
+	if (r == 0)
+		r = fault_point("restore-let-go", &err);
+	if (r == 0)
+		return;
+	log_warn("vpid %d: %s", coordinate->plan.nodes[node].vpid, err.text);
+	close(made->sock);
+	made->sock = -1;
+}
+
+/* Nobody is left out because another one, whose scip was killed, does not answer. */
+int fill_all_run(struct coordinate *coordinate)
+{
+	int r = 0;
+
+	for (int i = 0; i < coordinate->plan.nnodes; i++)
+		if (is_filled(coordinate, i))
+			send_run(coordinate, i);
+	for (int i = 0; i < coordinate->plan.nnodes; i++) {
+		struct err err = ERR_INIT;
+		int one;
+
+		if (!is_filled(coordinate, i))
+			continue;
+		one = link_answer(coordinate->made[i].sock, &pbeam__scip_done__descriptor, NULL, &err);
+		if (one < 0 && r == 0)
+			r = err_set(coordinate->err, one, "vpid %d: %s", coordinate->plan.nodes[i].vpid,
+				    err.text);
+	}
+	return r;
+}
+
+int fill_all_keep(struct coordinate *coordinate)
 {
 	int r = 0;
 
 	for (int i = 0; i < coordinate->plan.nnodes && r == 0; i++)
 		if (is_filled(coordinate, i))
-			r = link_ask(coordinate->made[i].sock, type, NULL, NULL, 0, coordinate->err);
+			r = link_ask(coordinate->made[i].sock, PBEAM__SCIP_REQUEST__SCIP_KEEP, NULL, NULL, 0,
+				     coordinate->err);
 	return r < 0 ? r : gather(coordinate);
-}
-
-int fill_all_run(struct coordinate *coordinate)
-{
-	return tell_all(coordinate, PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN);
-}
-
-int fill_all_keep(struct coordinate *coordinate)
-{
-	return tell_all(coordinate, PBEAM__SCIP_REQUEST__SCIP_KEEP);
 }

@@ -25,9 +25,9 @@ enum keeper_request_type {
 	 * has exited the end of the old root is not the job's end. After that, a job without a root is over.
 	 */
 	KEEPER_REPLACE = 2,
-	/* What arrives is this host's for good: if the coordinator is killed the registry need not be asked,
-	 * and cannot be once the source has heard that it runs. */
-	KEEPER_OURS = 3,
+	/* The processes have moved, to here or from here: if the coordinator is killed the registry need not
+	 * be asked, and cannot be once all others have settled. */
+	KEEPER_MOVED = 3,
 };
 
 enum {

@@ -1,7 +1,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/frame.h"
 #include "proto/message.h"
@@ -38,6 +40,20 @@ int link_open(struct coordinate *coordinate, pid_t rpid)
 	int r = wait_for_scip(coordinate, rpid, &process);
 
 	return r < 0 ? r : link_connect(process.scip, coordinate->err);
+}
+
+int link_freeze(const struct name_process *process, uint32_t timeout_ms, struct err *err)
+{
+	Pbeam__ScipFreeze request = PBEAM__SCIP_FREEZE__INIT;
+	auto_close int sock = link_connect(process->scip, err);
+	int r;
+
+	if (sock < 0)
+		return sock;
+	request.timeout_ms = timeout_ms;
+	r = link_call(sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, &pbeam__scip_frozen__descriptor,
+		      NULL, err);
+	return r < 0 ? r : steal_fd(&sock);
 }
 
 static int ended(struct err *err)

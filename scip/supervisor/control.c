@@ -66,6 +66,7 @@ void control_set_state(struct control *control, struct process *process, enum na
 	    entry.rpid.n != process->pid)
 		return;
 	entry.state = state;
+	entry.undecided = entry.undecided && state == NAME_STATE_FROZEN;
 	entry.diverged = process->diverged;
 	if (names_process_update(control->seat->names, &entry) < 0)
 		log_debug("vpid %d has left the name table", process->vpid.n);

@@ -187,7 +187,8 @@ def test_outside(make_lab):
 
 @pytest.mark.messy
 def test_rollback_given_up(make_lab):
-    """The leader of a rollback is killed: while the old processes only stand still they go on; when they are gone the next rollback brings them back."""
+    """The leader of a rollback is killed: while the old processes only stand still they go on, those that the user had stopped stay so; when they are gone the
+    next rollback brings them back."""
     lab = make_lab(2)
     a, b = lab.hosts
     for host in lab.hosts:
@@ -196,10 +197,18 @@ def test_rollback_given_up(make_lab):
     jobs = [count(host, f"count-{host.name}") for host in (a, b)]
     a.checkpoint("g")
     a.file("fault", "cut-lead-stopped:kill")
+    b.ctl("kill", "-s", "STOP", "count-b")
+    b.wait_until(lambda: "stopped" in b.ctl("ps").stdout, what="it to be stopped")
+    stopped = last(jobs[1])
     assert a.ctl("rollback", "g", check=False).returncode == 1
     for host, job in zip((a, b), jobs):
         seen = last(job)
         host.wait_until(lambda job=job, seen=seen: last(job) > seen + 3, 20, "the program to go on")
+        if host is a:
+            assert last(jobs[1]) == stopped
+            for pid, line in b.processes().items():
+                if line.startswith("scip run --name count-b"):  # its console, stopped as it was
+                    os.kill(pid, signal.SIGCONT)
     a.file("fault", "cut-lead-before-commit:kill")
     assert a.ctl("rollback", "g", check=False).returncode == 1
     for job in jobs:

@@ -1,8 +1,11 @@
 """A migration that fails, or whose parts are killed, at each of its steps: the program ends up in exactly one place."""
+import json
 import os
+import pathlib
 import signal
 
 import pytest
+from test_registry import ask
 
 COUNTER = """import os, time
 out = open('out', 'w', buffering=1)
@@ -21,23 +24,32 @@ def running(host):
     return [pid for pid, line in host.processes().items() if "range(100000)" in line and line.startswith("python3")]
 
 
-def check_one_place(lab, vpid, job):
-    a, b = lab.hosts
+def no_record(host):
+    """Everybody has settled, so nobody has to ask how the migration ended."""
+    host.wait_until(lambda: not ask(host, "list", "migration/").stdout, 20, "the migration's record to be removed")
+
+
+def check_one_place(lab, vpid, job, born=0):
+    a = lab.hosts[born]
     before = count(a)
     a.wait_until(lambda: count(a) > before + 5, 30, "the program to go on")
     a.wait_until(lambda: len(running(a)) == 1, 20, "what was made there in vain to be gone")  # held, it never runs
     spaces = [os.readlink(f"/proc/{pid}/ns/net") for pid in running(a)]
-    place, = [host.name for host in (a, b) if os.readlink(f"/proc/{host.space.pid}/ns/net") in spaces]
+    place, = [host.name for host in lab.hosts if os.readlink(f"/proc/{host.space.pid}/ns/net") in spaces]
     lines = (a.home / "out").read_text().splitlines()[:-1]
     assert lines == [f"{vpid} {i}" for i in range(len(lines))]
-    os.kill(vpid, signal.SIGKILL)
+    no_record(a)
+    if born:
+        a.ctl("kill", "-s", "KILL", vpid)
+    else:
+        os.kill(vpid, signal.SIGKILL)
     assert job.wait(30) == 128 + signal.SIGKILL
     a.wait_until(lambda: not running(a), 30, "the program to be gone")
     return place
 
 
-def start(lab, env=None):
-    a = lab.hosts[0]
+def start(lab, env=None, born=0):
+    a = lab.hosts[born]
     job = a.start(["scip", "run", "--", "python3", "-u", "-c", COUNTER], "counter", env=env)
     a.wait_until(lambda: (a.home / "out").exists() and count(a) > 3, 20, "the program to count")
     return job, int((a.home / "out").read_text().split()[0])
@@ -45,7 +57,7 @@ def start(lab, env=None):
 
 @pytest.mark.parametrize("action", ["fail", "kill"])
 @pytest.mark.parametrize("point,moved", [("migrate-before-rounds", False), ("migrate-after-rounds", False), ("migrate-frozen", False),
-                                         ("migrate-before-state", False), ("migrate-held", False), ("migrate-before-commit", False), ("migrate-committed", True)])
+                                         ("migrate-before-state", False), ("migrate-held", False), ("migrate-before-commit", False), ("migrate-committed", True), ("migrate-runs", True)])
 def test_source(make_lab, point, moved, action):
     lab = make_lab(2).start()
     job, vpid = start(lab, {"PBEAM_FAULT": f"{point}:{action}"})
@@ -63,6 +75,98 @@ def test_target(make_lab, point, action):
     job, vpid = start(lab)
     assert lab.hosts[0].run(["pbeamctl", "migrate", vpid, "b"], check=False).returncode == 1
     assert check_one_place(lab, vpid, job) == "a"
+
+
+@pytest.mark.parametrize("action", ["fail", "kill"])
+def test_committed_target(make_lab, action):
+    """What fails on the target once it is committed stops nobody: there is no other copy."""
+    lab = make_lab(2)
+    lab.hosts[1].env["PBEAM_FAULT"] = f"restore-adopted:{action}"
+    lab.start()
+    job, vpid = start(lab)
+    assert lab.hosts[0].run(["pbeamctl", "migrate", vpid, "b"], check=False).returncode == 0
+    assert check_one_place(lab, vpid, job) == "b"
+
+
+FAMILY = """import os, time
+for n in range(3):
+    if os.fork() == 0:
+        break
+    n = 3
+out = open(f'out{n}', 'w', buffering=1)
+for i in range(100000):
+    out.write(f'{i}\\n')
+    time.sleep(.02)
+"""
+
+
+@pytest.mark.parametrize("action", ["fail", "kill"])
+def test_some_let_go(make_lab, action):
+    """The target's coordinator is killed, or cannot reach one more, when it has let go some of the processes: all of them run."""
+    lab = make_lab(2)
+    a, b = lab.hosts
+    b.env["PBEAM_FAULT"] = f"restore-let-go:{action}:2"
+    lab.start()
+    job = a.start(["scip", "run", "--name", "family", "--", "python3", "-u", "-c", FAMILY], "family")
+
+    def counts():
+        return [len((a.home / f"out{n}").read_text().splitlines()) for n in range(4)]
+
+    a.wait_until(lambda: all((a.home / f"out{n}").exists() for n in range(4)) and min(counts()) > 2, 20, "all to count")
+    a.run(["pbeamctl", "migrate", "family", "b"])
+    before = counts()
+    a.wait_until(lambda: all(now > then + 3 for now, then in zip(counts(), before)), 30, "all to go on")
+    assert {row["host"] for row in a.ps()["processes"] if row["state"] != "ended"} >= {"b"}
+    no_record(a)
+    for row in b.ps()["processes"]:
+        b.ctl("kill", "-s", "KILL", row["vpid"], check=False)
+    job.wait(30)
+    a.wait_until(lambda: not a.vpids(), 20, "all to be gone")
+
+
+@pytest.mark.parametrize("killed", ["", "source", "target"])
+@pytest.mark.parametrize("point,moved", [("registry-before-commit", False), ("registry-committed", True)])
+def test_central_lost(make_lab, point, moved, killed):
+    """The central host is lost in the moment of the change: neither side runs until it says what has happened, also when a coordinator is killed meanwhile."""
+    lab = make_lab(3)
+    a, b, c = lab.hosts
+    word = a.file("fault", f"{point}:kill")
+    a.env["PBEAM_FAULT"] = str(word)
+    lab.start()
+    job, vpid = start(lab, born=1)
+    moving = b.start(["pbeamctl", "migrate", vpid, "c"], "moving")
+    b.wait_until(lambda: "known to the central host alone" in moving.errors(), 20, "the user to be told")
+    assert {row["name"]: row["state"] for row in json.loads(b.ctl("hosts", "--json").stdout)["hosts"]}["a"] == "lost"
+    assert f"vpid {vpid} on host b: it stands still" in b.ctl("hosts").stdout
+    if killed:
+        host = b if killed == "source" else c
+        coordinators = [pid for pid in host.processes() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "scip-coordinate\n"]
+        assert coordinators
+        for pid in coordinators:
+            os.kill(pid, signal.SIGKILL)
+    before = count(b)
+    shown = b.ctl("ps")
+    assert " undecided " in shown.stdout and "stands still until the central host" in shown.stderr
+    assert count(b) == before and moving.process.poll() is None
+    word.write_text("")
+    a.ctl("hosts")
+    assert moving.wait(40) == (0 if moved else 1), moving.errors()
+    assert check_one_place(lab, vpid, job, 1) == ("c" if moved else "b")
+
+
+def test_just_started(make_lab):
+    """A program that is asked for while it is being started moves as soon as it runs."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    for n in range(6):
+        job = a.start(["scip", "run", "--name", f"new{n}", "--", "sh", "-c", "while :; do sleep .1; done"], f"new{n}")
+        while True:
+            done = a.ctl("migrate", f"new{n}", "b", check=False)
+            if done.returncode == 0:
+                break
+            assert "no job of that name" in done.stderr, done.stderr
+        a.ctl("kill", "-s", "KILL", f"new{n}")
+        assert job.wait(20) == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize("action", ["sleep", "kill"])

@@ -353,12 +353,21 @@ static int answer(struct serve *serve, const struct frame *frame, struct err *er
 	return r;
 }
 
-static bool was_committed(const char *uuid)
+static void on_undecided(void *arg, bool undecided)
+{
+	const struct serve *serve = arg;
+
+	migrate_mark_undecided(&serve->hold.group, undecided);
+}
+
+static bool was_committed(struct serve *serve)
 {
 	struct record record;
 	bool committed;
 
-	record_init(&record, uuid);
+	record_init(&record, serve->migration);
+	record.undecided = on_undecided;
+	record.undecided_arg = serve;
 	committed = record_abort(&record) == 1;
 	record_close(&record);
 	return committed;
@@ -382,7 +391,7 @@ int swap_serve(struct names *names, int channel)
 	if (r < 0)
 		log_info("swap: %s", err.text);
 	/* Who drove it is gone: only the registry knows how it ended. */
-	if (serve.filled && serve.migration[0] && was_committed(serve.migration)) {
+	if (serve.filled && serve.migration[0] && was_committed(&serve)) {
 		err_clear(&err);
 		if (do_commit(&serve, &err) < 0)
 			log_error("swap: %s", err.text);

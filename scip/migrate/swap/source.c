@@ -359,6 +359,16 @@ static int drain_round(void *arg, unsigned round, uint64_t *waiting, struct err 
 	return r;
 }
 
+/* Those who will have to know how it ends. */
+static int name_peers(const struct leaving *leaving, struct migrate_source *source, struct err *err)
+{
+	for (size_t i = 0; i < leaving->npeers; i++)
+		if (leaving->peers[i].nheld && leaving->peers[i].name[0] &&
+		    object_append(source->peers, source->npeers, leaving->peers[i].name) < 0)
+			return err_code(err, -ENOMEM, "connections");
+	return 0;
+}
+
 /* Hosts of which nothing was got are let go; connections that are not held too. */
 static void let_go(struct leaving *leaving)
 {
@@ -386,7 +396,9 @@ static int claim_all(struct leaving *leaving, struct migrate_source *source, str
 	if (r < 0)
 		return r;
 	let_go(leaving);
-	r = swap_drain(drain_round, leaving, err);
+	r = name_peers(leaving, source, err);
+	if (r == 0)
+		r = swap_drain(drain_round, leaving, err);
 	if (r == 0)
 		r = ask_all(leaving, source->uuid, PBEAM__SWAP_REQUEST__OPERATION__LISTEN, NULL, err);
 	/* Answered when all have come. */
@@ -517,6 +529,9 @@ static void end_all(struct migrate_source *source, void **state)
 
 	if (!leaving)
 		return;
+	free(source->peers); /* their names go */
+	source->peers = NULL;
+	source->npeers = 0;
 	for (size_t i = 0; i < leaving->nends; i++)
 		swap_end_free(&leaving->ends[i].end);
 	for (size_t i = 0; i < leaving->npeers; i++)
