@@ -36,6 +36,21 @@ bool cut_is_group(struct server *server, const char *name)
 	return found;
 }
 
+bool cut_is_spread(struct server *server, const struct target *target)
+{
+	struct rpid keeper = target->job.keeper;
+	int room = names_process_list(server->names, keeper, NULL, 0) + 16, n;
+	auto_free struct name_process *all = room > 0 ? calloc((size_t)room, sizeof(*all)) : NULL;
+
+	if (!all || target->process.vpid.n != target->job.root.n)
+		return false;
+	n = names_process_list(server->names, keeper, all, room);
+	for (int i = 0; i < n && i < room; i++)
+		if (all[i].state == NAME_STATE_STUB && all[i].vpid.n != target->job.root.n)
+			return true;
+	return false;
+}
+
 /* In the child. */
 static void lead(struct server *server, int sock, const void *arg)
 {

@@ -102,6 +102,10 @@ static int handle_checkpoint(struct connection *connection, const ProtobufCMessa
 		return r;
 	vpid.vpid = target.process.vpid.n;
 	passed.target = &vpid;
+	if (!wish->alone && cut_is_spread(connection->server, &target)) {
+		vpid.name = target.store;
+		return cut_lead(connection, "checkpoint", &passed.base, err);
+	}
 	return pass_on(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &passed.base, err);
 }
 

@@ -59,6 +59,11 @@ int message_append_u64(uint64_t **array, size_t *n, uint64_t value)
 	return 0;
 }
 
+int message_append_i32(int32_t **array, size_t *n, int32_t value)
+{
+	return message_append_u32((uint32_t **)(void *)array, n, (uint32_t)value);
+}
+
 int message_append_u32(uint32_t **array, size_t *n, uint32_t value)
 {
 	void *where = *array;

@@ -22,6 +22,7 @@ void *message_append_new(void *array, size_t *n, const ProtobufCMessageDescripto
 
 /* Appends to repeated numbers. -ENOMEM. */
 must_check int message_append_u64(uint64_t **array, size_t *n, uint64_t value);
+must_check int message_append_i32(int32_t **array, size_t *n, int32_t value);
 must_check int message_append_u32(uint32_t **array, size_t *n, uint32_t value);
 
 /* Appends a copy to repeated strings. -ENOMEM. */

@@ -47,8 +47,8 @@ struct checkpoint_mover {
 	bool (*stays)(void *arg, struct vpid vpid);
 	void *stays_arg;
 };
-/* A part of a cut over several hosts (scip/cut/): who leads it says when to go on. An error in any of these
- * undoes the checkpoint. */
+/* A part of a cut over several hosts (scip/cut/), all that the keeper has: who leads it says when to go on.
+ * An error in any of these undoes the checkpoint. */
 struct checkpoint_cut {
 	void *arg;
 	const struct object_external *external;

@@ -420,10 +420,11 @@ static int attempt(struct names *names, const struct checkpoint_options *options
 	if (rc < 0)
 		return err_set(err, -ESRCH, "vpid %d: there is no such process", options->target.n);
 	run.group.keeper = target.keeper;
-	run.group.moves = options->mover;
+	run.group.moves = options->mover || options->cut;
 	run.group.stays = options->mover ? options->mover->stays : NULL;
 	run.group.stays_arg = options->mover ? options->mover->stays_arg : NULL;
-	run.group.whole_job = !options->alone && options->job && options->job->root.n == options->target.n;
+	run.group.whole_job = !options->alone && options->job &&
+			      (options->cut || options->job->root.n == options->target.n);
 	raise_descriptor_limit();
 	if (!options->mover)
 		stale_remove(options->path);

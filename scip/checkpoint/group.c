@@ -48,7 +48,8 @@ int group_add(struct group *group, const struct name_process *process, struct er
 
 	if (process->state == NAME_STATE_STUB && (!group->moves || !group->n))
 		return err_set(err, -EREMOTE,
-			       "vpid %d, which belongs to it, is on another host; bring it back first",
+			       "vpid %d, which belongs to it, is on another host; bring it back first, or "
+			       "checkpoint the whole job",
 			       process->vpid.n);
 	member = new_member(group, process->rpid, process->vpid);
 	if (!member)

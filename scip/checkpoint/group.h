@@ -35,7 +35,7 @@ struct group {
 	struct names *names;
 	struct rpid keeper;
 	bool whole_job; /* orphans belong to it as well */
-	bool moves;	/* stubs go along: else they are refused */
+	bool moves;	/* stubs belong to it: else they are refused */
 	/* True for a process that does not belong to it although its parent is gone: its stub is on another
 	 * host. NULL: none is. */
 	bool (*stays)(void *arg, struct vpid vpid);

@@ -62,6 +62,9 @@ struct cut_part {
 	const struct name_job *job;
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */
+	/* The host where a process of ours has its stub, "" for none. */
+	const char *(*stub_host)(void *arg, struct vpid vpid);
+	void *arg;
 };
 /* In a coordinator. 0: the image is whole and durable; else there is none and the processes go on. */
 must_check int cut_part_save(struct names *names, const struct cut_part *part, struct err *err);

@@ -63,14 +63,21 @@ int lead_store(struct lead *lead, const char *host, struct err *err)
 	return new.channel;
 }
 
+struct lead_part *lead_find_part(const struct lead *lead, const char *host, const char *uuid)
+{
+	for (size_t i = 0; i < lead->nparts; i++)
+		if (!strcmp(lead->parts[i].host, host) && !strcmp(lead->parts[i].uuid, uuid))
+			return &lead->parts[i];
+	return NULL;
+}
+
 struct lead_part *lead_add_part(struct lead *lead, const char *host, const char *uuid, const char *job,
 				int32_t vpid, struct err *err)
 {
 	struct lead_part new = {.index = (uint32_t)lead->nparts + 1, .vpid = vpid, .channel = -1};
 
-	for (size_t i = 0; i < lead->nparts; i++)
-		if (lead->parts[i].vpid == vpid)
-			return &lead->parts[i];
+	if (lead_find_part(lead, host, uuid))
+		return lead_find_part(lead, host, uuid);
 	snprintf(new.host, sizeof(new.host), "%s", host);
 	snprintf(new.uuid, sizeof(new.uuid), "%s", uuid);
 	snprintf(new.job, sizeof(new.job), "%s", job);
@@ -86,11 +93,13 @@ static void close_part(struct lead_part *part)
 	if (part->channel >= 0)
 		close(part->channel);
 	message_free(part->reply);
+	message_free(part->kin);
+	message_free(part->bridged);
 	message_free(part->outside);
 	message_free(part->saved);
 	free(part->ids);
 	part->channel = -1;
-	part->reply = part->outside = part->saved = NULL;
+	part->reply = part->kin = part->bridged = part->outside = part->saved = NULL;
 	part->ids = NULL;
 	part->nids = 0;
 	part->frozen = false;

@@ -30,6 +30,8 @@ struct lead_part {
 	Pbeam__CutReply *reply; /* to the last request */
 	uint64_t *ids;		/* of the connections that leave it, in order; 0: to the outside */
 	size_t nids;
+	Pbeam__CutReply *kin;	  /* with its stubs and guests */
+	Pbeam__CutReply *bridged; /* with its bridges */
 	Pbeam__CutReply *outside; /* with what is reset */
 	Pbeam__CutReply *saved;	  /* with what it has saved */
 };
@@ -40,6 +42,7 @@ struct lead {
 	char name[LEAD_NAME_MAX]; /* of the checkpoints: STATE/NAME */
 	char uuid[40];		  /* and whose they are, "" a group's */
 	bool group;
+	int32_t vpid; /* not a group's: of the tree's first process */
 	char own[LEAD_HOST_MAX];
 	Pbeam__HostList *hosts;
 	uint32_t number;
@@ -63,6 +66,8 @@ struct lead_part *lead_add_part(struct lead *lead, const char *host, const char 
 				int32_t vpid, struct err *err);
 /* Closes the channels of all parts: what is not durable is undone. */
 void lead_close_parts(struct lead *lead);
+/* The part of that job on that host, or NULL. */
+struct lead_part *lead_find_part(const struct lead *lead, const char *host, const char *uuid);
 /* The same to all parts at the same time; the answers are in part->reply. */
 must_check int lead_tell_all(struct lead *lead, int operation, struct err *err);
 

@@ -14,6 +14,7 @@
 #include "proto/message.h"
 #include "scip/checkpoint/group.h"
 #include "scip/cut/cut.h"
+#include "scip/cut/kin.h"
 #include "scip/cut/lead.h"
 
 enum { KEEP_DEFAULT = 5 };
@@ -48,7 +49,7 @@ static int copy_part(struct lead *lead, const struct lead_part *part, struct err
 
 /* ---- the manifest ---- */
 
-static int describe_part(const struct lead_part *part, Pbeam__CutPart *out)
+static int describe_part(const struct lead *lead, const struct lead_part *part, Pbeam__CutPart *out)
 {
 	const Pbeam__CutSaved *saved = part->saved->saved;
 
@@ -73,7 +74,7 @@ static int describe_part(const struct lead_part *part, Pbeam__CutPart *out)
 		return -ENOMEM;
 	out->n_vpids = saved->n_vpids;
 	memcpy(out->vpids, saved->vpids, saved->n_vpids * sizeof(*out->vpids));
-	return 0;
+	return kin_describe(lead, part, out);
 }
 
 static int describe(const struct lead *lead, Pbeam__Manifest *manifest, struct err *err)
@@ -94,7 +95,7 @@ static int describe(const struct lead *lead, Pbeam__Manifest *manifest, struct e
 	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
 		Pbeam__CutPart *part = message_add(manifest->cut, parts, pbeam__cut_part__descriptor);
 
-		r = part ? describe_part(&lead->parts[i], part) : -ENOMEM;
+		r = part ? describe_part(lead, &lead->parts[i], part) : -ENOMEM;
 		if (lead->parts[i].saved->saved->pause_ns > manifest->pause_ns)
 			manifest->pause_ns = lead->parts[i].saved->saved->pause_ns;
 	}

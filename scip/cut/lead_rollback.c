@@ -35,65 +35,6 @@
 
 enum { PART_S = 1800 };
 
-/* ---- where each part is to be ---- */
-
-/* --on FROM=TO for this host: TO, or NULL. */
-static const char *mapped(const Pbeam__RollbackRequest *wish, const char *host)
-{
-	size_t len = strlen(host);
-
-	for (size_t i = 0; i < wish->n_on; i++)
-		if (!strncmp(wish->on[i], host, len) && wish->on[i][len] == '=')
-			return wish->on[i] + len + 1;
-	return NULL;
-}
-
-static int check_maps(const struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
-{
-	for (size_t i = 0; i < wish->n_on; i++) {
-		const char *to = strchr(wish->on[i], '=');
-
-		if (!to || to == wish->on[i] || !to[1])
-			return err_set(err, -EINVAL, "--on %s: it is HOST=HOST", wish->on[i]);
-		if (!lead_host_is_up(lead, to + 1))
-			return err_set(err, -EHOSTUNREACH,
-				       "--on %s: there is no host %s that is up; `pbeamctl "
-				       "hosts` lists all",
-				       wish->on[i], to + 1);
-	}
-	return 0;
-}
-
-/* Where its first process is now; NULL when there is none. */
-static const char *where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part)
-{
-	for (size_t i = 0; i < list->n_processes; i++)
-		if (list->processes[i]->vpid == part->vpid &&
-		    !strcmp(list->processes[i]->job_uuid, part->job->uuid))
-			return list->processes[i]->host;
-	return NULL;
-}
-
-static int place(struct lead *lead, const Pbeam__ProcessList *list, const Pbeam__RollbackRequest *wish,
-		 struct returning *returning, struct err *err)
-{
-	const Pbeam__CutPart *part = returning->saved;
-	const char *now = where_now(list, part), *host = now ? now : part->host, *to = mapped(wish, host);
-
-	if (!now && to)
-		host = to;
-	else if (to && strcmp(to, host) != 0)
-		snprintf(returning->then, sizeof(returning->then), "%s", to);
-	snprintf(returning->host, sizeof(returning->host), "%s", host);
-	returning->revive = !now;
-	if (!lead_host_is_up(lead, host))
-		return err_set(
-			err, -EHOSTUNREACH,
-			"host %s, which had vpid %d (%s), is lost; say where it is to go: --on %s=HOST", host,
-			part->vpid, part->job->name, host);
-	return 0;
-}
-
 /* ---- channels ---- */
 
 static int fail(const struct returning *returning, int r, struct err *err)
@@ -101,8 +42,30 @@ static int fail(const struct returning *returning, int r, struct err *err)
 	return err_wrap(err, r, "host %s", returning->host);
 }
 
-static int send_begin(const struct lead *lead, const char *uuid, bool force, struct returning *returning,
-		      struct err *err)
+/* With whom it has stubs in common, and where these go. */
+static int add_kin(const struct returning *v, size_t n, const struct returning *returning,
+		   Pbeam__CutImageName *cut)
+{
+	const Pbeam__CutPart *part = returning->saved;
+
+	for (size_t i = 0; i < part->n_stubs + part->n_guests; i++) {
+		bool stub = i < part->n_stubs;
+		int32_t vpid = stub ? part->stubs[i] : part->guests[i - part->n_stubs];
+		const struct returning *other = return_kin(v, n, returning, vpid, !stub);
+		Pbeam__CutKin *kin = stub ? message_add(cut, stubs, pbeam__cut_kin__descriptor)
+					  : message_add(cut, guests, pbeam__cut_kin__descriptor);
+
+		if (!other)
+			return -EBADMSG;
+		if (!kin || message_string(&kin->host, other->host) < 0)
+			return -ENOMEM;
+		kin->vpid = vpid;
+	}
+	return 0;
+}
+
+static int send_begin(const struct lead *lead, const char *uuid, bool force, const struct returning *v,
+		      size_t n, struct returning *returning, struct err *err)
 {
 	Pbeam__MigrateBegin *begin = message_new(&pbeam__migrate_begin__descriptor);
 	const struct timeval patience = {.tv_sec = PART_S};
@@ -112,14 +75,20 @@ static int send_begin(const struct lead *lead, const char *uuid, bool force, str
 	    !(begin->job = message_new(&pbeam__job__descriptor)) || message_string(&begin->uuid, uuid) < 0 ||
 	    message_string(&begin->job->uuid, returning->saved->job->uuid) < 0 ||
 	    message_string(&begin->job->name, returning->saved->job->name) < 0 ||
-	    message_string(&begin->home, returning->host) < 0 ||
+	    message_string(&begin->home, returning->home) < 0 ||
 	    message_string(&begin->from, lead->own) < 0 ||
 	    message_string(&begin->cut->name, lead->name) < 0) {
 		err_code(err, r, "begin");
 		goto out;
 	}
+	r = add_kin(v, n, returning, begin->cut);
+	if (r < 0) {
+		err_code(err, r, "begin");
+		goto out;
+	}
 	begin->root = returning->saved->vpid;
-	begin->revive = returning->revive;
+	begin->revive = returning->revive && !returning->saved->n_guests;
+	begin->stubs = returning->saved->n_stubs > 0;
 	begin->cut->number = lead->number;
 	begin->cut->part = returning->saved->index;
 	begin->cut->force = force;
@@ -142,7 +111,7 @@ static int begin_all(const struct lead *lead, const char *uuid, bool force, stru
 	int r = 0;
 
 	for (size_t i = 0; i < n && r == 0; i++)
-		r = send_begin(lead, uuid, force, &v[i], err);
+		r = send_begin(lead, uuid, force, v, n, &v[i], err);
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = wire_take(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
 			      &pbeam__migrate_ready__descriptor, &v[i].ready, err);
@@ -175,25 +144,62 @@ static int all(struct returning *v, size_t n, const char *uuid, uint32_t type, u
 
 /* ---- the one point ---- */
 
+/* A process whose stub is in another part moves by itself, with the place of that. */
+static size_t count_moves(const struct returning *v, size_t n)
+{
+	size_t moves = 0;
+
+	for (size_t i = 0; i < n; i++)
+		moves += 1 + v[i].saved->n_guests;
+	return moves;
+}
+
+static bool is_guest(const Pbeam__CutPart *part, int32_t vpid)
+{
+	for (size_t i = 0; i < part->n_guests; i++)
+		if (part->guests[i] == vpid)
+			return true;
+	return false;
+}
+
+static struct record_move *add_moves(const struct returning *v, size_t n, const struct returning *part,
+				     Pbeam__Place *place, struct record_move *move)
+{
+	const Pbeam__CutPart *saved = part->saved;
+	size_t kept = 0;
+
+	pbeam__place__init(place);
+	place->host = (char *)(uintptr_t)part->host;
+	place->home = (char *)(uintptr_t)part->home;
+	for (size_t i = 0; i < saved->n_guests; i++) {
+		Pbeam__Place *own = place + 1 + i;
+
+		*own = *place;
+		own->stub_host = (char *)(uintptr_t)return_kin(v, n, part, saved->guests[i], true)->host;
+		*move++ = (struct record_move){.vpids = &saved->guests[i], .n = 1, .place = own};
+	}
+	for (size_t i = 0; i < saved->n_vpids; i++)
+		if (!is_guest(saved, saved->vpids[i]))
+			saved->vpids[kept++] = saved->vpids[i];
+	*move++ = (struct record_move){.vpids = saved->vpids, .n = kept, .place = place};
+	return move;
+}
+
 static int commit(const struct lead *lead, struct record *record, const struct returning *v, size_t n,
 		  struct err *err)
 {
-	auto_free struct record_move *moves = calloc(n + 1, sizeof(*moves));
-	auto_free Pbeam__Place *places = calloc(n + 1, sizeof(*places));
+	size_t nmoves = count_moves(v, n), at = 0;
+	auto_free struct record_move *moves = calloc(nmoves + 1, sizeof(*moves));
+	auto_free Pbeam__Place *places = calloc(nmoves + 1, sizeof(*places));
 	struct names *names = NULL;
 	int r = moves && places ? names_open(&names, err) : err_code(err, -ENOMEM, "commit");
 
-	for (size_t i = 0; i < n && r == 0; i++) {
-		pbeam__place__init(&places[i]);
-		places[i].host = (char *)(uintptr_t)v[i].host;
-		places[i].home = (char *)(uintptr_t)v[i].host;
-		moves[i] = (struct record_move){
-			.vpids = v[i].saved->vpids, .n = v[i].saved->n_vpids, .place = &places[i]};
-	}
+	for (size_t i = 0; i < n && r == 0; i++)
+		at = (size_t)(add_moves(v, n, &v[i], &places[at], &moves[at]) - moves);
 	if (r == 0)
 		r = fault_point("cut-lead-before-commit", err);
 	if (r == 0)
-		r = record_commit_all(record, names, moves, n, err);
+		r = record_commit_all(record, names, moves, nmoves, err);
 	if (names)
 		names_close(names);
 	return r;
@@ -314,23 +320,6 @@ static void answer(struct lead *lead, const struct returning *v, size_t n, const
 	message_free(done);
 }
 
-static int place_all(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
-		     struct returning *v, struct err *err)
-{
-	Pbeam__ProcessList *list = lead_list(err);
-	int r = list ? check_maps(lead, wish, err) : err->code;
-
-	for (size_t i = 0; i < cut->n_parts && r == 0; i++) {
-		v[i] = (struct returning){.saved = cut->parts[i], .channel = -1};
-		if (!cut->parts[i]->job)
-			r = err_set(err, -EBADMSG, "the manifest of the cut is malformed");
-		else
-			r = place(lead, list, wish, &v[i], err);
-	}
-	message_free(list);
-	return r;
-}
-
 int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
 {
 	uint64_t begin_ns = io_now_ns(CLOCK_MONOTONIC);
@@ -345,7 +334,7 @@ int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct 
 		return err->text[0] ? err_wrap(err, r, "%s", lead->name) : r;
 	cut = image_reader_manifest(manifest)->cut;
 	v = calloc(cut->n_parts + 1, sizeof(*v));
-	r = !v ? err_code(err, -ENOMEM, "roll back") : place_all(lead, cut, wish, v, err);
+	r = !v ? err_code(err, -ENOMEM, "roll back") : return_place(lead, cut, wish, v, err);
 	n = r == 0 ? cut->n_parts : 0;
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = return_bring_image(lead, &v[i], err);

@@ -12,6 +12,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/cut/cut.h"
+#include "scip/cut/kin.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/pair.h"
 #include "scip/migrate/swap/end.h"
@@ -21,6 +22,13 @@ enum { PART_S = 600, DURABLE_S = 3600, ATTEMPTS = 14 };
 
 /* ---- which parts ---- */
 
+static bool is_of_it(const struct lead *lead, const Pbeam__ProcessInfo *info)
+{
+	return lead->group ? !strcmp(info->group, lead->name) : !strcmp(info->job_uuid, lead->uuid);
+}
+
+/* On each host where a job of it has processes, that has one part: of its first process there, if that lives.
+ */
 static int add_jobs(struct lead *lead, const Pbeam__ProcessList *list, struct err *err)
 {
 	if (list->n_missing)
@@ -29,18 +37,34 @@ static int add_jobs(struct lead *lead, const Pbeam__ProcessList *list, struct er
 			"host %s does not answer, and %s may have processes there; wait for it, or give "
 			"it up with `pbeamctl hosts --remove %s`",
 			list->missing[0], lead->name, list->missing[0]);
+	for (int first = 1; first >= 0; first--)
+		for (size_t i = 0; i < list->n_processes; i++) {
+			const Pbeam__ProcessInfo *info = list->processes[i];
+
+			if (is_of_it(lead, info) && (!first || info->vpid == info->job) &&
+			    !lead_add_part(lead, info->host, info->job_uuid, info->job_name, info->vpid, err))
+				return -ENOMEM;
+		}
+	if (!lead->nparts)
+		return err_set(err, -ESRCH, "%s: no job of that %s runs; `pbeamctl ps` lists all", lead->name,
+			       lead->group ? "group" : "name");
+	return 0;
+}
+
+/* Of a tree: its first process's part comes first. */
+static int begin_tree(struct lead *lead, const Pbeam__ProcessList *list, struct err *err)
+{
 	for (size_t i = 0; i < list->n_processes; i++) {
 		const Pbeam__ProcessInfo *info = list->processes[i];
 
-		if (strcmp(info->group, lead->name) != 0 || info->vpid != info->job)
+		if (info->vpid != lead->vpid)
 			continue;
-		if (!lead_add_part(lead, info->host, info->job_uuid, info->job_name, info->vpid, err))
-			return -ENOMEM;
+		snprintf(lead->uuid, sizeof(lead->uuid), "%s", info->job_uuid);
+		return lead_add_part(lead, info->host, info->job_uuid, info->job_name, info->vpid, err)
+			       ? 0
+			       : -ENOMEM;
 	}
-	if (!lead->nparts)
-		return err_set(err, -ESRCH, "%s: no job of that group runs; `pbeamctl ps` lists all",
-			       lead->name);
-	return 0;
+	return err_set(err, -ESRCH, "vpid %d: it has ended", lead->vpid);
 }
 
 static int find_parts(struct lead *lead, const Pbeam__CheckpointRequest *request, struct err *err)
@@ -49,10 +73,13 @@ static int find_parts(struct lead *lead, const Pbeam__CheckpointRequest *request
 	int r = list ? 0 : err->code;
 
 	if (r == 0) {
-		lead->group = true;
+		lead->vpid = request->target->vpid;
+		lead->group = lead->vpid == 0;
 		snprintf(lead->name, sizeof(lead->name), "%s", request->target->name);
 		r = cut_check_name(lead->name, err);
 	}
+	if (r == 0 && !lead->group)
+		r = begin_tree(lead, list, err);
 	if (r == 0)
 		r = add_jobs(lead, list, err);
 	message_free(list);
@@ -143,11 +170,15 @@ static int cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct e
 	if (r == 0)
 		r = lead_tell_all(lead, PBEAM__CUT_REQUEST__OPERATION__FREEZE, err);
 	if (r == 0)
+		r = kin_match(lead, err);
+	if (r == 0)
 		r = fault_point("cut-lead-frozen", err);
 	if (r == 0)
 		r = lead_tell_all(lead, PBEAM__CUT_REQUEST__OPERATION__DUMP, err);
 	if (r == 0)
 		r = pair_all(lead, err);
+	if (r == 0)
+		r = kin_match_bridges(lead, err);
 	if (r == 0)
 		r = swap_drain(drain_round, lead, err);
 	if (r == 0)
@@ -229,7 +260,8 @@ static int check_wish(const struct lead *lead, const Pbeam__CheckpointRequest *w
 			       "%s: a checkpoint of several parts is several images; leave out --output",
 			       lead->name);
 	if (wish->alone)
-		return err_set(err, -EINVAL, "%s: a group is not one process; leave out --alone", lead->name);
+		return err_set(err, -EINVAL, "%s: its parts are not one process; leave out --alone",
+			       lead->name);
 	return 0;
 }
 

@@ -1,6 +1,7 @@
 /* The coordinator of one part: an ordinary checkpoint that goes on from step to step as the leader says. */
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +16,16 @@
 #include "scip/checkpoint/group.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/ends.h"
+#include "scip/cut/lines.h"
 #include "scip/migrate/address.h"
+#include "scip/tracee/procfs.h"
 
 enum { PATIENCE_S = 600, DURABLE_S = 3600 };
 
 struct part {
 	const struct cut_part *options;
 	struct cut_ends ends;
+	struct cut_lines lines;
 	Pbeam__CutReply *next;	     /* what the next answer tells */
 	struct migrate_source bound; /* what it takes to record bound addresses */
 	int32_t *vpids;
@@ -59,6 +63,52 @@ static int on_opened(void *arg, struct err *err)
 	return step(arg, PBEAM__CUT_REQUEST__OPERATION__FREEZE, err);
 }
 
+/* Of a stub: what it has not passed on yet would be in no image. */
+static bool has_signals(const struct member *member)
+{
+	static const char *const sets[] = {"SigPnd", "ShdPnd"};
+	auto_free char *text = NULL;
+	uint64_t pending = 0;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/status", member->rpid.n);
+	if (io_slurp(-100, path, 1 << 14, &text, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
+		const char *field = procfs_field(text, sets[i]);
+
+		pending |= field ? strtoull(field, NULL, 16) : 0;
+	}
+	return pending & ~(1ull << (SIGCHLD - 1)); /* of those it has had here nobody is told */
+}
+
+static int add_stub(struct part *part, const struct member *member, struct err *err)
+{
+	if (member->vpid.n == part->options->job->root.n)
+		return err_set(
+			err, -ENOTSUP,
+			"vpid %d, its first process, is on another host, and others of it on the one of "
+			"its console; bring it back first",
+			member->vpid.n);
+	if (has_signals(member))
+		return err_set(err, -EBUSY, "a signal for vpid %d is on its way; try again", member->vpid.n);
+	return message_append_i32(&part->next->stubs, &part->next->n_stubs, member->vpid.n);
+}
+
+static int add_guest(struct part *part, struct vpid vpid)
+{
+	const char *host = part->options->stub_host(part->options->arg, vpid);
+	Pbeam__CutGuest *out;
+
+	if (!host[0])
+		return 0;
+	out = message_add(part->next, guests, pbeam__cut_guest__descriptor);
+	if (!out)
+		return -ENOMEM;
+	out->vpid = vpid.n;
+	return message_string(&out->stub_host, host);
+}
+
 static int on_frozen(void *arg, const struct group *group, struct err *err)
 {
 	struct part *part = arg;
@@ -67,16 +117,27 @@ static int on_frozen(void *arg, const struct group *group, struct err *err)
 	part->vpids = calloc(group->n + 1, sizeof(*part->vpids));
 	if (!part->vpids)
 		return err_code(err, -ENOMEM, "list the processes");
-	for (size_t i = 0; i < group->n; i++)
+	for (size_t i = 0; i < group->n && r == 0; i++) {
+		if (group->v[i]->stub) {
+			r = add_stub(part, group->v[i], err);
+			continue;
+		}
 		part->vpids[part->nvpids++] = group->v[i]->vpid.n;
-	return r < 0 ? r : step(arg, PBEAM__CUT_REQUEST__OPERATION__DUMP, err);
+		r = add_guest(part, group->v[i]->vpid);
+	}
+	if (r < 0)
+		return err->code ? r : err_code(err, r, "list the processes");
+	return step(arg, PBEAM__CUT_REQUEST__OPERATION__DUMP, err);
 }
 
 /* Memory is in the image. */
 static int on_survey(void *arg, struct object_dump *dump, struct err *err)
 {
 	struct part *part = arg;
-	int r = cut_ends_find(&part->ends, dump, part->next, err);
+	int r = cut_lines_find(&part->lines, dump, part->next, err);
+
+	if (r == 0)
+		r = cut_ends_find(&part->ends, dump, part->next, err);
 
 	while (r == 0) {
 		Pbeam__CutRequest *request = go_on(part, 0, err);
@@ -101,6 +162,8 @@ static int on_dump(void *arg, struct object_dump *dump, const struct object_sour
 	struct part *part = arg;
 	int r = cut_ends_dump(&part->ends, dump, of, out, err);
 
+	if (r == 0)
+		r = cut_lines_dump(&part->lines, dump, of, out, err);
 	return r ? r : address_dump(&part->bound, dump, of, true, out, err);
 }
 
@@ -128,6 +191,7 @@ static int on_dumped(void *arg, struct err *err)
 	if (r == 0)
 		r = step(part, PBEAM__CUT_REQUEST__OPERATION__THAW, err);
 	cut_ends_free(&part->ends); /* what draining has changed is as it was before they go on */
+	cut_lines_free(&part->lines);
 	return r;
 }
 
@@ -140,7 +204,7 @@ static int on_durable(void *arg, const struct checkpoint_result *result, struct 
 		return err_code(err, -ENOMEM, "tell of the image");
 	saved->bytes = result->bytes;
 	saved->pause_ns = result->pause_ns;
-	saved->processes = result->processes;
+	saved->processes = (uint32_t)part->nvpids; /* stubs are none */
 	saved->threads = result->threads;
 	saved->vpids = steal_ptr(&part->vpids);
 	saved->n_vpids = part->nvpids;
@@ -184,6 +248,7 @@ int cut_part_save(struct names *names, const struct cut_part *options, struct er
 	if (r == 0)
 		r = checkpoint_run(names, &how, &result, err);
 	cut_ends_free(&part.ends);
+	cut_lines_free(&part.lines);
 	if (r == 0 && save->kill)
 		r = cut_reply(options->channel, part.next, err);
 	message_free(part.next);

@@ -237,6 +237,80 @@ static int add_link(const struct lead *lead, const struct returning *v, size_t n
 	return host_address(lead, other->host, &link->address, err);
 }
 
+/* ---- bridges ---- */
+
+static bool has_line(Pbeam__CutLineName *const *lines, size_t n, const Pbeam__CutLineName *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (lines[i]->id == name->id && lines[i]->cookie.len == name->cookie.len &&
+		    !memcmp(lines[i]->cookie.data, name->cookie.data, name->cookie.len))
+			return true;
+	return false;
+}
+
+/* The new cookie of the bridge that has the anchors in part `at`: from a secret of this rollback. */
+static int add_line(const struct returning *v, size_t at, const Pbeam__CutLineName *name,
+		    const uint8_t secret[SWAP_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
+{
+	Pbeam__CutLine *line = message_add(state, lines, pbeam__cut_line__descriptor);
+	uint8_t cookie[SWAP_COOKIE_SIZE];
+
+	if (name->cookie.len != sizeof(cookie))
+		return err_set(err, -EBADMSG, "the manifest of the cut is malformed");
+	make_cookie(secret, at + 1, cookie);
+	for (size_t i = 0; i < sizeof(cookie); i++)
+		cookie[i] ^= name->cookie.data[i];
+	if (!line || message_bytes(&line->saved, name->cookie.data, name->cookie.len) < 0 ||
+	    message_bytes(&line->cookie, cookie, sizeof(cookie)) < 0 ||
+	    message_string(&line->host, v[at].host) < 0)
+		return err_code(err, -ENOMEM, "bridges");
+	line->id = name->id;
+	return 0;
+}
+
+static int add_lines(const struct returning *v, size_t n, size_t own, const uint8_t secret[SWAP_COOKIE_SIZE],
+		     Pbeam__MigrateState *state, struct err *err)
+{
+	const Pbeam__CutPart *part = v[own].saved;
+	int r = 0;
+
+	for (size_t i = 0; i < part->n_anchors && r == 0; i++)
+		r = add_line(v, own, part->anchors[i], secret, state, err);
+	for (size_t i = 0; i < part->n_floats && r == 0; i++) {
+		size_t at = 0;
+
+		while (at < n && !has_line(v[at].saved->anchors, v[at].saved->n_anchors, part->floats[i]))
+			at++;
+		r = at < n ? add_line(v, at, part->floats[i], secret, state, err)
+			   : err_set(err, -EBADMSG, "a bridge has one end only");
+	}
+	return r;
+}
+
+/* ---- processes and their stubs ---- */
+
+static bool lists(const int32_t *list, size_t n, int32_t vpid)
+{
+	for (size_t i = 0; i < n; i++)
+		if (list[i] == vpid)
+			return true;
+	return false;
+}
+
+const struct returning *return_kin(const struct returning *v, size_t n, const struct returning *own,
+				   int32_t vpid, bool stubs)
+{
+	for (size_t i = 0; i < n; i++) {
+		const Pbeam__CutPart *part = v[i].saved;
+
+		if (&v[i] != own && !strcmp(part->job->uuid, own->saved->job->uuid) &&
+		    (stubs ? lists(part->stubs, part->n_stubs, vpid)
+			   : lists(part->guests, part->n_guests, vpid)))
+			return &v[i];
+	}
+	return NULL;
+}
+
 int return_connect(const struct lead *lead, const struct returning *v, size_t n, struct err *err)
 {
 	uint8_t secret[SWAP_COOKIE_SIZE];
@@ -250,6 +324,8 @@ int return_connect(const struct lead *lead, const struct returning *v, size_t n,
 		r = state ? 0 : err_code(err, -ENOMEM, "connections");
 		for (size_t k = 0; r == 0 && k < v[i].saved->n_connections; k++)
 			r = add_link(lead, v, n, i, v[i].saved->connections[k], secret, state, err);
+		if (r == 0)
+			r = add_lines(v, n, i, secret, state, err);
 		if (r == 0)
 			r = frame_send(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state->base,
 				       NULL, 0, err);

@@ -9,6 +9,7 @@ struct returning {
 	const Pbeam__CutPart *saved;
 	char host[LEAD_HOST_MAX]; /* where it is rolled back */
 	char then[LEAD_HOST_MAX]; /* and where it goes afterwards, "" nowhere */
+	char home[LEAD_HOST_MAX]; /* of the job's console */
 	bool revive;		  /* nothing of it runs */
 	int channel;
 	Pbeam__MigrateReady *ready;
@@ -18,9 +19,16 @@ struct returning {
  * lead->number and name are set. */
 must_check int return_find(struct lead *lead, const Pbeam__RollbackRequest *wish, char path[PATH_MAX],
 			   struct image_reader **manifest, struct err *err);
+/* Fills v, one for each part. */
+must_check int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
+			    struct returning *v, struct err *err);
 /* The image of the part is on its host afterwards. */
 must_check int return_bring_image(struct lead *lead, const struct returning *returning, struct err *err);
-/* STATE to all: which ends of which connections call each other. */
+/* The part that has the stub of a process, or (stubs false) the process that it is of; NULL when it is no
+ * other part's. */
+const struct returning *return_kin(const struct returning *v, size_t n, const struct returning *own,
+				   int32_t vpid, bool stubs);
+/* STATE to all: which ends of which connections call each other, and which bridges lead where. */
 must_check int return_connect(const struct lead *lead, const struct returning *v, size_t n, struct err *err);
 
 #endif

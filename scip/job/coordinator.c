@@ -39,7 +39,8 @@ struct coordinator {
 	struct husk *husk; /* that it asked for and that is being made */
 	struct coordinator_outcome outcome;
 	bool outcome_known;
-	bool moved; /* the processes have, whatever becomes of it */
+	bool moved;			  /* the processes have, whatever becomes of it */
+	const Pbeam__MigrateBegin *begin; /* of an arrival */
 	coordinator_progress_fn progress;
 };
 
@@ -201,7 +202,7 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 						.keeper_socket = keeper_sock,
 						.keeper = job->entry.keeper,
 						.replace = replace,
-						.joins = job->root > 0 && replace.n != job->entry.root.n,
+						.joins = job->root > 0 && !wish->begin->cut,
 						.ours = on_ours,
 						.ours_arg = &arrived,
 						.taken = pool_taken(job->pool)};
@@ -227,13 +228,20 @@ static int run_settle(struct job *job, const struct coordinator_wish *wish, int 
 	return r < 0 ? r : 0;
 }
 
+static const char *stub_host(void *arg, struct vpid vpid)
+{
+	return lines_stub_host(arg, vpid);
+}
+
 static int run_part(struct job *job, const struct coordinator_wish *wish, struct coordinator_outcome *outcome)
 {
 	const struct cut_part part = {.channel = wish->channel,
 				      .save = wish->save,
 				      .job = &job->entry,
 				      .save_files_max = wish->save_files_max,
-				      .console = job->console};
+				      .console = job->console,
+				      .stub_host = stub_host,
+				      .arg = job};
 
 	return cut_part_save(job->names, &part, &outcome->err);
 }
@@ -321,6 +329,8 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 		break;
 	case KEEPER_MOVED:
 		coordinator->moved = true;
+		if (coordinator->begin && coordinator->begin->cut)
+			lines_reset(job, coordinator->begin->cut);
 		break;
 	default:
 		r = err_set(&err, -EPROTO, "unknown request of the coordinator");
@@ -445,6 +455,7 @@ int coordinator_start(struct job *job, const struct coordinator_wish *wish, coor
 					    .done = done,
 					    .arg = arg,
 					    .progress = wish->progress,
+					    .begin = wish->begin,
 					    .moved = wish->settling && wish->settling->known};
 	job->coordinator = coordinator;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {

@@ -396,6 +396,43 @@ void lines_renew(struct job *job, struct vpid vpid, pid_t rpid)
 	line->waits = false;
 }
 
+static void forget(struct job *job, enum line_kind kind, struct vpid vpid)
+{
+	struct line *line = find(job, kind, vpid);
+
+	if (!line)
+		return;
+	kill(line->pid, SIGKILL);
+	drop(line);
+}
+
+static void forget_held(struct lines *lines, int32_t vpid)
+{
+	int n = 0;
+
+	for (int i = 0; i < lines->nheld; i++)
+		if (lines->held[i].vpid != vpid)
+			lines->held[n++] = lines->held[i];
+	lines->nheld = n;
+}
+
+void lines_reset(struct job *job, const Pbeam__CutImageName *part)
+{
+	for (size_t i = 0; i < part->n_stubs; i++) {
+		forget(job, LINE_STUB, (struct vpid){part->stubs[i]->vpid});
+		if (job->lines)
+			forget_held(job->lines, part->stubs[i]->vpid);
+	}
+	for (size_t i = 0; i < part->n_guests; i++) {
+		struct vpid vpid = {part->guests[i]->vpid};
+		struct err err = ERR_INIT;
+
+		forget(job, LINE_GUEST, vpid);
+		if (lines_to_stub(job, vpid, names_real(job->names, vpid).n, part->guests[i]->host, &err) < 0)
+			log_error("vpid %d: %s", vpid.n, err.text);
+	}
+}
+
 void lines_child(struct job *job, pid_t rpid, int status)
 {
 	if (rpid == job->root && WIFSIGNALED(status))

@@ -38,6 +38,9 @@ must_check int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, cons
 /* A process of ours was rolled back here: it is another process now, and the end of the old one is not to be
  * told. */
 void lines_renew(struct job *job, struct vpid vpid, pid_t rpid);
+/* All of the job here is the part of a cut by now, held: those of it whose stub is in another part get lines
+ * of their own, and what was under way on the lines of before, either end, is not of now. */
+void lines_reset(struct job *job, const Pbeam__CutImageName *part);
 /* The host where a process of ours has its stub, "" for none. */
 const char *lines_stub_host(const struct job *job, struct vpid vpid);
 /* A child of the keeper ended, stopped or went on. While a coordinator is at work this is kept. */

@@ -81,7 +81,7 @@ static void find_stub(struct guest *g)
 	char host[64], stub_host[64];
 	struct err err = ERR_INIT;
 
-	if (record_place(g->vpid.n, host, stub_host, &err) < 0)
+	if (record_place(g->vpid.n, host, stub_host, NULL, &err) < 0)
 		log_info("vpid %d: where its stub is: %s", g->vpid.n, err.text);
 	else if (stub_host[0] && strcmp(stub_host, g->host) != 0) {
 		log_info("vpid %d: its stub has moved from %s to %s", g->vpid.n, g->host, stub_host);

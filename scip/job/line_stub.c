@@ -83,7 +83,7 @@ static bool has_moved(const struct job *job, struct vpid vpid)
 
 	if (find_stub(job, vpid, &process) == 0 || !names_cluster(job->names, own))
 		return false;
-	if (record_place(vpid.n, host, stub_host, NULL) < 0)
+	if (record_place(vpid.n, host, stub_host, NULL, NULL) < 0)
 		return true;
 	return stub_host[0] && strcmp(stub_host, own) != 0;
 }

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "image/image.h"
 #include "image/store.h"
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
@@ -112,6 +113,43 @@ static int prepare_revival(const Pbeam__MigrateBegin *begin, char path[PATH_MAX]
 	return r < 0 ? r : streams_choose(options, &streams, err);
 }
 
+/* A part whose stubs are elsewhere, and whose job is not here: a guest, as a migration makes it; what its
+ * streams lead to at home the image tells. */
+static int prepare_guest(Pbeam__MigrateBegin *begin, struct err *err)
+{
+	struct image_reader *image;
+	const Pbeam__Manifest *manifest;
+	char path[PATH_MAX];
+	int r = store_image_path(begin->cut->name, begin->cut->number, begin->cut->part, path, err);
+
+	if (r == 0)
+		r = image_reader_open(&image, path, err);
+	if (r < 0)
+		return r;
+	manifest = image_reader_manifest(image);
+	begin->leads = manifest->n_processes && manifest->processes[0]->vsid == manifest->processes[0]->vpid;
+	if (!manifest->job)
+		r = err_set(err, -EBADMSG, "%s does not say of which job it is", path);
+	for (size_t i = 0; r == 0 && i < manifest->job->n_console; i++) {
+		Pbeam__ConsoleStream *stream =
+			message_add(begin->job, console, pbeam__console_stream__descriptor);
+
+		if (!stream)
+			r = err_code(err, -ENOMEM, "the console");
+		else
+			*stream = (Pbeam__ConsoleStream){.base = stream->base,
+							 .index = manifest->job->console[i]->index,
+							 .kind = manifest->job->console[i]->kind,
+							 .path = stream->path};
+	}
+	if (r == 0)
+		begin->job->keep = manifest->job->keep;
+	if (r == 0 && message_string(&begin->job->group, manifest->job->group) < 0)
+		r = err_code(err, -ENOMEM, "the job");
+	image_reader_close(image);
+	return r;
+}
+
 /* 1: the job's keeper here has it. 0: there is none. One that has just lost its last process is on the way
  * out. */
 static int give_to_keeper(int channel, const Pbeam__MigrateBegin *begin, struct err *err)
@@ -157,6 +195,8 @@ int receive_run(void)
 	if (r > 0)
 		return EXIT_SUCCESS;
 	if (begin->revive && prepare_revival(begin, path, &options, &err) < 0)
+		return fail(channel, &err);
+	if (begin->cut && !begin->revive && prepare_guest(begin, &err) < 0)
 		return fail(channel, &err);
 	sigemptyset(&none);
 	options.signal_mask = &none;

@@ -1,7 +1,11 @@
 /*
- * TCP connections between the parts of a cut as a provider of scip/migrate/external.h: in the image each end
- * has the connection's number, and when the parts are restored the two ends with the same number are
- * connected anew, wherever they are then. scip/cut/cut.h tells the story.
+ * What is between the parts of a cut as providers of scip/migrate/external.h. scip/cut/cut.h tells the story.
+ *
+ * "cut", TCP connections: in the image each end has the connection's number, and when the parts are restored
+ * the two ends with the same number are connected anew, wherever they are then.
+ *
+ * "cut-line", pipes and UNIX connections, which go over a bridge: in the image each end has its side of the
+ * line, with what was under way in it, and a new bridge goes on from there.
  */
 #ifndef SCIP_MIGRATE_CUT_EXTERNAL_H
 #define SCIP_MIGRATE_CUT_EXTERNAL_H
@@ -13,6 +17,10 @@ extern const struct external_provider cut_provider;
 
 /* out->external: an end of connection number `id`. Returns 1 or -errno. */
 must_check int cut_mark(Pbeam__Object *out, uint64_t id, const struct swap_end *end, struct err *err);
+
+extern const struct external_provider cut_line_provider;
+/* out->external: these lines end here. An empty list: others say so. Returns 1 or -errno. */
+must_check int cut_mark_lines(Pbeam__Object *out, const Pbeam__BridgeList *lines, struct err *err);
 
 /* On the side where a part is restored: sockets for the other ends that call; `ready` tells their ports. */
 must_check int cut_listen(struct migrate_target *target, Pbeam__MigrateReady *ready, struct err *err);

@@ -32,7 +32,7 @@
 #include "scip/checkpoint/group.h"
 #include "scip/object/object.h"
 
-enum { EXTERNAL_PROVIDERS_MAX = 4 };
+enum { EXTERNAL_PROVIDERS_MAX = 5 };
 
 struct files_leaving;
 

@@ -184,8 +184,9 @@ must_check int record_commit_all(struct record *record, struct names *names, con
 must_check int record_abort(struct record *record);
 /* Nobody will ask for it any more, or it is not committed, which is what no record says too: it goes. */
 void record_remove(struct record *record);
-/* Where the registry has the process, and its stub: "" where it does not say. -errno: it cannot be asked. */
-must_check int record_place(int32_t vpid, char host[64], char stub_host[64], struct err *err);
+/* Where the registry has the process, its stub and (NULL: no matter) its job's console: "" where it does not
+ * say. -errno: it cannot be asked. */
+must_check int record_place(int32_t vpid, char host[64], char stub_host[64], char home[64], struct err *err);
 /* The process has ended: its place is forgotten. */
 void record_forget_place(int32_t vpid);
 /* The name of this host in the cluster. -ENOTCONN without a cluster. */

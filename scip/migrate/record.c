@@ -161,6 +161,8 @@ static Pbeam__Place place_of(const struct record_move *move, size_t i, const Pbe
 {
 	Pbeam__Place place = *move->place;
 
+	if (!move->stubs && !place.stub_host[0] && now && !strcmp(now->host, place.host))
+		place.stub_host = now->stub_host; /* it has not moved */
 	if (!move->stubs)
 		return place;
 	if (move->stubs[i] && now) {
@@ -193,7 +195,7 @@ static int add_place(struct record *record, Pbeam__RegistryRequest *whole, struc
 	packed = malloc(len ? len : 1);
 	if (packed)
 		pbeam__place__pack(&place, packed);
-	if (r == 0 && !needs_no_place(names, move->vpids[i], version, place.host))
+	if (r == 0 && (place.stub_host[0] || !needs_no_place(names, move->vpids[i], version, place.host)))
 		r = packed ? add_set(whole, key, packed, len, version) : -ENOMEM;
 	free(packed);
 	message_free(now);
@@ -378,7 +380,7 @@ void record_remove(struct record *record)
 	message_free(reply);
 }
 
-int record_place(int32_t vpid, char host[64], char stub_host[64], struct err *err)
+int record_place(int32_t vpid, char host[64], char stub_host[64], char home[64], struct err *err)
 {
 	struct record record = {.sock = -1};
 	Pbeam__Place *place = NULL;
@@ -386,11 +388,15 @@ int record_place(int32_t vpid, char host[64], char stub_host[64], struct err *er
 	int r;
 
 	host[0] = stub_host[0] = 0;
+	if (home)
+		home[0] = 0;
 	snprintf(record.key, sizeof(record.key), "vpid/%d", vpid);
 	r = look_up(&record, record.key, &version, &place, err);
 	if (r == 0 && place) {
 		snprintf(host, 64, "%s", place->host);
 		snprintf(stub_host, 64, "%s", place->stub_host);
+		if (home)
+			snprintf(home, 64, "%s", place->home);
 	}
 	message_free(place);
 	record_close(&record);

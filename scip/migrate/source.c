@@ -524,7 +524,8 @@ static int find_stub(struct departure *d, struct err *err)
 {
 	char host[64];
 
-	return d->options->stub_host[0] ? record_place(d->options->target.n, host, d->stub_host, err) : 0;
+	return d->options->stub_host[0] ? record_place(d->options->target.n, host, d->stub_host, NULL, err)
+					: 0;
 }
 
 /* Sentences, one on each line. */

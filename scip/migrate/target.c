@@ -147,6 +147,12 @@ static void places_are_here(const struct arrival *a)
 		    names_place_set(a->target.names, (struct vpid){process->vpid}, own) < 0)
 			log_debug("migrate: vpid %d is found here a little later", process->vpid);
 	}
+	for (size_t i = 0; a->options->begin->cut && i < a->options->begin->cut->n_stubs; i++) {
+		const Pbeam__CutKin *kin = a->options->begin->cut->stubs[i];
+
+		if (names_place_set(a->target.names, (struct vpid){kin->vpid}, kin->host) < 0)
+			log_debug("migrate: vpid %d is found a little later", kin->vpid);
+	}
 }
 
 /* All is made, and held. 0: it is ours, let it run. */

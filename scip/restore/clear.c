@@ -57,6 +57,8 @@ bool clear_is_victim(struct coordinate *coordinate, const struct name_process *p
 struct victim {
 	pid_t rpid;
 	int depth;
+	bool stub;	 /* what it is told reaches its process */
+	struct rpid kin; /* of a stub whose process is in another part of the cut: its scip */
 };
 
 static int compare_depth(const void *a, const void *b)
@@ -97,6 +99,36 @@ static void give_up(struct coordinate *coordinate, const struct name_process *pr
 	names_process_remove(coordinate->names, process->vpid, process->rpid);
 }
 
+static bool is_saved_stub(const struct coordinate *coordinate, struct vpid vpid)
+{
+	for (size_t i = 0; i < coordinate->manifest->n_processes; i++)
+		if (coordinate->manifest->processes[i]->vpid == vpid.n)
+			return coordinate->manifest->processes[i]->state == PBEAM__PROCESS__STATE__STUB;
+	return false;
+}
+
+static struct victim victim_of(struct coordinate *coordinate, const struct name_process *process)
+{
+	struct victim victim = {.rpid = process->rpid.n,
+				.depth = depth_below(coordinate, *process, (struct vpid){0}),
+				.stub = process->state == NAME_STATE_STUB};
+
+	/* The other part replaces that one itself. */
+	if (victim.stub && coordinate->options->step && is_saved_stub(coordinate, process->vpid))
+		victim.kin = process->scip;
+	return victim;
+}
+
+/* Its process on the other host does not hear of it. */
+static void end_quietly(const struct victim *victim)
+{
+	auto_close int sock = link_connect(victim->kin, NULL);
+
+	if (sock < 0 || link_call(sock, PBEAM__SCIP_REQUEST__SCIP_TERMINATE, NULL,
+				  &pbeam__scip_done__descriptor, NULL, NULL) < 0)
+		log_debug("clear: the stub %d has ended already", victim->rpid);
+}
+
 /* Sends to all that are left, parents first. How many there are, zombies of a whole job included. */
 static int signal_all(struct coordinate *coordinate, int sig)
 {
@@ -116,12 +148,13 @@ static int signal_all(struct coordinate *coordinate, int sig)
 		if (!coordinate->whole && list[i].state == NAME_STATE_DEAD && !is_dying(&list[i]))
 			give_up(coordinate, &list[i]);
 		else
-			victims[left++] = (struct victim){list[i].rpid.n,
-							  depth_below(coordinate, list[i], (struct vpid){0})};
+			victims[left++] = victim_of(coordinate, &list[i]);
 	}
 	qsort(victims, (size_t)left, sizeof(*victims), compare_depth);
 	for (int i = 0; i < left; i++)
-		if (victims[i].rpid > 1)
+		if (victims[i].kin.n && sig == SIGKILL)
+			end_quietly(&victims[i]);
+		else if (victims[i].rpid > 1 && (!victims[i].stub || sig == SIGKILL))
 			kill(victims[i].rpid, sig);
 	return left;
 }

@@ -47,6 +47,8 @@ bool coordinate_is_whole(struct names *names, const struct restore_options *opti
 
 	if (options->joins)
 		return false;
+	if (options->step) /* a part of a cut: all that the keeper has */
+		return true;
 	return options->replace.n <= 0 || names_job_get(names, options->keeper, &job) < 0 ||
 	       job.root.n == options->replace.n;
 }

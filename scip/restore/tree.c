@@ -83,9 +83,16 @@ static int connect_node(struct coordinate *coordinate, int node)
 }
 
 /* Its parent is where it was, or is its stub's. */
-static bool comes_from_afar(const struct coordinate *coordinate)
+static bool comes_from_afar(const struct coordinate *coordinate, int node)
 {
-	return coordinate->options->external;
+	const Pbeam__Process *process = coordinate->plan.nodes[node].process;
+
+	if (!coordinate->options->external || !process)
+		return false;
+	for (size_t i = 0; node > 0 && i < coordinate->manifest->n_processes; i++)
+		if (coordinate->manifest->processes[i]->vpid == process->vppid)
+			return false;
+	return true;
 }
 
 static int step_husk(struct coordinate *coordinate, int node)
@@ -97,9 +104,9 @@ static int step_husk(struct coordinate *coordinate, int node)
 	pid_t rpid;
 	int r = stub_take(coordinate, node);
 
-	if (node == 0 && comes_from_afar(coordinate)) {
+	if (comes_from_afar(coordinate, node)) {
 		request.flags |= KEEPER_HUSK_FAR;
-		request.parent = coordinate->manifest->processes[0]->vppid;
+		request.parent = coordinate->plan.nodes[node].process->vppid;
 	}
 
 	if (r)
@@ -278,7 +285,7 @@ int tree_make(struct coordinate *coordinate)
 		coordinate->made[i].sock = -1;
 	if (!coordinate->above.found)
 		bind_keeper(coordinate, plan->keeper_session, getsid(keeper));
-	if (coordinate->above.sock < 0 && !comes_from_afar(coordinate) && root->vppid != root->vpid &&
+	if (coordinate->above.sock < 0 && !comes_from_afar(coordinate, 0) && root->vppid != root->vpid &&
 	    !is_planned(plan, root->vppid))
 		bind_keeper(coordinate, root->vppid, keeper);
 	for (int i = 0; i < plan->nsteps && r == 0; i++) {

@@ -135,6 +135,25 @@ static int take_log(struct line *line, const Pbeam__BridgeLine *about, struct er
 	return 0;
 }
 
+int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, struct err *err)
+{
+	bool socket = true;
+	int own = own_description(about, fd, &socket, err);
+	struct line *line;
+
+	if (own < 0)
+		return own;
+	line = about->n_unacked <= about->sent ? line_new(bridge, about, own, true) : NULL;
+	if (!line) {
+		close(own);
+		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
+	}
+	line->socket = socket;
+	if (socket && !about->writes)
+		shutdown(own, SHUT_WR); /* the other side's writer had ended */
+	return take_log(line, about, err);
+}
+
 int bridge_add_float(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, uint64_t ino,
 		     struct err *err)
 {

@@ -55,6 +55,9 @@ size_t bridge_lines(const struct bridge *bridge);
  * and is copied; its id is filled in: *id. -errno. */
 must_check int bridge_add_anchor(struct bridge *bridge, const Pbeam__BridgeLine *line, int fd, uint64_t skip,
 				 uint64_t *id, struct err *err);
+/* The same for a line as bridge_take_anchor() gave it, with its log and its id. */
+must_check int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeLine *line, int fd,
+				   struct err *err);
 /* A float's line: `fd` (taken) is the other end of what the program has; of a listener -1, and line->local is
  * where the program listens now. `ino`: the program's own socket or pipe. */
 must_check int bridge_add_float(struct bridge *bridge, const Pbeam__BridgeLine *line, int fd, uint64_t ino,
@@ -75,6 +78,15 @@ struct bridge_hold;
 must_check int bridge_find_all(struct bridge_hold **hold, struct err *err);
 /* The line whose program's end is this socket or pipe, or NULL. */
 const Pbeam__BridgeLine *bridge_find(const struct bridge_hold *hold, uint64_t ino);
+/* Likewise of all anchors; their `ino` is that of the descriptor that the program left, their cookie the
+ * bridge's. */
+must_check int bridge_find_anchors(struct bridge_hold **hold, struct err *err);
+/* The first of these lines, or the one after `last`, with this inode; NULL at the end. */
+const Pbeam__BridgeLine *bridge_next(const struct bridge_hold *hold, uint64_t ino,
+				     const Pbeam__BridgeLine *last);
+/* An anchor's line stands still from here until bridge_release(); *out is as of bridge_take(). */
+must_check int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeLine *line,
+				  Pbeam__BridgeLine **out, struct err *err);
 /* The line stands still from here until bridge_release(). *fd: a duplicate of the bridge's end. */
 must_check int bridge_stop(struct bridge_hold *hold, uint64_t ino, int *fd, struct err *err);
 /* Everything about a line that stands still: what the program has written is in it. Free with message_free().

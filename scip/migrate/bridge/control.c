@@ -64,7 +64,7 @@ static void go_on(struct control *control)
 		line->held = line->taken = false;
 		line->holder = NULL;
 		line->readable = line->writable = true;
-		if (line->channel && line->channel->sock >= 0)
+		if (!line->anchor && line->channel && line->channel->sock >= 0)
 			channel_attach(line);
 		line_pump(line);
 	}
@@ -91,14 +91,31 @@ static void answer(struct control *control, uint32_t type, const ProtobufCMessag
 	(void)!frame_send(control->sock, type, message, fds, nfds, NULL);
 }
 
-static void list(struct control *control)
+/* An anchor's own line is named by the bridge's cookie and its id. */
+static Pbeam__BridgeLine *describe_anchor(const struct line *line, bool whole)
+{
+	Pbeam__BridgeLine *out = line_describe(line, whole);
+
+	if (!out)
+		return NULL;
+	out->anchor = true;
+	if (message_bytes(&out->cookie, line->bridge->cookie, BRIDGE_COOKIE) < 0) {
+		message_free(out);
+		return NULL;
+	}
+	return out;
+}
+
+static void list(struct control *control, bool anchors)
 {
 	Pbeam__BridgeList *out = message_new(&pbeam__bridge_list__descriptor);
 
 	for (struct line *line = control->bridge->lines; out && line; line = line->next) {
 		Pbeam__BridgeLine *item = NULL;
 
-		if (!line->anchor && !line->over && listener_accepted(line))
+		if (anchors && line->anchor && !line->over)
+			item = describe_anchor(line, false);
+		if (!anchors && !line->anchor && !line->over && listener_accepted(line))
 			item = line_describe(line, false);
 		if (item && message_append(&out->lines, &out->n_lines, &item->base) < 0)
 			break;
@@ -199,6 +216,31 @@ static void take(struct control *control, uint64_t ino)
 	message_free(out);
 }
 
+/* HOLD and TAKE of an anchor's line: for who looks at both its ends, and lets go. */
+static void serve_anchor(struct control *control, uint32_t type, uint64_t id)
+{
+	struct line *line = control->bridge->lines;
+	Pbeam__BridgeLine *out;
+
+	while (line && !(line->anchor && !line->over && line->id == id))
+		line = line->next;
+	if (line && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD && !line->held) {
+		hold_line(control, line);
+		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, 0);
+		return;
+	}
+	if (line && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE && line->holder == control) {
+		line_drain(line);
+		out = describe_anchor(line, true);
+		if (out) {
+			answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
+			message_free(out);
+			return;
+		}
+	}
+	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+}
+
 static void drop(struct control *control)
 {
 	for (struct line *line = control->bridge->lines; line; line = line->next) {
@@ -217,9 +259,6 @@ static void dispatch(struct control *control, struct frame *frame)
 		if (frame->nfds == 1 && channel_add(control->bridge, frame->fds[0]))
 			frame->fds[0] = -1;
 		return;
-	case PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST:
-		list(control);
-		return;
 	case PBEAM__CHANNEL_MESSAGE__BRIDGE_DROP:
 		drop(control);
 		return;
@@ -229,7 +268,11 @@ static void dispatch(struct control *control, struct frame *frame)
 	select = (void *)frame_unpack(frame, &pbeam__bridge_select__descriptor, NULL);
 	if (!select)
 		return;
-	if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD)
+	if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST)
+		list(control, select->anchors);
+	else if (select->anchor)
+		serve_anchor(control, frame->type, select->anchor);
+	else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD)
 		hold(control, select->ino);
 	else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE)
 		take(control, select->ino);

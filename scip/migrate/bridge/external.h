@@ -10,6 +10,9 @@ must_check int bridge_make(struct migrate_target *target, void **state, struct o
 			   const Pbeam__Object *object, int *fd, struct err *err);
 must_check int bridge_finish(struct migrate_target *target, void **state, struct object_restore *restore,
 			     const Pbeam__Object *object, int fd, struct err *err);
+/* The end's queue is as it was; *other is the other end's descriptor, the caller's to keep, -1 none. */
+must_check int bridge_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			   struct err *err);
 void bridge_committed(struct migrate_target *target, void **state);
 void bridge_close(struct migrate_target *target, void **state);
 

@@ -27,15 +27,12 @@ struct bridge_hold {
 };
 
 /* Asks and takes the answer; `fd` may be NULL. -ENOENT when there is no such line. */
-static int ask(int sock, uint32_t type, uint64_t ino, uint32_t wanted, const ProtobufCMessageDescriptor *kind,
-	       void **out, int *fd, struct err *err)
+static int ask_about(int sock, uint32_t type, const Pbeam__BridgeSelect *select, uint32_t wanted,
+		     const ProtobufCMessageDescriptor *kind, void **out, int *fd, struct err *err)
 {
-	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
 	struct frame frame;
-	int r;
+	int r = frame_send(sock, type, &select->base, NULL, 0, err);
 
-	select.ino = ino;
-	r = frame_send(sock, type, &select.base, NULL, 0, err);
 	if (r == 0)
 		r = frame_recv(sock, &frame, err);
 	if (r <= 0)
@@ -53,8 +50,18 @@ static int ask(int sock, uint32_t type, uint64_t ino, uint32_t wanted, const Pro
 	return r;
 }
 
-static int add(struct bridge_hold *hold, const char *path, struct err *err)
+static int ask(int sock, uint32_t type, uint64_t ino, uint32_t wanted, const ProtobufCMessageDescriptor *kind,
+	       void **out, int *fd, struct err *err)
 {
+	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
+
+	select.ino = ino;
+	return ask_about(sock, type, &select, wanted, kind, out, fd, err);
+}
+
+static int add(struct bridge_hold *hold, const char *path, bool anchors, struct err *err)
+{
+	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
 	const struct timeval patience = {.tv_sec = ANSWER_S};
 	auto_close int sock = frame_connect(path, NULL);
 	struct held_bridge *more;
@@ -63,8 +70,10 @@ static int add(struct bridge_hold *hold, const char *path, struct err *err)
 	if (sock < 0)
 		return 0; /* what a killed one left */
 	(void)!setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	if (ask(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST, 0, PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED,
-		&pbeam__bridge_list__descriptor, &list, NULL, NULL) < 0)
+	select.anchors = anchors;
+	if (ask_about(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST, &select,
+		      PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, &pbeam__bridge_list__descriptor, &list, NULL,
+		      NULL) < 0)
 		return 0;
 	more = reallocarray(hold->v, hold->n + 1, sizeof(*more));
 	if (!more) {
@@ -76,7 +85,7 @@ static int add(struct bridge_hold *hold, const char *path, struct err *err)
 	return 0;
 }
 
-int bridge_find_all(struct bridge_hold **out, struct err *err)
+static int find_all(struct bridge_hold **out, bool anchors, struct err *err)
 {
 	char path[PATH_MAX], file[PATH_MAX + 256];
 	auto_closedir DIR *dir = NULL;
@@ -95,12 +104,60 @@ int bridge_find_all(struct bridge_hold **out, struct err *err)
 	while (r == 0 && (entry = readdir(dir)) != NULL)
 		if (strlen(entry->d_name) == BRIDGE_COOKIE * 2) {
 			snprintf(file, sizeof(file), "%s/%s", path, entry->d_name);
-			r = add(*out, file, err);
+			r = add(*out, file, anchors, err);
 		}
 	if (r < 0 || (*out)->n == 0) {
 		bridge_release(*out, false);
 		*out = NULL;
 	}
+	return r;
+}
+
+int bridge_find_all(struct bridge_hold **out, struct err *err)
+{
+	return find_all(out, false, err);
+}
+
+int bridge_find_anchors(struct bridge_hold **out, struct err *err)
+{
+	return find_all(out, true, err);
+}
+
+const Pbeam__BridgeLine *bridge_next(const struct bridge_hold *hold, uint64_t ino,
+				     const Pbeam__BridgeLine *last)
+{
+	bool seen = !last;
+
+	for (size_t i = 0; hold && i < hold->n; i++)
+		for (size_t j = 0; j < hold->v[i].list->n_lines; j++) {
+			const Pbeam__BridgeLine *line = hold->v[i].list->lines[j];
+
+			if (seen && line->ino == ino)
+				return line;
+			seen = seen || line == last;
+		}
+	return NULL;
+}
+
+int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeLine *line, Pbeam__BridgeLine **out,
+		       struct err *err)
+{
+	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
+	void *taken = NULL;
+	int sock = -1, r;
+
+	for (size_t i = 0; i < hold->n; i++)
+		for (size_t j = 0; j < hold->v[i].list->n_lines; j++)
+			if (hold->v[i].list->lines[j] == line)
+				sock = hold->v[i].sock;
+	select.anchor = line->id;
+	r = ask_about(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, &select, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD,
+		      NULL, NULL, NULL, err);
+	if (r == 0)
+		r = ask_about(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, &select,
+			      PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_line__descriptor, &taken,
+			      NULL, err);
+	*out = taken;
 	return r;
 }
 

@@ -177,8 +177,7 @@ static bool is_port(const Pbeam__Object *object)
 	return object->kind_case == PBEAM__OBJECT__KIND_UDP && !object->udp->connected;
 }
 
-/* The end's queue is as it was; *other is the float's descriptor, ours to keep. */
-static int fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+int bridge_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
 		struct err *err)
 {
 	const struct object_ops *ops = object_ops_of(object);
@@ -240,7 +239,7 @@ int bridge_finish(struct migrate_target *target, void **state, struct object_res
 
 	if (r < 0)
 		return r;
-	r = fill(restore, object, fd, &other, err);
+	r = bridge_fill(restore, object, fd, &other, err);
 	if (r == 0 &&
 	    (is_port(object) || (object->kind_case == PBEAM__OBJECT__KIND_TCP && object->tcp->listening)))
 		r = address_arrived(target, object, fd, err);

@@ -1,0 +1,144 @@
+/*
+ * All processes are frozen, so what they say of each other's relations stays so; what does not fit is on its
+ * way between two hosts (an exit status, a process that comes home): a moment later it has arrived, and the
+ * cut is tried again.
+ */
+#include "scip/cut/kin.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "proto/message.h"
+
+static bool has_stub(const struct lead_part *part, int32_t vpid)
+{
+	for (size_t i = 0; i < part->kin->n_stubs; i++)
+		if (part->kin->stubs[i] == vpid)
+			return true;
+	return false;
+}
+
+static bool has_guest(const struct lead_part *part, int32_t vpid)
+{
+	for (size_t i = 0; i < part->kin->n_guests; i++)
+		if (part->kin->guests[i]->vpid == vpid)
+			return true;
+	return false;
+}
+
+/* Another part of the same job for which `has` is true. */
+static const struct lead_part *find(const struct lead *lead, const struct lead_part *own, int32_t vpid,
+				    bool (*has)(const struct lead_part *part, int32_t vpid))
+{
+	for (size_t i = 0; i < lead->nparts; i++) {
+		const struct lead_part *part = &lead->parts[i];
+
+		if (part != own && !strcmp(part->uuid, own->uuid) && has(part, vpid))
+			return part;
+	}
+	return NULL;
+}
+
+static int busy(int32_t vpid, struct err *err)
+{
+	return err_set(err, -EBUSY,
+		       "vpid %d is just going to another host, or its end is on its way; try again", vpid);
+}
+
+/* The stub of a job's first process stays with its console, in no part. */
+static int match_guest(const struct lead *lead, const struct lead_part *part, const Pbeam__CutGuest *guest,
+		       struct err *err)
+{
+	if (find(lead, part, guest->vpid, has_stub) || !lead_find_part(lead, guest->stub_host, part->uuid))
+		return 0;
+	return busy(guest->vpid, err);
+}
+
+int kin_match(struct lead *lead, struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < lead->nparts; i++) {
+		lead->parts[i].kin = lead->parts[i].reply;
+		lead->parts[i].reply = NULL;
+	}
+	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
+		const struct lead_part *part = &lead->parts[i];
+
+		for (size_t k = 0; k < part->kin->n_stubs && r == 0; k++)
+			if (!find(lead, part, part->kin->stubs[k], has_guest))
+				r = busy(part->kin->stubs[k], err);
+		for (size_t k = 0; k < part->kin->n_guests && r == 0; k++)
+			r = match_guest(lead, part, part->kin->guests[k], err);
+	}
+	return r;
+}
+
+/* ---- bridges ---- */
+
+static bool is_other_side(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
+{
+	return a->anchor != b->anchor && a->id == b->id && a->cookie.len == b->cookie.len &&
+	       !memcmp(a->cookie.data, b->cookie.data, a->cookie.len);
+}
+
+static bool has_other_side(const struct lead *lead, const Pbeam__CutBridge *bridge)
+{
+	for (size_t i = 0; i < lead->nparts; i++)
+		for (size_t k = 0; k < lead->parts[i].bridged->n_bridges; k++)
+			if (is_other_side(bridge, lead->parts[i].bridged->bridges[k]))
+				return true;
+	return false;
+}
+
+int kin_match_bridges(struct lead *lead, struct err *err)
+{
+	for (size_t i = 0; i < lead->nparts; i++) {
+		lead->parts[i].bridged = lead->parts[i].reply;
+		lead->parts[i].reply = NULL;
+	}
+	for (size_t i = 0; i < lead->nparts; i++)
+		for (size_t k = 0; k < lead->parts[i].bridged->n_bridges; k++) {
+			const Pbeam__CutBridge *bridge = lead->parts[i].bridged->bridges[k];
+
+			if (!has_other_side(lead, bridge))
+				return err_set(
+					err, -EBUSY,
+					"host %s: the other end of a %s is on a host that both its programs "
+					"have left, has "
+					"just been closed, or is no program's that is saved with it; let "
+					"what "
+					"is in it be read, or move one of the two there",
+					lead->parts[i].host, bridge->text);
+		}
+	return 0;
+}
+
+/* ---- the manifest ---- */
+
+static int describe_bridges(const struct lead_part *part, Pbeam__CutPart *out)
+{
+	for (size_t i = 0; i < part->bridged->n_bridges; i++) {
+		const Pbeam__CutBridge *bridge = part->bridged->bridges[i];
+		Pbeam__CutLineName *name =
+			bridge->anchor ? message_add(out, anchors, pbeam__cut_line_name__descriptor)
+				       : message_add(out, floats, pbeam__cut_line_name__descriptor);
+
+		if (!name || message_bytes(&name->cookie, bridge->cookie.data, bridge->cookie.len) < 0)
+			return -ENOMEM;
+		name->id = bridge->id;
+	}
+	return 0;
+}
+
+int kin_describe(const struct lead *lead, const struct lead_part *part, Pbeam__CutPart *out)
+{
+	for (size_t i = 0; i < part->kin->n_stubs; i++)
+		if (message_append_i32(&out->stubs, &out->n_stubs, part->kin->stubs[i]) < 0)
+			return -ENOMEM;
+	for (size_t i = 0; i < part->kin->n_guests; i++)
+		if (find(lead, part, part->kin->guests[i]->vpid, has_stub) &&
+		    message_append_i32(&out->guests, &out->n_guests, part->kin->guests[i]->vpid) < 0)
+			return -ENOMEM;
+	return describe_bridges(part, out);
+}

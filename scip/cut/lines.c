@@ -1,0 +1,153 @@
+/*
+ * A pipe or UNIX connection with a process that has moved goes over a bridge: an anchor beside the end that
+ * stayed, a float beside the one that moved (scip/migrate/bridge/bridge.h). What is on its way in it is in
+ * the kernel's queues at both ends, which are saved as any other's, and in the bridge's logs, each of which
+ * is kept until the other side has it in its queue. So, when nobody writes, reads or moves any more, each
+ * part can take its own side without asking the other: what the two say fits together.
+ *
+ * TCP connections and ports that go over a bridge have somebody outside at the other end: they are not looked
+ * for here, and count as ones to the outside.
+ */
+#include "scip/cut/lines.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proto/message.h"
+#include "scip/migrate/cut_external.h"
+#include "scip/object/common.h"
+#include "scip/object/socket.h"
+#include "scip/object/unix_diag.h"
+
+/* Takes `side`. */
+static int add(struct cut_lines *lines, uint64_t ino, Pbeam__BridgeLine *side, Pbeam__CutReply *reply,
+	       struct err *err)
+{
+	Pbeam__CutBridge *out = message_add(reply, bridges, pbeam__cut_bridge__descriptor);
+	struct cut_line new = {.ino = ino, .side = side};
+
+	if (!out || message_bytes(&out->cookie, side->cookie.data, side->cookie.len) < 0 ||
+	    message_string(&out->text, side->text) < 0 || object_append(lines->v, lines->n, new) < 0) {
+		message_free(side);
+		return err_code(err, -ENOMEM, "list the bridges");
+	}
+	out->id = side->id;
+	out->anchor = side->anchor;
+	return 0;
+}
+
+static bool is_known(const struct cut_lines *lines, uint64_t ino)
+{
+	for (size_t i = 0; i < lines->n; i++)
+		if (lines->v[i].ino == ino)
+			return true;
+	return false;
+}
+
+/* -EBUSY: the line has just ended, or somebody moves it. */
+static int busy(int r, struct err *err)
+{
+	return r == -ENOENT ? err_set(err, -EBUSY,
+				      "a connection through another host that is just ending, "
+				      "or moving; try again")
+			    : r;
+}
+
+static int take_float(struct cut_lines *lines, uint64_t ino, Pbeam__CutReply *reply, struct err *err)
+{
+	Pbeam__BridgeLine *side = NULL;
+	int fd, r;
+
+	if (!bridge_find(lines->floats, ino))
+		return 0;
+	r = bridge_stop(lines->floats, ino, &fd, err);
+	if (fd >= 0)
+		close(fd);
+	if (r == 0)
+		r = bridge_take(lines->floats, ino, &side, err);
+	return r < 0 ? busy(r, err) : add(lines, ino, side, reply, err);
+}
+
+/* `left`: inode of what the program that has moved has left behind. */
+static int take_anchors(struct cut_lines *lines, uint64_t ino, uint64_t left, Pbeam__CutReply *reply,
+			struct err *err)
+{
+	const Pbeam__BridgeLine *line = NULL;
+	int r = 0;
+
+	while (r == 0 && (line = bridge_next(lines->anchors, left, line)) != NULL) {
+		Pbeam__BridgeLine *side = NULL;
+
+		r = bridge_take_anchor(lines->anchors, line, &side, err);
+		r = r < 0 ? busy(r, err) : add(lines, ino, side, reply, err);
+	}
+	return r;
+}
+
+static uint64_t unix_peer(const struct unix_diag_table *table, uint64_t ino)
+{
+	const struct unix_diag *diag = unix_diag_find(table, ino);
+
+	return diag ? diag->peer : 0;
+}
+
+int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__CutReply *reply, struct err *err)
+{
+	const struct object_source *of;
+	struct unix_diag_table table = {0};
+	int r = bridge_find_all(&lines->floats, err);
+
+	if (r == 0)
+		r = bridge_find_anchors(&lines->anchors, err);
+	if (r == 0 && lines->anchors)
+		r = unix_diag_read(&table, err);
+	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
+		uint64_t ino = of->st.st_ino, left = ino;
+
+		if (of->hidden || (!S_ISFIFO(of->st.st_mode) && !socket_is(of, AF_UNIX, 0)) ||
+		    is_known(lines, ino) || object_dump_console_stream(dump, of) >= 0)
+			continue;
+		r = take_float(lines, ino, reply, err);
+		if (S_ISSOCK(of->st.st_mode))
+			left = unix_peer(&table, ino);
+		if (r == 0 && left)
+			r = take_anchors(lines, ino, left, reply, err);
+	}
+	unix_diag_free(&table);
+	return r;
+}
+
+int cut_lines_dump(struct cut_lines *lines, struct object_dump *dump, const struct object_source *of,
+		   Pbeam__Object *out, struct err *err)
+{
+	Pbeam__BridgeList list = PBEAM__BRIDGE_LIST__INIT;
+	Pbeam__BridgeLine **sides;
+	int r;
+
+	if (of->hidden || !is_known(lines, of->st.st_ino))
+		return 0;
+	sides = list.lines = calloc(lines->n, sizeof(*list.lines));
+	r = sides ? object_dump_as_usual(dump, of, out, err) : err_code(err, -ENOMEM, "bridges");
+	/* With the first description of a pipe's; the others are as it is. */
+	for (size_t i = 0; i < lines->n && r == 0; i++)
+		if (lines->v[i].ino == of->st.st_ino && !lines->v[i].saved) {
+			lines->v[i].saved = true;
+			list.lines[list.n_lines++] = lines->v[i].side;
+		}
+	r = r < 0 ? r : cut_mark_lines(out, &list, err);
+	free(sides);
+	return r;
+}
+
+void cut_lines_free(struct cut_lines *lines)
+{
+	bridge_release(lines->floats, false);
+	bridge_release(lines->anchors, false);
+	for (size_t i = 0; i < lines->n; i++)
+		message_free(lines->v[i].side);
+	free(lines->v);
+	*lines = (struct cut_lines){0};
+}

@@ -1,0 +1,191 @@
+/*
+ * The two sides of a line were taken while it stood still (scip/cut/lines.c): they go on from there, over a
+ * bridge of their own between the hosts where the parts are now. Its cookie is a new one, for the old bridge
+ * may live. An end that is no process's but the bridge's is what the kind keeps of a peer that is gone
+ * (bridge_fill()).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/message.h"
+#include "scip/migrate/bridge/bridge.h"
+#include "scip/migrate/bridge/external.h"
+#include "scip/migrate/cut_external.h"
+#include "scip/object/common.h"
+
+int cut_mark_lines(Pbeam__Object *out, const Pbeam__BridgeList *lines, struct err *err)
+{
+	size_t len = pbeam__bridge_list__get_packed_size(lines);
+	auto_free uint8_t *bytes = malloc(len ? len : 1);
+
+	if (!bytes ||
+	    (pbeam__bridge_list__pack(lines, bytes), external_mark(out, &cut_line_provider, bytes, len)) < 0)
+		return err_code(err, -ENOMEM, "record a bridge");
+	return 1;
+}
+
+/* ---- on the side where a part is restored ---- */
+
+struct anchors {
+	uint8_t cookie[BRIDGE_COOKIE];
+	struct bridge *bridge;
+};
+struct bridges {
+	struct bridge *floats; /* or NULL */
+	struct anchors *v;
+	size_t n;
+};
+
+static int make(struct migrate_target *target, void **state, struct object_restore *restore,
+		const Pbeam__Object *object, int *fd, struct err *err)
+{
+	const struct object_ops *ops = object_ops_of(object);
+	int r = ops->check ? ops->check(restore, object, err) : 0;
+
+	return r < 0 ? r : ops->restore(restore, object, fd, err);
+}
+
+static const Pbeam__CutLine *find_line(const struct migrate_target *target, const Pbeam__BridgeLine *line)
+{
+	for (size_t i = 0; target->links && i < target->links->n_lines; i++) {
+		const Pbeam__CutLine *told = target->links->lines[i];
+
+		if (told->id == line->id && told->saved.len == BRIDGE_COOKIE &&
+		    line->cookie.len == BRIDGE_COOKIE && told->cookie.len == BRIDGE_COOKIE &&
+		    !memcmp(told->saved.data, line->cookie.data, BRIDGE_COOKIE))
+			return told;
+	}
+	return NULL;
+}
+
+static struct bridge *anchors_of(struct bridges *bridges, const uint8_t *cookie)
+{
+	struct anchors new;
+
+	for (size_t i = 0; i < bridges->n; i++)
+		if (!memcmp(bridges->v[i].cookie, cookie, BRIDGE_COOKIE))
+			return bridges->v[i].bridge;
+	memcpy(new.cookie, cookie, BRIDGE_COOKIE);
+	new.bridge = bridge_new(cookie);
+	if (!new.bridge || object_append(bridges->v, bridges->n, new) < 0) {
+		bridge_free(new.bridge);
+		return NULL;
+	}
+	return new.bridge;
+}
+
+/* `fd` is taken. */
+static int tie(struct bridges *bridges, Pbeam__BridgeLine *line, const Pbeam__CutLine *told, uint64_t ino,
+	       int fd, struct err *err)
+{
+	struct bridge *bridge;
+
+	line->generation = 0;
+	if (line->anchor)
+		bridge = anchors_of(bridges, told->cookie.data);
+	else
+		bridge = bridges->floats ? bridges->floats : (bridges->floats = bridge_new(NULL));
+	if (!bridge || message_bytes(&line->cookie, told->cookie.data, told->cookie.len) < 0 ||
+	    message_string(&line->host, told->host) < 0) {
+		close(fd);
+		return err_code(err, -ENOMEM, "bridges");
+	}
+	return line->anchor ? bridge_renew_anchor(bridge, line, fd, err)
+			    : bridge_add_float(bridge, line, fd, ino, err);
+}
+
+static int finish(struct migrate_target *target, void **state, struct object_restore *restore,
+		  const Pbeam__Object *object, int fd, struct err *err)
+{
+	Pbeam__BridgeList *list =
+		pbeam__bridge_list__unpack(NULL, object->external->data.len, object->external->data.data);
+	struct bridges *bridges = *state ? *state : (*state = calloc(1, sizeof(*bridges)));
+	auto_close int other = -1;
+	struct stat st;
+	int r = 0;
+
+	if (!list || !bridges)
+		r = err_set(err, list ? -ENOMEM : -EBADMSG, "the record of a bridge is malformed");
+	if (r == 0)
+		r = bridge_fill(restore, object, fd, &other, err);
+	if (r == 0 && fstat(fd, &st) < 0)
+		r = err_sys(err, "look at what was made");
+	for (size_t i = 0; r == 0 && i < list->n_lines; i++) {
+		const Pbeam__CutLine *told = find_line(target, list->lines[i]);
+		int end = other < 0 ? -1 : fcntl(other, F_DUPFD_CLOEXEC, 3);
+
+		if (!told || end < 0) {
+			if (end >= 0)
+				close(end);
+			r = err_set(err, -EBADMSG, "nobody tells of the other end of a bridge");
+			break;
+		}
+		r = tie(bridges, list->lines[i], told, st.st_ino, end, err);
+	}
+	message_free(list);
+	return r;
+}
+
+/* Those who come to an anchor are expected before anybody can call. */
+static int ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
+		 struct err *err)
+{
+	struct bridges *bridges = *state;
+
+	for (size_t i = 0; bridges && i < bridges->n; i++) {
+		int expecting = channel_expect(bridges->v[i].cookie, err);
+
+		if (expecting < 0)
+			return expecting;
+		bridge_expect(bridges->v[i].bridge, expecting);
+	}
+	return 0;
+}
+
+static void start(const struct migrate_target *target, struct bridge *bridge)
+{
+	struct err err = ERR_INIT;
+
+	if (bridge_start(bridge, &err) < 0)
+		log_error("cut: what vpid %d was connected with is lost: %s", target->begin->root, err.text);
+}
+
+static void committed(struct migrate_target *target, void **state)
+{
+	struct bridges *bridges = *state;
+
+	for (size_t i = 0; bridges && i < bridges->n; i++)
+		start(target, bridges->v[i].bridge);
+	if (bridges && bridges->floats)
+		start(target, bridges->floats);
+}
+
+static void end(struct migrate_target *target, void **state)
+{
+	struct bridges *bridges = *state;
+
+	for (size_t i = 0; bridges && i < bridges->n; i++)
+		bridge_free(bridges->v[i].bridge);
+	if (bridges) {
+		bridge_free(bridges->floats);
+		free(bridges->v);
+	}
+	free(bridges);
+	*state = NULL;
+}
+
+const struct external_provider cut_line_provider = {
+	.name = "cut-line",
+	.make = make,
+	.finish = finish,
+	.ready = ready,
+	.target_committed = committed,
+	.target_close = end,
+};
