@@ -273,6 +273,7 @@ static int slurp_of_any_thread(pid_t pid, const char *file, char **text, size_t 
 			return 0;
 		if (code == 0)
 			free(*text);
+		*text = NULL;
 	}
 	return -ESRCH;
 }

@@ -117,6 +117,7 @@ static void test_hostile_comm(void **state)
 {
 	volatile int *ready = help_shared(4096);
 	struct procfs_stat stat;
+	struct procfs_maps maps;
 	pid_t *children;
 	bool found = false;
 	pid_t pid = help_fork(rename_and_wait, (void *)(uintptr_t)ready);
@@ -141,6 +142,7 @@ static void test_hostile_comm(void **state)
 	free(children);
 	assert_ok(procfs_stat_read(pid, 0, &stat, err));
 	assert_int_equal(stat.state, 'Z');
+	assert_int_equal(procfs_maps_read(pid, false, &maps, NULL), -ESRCH);
 	waitpid(pid, &status, 0);
 	assert_int_equal(procfs_stat_read(pid, 0, &stat, NULL), -ENOENT);
 }
