@@ -11,6 +11,7 @@
 #include "namespace/paths.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/launch.h"
+#include "scip/job/line.h"
 #include "scip/supervisor/pool.h"
 #include "scip/syscall/syscall.h"
 
@@ -111,6 +112,8 @@ int husk_make(struct husk **out, struct job *job, const struct keeper_request *r
 	husk->handoff.rpid = r;
 	r = enter(job, husk->handoff.rpid, request, &vpid, err);
 	husk->handoff.vpid = vpid.n;
+	if (vpid.n == request->vpid) /* else it is a helper without a name */
+		lines_await(job, vpid, husk->handoff.rpid);
 	if (r == 0) {
 		r = loop_watch(&job->loop, husk->ready, POLLIN, on_ready, husk);
 		if (r < 0)

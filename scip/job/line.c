@@ -41,6 +41,10 @@ struct lines {
 	struct line *list;
 	struct line_word held[HELD_MAX]; /* signals whose stub has no line just now */
 	int nheld;
+	struct vpid awaited; /* the process that was made last, which may be arriving ... */
+	pid_t awaited_rpid;
+	bool early; /* ... and `early_status` has befallen it before it had a line */
+	int early_status;
 };
 
 int line_cookie(const struct job *job, uint8_t cookie[16], struct err *err)
@@ -328,6 +332,25 @@ int lines_expect(struct job *job, struct err *err)
 	return r < 0 ? r : 0;
 }
 
+void lines_await(struct job *job, struct vpid vpid, pid_t rpid)
+{
+	struct lines *lines = lines_of(job);
+
+	if (!lines)
+		return; /* nor will it have a line */
+	lines->awaited = vpid;
+	lines->awaited_rpid = rpid;
+	lines->early = false;
+}
+
+static void tell(struct line *line)
+{
+	line->waits = false;
+	say(line, LINE_WORD_STATUS, line->status, 0);
+	if (!WIFSTOPPED(line->status) && !WIFCONTINUED(line->status))
+		line->rpid = 0;
+}
+
 int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *host, struct err *err)
 {
 	struct line *line;
@@ -340,6 +363,10 @@ int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *hos
 	line->vpid = vpid;
 	line->rpid = rpid;
 	snprintf(line->host, sizeof(line->host), "%s", host);
+	if (job->lines->early && job->lines->awaited.n == vpid.n) {
+		line->status = job->lines->early_status;
+		tell(line);
+	}
 	return 0;
 }
 
@@ -367,14 +394,6 @@ const char *lines_stub_host(const struct job *job, struct vpid vpid)
 	const struct line *line = find(job, LINE_GUEST, vpid);
 
 	return line ? line->host : "";
-}
-
-static void tell(struct line *line)
-{
-	line->waits = false;
-	say(line, LINE_WORD_STATUS, line->status, 0);
-	if (!WIFSTOPPED(line->status) && !WIFCONTINUED(line->status))
-		line->rpid = 0;
 }
 
 /* Its stub, the job's first process, was killed: so it is where it is now. */
@@ -445,6 +464,11 @@ void lines_child(struct job *job, pid_t rpid, int status)
 		if (!job->coordinator)
 			tell(line);
 		return;
+	}
+	/* It runs before its coordinator has ended, and may end first. */
+	if (job->lines && job->lines->awaited_rpid == rpid) {
+		job->lines->early = true;
+		job->lines->early_status = status;
 	}
 }
 

@@ -32,6 +32,9 @@ struct line_word {
 
 /* From now on channels for this job are expected. No effect if they are already. */
 must_check int lines_expect(struct job *job, struct err *err);
+/* `vpid` was made as `rpid`, and will run if all goes well: what befalls it then is told once it has a line.
+ * One that was made ahead and given up is forgotten with the next. */
+void lines_await(struct job *job, struct vpid vpid, pid_t rpid);
 /* `vpid`, a child of ours, has a stub on that host. */
 must_check int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *host,
 			     struct err *err);

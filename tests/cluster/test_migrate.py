@@ -52,6 +52,26 @@ def test_round_trip(three):
     assert len({(line[0], line[1]) for line in lines}) == 1
 
 
+ENDS_THERE = """
+import os
+here = os.readlink("/proc/self/ns/net")
+print("ready", flush=True)
+while os.readlink("/proc/self/ns/net") == here:
+    pass
+os._exit(7)
+"""
+
+
+def test_ends_at_once_there(three):
+    """It ends before those who have brought it there are done."""
+    a, b, _ = three
+    for turn in range(4):
+        job = a.start(["scip", "run", "--name", f"job{turn}", "--", "python3", "-c", ENDS_THERE], f"job{turn}")
+        job.wait_for("ready")
+        a.ctl("migrate", f"job{turn}", b.name)
+        assert job.wait(20) == 7
+
+
 def test_killed_there(three):
     a, b, _ = three
     job, vpid = start_counter(a, 2000)
