@@ -1,7 +1,6 @@
 #include "scip/migrate/address.h"
 
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +14,7 @@
 #include "scip/object/common.h"
 #include "scip/object/object_dump.h"
 #include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
 
 static const char program[] = "scip " PBEAM_VERSION;
 
@@ -138,26 +138,29 @@ int address_name_senders(struct migrate_source *source, Pbeam__UdpSocket *socket
 	return 0;
 }
 
+/* To a port of its own, and not connected: others may look for it. */
+static bool is_bound(struct object_dump *dump, const struct object_source *of, bool listening)
+{
+	struct inet_address own = {.len = sizeof(own.v6)}, peer = {.len = sizeof(peer.v6)};
+	const struct tcp_look *look = tcp_look_of(dump, of);
+	int family = socket_option(of->local, SOL_SOCKET, SO_DOMAIN, -1);
+
+	if (look)
+		return inet_port(&look->own) &&
+		       (look->kind == TCP_KIND_IDLE || (listening && look->kind == TCP_KIND_LISTENS));
+	return (family == AF_INET || family == AF_INET6) &&
+	       socket_option(of->local, SOL_SOCKET, SO_PROTOCOL, -1) == IPPROTO_UDP &&
+	       getsockname(of->local, &own.any, &own.len) == 0 && inet_port(&own) &&
+	       getpeername(of->local, &peer.any, &peer.len) < 0;
+}
+
 int address_dump(struct migrate_source *source, struct object_dump *dump, const struct object_source *of,
 		 bool listening, Pbeam__Object *out, struct err *err)
 {
-	struct inet_address own = {.len = sizeof(own.v6)}, peer = {.len = sizeof(peer.v6)};
-	struct tcp_info info = {.tcpi_state = TCP_CLOSE};
-	socklen_t len = sizeof(info);
-	int family, protocol, r;
+	int r;
 
-	if (of->hidden || !S_ISSOCK(of->st.st_mode) || object_dump_console_stream(dump, of) >= 0)
-		return 0;
-	family = socket_option(of->local, SOL_SOCKET, SO_DOMAIN, -1);
-	protocol = socket_option(of->local, SOL_SOCKET, SO_PROTOCOL, -1);
-	if ((family != AF_INET && family != AF_INET6) ||
-	    (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) ||
-	    getsockname(of->local, &own.any, &own.len) < 0 || !inet_port(&own) ||
-	    getpeername(of->local, &peer.any, &peer.len) == 0)
-		return 0;
-	if (protocol == IPPROTO_TCP &&
-	    (getsockopt(of->local, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
-	     (info.tcpi_state != TCP_CLOSE && !(listening && info.tcpi_state == TCP_LISTEN))))
+	if (of->hidden || !S_ISSOCK(of->st.st_mode) || object_dump_console_stream(dump, of) >= 0 ||
+	    !is_bound(dump, of, listening))
 		return 0;
 	r = object_dump_as_usual(dump, of, out, err);
 	if (r == 0)

@@ -95,6 +95,13 @@ struct inet_address inet_in_family(const struct inet_address *address, int famil
 	return out;
 }
 
+bool inet_peer_of(int fd, const struct inet_address *own, struct inet_address *peer)
+{
+	/* No longer than the address is: the kernel refuses more. */
+	peer->len = own->len;
+	return getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &peer->any, &peer->len) == 0;
+}
+
 const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MAX])
 {
 	char name[INET6_ADDRSTRLEN] = "?";

@@ -32,6 +32,9 @@ bool inet_covers(const struct inet_address *bound, const struct inet_address *ad
 bool inet_is_local(const struct inet_address *address);
 /* The address in the form that a socket of this family takes. */
 struct inet_address inet_in_family(const struct inet_address *address, int family);
+/* The address of the other end, as getpeername(), but also of a connection that has ended or is not answered
+ * yet. `own` is the socket's own. False: there is none. */
+bool inet_peer_of(int fd, const struct inet_address *own, struct inet_address *peer);
 /* "127.0.0.1:80" */
 const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MAX]);
 

@@ -330,5 +330,6 @@ int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Man
 	free(dump.entries);
 	free(dump.sorted);
 	unix_diag_free(&dump.diag);
+	tcp_table_free(&dump.tcp);
 	return r;
 }

@@ -3,6 +3,7 @@
 #define SCIP_OBJECT_OBJECT_DUMP_H
 
 #include "scip/object/object.h"
+#include "scip/object/tcp_look.h"
 #include "scip/object/unix_diag.h"
 
 struct object_entry {
@@ -24,6 +25,7 @@ struct object_dump {
 	struct object_entry *hints[OBJECT_HINTS]; /* by descriptor number: what the last process had there */
 	pid_t self;
 	struct unix_diag_table diag;  /* read when the first UNIX socket is met */
+	struct tcp_table tcp;	      /* what the TCP sockets were when the first of them was looked at */
 	struct object_entry **sorted; /* the same in the order of object_scan.c */
 };
 

@@ -19,6 +19,7 @@
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
 
 #define DATA_MAX (64u << 20)
@@ -30,9 +31,8 @@ static Pbeam__TcpSocket *find_client(Pbeam__Manifest *manifest, const struct ine
 		Pbeam__Object *object = manifest->objects[i];
 		struct inet_address local;
 
-		if (object->kind_case == PBEAM__OBJECT__KIND_TCP && !object->tcp->listening &&
-		    object->tcp->peer.len && inet_address_parse(&object->tcp->local, &local) &&
-		    inet_same(&local, own))
+		if (object->kind_case == PBEAM__OBJECT__KIND_TCP && tcp_was_connected(object->tcp) &&
+		    inet_address_parse(&object->tcp->local, &local) && inet_same(&local, own))
 			return object->tcp;
 	}
 	return NULL;
@@ -48,7 +48,7 @@ static unsigned count_waiting(Pbeam__Manifest *manifest, const struct inet_addre
 		struct inet_address local, peer;
 		struct inet_diag_answer answer;
 
-		if (object->kind_case != PBEAM__OBJECT__KIND_TCP || !object->tcp->peer.len ||
+		if (object->kind_case != PBEAM__OBJECT__KIND_TCP || !tcp_was_connected(object->tcp) ||
 		    !inet_address_parse(&object->tcp->local, &local) ||
 		    !inet_address_parse(&object->tcp->peer, &peer) || !inet_covers(bound, &peer))
 			continue;
@@ -95,22 +95,18 @@ static int send_again(int fd, const char *data, size_t len)
 	return 0;
 }
 
-static int wait_again(int client, const Pbeam__TcpSocket *saved, const char *data, size_t len)
+static int wait_again(int client, const char *data, size_t len)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
-	struct inet_address peer;
-	struct inet_diag_answer before;
-	struct inet_address local;
-	int r;
+	struct tcp_look before;
+	int r = tcp_look(client, &before, NULL);
 
-	if (!inet_address_parse(&saved->peer, &peer) || !inet_address_parse(&saved->local, &local))
-		return -EPROTO;
-	if (inet_diag_tcp(&local, &peer, &before) < 0)
-		before.shutdown = 0;
+	if (r < 0)
+		return r;
 	if (connect(client, &none, sizeof(none)) < 0)
 		return -errno;
 	(void)socket_option(client, SOL_SOCKET, SO_ERROR, 0); /* the reset is ours */
-	if (connect(client, &peer.any, peer.len) < 0)
+	if (connect(client, &before.peer.any, before.peer.len) < 0)
 		return -errno;
 	r = send_again(client, data, len);
 	if (r == 0 && before.shutdown & 2 && shutdown(client, SHUT_WR) < 0)
@@ -148,7 +144,7 @@ static int take_one(struct object_dump *dump, int listener, struct err *err)
 		r = object_put_extent(dump, data, len, &client->sent, err);
 	(void)!setsockopt(accepted, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	if (r == 0) {
-		r = wait_again(source->local, client, data, len);
+		r = wait_again(source->local, data, len);
 		if (r < 0)
 			err_code(err, r,
 				 "a TCP connection that waits to be accepted and could not be renewed");
@@ -156,26 +152,24 @@ static int take_one(struct object_dump *dump, int listener, struct err *err)
 	return r;
 }
 
-int tcp_take_pending(struct object_dump *dump, const Pbeam__TcpSocket *listener, struct err *err)
+int tcp_take_pending(struct object_dump *dump, const struct object_source *listener, struct err *err)
 {
-	const struct object_source *source = object_dump_find_inode(dump, listener->ino, NULL);
+	const struct tcp_look *look = tcp_look_of(dump, listener);
 	struct tcp_info info = {.tcpi_state = 0};
 	socklen_t len = sizeof(info);
-	struct inet_address bound;
 	unsigned waiting;
 	int r = 0;
 
-	if (!source || !inet_address_parse(&listener->local, &bound) ||
-	    getsockopt(source->local, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+	if (!look || getsockopt(listener->local, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
 		return err_set(err, -ENOTSUP,
 			       "a TCP connection that waits at a listener that cannot be read");
-	waiting = count_waiting(object_dump_manifest(dump), &bound);
+	waiting = count_waiting(object_dump_manifest(dump), &look->own);
 	if (info.tcpi_unacked != waiting) /* of a listener: how many wait */
 		return err_set(err, -EBUSY,
 			       "a TCP connection that waits to be accepted, beside others from outside the "
 			       "tree; try "
 			       "again once they are accepted");
 	for (unsigned i = 0; i < waiting && r == 0; i++)
-		r = take_one(dump, source->local, err);
+		r = take_one(dump, listener->local, err);
 	return r;
 }

@@ -27,6 +27,7 @@
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
 
 #define PATIENCE_NS 4000000000ull
@@ -38,11 +39,6 @@ static void set(int fd, int level, int name, int value)
 	(void)!setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-static bool is_connection(const Pbeam__TcpSocket *saved)
-{
-	return saved->state != TCP_LISTEN && saved->state != TCP_SYN_SENT && saved->state != TCP_CLOSE;
-}
-
 int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
@@ -51,7 +47,7 @@ int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struc
 	if ((saved->family != AF_INET && saved->family != AF_INET6) ||
 	    (saved->bound && !inet_address_parse(&saved->local, &address)) ||
 	    (saved->listening && !saved->bound) ||
-	    (is_connection(saved) && (!saved->bound || !inet_address_parse(&saved->peer, &address))))
+	    (tcp_was_connected(saved) && (!saved->bound || !inet_address_parse(&saved->peer, &address))))
 		return err_set(err, -EBADMSG, "the image's record of a TCP socket is malformed");
 	return 0;
 }
@@ -208,7 +204,7 @@ static bool name_of(const Pbeam__TcpSocket *saved, struct name_socket *name)
 
 int tcp_keep_name(struct names *names, const Pbeam__TcpSocket *saved, int fd, struct err *err)
 {
-	struct inet_address own = {.len = sizeof(own.v6)}, peer = {.len = sizeof(peer.v6)}, named[2];
+	struct inet_address own = {.len = sizeof(own.v6)}, peer, named[2];
 	struct name_socket name;
 	struct stat st;
 	int r;
@@ -216,7 +212,7 @@ int tcp_keep_name(struct names *names, const Pbeam__TcpSocket *saved, int fd, st
 	if (!name_of(saved, &name) || fstat(fd, &st) < 0 || getsockname(fd, &own.any, &own.len) < 0)
 		return 0;
 	snprintf(name.born, sizeof(name.born), "%s", saved->name_host);
-	if (getpeername(fd, &peer.any, &peer.len) < 0) {
+	if (!inet_peer_of(fd, &own, &peer)) {
 		r = name.born[0] ? names_socket_set(names, st.st_ino, &name) : 0;
 		return r < 0 ? err_code(err, r, "keep the address of a socket") : 0;
 	}
@@ -314,7 +310,17 @@ int tcp_make_pair(const Pbeam__TcpSocket *saved, int fds[2], struct err *err)
 	return 0;
 }
 
-/* A socket that has been connected and is closed: with a stand-in on the loopback. */
+/* Both ends have said all: it has ended, or only waits for the last acknowledgements of somebody outside. */
+static bool is_over(struct object_restore *restore, const Pbeam__Object *object)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+
+	if (saved->state == TCP_CLOSE)
+		return saved->shutdown != 0;
+	return (saved->state == TCP_LAST_ACK || saved->state == TCP_CLOSING) && !peer_of(restore, object);
+}
+
+/* Its other end is a stand-in on the loopback. */
 static int make_closed(struct object_restore *restore, const Pbeam__TcpSocket *saved, int *fd,
 		       struct err *err)
 {
@@ -323,7 +329,8 @@ static int make_closed(struct object_restore *restore, const Pbeam__TcpSocket *s
 	if (r < 0)
 		return r;
 	*fd = fds[0];
-	return object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[1], err);
+	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[1], err);
+	return r < 0 ? r : tcp_keep_name(object_restore_names(restore), saved, *fd, err);
 }
 
 int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
@@ -332,15 +339,17 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 	struct inet_address local;
 	int r;
 
-	if (is_connection(saved) && !saved->accept_of)
-		return make_connection(restore, object, fd, err);
-	if (saved->state == TCP_CLOSE && saved->shutdown)
+	if (is_over(restore, object))
 		return make_closed(restore, saved, fd, err);
+	if (tcp_was_connected(saved) && !saved->accept_of)
+		return make_connection(restore, object, fd, err);
 	*fd = new_socket(saved, err);
 	if (*fd < 0)
 		return *fd;
 	if (!saved->bound || !inet_address_parse(&saved->local, &local))
 		return 0;
+	if (saved->state == TCP_SYN_SENT && !inet_is_local(&local))
+		return 0; /* it calls from another host now */
 	local = inet_in_family(&local, saved->family);
 	r = bind_to(*fd, &local, err);
 	return r < 0 ? r : tcp_keep_name(object_restore_names(restore), saved, *fd, err);
@@ -428,12 +437,9 @@ static int refill(struct object_restore *restore, const Pbeam__TcpSocket *saved,
 /* Its own directions; what the peer's FIN has shut comes from the peer. */
 static void shut(const Pbeam__TcpSocket *saved, int fd)
 {
-	bool fin_received =
-		saved->state == TCP_CLOSE_WAIT || saved->state == TCP_LAST_ACK || saved->state == TCP_CLOSING;
-
 	if (saved->shutdown & 2)
 		shutdown(fd, SHUT_WR);
-	if (saved->shutdown & 1 && !fin_received)
+	if (saved->shutdown & 1 && !tcp_fin_received(saved->state))
 		shutdown(fd, SHUT_RD);
 }
 
@@ -478,10 +484,7 @@ static int finish_alone(struct object_restore *restore, const Pbeam__TcpSocket *
 	}
 	shutdown(stand_in, SHUT_WR);
 	poll(&poll_fd, 1, 1000);
-	if (saved->state == TCP_CLOSE)
-		shutdown(fd, SHUT_WR);
-	else
-		shut(saved, fd);
+	shut(saved, fd);
 	return 0;
 }
 
@@ -538,7 +541,7 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 	if (!inet_address_parse(&saved->peer, &peer))
 		return saved->state == TCP_SYN_SENT ? 0 : err_set(err, -EBADMSG, "no peer");
 	peer = inet_in_family(&peer, saved->family);
-	if (saved->accept_of) {
+	if (saved->state != TCP_SYN_SENT) {
 		r = connect_to(fd, &peer, err);
 		if (r == 0)
 			r = send_early(restore, saved, fd, err);
@@ -546,7 +549,8 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 			shut(saved, fd);
 	} else {
 		blocking = object_set_nonblock(fd, true);
-		if (connect(fd, &peer.any, peer.len) < 0 && errno != EINPROGRESS)
+		/* On the loopback a refusal comes at once, and to us. */
+		if (connect(fd, &peer.any, peer.len) < 0 && errno != EINPROGRESS && errno != ECONNREFUSED)
 			r = err_sys(err, "call again");
 		if (blocking == 0)
 			(void)!object_set_nonblock(fd, false);
@@ -581,10 +585,8 @@ int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int 
 		return start_listening(saved, fd, err);
 	if (saved->accept_of || saved->state == TCP_SYN_SENT)
 		return call_again(restore, object, fd, err);
-	if (is_connection(saved))
+	if (tcp_was_connected(saved) || is_over(restore, object))
 		return peer ? finish_pair(restore, object, peer, fd, err)
 			    : finish_alone(restore, saved, fd, err);
-	if (saved->state == TCP_CLOSE && saved->shutdown)
-		return finish_alone(restore, saved, fd, err);
 	return set_options(saved, fd, err);
 }

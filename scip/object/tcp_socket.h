@@ -4,10 +4,6 @@
 
 #include "scip/object/object.h"
 
-/* In TcpSocket.shutdown beside 1 (receiving) and 2 (sending): the peer was outside; the connection is made
- * and reset. */
-#define TCP_SHUTDOWN_LOST 4u
-
 /* All that this end has sent is in its receiver's queue afterwards. `peer` is the other end's descriptor, -1
  * when it is nobody's. 0, or -EAGAIN when the receiver has no room. */
 int tcp_drain(int fd, int peer);
@@ -21,8 +17,11 @@ must_check int tcp_peek(int fd, size_t len, char **data, struct err *err);
 void tcp_grow_receive(int fd, uint64_t bytes);
 
 /* Finds out what the clients that wait at this listener have sent (TcpSocket.sent); they wait as before. */
-must_check int tcp_take_pending(struct object_dump *dump, const Pbeam__TcpSocket *listener, struct err *err);
+must_check int tcp_take_pending(struct object_dump *dump, const struct object_source *listener,
+				struct err *err);
 
+/* -ENOTSUP for a connection with kernel TLS. */
+must_check int tcp_refuse_tls(int fd, struct err *err);
 /* For who cares for the peer: an end with its options and its receive queue. Nothing is drained. */
 must_check int tcp_dump_end(struct object_dump *dump, const struct object_source *source,
 			    Pbeam__Object *object, struct err *err);

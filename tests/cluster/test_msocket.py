@@ -183,6 +183,8 @@ while not os.path.exists(os.environ["GO"]):
                 got += piece
             assert got == data
         assert new.getpeername() == address, new.getpeername()
+        new.shutdown(socket.SHUT_WR)
+        assert new.recv(1) == b""
     rounds += 1
     if rounds % 20 == 0:
         print("tick", rounds, flush=True)

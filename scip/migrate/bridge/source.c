@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +27,7 @@
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
 
 enum { PROCESSES_MAX = 4096 };
@@ -508,42 +508,6 @@ static int leave_unix(const struct left *left, struct err *err)
 	return leave(left, &line, unix_skip(socket), err);
 }
 
-static bool is_connection(int state)
-{
-	return state != TCP_LISTEN && state != TCP_CLOSE && state != TCP_SYN_SENT;
-}
-
-static bool in_group(const struct left *left, const struct inet_address *local,
-		     const struct inet_address *peer)
-{
-	const struct object_source *other;
-
-	for (size_t i = 0; (other = object_dump_source(left->dump, i)) != NULL; i++) {
-		struct inet_address theirs = {.len = sizeof(theirs.v6)}, back = {.len = sizeof(back.v6)};
-
-		if (S_ISSOCK(other->st.st_mode) && getsockname(other->local, &theirs.any, &theirs.len) == 0 &&
-		    inet_same(&theirs, peer) && getpeername(other->local, &back.any, &back.len) == 0 &&
-		    inet_same(&back, local))
-			return true;
-	}
-	return false;
-}
-
-/* Its peer is nobody's: gone, or not accepted yet by one of the group. */
-static bool tcp_peer_is_nobodys(const struct inet_address *local, const struct inet_address *peer, int state)
-{
-	bool closed = state == TCP_CLOSE_WAIT || state == TCP_LAST_ACK || state == TCP_CLOSING;
-	struct inet_diag_answer answer;
-	int r;
-
-	if (!inet_is_local(peer))
-		return false;
-	r = inet_diag_tcp(peer, local, &answer);
-	if (r == -ENOENT)
-		return closed || state == TCP_FIN_WAIT2;
-	return r == 0 && answer.ino == 0;
-}
-
 static bool away_from_home(const struct left *left, const char *born)
 {
 	char own[NAME_TEXT_MAX];
@@ -551,24 +515,28 @@ static bool away_from_home(const struct left *left, const char *born)
 	return names_cluster(left->source->names, own) && strcmp(own, born) != 0;
 }
 
+/* A connection with somebody outside, or a listener. What has ended needs nobody any more: a line that it has
+ * brings on its way what it has still, and ends. */
+static bool tcp_needs_line(const struct left *left, const struct tcp_look *look)
+{
+	return look->kind == TCP_KIND_LISTENS ||
+	       (look->kind == TCP_KIND_CONNECTED &&
+		tcp_find_other(left->dump, left->of).place == TCP_PEER_OUTSIDE);
+}
+
 static int leave_tcp(const struct left *left, struct err *err)
 {
 	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT, *along = NULL;
-	struct inet_address local = {.len = sizeof(local.v6)}, peer = {.len = sizeof(peer.v6)};
-	struct tcp_info info = {.tcpi_state = 0};
-	socklen_t len = sizeof(info);
+	const struct tcp_look *known = tcp_look_of(left->dump, left->of);
+	struct tcp_look look;
 	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX];
 	bool listens, old = has_line(left);
 	int r;
 
-	if (getsockopt(left->of->local, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
-	    getsockname(left->of->local, &local.any, &local.len) < 0)
+	if (!known || !tcp_needs_line(left, known))
 		return 0;
-	listens = info.tcpi_state == TCP_LISTEN;
-	if (!listens && !old &&
-	    (!is_connection(info.tcpi_state) || getpeername(left->of->local, &peer.any, &peer.len) < 0 ||
-	     in_group(left, &local, &peer) || tcp_peer_is_nobodys(&local, &peer, info.tcpi_state)))
-		return 0;
+	look = *known;
+	listens = look.kind == TCP_KIND_LISTENS;
 	r = check_alone(left, 0, err);
 	if (r == 0 && old)
 		r = stop_line(left, err);
@@ -595,7 +563,7 @@ static int leave_tcp(const struct left *left, struct err *err)
 	line.local = left->out->tcp->local;
 	line.peer = left->out->tcp->peer;
 	snprintf(words, sizeof(words), "%s %s", listens ? "listening at" : "connection with",
-		 inet_text(listens ? &local : &peer, text));
+		 inet_text(listens ? &look.own : &look.peer, text));
 	line.text = words;
 	if (listens && (old || away_from_home(left, left->out->tcp->name_host))) {
 		line.passing = true;

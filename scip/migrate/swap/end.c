@@ -17,6 +17,7 @@
 #include "proto/message.h"
 #include "scip/migrate/swap/fill.h"
 #include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
 
 #define BUF_LOCK      72 /* SO_BUF_LOCK, Linux 5.14 */
@@ -39,15 +40,10 @@ void swap_end_init(struct swap_end *end)
 static int refuse_odd(int fd, struct err *err)
 {
 	struct pollfd urgent = {.fd = fd, .events = POLLPRI};
-	char ulp[32] = "";
-	socklen_t len = sizeof(ulp);
+	int r = tcp_refuse_tls(fd, err);
 
-	if (getsockopt(fd, IPPROTO_TCP, TCP_ULP, ulp, &len) == 0 && ulp[0])
-		return err_set(
-			err, -ENOTSUP,
-			"a TCP connection with encryption in the kernel (%.31s), whose keys cannot be read; "
-			"run the program without it",
-			ulp);
+	if (r < 0)
+		return r;
 	if (poll(&urgent, 1, 0) > 0 && urgent.revents & POLLPRI)
 		return err_set(
 			err, -ENOTSUP,
@@ -74,28 +70,37 @@ static void forget_options(Pbeam__SocketOptions *list)
 	list->n_options = kept;
 }
 
+/* What it is at this moment. It may have ended since it was chosen, as connections do: the new one ends so
+ * as well. */
+static int look_again(struct swap_end *end, struct tcp_look *look, struct err *err)
+{
+	int r = tcp_look(end->old, look, err);
+
+	if (r < 0)
+		return r;
+	if (!look->peer.len || look->shutdown & TCP_SHUTDOWN_LOST)
+		return err_set(err, -EBUSY, "a TCP connection that was reset in this moment; try again");
+	end->state = look->state;
+	end->shutdown = look->shutdown;
+	return 0;
+}
+
 int swap_end_take(struct swap_end *end, int fd, struct err *err)
 {
-	struct tcp_info info = {.tcpi_state = 0};
-	struct inet_diag_answer answer;
-	socklen_t len = sizeof(info);
+	struct tcp_look look;
 	int r = refuse_odd(fd, err);
 
 	end->old = fd;
+	if (r == 0)
+		r = look_again(end, &look, err);
 	if (r < 0)
 		return r;
-	end->own.len = end->peer.len = sizeof(end->own.v6);
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
-	    getsockname(fd, &end->own.any, &end->own.len) < 0 ||
-	    getpeername(fd, &end->peer.any, &end->peer.len) < 0)
-		return err_sys(err, "a TCP connection that cannot be looked at");
-	end->state = info.tcpi_state;
+	end->own = look.own;
+	end->peer = look.peer;
 	end->family = socket_option(fd, SOL_SOCKET, SO_DOMAIN, AF_INET);
 	end->flags = fcntl(fd, F_GETFL);
 	end->receive_buffer = socket_option(fd, SOL_SOCKET, SO_RCVBUF, 0);
 	end->receive_lock = socket_option(fd, SOL_SOCKET, BUF_LOCK, 0);
-	if (inet_diag_tcp(&end->own, &end->peer, &answer) == 0)
-		end->shutdown = answer.shutdown;
 	r = socket_options_dump(fd, &end->options, err);
 	if (r == 0)
 		forget_options(end->options);
@@ -166,8 +171,11 @@ int swap_drain(int (*round)(void *arg, unsigned n, uint64_t *waiting, struct err
 
 int swap_end_look(struct swap_end *end, struct err *err)
 {
-	int queued = 0;
+	struct tcp_look look;
+	int queued = 0, r = look_again(end, &look, err);
 
+	if (r < 0)
+		return r;
 	free(end->unread);
 	end->unread = NULL;
 	if (ioctl(end->old, SIOCINQ, &queued) < 0 || queued < 0)
@@ -199,11 +207,6 @@ void swap_end_put_buffer(const struct swap_end *end, int fd)
 	set(fd, SOL_SOCKET, BUF_LOCK, end->receive_lock);
 }
 
-static bool fin_received(const struct swap_end *end)
-{
-	return end->state == TCP_CLOSE_WAIT || end->state == TCP_LAST_ACK || end->state == TCP_CLOSING;
-}
-
 int swap_end_fill(struct swap_end *end, bool connected, struct err *err)
 {
 	int r = swap_fill(end, connected, err);
@@ -217,7 +220,7 @@ int swap_end_fill(struct swap_end *end, bool connected, struct err *err)
 	swap_end_put_buffer(end, end->fresh);
 	if (end->shutdown & 2)
 		shutdown(end->fresh, SHUT_WR);
-	if (end->shutdown & 1 && !fin_received(end))
+	if (end->shutdown & 1 && !tcp_fin_received(end->state))
 		shutdown(end->fresh, SHUT_RD);
 	return 0;
 }

@@ -41,7 +41,7 @@ bool swap_fits(const struct swap_level *sender, const struct swap_level *receive
  * in *waiting how many bytes are. -EBUSY: they do not arrive. */
 must_check int swap_drain(int (*round)(void *arg, unsigned n, uint64_t *waiting, struct err *err), void *arg,
 			  struct err *err);
-/* Both ends are drained: looks at the receive queue. */
+/* Both ends are drained: looks at the receive queue, and at what the end is by now. */
 must_check int swap_end_look(struct swap_end *end, struct err *err);
 /* The new socket, connected with the other end's new one: `cookie` is told (by who connects) or has been read
  * (by who accepted). Both tell what was not read and send it again. Options, flags and half-closed directions

@@ -9,7 +9,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -27,7 +26,7 @@
 #include "scip/migrate/swap/hold.h"
 #include "scip/migrate/swap/swap.h"
 #include "scip/object/common.h"
-#include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
 
 /* One connection of the group. */
@@ -115,37 +114,16 @@ static int peer_of(struct leaving *leaving, const Pbeam__HostInfo *info)
 	return (int)leaving->npeers - 1;
 }
 
-static bool in_group(struct object_dump *dump, const struct inet_address *own,
-		     const struct inet_address *peer)
-{
-	const struct object_source *other;
-
-	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++) {
-		struct inet_address theirs = {.len = sizeof(theirs.v6)}, back = {.len = sizeof(back.v6)};
-
-		if (S_ISSOCK(other->st.st_mode) && getsockname(other->local, &theirs.any, &theirs.len) == 0 &&
-		    inet_same(&theirs, peer) && getpeername(other->local, &back.any, &back.len) == 0 &&
-		    inet_same(&back, own))
-			return true;
-	}
-	return false;
-}
-
 bool swap_is_candidate(struct object_dump *dump, const struct object_source *of, struct swap_end *end)
 {
-	struct tcp_info info = {.tcpi_state = 0};
-	socklen_t len = sizeof(info);
+	const struct tcp_look *look =
+		of->hidden || object_dump_console_stream(dump, of) >= 0 ? NULL : tcp_look_of(dump, of);
 
-	end->own.len = end->peer.len = sizeof(end->own.v6);
-	if (of->hidden || !(socket_is(of, AF_INET, SOCK_STREAM) || socket_is(of, AF_INET6, SOCK_STREAM)) ||
-	    socket_option(of->local, SOL_SOCKET, SO_PROTOCOL, 0) != IPPROTO_TCP ||
-	    object_dump_console_stream(dump, of) >= 0 ||
-	    getsockopt(of->local, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 || info.tcpi_state == TCP_LISTEN ||
-	    info.tcpi_state == TCP_SYN_SENT || info.tcpi_state == TCP_CLOSE ||
-	    getsockname(of->local, &end->own.any, &end->own.len) < 0 ||
-	    getpeername(of->local, &end->peer.any, &end->peer.len) < 0)
+	if (!look || look->kind != TCP_KIND_CONNECTED)
 		return false;
-	return !in_group(dump, &end->own, &end->peer);
+	end->own = look->own;
+	end->peer = look->peer;
+	return !tcp_find_peer(dump, of);
 }
 
 static int add_end(struct leaving *leaving, const struct object_source *of, struct swap_end *end,
