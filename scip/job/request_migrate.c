@@ -152,9 +152,9 @@ static int make_uuid(char uuid[40], struct err *err)
 	return 0;
 }
 
-int request_migrate(struct request *request, const ProtobufCMessage *message, struct err *err)
+/* Nobody is at work on the job. */
+static int begin(struct request *request, const Pbeam__MigrateRequest *wish, struct err *err)
 {
-	const Pbeam__MigrateRequest *wish = (const Pbeam__MigrateRequest *)message;
 	struct job *job = request->job;
 	struct moving *moving = calloc(1, sizeof(*moving));
 	const struct migrate_options options = {
@@ -200,6 +200,15 @@ int request_migrate(struct request *request, const ProtobufCMessage *message, st
 	request->forget = forget;
 	request->cancels = job->migrating = true;
 	return 0;
+}
+
+int request_migrate(struct request *request, const ProtobufCMessage *message, struct err *err)
+{
+	/* First of all: a process that has just arrived may be asked to go on before it has its line, and
+	 * must take along where its stub is. */
+	int r = coordinator_idle(request->job, err);
+
+	return r < 0 ? r : begin(request, (const Pbeam__MigrateRequest *)message, err);
 }
 
 /* ---- arriving ---- */

@@ -53,22 +53,26 @@ def test_round_trip(three):
 
 
 ENDS_THERE = """
-import os
-here = os.readlink("/proc/self/ns/net")
+import os, sys
+host = lambda: os.readlink("/proc/self/ns/net")
 print("ready", flush=True)
-while os.readlink("/proc/self/ns/net") == here:
-    pass
+for _ in range(int(sys.argv[1])):
+    here = host()
+    while host() == here:
+        pass
 os._exit(7)
 """
 
 
-def test_ends_at_once_there(three):
-    """It ends before those who have brought it there are done."""
-    a, b, _ = three
-    for turn in range(4):
-        job = a.start(["scip", "run", "--name", f"job{turn}", "--", "python3", "-c", ENDS_THERE], f"job{turn}")
+@pytest.mark.parametrize("moves", [1, 3])
+def test_ends_at_once_there(three, moves):
+    """It moves on, and ends, before those who have brought it there are done."""
+    a, b, c = three
+    for turn in range(3):
+        job = a.start(["scip", "run", "--name", f"job{turn}", "--", "python3", "-c", ENDS_THERE, moves], f"job{turn}")
         job.wait_for("ready")
-        a.ctl("migrate", f"job{turn}", b.name)
+        for here, there in ((a, b), (b, c), (c, b))[:moves]:
+            here.ctl("migrate", f"job{turn}", there.name)
         assert job.wait(20) == 7
 
 
