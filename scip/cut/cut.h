@@ -64,6 +64,8 @@ struct cut_part {
 	const int *console; /* 3 descriptors */
 	/* The host where a process of ours has its stub, "" for none. */
 	const char *(*stub_host)(void *arg, struct vpid vpid);
+	/* Signals for processes elsewhere are on their way from our stubs. */
+	bool (*under_way)(void *arg);
 	void *arg;
 };
 /* In a coordinator. 0: the image is whole and durable; else there is none and the processes go on. */

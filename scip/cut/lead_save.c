@@ -253,6 +253,22 @@ static void answer(struct lead *lead, const char *path, uint64_t begin_ns)
 	message_free(done);
 }
 
+/* Of a tree: its job says so, which is here. */
+static void find_keep(struct lead *lead)
+{
+	enum { JOBS_MAX = 1024 };
+	struct name_job *jobs = lead->group ? NULL : calloc(JOBS_MAX, sizeof(*jobs));
+	struct names *names = NULL;
+	int n = jobs && names_open(&names, NULL) == 0 ? names_job_list(names, jobs, JOBS_MAX) : 0;
+
+	for (int i = 0; i < n && i < JOBS_MAX; i++)
+		if (!strcmp(jobs[i].uuid, lead->uuid))
+			lead->keep = jobs[i].keep;
+	if (names)
+		names_close(names);
+	free(jobs);
+}
+
 static int check_wish(const struct lead *lead, const Pbeam__CheckpointRequest *wish, struct err *err)
 {
 	if (wish->output[0])
@@ -277,6 +293,7 @@ int lead_save(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct er
 		r = choose_number(lead, err);
 	if (r < 0)
 		return r;
+	find_keep(lead);
 	r = cut_at_last(lead, wish, err);
 	if (r == 0)
 		r = lead_copy(lead, path, err);

@@ -11,6 +11,7 @@
 #include "scip/cut/lines.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -71,9 +72,19 @@ static int take_float(struct cut_lines *lines, uint64_t ino, Pbeam__CutReply *re
 	return r < 0 ? busy(r, err) : add(lines, ino, side, reply, err);
 }
 
+/* Of a pipe: what is written at one end is read at the other. A process may have the same end as the one that
+ * has moved: it is no other end. */
+static bool is_other_end(const struct object_source *of, const Pbeam__BridgeLine *anchor)
+{
+	int mode = of->flags & O_ACCMODE;
+
+	return S_ISSOCK(of->st.st_mode) || (anchor->reads && mode != O_RDONLY) ||
+	       (anchor->writes && mode != O_WRONLY);
+}
+
 /* `left`: inode of what the program that has moved has left behind. */
-static int take_anchors(struct cut_lines *lines, uint64_t ino, uint64_t left, Pbeam__CutReply *reply,
-			struct err *err)
+static int take_anchors(struct cut_lines *lines, const struct object_source *of, uint64_t left,
+			Pbeam__CutReply *reply, struct err *err)
 {
 	const Pbeam__BridgeLine *line = NULL;
 	int r = 0;
@@ -81,8 +92,10 @@ static int take_anchors(struct cut_lines *lines, uint64_t ino, uint64_t left, Pb
 	while (r == 0 && (line = bridge_next(lines->anchors, left, line)) != NULL) {
 		Pbeam__BridgeLine *side = NULL;
 
+		if (!is_other_end(of, line))
+			continue;
 		r = bridge_take_anchor(lines->anchors, line, &side, err);
-		r = r < 0 ? busy(r, err) : add(lines, ino, side, reply, err);
+		r = r < 0 ? busy(r, err) : add(lines, of->st.st_ino, side, reply, err);
 	}
 	return r;
 }
@@ -114,7 +127,7 @@ int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__Cut
 		if (S_ISSOCK(of->st.st_mode))
 			left = unix_peer(&table, ino);
 		if (r == 0 && left)
-			r = take_anchors(lines, ino, left, reply, err);
+			r = take_anchors(lines, of, left, reply, err);
 	}
 	unix_diag_free(&table);
 	return r;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/fault.h"
@@ -20,7 +21,7 @@
 #include "scip/migrate/address.h"
 #include "scip/tracee/procfs.h"
 
-enum { PATIENCE_S = 600, DURABLE_S = 3600 };
+enum { PATIENCE_S = 600, DURABLE_S = 3600, LOOKS = 2, LOOK_NS = 1000000 };
 
 struct part {
 	const struct cut_part *options;
@@ -82,6 +83,18 @@ static bool has_signals(const struct member *member)
 	return pending & ~(1ull << (SIGCHLD - 1)); /* of those it has had here nobody is told */
 }
 
+/* Scips have passed them on, the keeper may be about to read them. */
+static bool signals_pass(const struct part *part)
+{
+	bool any = part->options->under_way(part->options->arg);
+
+	for (int i = 0; i < LOOKS && !any; i++) {
+		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+		any = part->options->under_way(part->options->arg);
+	}
+	return any;
+}
+
 static int add_stub(struct part *part, const struct member *member, struct err *err)
 {
 	if (member->vpid.n == part->options->job->root.n)
@@ -113,10 +126,15 @@ static int on_frozen(void *arg, const struct group *group, struct err *err)
 {
 	struct part *part = arg;
 	int r = fault_point("cut-frozen", err);
+	bool stubs = false;
 
 	part->vpids = calloc(group->n + 1, sizeof(*part->vpids));
 	if (!part->vpids)
 		return err_code(err, -ENOMEM, "list the processes");
+	for (size_t i = 0; i < group->n && r == 0; i++)
+		stubs = stubs || group->v[i]->stub;
+	if (r == 0 && stubs && signals_pass(part))
+		r = err_set(err, -EBUSY, "a signal for a process on another host is on its way; try again");
 	for (size_t i = 0; i < group->n && r == 0; i++) {
 		if (group->v[i]->stub) {
 			r = add_stub(part, group->v[i], err);

@@ -129,16 +129,22 @@ struct arrived {
 	int keeper_sock;
 };
 
-static void tell_moved(int keeper_sock)
+/* reply.rpid, or -1. */
+static int ask_keeper(int keeper_sock, uint32_t type)
 {
-	const struct keeper_request request = {.type = KEEPER_MOVED};
+	const struct keeper_request request = {.type = type};
 	struct keeper_reply reply;
 	ssize_t n = send(keeper_sock, &request, sizeof(request), MSG_NOSIGNAL);
 
 	do
 		n = n < 0 ? n : recv(keeper_sock, &reply, sizeof(reply), 0);
 	while (n < 0 && errno == EINTR);
-	if (n != sizeof(reply))
+	return n == sizeof(reply) && reply.code == 0 ? reply.rpid : -1;
+}
+
+static void tell_moved(int keeper_sock)
+{
+	if (ask_keeper(keeper_sock, KEEPER_MOVED) < 0)
 		log_warn("migrate: the keeper does not hear that they have moved");
 }
 
@@ -228,20 +234,37 @@ static int run_settle(struct job *job, const struct coordinator_wish *wish, int 
 	return r < 0 ? r : 0;
 }
 
+struct saved_part {
+	const struct job *job;
+	int keeper_sock;
+};
+
 static const char *stub_host(void *arg, struct vpid vpid)
 {
-	return lines_stub_host(arg, vpid);
+	const struct saved_part *part = arg;
+
+	return lines_stub_host(part->job, vpid);
 }
 
-static int run_part(struct job *job, const struct coordinator_wish *wish, struct coordinator_outcome *outcome)
+static bool under_way(void *arg)
 {
+	const struct saved_part *part = arg;
+
+	return ask_keeper(part->keeper_sock, KEEPER_UNDER_WAY) != 0;
+}
+
+static int run_part(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
+		    struct coordinator_outcome *outcome)
+{
+	struct saved_part saved = {job, keeper_sock};
 	const struct cut_part part = {.channel = wish->channel,
 				      .save = wish->save,
 				      .job = &job->entry,
 				      .save_files_max = wish->save_files_max,
 				      .console = job->console,
 				      .stub_host = stub_host,
-				      .arg = job};
+				      .under_way = under_way,
+				      .arg = &saved};
 
 	return cut_part_save(job->names, &part, &outcome->err);
 }
@@ -259,7 +282,7 @@ static int run(struct job *job, const struct coordinator_wish *wish, int keeper_
 	case COORDINATOR_SETTLE:
 		return run_settle(job, wish, keeper_sock, outcome);
 	case COORDINATOR_PART:
-		return run_part(job, wish, outcome);
+		return run_part(job, wish, keeper_sock, outcome);
 	case COORDINATOR_RESTORE:
 	case COORDINATOR_ROLLBACK:
 		break;
@@ -313,7 +336,7 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 {
 	struct coordinator *coordinator = job->coordinator;
 	struct err err = ERR_INIT;
-	int r = 0;
+	int r = 0, n = 0;
 
 	switch (request->type) {
 	case KEEPER_HUSK:
@@ -330,7 +353,12 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 	case KEEPER_MOVED:
 		coordinator->moved = true;
 		if (coordinator->begin && coordinator->begin->cut)
-			lines_reset(job, coordinator->begin->cut);
+			lines_reset_stubs(job, coordinator->begin->cut);
+		if (coordinator->begin && coordinator->begin->cut)
+			lines_reset_guests(job, coordinator->begin->cut);
+		break;
+	case KEEPER_UNDER_WAY:
+		n = lines_under_way(job);
 		break;
 	default:
 		r = err_set(&err, -EPROTO, "unknown request of the coordinator");
@@ -338,7 +366,7 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 	}
 	if (r < 0 && !err.code)
 		err_code(&err, r, "serve the coordinator");
-	answer(coordinator, 0, &err);
+	answer(coordinator, n, &err);
 }
 
 static void on_message(void *arg, int fd, short revents)

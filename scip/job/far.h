@@ -30,6 +30,8 @@ struct far_shared {
 	_Atomic bool ended;	       /* all processes have, and home has what could be told */
 	_Atomic bool listens;	       /* home does */
 	_Atomic pid_t pid;	       /* of the guest's end */
+	_Atomic uint32_t turn;	       /* home has been set so often: */
+	char homes[2][64];	       /* where it is, by turn */
 };
 
 /* A channel on which several threads of one end send. */
@@ -52,6 +54,8 @@ must_check int far_start(struct job *job, struct err *err);
 must_check int far_flush(const struct job *job, bool last, struct err *err);
 /* In a coordinator: the processes are about to go on elsewhere (or stay after all). */
 void far_leave(const struct job *job, bool leaving);
+/* In the guest keeper: the job's home is on this host from now on. */
+void far_follow(struct job *job, const char *home);
 _Noreturn void far_guest_main(const struct job *job, int keeper);
 /* At home: how far standard input has been read from elsewhere, as all processes of the keeper see it. */
 must_check int far_count_input(struct job *job, struct err *err);

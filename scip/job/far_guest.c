@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -92,6 +93,31 @@ int far_make_streams(struct job *job, const Pbeam__MigrateBegin *begin, struct e
 	return r;
 }
 
+static void set_home(struct far_shared *shared, const char *home)
+{
+	uint32_t turn = atomic_load(&shared->turn) + 1;
+
+	snprintf(shared->homes[turn % 2], sizeof(shared->homes[0]), "%s", home);
+	atomic_store(&shared->turn, turn);
+}
+
+static const char *far_home(const struct far_shared *shared)
+{
+	return shared->homes[atomic_load(&shared->turn) % 2];
+}
+
+void far_follow(struct job *job, const char *home)
+{
+	char *own = job->home && strcmp(job->home, home) != 0 ? strdup(home) : NULL;
+
+	if (!own)
+		return;
+	log_info("job %s: its console is on %s now, not on %s", job->entry.uuid, own, job->home);
+	job->home = own; /* the older one is the migration's */
+	if (job->far && job->far->shared)
+		set_home(job->far->shared, own);
+}
+
 int far_start(struct job *job, struct err *err)
 {
 	struct far *far = job->far;
@@ -108,6 +134,7 @@ int far_start(struct job *job, struct err *err)
 		far->shared = NULL;
 		return err_sys(err, "make the console");
 	}
+	set_home(far->shared, job->home);
 	r = lines_far(job, err);
 	for (int i = 0; i < 3; i++) /* else standard input would never end */
 		if (job->far_ends[i] >= 0)
@@ -433,6 +460,7 @@ void far_guest_main(const struct job *job, int keeper)
 		.line.lock = PTHREAD_MUTEX_INITIALIZER,
 	};
 	struct err err = ERR_INIT;
+	const char *home;
 	uint8_t cookie[16];
 
 	memcpy(g.ends, job->far_ends, sizeof(g.ends));
@@ -449,7 +477,8 @@ void far_guest_main(const struct job *job, int keeper)
 		atomic_store(&g.deaf, false);
 		atomic_store(&g.accepted, false);
 		atomic_store(&g.hung_up, false);
-		g.line.channel = channel_open(job->home, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, cookie, &err);
+		home = far_home(g.far->shared);
+		g.line.channel = channel_open(home, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, cookie, &err);
 		if (g.line.channel >= 0 && pthread_create(&thread, NULL, listen_home, &g) == 0) {
 			talk(&g);
 			atomic_store(&g.hung_up, true);
@@ -459,7 +488,7 @@ void far_guest_main(const struct job *job, int keeper)
 		if (g.line.channel >= 0)
 			close(g.line.channel);
 		else
-			log_info("the console on %s cannot be reached: %s", job->home, err.text);
+			log_info("the console on %s cannot be reached: %s", home, err.text);
 		do {
 			left = recv(keeper, &(char){0}, 1, MSG_DONTWAIT) == 0;
 			if (left && !has_words(&g))

@@ -6,13 +6,19 @@
 #include "scip/job/interval.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
+#include "proto/ask.h"
 #include "scip/job/coordinator.h"
 
 struct interval {
 	char path[PATH_MAX]; /* of the image that is being written */
+	pid_t asking;	     /* who has a cut made of a job that is on several hosts */
 };
 
 static void on_time(void *arg);
@@ -37,6 +43,49 @@ static void on_done(void *arg, const struct coordinator_outcome *outcome)
 	again(job);
 }
 
+/* The first process, or one that descends from it. */
+static bool is_anybody_away(const struct job *job)
+{
+	int room = names_process_list(job->names, job->entry.keeper, NULL, 0) + 16;
+	auto_free struct name_process *all = room > 0 ? calloc((size_t)room, sizeof(*all)) : NULL;
+	int n = all ? names_process_list(job->names, job->entry.keeper, all, room) : 0;
+
+	for (int i = 0; i < n && i < room; i++)
+		if (all[i].state == NAME_STATE_STUB)
+			return true;
+	return false;
+}
+
+/* Such a job's checkpoint is made where its first process is, and may take all of its keepers: by a process
+ * of its own, as when the user asks for it. */
+static int ask(struct job *job, struct err *err)
+{
+	Pbeam__CheckpointRequest wish = PBEAM__CHECKPOINT_REQUEST__INIT;
+	Pbeam__Target target = PBEAM__TARGET__INIT;
+	ProtobufCMessage *reply = NULL;
+	sigset_t none;
+	int sock, r;
+
+	job->interval->asking = fork();
+	if (job->interval->asking)
+		return job->interval->asking < 0 ? err_sys(err, "start a checkpoint") : 0;
+	job_close_private(job);
+	prctl(PR_SET_NAME, "scip-interval");
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	target.vpid = job->entry.root.n;
+	wish.target = &target;
+	wish.save_files_max = job->options->save_files_max;
+	r = sock = ask_open("scip " PBEAM_VERSION, err);
+	if (r >= 0)
+		r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &wish.base, NULL,
+				&pbeam__checkpoint_reply__descriptor, &reply, err);
+	if (r < 0)
+		log_error("checkpoint at interval of vpid %d: %s", target.vpid, err->text);
+	_exit(r < 0);
+}
+
 static void on_time(void *arg)
 {
 	struct job *job = arg;
@@ -50,7 +99,13 @@ static void on_time(void *arg)
 
 	if (job->root_gone)
 		return;
-	if (job->coordinator) {
+	if (job->coordinator || (job->interval->asking > 0 && kill(job->interval->asking, 0) == 0)) {
+		again(job);
+		return;
+	}
+	if (is_anybody_away(job)) {
+		if (ask(job, &err) < 0)
+			log_error("checkpoint at interval of vpid %d: %s", job->entry.root.n, err.text);
 		again(job);
 		return;
 	}

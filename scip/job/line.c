@@ -35,6 +35,7 @@ struct line {
 	int status;
 	int kept[KEPT_MAX]; /* guest: signals that came while a migration was at work */
 	int nkept;
+	int under_way; /* stub: signals that were sent and have not arrived */
 };
 
 struct lines {
@@ -106,6 +107,24 @@ static void say(const struct line *line, enum line_word_type type, int value, in
 		log_warn("line of vpid %d: %s", line->vpid.n, strerror(errno));
 }
 
+/* False: a line that is about to end refuses it. */
+static bool pass_signal(struct line *line, const struct line_word *word)
+{
+	if (!try_say(line, LINE_WORD_SIGNAL, word->value, word->from))
+		return false;
+	line->under_way++;
+	return true;
+}
+
+int lines_under_way(const struct job *job)
+{
+	int n = job->lines ? job->lines->nheld : 0;
+
+	for (const struct line *line = job->lines ? job->lines->list : NULL; line; line = line->next)
+		n += line->under_way;
+	return n;
+}
+
 /* ---- what comes from the processes ---- */
 
 static void begin_stub(struct job *job, int channel);
@@ -123,7 +142,7 @@ static void on_hello(struct line *line, const struct line_word *word)
 	line->vpid.n = word->vpid;
 	for (int i = 0; i < lines->nheld; i++) {
 		if (lines->held[i].vpid == word->vpid)
-			say(line, LINE_WORD_SIGNAL, lines->held[i].value, lines->held[i].from);
+			(void)!pass_signal(line, &lines->held[i]);
 		else
 			lines->held[n++] = lines->held[i];
 	}
@@ -172,8 +191,8 @@ static void send_signal(struct job *job, const struct line_word *word)
 	struct line *line = find(job, LINE_STUB, (struct vpid){word->vpid});
 	struct name_process process;
 
-	if (line && try_say(line, LINE_WORD_SIGNAL, word->value, word->from))
-		return; /* a line that is about to end refuses it */
+	if (line && pass_signal(line, word))
+		return;
 	if (names_process_get(job->names, (struct vpid){word->vpid}, &process) == 0 &&
 	    process.state == NAME_STATE_RUNNING)
 		(void)!kill(process.rpid.n, word->value); /* it is back */
@@ -199,8 +218,10 @@ static void on_word(void *arg, int fd, short revents)
 		on_far(line, &word);
 	if (line->kind == LINE_STUB && word.type == LINE_WORD_HELLO)
 		on_hello(line, &word);
+	if (line->kind == LINE_STUB && word.type == LINE_WORD_SIGNALLED && line->under_way)
+		line->under_way--;
 	if (line->kind == LINE_STUB && word.type == LINE_WORD_SIGNAL) {
-		line->vpid.n = 0;
+		line->vpid.n = line->under_way = 0;
 		send_signal(line->job, &word);
 	}
 	if (line->kind == LINE_GUEST && word.type == LINE_WORD_SIGNAL)
@@ -435,19 +456,26 @@ static void forget_held(struct lines *lines, int32_t vpid)
 	lines->nheld = n;
 }
 
-void lines_reset(struct job *job, const Pbeam__CutImageName *part)
+void lines_reset_stubs(struct job *job, const Pbeam__CutImageName *part)
 {
-	for (size_t i = 0; i < part->n_stubs; i++) {
+	for (size_t i = 0; i < part->n_stubs && job->lines; i++) {
 		forget(job, LINE_STUB, (struct vpid){part->stubs[i]->vpid});
-		if (job->lines)
-			forget_held(job->lines, part->stubs[i]->vpid);
+		forget_held(job->lines, part->stubs[i]->vpid);
 	}
+}
+
+void lines_reset_guests(struct job *job, const Pbeam__CutImageName *part)
+{
 	for (size_t i = 0; i < part->n_guests; i++) {
 		struct vpid vpid = {part->guests[i]->vpid};
+		const struct line *line = find(job, LINE_GUEST, vpid);
+		pid_t rpid = names_real(job->names, vpid).n;
 		struct err err = ERR_INIT;
 
+		if (line && line->rpid == rpid)
+			continue;
 		forget(job, LINE_GUEST, vpid);
-		if (lines_to_stub(job, vpid, names_real(job->names, vpid).n, part->guests[i]->host, &err) < 0)
+		if (lines_to_stub(job, vpid, rpid, part->guests[i]->host, &err) < 0)
 			log_error("vpid %d: %s", vpid.n, err.text);
 	}
 }

@@ -22,7 +22,8 @@ enum line_word_type {
 	LINE_WORD_STATUS,    /* keeper -> guest's end: value is a wait status */
 	LINE_WORD_SIGNAL,    /* keeper -> stub's end, guest's end -> keeper: value is a signal; stub's end ->
 				keeper: it has not arrived */
-	LINE_WORD_SIGNALLED, /* keeper -> guest's end: the process has the oldest of them */
+	LINE_WORD_SIGNALLED, /* keeper -> guest's end, stub's end -> keeper: the process has the oldest of
+				them */
 	LINE_WORD_MOVED,     /* keeper -> guest's end: it has moved on, there is nothing more to tell */
 };
 struct line_word {
@@ -41,9 +42,11 @@ must_check int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, cons
 /* A process of ours was rolled back here: it is another process now, and the end of the old one is not to be
  * told. */
 void lines_renew(struct job *job, struct vpid vpid, pid_t rpid);
-/* All of the job here is the part of a cut by now, held: those of it whose stub is in another part get lines
- * of their own, and what was under way on the lines of before, either end, is not of now. */
-void lines_reset(struct job *job, const Pbeam__CutImageName *part);
+/* All of the job here is the part of a cut by now, held: what was under way on the lines of its stubs is not
+ * of now. */
+void lines_reset_stubs(struct job *job, const Pbeam__CutImageName *part);
+/* Likewise: those of it whose stub is in another part have lines of their own. */
+void lines_reset_guests(struct job *job, const Pbeam__CutImageName *part);
 /* The host where a process of ours has its stub, "" for none. */
 const char *lines_stub_host(const struct job *job, struct vpid vpid);
 /* A child of the keeper ended, stopped or went on. While a coordinator is at work this is kept. */
@@ -59,6 +62,8 @@ must_check int lines_far(struct job *job, struct err *err);
 void lines_end_far(const struct job *job, struct vpid vpid);
 /* True if the child was one of the processes here. */
 bool lines_reaped(struct job *job, pid_t pid);
+/* How many signals for processes elsewhere have not reached them, as far as we know. */
+int lines_under_way(const struct job *job);
 /* In the child of a guest keeper that is to talk with a stub (line_guest.c), and at the other end
  * (line_stub.c). They never return. */
 _Noreturn void line_guest_main(const struct job *job, struct vpid vpid, const char *host, int keeper);

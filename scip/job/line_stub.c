@@ -208,7 +208,11 @@ static void on_channel(struct stub_line *s)
 		    frame_send(channel, PBEAM__CHANNEL_MESSAGE__LINE_DONE, &line->base, NULL, 0, NULL) < 0)
 			give_back(s);
 	} else if (frame.type == PBEAM__CHANNEL_MESSAGE__LINE_SIGNALLED && s->nsent) {
+		struct line_word word = {.type = LINE_WORD_SIGNALLED, .vpid = vpid->n};
+
 		memmove(s->sent, s->sent + 1, (size_t)--s->nsent * sizeof(s->sent[0]));
+		if (send(keeper, &word, sizeof(word), MSG_NOSIGNAL) < 0)
+			log_debug("the keeper has left");
 	}
 	message_free(line);
 	frame_free(&frame);

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "proto/message.h"
 #include "scip/job/coordinator.h"
+#include "scip/job/far.h"
 #include "scip/job/line.h"
 #include "scip/job/recall.h"
 #include "scip/job/request_migrate.h"
@@ -222,6 +223,8 @@ int arrival_settle(struct job *job, const Pbeam__MigrateBegin *begin, struct err
 {
 	struct vpid vpid = {begin->root};
 
+	if (begin->cut)
+		lines_reset_guests(job, begin->cut);
 	if (!begin->stub_host[0] || begin->came_back)
 		return 0;
 	return lines_to_stub(job, vpid, names_real(job->names, vpid).n, begin->stub_host, err);
@@ -253,8 +256,10 @@ static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
 		log_error("job %d: nothing arrived: %s", job->entry.root.n, outcome->err.text);
 	else if (arrival_settle(job, arriving->begin, &err) < 0)
 		log_error("vpid %d: %s", arriving->begin->root, err.text);
-	if (!outcome->err.code && arriving->begin->cut)
+	if (!outcome->err.code && arriving->begin->cut) {
 		lines_renew(job, outcome->restore.root, names_real(job->names, outcome->restore.root).n);
+		far_follow(job, arriving->begin->home);
+	}
 	message_free(arriving->begin);
 	free(arriving);
 }

@@ -28,6 +28,8 @@ enum keeper_request_type {
 	/* The processes have moved, to here or from here: if the coordinator is killed the registry need not
 	 * be asked, and cannot be once all others have settled. */
 	KEEPER_MOVED = 3,
+	/* Are signals for processes elsewhere on their way? reply.rpid: how many. */
+	KEEPER_UNDER_WAY = 4,
 };
 
 enum {
