@@ -12,7 +12,7 @@ void registry_refuse(const struct err *err, registry_done_fn done, void *arg)
 	done(arg, &reply);
 }
 
-static int check_key(const char *key, bool may_be_empty, struct err *err)
+int registry_check_key(const char *key, bool may_be_empty, struct err *err)
 {
 	size_t n = strlen(key);
 
@@ -29,7 +29,7 @@ static int check_sets(Pbeam__RegistryRequest *const *sets, size_t n, struct err 
 	int r = n <= REGISTRY_SETS_MAX ? 0 : err_set(err, -E2BIG, "%zu entries at once are too many", n);
 
 	for (size_t i = 0; i < n && r == 0; i++) {
-		r = check_key(sets[i]->key, false, err);
+		r = registry_check_key(sets[i]->key, false, err);
 		if (r == 0 && (sets[i]->n_all || sets[i]->value.len > REGISTRY_VALUE_MAX))
 			r = err_set(err, -EINVAL, "%s: this is no value of an entry", sets[i]->key);
 	}
@@ -44,7 +44,7 @@ static void carry_out(const struct registry *registry, const Pbeam__RegistryRequ
 
 	switch (request->operation) {
 	case PBEAM__REGISTRY_REQUEST__OPERATION__LEASE:
-		if (check_key(request->key, false, err) < 0)
+		if (registry_check_key(request->key, false, err) < 0)
 			return;
 		if (!request->count || request->count > REGISTRY_NUMBERS_END)
 			err_set(err, -EINVAL, "%s: %llu numbers cannot be leased", request->key,
@@ -59,11 +59,11 @@ static void carry_out(const struct registry *registry, const Pbeam__RegistryRequ
 			operations->set(registry->engine, &one, 1, host, done, arg);
 		return;
 	case PBEAM__REGISTRY_REQUEST__OPERATION__GET:
-		if (check_key(request->key, false, err) == 0)
+		if (registry_check_key(request->key, false, err) == 0)
 			operations->get(registry->engine, request->key, done, arg);
 		return;
 	case PBEAM__REGISTRY_REQUEST__OPERATION__LIST:
-		if (check_key(request->key, true, err) == 0)
+		if (registry_check_key(request->key, true, err) == 0)
 			operations->list(registry->engine, request->key, done, arg);
 		return;
 	case PBEAM__REGISTRY_REQUEST__OPERATION__NONE:

@@ -52,6 +52,8 @@ struct registry {
 	void *engine;
 };
 
+/* -EINVAL unless it is what a key can be. */
+must_check int registry_check_key(const char *key, bool may_be_empty, struct err *err);
 /* Carries out a request as it came over a socket: checked, then given to the engine. */
 void registry_carry_out(const struct registry *registry, const Pbeam__RegistryRequest *request,
 			const char *host, registry_done_fn done, void *arg);

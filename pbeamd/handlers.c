@@ -86,21 +86,32 @@ static int pass_on(struct connection *connection, const struct target *target, u
 	return forward_begin(connection, &request, err);
 }
 
+/* The live process that a request names, and `vpid` to name it by when the request is passed on. */
+static int find_to_pass_on(struct connection *connection, const Pbeam__Target *wish, struct target *target,
+			   Pbeam__Target *vpid, struct err *err)
+{
+	int r = target_find_live(connection->server, wish, target, err);
+
+	pbeam__target__init(vpid);
+	if (r == 0)
+		vpid->vpid = target->process.vpid.n;
+	return r;
+}
+
 static int handle_checkpoint(struct connection *connection, const ProtobufCMessage *message, struct err *err)
 {
 	const Pbeam__CheckpointRequest *wish = (const Pbeam__CheckpointRequest *)message;
 	Pbeam__CheckpointRequest passed = *wish;
-	Pbeam__Target vpid = PBEAM__TARGET__INIT;
+	Pbeam__Target vpid;
 	struct target target;
 	int r = check_target(wish->target, err);
 
 	if (r == 0 && cut_is_group(connection->server, wish->target->name))
 		return cut_lead(connection, "checkpoint", message, err);
 	if (r == 0)
-		r = target_find_live(connection->server, wish->target, &target, err);
+		r = find_to_pass_on(connection, wish->target, &target, &vpid, err);
 	if (r < 0)
 		return r;
-	vpid.vpid = target.process.vpid.n;
 	passed.target = &vpid;
 	if (!wish->alone && cut_is_spread(connection->server, &target)) {
 		vpid.name = target.store;
@@ -114,16 +125,13 @@ static int pass_target_on(struct connection *connection, uint32_t type, const Pr
 			  struct err *err)
 {
 	const Pbeam__Target *wish = (const Pbeam__Target *)message;
-	Pbeam__Target vpid = PBEAM__TARGET__INIT;
 	struct target target;
+	Pbeam__Target vpid;
 	int r = check_target(wish, err);
 
 	if (r == 0)
-		r = target_find_live(connection->server, wish, &target, err);
-	if (r < 0)
-		return r;
-	vpid.vpid = target.process.vpid.n;
-	return pass_on(connection, &target, type, &vpid.base, err);
+		r = find_to_pass_on(connection, wish, &target, &vpid, err);
+	return r < 0 ? r : pass_on(connection, &target, type, &vpid.base, err);
 }
 
 static int handle_attach(struct connection *connection, const ProtobufCMessage *message, struct err *err)
@@ -145,17 +153,16 @@ static int handle_migrate(struct connection *connection, const ProtobufCMessage 
 {
 	const Pbeam__MigrateRequest *wish = (const Pbeam__MigrateRequest *)message;
 	Pbeam__MigrateRequest passed = *wish;
-	Pbeam__Target vpid = PBEAM__TARGET__INIT;
+	Pbeam__Target vpid;
 	struct target target;
 	int r = check_target(wish->target, err);
 
 	if (r == 0 && !wish->host[0])
 		r = err_set(err, -EINVAL, "the request names no host");
 	if (r == 0)
-		r = target_find_live(connection->server, wish->target, &target, err);
+		r = find_to_pass_on(connection, wish->target, &target, &vpid, err);
 	if (r < 0)
 		return r;
-	vpid.vpid = target.process.vpid.n;
 	passed.target = &vpid;
 	return pass_on(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &passed.base, err);
 }

@@ -5,6 +5,7 @@ import signal
 import harness
 import lab as laboratory
 import pytest
+from programs import COUNT, counted
 
 DEFAULT_TIMEOUT = 120
 LONG_FACTOR = 30
@@ -96,6 +97,15 @@ def root_host(request, stage):
     if os.getuid() != 0:
         pytest.skip("needs root to run as root")
     yield from _host(request, stage, None)
+
+
+@pytest.fixture
+def count(host):
+    """A program called "count" that counts (programs.COUNT), and where."""
+    vpid, out = host.detach(*COUNT, name="count")
+    host.wait_until(lambda: counted(out) > 3, what="counting")
+    yield vpid, out
+    host.ctl("kill", "-s", "KILL", "count", check=False)
 
 
 @pytest.fixture

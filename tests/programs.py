@@ -10,6 +10,16 @@ while True:
     time.sleep(0.02)
 """]
 
+# Says its numbers and counts into the file that it is given.
+COUNTER = """
+import os, sys, time
+out, n = open(sys.argv[1], "a", 1), 0
+while True:
+    out.write(f"{os.getpid()} {os.getppid()} {os.getpgrp()} {os.getsid(0)} {n}\\n")
+    n += 1
+    time.sleep(0.01)
+"""
+
 # A tree of three that says its ids, then waits for the file "go" and checks them.
 TREE = ["python3", "-uc", """
 import os, time
@@ -47,3 +57,11 @@ def counts(host, path, more=5, timeout=20):
     """Waits until it has gone on by `more`."""
     before = counted(path)
     host.wait_until(lambda: counted(path) >= before + more, timeout, "the program to go on counting")
+
+
+def numbers(path):
+    """What a COUNTER has written: its ids, which never change, and how far it is; its numbers go up by one."""
+    rows = [[int(word) for word in line.split()] for line in path.read_text().split("\n")[:-1]]
+    assert len({tuple(row[:4]) for row in rows}) <= 1, rows[-5:]
+    assert [row[4] for row in rows] == list(range(len(rows))), [row[4] for row in rows][-50:]
+    return (rows[0][:4] if rows else None), len(rows)

@@ -132,6 +132,10 @@ static int take_in(struct registry_copy *copy, const Pbeam__RegistryEntry *entry
 int registry_copy_apply(struct registry_copy *copy, const Pbeam__RegistryChanges *changes,
 			registry_seen_fn seen, void *arg)
 {
+	for (size_t i = 0; i < changes->n_entries; i++)
+		if (registry_check_key(changes->entries[i]->key, false, NULL) < 0 ||
+		    changes->entries[i]->value.len > REGISTRY_VALUE_MAX)
+			return -EBADMSG;
 	if (changes->whole)
 		copy->generation++;
 	for (size_t i = 0; i < changes->n_entries; i++)

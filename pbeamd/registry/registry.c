@@ -36,10 +36,11 @@ static void on_changed(void *arg, const Pbeam__RegistryChanges *changes)
 {
 	struct cluster *cluster = arg;
 	bool first = !registry_copy_ready(cluster->copy);
+	int r = registry_copy_apply(cluster->copy, changes, on_seen, cluster);
 
-	if (registry_copy_apply(cluster->copy, changes, on_seen, cluster) < 0)
-		log_error("the copy of the registry is behind: no memory");
-	if (first && changes->whole) {
+	if (r < 0)
+		log_error("the copy of the registry is behind: %s", strerror(-r));
+	if (r == 0 && first && changes->whole) {
 		registry_names_settle(cluster);
 		numbers_tick(cluster, io_now_ns(CLOCK_MONOTONIC));
 	}

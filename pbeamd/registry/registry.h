@@ -24,7 +24,7 @@ struct registry_copy;
 struct registry_copy *registry_copy_new(void); /* NULL without memory */
 void registry_copy_free(struct registry_copy *copy);
 /* Brings it up to date. `seen` is called for every entry that has changed or (removed) is not there any more.
- */
+ * -EBADMSG: a change that no registry makes, and nothing has been taken; -ENOMEM. */
 typedef void (*registry_seen_fn)(void *arg, const Pbeam__RegistryEntry *entry);
 must_check int registry_copy_apply(struct registry_copy *copy, const Pbeam__RegistryChanges *changes,
 				   registry_seen_fn seen, void *arg);

@@ -104,35 +104,38 @@ _Noreturn static void become_program(struct job *job, const struct sock_fprog *f
 	give_up(report, STATUS_NOT_EXECUTABLE, &err);
 }
 
-int launch_program(struct job *job, const struct sock_fprog *filter, int *report, struct err *err)
+/* A child with all signals blocked that has the write end of a pipe (`*end`), of which the parent has the
+ * read end: 0 in the child, else its pid or a negative error. */
+static pid_t fork_reporting(int *end, struct err *err)
 {
-	int pipe_fds[2];
+	int pipe_fds[2], r;
 	pid_t pid;
 
 	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
 		return err_sys(err, "make a pipe");
 	pid = fork();
-	if (pid < 0) {
-		int r = err_sys(err, "make the program's process");
-
-		close(pipe_fds[0]);
-		close(pipe_fds[1]);
-		return r;
-	}
-	if (pid == 0) {
+	r = pid < 0 ? err_sys(err, "make the program's process") : pid;
+	if (pid == 0)
 		block_all_signals();
-		close(pipe_fds[0]);
-		become_program(job, filter, pipe_fds[1]);
-	}
-	close(pipe_fds[1]);
-	*report = pipe_fds[0];
+	*end = pipe_fds[pid == 0];
+	close(pipe_fds[pid != 0]);
+	if (pid < 0)
+		close(*end);
+	return r;
+}
+
+int launch_program(struct job *job, const struct sock_fprog *filter, int *report, struct err *err)
+{
+	pid_t pid = fork_reporting(report, err);
+
+	if (pid == 0)
+		become_program(job, filter, *report);
 	return pid;
 }
 
 /* In the child: `ready` is the only descriptor left, and is closed when the husk is as good as waiting. */
 _Noreturn static void become_husk(struct job *job, const struct sock_fprog *filter, unsigned ready)
 {
-	block_all_signals();
 	if (ready > 0)
 		(void)syscall(SYS_close_range, 0, ready - 1, 0);
 	(void)syscall(SYS_close_range, ready + 1, ~0u, 0);
@@ -145,22 +148,9 @@ _Noreturn static void become_husk(struct job *job, const struct sock_fprog *filt
 
 int launch_husk(struct job *job, const struct sock_fprog *filter, int *ready, struct err *err)
 {
-	int pipe_fds[2];
-	pid_t pid;
+	pid_t pid = fork_reporting(ready, err);
 
-	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-		return err_sys(err, "make a pipe");
-	pid = fork();
-	if (pid < 0) {
-		int r = err_sys(err, "make a process");
-
-		close(pipe_fds[0]);
-		close(pipe_fds[1]);
-		return r;
-	}
 	if (pid == 0)
-		become_husk(job, filter, (unsigned)pipe_fds[1]);
-	close(pipe_fds[1]);
-	*ready = pipe_fds[0];
+		become_husk(job, filter, (unsigned)*ready);
 	return pid;
 }

@@ -15,22 +15,9 @@
 /* The leader of a process whose other threads run on: it stays as a zombie until they are gone. */
 static int end_leader(struct process *process, struct err *err)
 {
-	struct tracee *leader = process_leader(process);
-	struct user_regs_struct regs;
-	int64_t ret;
-	int r = remote_call(leader, &ret, err, SYS_getpid, remote_args(0));
+	int r = remote_last_call(process, SYS_exit, err);
 
-	if (r < 0)
-		return r;
-	r = regs_get(leader, &regs);
-	if (r == 0) {
-		regs.rip = process->syscall_insn.a;
-		regs.rax = SYS_exit;
-		regs.rdi = 0;
-		regs.orig_rax = (uint64_t)-1;
-		r = regs_set(leader, &regs);
-	}
-	return r < 0 ? err_code(err, r, "end the leader of vpid %d", process->vpid.n) : 0;
+	return r < 0 ? err_wrap(err, r, "end the leader of vpid %d", process->vpid.n) : 0;
 }
 
 /* Resumed with SIGSTOP pending it stops before it has run one instruction of its own; it is in its group-stop

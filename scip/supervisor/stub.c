@@ -110,16 +110,9 @@ static int take_signals(struct tracee *leader, struct err *err)
 static int end_thread(const struct seat *seat, struct tracee *thread, struct err *err)
 {
 	struct process *process = thread->process;
-	struct user_regs_struct regs;
 	struct tracee *seen;
-	int r = regs_get(thread, &regs);
+	int r = remote_aim(thread, SYS_exit, NULL);
 
-	regs.rip = process->syscall_insn.a;
-	regs.rax = SYS_exit;
-	regs.rdi = 0;
-	regs.orig_rax = ~0ull;
-	if (r == 0)
-		r = regs_set(thread, &regs);
 	if (r == 0 && ptrace(PTRACE_CONT, thread->tid, 0, 0) < 0)
 		r = -errno;
 	while (r >= 0 && thread->stop != TRACEE_EXITED) {
@@ -222,20 +215,11 @@ static int set_mask(pid_t tid, uint64_t mask)
 static int park(struct process *process, struct err *err)
 {
 	struct tracee *leader = process_leader(process);
-	struct user_regs_struct regs;
-	int64_t ret;
-	int r = remote_call(leader, &ret, err, SYS_getpid, remote_args(0));
+	int r = remote_last_call(process, SYS_pause, err);
 
 	if (r < 0)
-		return r;
-	r = regs_get(leader, &regs);
-	regs.rip = process->syscall_insn.a;
-	regs.rax = SYS_pause;
-	regs.orig_rax = ~0ull;
-	if (r == 0)
-		r = regs_set(leader, &regs);
-	if (r == 0)
-		r = set_mask(leader->tid, 0);
+		return err_wrap(err, r, "park the stub");
+	r = set_mask(leader->tid, 0);
 	leader->signal = leader->stop == TRACEE_SIGNAL_DELIVERY_STOP ? 0 : leader->signal;
 	if (r == 0)
 		r = stops_resume(leader, STOPS_CONT);

@@ -152,16 +152,19 @@ _Static_assert(sizeof(union name_sockaddr) <= sizeof(((struct call *)0)->keep), 
 
 int enter_connect(struct call *call)
 {
-	struct names *names = call->process->names;
 	union name_sockaddr name, real;
 	auto_close int fd = -1;
-	int r;
+	int protocol, r;
 
-	if (!names_address_any(names) || !address_read(call, call->args[1], call->args[2], &name))
+	if (address_nothing_moved(call) || !address_read(call, call->args[1], call->args[2], &name))
 		return SYSCALL_CONTINUE;
 	fd = address_socket(call, (int)call->args[0]);
 	real = name;
-	if (fd < 0 || !address_lead(call, address_option(fd, SO_PROTOCOL), &real))
+	protocol = fd < 0 ? -1 : address_option(fd, SO_PROTOCOL);
+	/* once more to the same: it stays connected through its bridge */
+	if (protocol == IPPROTO_UDP && address_is_renamed_peer(call, fd, &real))
+		return call_answer(call, 0);
+	if (fd < 0 || !address_lead(call, protocol, &real))
 		return SYSCALL_CONTINUE;
 	r = call_replace(call, 1, &real, address_size(&real));
 	if (r == SYSCALL_WANT_EXIT && !call->mapping)

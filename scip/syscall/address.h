@@ -25,7 +25,11 @@ must_check int address_answer(const struct call *call, uint64_t where, uint64_t 
 			      const union name_sockaddr *name);
 /* Where a datagram goes that is sent to `to` by the socket `fd`; false: it is right as it is. */
 bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr *to);
-/* As a datagram's sender is called that the kernel has put at `where` (`len` bytes of it, room for `room`).
+/* `to` is what a connected socket (a duplicate) calls its peer, and becomes what the kernel does; else false.
+ */
+bool address_is_renamed_peer(const struct call *call, int socket, union name_sockaddr *to);
+/* As the sender of a datagram that came to the socket args[0] is called, which the kernel has put at `where`
+ * (`len` bytes of it, room for `room`).
  */
 must_check int address_call_sender(const struct call *call, uint64_t where, uint64_t len, uint64_t room);
 

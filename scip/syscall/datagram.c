@@ -3,15 +3,47 @@
  * moved filter traps these calls: others send to the address of the birth, where a bridge passes it on.
  *
  * A sender that called a moved socket through its bridge is a socket of the bridge to the kernel, one for
- * each sender and socket (scip/migrate/bridge/port.c): what goes back to it is sent to that one.
+ * each sender and socket (scip/migrate/bridge/port.c): what goes back to it is sent to that one. To a
+ * connected socket that has moved its peer is a socket of the bridge, which goes by the peer's name.
  */
 #include <errno.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "namespace/address_entry.h"
 #include "scip/syscall/address.h"
+
+/* A connection that was made anew: what the program calls its peer, and what the kernel does. */
+static bool renamed_peer(const struct call *call, int socket, union name_sockaddr *name,
+			 union name_sockaddr *real)
+{
+	struct name_socket kept;
+	socklen_t len = sizeof(*real);
+
+	memset(real, 0, sizeof(*real));
+	if (names_socket_get(call->process->names, address_inode(socket), &kept) < 0 ||
+	    !kept.peer.sa.sa_family || getpeername(socket, &real->sa, &len) < 0)
+		return false;
+	*name = kept.peer;
+	return true;
+}
+
+static bool same(const union name_sockaddr *one, const union name_sockaddr *other)
+{
+	return one->sa.sa_family == other->sa.sa_family && !memcmp(one, other, address_size(one));
+}
+
+bool address_is_renamed_peer(const struct call *call, int socket, union name_sockaddr *to)
+{
+	union name_sockaddr name, real;
+
+	if (!renamed_peer(call, socket, &name, &real) || !same(&name, to))
+		return false;
+	*to = real;
+	return true;
+}
 
 bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr *to)
 {
@@ -21,12 +53,12 @@ bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr 
 	socklen_t len = sizeof(own);
 	auto_close int copy = -1;
 
-	if (!names_address_any(call->process->names))
+	if (address_nothing_moved(call))
 		return false;
 	copy = address_socket(call, fd);
 	if (copy < 0 || address_option(copy, SO_PROTOCOL) != IPPROTO_UDP)
 		return false;
-	if (address_lead(call, IPPROTO_UDP, to))
+	if (address_is_renamed_peer(call, copy, to) || address_lead(call, IPPROTO_UDP, to))
 		return true;
 	if (getsockname(copy, &own.sa, &len) < 0 || !address_port(&own) ||
 	    names_address_find_caller(call->process->names, &to->sa, address_port(&own), &found) < 0 ||
@@ -36,12 +68,30 @@ bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr 
 	return true;
 }
 
+/* The name of who is called `real` by the kernel. */
+static bool call_by_name(const struct call *call, union name_sockaddr *real)
+{
+	union name_sockaddr name, peer;
+	auto_close int copy = -1;
+
+	if (address_call(call, IPPROTO_UDP, real->sa.sa_family, real))
+		return true;
+	if (!names_socket_any(call->process->names))
+		return false;
+	copy = address_socket(call, (int)call->args[0]);
+	if (copy < 0 || !renamed_peer(call, copy, &name, &peer) || !same(&peer, real) ||
+	    name.sa.sa_family != real->sa.sa_family)
+		return false;
+	*real = name;
+	return true;
+}
+
 int address_call_sender(const struct call *call, uint64_t where, uint64_t len, uint64_t room)
 {
 	union name_sockaddr real;
 
 	if (!address_read(call, where, len, &real) || room < address_size(&real) ||
-	    !address_call(call, IPPROTO_UDP, real.sa.sa_family, &real))
+	    !call_by_name(call, &real))
 		return 0;
 	return call_write(call, where, &real, address_size(&real)) == -ESRCH ? -ESRCH : 0;
 }

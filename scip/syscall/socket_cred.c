@@ -103,7 +103,7 @@ struct change {
 static bool look(const struct call *call, const struct msghdr *message, char *control, struct change *change)
 {
 	change->control = names_generation(call->process->names) && make_real(call, message, control);
-	change->name = names_address_any(call->process->names) &&
+	change->name = !address_nothing_moved(call) &&
 		       address_read(call, (uint64_t)message->msg_name, message->msg_namelen, &change->to) &&
 		       address_lead_datagram(call, (int)call->args[0], &change->to);
 	return change->control || change->name;

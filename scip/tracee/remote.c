@@ -547,3 +547,28 @@ int remote_settle(struct tracee *tracee, const struct user_regs_struct *regs, st
 	send_again(&frame);
 	return 0;
 }
+
+int remote_aim(struct tracee *tracee, int64_t nr, struct err *err)
+{
+	struct user_regs_struct regs;
+	int r = regs_get(tracee, &regs);
+
+	if (r == 0) {
+		regs.rip = tracee->process->syscall_insn.a;
+		regs.rax = (uint64_t)nr;
+		regs.rdi = 0;
+		regs.orig_rax = ~0ull; /* no call to restart */
+		r = regs_set(tracee, &regs);
+	}
+	return r < 0 ? err_code(err, r, "set the registers of thread %d", tracee->tid) : 0;
+}
+
+int remote_last_call(struct process *process, int64_t nr, struct err *err)
+{
+	struct tracee *leader = process_leader(process);
+	int64_t ret;
+	/* any call: a leader inside one is out of it afterwards, and the instruction is looked up */
+	int r = remote_call(leader, &ret, err, SYS_getpid, remote_args(0));
+
+	return r < 0 ? r : remote_aim(leader, nr, err);
+}

@@ -29,6 +29,14 @@ must_check int remote_call(struct tracee *tracee, int64_t *ret, struct err *err,
 			   const uint64_t args[6]);
 #define remote_args(...) ((const uint64_t[6]){__VA_ARGS__})
 
+/* A stopped thread's registers are set so that it makes the call `nr`, without arguments, when it is resumed
+ * (by ptrace alone: its other state is not looked at). The process's syscall_insn is known. */
+must_check int remote_aim(struct tracee *tracee, int64_t nr, struct err *err);
+
+/* The leader of a stopped process is left about to make a call that it does not come back from: exit, or
+ * pause in a process without handlers. */
+must_check int remote_last_call(struct process *process, int64_t nr, struct err *err);
+
 /* A call that makes a process (fork, or clone without CLONE_THREAD, CLONE_VFORK and CLONE_UNTRACED). *child
  * is its real number; it is attached to us and stopped before its first instruction, with the parent's
  * registers and mask as its own: resumed it goes on where the parent was. Not in any list: the caller hands

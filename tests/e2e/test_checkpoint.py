@@ -9,15 +9,6 @@ from programs import COUNT, TREE, counted, counts
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture
-def count(host):
-    """A program called "count" that counts, and where."""
-    vpid, out = host.detach(*COUNT, name="count")
-    host.wait_until(lambda: counted(out) > 3, what="counting")
-    yield vpid, out
-    host.ctl("kill", "-s", "KILL", "count", check=False)
-
-
 @pytest.mark.short
 def test_goes_on(host, count):
     vpid, out = count

@@ -4,18 +4,9 @@ import re
 import time
 
 import pytest
+from programs import COUNTER, numbers
 
 pytestmark = pytest.mark.timeout(120)
-
-# Says its numbers and counts into a file of its own.
-COUNTER = """
-import os, sys, time
-out, n = open(sys.argv[1], "a", 1), 0
-while True:
-    out.write(f"{os.getpid()} {os.getppid()} {os.getpgrp()} {os.getsid(0)} {n}\\n")
-    n += 1
-    time.sleep(0.01)
-"""
 
 # Has a counter in a group of its own that has a child, and goes on making children of its own: for each it gets one SIGCHLD that
 # tells of it, and one status. It stops when the file "enough" is there; then it ends the counter.
@@ -59,14 +50,6 @@ try:
 except ChildProcessError:
     print("no more", k > 20, flush=True)
 """
-
-
-def numbers(path):
-    """What the counter has written: its ids, which never change, and how far it is; its numbers go up by one."""
-    rows = [[int(word) for word in line.split()] for line in path.read_text().split("\n")[:-1]]
-    assert len({tuple(row[:4]) for row in rows}) <= 1, rows[-5:]
-    assert [row[4] for row in rows] == list(range(len(rows))), [row[4] for row in rows][-50:]
-    return (rows[0][:4] if rows else None), len(rows)
 
 
 def goes_on(host, path, more=5):

@@ -11,15 +11,6 @@ from programs import COUNT, counted, counts
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture
-def count(host):
-    """A program called "count" that counts, and where."""
-    vpid, out = host.detach(*COUNT, name="count")
-    host.wait_until(lambda: counted(out) > 3, what="counting")
-    yield vpid, out
-    host.ctl("kill", "-s", "KILL", "count", check=False)
-
-
 def refused(done, *words):
     assert done.returncode not in (0, 2) and done.stderr.count("\n") == 1 and not done.stdout, (done.returncode, done.stdout, done.stderr)
     assert all(word in done.stderr for word in words), done.stderr

@@ -44,7 +44,7 @@ static void ignore_key(void *engine, const char *key, registry_done_fn done, voi
 
 static void ignore_entry(void *arg, const Pbeam__RegistryEntry *entry)
 {
-	if (entry->key[0] == '\n')
+	if (registry_check_key(entry->key, false, NULL) < 0 || entry->value.len > REGISTRY_VALUE_MAX)
 		abort();
 }
 
