@@ -269,7 +269,8 @@ static int take_listener_along(const struct left *left, Pbeam__BridgeLine *passi
 	copy = *line;
 	more = calloc(line->n_more + 1, sizeof(*more));
 	if (more) {
-		memcpy(more, line->more, line->n_more * sizeof(*more));
+		for (size_t i = 0; i < line->n_more; i++)
+			more[i] = line->more[i];
 		more[line->n_more] = passing;
 		copy.more = more;
 		copy.n_more++;
