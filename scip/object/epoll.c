@@ -7,6 +7,12 @@
  * again, entries are added by a child of ours that puts the description at that number in its own table
  * (dup2): the registration lasts as long as the description, not as long as the child.
  *
+ * But for signalfds: what is waited for are signals of the process that has made the entry (ep_insert() polls
+ * it, signalfd_poll() in fs/signalfd.c, Linux 6.18, queues at current->sighand), and are none once that has
+ * ended. Such an entry is added by the process itself (install). The kernel does not tell which that was: the
+ * first, parents before children, that has both descriptions at these numbers. Where there is none any more
+ * the entry is added by the child, and never reports.
+ *
  * An entry of EPOLLONESHOT that has fired is there without any events. It cannot be added like that (the
  * kernel adds EPOLLERR and EPOLLHUP); it is added with events that it has now and made to fire, or, if it has
  * none, left with EPOLLERR and EPOLLHUP. An edge-triggered entry that is ready reports once more: no edge is
@@ -16,6 +22,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,7 +79,6 @@ static int add_entry(struct object_dump *dump, const struct object_source *sourc
 	entry->events = events;
 	entry->data = data;
 	entry->object = target->id;
-	entry->owner_vpid = source->holder_vpid.n;
 	return 0;
 }
 
@@ -94,11 +100,46 @@ static int epoll_dump(struct object_dump *dump, const struct object_source *sour
 	}
 }
 
+static bool has(const Pbeam__Process *process, uint32_t object, int fd)
+{
+	for (size_t i = 0; i < process->n_descriptors; i++)
+		if (process->descriptors[i]->object == object &&
+		    (fd < 0 || process->descriptors[i]->fd == fd))
+			return true;
+	return false;
+}
+
+static bool is_signalfd(const Pbeam__Manifest *manifest, uint32_t id)
+{
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (manifest->objects[i]->id == id)
+			return manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_SIGNALFD;
+	return false;
+}
+
+static int32_t owner_of(const Pbeam__Manifest *manifest, uint32_t epoll, const Pbeam__EpollEntry *entry)
+{
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		if (has(manifest->processes[i], epoll, -1) &&
+		    has(manifest->processes[i], entry->object, entry->fd))
+			return manifest->processes[i]->vpid;
+	return 0;
+}
+
 static int epoll_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
 {
-	for (size_t i = 0; i < object->epoll->n_entries; i++)
-		if (object->epoll->entries[i]->fd < 0 || object->epoll->entries[i]->object == object->id)
+	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+
+	for (size_t i = 0; i < object->epoll->n_entries; i++) {
+		/* the coordinator's own copy: finish and install, which sees nothing else, are told this way
+		 */
+		Pbeam__EpollEntry *entry = object->epoll->entries[i];
+
+		if (entry->fd < 0 || entry->object == object->id)
 			return err_set(err, -EBADMSG, "the image's epoll entry %zu is malformed", i);
+		entry->owner_vpid =
+			is_signalfd(manifest, entry->object) ? owner_of(manifest, object->id, entry) : 0;
+	}
 	return 0;
 }
 
@@ -167,7 +208,7 @@ static _Noreturn void child_main(const Pbeam__Epoll *saved, const int *targets, 
 	}
 	for (int pass = 0; pass < 2 && failed.code == 0; pass++)
 		for (size_t i = 0; i < saved->n_entries && failed.code == 0; i++) {
-			if (is_fired(saved->entries[i]) != (pass == 0))
+			if (is_fired(saved->entries[i]) != (pass == 0) || saved->entries[i]->owner_vpid)
 				continue;
 			failed.code = add_in_child(epoll, targets[i], saved->entries[i]);
 			failed.index = (int)i;
@@ -261,6 +302,41 @@ static int epoll_finish(struct object_restore *restore, const Pbeam__Object *obj
 	return epoll_replace(fd, saved, NULL, targets, err);
 }
 
+size_t epoll_own_entries(const Pbeam__Object *object, int32_t vpid)
+{
+	size_t n = 0;
+
+	if (object->kind_case != PBEAM__OBJECT__KIND_EPOLL)
+		return 0;
+	for (size_t i = 0; i < object->epoll->n_entries; i++)
+		n += object->epoll->entries[i]->owner_vpid == vpid;
+	return n;
+}
+
+/* The first number that a process has for it adds the entries, the others are the same instance. */
+static int epoll_install(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process,
+			 int fd, struct batch *batch, struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < process->n_descriptors; i++)
+		if (process->descriptors[i]->object == object->id && process->descriptors[i]->fd < fd)
+			return 0;
+	for (size_t i = 0; i < object->epoll->n_entries && r >= 0; i++) {
+		const Pbeam__EpollEntry *entry = object->epoll->entries[i];
+		struct epoll_event event = {.events = entry->events, .data.u64 = entry->data};
+		struct taddr where;
+
+		if (entry->owner_vpid != process->vpid)
+			continue;
+		r = batch_data(batch, &event, sizeof(event), &where);
+		if (r == 0)
+			r = batch_add(batch, 0, SYS_epoll_ctl,
+				      remote_args((uint64_t)fd, EPOLL_CTL_ADD, (uint64_t)entry->fd, where.a));
+	}
+	return r < 0 ? r : 0;
+}
+
 const struct object_ops object_epoll = {
 	.name = "epoll instance",
 	.kind = PBEAM__OBJECT__KIND_EPOLL,
@@ -270,4 +346,5 @@ const struct object_ops object_epoll = {
 	.check = epoll_check,
 	.restore = epoll_restore,
 	.finish = epoll_finish,
+	.install = epoll_install,
 };

@@ -18,4 +18,7 @@ must_check int epoll_next_line(const char **at, struct epoll_line *out, struct e
 must_check int epoll_replace(int epoll, const Pbeam__Epoll *entries, const int *olds, const int *targets,
 			     struct err *err);
 
+/* The number of entries that process `vpid` has to add itself, once the object was checked. */
+size_t epoll_own_entries(const Pbeam__Object *object, int32_t vpid);
+
 #endif

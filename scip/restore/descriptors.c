@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "scip/object/epoll.h"
 #include "scip/object/object.h"
 #include "scip/restore/fill.h"
 
@@ -100,13 +101,15 @@ static int take_all(struct fill *fill, const Pbeam__FillFd *const *wanted, int n
 /* Calls that only the process can make for its objects: record locks, a terminal's foreground group. */
 static int install(struct fill *fill)
 {
-	size_t descriptors = fill->saved->n_descriptors, locks = fill->saved->n_locks;
+	size_t descriptors = fill->saved->n_descriptors, locks = fill->saved->n_locks, entries = 0;
 	int r = fill_flush(fill);
 
 	if (r < 0 || (fill->request->n_late == 0 && locks == 0))
 		return r;
-	r = fill_reserve(fill, (int)(2 * descriptors + locks) + 1,
-			 (descriptors + locks) * sizeof(struct flock));
+	for (size_t i = 0; i < fill->request->n_late; i++)
+		entries += epoll_own_entries(fill->request->late[i], fill->saved->vpid);
+	r = fill_reserve(fill, (int)(2 * descriptors + locks + entries) + 1,
+			 (descriptors + locks + entries) * sizeof(struct flock));
 	if (r == 0)
 		r = object_install_all(fill->process->names, fill->request->late, fill->request->n_late,
 				       fill->saved, fill->batch, fill->err);
