@@ -7,8 +7,10 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "proto/message.h"
+#include "scip/migrate/bridge/bridge.h"
 
 static bool has_stub(const struct lead_part *part, int32_t vpid)
 {
@@ -82,6 +84,76 @@ static bool is_other_side(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
 	       !memcmp(a->cookie.data, b->cookie.data, a->cookie.len);
 }
 
+/* Two ends in the kernel of one host. */
+static bool is_other_end(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
+{
+	if (a->cookie.len || b->cookie.len)
+		return false;
+	if (a->ino == a->peer) /* a pipe */
+		return a->ino == b->ino && a->reads != b->reads;
+	return a->ino == b->peer && a->peer == b->ino;
+}
+
+static const Pbeam__CutBridge *find_other_end(const struct lead *lead, const struct lead_part *own,
+					      const Pbeam__CutBridge *bridge)
+{
+	for (size_t i = 0; i < lead->nparts; i++) {
+		const struct lead_part *part = &lead->parts[i];
+
+		for (size_t k = 0;
+		     part != own && !strcmp(part->host, own->host) && k < part->bridged->n_bridges; k++)
+			if (is_other_end(bridge, part->bridged->bridges[k]))
+				return part->bridged->bridges[k];
+	}
+	return NULL;
+}
+
+static int name_side(Pbeam__CutBridge *side, const uint8_t *cookie, uint64_t id, bool anchor)
+{
+	side->id = id;
+	side->anchor = anchor;
+	return message_bytes(&side->cookie, cookie, BRIDGE_COOKIE);
+}
+
+/* What is none belongs to nobody: the part says what it thinks of that. */
+static int join_ends(const struct lead *lead, struct err *err)
+{
+	uint8_t cookie[BRIDGE_COOKIE];
+	uint64_t id = 0;
+
+	if (getrandom(cookie, sizeof(cookie), 0) != sizeof(cookie))
+		return err_sys(err, "make a cookie");
+	for (size_t i = 0; i < lead->nparts; i++)
+		for (size_t k = 0; k < lead->parts[i].bridged->n_bridges; k++) {
+			Pbeam__CutBridge *own = lead->parts[i].bridged->bridges[k],
+					 *other = (Pbeam__CutBridge *)(uintptr_t)find_other_end(
+						 lead, &lead->parts[i], own);
+
+			if (other && (name_side(own, cookie, ++id, true) < 0 ||
+				      name_side(other, cookie, id, false) < 0))
+				return err_code(err, -ENOMEM, "bridges");
+		}
+	return 0;
+}
+
+int kin_add_joins(const struct lead_part *part, Pbeam__CutRequest *request)
+{
+	for (size_t i = 0; i < part->bridged->n_bridges; i++) {
+		const Pbeam__CutBridge *bridge = part->bridged->bridges[i];
+		Pbeam__CutJoin *join;
+
+		if (!bridge->ino || !bridge->cookie.len)
+			continue;
+		join = message_add(request, joins, pbeam__cut_join__descriptor);
+		if (!join || message_bytes(&join->cookie, bridge->cookie.data, bridge->cookie.len) < 0)
+			return -ENOMEM;
+		join->ino = bridge->ino;
+		join->id = bridge->id;
+		join->anchor = bridge->anchor;
+	}
+	return 0;
+}
+
 static bool has_other_side(const struct lead *lead, const Pbeam__CutBridge *bridge)
 {
 	for (size_t i = 0; i < lead->nparts; i++)
@@ -101,7 +173,7 @@ int kin_match_bridges(struct lead *lead, struct err *err)
 		for (size_t k = 0; k < lead->parts[i].bridged->n_bridges; k++) {
 			const Pbeam__CutBridge *bridge = lead->parts[i].bridged->bridges[k];
 
-			if (!has_other_side(lead, bridge))
+			if (bridge->cookie.len && !has_other_side(lead, bridge))
 				return err_set(
 					err, -EBUSY,
 					"host %s: the other end of a %s is on a host that both its programs "
@@ -111,7 +183,7 @@ int kin_match_bridges(struct lead *lead, struct err *err)
 					"is in it be read, or move one of the two there",
 					lead->parts[i].host, bridge->text);
 		}
-	return 0;
+	return join_ends(lead, err);
 }
 
 /* ---- the manifest ---- */
@@ -120,10 +192,12 @@ static int describe_bridges(const struct lead_part *part, Pbeam__CutPart *out)
 {
 	for (size_t i = 0; i < part->bridged->n_bridges; i++) {
 		const Pbeam__CutBridge *bridge = part->bridged->bridges[i];
-		Pbeam__CutLineName *name =
-			bridge->anchor ? message_add(out, anchors, pbeam__cut_line_name__descriptor)
-				       : message_add(out, floats, pbeam__cut_line_name__descriptor);
+		Pbeam__CutLineName *name;
 
+		if (!bridge->cookie.len)
+			continue;
+		name = bridge->anchor ? message_add(out, anchors, pbeam__cut_line_name__descriptor)
+				      : message_add(out, floats, pbeam__cut_line_name__descriptor);
 		if (!name || message_bytes(&name->cookie, bridge->cookie.data, bridge->cookie.len) < 0)
 			return -ENOMEM;
 		name->id = bridge->id;

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "proto/message.h"
+#include "scip/migrate/bridge/external.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/object/common.h"
 #include "scip/object/socket.h"
@@ -107,6 +108,47 @@ static uint64_t unix_peer(const struct unix_diag_table *table, uint64_t ino)
 	return diag ? diag->peer : 0;
 }
 
+static void ends_in_part(struct object_dump *dump, uint64_t ino, bool *reads, bool *writes)
+{
+	const struct object_source *of;
+
+	*reads = *writes = false;
+	for (size_t i = 0; (of = object_dump_source(dump, i)) != NULL; i++) {
+		if (of->st.st_ino != ino || !S_ISFIFO(of->st.st_mode))
+			continue;
+		*reads = *reads || (of->flags & O_ACCMODE) != O_WRONLY;
+		*writes = *writes || (of->flags & O_ACCMODE) != O_RDONLY;
+	}
+}
+
+/* An end whose other end another part on this host may have. A FIFO is found by its name. */
+static int offer(struct object_dump *dump, const struct object_source *of, uint64_t peer,
+		 Pbeam__CutReply *reply, struct err *err)
+{
+	uint64_t ino = of->st.st_ino;
+	bool reads = true, writes = true;
+	Pbeam__CutBridge *out;
+
+	if (S_ISFIFO(of->st.st_mode)) {
+		ends_in_part(dump, ino, &reads, &writes);
+		if (of->link[0] == '/' || (reads && writes))
+			return 0;
+	} else if (!peer || object_dump_find_inode(dump, peer, of)) {
+		return 0;
+	}
+	for (size_t i = 0; i < reply->n_bridges; i++)
+		if (reply->bridges[i]->ino == ino)
+			return 0;
+	out = message_add(reply, bridges, pbeam__cut_bridge__descriptor);
+	if (!out)
+		return err_code(err, -ENOMEM, "list the bridges");
+	out->ino = ino;
+	out->peer = peer;
+	out->reads = reads;
+	out->writes = writes;
+	return 0;
+}
+
 int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__CutReply *reply, struct err *err)
 {
 	const struct object_source *of;
@@ -115,7 +157,7 @@ int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__Cut
 
 	if (r == 0)
 		r = bridge_find_anchors(&lines->anchors, err);
-	if (r == 0 && lines->anchors)
+	if (r == 0)
 		r = unix_diag_read(&table, err);
 	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
 		uint64_t ino = of->st.st_ino, left = ino;
@@ -128,9 +170,70 @@ int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__Cut
 			left = unix_peer(&table, ino);
 		if (r == 0 && left)
 			r = take_anchors(lines, of, left, reply, err);
+		if (r == 0 && !is_known(lines, ino))
+			r = offer(dump, of, left, reply, err);
 	}
 	unix_diag_free(&table);
 	return r;
+}
+
+/* As a bridge that has carried nothing yet describes its side. */
+static Pbeam__BridgeLine *begin_line(struct object_dump *dump, const struct object_source *of,
+				     const Pbeam__CutJoin *join)
+{
+	Pbeam__BridgeLine *line = message_new(&pbeam__bridge_line__descriptor);
+	bool stream = S_ISFIFO(of->st.st_mode), reads = true, writes = true;
+
+	if (!line || message_bytes(&line->cookie, join->cookie.data, join->cookie.len) < 0 ||
+	    message_string(&line->text, stream ? "pipe" : "UNIX connection") < 0) {
+		message_free(line);
+		return NULL;
+	}
+	if (stream) {
+		ends_in_part(dump, of->st.st_ino, &reads, &writes);
+		line->packet = (of->flags & O_DIRECT) != 0;
+	} else {
+		int type = socket_option(of->local, SOL_SOCKET, SO_TYPE, SOCK_STREAM);
+
+		line->family = AF_UNIX;
+		line->packet = type == SOCK_SEQPACKET;
+		stream = type == SOCK_STREAM;
+	}
+	line->kind = stream && !line->packet ? PBEAM__BRIDGE_LINE__KIND__STREAM
+					     : PBEAM__BRIDGE_LINE__KIND__MESSAGES;
+	line->id = join->id;
+	line->anchor = join->anchor;
+	line->reads = writes; /* what the program writes the bridge reads */
+	line->writes = reads;
+	line->vpid = of->holder_vpid.n;
+	return line;
+}
+
+int cut_lines_join(struct cut_lines *lines, struct object_dump *dump, const Pbeam__CutRequest *request,
+		   struct err *err)
+{
+	for (size_t i = 0; i < request->n_joins; i++) {
+		const Pbeam__CutJoin *join = request->joins[i];
+		const struct object_source *of = object_dump_find_inode(dump, join->ino, NULL);
+		struct cut_line new = {.ino = join->ino};
+
+		if (!of || join->cookie.len != BRIDGE_COOKIE)
+			return err_set(err, -EPROTO, "a bridge is told of that is not there");
+		new.side = begin_line(dump, of, join);
+		if (!new.side || object_append(lines->v, lines->n, new) < 0) {
+			message_free(new.side);
+			return err_code(err, -ENOMEM, "bridges");
+		}
+	}
+	return 0;
+}
+
+static bool reads_here(struct object_dump *dump, const struct object_source *of)
+{
+	bool reads, writes;
+
+	ends_in_part(dump, of->st.st_ino, &reads, &writes);
+	return reads;
 }
 
 int cut_lines_dump(struct cut_lines *lines, struct object_dump *dump, const struct object_source *of,
@@ -150,6 +253,8 @@ int cut_lines_dump(struct cut_lines *lines, struct object_dump *dump, const stru
 			lines->v[i].saved = true;
 			list.lines[list.n_lines++] = lines->v[i].side;
 		}
+	if (r == 0 && S_ISFIFO(of->st.st_mode) && !reads_here(dump, of))
+		bridge_forget_contents(out->pipe);
 	r = r < 0 ? r : cut_mark_lines(out, &list, err);
 	free(sides);
 	return r;

@@ -22,6 +22,10 @@ struct cut_lines {
  * reply->bridges. */
 must_check int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__CutReply *reply,
 			      struct err *err);
+/* What the leader has found to be connected with another part on this host becomes a line, with nothing under
+ * way: a kernel's queue is its reader's. */
+must_check int cut_lines_join(struct cut_lines *lines, struct object_dump *dump,
+			      const Pbeam__CutRequest *request, struct err *err);
 /* As object_external.dump. */
 must_check int cut_lines_dump(struct cut_lines *lines, struct object_dump *dump,
 			      const struct object_source *of, Pbeam__Object *out, struct err *err);

@@ -11,6 +11,7 @@
 
 #include "proto/message.h"
 #include "scip/cut/cut.h"
+#include "scip/cut/kin.h"
 #include "scip/migrate/swap/end.h"
 #include "scip/object/common.h"
 
@@ -103,6 +104,8 @@ static int send_ids(const struct lead_part *part, struct err *err)
 	Pbeam__CutRequest *request = message_new(&pbeam__cut_request__descriptor);
 	int r = request ? 0 : -ENOMEM;
 
+	if (r == 0)
+		r = kin_add_joins(part, request);
 	for (size_t i = 0; i < part->nids && r == 0; i++) {
 		Pbeam__CutEnd *end = message_add(request, ends, pbeam__cut_end__descriptor);
 

@@ -148,6 +148,14 @@ static int on_frozen(void *arg, const struct group *group, struct err *err)
 	return step(arg, PBEAM__CUT_REQUEST__OPERATION__DUMP, err);
 }
 
+static int drain(struct part *part, struct object_dump *dump, const Pbeam__CutRequest *request,
+		 struct err *err)
+{
+	int r = part->ends.round ? 0 : cut_lines_join(&part->lines, dump, request, err);
+
+	return r < 0 ? r : cut_ends_drain(&part->ends, dump, request, part->next, err);
+}
+
 /* Memory is in the image. */
 static int on_survey(void *arg, struct object_dump *dump, struct err *err)
 {
@@ -162,7 +170,7 @@ static int on_survey(void *arg, struct object_dump *dump, struct err *err)
 		int operation = request ? (int)request->operation : -1;
 
 		if (operation == PBEAM__CUT_REQUEST__OPERATION__DRAIN)
-			r = cut_ends_drain(&part->ends, dump, request, part->next, err);
+			r = drain(part, dump, request, err);
 		else if (request && operation != PBEAM__CUT_REQUEST__OPERATION__OBJECTS)
 			r = err_set(err, -EPROTO, "request %d came when DRAIN was to", operation);
 		else if (!request)

@@ -8,7 +8,8 @@ import pytest
 from test_far import Family, move
 from test_group import lose
 
-# A parent and a child that send each other every number in order, `ahead` of them on their way, over pipes or a socketpair. The file `go` ends it.
+# A parent and a child (or two programs that meet at the path `sock`) that send each other every number in order, `ahead` of them on their way, over pipes
+# or a UNIX connection. The file `go` ends it.
 FAMILY = """import os, select, socket, struct, sys, time
 how, ahead = sys.argv[1], int(sys.argv[2])
 def child(get, put):
@@ -27,17 +28,30 @@ def child(get, put):
         while done < whole:
             done += os.write(put, data[done:whole])
     os._exit(5 if not rest else 6)
+if how == 'connect':
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect('sock')
+    print('family', os.getpid(), 0, flush=True)
+    child(peer.fileno(), peer.fileno())
 if how == 'pipe':
     (a, b), (c, d) = os.pipe(), os.pipe()
+elif how == 'listen':
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind('sock')
+    listener.listen()
+    print('listens', flush=True)
+    b = c = listener.accept()[0].detach()
 else:
     pair = [s.detach() for s in socket.socketpair()]
     a = d = pair[0]
     b = c = pair[1]
-pid = os.fork()
-if not pid:
-    for fd in {b, c}: os.close(fd)
-    child(a, d)
-for fd in {a, d}: os.close(fd)
+pid = 0
+if how != 'listen':
+    pid = os.fork()
+    if not pid:
+        for fd in {b, c}: os.close(fd)
+        child(a, d)
+    for fd in {a, d}: os.close(fd)
 os.set_blocking(b, False)
 print('family', os.getpid(), pid, flush=True)
 sent = back = told = 0
@@ -68,7 +82,7 @@ while True:
         print(told, flush=True)
         time.sleep(.02)
 assert back == sent and not rest, (back, sent)
-status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else 5
 print('ended', status, flush=True)
 sys.exit(40 + status)
 """
@@ -123,6 +137,7 @@ def test_goes_back(make_lab, how, ahead):
         pair.goes_back(host)
         pair.until_counts()
         assert pair.where() == ("a", "b")
+        a.checkpoint("pair")
     pair.end()
 
 
@@ -278,3 +293,28 @@ def test_refused(make_lab):
     job.wait(20)
     numbers = (a.home / "seen").read_text().split()
     assert numbers == [str(n) for n in range(len(numbers))]
+
+
+def test_two_jobs_of_one_host(make_lab):
+    """Two jobs of a group on one host, connected over a UNIX socket: so they are again, on one host or on two."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    words = [["scip", "run", "--name", how, "--group", "g", "--", "python3", "-u", "-c", FAMILY, how, 60000] for how in ("listen", "connect")]
+    pair = Pair.__new__(Pair)
+    pair.home = a
+    pair.job = a.start(["bash", "-o", "pipefail", "-c", '"$@" | cat', "bash", *words[0]], "listen").wait_for("listens")
+    other = a.start(words[1], "connect").wait_for("family")
+    pair.until_counts()
+    a.checkpoint("g")
+    pair.until_counts()
+    a.rollback("g")
+    pair.until_counts()
+    a.ctl("migrate", "connect", "b")
+    pair.until_counts()
+    a.checkpoint("g")
+    b.rollback("g")
+    pair.until_counts()
+    assert {row["job_name"]: row["host"] for row in a.ps()["processes"]} == {"listen": "a", "connect": "b"}
+    a.file("go")
+    assert pair.job.wait(40) == 45, pair.job.text() + pair.job.errors()
+    assert other.wait(40) == 5

@@ -149,6 +149,7 @@ int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeLine *about, i
 		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
 	}
 	line->socket = socket;
+	line->ino = line_socket_ino(own);
 	if (socket && !about->writes)
 		shutdown(own, SHUT_WR); /* the other side's writer had ended */
 	return take_log(line, about, err);

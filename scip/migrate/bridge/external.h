@@ -13,6 +13,8 @@ must_check int bridge_finish(struct migrate_target *target, void **state, struct
 /* The end's queue is as it was; *other is the other end's descriptor, the caller's to keep, -1 none. */
 must_check int bridge_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
 			   struct err *err);
+/* What a writer has written stays where its reader is. */
+void bridge_forget_contents(Pbeam__Pipe *pipe);
 void bridge_committed(struct migrate_target *target, void **state);
 void bridge_close(struct migrate_target *target, void **state);
 

@@ -323,8 +323,7 @@ static bool other_end_stays(const struct left *left, bool reader)
 	return poll(&poll_fd, 1, 0) >= 0 && !(poll_fd.revents & (POLLERR | POLLHUP));
 }
 
-/* What a writer has written stays where its reader is. */
-static void forget_contents(Pbeam__Pipe *pipe)
+void bridge_forget_contents(Pbeam__Pipe *pipe)
 {
 	pbeam__extent__free_unpacked(pipe->contents, NULL);
 	pipe->contents = NULL;
@@ -351,7 +350,7 @@ static int dump_pipe(const struct left *left, bool reader, struct err *err)
 		return r;
 	}
 	if (!reader)
-		forget_contents(left->out->pipe);
+		bridge_forget_contents(left->out->pipe);
 	line.kind = left->out->pipe->packet ? PBEAM__BRIDGE_LINE__KIND__MESSAGES
 					    : PBEAM__BRIDGE_LINE__KIND__STREAM;
 	line.packet = left->out->pipe->packet;
