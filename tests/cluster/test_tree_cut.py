@@ -88,14 +88,26 @@ sys.exit(40 + status)
 """
 
 
+def numbers(job, word):
+    """Those behind this word, once the line is whole."""
+    found = []
+
+    def there():
+        found[:] = [line.split()[1:] for line in job.text()[:job.text().rfind("\n") + 1].splitlines() if line.split()[:1] == [word]]
+        return found
+
+    job.host.wait_until(there, 20, word)
+    return [int(number) for number in found[0]]
+
+
 class Pair:
     """FAMILY on `home`, its child on `away`."""
 
     def __init__(self, home, away, how="pipe", ahead=30000, options=()):
         self.home = home
         words = ["scip", "run", "--name", "pair", *options, "--", "python3", "-u", "-c", FAMILY, how, ahead]
-        self.job = home.start(["bash", "-o", "pipefail", "-c", '"$@" | cat', "bash", *words], "pair").wait_for("family")
-        self.parent, self.child = (int(word) for word in self.job.text().split()[1:3])
+        self.job = home.start(["bash", "-o", "pipefail", "-c", '"$@" | cat', "bash", *words], "pair")
+        self.parent, self.child = numbers(self.job, "family")
         if away:
             move(home, self.child, away, "--alone")
 
@@ -281,8 +293,8 @@ def test_refused(make_lab):
     """A part that cannot be saved refuses the whole, with its reason; all goes on."""
     lab = make_lab(2).start()
     a, b = lab.hosts
-    job = a.start(["bash", "-c", '"$@" 3> >(cat >seen)', "bash", "scip", "run", "--name", "out", "--", "python3", "-u", "-c", OUTSIDE], "out").wait_for("child")
-    child = int(job.text().split()[1])
+    job = a.start(["bash", "-c", '"$@" 3> >(cat >seen)', "bash", "scip", "run", "--name", "out", "--", "python3", "-u", "-c", OUTSIDE], "out")
+    (child,) = numbers(job, "child")
     move(a, child, b, "--alone")
     done = a.ctl("checkpoint", "out", check=False)
     assert done.returncode == 1 and "host b: the other end of a pipe" in done.stderr, done.stderr
@@ -291,8 +303,8 @@ def test_refused(make_lab):
     assert not list((a.state / "pbeam" / "out").glob("*.ckpt"))
     a.ctl("kill", "-s", "KILL", str(child))
     job.wait(20)
-    numbers = (a.home / "seen").read_text().split()
-    assert numbers == [str(n) for n in range(len(numbers))]
+    seen = (a.home / "seen").read_text().split()
+    assert seen == [str(n) for n in range(len(seen))]
 
 
 def test_two_jobs_of_one_host(make_lab):
