@@ -16,6 +16,7 @@
 #include "proto/message.h"
 #include "scip/job/far.h"
 #include "scip/job/line.h"
+#include "scip/migrate/bridge/bridge.h"
 #include "scip/migrate/migrate.h"
 
 enum {
@@ -185,6 +186,9 @@ static void tell(struct guest *g)
 	g->told = true;
 	killed = WIFSIGNALED(line.status) && WTERMSIG(line.status) == SIGKILL; /* nobody wants to wait long */
 	if (is_end(line.status) && far_flush(g->job, !killed, &err) < 0)       /* its last words come first */
+		log_warn("vpid %d: %s", g->vpid.n, err.text);
+	err_clear(&err);
+	if (is_end(line.status) && bridge_flush(g->vpid, &err) < 0)
 		log_warn("vpid %d: %s", g->vpid.n, err.text);
 	if (frame_send(g->channel, PBEAM__CHANNEL_MESSAGE__LINE_STATUS, &line.base, NULL, 0, NULL) < 0)
 		hang_up(g);

@@ -36,6 +36,11 @@ int terminal_pts_number(int fd, uint64_t rdev)
 	return (int)((kind - TERMINAL_MAJOR_FIRST) << 20 | minor(rdev));
 }
 
+bool terminal_is_master(const struct stat *st)
+{
+	return S_ISCHR(st->st_mode) && st->st_rdev == makedev(5, 2);
+}
+
 int terminal_path_number(const char *path)
 {
 	int number, end = 0;

@@ -11,6 +11,8 @@
 /* N of the pseudo-terminal /dev/pts/N that the descriptor is a side of, -1 if it is none. `rdev` is its
  * st_rdev: a side that is hung up answers nothing else. */
 int terminal_pts_number(int fd, uint64_t rdev);
+/* True if this is a master, whose number only its descriptor tells. */
+bool terminal_is_master(const struct stat *st);
 /* N of a path that is /dev/pts/N, else -1. */
 int terminal_path_number(const char *path);
 /* termios, window size, foreground group, session. The kernel tells the last two only to the terminal's own
@@ -21,6 +23,19 @@ must_check int terminal_dump_settings(struct names *names, struct rpid holder, i
 must_check int terminal_renamed(struct object_restore *restore, const Pbeam__Tty *saved, int fd,
 				struct err *err);
 must_check int terminal_restore_termios(const Pbeam__Tty *saved, int fd, struct err *err);
+/* ---- a slave whose master is with somebody who is not dumped (scip/migrate/bridge) ---- */
+/* N of /dev/pts/N if the description is of such a slave; else -1. */
+int terminal_slave_apart(struct object_dump *dump, const struct object_source *source);
+/* As the kind's dump. `master`: a descriptor of that side, for what was typed and not read; -1: that is left
+ * where it is. */
+must_check int terminal_dump_apart(struct object_dump *dump, const struct object_source *source, int master,
+				   Pbeam__Object *out, struct err *err);
+/* Before the kind's restore: it is to be this one (taken), not a new one. */
+must_check int terminal_adopt_apart(struct object_restore *restore, const Pbeam__Tty *saved, int slave,
+				    struct err *err);
+/* As the kind's finish, for a new one: the master, borrowed, or -errno. */
+must_check int terminal_fill_apart(struct object_restore *restore, const Pbeam__Tty *saved, struct err *err);
+
 /* A member of the terminal's session makes its foreground group what it was. */
 must_check int terminal_install_foreground(struct names *names, const Pbeam__Tty *saved,
 					   const Pbeam__Process *process, int fd, struct batch *batch,

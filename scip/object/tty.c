@@ -27,7 +27,7 @@
 
 static bool is_master(const struct object_source *source)
 {
-	return source->st.st_rdev == makedev(5, 2);
+	return terminal_is_master(&source->st);
 }
 
 static bool tty_match(struct object_dump *dump, const struct object_source *source)
@@ -116,27 +116,68 @@ static int dump_slave(struct object_dump *dump, const struct object_source *sour
 		(int)out->pty);
 }
 
+/* What both sides have: which terminal it is. */
+static int dump_name(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
+		     int number, struct err *err)
+{
+	object->tty = object_message(Pbeam__Tty, pbeam__tty__init);
+	if (!object->tty)
+		return object_no_memory(err);
+	if (number >= 0)
+		object->tty->pty = (uint64_t)object_dump_pts(dump, number);
+	return object_set_bytes(&object->tty->path, source->link, strlen(source->link), err);
+}
+
+int terminal_slave_apart(struct object_dump *dump, const struct object_source *source)
+{
+	int number = tty_match(dump, source) && !is_master(source)
+			     ? terminal_pts_number(source->local, source->st.st_rdev)
+			     : -1;
+	int console = object_dump_console_tty(dump);
+
+	if (number < 0 || hung_up(source->local) || find_side(dump, number, true) ||
+	    (console >= 0 && terminal_pts_number(console, 0) == number))
+		return -1;
+	return number;
+}
+
+int terminal_dump_apart(struct object_dump *dump, const struct object_source *source, int master,
+			Pbeam__Object *out, struct err *err)
+{
+	struct pty_bytes bytes = {0};
+	int number = terminal_pts_number(source->local, source->st.st_rdev);
+	int r = dump_name(dump, source, out, number, err);
+
+	out->kind_case = PBEAM__OBJECT__KIND_TTY;
+	if (r < 0)
+		return r;
+	out->tty->mode = source->st.st_mode & 07777;
+	r = terminal_dump_settings(object_dump_names(dump), source->holder, source->local, out->tty, err);
+	if (r < 0 || master < 0)
+		return r;
+	r = pty_input_look(master, source->local, &bytes, err);
+	if (r == 0)
+		r = object_put_extent(dump, bytes.data, bytes.len, &out->tty->input, err);
+	free(bytes.data);
+	return r;
+}
+
 static int tty_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
 		    struct err *err)
 {
-	Pbeam__Tty *out = object_message(Pbeam__Tty, pbeam__tty__init);
-	int number = terminal_pts_number(source->local, source->st.st_rdev), r;
+	int number = terminal_pts_number(source->local, source->st.st_rdev);
+	int r = dump_name(dump, source, object, number, err);
 
-	object->tty = out;
-	if (!out)
-		return object_no_memory(err);
+	if (r < 0)
+		return r;
 	if (number < 0)
 		return err_set(
 			err, -ENOTSUP,
 			"%s, a terminal that is not a pseudo-terminal; run the program on the terminal that "
 			"`scip run` gives",
 			source->link);
-	out->pty = (uint64_t)object_dump_pts(dump, number);
-	r = object_set_bytes(&out->path, source->link, strlen(source->link), err);
-	if (r < 0)
-		return r;
-	return is_master(source) ? dump_master(dump, source, number, out, err)
-				 : dump_slave(dump, source, number, out, err);
+	return is_master(source) ? dump_master(dump, source, number, object->tty, err)
+				 : dump_slave(dump, source, number, object->tty, err);
 }
 
 /* ---- restore ---- */
@@ -215,8 +256,7 @@ static int tty_restore(struct object_restore *restore, const Pbeam__Object *obje
 	if (saved->mode && fchmod(*fd, saved->mode & 0777) < 0)
 		return err_sys(err, "set a terminal's mode");
 	/* Now, while nobody is in the foreground who would get SIGWINCH. */
-	if (saved->master && saved->winsize.len == sizeof(struct winsize) &&
-	    ioctl(*fd, TIOCSWINSZ, saved->winsize.data) < 0)
+	if (saved->winsize.len == sizeof(struct winsize) && ioctl(*fd, TIOCSWINSZ, saved->winsize.data) < 0)
 		return err_sys(err, "set a terminal's window size");
 	return 0;
 }
@@ -237,6 +277,24 @@ static int put_bytes(struct object_restore *restore, const Pbeam__Tty *saved, in
 	if (output_len)
 		r = pty_output_put(slave, output, output_len, err);
 	return r < 0 ? r : pty_input_put(master, slave, input, input_len, err);
+}
+
+int terminal_adopt_apart(struct object_restore *restore, const Pbeam__Tty *saved, int slave, struct err *err)
+{
+	int number = terminal_pts_number(slave, 0), r;
+
+	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, false), slave, err);
+	return r < 0 ? r : object_restore_renamed_pts(restore, (int)saved->pty, number, err);
+}
+
+int terminal_fill_apart(struct object_restore *restore, const Pbeam__Tty *saved, struct err *err)
+{
+	int master = object_restore_kept(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, true));
+	int r = master < 0 ? -ENOENT : terminal_restore_termios(saved, master, err);
+
+	if (r == 0)
+		r = put_bytes(restore, saved, master, err);
+	return r < 0 ? r : master;
 }
 
 static int tty_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)

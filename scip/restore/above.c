@@ -209,9 +209,11 @@ static void settle_terminals(struct coordinate *coordinate)
 	const struct above *above = &coordinate->above;
 
 	for (size_t i = 0; i < coordinate->manifest->n_objects; i++) {
-		Pbeam__Tty *tty = (Pbeam__Tty *)(uintptr_t)tty_of(coordinate->manifest->objects[i]);
+		const Pbeam__Object *object = coordinate->manifest->objects[i];
+		Pbeam__Tty *tty = (Pbeam__Tty *)(uintptr_t)tty_of(object);
 
-		if (!tty || tty->session_vsid != above->plan.session)
+		/* One that comes back over a bridge was nobody else's meanwhile. */
+		if (!tty || object->external || tty->session_vsid != above->plan.session)
 			continue;
 		tty->foreground_vpgid = above->in_foreground ? above->foreground : 0;
 		if (!above->in_foreground) {

@@ -5,9 +5,8 @@ import subprocess
 HERE = pathlib.Path(__file__).resolve().parent
 KINDS = {"openmpi": ("mpicc.openmpi", "mpirun.openmpi"), "mpich": ("mpicc.mpich", "mpirun.mpich")}
 
-# What goes before a rank that is to be moved by itself. Open MPI's daemon gives each rank a terminal whose other side it keeps; MPICH's leaves sockets of its own
-# open in its ranks.
-APART = {"openmpi": ["sh", "-c", '"$@" 2>&1 | cat', "sh"],
+# What goes before a rank that is to be moved by itself: MPICH's launcher leaves sockets of its own open in its ranks.
+APART = {"openmpi": [],
          "mpich": ["bash", "-c", 'for fd in $(ls /proc/$$/fd); do [ "$fd" -le 2 ] || [ "$fd" = "$PMI_FD" ] || eval "exec $fd>&-"; done; exec "$@"', "bash"]}
 
 

@@ -7,6 +7,7 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pty.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -179,6 +180,90 @@ static void cannot_say(int fd)
 static void close_tie(struct tie tied)
 {
 	close(tied.program);
+	close(tied.peer);
+	all_gone();
+}
+
+/* The peer has the master of the old terminal, the program the new one. */
+static struct tie tie_terminals(void)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	int old[2], new[2];
+
+	assert_int_equal(openpty(&old[0], &old[1], NULL, NULL, NULL), 0);
+	assert_int_equal(openpty(&new[0], &new[1], NULL, NULL, NULL), 0);
+	line.kind = PBEAM__BRIDGE_LINE__KIND__TERMINAL;
+	line.reads = line.writes = true;
+	tie(&line, old[1], new[0], bridge_terminal_ino(1), 0);
+	return (struct tie){old[0], new[1]};
+}
+
+/* In the end this side's settings have these flags. */
+static void settings_become(int fd, tcflag_t mask, tcflag_t flags)
+{
+	struct termios settings = {0};
+
+	for (int i = 0; i < WAIT_MS / 5; i++) {
+		assert_int_equal(tcgetattr(fd, &settings), 0);
+		if ((settings.c_lflag & mask) == flags)
+			return;
+		usleep(5000);
+	}
+	assert_int_equal(settings.c_lflag & mask, flags);
+}
+
+static void test_terminal(void **state)
+{
+	struct tie tied = tie_terminals();
+	struct winsize size = {.ws_row = 33, .ws_col = 44}, seen = {0};
+	struct pollfd gone = {.fd = tied.program};
+	struct termios settings;
+
+	(void)state;
+	say(tied.program, "hello\n");
+	hear(tied.peer, "hello\r\n");
+	say(tied.peer, "typed\r");
+	hear(tied.peer, "typed\r\n");
+	hear(tied.program, "typed\n");
+	assert_int_equal(tcgetattr(tied.program, &settings), 0);
+	settings.c_lflag &= ~(tcflag_t)ECHO;
+	assert_int_equal(tcsetattr(tied.program, TCSANOW, &settings), 0);
+	say(tied.program, "Password:");
+	hear(tied.peer, "Password:");
+	settings_become(tied.peer, ECHO, 0);
+	say(tied.peer, "secret\n");
+	hear(tied.program, "secret\n");
+	assert_int_equal(tcgetattr(tied.peer, &settings), 0);
+	settings.c_lflag |= ECHO;
+	assert_int_equal(tcsetattr(tied.peer, TCSANOW, &settings), 0);
+	settings_become(tied.program, ECHO | ICANON, ECHO | ICANON);
+	assert_int_equal(ioctl(tied.peer, TIOCSWINSZ, &size), 0);
+	for (int i = 0; i < WAIT_MS / 5 && seen.ws_row != 33; i++) {
+		usleep(5000);
+		assert_int_equal(ioctl(tied.program, TIOCGWINSZ, &seen), 0);
+	}
+	assert_int_equal(seen.ws_col, 44);
+	close(tied.peer);
+	assert_int_equal(poll(&gone, 1, WAIT_MS), 1);
+	assert_true(gone.revents & POLLHUP);
+	close(tied.program);
+	all_gone();
+}
+
+/* Its last words come, and then the end of the terminal. */
+static void test_terminal_closed(void **state)
+{
+	struct tie tied = tie_terminals();
+	struct pollfd ready = {.fd = tied.peer, .events = POLLIN};
+	char byte;
+
+	(void)state;
+	say(tied.program, "bye\n");
+	close(tied.program);
+	hear(tied.peer, "bye\r\n");
+	assert_int_equal(poll(&ready, 1, WAIT_MS), 1);
+	assert_int_equal(read(tied.peer, &byte, 1), -1);
+	assert_int_equal(errno, EIO);
 	close(tied.peer);
 	all_gone();
 }
@@ -546,11 +631,18 @@ static void test_listener(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_stream),	   cmocka_unit_test(test_bulk),
-		cmocka_unit_test(test_half_close), cmocka_unit_test(test_peer_closes),
-		cmocka_unit_test(test_messages),   cmocka_unit_test(test_pipe),
-		cmocka_unit_test(test_tcp),	   cmocka_unit_test(test_skip),
-		cmocka_unit_test(test_moves_on),   cmocka_unit_test(test_listener),
+		cmocka_unit_test(test_stream),
+		cmocka_unit_test(test_terminal),
+		cmocka_unit_test(test_terminal_closed),
+		cmocka_unit_test(test_bulk),
+		cmocka_unit_test(test_half_close),
+		cmocka_unit_test(test_peer_closes),
+		cmocka_unit_test(test_messages),
+		cmocka_unit_test(test_pipe),
+		cmocka_unit_test(test_tcp),
+		cmocka_unit_test(test_skip),
+		cmocka_unit_test(test_moves_on),
+		cmocka_unit_test(test_listener),
 	};
 
 	return cmocka_run_group_tests(tests, open_world, close_world);

@@ -25,8 +25,9 @@
 #include "proto/message.h"
 #include "scip/migrate/bridge/line.h"
 #include "scip/object/common.h"
+#include "scip/object/terminal.h"
 
-enum { EVENTS = 64, TICK_MS = 1000, SOON_MS = 50, LAST_MS = 500 };
+enum { EVENTS = 64, TICK_MS = 1000, SOON_MS = 50, LAST_MS = 500, TERMINAL_MS = 200 };
 
 struct bridge *bridge_new(const uint8_t *cookie)
 {
@@ -85,7 +86,8 @@ size_t bridge_lines(const struct bridge *bridge)
 	return n;
 }
 
-/* A pipe is opened again: the flags of its description are the program's, and others' who stay. */
+/* A pipe or a terminal is opened again: the flags of its description are the program's, and others' who stay.
+ * A terminal's master (it has no other name) is the bridge's own. */
 static int own_description(const Pbeam__BridgeLine *line, int fd, bool *socket, struct err *err)
 {
 	int mode = line->reads && line->writes ? O_RDWR : line->reads ? O_RDONLY : O_WRONLY;
@@ -97,9 +99,11 @@ static int own_description(const Pbeam__BridgeLine *line, int fd, bool *socket, 
 	*socket = S_ISSOCK(st.st_mode);
 	if (*socket)
 		return fd;
+	if (terminal_is_master(&st))
+		return object_set_nonblock(fd, true) < 0 ? err_sys(err, "a terminal's master") : fd;
 	again = object_reopen(fd, mode | O_NONBLOCK | (line->packet && line->writes ? O_DIRECT : 0));
 	if (again < 0)
-		return err_code(err, again, "open an end of a pipe again");
+		return err_code(err, again, "open an end of a pipe or a terminal again");
 	close(fd);
 	return again;
 }
@@ -259,7 +263,7 @@ static void become(struct bridge *bridge)
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGCHLD, SIG_IGN);
-	prctl(PR_SET_NAME, "scip bridge");
+	prctl(PR_SET_NAME, BRIDGE_COMM);
 	prctl(PR_SET_PDEATHSIG, 0);
 	(void)!chdir("/");
 }
@@ -324,7 +328,9 @@ static int open_all(struct bridge *bridge)
 		/* Only now, after the commit: the description is the program's own. */
 		if (line->fd >= 0 && listens(line))
 			(void)!object_set_nonblock(line->fd, true);
-		if (line->fd >= 0)
+		if (line->fd >= 0 && line_is_terminal(line))
+			r = terminal_begin(line);
+		if (line->fd >= 0 && r == 0)
 			r = bridge_watch(bridge, line->fd, &line->watch,
 					 EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
 		if (r == 0)
@@ -407,6 +413,8 @@ static void tick_line(struct line *line)
 		line_pump(line);
 	}
 	line_look(line);
+	if (terminal_look(line))
+		line_pump(line);
 	if (line->anchor ? !line->channel && too_long(line->lost_ns)
 			 : line->channel && line->channel->sock < 0 && too_long(line->channel->lost_ns))
 		give_up(line);
@@ -449,7 +457,9 @@ static int patience_ms(const struct bridge *bridge)
 		if (line->fresh || (line->first && !line->writable &&
 				    line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER))
 			return SOON_MS;
-		if (!line->channel || line_wants_look(line))
+		if (line->terminal)
+			ms = TERMINAL_MS;
+		else if (ms < 0 && (!line->channel || line_wants_look(line)))
 			ms = TICK_MS;
 	}
 	return ms;

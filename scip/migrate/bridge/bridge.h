@@ -36,6 +36,7 @@
 #define BRIDGE_WINDOW	  (256u << 10)
 #define BRIDGE_PATIENCE_S 60
 #define BRIDGE_COOKIE	  16
+#define BRIDGE_COMM	  "scip bridge" /* what its process is called */
 
 struct bridge;
 
@@ -94,5 +95,22 @@ must_check int bridge_stop(struct bridge_hold *hold, uint64_t ino, int *fd, stru
 must_check int bridge_take(struct bridge_hold *hold, uint64_t ino, Pbeam__BridgeLine **out, struct err *err);
 /* `moved`: the lines that were taken have moved on; else they go on here. Frees. */
 void bridge_release(struct bridge_hold *hold, bool moved);
+
+/* ---- terminals ---- */
+
+/* How a terminal /dev/pts/N is called where a pipe or a socket is by its inode. */
+static inline uint64_t bridge_terminal_ino(int number)
+{
+	return 1ull << 63 | (uint32_t)number;
+}
+/* Waits until what process `vpid`, which has ended, wrote to terminals of other hosts is there, some seconds
+ * at most: -ETIMEDOUT. */
+must_check int bridge_flush(struct vpid vpid, struct err *err);
+/* The terminal whose anchor is on this host is to be the program's own again. When all that the program wrote
+ * elsewhere is written to it: *fd, a descriptor of it, and *control, which is held until bridge_resume(), or
+ * closed if it comes to nothing. -ENOENT: it has no other side any more; -ETIMEDOUT. */
+must_check int bridge_return(const Pbeam__BridgeLine *line, int *control, int *fd, struct err *err);
+/* It is. *out: what was typed and has not reached the program where it was (unacked). */
+must_check int bridge_resume(int control, Pbeam__BridgeLine **out, struct err *err);
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * A bridge's own socket: local bridges bring channels, coordinators stop lines and take them along. What a
- * coordinator has stopped goes on when its connection ends, unless it has said that it has moved.
+ * coordinator has stopped goes on when its connection ends, unless it has said that it has moved, or, of a
+ * terminal's anchor, that the program is at home.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -78,6 +79,9 @@ void control_free(struct control *control)
 		at = &(*at)->next;
 	if (*at)
 		*at = control->next;
+	for (struct line *line = control->bridge->lines; line; line = line->next)
+		if (line->waiter == control)
+			line->waiter = NULL;
 	go_on(control);
 	close(control->sock);
 	frame_reader_reset(&control->reader);
@@ -250,6 +254,108 @@ static void drop(struct control *control)
 	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 }
 
+/* ---- terminals: until nothing is on its way, and back to where they were ---- */
+
+static bool awaits(const struct control *control)
+{
+	const struct line *line = control->bridge->lines;
+
+	while (line && line->waiter != control)
+		line = line->next;
+	return line != NULL;
+}
+
+/* An anchor has written all that it has, a float's other side has all. */
+void control_settled(struct line *line)
+{
+	struct control *control = line->waiter;
+
+	if (!control || (line->anchor ? line->first != NULL : line->head != NULL))
+		return;
+	line->waiter = NULL;
+	if (line->anchor)
+		answer(control,
+		       line->fd >= 0 ? PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD
+				     : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
+		       NULL, &line->fd, line->fd >= 0);
+	else if (!awaits(control))
+		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
+}
+
+static void flush(struct control *control, int32_t vpid)
+{
+	bool any = false;
+
+	for (struct line *line = control->bridge->lines; line; line = line->next)
+		if (!line->anchor && line_is_terminal(line) && line->about->vpid == vpid && !line->moved) {
+			line->waiter = control;
+			any = true;
+		}
+	if (!any)
+		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
+	for (struct line *line = control->bridge->lines; line; line = line->next)
+		if (line->waiter == control) {
+			line->readable = true;
+			line_pump(line);
+		}
+}
+
+/* What the program wrote elsewhere, as the log that came with it. */
+static int take_home(struct line *line, const Pbeam__BridgeLine *home)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < home->n_unacked && r == 0; i++) {
+		Pbeam__BridgeRecord *record = line_record(&home->unacked[i]);
+
+		r = record ? line_arrived(line, record) : -EPROTO;
+	}
+	return r;
+}
+
+/* Nothing of this would have to be undone: the program has written it, wherever it goes on. */
+static void come_home(struct control *control, const Pbeam__BridgeLine *home)
+{
+	struct line *line = control->bridge->lines;
+
+	while (line && !(line->anchor && line->id == home->id))
+		line = line->next;
+	if (!line || !line_is_terminal(line) || line->fd < 0 || line->closing || line->holder ||
+	    home->generation < line->generation || take_home(line, home) < 0) {
+		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+		return;
+	}
+	line->holder = line->waiter = control;
+	line_pump(line);
+}
+
+static void resume(struct control *control)
+{
+	struct line *line = control->bridge->lines;
+	Pbeam__BridgeLine *out = NULL;
+
+	while (line && !(line->anchor && line->holder == control))
+		line = line->next;
+	if (line) {
+		line_drain(line);
+		out = line_describe(line, true);
+		line_forget(line);
+		line->holder = NULL;
+	}
+	answer(control, out ? PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
+	       out ? &out->base : NULL, NULL, 0);
+	message_free(out);
+}
+
+static void dispatch_home(struct control *control, const struct frame *frame)
+{
+	Pbeam__BridgeLine *home = (void *)frame_unpack(frame, &pbeam__bridge_line__descriptor, NULL);
+
+	if (home)
+		come_home(control, home);
+	message_free(home);
+}
+
 static void dispatch(struct control *control, struct frame *frame)
 {
 	Pbeam__BridgeSelect *select;
@@ -261,6 +367,12 @@ static void dispatch(struct control *control, struct frame *frame)
 		return;
 	case PBEAM__CHANNEL_MESSAGE__BRIDGE_DROP:
 		drop(control);
+		return;
+	case PBEAM__CHANNEL_MESSAGE__BRIDGE_RETURN:
+		dispatch_home(control, frame);
+		return;
+	case PBEAM__CHANNEL_MESSAGE__BRIDGE_RESUME:
+		resume(control);
 		return;
 	default:
 		break;
@@ -276,6 +388,8 @@ static void dispatch(struct control *control, struct frame *frame)
 		hold(control, select->ino);
 	else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE)
 		take(control, select->ino);
+	else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_FLUSH)
+		flush(control, select->vpid);
 	message_free(select);
 }
 

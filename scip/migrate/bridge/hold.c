@@ -12,7 +12,7 @@
 #include "base/dirs.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/migrate/bridge/bridge.h"
+#include "scip/migrate/bridge/line.h"
 
 enum { ANSWER_S = 10 };
 
@@ -27,11 +27,11 @@ struct bridge_hold {
 };
 
 /* Asks and takes the answer; `fd` may be NULL. -ENOENT when there is no such line. */
-static int ask_about(int sock, uint32_t type, const Pbeam__BridgeSelect *select, uint32_t wanted,
-		     const ProtobufCMessageDescriptor *kind, void **out, int *fd, struct err *err)
+static int ask_message(int sock, uint32_t type, const ProtobufCMessage *message, uint32_t wanted,
+		       const ProtobufCMessageDescriptor *kind, void **out, int *fd, struct err *err)
 {
 	struct frame frame;
-	int r = frame_send(sock, type, &select->base, NULL, 0, err);
+	int r = frame_send(sock, type, message, NULL, 0, err);
 
 	if (r == 0)
 		r = frame_recv(sock, &frame, err);
@@ -56,24 +56,33 @@ static int ask(int sock, uint32_t type, uint64_t ino, uint32_t wanted, const Pro
 	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
 
 	select.ino = ino;
-	return ask_about(sock, type, &select, wanted, kind, out, fd, err);
+	return ask_message(sock, type, &select.base, wanted, kind, out, fd, err);
+}
+
+/* To the bridge that listens there, with a limit to how long it may take to answer. */
+static int call(const char *path)
+{
+	const struct timeval patience = {.tv_sec = ANSWER_S};
+	int sock = frame_connect(path, NULL);
+
+	if (sock >= 0)
+		(void)!setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	return sock;
 }
 
 static int add(struct bridge_hold *hold, const char *path, bool anchors, struct err *err)
 {
 	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
-	const struct timeval patience = {.tv_sec = ANSWER_S};
-	auto_close int sock = frame_connect(path, NULL);
+	auto_close int sock = call(path);
 	struct held_bridge *more;
 	void *list = NULL;
 
 	if (sock < 0)
 		return 0; /* what a killed one left */
-	(void)!setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	select.anchors = anchors;
-	if (ask_about(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST, &select,
-		      PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, &pbeam__bridge_list__descriptor, &list, NULL,
-		      NULL) < 0)
+	if (ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST, &select.base,
+			PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, &pbeam__bridge_list__descriptor, &list, NULL,
+			NULL) < 0)
 		return 0;
 	more = reallocarray(hold->v, hold->n + 1, sizeof(*more));
 	if (!more) {
@@ -85,27 +94,46 @@ static int add(struct bridge_hold *hold, const char *path, bool anchors, struct 
 	return 0;
 }
 
-static int find_all(struct bridge_hold **out, bool anchors, struct err *err)
+static int add_float(void *arg, const char *path, struct err *err)
+{
+	return add(arg, path, false, err);
+}
+
+static int add_anchor(void *arg, const char *path, struct err *err)
+{
+	return add(arg, path, true, err);
+}
+
+/* Every bridge's socket on this host, until one says no. */
+static int for_each(int (*act)(void *arg, const char *path, struct err *err), void *arg, struct err *err)
 {
 	char path[PATH_MAX], file[PATH_MAX + 256];
 	auto_closedir DIR *dir = NULL;
 	const struct dirent *entry;
 	int r = dirs_runtime(path, "bridge", err);
 
-	*out = NULL;
 	if (r < 0)
 		return r;
 	dir = opendir(path);
 	if (!dir)
 		return err_sys(err, "open directory %s", path);
-	*out = calloc(1, sizeof(**out));
-	if (!*out)
-		return err_code(err, -ENOMEM, "bridges");
 	while (r == 0 && (entry = readdir(dir)) != NULL)
 		if (strlen(entry->d_name) == BRIDGE_COOKIE * 2) {
 			snprintf(file, sizeof(file), "%s/%s", path, entry->d_name);
-			r = add(*out, file, anchors, err);
+			r = act(arg, file, err);
 		}
+	return r;
+}
+
+static int find_all(struct bridge_hold **out, int (*act)(void *arg, const char *path, struct err *err),
+		    struct err *err)
+{
+	int r;
+
+	*out = calloc(1, sizeof(**out));
+	if (!*out)
+		return err_code(err, -ENOMEM, "bridges");
+	r = for_each(act, *out, err);
 	if (r < 0 || (*out)->n == 0) {
 		bridge_release(*out, false);
 		*out = NULL;
@@ -115,12 +143,12 @@ static int find_all(struct bridge_hold **out, bool anchors, struct err *err)
 
 int bridge_find_all(struct bridge_hold **out, struct err *err)
 {
-	return find_all(out, false, err);
+	return find_all(out, add_float, err);
 }
 
 int bridge_find_anchors(struct bridge_hold **out, struct err *err)
 {
-	return find_all(out, true, err);
+	return find_all(out, add_anchor, err);
 }
 
 const Pbeam__BridgeLine *bridge_next(const struct bridge_hold *hold, uint64_t ino,
@@ -151,12 +179,12 @@ int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeLine *line, 
 			if (hold->v[i].list->lines[j] == line)
 				sock = hold->v[i].sock;
 	select.anchor = line->id;
-	r = ask_about(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, &select, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD,
-		      NULL, NULL, NULL, err);
+	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, &select.base,
+			PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, NULL, err);
 	if (r == 0)
-		r = ask_about(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, &select,
-			      PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_line__descriptor, &taken,
-			      NULL, err);
+		r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, &select.base,
+				PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_line__descriptor, &taken,
+				NULL, err);
 	*out = taken;
 	return r;
 }
@@ -220,4 +248,61 @@ void bridge_release(struct bridge_hold *hold, bool moved)
 	if (hold)
 		free(hold->v);
 	free(hold);
+}
+
+/* ---- terminals ---- */
+
+static int flush(void *arg, const char *path, struct err *err)
+{
+	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
+	auto_close int sock = call(path);
+	const struct vpid *vpid = arg;
+	int r;
+
+	if (sock < 0)
+		return 0;
+	select.vpid = vpid->n;
+	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_FLUSH, &select.base,
+			PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, NULL, err);
+	return r == -ETIMEDOUT
+		       ? err_set(err, r,
+				 "what it wrote to its terminal is not read on the host where that is")
+		       : 0;
+}
+
+int bridge_flush(struct vpid vpid, struct err *err)
+{
+	return for_each(flush, &vpid, err);
+}
+
+int bridge_return(const Pbeam__BridgeLine *line, int *control, int *fd, struct err *err)
+{
+	auto_close int sock = -1;
+	char path[PATH_MAX];
+	int r = line->cookie.len == BRIDGE_COOKIE ? control_path(line->cookie.data, path, err) : -ENOENT;
+
+	if (r == 0)
+		r = sock = call(path);
+	if (r < 0)
+		return -ENOENT;
+	*fd = -1;
+	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_RETURN, &line->base,
+			PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, fd, err);
+	if (r == -ETIMEDOUT)
+		return err_set(err, r, "who has the other side of its terminal does not read what it wrote");
+	if (r < 0 || *fd < 0)
+		return -ENOENT;
+	*control = steal_fd(&sock);
+	return 0;
+}
+
+int bridge_resume(int control, Pbeam__BridgeLine **out, struct err *err)
+{
+	void *taken = NULL;
+	int r = ask_message(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_RESUME, NULL,
+			    PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_line__descriptor, &taken,
+			    NULL, err);
+
+	*out = taken;
+	return r;
 }

@@ -8,10 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "scip/migrate/bridge/bridge.h"
+#include "scip/object/common.h"
+#include "scip/object/terminal.h"
 
 /* Grows by doubling: there may be many. */
 static int append(struct holders *out, struct holder holder)
@@ -27,19 +31,39 @@ static int append(struct holders *out, struct holder holder)
 	return 0;
 }
 
+/* N of /dev/pts/N; of a master only its fdinfo says. -1: it is none. */
+static int terminal_number(pid_t pid, int fd, const struct stat *st)
+{
+	auto_free char *info = NULL;
+	char path[64];
+
+	if (!terminal_is_master(st))
+		return S_ISCHR(st->st_mode) ? terminal_pts_number(-1, st->st_rdev) : -1;
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", pid, fd);
+	if (io_slurp(AT_FDCWD, path, 65536, &info, NULL) < 0)
+		return -1;
+	return (int)(int64_t)object_fdinfo_number(info, "tty-index", 10, (uint64_t)-1);
+}
+
 static int add_descriptor(struct holders *out, pid_t pid, int dir, const char *name)
 {
+	struct holder holder = {.pid = pid, .fd = atoi(name)};
 	struct stat target, entry;
+	int number;
 
 	/* The link's own mode says how it is open. */
-	if (fstatat(dir, name, &entry, AT_SYMLINK_NOFOLLOW) < 0 || fstatat(dir, name, &target, 0) < 0 ||
-	    (!S_ISFIFO(target.st_mode) && !S_ISSOCK(target.st_mode)))
+	if (fstatat(dir, name, &entry, AT_SYMLINK_NOFOLLOW) < 0 || fstatat(dir, name, &target, 0) < 0)
 		return 0;
-	return append(out, (struct holder){.ino = target.st_ino,
-					   .pid = pid,
-					   .pipe = S_ISFIFO(target.st_mode),
-					   .reads = entry.st_mode & S_IRUSR,
-					   .writes = entry.st_mode & S_IWUSR});
+	number = terminal_number(pid, holder.fd, &target);
+	if (number < 0 && !S_ISFIFO(target.st_mode) && !S_ISSOCK(target.st_mode))
+		return 0;
+	holder.master = number >= 0 && terminal_is_master(&target);
+	holder.slave = number >= 0 && !holder.master;
+	holder.ino = number >= 0 ? bridge_terminal_ino(number) : target.st_ino;
+	holder.pipe = S_ISFIFO(target.st_mode);
+	holder.reads = entry.st_mode & S_IRUSR;
+	holder.writes = entry.st_mode & S_IWUSR;
+	return append(out, holder);
 }
 
 int holders_add(struct holders *out, pid_t pid)
@@ -82,7 +106,16 @@ static bool skipped(pid_t pid, const pid_t *skip, size_t nskip)
 	return false;
 }
 
-int holders_read(struct holders *out, const pid_t *skip, size_t nskip, struct err *err)
+static bool is_bridge(pid_t pid)
+{
+	auto_free char *comm = NULL;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	return io_slurp(AT_FDCWD, path, 64, &comm, NULL) == 0 && strcmp(comm, BRIDGE_COMM "\n") == 0;
+}
+
+static int read_all(struct holders *out, const pid_t *skip, size_t nskip, bool bridges, struct err *err)
 {
 	auto_closedir DIR *proc = opendir("/proc");
 	const struct dirent *entry;
@@ -92,10 +125,21 @@ int holders_read(struct holders *out, const pid_t *skip, size_t nskip, struct er
 	while (r == 0 && (entry = readdir(proc)) != NULL) {
 		pid_t pid = atoi(entry->d_name);
 
-		if (pid > 0 && !skipped(pid, skip, nskip) && !is_ours(pid, own))
+		if (pid > 0 && !skipped(pid, skip, nskip) && is_ours(pid, own) == bridges &&
+		    (!bridges || is_bridge(pid)))
 			r = holders_add(out, pid);
 	}
 	return r < 0 ? err_code(err, r, "look for who shares descriptors") : 0;
+}
+
+int holders_read(struct holders *out, const pid_t *skip, size_t nskip, struct err *err)
+{
+	return read_all(out, skip, nskip, false, err);
+}
+
+int holders_read_bridges(struct holders *out, struct err *err)
+{
+	return read_all(out, NULL, 0, true, err);
 }
 
 const struct holder *holders_find(const struct holders *holders, uint64_t ino, bool reads, bool writes)
@@ -119,6 +163,40 @@ const struct holder *holders_find_one_sided(const struct holders *holders, uint6
 {
 	for (size_t i = 0; i < holders->n; i++)
 		if (holders->v[i].ino == ino && !(peer && has_too(holders, holders->v[i].pid, peer)))
+			return &holders->v[i];
+	return NULL;
+}
+
+const struct holder *holders_find_master(const struct holders *holders, uint64_t ino)
+{
+	for (size_t i = 0; i < holders->n; i++)
+		if (holders->v[i].ino == ino && holders->v[i].master)
+			return &holders->v[i];
+	return NULL;
+}
+
+int holders_get_master(const struct holders *holders, uint64_t ino)
+{
+	const struct holder *holder = holders_find_master(holders, ino);
+	auto_close int pidfd = holder ? pidfd_open(holder->pid, 0) : -1;
+	int fd = pidfd < 0 ? -1 : pidfd_getfd(pidfd, holder->fd, 0);
+
+	return fd < 0 ? -ENOENT : fd;
+}
+
+static bool has_master(const struct holders *holders, pid_t pid, uint64_t ino)
+{
+	for (size_t i = 0; i < holders->n; i++)
+		if (holders->v[i].pid == pid && holders->v[i].ino == ino && holders->v[i].master)
+			return true;
+	return false;
+}
+
+const struct holder *holders_find_slave(const struct holders *holders, uint64_t ino)
+{
+	for (size_t i = 0; i < holders->n; i++)
+		if (holders->v[i].ino == ino && holders->v[i].slave &&
+		    !has_master(holders, holders->v[i].pid, ino))
 			return &holders->v[i];
 	return NULL;
 }

@@ -99,8 +99,10 @@ void line_free(struct line *line)
 		at = &(*at)->next;
 	if (*at)
 		*at = line->next;
+	control_settled(line);
 	listener_forget(line);
 	port_free(line);
+	terminal_end(line);
 	for (struct line *other = line->bridge->lines; other; other = other->next)
 		if (other->of == line)
 			other->of = NULL;
@@ -139,6 +141,13 @@ static int append_frame(struct line *line, uint8_t *frame, size_t len, size_t we
 		line->unsent = record;
 	line->weight += weight;
 	return 0;
+}
+
+Pbeam__BridgeRecord *line_record(const ProtobufCBinaryData *frame)
+{
+	if (frame->len < FRAME_HEAD)
+		return NULL;
+	return pbeam__bridge_record__unpack(NULL, frame->len - FRAME_HEAD, frame->data + FRAME_HEAD);
 }
 
 int line_append_frame(struct line *line, const uint8_t *frame, size_t len, uint64_t number)
@@ -228,6 +237,7 @@ void line_reset(struct line *line)
 {
 	const struct linger now = {.l_onoff = 1};
 
+	terminal_end(line);
 	if (line->fd >= 0) {
 		/* Of TCP it makes a reset of the end; others take no notice. */
 		if (line->socket)

@@ -72,6 +72,8 @@ struct line {
 	uint64_t lost_ns;	      /* since when there is no channel */
 	uint64_t called_ns;	      /* a listener's: when somebody called last */
 	struct stand_in *stand_ins;
+	struct line_terminal *terminal; /* terminal.c; NULL: none, or not begun */
+	struct control *waiter;		/* who waits until nothing is on its way any more */
 	uint64_t stand_ins_used;
 
 	struct record *head, *tail, *unsent;
@@ -144,6 +146,8 @@ void line_rewind(struct line *line, uint64_t number);
 /* Takes a record that has come. 0, or -EPROTO for one that should not have. */
 must_check int line_arrived(struct line *line, Pbeam__BridgeRecord *record);
 void line_drop_arrivals(struct line *line);
+/* The record in a frame of a log that came; NULL if it is none. */
+Pbeam__BridgeRecord *line_record(const ProtobufCBinaryData *frame);
 /* Appends a frame of the log that came with the program. */
 must_check int line_append_frame(struct line *line, const uint8_t *frame, size_t len, uint64_t number);
 /* It is not ours any more: nobody hears of its end. */
@@ -188,6 +192,19 @@ must_check int port_watch(struct line *line);
 bool port_has(const struct line *line, int fd);
 void port_free(struct line *line);
 
+/* ---- terminal.c: pseudo-terminals ---- */
+bool line_is_terminal(const struct line *line);
+/* The bridge runs. -ENOMEM. */
+must_check int terminal_begin(struct line *line);
+/* The line is about to end: the settings are the program's again. */
+void terminal_end(struct line *line);
+/* Tells the other side what has changed. True if something had. */
+bool terminal_look(struct line *line);
+/* What the other side has told. */
+void terminal_apply(struct line *line, const Pbeam__BridgeRecord *record);
+/* `result` of a read, 0 or -errno, is the terminal's end. */
+bool terminal_ended(struct line *line, ssize_t result);
+
 /* ---- channel.c ---- */
 struct channel *channel_add(struct bridge *bridge, int sock);
 void channel_free(struct channel *channel);
@@ -206,6 +223,8 @@ void channel_input(struct channel *channel);
 void control_accept(struct bridge *bridge);
 void control_input(struct control *control);
 void control_free(struct control *control);
+/* Who waits for the line is answered if it is time. */
+void control_settled(struct line *line);
 /* RUNTIME/bridge/COOKIE; `buf` of 4096 bytes. */
 must_check int control_path(const uint8_t *cookie, char *buf, struct err *err);
 void control_describe(struct bridge *bridge);

@@ -30,7 +30,7 @@ enum { CONTROL_MAX = 4096 };
 
 static bool is_stream(const struct line *line)
 {
-	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__STREAM;
+	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__STREAM || line_is_terminal(line);
 }
 
 /* Nothing of ours follows: the other side closes its end. */
@@ -134,6 +134,11 @@ static void reading_ended(struct line *line, ssize_t result)
 	line->readable = passing;
 	if (result == -EAGAIN || passing)
 		return;
+	if (line_is_terminal(line)) {
+		if (terminal_ended(line, result))
+			say_gone(line, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
+		return;
+	}
 	if (result < 0) {
 		say_gone(line, PBEAM__BRIDGE_RECORD__KIND__RESET);
 		return;
@@ -242,6 +247,7 @@ static int deliver_data(struct line *line, const Pbeam__BridgeRecord *record)
 
 static void close_quietly(struct line *line)
 {
+	terminal_end(line);
 	if (line->fd >= 0)
 		close(line->fd);
 	line->fd = -1;
@@ -282,6 +288,10 @@ static int deliver(struct line *line, const Pbeam__BridgeRecord *record)
 		    !line->anchor)
 			line->writable = listener_connect(line, record->opened);
 		return line->writable;
+	case PBEAM__BRIDGE_RECORD__KIND__TERMIOS:
+	case PBEAM__BRIDGE_RECORD__KIND__WINSIZE:
+		terminal_apply(line, record);
+		return 1;
 	case _PBEAM__BRIDGE_RECORD__KIND_IS_INT_SIZE:
 	default:
 		return 1;
@@ -340,8 +350,10 @@ void line_pump(struct line *line)
 		return;
 	if (line->anchor && line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER)
 		listener_accept(line);
-	else if (line->fd >= 0)
+	else if (line->fd >= 0) {
+		(void)terminal_look(line);
 		read_some(line, BRIDGE_WINDOW);
+	}
 	write_some(line);
 	notice_hangup(line);
 	settle(line);
@@ -349,6 +361,7 @@ void line_pump(struct line *line)
 		channel_acknowledge(line);
 	if (line->channel)
 		channel_output(line->channel);
+	control_settled(line);
 }
 
 void line_drain(struct line *line)
@@ -356,6 +369,7 @@ void line_drain(struct line *line)
 	if (line->fd < 0 || !line->reads)
 		return;
 	line->readable = true;
+	(void)terminal_look(line);
 	read_some(line, SIZE_MAX);
 }
 
@@ -406,7 +420,7 @@ bool line_wants_look(const struct line *line)
 		return true;
 	if (line->anchor || line->over || line->held || line->closing || !line->ino)
 		return false;
-	return line->about->kind != PBEAM__BRIDGE_LINE__KIND__STREAM || (line->ended && line->socket);
+	return !is_stream(line) || (line->ended && line->socket);
 }
 
 void line_look(struct line *line)

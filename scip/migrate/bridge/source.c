@@ -21,38 +21,16 @@
 #include "channel/channel.h"
 #include "proto/message.h"
 #include "scip/migrate/address.h"
-#include "scip/migrate/bridge/bridge.h"
 #include "scip/migrate/bridge/external.h"
-#include "scip/migrate/bridge/holders.h"
+#include "scip/migrate/bridge/source.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
+#include "scip/tracee/procfs.h"
 
 enum { PROCESSES_MAX = 4096 };
-
-/* A pipe that has its line: other descriptions of the same end need none. */
-struct known_pipe {
-	uint64_t ino;
-	bool reader;
-};
-struct leaving {
-	struct bridge *anchor;
-	struct bridge_hold *hold;
-	struct holders holders;
-	struct known_pipe *pipes;
-	size_t npipes;
-};
-
-/* One description that is about to be left. */
-struct left {
-	struct migrate_source *source;
-	struct leaving *leaving;
-	struct object_dump *dump;
-	const struct object_source *of;
-	Pbeam__Object *out;
-};
 
 /* True if a process that moves has a pipe or socket that is not just a stream of the console: looking for who
  * else has it means looking at all of the user's processes, some ms of the pause. */
@@ -105,7 +83,7 @@ static const char *comm_of(pid_t pid, char comm[32])
 	return comm;
 }
 
-static int refuse_shared(const struct holder *holder, const char *what, struct err *err)
+int bridge_refuse_shared(const struct holder *holder, const char *what, struct err *err)
 {
 	char comm[32];
 
@@ -146,17 +124,45 @@ static bool seen_before(const struct holders *own, size_t i)
 	return false;
 }
 
-/* A pipe that would have to be read in two places. Console streams are the keeper's, who has them too. */
-static int look_at_pipe(struct migrate_source *source, const struct holder *own,
-			const struct holders *outside, const struct holders *console, struct err *err)
+/* Born since the list was made, or ended: what is left to be said is said when they are frozen. */
+static bool goes_too(pid_t pid, const pid_t *members, size_t n)
 {
-	const struct holder *other =
-		own->pipe && own->reads ? holders_find(outside, own->ino, true, false) : NULL;
+	struct procfs_stat stat;
 
-	if (!other || holders_find(console, own->ino, true, true))
+	while (pid > 1) {
+		for (size_t i = 0; i < n; i++)
+			if (members[i] == pid)
+				return true;
+		if (procfs_stat_read(pid, 0, &stat, NULL) < 0)
+			return true;
+		pid = stat.ppid;
+	}
+	return false;
+}
+
+/* What is seen before the freeze. */
+struct survey {
+	pid_t *pids; /* who moves */
+	size_t n;
+	struct holders own, outside, console;
+};
+
+/* A pipe or a terminal that would have to be read in two places. Console streams are the keeper's, who has
+ * them too. */
+static int look_at(struct migrate_source *source, const struct survey *survey, const struct holder *own,
+		   struct err *err)
+{
+	const struct holder *other = own->pipe && own->reads
+					     ? holders_find(&survey->outside, own->ino, true, false)
+				     : own->slave ? holders_find_slave(&survey->outside, own->ino)
+						  : NULL;
+
+	if (!other || holders_find(&survey->console, own->ino, true, true) ||
+	    goes_too(other->pid, survey->pids, survey->n))
 		return 0;
 	err_clear(err);
-	(void)refuse_shared(other, "the read end of a pipe", err);
+	if (bridge_refuse_shared(other, own->pipe ? "the read end of a pipe" : "a terminal", err) == 0)
+		return 0;
 	if (!source->dry_run)
 		return err_wrap(err, -ENOTSUP, "process %d", own->pid);
 	migrate_obstacle(source, "process %d has %s", own->pid, err->text);
@@ -167,24 +173,23 @@ static int look_at_pipe(struct migrate_source *source, const struct holder *own,
 static int prepare(struct migrate_source *source, void **state, struct err *err)
 {
 	auto_free pid_t *pids = calloc(PROCESSES_MAX, sizeof(*pids));
-	struct holders own = {0}, outside = {0}, console = {0};
-	size_t n;
+	struct survey survey = {.pids = pids};
 	int r;
 
 	if (!pids)
 		return err_code(err, -ENOMEM, "bridges");
-	n = list_members(source, pids, PROCESSES_MAX);
-	r = holders_read(&outside, pids, n, err);
+	survey.n = list_members(source, pids, PROCESSES_MAX);
+	r = holders_read(&survey.outside, pids, survey.n, err);
 	if (r == 0)
-		r = holders_add(&console, source->job->keeper.n);
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = holders_add(&own, pids[i]);
-	for (size_t i = 0; i < own.n && r == 0; i++)
-		if (!seen_before(&own, i))
-			r = look_at_pipe(source, &own.v[i], &outside, &console, err);
-	holders_free(&own);
-	holders_free(&outside);
-	holders_free(&console);
+		r = holders_add(&survey.console, source->job->keeper.n);
+	for (size_t i = 0; i < survey.n && r == 0; i++)
+		r = holders_add(&survey.own, pids[i]);
+	for (size_t i = 0; i < survey.own.n && r == 0; i++)
+		if (!seen_before(&survey.own, i))
+			r = look_at(source, &survey, &survey.own.v[i], err);
+	holders_free(&survey.own);
+	holders_free(&survey.outside);
+	holders_free(&survey.console);
 	return r;
 }
 
@@ -195,8 +200,7 @@ static uint64_t queue_length(const Pbeam__Extent *extent)
 	return extent ? extent->length : 0;
 }
 
-/* The line as the float is to have it: what the anchor reads the float writes. */
-static int mark(Pbeam__Object *out, const Pbeam__BridgeLine *line, bool mirror, struct err *err)
+int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeLine *line, bool mirror, struct err *err)
 {
 	Pbeam__BridgeLine copy = *line;
 	auto_free uint8_t *bytes = NULL;
@@ -224,7 +228,8 @@ static int add_anchor(const struct left *left, Pbeam__BridgeLine *line, uint64_t
 	if (fd < 0)
 		return err_sys(err, "keep a descriptor of it");
 	line->vpid = left->of->holder_vpid.n;
-	line->ino = left->of->st.st_ino;
+	if (!line->ino)
+		line->ino = left->of->st.st_ino;
 	line->program = (char *)(uintptr_t)comm_of(left->of->holder.n, comm);
 	r = bridge_add_anchor(anchor, line, fd, skip, &line->id, err);
 	if (r < 0)
@@ -233,13 +238,13 @@ static int add_anchor(const struct left *left, Pbeam__BridgeLine *line, uint64_t
 	return 0;
 }
 
-static int leave(const struct left *left, Pbeam__BridgeLine *line, uint64_t skip, struct err *err)
+int bridge_leave(const struct left *left, Pbeam__BridgeLine *line, uint64_t skip, struct err *err)
 {
 	char comm[32];
 	int r = add_anchor(left, line, skip, comm, err);
 
 	if (r == 0)
-		r = mark(left->out, line, true, err);
+		r = bridge_mark(left->out, line, true, err);
 	return r < 0 ? r : 1;
 }
 
@@ -249,7 +254,7 @@ static int take_along(const struct left *left, Pbeam__BridgeLine **line, struct 
 	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, line, err);
 
 	if (r == 0)
-		r = mark(left->out, *line, false, err);
+		r = bridge_mark(left->out, *line, false, err);
 	return r < 0 ? err_wrap(err, r, "a connection through another host") : 1;
 }
 
@@ -276,7 +281,7 @@ static int take_listener_along(const struct left *left, Pbeam__BridgeLine *passi
 		copy.n_more++;
 		passing->reads = false;
 		passing->writes = true; /* as the float has it */
-		r = mark(left->out, &copy, false, err);
+		r = bridge_mark(left->out, &copy, false, err);
 	} else {
 		r = err_code(err, -ENOMEM, "bridges");
 	}
@@ -358,12 +363,12 @@ static int dump_pipe(const struct left *left, bool reader, struct err *err)
 	line.writes = !reader;
 	line.text = (char *)(uintptr_t)(left->of->link[0] == '/' ? "FIFO" : "pipe");
 	if (again || along)
-		r = mark(left->out, along ? along : &line, false, err);
+		r = bridge_mark(left->out, along ? along : &line, false, err);
 	else
-		return leave(left, &line,
-			     line.packet ? left->out->pipe->n_packets
-					 : queue_length(left->out->pipe->contents),
-			     err);
+		return bridge_leave(left, &line,
+				    line.packet ? left->out->pipe->n_packets
+						: queue_length(left->out->pipe->contents),
+				    err);
 	message_free(along);
 	return r < 0 ? r : 1;
 }
@@ -379,12 +384,13 @@ static int leave_pipe(const struct left *left, struct err *err)
 	ends_in_group(left, &reader, &writer);
 	outside = holders_find(holders, ino, true, true);
 	if (reader && writer)
-		return outside ? refuse_shared(outside, "a pipe, both ends of which would go,", err) : 0;
+		return outside ? bridge_refuse_shared(outside, "a pipe, both ends of which would go,", err)
+			       : 0;
 	if (!has_line(left) && !other_end_stays(left, reader))
 		return 0;
 	outside = holders_find(holders, ino, true, false);
 	if (reader && outside)
-		return refuse_shared(outside, "the read end of a pipe", err);
+		return bridge_refuse_shared(outside, "the read end of a pipe", err);
 	if (has_line(left) && !known(left, reader)) {
 		r = bridge_stop(left->leaving->hold, ino, &fd, err);
 		if (r < 0)
@@ -403,7 +409,7 @@ static int check_alone(const struct left *left, uint64_t peer, struct err *err)
 	const struct holder *outside =
 		holders_find_one_sided(&left->leaving->holders, left->of->st.st_ino, peer);
 
-	return outside ? refuse_shared(outside, "a socket", err) : 0;
+	return outside ? bridge_refuse_shared(outside, "a socket", err) : 0;
 }
 
 static int stop_line(const struct left *left, struct err *err)
@@ -505,7 +511,7 @@ static int leave_unix(const struct left *left, struct err *err)
 	line.reads = true;
 	line.writes = !socket->listening;
 	line.text = (char *)(uintptr_t)(socket->listening ? "listening UNIX socket" : "UNIX connection");
-	return leave(left, &line, unix_skip(socket), err);
+	return bridge_leave(left, &line, unix_skip(socket), err);
 }
 
 static bool away_from_home(const struct left *left, const char *born)
@@ -570,7 +576,7 @@ static int leave_tcp(const struct left *left, struct err *err)
 		line.peer = left->out->tcp->name_peer;
 	}
 	return old ? take_listener_along(left, &line, err)
-		   : leave(left, &line, queue_length(left->out->tcp->receive_queue), err);
+		   : bridge_leave(left, &line, queue_length(left->out->tcp->receive_queue), err);
 }
 
 /* Of others' groups: it is bound where it was. */
@@ -622,7 +628,7 @@ static int leave_udp(const struct left *left, struct err *err)
 	snprintf(words, sizeof(words), "UDP %s %s", connected ? "with" : "at",
 		 inet_text(connected ? &peer : &own, text));
 	line.text = words;
-	return leave(left, &line, left->out->udp->n_queue, err);
+	return bridge_leave(left, &line, left->out->udp->n_queue, err);
 }
 
 static int dump(struct migrate_source *source, void **state, struct object_dump *dump,
@@ -635,6 +641,8 @@ static int dump(struct migrate_source *source, void **state, struct object_dump 
 		return 0;
 	if (S_ISFIFO(of->st.st_mode))
 		return leave_pipe(&left, err);
+	if (S_ISCHR(of->st.st_mode))
+		return bridge_leave_terminal(&left, err);
 	if (!S_ISSOCK(of->st.st_mode))
 		return 0;
 	family = socket_option(of->local, SOL_SOCKET, SO_DOMAIN, -1);
@@ -687,6 +695,7 @@ static void end(struct migrate_source *source, void **state)
 	bridge_free(leaving->anchor);
 	holders_free(&leaving->holders);
 	free(leaving->pipes);
+	free(leaving->terminals);
 	free(leaving);
 	*state = NULL;
 }

@@ -17,11 +17,28 @@
 #include "scip/migrate/address.h"
 #include "scip/migrate/bridge/bridge.h"
 #include "scip/migrate/bridge/external.h"
+#include "scip/migrate/bridge/terminal_home.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_socket.h"
+#include "scip/object/terminal.h"
 #include "scip/object/udp_socket.h"
+
+/* What a migration has of this provider. */
+struct arriving {
+	struct bridge *bridge;
+	struct terminal_home *homes;
+};
+
+static struct arriving *arriving(void **state, struct err *err)
+{
+	if (!*state)
+		*state = calloc(1, sizeof(struct arriving));
+	if (!*state)
+		err_code(err, -ENOMEM, "bridges");
+	return *state;
+}
 
 static int read_line(const Pbeam__Object *object, Pbeam__BridgeLine **out, struct err *err)
 {
@@ -106,6 +123,23 @@ static void clear_name(const Pbeam__UnixSocket *saved)
 		log_warn("migrate: the socket %s stays where it is: %s", path, strerror(errno));
 }
 
+/* At home it is the old one; elsewhere one like it. */
+static int make_terminal(struct migrate_target *target, void **state, struct object_restore *restore,
+			 const Pbeam__Object *object, int *fd, struct err *err)
+{
+	struct arriving *own = arriving(state, err);
+	Pbeam__BridgeLine *line;
+	int r = own ? read_line(object, &line, err) : -ENOMEM;
+
+	if (r < 0)
+		return r;
+	r = terminal_home_make(&own->homes, target, restore, object, line, fd, err);
+	message_free(line);
+	if (r == 0)
+		r = object_ops_of(object)->restore(restore, object, fd, err);
+	return r < 0 ? r : 0;
+}
+
 int bridge_make(struct migrate_target *target, void **state, struct object_restore *restore,
 		const Pbeam__Object *object, int *fd, struct err *err)
 {
@@ -120,6 +154,8 @@ int bridge_make(struct migrate_target *target, void **state, struct object_resto
 		return make_bound(target, restore, object, fd, err);
 	if (object->kind_case == PBEAM__OBJECT__KIND_UDP)
 		return make_udp(restore, object, fd, err);
+	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
+		return make_terminal(target, state, restore, object, fd, err);
 	if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET && object->unix_socket->listening)
 		clear_name(object->unix_socket);
 	return ops->restore(restore, object, fd, err);
@@ -185,6 +221,11 @@ int bridge_fill(struct object_restore *restore, const Pbeam__Object *object, int
 	int r = 0, kept;
 
 	*other = -1;
+	if (object->kind_case == PBEAM__OBJECT__KIND_TTY) {
+		r = terminal_fill_apart(restore, object->tty, err);
+		*other = r < 0 ? -1 : fcntl(r, F_DUPFD_CLOEXEC, 3);
+		return r < 0 ? r : *other < 0 ? err_sys(err, "keep the other end") : 0;
+	}
 	if (object->kind_case == PBEAM__OBJECT__KIND_PIPE)
 		ino = object->pipe->ino;
 	else if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
@@ -229,59 +270,93 @@ static int add_more(struct migrate_target *target, struct bridge *bridge, const 
 	return r;
 }
 
-int bridge_finish(struct migrate_target *target, void **state, struct object_restore *restore,
-		  const Pbeam__Object *object, int fd, struct err *err)
+/* What the program's end is called: ino of a bridge's line. */
+static int name_of(int fd, uint64_t *ino, struct err *err)
 {
-	struct bridge *bridge = *state;
-	Pbeam__BridgeLine *line;
 	struct stat st;
-	int other, r = read_line(object, &line, err);
+	int number;
 
-	if (r < 0)
-		return r;
-	r = bridge_fill(restore, object, fd, &other, err);
+	if (fstat(fd, &st) < 0)
+		return err_sys(err, "look at what was made");
+	number = S_ISCHR(st.st_mode) ? terminal_pts_number(fd, st.st_rdev) : -1;
+	*ino = number >= 0 ? bridge_terminal_ino(number) : st.st_ino;
+	return 0;
+}
+
+/* The float is given the other end. */
+static int tie(struct migrate_target *target, struct arriving *own, struct object_restore *restore,
+	       const Pbeam__Object *object, Pbeam__BridgeLine *line, int fd, struct err *err)
+{
+	uint64_t ino = 0;
+	int other, r = bridge_fill(restore, object, fd, &other, err);
+
 	if (r == 0 &&
 	    (is_port(object) || (object->kind_case == PBEAM__OBJECT__KIND_TCP && object->tcp->listening)))
 		r = address_arrived(target, object, fd, err);
-	if (r == 0 && !bridge) {
-		*state = bridge = bridge_new(NULL);
-		r = bridge ? 0 : err_code(err, -ENOMEM, "bridges");
-		if (bridge)
-			bridge_set_names(bridge, target->names);
+	if (r == 0 && !own->bridge) {
+		own->bridge = bridge_new(NULL);
+		r = own->bridge ? 0 : err_code(err, -ENOMEM, "bridges");
+		if (own->bridge)
+			bridge_set_names(own->bridge, target->names);
 	}
-	if (r == 0 && fstat(fd, &st) < 0)
-		r = err_sys(err, "look at what was made");
+	if (r == 0)
+		r = name_of(fd, &ino, err);
 	if (r == 0 && !line->host[0] && message_string(&line->host, target->from) < 0)
 		r = err_code(err, -ENOMEM, "bridges");
 	if (r == 0 && (line->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER || is_port(object)))
 		r = listener_address(fd, line, err);
 	/* Another description of a pipe that has its line. */
 	if (r == 0 && line->cookie.len) {
-		r = bridge_add_float(bridge, line, other, st.st_ino, err);
+		r = bridge_add_float(own->bridge, line, other, ino, err);
 		other = -1;
 		if (r == 0)
-			r = add_more(target, bridge, line, st.st_ino, err);
+			r = add_more(target, own->bridge, line, ino, err);
 		if (r == 0 && is_port(object))
-			r = refill_port(bridge, restore, object->udp, st.st_ino, err);
+			r = refill_port(own->bridge, restore, object->udp, ino, err);
 	}
 	if (other >= 0)
 		close(other);
-	message_free(line);
 	return r;
+}
+
+int bridge_finish(struct migrate_target *target, void **state, struct object_restore *restore,
+		  const Pbeam__Object *object, int fd, struct err *err)
+{
+	struct arriving *own = arriving(state, err);
+	Pbeam__BridgeLine *line;
+	int r = own ? read_line(object, &line, err) : -ENOMEM;
+
+	if (r < 0)
+		return r;
+	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
+		r = terminal_home_finish(own->homes, restore, object, line, err);
+	if (r == 0 && !line->another)
+		r = tie(target, own, restore, object, line, fd, err);
+	message_free(line);
+	return r < 0 ? r : 0;
 }
 
 void bridge_committed(struct migrate_target *target, void **state)
 {
-	struct bridge *bridge = *state;
+	struct arriving *own = *state;
 	struct err err = ERR_INIT;
 
-	if (bridge && bridge_lines(bridge) && bridge_start(bridge, &err) < 0)
+	if (!own)
+		return;
+	if (own->bridge && bridge_lines(own->bridge) && bridge_start(own->bridge, &err) < 0)
 		log_error("migrate: what vpid %d was connected with is lost: %s", target->begin->root,
 			  err.text);
+	terminal_home_committed(own->homes);
 }
 
 void bridge_close(struct migrate_target *target, void **state)
 {
-	bridge_free(*state);
+	struct arriving *own = *state;
+
+	if (!own)
+		return;
+	bridge_free(own->bridge);
+	terminal_home_free(own->homes);
+	free(own);
 	*state = NULL;
 }
