@@ -65,6 +65,8 @@ struct name_job {
 	uint64_t interval_ns;	   /* --interval, 0 for none */
 	uint32_t keep;		   /* --keep */
 	uint64_t start_ns;
+	char home[NAME_TEXT_MAX]; /* of a part that is away from the job's console: the host that has it */
+	bool spread;		  /* processes of it are, or were, on other hosts as well */
 };
 
 struct names; /* opaque: one mapping of the table */

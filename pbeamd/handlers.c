@@ -120,7 +120,7 @@ static int handle_checkpoint(struct connection *connection, const ProtobufCMessa
 	return pass_on(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &passed.base, err);
 }
 
-/* attach and stack */
+/* stack and cancel */
 static int pass_target_on(struct connection *connection, uint32_t type, const ProtobufCMessage *message,
 			  struct err *err)
 {
@@ -132,11 +132,6 @@ static int pass_target_on(struct connection *connection, uint32_t type, const Pr
 	if (r == 0)
 		r = find_to_pass_on(connection, wish, &target, &vpid, err);
 	return r < 0 ? r : pass_on(connection, &target, type, &vpid.base, err);
-}
-
-static int handle_attach(struct connection *connection, const ProtobufCMessage *message, struct err *err)
-{
-	return pass_target_on(connection, PBEAM__DAEMON_REQUEST__DAEMON_ATTACH, message, err);
 }
 
 static int handle_stack(struct connection *connection, const ProtobufCMessage *message, struct err *err)
@@ -256,8 +251,6 @@ static const struct handler {
 	 handle_checkpoint, offsetof(Pbeam__CheckpointRequest, target)},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &pbeam__rollback_request__descriptor,
 	 handle_rollback, offsetof(Pbeam__RollbackRequest, target)},
-	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_ATTACH, &pbeam__target__descriptor, handle_attach,
-	 0},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &pbeam__migrate_request__descriptor,
 	 handle_migrate, offsetof(Pbeam__MigrateRequest, target)},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_CANCEL, &pbeam__target__descriptor, handle_cancel,
@@ -274,6 +267,12 @@ static const struct handler {
 	 handle_registry, NOWHERE},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &pbeam__remote_signal__descriptor,
 	 handle_signal, offsetof(Pbeam__RemoteSignal, target)},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_CALL, &pbeam__remote_call__descriptor, handle_call,
+	 offsetof(Pbeam__RemoteCall, target)},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_PROC, &pbeam__proc_request__descriptor,
+	 handle_proc, offsetof(Pbeam__ProcRequest, target)},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_MEMBERS, &pbeam__members_request__descriptor,
+	 handle_members, NOWHERE},
 };
 
 static const Pbeam__Target *target_of(const struct handler *handler, const ProtobufCMessage *message)

@@ -1,10 +1,10 @@
 /*
- * What a process of another host asks of one of this host: a signal for it, or a number. The daemon acts in
- * its name. The kernel lets nobody queue a signal as if by kill(2) in another's name, so that it arrives as
- * one of sigqueue(3), with the sender's id and user.
+ * What a process of another host asks of one of this host: a signal for it, or another call about it. The
+ * daemon acts in its name. The kernel lets nobody queue a signal as if by kill(2) in another's name, so that
+ * it arrives as one of sigqueue(3), with the sender's id and user.
  */
 #include <errno.h>
-#include <sched.h>
+#include <linux/ioprio.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -12,98 +12,140 @@
 #include <unistd.h>
 
 #include "pbeamd/server.h"
+#include "proto/remote_call.h"
 
-static void fill_info(const Pbeam__RemoteSignal *wish, siginfo_t *info)
+int signal_process(pid_t pid, pid_t tid, int signal, siginfo_t *info)
+{
+	long r;
+
+	if (signal == 0)
+		r = kill(tid ? tid : pid, 0);
+	else if (tid)
+		r = syscall(SYS_rt_tgsigqueueinfo, pid, tid, signal, info);
+	else
+		r = syscall(SYS_rt_sigqueueinfo, pid, signal, info);
+	return r < 0 ? -errno : 0;
+}
+
+void signal_info(int signal, int32_t from, siginfo_t *info)
 {
 	memset(info, 0, sizeof(*info));
-	if (wish->siginfo.len == sizeof(*info))
-		memcpy(info, wish->siginfo.data, sizeof(*info));
-	info->si_signo = wish->signal;
-	/* nobody may say what the kernel or kill() says */
-	if (info->si_code >= 0 || info->si_code == SI_TKILL) {
-		info->si_code = SI_QUEUE;
-		info->si_pid = wish->from;
-		info->si_uid = getuid();
-	}
+	info->si_signo = signal;
+	info->si_code = SI_QUEUE;
+	info->si_pid = from;
+	info->si_uid = getuid();
 }
 
 static int send_signal(struct names *names, const Pbeam__RemoteSignal *wish, pid_t pid)
 {
 	siginfo_t info;
-	long r;
 
-	fill_info(wish, &info);
-	if (wish->group)
-		r = kill(-pid, wish->signal);
-	else if (wish->signal == 0)
-		r = kill(wish->vtid > 0 ? names_real(names, (struct vpid){wish->vtid}).n : pid, 0);
-	else if (wish->vtid > 0)
-		r = syscall(SYS_rt_tgsigqueueinfo, pid, names_real(names, (struct vpid){wish->vtid}).n,
-			    wish->signal, &info);
-	else
-		r = syscall(SYS_rt_sigqueueinfo, pid, wish->signal, &info);
-	return r < 0 ? -errno : 0;
+	if (wish->signal < 0 || wish->signal > SIGRTMAX)
+		return -EINVAL;
+	signal_info(wish->signal, wish->from, &info);
+	if (wish->siginfo.len == sizeof(info)) {
+		siginfo_t own;
+
+		memcpy(&own, wish->siginfo.data, sizeof(own));
+		own.si_signo = wish->signal;
+		/* nobody may say what the kernel or kill() says */
+		if (own.si_code < 0 && own.si_code != SI_TKILL)
+			info = own;
+	}
+	return signal_process(pid, wish->vtid > 0 ? names_real(names, (struct vpid){wish->vtid}).n : 0,
+			      wish->signal, &info);
 }
 
-/* A group's number may have outlived its process; a process is to be one of the name space. */
-static int find_process(struct names *names, const Pbeam__RemoteSignal *wish, pid_t *pid)
+/* It is to be one of the name space. */
+static int find_process(struct names *names, const Pbeam__Target *target, pid_t *pid, struct err *err)
 {
 	struct name_process process;
-	int r = names_process_get(names, (struct vpid){wish->target->vpid}, &process);
 
-	if (r == 0 && process.rpid.n <= 0)
-		r = -ESRCH;
-	*pid = r == 0 ? process.rpid.n : names_real(names, (struct vpid){wish->target->vpid}).n;
-	if (r < 0 && wish->group && *pid > 1 && *pid != NAMES_NOBODY)
-		r = 0;
-	return r < 0 ? -ESRCH : 0;
-}
-
-static int carry_out(struct names *names, const Pbeam__RemoteSignal *wish, int64_t *value)
-{
-	pid_t pid;
-	int r = find_process(names, wish, &pid);
-
-	if (r < 0)
-		return r;
-	switch (wish->what) {
-	case PBEAM__REMOTE_SIGNAL__WHAT__SIGNAL:
-		if (wish->signal < 0 || wish->signal > SIGRTMAX)
-			return -EINVAL;
-		return send_signal(names, wish, pid);
-	case PBEAM__REMOTE_SIGNAL__WHAT__GETPGID:
-		r = getpgid(pid);
-		*value = r < 0 ? 0 : names_virtual(names, (struct rpid){r}).n;
-		return r < 0 ? -errno : 0;
-	case PBEAM__REMOTE_SIGNAL__WHAT__GETSID:
-		r = getsid(pid);
-		*value = r < 0 ? 0 : names_virtual(names, (struct rpid){r}).n;
-		return r < 0 ? -errno : 0;
-	case PBEAM__REMOTE_SIGNAL__WHAT__GETPRIORITY:
-		*value = syscall(SYS_getpriority, PRIO_PROCESS, pid); /* 20 - nice: never negative */
-		return *value < 0 ? -errno : 0;
-	case PBEAM__REMOTE_SIGNAL__WHAT__SETPRIORITY:
-		return setpriority(PRIO_PROCESS, (id_t)pid, wish->nice) < 0 ? -errno : 0;
-	case PBEAM__REMOTE_SIGNAL__WHAT__GETSCHEDULER:
-		*value = sched_getscheduler(pid);
-		return *value < 0 ? -errno : 0;
-	case _PBEAM__REMOTE_SIGNAL__WHAT_IS_INT_SIZE:
-	default:
-		return -ENOSYS;
-	}
+	if (!target || target->vpid <= 0)
+		return err_set(err, -EINVAL, "the request names no process");
+	if (names_process_get(names, (struct vpid){target->vpid}, &process) < 0 || process.rpid.n <= 0)
+		return err_code(err, -ESRCH, "vpid %d", target->vpid);
+	*pid = process.rpid.n;
+	return 0;
 }
 
 int handle_signal(struct connection *connection, const ProtobufCMessage *message, struct err *err)
 {
 	const Pbeam__RemoteSignal *wish = (const Pbeam__RemoteSignal *)message;
 	Pbeam__Done done = PBEAM__DONE__INIT;
-	int r;
+	pid_t pid;
+	int r = find_process(connection->server->names, wish->target, &pid, err);
 
-	if (!wish->target || wish->target->vpid <= 0)
-		return err_set(err, -EINVAL, "the request names no process");
-	r = carry_out(connection->server->names, wish, &done.value);
+	if (r < 0)
+		return r;
+	r = send_signal(connection->server->names, wish, pid);
 	if (r < 0)
 		return err_code(err, r, "vpid %d", wish->target->vpid);
+	connection_reply(connection, &done.base);
+	return 0;
+}
+
+/* ---- other calls ---- */
+
+/* The call with its numbers, its process and its memory in place. */
+static int make_call(const struct remote_call_row *row, const Pbeam__RemoteCall *wish, pid_t pid,
+		     Pbeam__Done *done)
+{
+	static uint8_t in[REMOTE_CALL_BYTES], out[REMOTE_CALL_BYTES]; /* static: large, used at once */
+	int64_t args[6] = {0};
+	size_t room;
+	long r;
+
+	for (size_t i = 0; i < 6 && i < wish->n_args; i++)
+		args[i] = wish->args[i];
+	room = remote_call_bytes(row, REMOTE_CALL_OUT, args);
+	if ((wish->room && wish->room != room) ||
+	    (wish->has_data && wish->data.len != remote_call_bytes(row, REMOTE_CALL_IN, args)))
+		return -EINVAL;
+	if (row->number != SYS_ioprio_get && row->number != SYS_ioprio_set &&
+	    remote_call_arg(row, REMOTE_CALL_WHICH) >= 0 && args[0] != PRIO_PROCESS)
+		return -EINVAL;
+	if ((row->number == SYS_ioprio_get || row->number == SYS_ioprio_set) && args[0] != IOPRIO_WHO_PROCESS)
+		return -EINVAL;
+	memset(in, 0, sizeof(in));
+	memset(out, 0, sizeof(out));
+	if (wish->has_data)
+		memcpy(in, wish->data.data, wish->data.len);
+	for (unsigned i = 0; i < 6; i++)
+		if (row->args[i] == REMOTE_CALL_PROCESS)
+			args[i] = pid;
+		else if (row->args[i] == REMOTE_CALL_IN)
+			args[i] = wish->has_data ? (int64_t)(uintptr_t)in : 0;
+		else if (row->args[i] == REMOTE_CALL_OUT)
+			args[i] = wish->room ? (int64_t)(uintptr_t)out : 0;
+	r = syscall(row->number, args[0], args[1], args[2], args[3], args[4], args[5]);
+	if (r < 0)
+		return -errno;
+	done->value = r;
+	done->data.data = out;
+	done->data.len = wish->room;
+	return 0;
+}
+
+int handle_call(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__RemoteCall *wish = (const Pbeam__RemoteCall *)message;
+	const struct remote_call_row *row = remote_call_find(wish->number);
+	struct names *names = connection->server->names;
+	Pbeam__Done done = PBEAM__DONE__INIT;
+	pid_t pid;
+	int r = find_process(names, wish->target, &pid, err);
+
+	if (r < 0)
+		return r;
+	if (!row)
+		return err_set(err, -ENOSYS, "call %d cannot be made for a process of another host",
+			       wish->number);
+	r = make_call(row, wish, pid, &done);
+	if (r < 0)
+		return err_code(err, r, "vpid %d", wish->target->vpid);
+	if (row->gives_process)
+		done.value = names_virtual(names, (struct rpid){(int32_t)done.value}).n;
 	connection_reply(connection, &done.base);
 	return 0;
 }

@@ -180,6 +180,8 @@ int main(int argc, char **argv)
 		return swap_main();
 	if (!strcmp(argv[1], "part")) /* pbeamd's */
 		return part_run();
+	if (!strcmp(argv[1], "console")) /* pbeamd's */
+		return attach_serve();
 	if (!strcmp(argv[1], "cut") && argc == 3) /* pbeamd's */
 		return cut_lead_main(argv[2]);
 	if (!strcmp(argv[1], "receive")) /* pbeamd's */

@@ -110,11 +110,11 @@ def count(host):
 
 @pytest.fixture
 def make_lab(request, stage):
-    """make_lab(count, private=()) gives hosts in one network (lab.py), removed after the test."""
+    """make_lab(count, private=(), numbers=()) gives hosts in one network (lab.py), removed after the test."""
     request.node.labs = made = []
 
-    def make(count, private=()):
-        made.append(laboratory.Lab(stage, count, private))
+    def make(count, private=(), numbers=()):
+        made.append(laboratory.Lab(stage, count, private, numbers))
         return made[-1]
 
     yield make

@@ -378,7 +378,7 @@ class Host:
     def _strays(self):
         """What runs besides pbeamd, which leaves when idle and is ended by us."""
         self._reap()
-        return {pid: line for pid, line in self.processes().items() if not line.split(" ")[0].endswith("pbeamd")}
+        return {pid: line for pid, line in self.processes().items() if not line.split(" ")[0].endswith("pbeamd") and "-- pbeamd " not in line}
 
     def _end(self, pids, timeout):
         """SIGTERM, then SIGKILL. Returns those that needed the latter."""

@@ -7,33 +7,19 @@
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
 
-enum { HOSTS_MAX = 256, PATIENCE_S = 4 };
-
-struct part {
-	struct gather *gather;
-	int64_t id; /* 0: not asked */
-	bool open;  /* the answer is awaited */
-	char host[CHANNEL_HOST_MAX];
-};
-
 struct gather {
 	struct cluster *cluster;
-	struct event *patience;
+	struct scatter *scatter; /* NULL: all is there */
 	gather_fn done;
 	void *arg;
 	Pbeam__ProcessList *list;
-	struct part parts[HOSTS_MAX];
-	int nparts;
 	bool failed;
 };
 
 void gather_cancel(struct gather *gather)
 {
-	for (int i = 0; i < gather->nparts; i++)
-		if (gather->parts[i].open)
-			remote_cancel(gather->cluster, gather->parts[i].id);
-	if (gather->patience)
-		event_free(gather->patience);
+	if (gather->scatter)
+		scatter_cancel(gather->scatter);
 	message_free(gather->list);
 	free(gather);
 }
@@ -51,13 +37,12 @@ static void missing(struct gather *gather, const char *host)
 		gather->failed = true;
 }
 
-static void conclude(struct gather *gather)
+static void conclude(void *arg)
 {
+	struct gather *gather = arg;
 	Pbeam__ProcessList *list = gather->list;
 
-	for (int i = 0; i < gather->nparts; i++)
-		if (gather->parts[i].open)
-			missing(gather, gather->parts[i].host);
+	gather->scatter = NULL;
 	if (list->n_processes)
 		qsort(list->processes, list->n_processes, sizeof(Pbeam__ProcessInfo *), by_vpid);
 	if (gather->failed) {
@@ -67,11 +52,6 @@ static void conclude(struct gather *gather)
 		gather->done(gather->arg, list);
 	}
 	gather_cancel(gather);
-}
-
-static void on_patience(evutil_socket_t fd, short what, void *arg)
-{
-	conclude(arg);
 }
 
 /* What a process left behind where it was is not the process. */
@@ -115,62 +95,29 @@ static void take(struct gather *gather, const char *host, const void *body, size
 	message_free(part);
 }
 
-static void on_part(void *arg, uint32_t type, const void *body, size_t len)
+static void on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
 {
-	struct part *part = arg;
-	struct gather *gather = part->gather;
+	struct gather *gather = arg;
 
-	if (type == PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS)
-		return;
-	part->open = false;
 	if (type == PBEAM__DAEMON_REQUEST__DAEMON_REPLY)
-		take(gather, part->host, body, len);
+		take(gather, host, body, len);
 	else
-		missing(gather, part->host);
-	for (int i = 0; i < gather->nparts; i++)
-		if (gather->parts[i].open)
-			return;
-	conclude(gather);
-}
-
-/* One host, this one with NULL. */
-static void ask(struct gather *gather, struct host *host)
-{
-	struct part *part = &gather->parts[gather->nparts];
-	struct err err = ERR_INIT;
-	int64_t id;
-
-	if (gather->nparts == HOSTS_MAX)
-		return;
-	part->gather = gather;
-	strcpy(part->host, host ? host->name : gather->cluster->options->name);
-	id = remote_ask(gather->cluster, host, PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, 0, on_part, part,
-			&err);
-	if (id < 0) {
-		missing(gather, part->host);
-		return;
-	}
-	part->id = id;
-	part->open = true;
-	gather->nparts++;
+		missing(gather, host);
 }
 
 struct gather *gather_begin(struct cluster *cluster, gather_fn done, void *arg)
 {
-	const struct timeval patience = {PATIENCE_S, 0};
+	const struct scatter_request request = {
+		.type = PBEAM__DAEMON_REQUEST__DAEMON_PS, .here = true, .came = on_part, .done = conclude};
 	struct gather *gather = calloc(1, sizeof(*gather));
 
 	if (!gather)
 		return NULL;
 	*gather = (struct gather){.cluster = cluster, .done = done, .arg = arg};
 	gather->list = message_new(&pbeam__process_list__descriptor);
-	gather->patience = event_new(cluster->server->base, -1, 0, on_patience, gather);
-	if (gather->list && gather->patience && event_add(gather->patience, &patience) == 0) {
-		ask(gather, NULL);
-		for (struct host *host = cluster->hosts; host; host = host->next)
-			ask(gather, host);
-	}
-	if (!gather->nparts) {
+	if (gather->list)
+		gather->scatter = scatter_begin(cluster, &request, gather);
+	if (!gather->scatter) {
 		gather_cancel(gather);
 		return NULL;
 	}

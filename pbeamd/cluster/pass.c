@@ -17,8 +17,10 @@
 /* A connection whose request another host carries out, or that is being found out. */
 struct pass {
 	struct connection *connection;
-	struct gather *gather; /* while a name is looked for, or processes are listed */
-	int64_t call;	       /* 0: none */
+	struct gather *gather;	 /* while a name is looked for, or processes are listed */
+	struct scatter *scatter; /* while members are asked for */
+	Pbeam__Members *members;
+	int64_t call; /* 0: none */
 	uint32_t type;
 	char name[NAME_TEXT_MAX];
 	uint8_t *body;
@@ -28,6 +30,7 @@ struct pass {
 static void forget(struct pass *pass)
 {
 	pass->connection->pass = NULL;
+	message_free(pass->members);
 	free(pass->body);
 	free(pass);
 }
@@ -40,6 +43,8 @@ void pass_forget(struct connection *connection)
 		return;
 	if (pass->gather)
 		gather_cancel(pass->gather);
+	if (pass->scatter)
+		scatter_cancel(pass->scatter);
 	if (pass->call)
 		remote_cancel(connection->server->cluster, pass->call);
 	forget(pass);
@@ -101,8 +106,6 @@ static int pass_to(struct connection *connection, const char *name, const struct
 	struct pass *pass;
 	int r;
 
-	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_ATTACH)
-		return err_set(err, -EREMOTE, "%s is on host %s; attach to it there", who, name);
 	if (!host)
 		return err_set(err, -EHOSTUNREACH, "%s is on host %s, which is not known here", who, name);
 	if (!host->peer)
@@ -133,8 +136,6 @@ static void on_found(void *arg, Pbeam__ProcessList *list)
 	if (!host)
 		err_set(&err, -ESRCH, "%s: there is no job of that name on any host; `pbeamctl ps` lists all",
 			pass->name);
-	else if (pass->type == PBEAM__DAEMON_REQUEST__DAEMON_ATTACH)
-		err_set(&err, -EREMOTE, "%s is on host %s; attach to it there", pass->name, host->name);
 	else if (send_to(pass, host, &err) > 0)
 		err_clear(&err);
 	message_free(list);
@@ -189,6 +190,68 @@ static int list_all(struct connection *connection, const struct frame *frame, st
 	if (!pass->gather) {
 		forget(pass);
 		return err_code(err, -ENOMEM, "list processes");
+	}
+	return 1;
+}
+
+/* ---- members of a group or job that are on other hosts ---- */
+
+static int take_members(Pbeam__Members *all, const char *host, uint32_t type, const void *body, size_t len)
+{
+	Pbeam__Members *part =
+		type == PBEAM__DAEMON_REQUEST__DAEMON_REPLY ? pbeam__members__unpack(NULL, len, body) : NULL;
+	int32_t *grown;
+
+	if (!part)
+		return message_append_string(&all->missing, &all->n_missing, host);
+	grown = realloc(all->vpids, (all->n_vpids + part->n_vpids + 1) * sizeof(*grown));
+	if (!grown) {
+		message_free(part);
+		return -ENOMEM;
+	}
+	if (part->n_vpids)
+		memcpy(grown + all->n_vpids, part->vpids, part->n_vpids * sizeof(*grown));
+	all->vpids = grown;
+	all->n_vpids += part->n_vpids;
+	if (part->code < 0)
+		all->code = part->code;
+	message_free(part);
+	return 0;
+}
+
+static void on_members(void *arg, const char *host, uint32_t type, const void *body, size_t len)
+{
+	struct pass *pass = arg;
+
+	if (take_members(pass->members, host, type, body, len) < 0)
+		pass->members->code = -ENOMEM;
+}
+
+static void on_all_members(void *arg)
+{
+	struct pass *pass = arg;
+	struct connection *connection = pass->connection;
+
+	pass->scatter = NULL;
+	connection_reply(connection, &pass->members->base);
+	forget(pass);
+}
+
+static int ask_members(struct connection *connection, const struct frame *frame, struct err *err)
+{
+	struct pass *pass = new_pass(connection, frame, err);
+	struct scatter_request request = {
+		.type = frame->type, .len = frame->len, .came = on_members, .done = on_all_members};
+
+	if (!pass)
+		return -ENOMEM;
+	request.body = pass->body;
+	pass->members = message_new(&pbeam__members__descriptor);
+	if (pass->members)
+		pass->scatter = scatter_begin(connection->server->cluster, &request, pass);
+	if (!pass->scatter) {
+		forget(pass);
+		return err_code(err, -ENOMEM, "ask other hosts");
 	}
 	return 1;
 }
@@ -265,6 +328,8 @@ int pass_elsewhere(struct connection *connection, const Pbeam__Target *target, c
 		return 0;
 	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_PS)
 		return list_all(connection, frame, err);
+	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_MEMBERS)
+		return ask_members(connection, frame, err);
 	if (!target)
 		return 0;
 	if (target->vpid > 0)

@@ -34,6 +34,28 @@ must_check int pass_elsewhere(struct connection *connection, const Pbeam__Target
 /* The connection is gone. */
 void pass_forget(struct connection *connection);
 
+/* ---- scatter.c ---- */
+/* Called for each host: type DAEMON_REPLY or DAEMON_FAILED and the answer, or DAEMON_NONE where there is
+ * none.
+ */
+typedef void (*scatter_part_fn)(void *arg, const char *host, uint32_t type, const void *body, size_t len);
+/* Once, later, after all of them; the scatter is gone by then. */
+typedef void (*scatter_done_fn)(void *arg);
+struct scatter_request {
+	uint32_t type;
+	const void *body;
+	size_t len;
+	bool here; /* this host is asked as well */
+	scatter_part_fn came;
+	scatter_done_fn done;
+};
+struct scatter;
+/* The same of all hosts, some seconds at most. `came` may be called before it returns, `done` not. NULL
+ * without memory. */
+must_check struct scatter *scatter_begin(struct cluster *cluster, const struct scatter_request *request,
+					 void *arg);
+void scatter_cancel(struct scatter *scatter);
+
 /* ---- gather.c ---- */
 /* The processes of all hosts: `done` is called once, later, with a list that is its to free (NULL without
  * memory). */

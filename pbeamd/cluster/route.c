@@ -67,6 +67,8 @@ static const char *program_of(uint32_t kind)
 		return "swap";
 	case PBEAM__CHANNEL_KIND__CHANNEL_CUT:
 		return "part";
+	case PBEAM__CHANNEL_KIND__CHANNEL_CONSOLE:
+		return "console";
 	default:
 		return NULL;
 	}

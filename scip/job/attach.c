@@ -13,34 +13,41 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "proto/daemon.pb-c.h"
-#include "proto/frame.h"
+#include "proto/ask.h"
+#include "proto/message.h"
 #include "scip/job/console.h"
 #include "scip/job/relay.h"
 
-enum { JOBS_MOST = 256 };
+enum { JOBS_MOST = 1024 };
 
-/* The keeper of the job that has the process or the name. */
-static int find_keeper(struct names *names, const char *target, struct rpid *keeper, struct err *err)
+static int32_t vpid_of(const char *target)
+{
+	char *end;
+	long vpid = strtol(target, &end, 10);
+
+	return *target && !*end && vpid > 0 && vpid <= INT_MAX ? (int32_t)vpid : 0;
+}
+
+/* The job here that has the process or the name. */
+static int find_job(struct names *names, const char *target, struct name_job *out, struct err *err)
 {
 	auto_free struct name_job *jobs = NULL;
 	struct name_process process;
-	char *end;
-	long vpid = strtol(target, &end, 10);
+	int32_t vpid = vpid_of(target);
 	int n;
 
-	if (*target && !*end && vpid > 0 && vpid <= INT_MAX) {
-		if (names_process_get(names, (struct vpid){(int32_t)vpid}, &process) < 0)
+	if (vpid) {
+		if (names_process_get(names, (struct vpid){vpid}, &process) < 0 ||
+		    names_job_get(names, process.keeper, out) < 0)
 			return err_set(err, -ESRCH,
-				       "vpid %ld: there is no such process; `pbeamctl ps` lists all", vpid);
-		*keeper = process.keeper;
+				       "vpid %d: there is no such process; `pbeamctl ps` lists all", vpid);
 		return 0;
 	}
 	jobs = calloc(JOBS_MOST, sizeof(*jobs));
 	n = jobs ? names_job_list(names, jobs, JOBS_MOST) : 0;
 	for (int i = 0; i < n && i < JOBS_MOST; i++)
 		if (!strcmp(jobs[i].name, target)) {
-			*keeper = jobs[i].keeper;
+			*out = jobs[i];
 			return 0;
 		}
 	return err_set(err, -ESRCH, "%s: there is no job of that name; `pbeamctl ps` lists all", target);
@@ -94,39 +101,83 @@ static int ask_keeper(struct rpid keeper, struct relay_options *out, struct err 
 	return r;
 }
 
-static int take_over(const char *target, struct relay_options *out, struct err *err)
+/* The host where the process, or one of the job of that name, is; "" where that is here. */
+static int find_host(const char *target, char host[NAME_TEXT_MAX], struct err *err)
 {
+	auto_close int sock = ask_open("scip " PBEAM_VERSION, err);
+	Pbeam__ProcessList *list = NULL;
+	int32_t vpid = vpid_of(target);
+	char own[NAME_TEXT_MAX] = "";
 	struct names *names;
-	struct rpid keeper = {0};
+	int r = sock;
+
+	host[0] = 0;
+	if (sock >= 0)
+		r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, NULL,
+				&pbeam__process_list__descriptor, (ProtobufCMessage **)(void *)&list, err);
+	if (r == 0)
+		r = names_open(&names, err);
+	if (r == 0) {
+		names_cluster(names, own);
+		names_close(names);
+	}
+	for (size_t i = 0; r == 0 && i < list->n_processes && !host[0]; i++)
+		if ((vpid ? list->processes[i]->vpid == vpid
+			  : !strcmp(list->processes[i]->job_name, target)) &&
+		    strcmp(list->processes[i]->host, own) != 0)
+			snprintf(host, NAME_TEXT_MAX, "%s", list->processes[i]->host);
+	message_free(list);
+	return r < 0 ? r : 0;
+}
+
+/* 0: the console is taken over; 1: it is on another host. */
+static int take_over(const char *target, struct relay_options *out, char host[NAME_TEXT_MAX], struct err *err)
+{
+	struct name_job job = {.home = ""};
+	struct err elsewhere = ERR_INIT;
+	struct names *names;
 	int r = names_open(&names, err);
 
 	if (r < 0)
 		return r;
-	r = find_keeper(names, target, &keeper, err);
+	r = find_job(names, target, &job, err);
 	names_close(names);
+	snprintf(host, NAME_TEXT_MAX, "%s", job.home);
+	if (r == -ESRCH && find_host(target, host, &elsewhere) == 0 && host[0])
+		r = 0;
 	if (r == 0 && !isatty(STDIN_FILENO))
 		r = err_set(err, -ENOTTY, "attach needs a terminal: standard input is none");
-	return r < 0 ? r : ask_keeper(keeper, out, err);
+	if (r < 0 || host[0])
+		return r < 0 ? r : 1;
+	return ask_keeper(job.keeper, out, err);
+}
+
+static int show(struct relay_options *relay)
+{
+	sigset_t before;
+
+	relay_block_signals(&before);
+	if (relay->master < 0)
+		fprintf(stderr,
+			"scip: vpid %d has no terminal, its streams are files or pipes; Ctrl-C is "
+			"passed on to it\n",
+			relay->vpid.n);
+	return console_show(relay);
 }
 
 int attach_run(const char *target)
 {
 	struct relay_options relay = {.events = -1, .master = -1, .backlog = -1, .may_detach = true};
+	char host[NAME_TEXT_MAX] = "";
 	struct err err = ERR_INIT;
-	int status = 1;
-	sigset_t before;
+	int status = take_over(target, &relay, host, &err);
 
-	if (take_over(target, &relay, &err) < 0) {
+	if (status == 0)
+		status = show(&relay);
+	else if (status > 0)
+		status = attach_there(target, host, &err);
+	if (status < 0)
 		fprintf(stderr, "scip: %s\n", err.text);
-	} else {
-		relay_block_signals(&before);
-		if (relay.master < 0)
-			fprintf(stderr,
-				"scip: vpid %d has no terminal, its streams are files or pipes; Ctrl-C is "
-				"passed on to it\n",
-				relay.vpid.n);
-		status = console_show(&relay);
-	}
 	relay_close(&relay);
-	return status;
+	return status < 0 ? 1 : status;
 }

@@ -13,6 +13,14 @@ int job_set_root(struct job *job, pid_t root, struct vpid vpid)
 	return names_job_update(job->names, &job->entry);
 }
 
+int job_spreads(struct job *job)
+{
+	if (job->entry.spread)
+		return 0;
+	job->entry.spread = true;
+	return names_job_update(job->names, &job->entry);
+}
+
 void job_store_name(const struct job *job, struct vpid target, char name[STORE_JOB_MAX])
 {
 	if (target.n == job->entry.root.n && job->entry.name[0])

@@ -51,6 +51,8 @@ struct job {
 
 /* The job's first process, from now on. */
 must_check int job_set_root(struct job *job, pid_t root, struct vpid vpid);
+/* Processes of it may be on other hosts from now on. */
+must_check int job_spreads(struct job *job);
 /* JOB of a target (image/store.h): the job's name for its first process, else the vpid. */
 void job_store_name(const struct job *job, struct vpid target, char name[STORE_JOB_MAX]);
 /* How many numbered checkpoints stay. */

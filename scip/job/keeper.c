@@ -311,6 +311,8 @@ static int describe_job_of_guest(struct job *job, bool *leads, struct err *err)
 	snprintf(entry->group, sizeof(entry->group), "%s", begin->job->group);
 	entry->root.n = begin->root;
 	entry->keep = begin->job->keep;
+	entry->spread = true;
+	snprintf(entry->home, sizeof(entry->home), "%s", begin->home);
 	job->home = begin->home;
 	*leads = begin->leads;
 	return 0;

@@ -190,7 +190,11 @@ static int begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 		free(moving);
 		return r;
 	}
-	r = options.stub && !options.dry_run ? lines_expect(job, err) : 0;
+	r = options.dry_run ? 0 : job_spreads(job);
+	if (r < 0)
+		err_code(err, r, "note that the job goes to other hosts");
+	if (r == 0 && options.stub && !options.dry_run)
+		r = lines_expect(job, err);
 	if (r == 0)
 		r = coordinator_start(job, &what, on_gone, moving, err);
 	if (r < 0) {

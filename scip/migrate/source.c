@@ -29,6 +29,7 @@
 #include "scip/migrate/files/files.h"
 #include "scip/migrate/migrate.h"
 #include "scip/migrate/pages/lanes.h"
+#include "scip/restore/restore.h"
 #include "scip/tracee/procfs.h"
 
 enum { PROCESSES_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
@@ -434,6 +435,11 @@ static int on_image(void *arg, struct group *group, int image, uint64_t bytes, s
 	/* Else the daemons do it, when all who may ask have asked. */
 	if (heard && !d->source.unheard)
 		record_remove(&d->record);
+	/* Those that stay find it in /proc (scip/syscall/elsewhere_proc.c). */
+	r = restore_diverge(d->source.names, d->options->job->keeper, NULL, NULL);
+	if (r < 0)
+		log_warn("migrate: who stays does not see vpid %d in /proc: %s", d->options->target.n,
+			 strerror(-r));
 	err_clear(err);
 	return 0;
 }

@@ -25,7 +25,7 @@
 #include "scip/restore/coordinate.h"
 #include "scip/tracee/procfs.h"
 
-enum { FREEZE_MS = 10000, FREEZE_OTHERS_MS = 3000, PASSES = 3 };
+enum { FREEZE_MS = 10000 };
 
 /* ---- who it is ---- */
 
@@ -152,48 +152,13 @@ int above_miss(struct coordinate *coordinate)
 
 /* ---- what is done to it ---- */
 
-static int freeze(struct coordinate *coordinate, const struct name_process *process, uint32_t timeout_ms,
-		  struct err *err)
+/* Everybody else in the job may name the process as well. */
+static bool is_seen_to(void *arg, const struct name_process *process)
 {
-	auto_close int sock = link_freeze(process, timeout_ms, err);
-	int r = sock;
+	struct coordinate *coordinate = arg;
 
-	if (sock >= 0)
-		r = link_call(sock, PBEAM__SCIP_REQUEST__SCIP_DIVERGE, NULL, &pbeam__scip_done__descriptor,
-			      NULL, err);
-	return r < 0 ? r : steal_fd(&sock);
-}
-
-/* Everybody else in the job may name the process as well, and must translate from now on. Who cannot be
- * stopped just now (in vfork, say) goes without. */
-static int diverge_others(struct coordinate *coordinate)
-{
-	bool more = true;
-
-	for (int pass = 0; pass < PASSES && more; pass++) {
-		auto_free struct name_process *list = NULL;
-		int n = list_job(coordinate, &list);
-
-		if (n < 0)
-			return n;
-		more = false;
-		for (int i = 0; i < n; i++) {
-			struct err err = ERR_INIT;
-			int sock;
-
-			if (list[i].diverged || list[i].state != NAME_STATE_RUNNING ||
-			    (coordinate->above.lives && list[i].vpid.n == coordinate->above.process.vpid.n) ||
-			    clear_is_victim(coordinate, &list[i]))
-				continue;
-			sock = freeze(coordinate, &list[i], FREEZE_OTHERS_MS, &err);
-			if (sock >= 0)
-				close(sock);
-			else
-				log_info("vpid %d does not translate names: %s", list[i].vpid.n, err.text);
-			more = true;
-		}
-	}
-	return 0;
+	return (coordinate->above.lives && process->vpid.n == coordinate->above.process.vpid.n) ||
+	       clear_is_victim(coordinate, process);
 }
 
 static const Pbeam__Tty *tty_of(const Pbeam__Object *object)
@@ -250,7 +215,7 @@ int above_hold(struct coordinate *coordinate)
 	if (coordinate->whole)
 		return 0;
 	if (above->lives)
-		above->sock = freeze(coordinate, &above->process, FREEZE_MS, coordinate->err);
+		above->sock = diverge_hold(&above->process, FREEZE_MS, coordinate->err);
 	if (above->lives && above->sock < 0)
 		return err_wrap(coordinate->err, above->sock, "its parent, vpid %d", above->process.vpid.n);
 	/* It may have waited for it until now. */
@@ -261,7 +226,9 @@ int above_hold(struct coordinate *coordinate)
 		r = note_ended(coordinate);
 	if (above->found)
 		settle_terminals(coordinate);
-	return r < 0 ? r : diverge_others(coordinate);
+	return r < 0 ? r
+		     : restore_diverge(coordinate->names, coordinate->options->keeper, is_seen_to,
+				       coordinate);
 }
 
 int above_commit(struct coordinate *coordinate)

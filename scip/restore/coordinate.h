@@ -157,6 +157,10 @@ must_check int fill_all_run(struct coordinate *coordinate);
 /* They stay held when we are killed. */
 must_check int fill_all_keep(struct coordinate *coordinate);
 
+/* ---- diverge.c ---- */
+/* The process, frozen, behind the restored filter. The connection that holds it, or -errno. */
+must_check int diverge_hold(const struct name_process *process, uint32_t timeout_ms, struct err *err);
+
 /* ---- clear.c: what is to be replaced ---- */
 /* True if the process is one of those. */
 bool clear_is_victim(struct coordinate *coordinate, const struct name_process *process);

@@ -79,6 +79,12 @@ int restore_premade_find(const struct restore_premade *premade, int32_t vpid);
 /* They are of no use: killed. */
 void restore_premade_abandon(struct restore_premade *premade);
 
+/* The processes of the job that run here, and are not behind the restored filter, but for those that `skip`
+ * (may be NULL) says, get behind it, each frozen for a moment. Who cannot be stopped just now (in vfork, say)
+ * goes without. */
+typedef bool (*restore_skip_fn)(void *arg, const struct name_process *process);
+must_check int restore_diverge(struct names *names, struct rpid keeper, restore_skip_fn skip, void *arg);
+
 /* Everything that can be refused is refused before anything is made. */
 must_check int restore_run(struct names *names, struct image_reader *image,
 			   const struct restore_options *options, struct restore_result *result,

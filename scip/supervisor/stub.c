@@ -20,6 +20,7 @@
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
 #include "scip/restore/restore.h"
+#include "scip/syscall/elsewhere_group.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
@@ -306,7 +307,6 @@ static void pass_on(const struct seat *seat, struct process *process, int signal
 
 	message.vpid = process->vpid.n;
 	message.signal = signal;
-	message.group = true;
 	if (info) {
 		message.siginfo.data = (uint8_t *)(uintptr_t)info;
 		message.siginfo.len = SIGINFO_BYTES;
@@ -319,6 +319,32 @@ static void pass_on(const struct seat *seat, struct process *process, int signal
 	if (r < 0)
 		log_warn("vpid %d: signal %d is lost on the way to its host: %s", process->vpid.n, signal,
 			 err.text);
+}
+
+/* What a terminal sends to its group. Its size is told by the console of each host. */
+static bool is_of_terminal(int signal, const siginfo_t *info)
+{
+	static const int signals[] = {SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGHUP, SIGCONT};
+
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		if (signals[i] == signal)
+			return info->si_code == SI_KERNEL;
+	return false;
+}
+
+/* The kernel has sent it to all of the group that is here. Of the stubs one passes it on to those that are
+ * elsewhere and have left none. */
+static void tell_group(const struct process *process, int signal)
+{
+	int32_t group = names_virtual(process->names, (struct rpid){getpgid(process->pid)}).n;
+	auto_free int32_t *stubs = NULL;
+	int n = group > 0 ? elsewhere_stubs(process->names, group, &stubs) : 0;
+
+	for (int i = 0; i < n; i++)
+		if (stubs[i] < process->vpid.n)
+			return;
+	if (n > 0 && elsewhere_members(process, group, "", signal, stubs, (size_t)n, NULL) < 0)
+		log_debug("vpid %d: nobody else of its group got signal %d", process->vpid.n, signal);
 }
 
 /* A stop that we have brought about ourselves, or the end of one. */
@@ -347,11 +373,14 @@ void stub_event(const struct seat *seat, struct tracee *tracee, int status)
 			tracee->signal = 0;
 		return; /* a stop signal is delivered: the parent sees the stop */
 	}
+	memset(&info, 0, sizeof(info));
 	if (ptrace(PTRACE_GETSIGINFO, tracee->tid, 0, &info) < 0)
 		pass_on(seat, process, tracee->signal, NULL);
 	else if (tracee->signal != SIGCHLD ||
 		 info.si_code <= 0) /* its children's ends are those of the move */
 		pass_on(seat, process, tracee->signal, &info);
+	if (is_of_terminal(tracee->signal, &info))
+		tell_group(process, tracee->signal);
 	tracee->signal = 0;
 }
 

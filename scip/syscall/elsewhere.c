@@ -6,9 +6,14 @@
  * In a cluster a program is born behind a filter that traps such calls although its own names have not
  * diverged.
  */
+#include "scip/syscall/elsewhere.h"
+
 #include <errno.h>
+#include <linux/ioprio.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -17,32 +22,24 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "proto/ask.h"
-#include "scip/syscall/table.h"
+#include "proto/message.h"
+#include "proto/remote_call.h"
 
 enum { PATIENCE_S = 5 };
 
-static int ask(const Pbeam__RemoteSignal *wish, int64_t *value, struct err *err)
+int elsewhere_ask(uint32_t type, const ProtobufCMessage *request,
+		  const ProtobufCMessageDescriptor *descriptor, void *reply, struct err *err)
 {
 	const struct timeval patience = {PATIENCE_S, 0};
 	auto_close int sock = ask_open("scip " PBEAM_VERSION, err);
-	ProtobufCMessage *reply;
 	int r = sock;
 
 	if (sock >= 0 && setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
 		r = err_sys(err, "ask pbeamd");
-	if (r >= 0)
-		r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &wish->base, NULL,
-				&pbeam__done__descriptor, &reply, err);
-	if (r < 0)
-		return r;
-	*value = ((const Pbeam__Done *)reply)->value;
-	protobuf_c_message_free_unpacked(reply, NULL);
-	return 0;
+	return r < 0 ? r : ask_message(sock, type, request, NULL, descriptor, reply, err);
 }
 
-/* What the program gets for an answer that is none of the call's own: it is not ESRCH, which would say that
- * the process has ended. */
-static int translate(int code)
+int elsewhere_errno(int code)
 {
 	switch (code) {
 	case -ESRCH:
@@ -50,54 +47,39 @@ static int translate(int code)
 	case -EINVAL:
 	case -EACCES:
 	case -EAGAIN:
+	case -EBUSY:
+	case -E2BIG:
+	case -ENOENT:
 		return code;
 	default:
 		return -EHOSTUNREACH;
 	}
 }
 
-static int pass_on(struct call *call, Pbeam__RemoteSignal *wish, int32_t vpid)
+static int fail(struct call *call, int32_t vpid, int code, const struct err *err)
 {
-	Pbeam__Target target = PBEAM__TARGET__INIT;
-	struct err err = ERR_INIT;
-	int64_t value = 0;
-	int r;
-
-	target.vpid = vpid;
-	wish->target = &target;
-	wish->vpid = vpid;
-	wish->from = call->process->vpid.n;
-	r = ask(wish, &value, &err);
-	if (r < 0 && r != -ESRCH)
+	if (code != -ESRCH)
 		log_info("vpid %d: %s of vpid %d: %s", call->process->vpid.n, call->row->name, vpid,
-			 err.text);
-	return call_answer(call, r < 0 ? translate(r) : value);
-}
-
-/* A group whose leader has left may have members here: those are the kernel's to find, and what its leader
- * left behind passes the signal on. */
-static bool has_members_here(const struct call *call, int32_t group)
-{
-	int32_t real = call_real(call, group);
-
-	return real > 1 && real != NAMES_NOBODY &&
-	       names_virtual(call->process->names, (struct rpid){real}).n == group && kill(-real, 0) == 0;
+			 err->text);
+	return call_answer(call, elsewhere_errno(code));
 }
 
 bool elsewhere(const struct call *call, int32_t number)
 {
 	char host[NAME_TEXT_MAX];
 
-	if (number == call->process->vpid.n ||
-	    names_place_find(call->process->names, (struct vpid){number}, host) < 0)
-		return false;
-	return number > 0 || !has_members_here(call, -number);
+	return number > 0 && number != call->process->vpid.n &&
+	       names_place_find(call->process->names, (struct vpid){number}, host) == 0;
 }
 
-int elsewhere_signal(struct call *call, int32_t number, int32_t vtid, int signal, uint64_t info)
+int elsewhere_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, uint64_t info)
 {
 	Pbeam__RemoteSignal wish = PBEAM__REMOTE_SIGNAL__INIT;
+	Pbeam__Target target = PBEAM__TARGET__INIT;
+	Pbeam__Done *done = NULL;
+	struct err err = ERR_INIT;
 	uint8_t bytes[SIGINFO_BYTES];
+	int r;
 
 	if (info) {
 		if (call_read(call, info, bytes, sizeof(bytes)) < 0)
@@ -105,45 +87,79 @@ int elsewhere_signal(struct call *call, int32_t number, int32_t vtid, int signal
 		wish.siginfo.data = bytes;
 		wish.siginfo.len = sizeof(bytes);
 	}
-	wish.what = PBEAM__REMOTE_SIGNAL__WHAT__SIGNAL;
+	target.vpid = wish.vpid = vpid;
+	wish.target = &target;
 	wish.signal = signal;
-	wish.group = number < 0;
 	wish.vtid = vtid;
-	return pass_on(call, &wish, number < 0 ? -number : number);
+	wish.from = call->process->vpid.n;
+	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &wish.base, &pbeam__done__descriptor, &done,
+			  &err);
+	message_free(done);
+	return r < 0 ? fail(call, vpid, r, &err) : call_answer(call, 0);
 }
 
-int elsewhere_ask(struct call *call, int32_t number, int what)
-{
-	Pbeam__RemoteSignal wish = PBEAM__REMOTE_SIGNAL__INIT;
+/* ---- other calls ---- */
 
-	wish.what = (Pbeam__RemoteSignal__What)what;
-	return pass_on(call, &wish, number);
+static int make_call(struct call *call, const struct remote_call_row *row, int32_t vpid)
+{
+	int in = remote_call_arg(row, REMOTE_CALL_IN), out = remote_call_arg(row, REMOTE_CALL_OUT);
+	Pbeam__RemoteCall wish = PBEAM__REMOTE_CALL__INIT;
+	Pbeam__Target target = PBEAM__TARGET__INIT;
+	Pbeam__Done *done = NULL;
+	uint8_t data[REMOTE_CALL_BYTES];
+	struct err err = ERR_INIT;
+	int64_t args[6], value;
+	int r;
+
+	memcpy(args, call->args, sizeof(args));
+	target.vpid = vpid;
+	wish.target = &target;
+	wish.number = row->number;
+	wish.n_args = 6;
+	wish.args = args;
+	if (in >= 0 && call->args[in]) {
+		wish.has_data = true;
+		wish.data.data = data;
+		wish.data.len = remote_call_bytes(row, REMOTE_CALL_IN, args);
+		if (call_read(call, call->args[in], data, wish.data.len) < 0)
+			return call_answer(call, -EFAULT);
+	}
+	if (out >= 0 && call->args[out])
+		wish.room = (uint32_t)remote_call_bytes(row, REMOTE_CALL_OUT, args);
+	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_CALL, &wish.base, &pbeam__done__descriptor, &done,
+			  &err);
+	if (r < 0)
+		return fail(call, vpid, r, &err);
+	value = done->value;
+	if (wish.room && done->data.len <= wish.room && done->data.len > 0 &&
+	    call_write(call, call->args[out], done->data.data, done->data.len) < 0)
+		value = -EFAULT;
+	message_free(done);
+	return call_answer(call, value);
 }
 
-int elsewhere_set_priority(struct call *call, int32_t number, int nice)
+/* Groups' and users' priorities are those of this host. */
+static bool names_process(const struct call *call, const struct remote_call_row *row)
 {
-	Pbeam__RemoteSignal wish = PBEAM__REMOTE_SIGNAL__INIT;
+	bool io = row->number == SYS_ioprio_get || row->number == SYS_ioprio_set;
 
-	wish.what = PBEAM__REMOTE_SIGNAL__WHAT__SETPRIORITY;
-	wish.nice = nice;
-	return pass_on(call, &wish, number);
+	return remote_call_arg(row, REMOTE_CALL_WHICH) < 0 ||
+	       (int)call->args[0] == (io ? (int)IOPRIO_WHO_PROCESS : (int)PRIO_PROCESS);
 }
 
-/* Of other hosts' threads only the first ones, which have the process's number, are known here. */
-int enter_tkill(struct call *call)
+int elsewhere_call(struct call *call)
 {
-	int32_t thread = (int32_t)call->args[0];
+	const struct remote_call_row *row = remote_call_find(call->nr);
+	int arg = row ? remote_call_arg(row, REMOTE_CALL_PROCESS) : -1;
 
-	if (thread > 0 && elsewhere(call, thread))
-		return elsewhere_signal(call, thread, thread, (int)call->args[1], 0);
-	return call_enter_regular(call);
+	if (arg < 0 || !names_process(call, row) || !elsewhere(call, (int32_t)call->args[arg]))
+		return SYSCALL_CONTINUE;
+	return make_call(call, row, (int32_t)call->args[arg]);
 }
 
-int enter_tgkill(struct call *call)
+int enter_about(struct call *call)
 {
-	int32_t group = (int32_t)call->args[0];
+	int r = elsewhere_call(call);
 
-	if (group > 0 && elsewhere(call, group))
-		return elsewhere_signal(call, group, (int32_t)call->args[1], (int)call->args[2], 0);
-	return call_enter_regular(call);
+	return r == SYSCALL_CONTINUE ? call_enter_regular(call) : r;
 }

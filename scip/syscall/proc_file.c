@@ -14,10 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "scip/syscall/elsewhere.h"
 #include "scip/syscall/path_map.h"
 #include "scip/syscall/proc_path.h"
 
@@ -28,15 +30,36 @@ static bool has_text(const struct call *call, const struct proc_path *path)
 	return path->leaf == PROC_STAT || path->leaf == PROC_STATUS || path->leaf == PROC_CHILDREN;
 }
 
-/* Path and flags of an open become those of the memfd. */
+static int make_text(struct call *call, const struct proc_path *path, char **text, size_t *len)
+{
+	static const char *const names[] = {[PROC_STAT] = "stat",
+					    [PROC_STATUS] = "status",
+					    [PROC_CHILDREN] = "children",
+					    [PROC_MAPS] = "maps"};
+
+	if (path->far)
+		return elsewhere_text(call, path->far, path->file, false, text, len);
+	return proc_text_make(call->process->names, path_map_of(call->process), path->pid, path->tid,
+			      names[path->leaf], text, len);
+}
+
+/* Path and flags of an open become those of a memfd with the text. */
 static int open_text(struct call *call, const struct proc_path *path, unsigned path_arg, unsigned flags_arg)
 {
+	auto_free char *bytes = NULL;
 	char text[64];
-	int fd = proc_text_open(call, path), r;
+	size_t len = 0;
+	int r = make_text(call, path, &bytes, &len), fd;
 
+	if (r < 0)
+		return call_answer(call, r);
+	fd = memfd_create("proc", MFD_CLOEXEC);
 	if (fd < 0)
-		return call_answer(call, fd);
+		return call_answer(call, -errno);
 	call->fd = fd;
+	r = io_pwrite_full(fd, bytes, len, 0);
+	if (r < 0)
+		return call_answer(call, r);
 	snprintf(text, sizeof(text), "/proc/%d/fd/%d", (int)getpid(), fd);
 	r = call_replace(call, path_arg, text, strlen(text) + 1);
 	if (r == SYSCALL_WANT_EXIT && !call->mapping && (call->args[flags_arg] & O_NOFOLLOW))
@@ -53,9 +76,12 @@ static int open_path(struct call *call, int dir_arg, unsigned path_arg, unsigned
 		return SYSCALL_CONTINUE;
 	if (r < 0)
 		return r;
+	if (path.far &&
+	    ((flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) != O_RDONLY || !proc_text_known(path.file)))
+		return call_answer(call, -EACCES);
 	if (path.read_only && ((flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC) && !(flags & O_PATH))
 		return call_answer(call, -EROFS);
-	if (has_text(call, &path) && (flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) == O_RDONLY)
+	if (path.far || (has_text(call, &path) && (flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) == O_RDONLY))
 		return open_text(call, &path, path_arg, flags_arg);
 	return path.changed ? call_replace(call, path_arg, path.text, strlen(path.text) + 1)
 			    : SYSCALL_CONTINUE;
@@ -103,6 +129,15 @@ static int answer_link(struct call *call, unsigned buf_arg, const char *text)
 	return call_answer(call, (int64_t)len);
 }
 
+static int far_link(struct call *call, const struct proc_path *path, unsigned buf_arg)
+{
+	auto_free char *text = NULL;
+	size_t len;
+	int r = elsewhere_text(call, path->far, path->file, true, &text, &len);
+
+	return r < 0 ? call_answer(call, r) : answer_link(call, buf_arg, text);
+}
+
 static int link_path(struct call *call, int dir_arg, unsigned path_arg)
 {
 	struct proc_path path;
@@ -113,6 +148,8 @@ static int link_path(struct call *call, int dir_arg, unsigned path_arg)
 		return SYSCALL_CONTINUE;
 	if (r < 0)
 		return r;
+	if (path.far)
+		return far_link(call, &path, path_arg + 1);
 	if (path.leaf == PROC_SELF) {
 		snprintf(text, sizeof(text), "%d", call->process->vpid.n);
 		return answer_link(call, path_arg + 1, text);
@@ -182,6 +219,20 @@ int exit_readlink(struct call *call)
 
 /* ---- directories ---- */
 
+enum { FIRST_BYTES = 256, FIRST_ROOM = 1024 };
+
+/* The first call for a directory: those of other hosts come with its few entries. */
+static bool is_at_start(const struct call *call)
+{
+	auto_free char *text = NULL;
+	char path[64];
+	long long at;
+
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", call->tracee->tid, (int)call->args[0]);
+	return io_slurp(AT_FDCWD, path, 1 << 14, &text, NULL) == 0 && sscanf(text, "pos: %lld", &at) == 1 &&
+	       at == 0;
+}
+
 /* Translated names may be longer: room for that is kept by asking for less. */
 int enter_getdents(struct call *call)
 {
@@ -190,7 +241,7 @@ int enter_getdents(struct call *call)
 	struct proc_walk walk = {.names = call->process->names, .out = &path};
 	unsigned count = (unsigned)call->args[2];
 
-	if (names_generation(call->process->names) == 0)
+	if (names_generation(call->process->names) == 0 && !names_cluster(call->process->names, NULL))
 		return SYSCALL_CONTINUE;
 	snprintf(link, sizeof(link), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[0]);
 	if (io_readlink(AT_FDCWD, link, dir, sizeof(dir)) < 0)
@@ -201,35 +252,81 @@ int enter_getdents(struct call *call)
 	    (strncmp(dir, "/proc", 5) != 0 || (dir[5] && dir[5] != '/') ||
 	     proc_walk(&walk, dir + 5, false) < 0 || (path.leaf != PROC_ROOT && path.leaf != PROC_TASK)))
 		return SYSCALL_CONTINUE;
+	call->keep[1] = path.leaf == PROC_ROOT && !call->keep[0] && is_at_start(call);
+	if (call->keep[1] && elsewhere_list(call) && count >= FIRST_ROOM)
+		return call_set_arg(call, 2, FIRST_BYTES);
+	call->keep[1] = 0;
 	return count >= 256 ? call_set_arg(call, 2, count / 2) : SYSCALL_WANT_EXIT;
 }
 
-/* What a name that is a number becomes: "" where it stays, "0" for a stranger that has the number of one of
- * ours. */
+/* What a name that is a number becomes: "" where it stays, "0" where it is not to be seen: a stranger that
+ * has the number of one of ours, or one that is listed as of another host. */
 static void translate_name(const struct call *call, const char *name, char *out, size_t size)
 {
 	char *end;
 	long real = strtol(name, &end, 10);
+	int32_t virtual;
 
 	out[0] = 0;
 	if (end == name || *end || real < 0 || real > INT32_MAX)
 		return;
-	if (call->keep[0])
+	if (call->keep[0]) {
 		snprintf(out, size, "%d", pts_virtual(call, (int32_t)real));
-	else if (real)
-		snprintf(out, size, "%d", call_virtual(call, (int32_t)real));
+	} else if (real) {
+		virtual = call_virtual(call, (int32_t)real);
+		snprintf(out, size, "%d", elsewhere_listed(call, virtual) ? 0 : virtual);
+	}
 }
 
 /* struct linux_dirent(64): ino, off, then the record's length; the name at 18, its type behind it, or at 18
  * and the name at 19. */
 #define DIRENT_LENGTH 16u
 
+struct entries {
+	bool is64;
+	size_t name_at, used, room;
+	char *out;
+};
+
+/* An entry like `like`, of `size` bytes, but with the name `name`. False: there is no room. */
+static bool put_named(struct entries *e, const char *like, size_t size, const char *name)
+{
+	uint16_t bigger = (uint16_t)((e->name_at + strlen(name) + 2 + 7) & ~7ul);
+	char type = e->is64 ? like[18] : like[size - 1];
+
+	if (e->used + bigger > e->room)
+		return false;
+	memcpy(e->out + e->used, like, e->name_at);
+	memset(e->out + e->used + e->name_at, 0, bigger - e->name_at);
+	strcpy(e->out + e->used + e->name_at, name);
+	e->out[e->used + (e->is64 ? 18 : bigger - 1u)] = type;
+	memcpy(e->out + e->used + DIRENT_LENGTH, &bigger, sizeof(bigger));
+	e->used += bigger;
+	return true;
+}
+
+/* Behind the entry of the directory itself, which they are like; what has no room beside its other entries is
+ * not listed. */
+static void put_far(const struct call *call, struct entries *e, const char *like, size_t size)
+{
+	const struct far_members *far = &call->process->far;
+	char number[16];
+	bool fits = true;
+
+	e->room -= 2 * FIRST_BYTES;
+	for (size_t i = 0; i < far->n && fits; i++) {
+		snprintf(number, sizeof(number), "%d", far->v[i]);
+		fits = put_named(e, like, size, number);
+	}
+	e->room += 2 * FIRST_BYTES;
+}
+
 static int translate_entries(struct call *call, bool is64)
 {
-	const size_t name_at = is64 ? 19 : 18, room = (unsigned)call->args[2],
-		     len = call->rval > 0 ? (size_t)call->rval : 0;
-	auto_free char *in = malloc(len + 1), *out = calloc(1, room + 1);
-	size_t at = 0, used = 0;
+	const size_t len = call->rval > 0 ? (size_t)call->rval : 0;
+	struct entries e = {is64, is64 ? 19 : 18, 0, (unsigned)call->args[2], NULL};
+	auto_free char *in = malloc(len + 1), *out = calloc(1, e.room + 1);
+	bool far = call->keep[1];
 
 	if (len == 0)
 		return 0;
@@ -237,33 +334,31 @@ static int translate_entries(struct call *call, bool is64)
 		return -ENOMEM;
 	if (call_read(call, call->args[1], in, len) < 0)
 		return 0;
-	while (len - at > name_at) {
-		const char *entry = in + at, *name = entry + name_at;
-		char number[16], type;
-		uint16_t size, bigger;
+	e.out = out;
+	for (size_t at = 0; len - at > e.name_at;) {
+		const char *entry = in + at;
+		char number[16];
+		uint16_t size;
 
 		memcpy(&size, entry + DIRENT_LENGTH, sizeof(size));
-		if (size <= name_at || size > len - at)
+		if (size <= e.name_at || size > len - at)
 			break;
-		type = is64 ? entry[18] : entry[size - 1];
-		translate_name(call, name, number, sizeof(number));
 		at += size;
+		translate_name(call, entry + e.name_at, number, sizeof(number));
 		if (!strcmp(number, "0") && !call->keep[0])
 			continue;
-		bigger = number[0] ? (uint16_t)((name_at + strlen(number) + 2 + 7) & ~7ul) : size;
-		if (used + bigger > room)
+		if (number[0] ? !put_named(&e, entry, size, number) : e.used + size > e.room)
 			break;
-		memcpy(out + used, entry, number[0] ? name_at : size);
-		if (number[0]) {
-			strcpy(out + used + name_at, number);
-			out[used + (is64 ? 18 : bigger - 1u)] = type;
+		if (!number[0]) {
+			memcpy(out + e.used, entry, size);
+			e.used += size;
 		}
-		memcpy(out + used + DIRENT_LENGTH, &bigger, sizeof(bigger));
-		used += bigger;
+		if (far && !strcmp(entry + e.name_at, "."))
+			put_far(call, &e, entry, size);
 	}
-	if (!used || call_write(call, call->args[1], out, used) < 0)
+	if (!e.used || call_write(call, call->args[1], out, e.used) < 0)
 		return 0;
-	return call_set_rval(call, (int64_t)used);
+	return call_set_rval(call, (int64_t)e.used);
 }
 
 int exit_getdents(struct call *call)

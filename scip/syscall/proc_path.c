@@ -15,8 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 
 #include "base/io.h"
+#include "scip/syscall/elsewhere.h"
 #include "scip/syscall/path_map.h"
 #include "scip/tracee/memory.h"
 
@@ -60,6 +62,12 @@ static int32_t step(struct proc_walk *walk, const char *name, size_t len, bool g
 	struct proc_path *out = walk->out;
 	int32_t number = number_of(name, len), real;
 
+	if (walk->depth == 0 && number && given && walk->is_far && walk->is_far(walk->call, number)) {
+		walk->depth = 1;
+		out->leaf = PROC_OTHER;
+		out->far = number;
+		return number;
+	}
 	real = number && given ? names_real(walk->names, (struct vpid){number}).n : number;
 	walk->depth++;
 	if (walk->depth == 1) {
@@ -98,6 +106,18 @@ static int32_t step(struct proc_walk *walk, const char *name, size_t len, bool g
 	return 0;
 }
 
+/* What is wanted of a process of another host; too long is nothing that there is. */
+static void step_far(struct proc_path *out, const char *name, size_t len)
+{
+	size_t used = strlen(out->file);
+
+	if (used + len + 2 > sizeof(out->file)) {
+		strcpy(out->file, "?");
+		return;
+	}
+	snprintf(out->file + used, sizeof(out->file) - used, "%s%.*s", used ? "/" : "", (int)len, name);
+}
+
 int proc_walk(struct proc_walk *walk, const char *path, bool given)
 {
 	struct proc_path *out = walk->out;
@@ -112,6 +132,9 @@ int proc_walk(struct proc_walk *walk, const char *path, bool given)
 		if (len == 2 && p[0] == '.' && p[1] == '.') {
 			walk->depth = -1; /* up and out: left as it is */
 			out->leaf = PROC_NOTHING;
+			out->far = 0;
+		} else if (len && out->far && !(len == 1 && p[0] == '.')) {
+			step_far(out, p, len);
 		} else if (len && !(len == 1 && p[0] == '.') && walk->depth >= 0) {
 			real = step(walk, p, len, given);
 		}
@@ -178,6 +201,8 @@ int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct pro
 	struct proc_walk walk = {.names = call->process->names,
 				 .self_pid = call->process->pid,
 				 .self_tid = call->tracee->tid,
+				 .is_far = elsewhere_proc,
+				 .call = call,
 				 .out = out};
 	const struct path_entry *entry;
 	char path[PATH_MAX];
@@ -188,8 +213,10 @@ int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct pro
 
 	out->leaf = PROC_NOTHING;
 	out->changed = out->read_only = false;
-	out->pid = out->tid = 0;
-	if (names_generation(call->process->names) == 0 && !path_map_of(call->process))
+	out->pid = out->tid = out->far = 0;
+	out->file[0] = 0;
+	if (names_generation(call->process->names) == 0 && !path_map_of(call->process) &&
+	    !names_cluster(call->process->names, NULL))
 		return 0;
 	n = memory_read_string(call->process, (struct taddr){call->args[path_arg]}, path, sizeof(path));
 	if (n <= 0)
@@ -222,6 +249,31 @@ int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct pro
 	return 0;
 }
 
+/* Its attributes are those of the caller's own: the same user's, as far as anybody else can tell. Nothing
+ * else can be done with it here. */
+static int far_path_enter(struct call *call, unsigned path_arg, const struct proc_path *path)
+{
+	char own[96];
+
+	switch (call->nr) {
+	case SYS_stat:
+	case SYS_lstat:
+	case SYS_newfstatat:
+	case SYS_statx:
+	case SYS_access:
+	case SYS_faccessat:
+	case SYS_faccessat2:
+		break;
+	default:
+		return call_answer(call, -EACCES);
+	}
+	if (path->file[0] && !proc_text_known(path->file))
+		return call_answer(call, -EACCES);
+	snprintf(own, sizeof(own), "/proc/%d%s%s", call->process->pid, path->file[0] ? "/" : "",
+		 strncmp(path->file, "task/", 5) == 0 ? strrchr(path->file, '/') + 1 : path->file);
+	return call_replace(call, path_arg, own, strlen(own) + 1);
+}
+
 int proc_path_enter(struct call *call, int dir_arg, unsigned path_arg)
 {
 	struct proc_path path;
@@ -229,6 +281,8 @@ int proc_path_enter(struct call *call, int dir_arg, unsigned path_arg)
 
 	if (r == -ENAMETOOLONG)
 		return SYSCALL_CONTINUE;
+	if (r == 0 && path.far)
+		return far_path_enter(call, path_arg, &path);
 	if (r < 0 || !path.changed)
 		return r;
 	if (path.read_only && path_map_changes(call->nr))

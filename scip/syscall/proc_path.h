@@ -2,6 +2,7 @@
 #ifndef SCIP_SYSCALL_PROC_PATH_H
 #define SCIP_SYSCALL_PROC_PATH_H
 
+#include "namespace/proc_text.h"
 #include "scip/syscall/table.h"
 
 enum proc_leaf {
@@ -22,6 +23,8 @@ struct proc_path {
 	bool changed;		    /* `text` differs from what the program passed */
 	bool read_only;		    /* it is a file that came along and is not the job's own */
 	int32_t pid, tid;	    /* real; tid 0 where the path names no thread */
+	int32_t far;		    /* not 0: the process (virtual) is on another host, ... */
+	char file[64];		    /* ... and this is wanted of it, "" for its directory */
 	char text[CALL_SLOT_BYTES]; /* the path with real numbers, as relative or absolute as it was */
 };
 
@@ -31,6 +34,8 @@ struct proc_walk {
 	int32_t self_pid, self_tid; /* real */
 	int depth;		    /* components below /proc so far; -1: not in /proc */
 	bool task;		    /* the component after the process is "task" */
+	bool (*is_far)(const struct call *call, int32_t vpid); /* on another host? NULL: none is */
+	const struct call *call;
 	struct proc_path *out;
 };
 /* Goes down `path`. `given`: numbers in it are the program's (virtual), else the kernel's. -ENAMETOOLONG. */
@@ -46,14 +51,5 @@ int32_t pts_number(const char *path);
 bool pts_path_find(const struct call *call, int dir_arg, const char *path, char *out, size_t size);
 /* The number by which the program knows the terminal. */
 int32_t pts_virtual(const struct call *call, int32_t real);
-
-/* The text of /proc/PID[/task/TID]/{stat,status,children} with virtual numbers in a memfd at offset 0;
- * -errno. */
-must_check int proc_text_open(const struct call *call, const struct proc_path *path);
-/* The translations themselves: `text` (NUL-terminated) to `out`. -ENOSPC when it does not fit, else the
- * length. */
-must_check int proc_text_stat(struct names *names, const char *text, char *out, size_t size);
-must_check int proc_text_status(struct names *names, const char *text, char *out, size_t size);
-must_check int proc_text_numbers(struct names *names, const char *text, char *out, size_t size);
 
 #endif

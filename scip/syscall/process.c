@@ -7,8 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "proto/daemon.pb-c.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/elsewhere.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
 
@@ -44,8 +43,10 @@ static int answer_asked(struct call *call, pid_t (*ask)(pid_t), int32_t virtual)
 
 int enter_getpgid(struct call *call)
 {
-	if ((int32_t)call->args[0] > 0 && elsewhere(call, (int32_t)call->args[0]))
-		return elsewhere_ask(call, (int32_t)call->args[0], PBEAM__REMOTE_SIGNAL__WHAT__GETPGID);
+	int r = elsewhere_call(call);
+
+	if (r != SYSCALL_CONTINUE)
+		return r;
 	return answer_asked(call, getpgid, (int32_t)call->args[0]);
 }
 
@@ -56,8 +57,10 @@ int enter_getpgrp(struct call *call)
 
 int enter_getsid(struct call *call)
 {
-	if ((int32_t)call->args[0] > 0 && elsewhere(call, (int32_t)call->args[0]))
-		return elsewhere_ask(call, (int32_t)call->args[0], PBEAM__REMOTE_SIGNAL__WHAT__GETSID);
+	int r = elsewhere_call(call);
+
+	if (r != SYSCALL_CONTINUE)
+		return r;
 	return answer_asked(call, getsid, (int32_t)call->args[0]);
 }
 

@@ -4,10 +4,8 @@
 #include <linux/perf_event.h>
 #include <stddef.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 
-#include "proto/daemon.pb-c.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/elsewhere.h"
 
 static int replace_number(struct call *call, unsigned arg)
 {
@@ -18,29 +16,19 @@ static int replace_number(struct call *call, unsigned arg)
 
 int enter_priority(struct call *call)
 {
-	int which = (int)call->args[0];
-	int32_t number = (int32_t)call->args[1];
+	int which = (int)call->args[0], r = elsewhere_call(call);
 
-	if (which == PRIO_PROCESS && number > 0 && elsewhere(call, number))
-		return call->nr == SYS_getpriority
-			       ? elsewhere_ask(call, number, PBEAM__REMOTE_SIGNAL__WHAT__GETPRIORITY)
-			       : elsewhere_set_priority(call, number, (int)call->args[2]);
+	if (r != SYSCALL_CONTINUE)
+		return r;
 	return which == PRIO_PROCESS || which == PRIO_PGRP ? replace_number(call, 1) : SYSCALL_CONTINUE;
-}
-
-int enter_getscheduler(struct call *call)
-{
-	int32_t number = (int32_t)call->args[0];
-
-	if (number > 0 && elsewhere(call, number))
-		return elsewhere_ask(call, number, PBEAM__REMOTE_SIGNAL__WHAT__GETSCHEDULER);
-	return call_enter_regular(call);
 }
 
 int enter_ioprio(struct call *call)
 {
-	int which = (int)call->args[0];
+	int which = (int)call->args[0], r = elsewhere_call(call);
 
+	if (r != SYSCALL_CONTINUE)
+		return r;
 	return which == IOPRIO_WHO_PROCESS || which == IOPRIO_WHO_PGRP ? replace_number(call, 1)
 								       : SYSCALL_CONTINUE;
 }

@@ -7,49 +7,117 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/elsewhere.h"
 
-/*
- * kill(-1): natively all that the user has, supervisors and daemons included; here the processes of the job
- * but the caller. They get it from scip, as SI_QUEUE with the caller's id, because the kernel lets nobody
- * queue SI_USER in another's name.
- */
-static int kill_job(struct call *call)
+/* The job's processes on this host but the caller and stubs, whose processes get it where they are. They get
+ * it from scip, as SI_QUEUE with the caller's id, because the kernel lets nobody queue SI_USER in another's
+ * name. How many. */
+static int signal_job_here(const struct process *process, int sig)
 {
-	struct process *process = call->process;
-	int sig = (int)call->args[1], sent = 0,
-	    n = names_process_list(process->names, process->keeper, NULL, 0);
-	auto_free struct name_process *all = calloc((size_t)(n > 0 ? n : 0) + 64, sizeof(*all));
+	int room = names_process_list(process->names, process->keeper, NULL, 0) + 64, n, sent = 0;
+	auto_free struct name_process *all = calloc(room > 0 ? (size_t)room : 1, sizeof(*all));
 	siginfo_t info;
 
-	if (n < 0 || !all)
-		return call_answer(call, n < 0 ? n : -ENOMEM);
-	if (sig < 0 || sig > 64)
-		return call_answer(call, -EINVAL);
-	if (names_process_list(process->names, process->keeper, all, n + 64) < n)
-		n = names_process_list(process->names, process->keeper, all, n + 64);
+	n = all ? names_process_list(process->names, process->keeper, all, room) : -ENOMEM;
 	memset(&info, 0, sizeof(info));
 	info.si_signo = sig;
 	info.si_code = SI_QUEUE;
 	info.si_pid = process->pid;
 	info.si_uid = getuid();
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < n && i < room; i++) {
 		pid_t to = all[i].rpid.n;
 
-		if (to <= 0 || to == process->pid || all[i].state == NAME_STATE_DEAD)
+		if (to <= 0 || to == process->pid || all[i].state == NAME_STATE_DEAD ||
+		    all[i].state == NAME_STATE_STUB)
 			continue;
 		if (sig ? syscall(SYS_rt_sigqueueinfo, to, sig, &info) == 0 : kill(to, 0) == 0)
 			sent++;
 	}
-	return call_answer(call, sent ? 0 : -ESRCH);
+	return n < 0 ? n : sent;
+}
+
+/* kill(-1): natively all that the user has, supervisors and daemons included; here the processes of the job,
+ * on whichever host, but the caller. */
+static int kill_job(struct call *call)
+{
+	const struct process *process = call->process;
+	int sig = (int)call->args[1], here, there = 0;
+	struct name_job job;
+
+	if (sig < 0 || sig > 64)
+		return call_answer(call, -EINVAL);
+	if (elsewhere_spread(process, 0) && names_job_get(process->names, process->keeper, &job) == 0)
+		there = elsewhere_members(process, 0, job.uuid, sig, &process->vpid.n, 1, NULL);
+	here = signal_job_here(process, sig);
+	if (here > 0 || there > 0)
+		return call_answer(call, 0);
+	return call_answer(call, here < 0 ? here : there < 0 ? there : -ESRCH);
+}
+
+static bool has_members_here(const struct call *call, int32_t group)
+{
+	int32_t real = call_real(call, group);
+
+	return real > 1 && real != NAMES_NOBODY &&
+	       names_virtual(call->process->names, (struct rpid){real}).n == group && kill(-real, 0) == 0;
+}
+
+/* What members on other hosts make of it is the call's answer only if there are none here. */
+static int kill_group(struct call *call)
+{
+	const struct process *process = call->process;
+	int32_t group = -(int32_t)call->args[0];
+	auto_free int32_t *stubs = NULL;
+	int sig = (int)call->args[1], n, there;
+	char host[NAME_TEXT_MAX];
+	bool here;
+
+	if (!names_cluster(process->names, NULL) || sig < 0 || sig > 64)
+		return call_enter_regular(call);
+	if (!group)
+		group = call_virtual(call, getpgid(process->pid));
+	here = has_members_here(call, group);
+	if (!elsewhere_spread(process, group) &&
+	    (here || names_place_find(process->names, (struct vpid){group}, host) < 0))
+		return call_enter_regular(call);
+	n = elsewhere_stubs(process->names, group, &stubs);
+	if (n < 0)
+		return call_answer(call, n);
+	there = elsewhere_members(process, group, "", sig, stubs, (size_t)n, NULL);
+	if (here)
+		return call_enter_regular(call);
+	return call_answer(call, there > 0 ? 0 : there < 0 ? there : -ESRCH);
 }
 
 int enter_kill(struct call *call)
 {
-	if ((int32_t)call->args[0] == -1)
+	int32_t to = (int32_t)call->args[0];
+
+	if (to == -1)
 		return kill_job(call);
-	if (elsewhere(call, (int32_t)call->args[0]))
-		return elsewhere_signal(call, (int32_t)call->args[0], 0, (int)call->args[1], 0);
+	if (to <= 0)
+		return kill_group(call);
+	if (elsewhere(call, to))
+		return elsewhere_signal(call, to, 0, (int)call->args[1], 0);
+	return call_enter_regular(call);
+}
+
+/* Of other hosts' threads only the first ones, which have the process's number, are known here. */
+int enter_tkill(struct call *call)
+{
+	int32_t thread = (int32_t)call->args[0];
+
+	if (elsewhere(call, thread))
+		return elsewhere_signal(call, thread, thread, (int)call->args[1], 0);
+	return call_enter_regular(call);
+}
+
+int enter_tgkill(struct call *call)
+{
+	int32_t process = (int32_t)call->args[0];
+
+	if (elsewhere(call, process))
+		return elsewhere_signal(call, process, (int32_t)call->args[1], (int)call->args[2], 0);
 	return call_enter_regular(call);
 }
 
@@ -79,7 +147,7 @@ int enter_sigqueue(struct call *call)
 {
 	int32_t to = (int32_t)call->args[0];
 
-	if (to > 0 && elsewhere(call, to))
+	if (elsewhere(call, to))
 		return elsewhere_signal(call, to, 0, (int)call->args[1], call->args[2]);
 	return with_siginfo(call, 2);
 }
@@ -88,7 +156,7 @@ int enter_tgsigqueue(struct call *call)
 {
 	int32_t to = (int32_t)call->args[0];
 
-	if (to > 0 && elsewhere(call, to))
+	if (elsewhere(call, to))
 		return elsewhere_signal(call, to, (int32_t)call->args[1], (int)call->args[2], call->args[3]);
 	return with_siginfo(call, 3);
 }

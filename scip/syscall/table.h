@@ -143,19 +143,11 @@ const struct syscall_condition *syscall_cluster_condition(uint32_t nr, bool rest
 /* The mapped filter traps it, whatever the others do. path_map.c */
 bool path_map_wants(const struct syscall_row *row);
 
-/* elsewhere.c: `number` (negative: a group) is a process of another host. Then one of the others answers the
- * call: a signal for it, or for its thread `vtid`, with the program's siginfo where that is not 0; a question
- * (RemoteSignal.what). */
-bool elsewhere(const struct call *call, int32_t number);
-must_check int elsewhere_signal(struct call *call, int32_t number, int32_t vtid, int signal, uint64_t info);
-must_check int elsewhere_ask(struct call *call, int32_t number, int what);
-must_check int elsewhere_set_priority(struct call *call, int32_t number, int nice);
-
 /* Handlers, by family. */
 call_handler enter_getpid, enter_gettid, enter_clone, enter_clone3, exit_clone, exit_clone3;
 call_handler enter_getppid, enter_getpgid, enter_getpgrp, enter_getsid, enter_exit, enter_exit_group,
 	exit_exit;
-call_handler enter_kill, enter_tkill, enter_getscheduler, enter_tgkill, enter_sigqueue, enter_tgsigqueue,
+call_handler enter_about, enter_kill, enter_tkill, enter_tgkill, enter_sigqueue, enter_tgsigqueue,
 	enter_sigtimedwait, exit_sigtimedwait;
 call_handler enter_wait4, exit_wait4, enter_waitid, exit_waitid;
 call_handler enter_cputime, exit_cputime;

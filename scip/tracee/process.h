@@ -71,6 +71,13 @@ struct tracee {
 
 enum { PROCESS_BUCKETS = 64, PROCESS_SIGNALFDS = 256 };
 
+/* Processes of its job that live on other hosts, as they were when pbeamd was asked. */
+struct far_members {
+	uint64_t asked_ns; /* CLOCK_MONOTONIC, 0: never */
+	int32_t *v;
+	size_t n;
+};
+
 struct process {
 	pid_t pid; /* real; thread group id */
 	struct vpid vpid;
@@ -112,8 +119,9 @@ struct process {
 	pid_t *newborn; /* processes forked by it whose first stop was taken while waiting for any
 			   tracee; stops_wait_child() */
 	unsigned nnewborn;
-	struct paths paths;  /* of its job; scip/syscall/path_map.c */
-	uint64_t paths_seen; /* paths_generation() when they were read */
+	struct far_members far; /* scip/syscall/elsewhere.c */
+	struct paths paths;	/* of its job; scip/syscall/path_map.c */
+	uint64_t paths_seen;	/* paths_generation() when they were read */
 };
 
 /* Adds (stop = TRACEE_RUNNING) or finds a thread. Adding fails only with -ENOMEM. */

@@ -1,0 +1,93 @@
+/*
+ * Groups whose members are on several hosts.
+ *
+ * A signal for a group goes three ways, and to each process by one of them: the kernel sends it to the
+ * members that are here; that of a stub here is passed on to its process, as every signal that a stub gets;
+ * and members that are on other hosts and have no stub here are found by pbeamd, which asks all hosts for
+ * those that live there. So the first two need nothing of us, and without other hosts there is no third.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "proto/message.h"
+#include "scip/syscall/elsewhere.h"
+
+static int take(const Pbeam__Members *members, struct far_members *out)
+{
+	if (out && members->n_vpids) {
+		out->v = malloc(members->n_vpids * sizeof(*out->v));
+		if (!out->v)
+			return -ENOMEM;
+		memcpy(out->v, members->vpids, members->n_vpids * sizeof(*out->v));
+		out->n = members->n_vpids;
+	}
+	if (members->n_vpids)
+		return (int)members->n_vpids;
+	if (members->code < 0)
+		return members->code;
+	return members->n_missing ? -EHOSTUNREACH : 0;
+}
+
+int elsewhere_members(const struct process *process, int32_t group, const char *job_uuid, int signal,
+		      const int32_t *except, size_t nexcept, struct far_members *out)
+{
+	Pbeam__MembersRequest wish = PBEAM__MEMBERS_REQUEST__INIT;
+	Pbeam__Members *members = NULL;
+	struct err err = ERR_INIT;
+	int r;
+
+	wish.group = group;
+	wish.job_uuid = (char *)(uintptr_t)job_uuid;
+	wish.signal = signal;
+	wish.from = process->vpid.n;
+	wish.except = (int32_t *)(uintptr_t)except;
+	wish.n_except = nexcept;
+	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_MEMBERS, &wish.base, &pbeam__members__descriptor,
+			  &members, &err);
+	if (r < 0) {
+		log_info("vpid %d: who is on other hosts: %s", process->vpid.n, err.text);
+		return elsewhere_errno(r);
+	}
+	r = take(members, out);
+	message_free(members);
+	return r;
+}
+
+static bool is_spread(struct names *names, struct rpid keeper)
+{
+	struct name_job job;
+
+	return names_job_get(names, keeper, &job) == 0 && job.spread;
+}
+
+bool elsewhere_spread(const struct process *process, int32_t group)
+{
+	struct name_process leader;
+
+	if (!names_cluster(process->names, NULL))
+		return false;
+	if (is_spread(process->names, process->keeper))
+		return true;
+	return group && names_process_get(process->names, (struct vpid){group}, &leader) == 0 &&
+	       is_spread(process->names, leader.keeper);
+}
+
+int elsewhere_stubs(struct names *names, int32_t group, int32_t **out)
+{
+	int room = names_process_list(names, (struct rpid){0}, NULL, 0) + 64, n, found = 0;
+	auto_free struct name_process *all = calloc(room > 0 ? (size_t)room : 1, sizeof(*all));
+
+	*out = calloc(room > 0 ? (size_t)room : 1, sizeof(**out));
+	n = all && *out ? names_process_list(names, (struct rpid){0}, all, room) : -ENOMEM;
+	for (int i = 0; i < n && i < room; i++) {
+		pid_t real = all[i].state == NAME_STATE_STUB ? getpgid(all[i].rpid.n) : -1;
+
+		if (real > 0 && names_virtual(names, (struct rpid){real}).n == group)
+			(*out)[found++] = all[i].vpid.n;
+	}
+	return n < 0 ? n : found;
+}

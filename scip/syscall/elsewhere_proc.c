@@ -1,0 +1,109 @@
+/*
+ * /proc/VPID of processes that are on other hosts. Which of its job are is asked of pbeamd when a program
+ * begins to list /proc, or looks for a number that may be one of them; what it then reads comes from where
+ * the process is.
+ *
+ * A number that another host holds may be a stranger's here, a daemon's say: it is that, as in a job of this
+ * host alone, unless a process of the job has it.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "namespace/proc_text.h"
+#include "proto/message.h"
+#include "scip/syscall/elsewhere.h"
+
+#define FRESH_NS  1000000000ull
+#define SECOND_NS 1000000000ll
+
+bool elsewhere_list(const struct call *call)
+{
+	struct process *process = call->process;
+	struct name_job job;
+
+	free(process->far.v);
+	process->far = (struct far_members){.asked_ns = io_now_ns(CLOCK_MONOTONIC)};
+	return names_cluster(process->names, NULL) &&
+	       names_job_get(process->names, process->keeper, &job) == 0 && job.spread && job.uuid[0] &&
+	       elsewhere_members(process, 0, job.uuid, 0, NULL, 0, &process->far) > 0;
+}
+
+bool elsewhere_listed(const struct call *call, int32_t vpid)
+{
+	const struct far_members *far = &call->process->far;
+
+	for (size_t i = 0; i < far->n; i++)
+		if (far->v[i] == vpid)
+			return true;
+	return false;
+}
+
+/* A number that another host holds, and no process of ours here has. */
+static bool is_of_job(const struct call *call, int32_t vpid)
+{
+	const struct far_members *far = &call->process->far;
+
+	if (!far->asked_ns || io_now_ns(CLOCK_MONOTONIC) - far->asked_ns > FRESH_NS)
+		elsewhere_list(call);
+	return elsewhere_listed(call, vpid);
+}
+
+bool elsewhere_proc(const struct call *call, int32_t vpid)
+{
+	struct names *names = call->process->names;
+	struct name_process process;
+	char path[32];
+
+	if (!elsewhere(call, vpid))
+		return false;
+	if (names_process_get(names, (struct vpid){vpid}, &process) == 0)
+		return process.state == NAME_STATE_STUB;
+	snprintf(path, sizeof(path), "/proc/%d", names_real(names, (struct vpid){vpid}).n);
+	return access(path, F_OK) < 0 || is_of_job(call, vpid);
+}
+
+/* How much later, in seconds as both hosts count them, that host was started than this one. */
+static int64_t booted_later(uint64_t booted_ns)
+{
+	int64_t here = (int64_t)(io_now_ns(CLOCK_REALTIME) - io_now_ns(CLOCK_BOOTTIME)),
+		later = (int64_t)booted_ns - here;
+
+	return (later + (later < 0 ? -SECOND_NS / 2 : SECOND_NS / 2)) / SECOND_NS;
+}
+
+int elsewhere_text(const struct call *call, int32_t vpid, const char *file, bool link, char **text,
+		   size_t *len)
+{
+	Pbeam__ProcRequest wish = PBEAM__PROC_REQUEST__INIT;
+	Pbeam__Target target = PBEAM__TARGET__INIT;
+	Pbeam__ProcReply *reply = NULL;
+	struct err err = ERR_INIT;
+	size_t name = strlen(file);
+	int r;
+
+	target.vpid = vpid;
+	wish.target = &target;
+	wish.file = (char *)(uintptr_t)file;
+	wish.link = link;
+	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_PROC, &wish.base, &pbeam__proc_reply__descriptor,
+			  &reply, &err);
+	if (r == -ESRCH)
+		return -ENOENT;
+	if (r < 0) /* readers of /proc expect that they may not look at a process */
+		return elsewhere_errno(r) == -EHOSTUNREACH ? -EACCES : r;
+	*len = reply->text.len;
+	*text = calloc(1, *len + 1);
+	if (*text && *len)
+		memcpy(*text, reply->text.data, *len);
+	r = *text ? 0 : -ENOMEM;
+	if (r == 0 && name >= 4 && !strcmp(file + name - 4, "stat") && strcmp(file, "schedstat") != 0)
+		r = proc_text_shift(text, len, booted_later(reply->booted_ns) * sysconf(_SC_CLK_TCK));
+	message_free(reply);
+	return r;
+}
