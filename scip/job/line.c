@@ -281,6 +281,8 @@ static void become_line(struct job *job)
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	/* The keeper leads the session of a terminal: its end, which a guest's outlive, is not theirs. */
+	signal(SIGHUP, SIG_IGN);
 }
 
 /* Forks; 0 in the child with *sock its end, else the line or an error in *out. */

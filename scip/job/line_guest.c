@@ -199,8 +199,6 @@ void line_guest_main(const struct job *job, struct vpid vpid, const char *host, 
 	struct guest g = {.job = job, .vpid = vpid, .keeper = keeper, .channel = -1, .nap_ms = FIRST_NAP_MS};
 	struct err err = ERR_INIT;
 
-	/* Our keeper leads the session of a terminal: its end, which we outlive, is not ours. */
-	signal(SIGHUP, SIG_IGN);
 	snprintf(g.host, sizeof(g.host), "%s", host);
 	if (line_cookie(job, g.cookie, &err) < 0) {
 		log_error("vpid %d: %s", vpid.n, err.text);

@@ -196,8 +196,8 @@ def test_attach_from_another_host(make_lab):
     """A terminal of any host becomes the console of a job of any other, also when its first process is on a third; size, keys, the detach key and the exit status go over."""
     a, b, c = make_lab(3).start().hosts
     first = a.terminal(["scip", "run", "--name", "shell", "--", "bash", "--norc", "--noprofile"], env={"TERM": "dumb"})
-    first.sendline("echo begun")
-    first.expect_exact("begun\r\n")
+    first.sendline("echo $((40 + 1)) begun")
+    first.expect_exact("41 begun\r\n")
     vpid = a.vpids()[0]
 
     def attach(host, target):
@@ -208,10 +208,12 @@ def test_attach_from_another_host(make_lab):
 
     console = attach(b, "shell")
     assert "goes on at another console" in first.read() and first.end() == 125
-    console.sendline("sleep 100")
+    console.sendline("echo $((2 + 3)) sleeps; sleep 100")
+    console.expect_exact("5 sleeps\r\n")
     console.sendintr()
-    console.sendline("echo again")
-    console.expect_exact("again\r\n")
+    console.expect_exact("$ ")
+    console.sendline("echo $((40 + 3)) again")
+    console.expect_exact("43 again\r\n")
     console.send("\x1dd")
     console.expect_exact(f"detached; vpid {vpid} goes on")
     assert console.end() == 0
