@@ -81,6 +81,7 @@ struct cluster {
 	struct registry registry;
 	struct registry_copy *copy;
 	struct registry_wait *waits; /* local programs that have asked the registry */
+	struct heard_wait *unheard;  /* answers that wait until all hosts have heard */
 	struct numbers *numbers;
 	struct addresses *addresses;
 	uint64_t settled_ns, settled_version; /* when settled_tick() looked, and the newest record by then */
@@ -131,6 +132,7 @@ struct peer {
 	struct host *host; /* NULL until it has said who it is */
 	char name[CHANNEL_HOST_MAX], address[CLUSTER_ADDRESS_MAX];
 	uint64_t heard_ns;
+	uint64_t heard_revision; /* on the central daemon: it knows of all changes up to there */
 };
 /* A channel of kind PEER, taken. `address`: where from or to. */
 void peer_open(struct cluster *cluster, int fd, const char *name, const char *address);

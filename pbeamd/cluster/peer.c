@@ -36,8 +36,7 @@ void peer_close(struct peer *peer)
 	remote_lost(peer);
 	if (peer->host) {
 		peer->host->peer = NULL;
-		if (peer->host->info && peer->host->info->central)
-			registry_lost(cluster);
+		registry_lost(cluster, peer, peer->host->info && peer->host->info->central);
 	}
 	stream_close(&peer->stream);
 	free(peer);
@@ -197,7 +196,7 @@ static void on_frame(struct stream *stream, struct frame *frame)
 		if (!remote_frame(peer, frame))
 			lose(peer, "it sent a request or an answer that is none");
 	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY &&
-		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_CHANGES) {
+		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_HEARD) {
 		if (!registry_frame(peer, frame))
 			lose(peer, "what it says of the registry cannot come from it");
 	} else {

@@ -64,6 +64,7 @@ int registry_open(struct cluster *cluster, struct err *err)
 
 void registry_close(struct cluster *cluster)
 {
+	heard_close(cluster);
 	if (cluster->registry.operations)
 		cluster->registry.operations->close(cluster->registry.engine);
 	cluster->registry.operations = NULL;
@@ -71,9 +72,10 @@ void registry_close(struct cluster *cluster)
 	cluster->copy = NULL;
 }
 
-void registry_lost(struct cluster *cluster)
+void registry_lost(struct cluster *cluster, const struct peer *peer, bool central)
 {
-	if (!cluster->central && cluster->registry.operations)
+	heard_lose(cluster, peer);
+	if (central && !cluster->central && cluster->registry.operations)
 		registry_remote_lost(&cluster->registry);
 }
 
@@ -142,42 +144,70 @@ struct answer {
 
 static void on_done_for_peer(void *arg, const Pbeam__RegistryReply *reply)
 {
-	const struct answer *answer = arg;
+	struct answer *answer = arg;
 	Pbeam__RegistryReply out = *reply;
 
 	out.id = answer->id;
 	if (stream_send(&answer->peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY_REPLY, &out.base, NULL,
 			0) < 0)
 		log_error("host %s gets no answer: no memory", answer->peer->name);
+	free(answer);
 }
 
-/* The central daemon's engine answers at once, so that the answer may be on the stack. */
 static bool on_request(struct peer *peer, const struct frame *frame)
 {
 	Pbeam__RegistryRequest *request =
 		(Pbeam__RegistryRequest *)frame_unpack(frame, &pbeam__registry_request__descriptor, NULL);
-	struct answer answer = {.peer = peer};
+	struct answer *answer = request ? malloc(sizeof(*answer)) : NULL;
 
-	if (!request)
-		return false;
-	answer.id = request->id;
-	registry_carry_out(&peer->cluster->registry, request, peer->name, on_done_for_peer, &answer);
+	if (answer) {
+		*answer = (struct answer){peer, request->id};
+		heard_carry_out(peer->cluster, request, peer, on_done_for_peer, answer);
+	}
 	message_free(request);
-	return true;
+	return answer != NULL;
+}
+
+/* As far as the central daemon has told us. */
+static void say_heard(struct peer *peer, uint64_t revision)
+{
+	Pbeam__RegistryChanges heard = PBEAM__REGISTRY_CHANGES__INIT;
+
+	heard.revision = revision;
+	if (stream_send(&peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_HEARD, &heard.base, NULL, 0) < 0)
+		log_error("host %s is not told what is known here: no memory", peer->name);
+}
+
+static bool on_heard(struct peer *peer, const struct frame *frame)
+{
+	Pbeam__RegistryChanges *heard =
+		(Pbeam__RegistryChanges *)frame_unpack(frame, &pbeam__registry_changes__descriptor, NULL);
+
+	if (heard)
+		heard_of(peer, heard->revision);
+	message_free(heard);
+	return heard != NULL;
 }
 
 bool registry_frame(struct peer *peer, const struct frame *frame)
 {
 	struct cluster *cluster = peer->cluster;
 	bool from_central = peer->host && peer->host->info && peer->host->info->central;
+	uint64_t revision;
 
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY)
 		return peer->host && cluster->central && on_request(peer, frame);
+	if (frame->type == PBEAM__CHANNEL_MESSAGE__PEER_HEARD)
+		return peer->host && cluster->central && on_heard(peer, frame);
 	if (!from_central || cluster->central)
 		return false;
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY_REPLY)
 		return registry_remote_reply(&cluster->registry, frame);
-	return registry_remote_changes(&cluster->registry, frame);
+	if (frame->type != PBEAM__CHANNEL_MESSAGE__PEER_CHANGES ||
+	    !registry_remote_changes(&cluster->registry, frame, &revision))
+		return false;
+	say_heard(peer, revision);
+	return true;
 }
 
 /* ---- this host ---- */
@@ -185,7 +215,7 @@ bool registry_frame(struct peer *peer, const struct frame *frame)
 void registry_ask(struct cluster *cluster, const Pbeam__RegistryRequest *request, registry_done_fn done,
 		  void *arg)
 {
-	registry_carry_out(&cluster->registry, request, cluster->options->name, done, arg);
+	heard_carry_out(cluster, request, NULL, done, arg);
 }
 
 static void on_done_here(void *arg, const Pbeam__RegistryReply *reply)

@@ -15,9 +15,21 @@ must_check int registry_store_open(struct registry *out, struct err *err);
 must_check int registry_remote_open(struct registry *out, struct cluster *cluster, struct err *err);
 /* Its answers and the changes that it tells. False: malformed. */
 bool registry_remote_reply(struct registry *remote, const struct frame *frame);
-bool registry_remote_changes(struct registry *remote, const struct frame *frame);
+bool registry_remote_changes(struct registry *remote, const struct frame *frame, uint64_t *revision);
 /* There is no way to the central daemon any more: what was asked ends with -ECONNRESET. */
 void registry_remote_lost(struct registry *remote);
+
+/* ---- heard.c ---- */
+/* registry_carry_out() for a host (NULL: this one), answered once all hosts have heard of it where that
+ * matters. `arg` is malloc'd if it is for a peer: freed without an answer when that is lost. */
+void heard_carry_out(struct cluster *cluster, const Pbeam__RegistryRequest *request, const struct peer *peer,
+		     registry_done_fn done, void *arg);
+/* A host has heard of all up to `revision`. */
+void heard_of(struct peer *peer, uint64_t revision);
+/* The channel to a host ends: it is still in the list of hosts, and has no peer any more. */
+void heard_lose(struct cluster *cluster, const struct peer *peer);
+/* All who wait are answered. */
+void heard_close(struct cluster *cluster);
 
 /* ---- copy.c ---- */
 struct registry_copy;
@@ -55,8 +67,8 @@ void registry_close(struct cluster *cluster);
 void registry_greet(struct peer *peer);
 /* A frame of a peer that is the registry's. False: malformed. */
 bool registry_frame(struct peer *peer, const struct frame *frame);
-/* The central daemon is lost. */
-void registry_lost(struct cluster *cluster);
+/* The channel to a host, perhaps the central one's, ends. */
+void registry_lost(struct cluster *cluster, const struct peer *peer, bool central);
 /* On behalf of this daemon itself. */
 void registry_ask(struct cluster *cluster, const Pbeam__RegistryRequest *request, registry_done_fn done,
 		  void *arg);

@@ -123,7 +123,7 @@ bool registry_remote_reply(struct registry *registry, const struct frame *frame)
 	return true;
 }
 
-bool registry_remote_changes(struct registry *registry, const struct frame *frame)
+bool registry_remote_changes(struct registry *registry, const struct frame *frame, uint64_t *revision)
 {
 	struct remote *remote = registry->engine;
 	Pbeam__RegistryChanges *changes =
@@ -133,6 +133,7 @@ bool registry_remote_changes(struct registry *registry, const struct frame *fram
 		return false;
 	if (remote->changed)
 		remote->changed(remote->watcher, changes);
+	*revision = changes->revision;
 	message_free(changes);
 	return true;
 }

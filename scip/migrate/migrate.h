@@ -182,9 +182,6 @@ must_check int record_commit_all(struct record *record, struct names *names, con
 /* ABORTED, unless it is committed. Returns 1 when it is committed, 0 when it is not and never will be. Asks
  * until somebody answers. */
 must_check int record_abort(struct record *record);
-/* Waits until the name table of this host has what the registry has by now, which is told of before a
- * question is answered; not for long: the central host may be lost. */
-void record_hear(const struct record *record);
 /* Nobody will ask for it any more, or it is not committed, which is what no record says too: it goes. */
 void record_remove(struct record *record);
 /* Where the registry has the process, its stub and (NULL: no matter) its job's console: "" where it does not

@@ -7,12 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "namespace/address_entry.h"
@@ -20,7 +17,7 @@
 #include "proto/message.h"
 #include "scip/migrate/migrate.h"
 
-enum { AGAIN_MS = 100, AGAIN_MOST_MS = 1600, HEAR_MS = 250 };
+enum { AGAIN_MS = 100, AGAIN_MOST_MS = 1600 };
 
 static const char program[] = "scip " PBEAM_VERSION;
 
@@ -53,23 +50,6 @@ static int call(struct record *record, const Pbeam__RegistryRequest *request, Pb
 		record_close(record);
 	*reply = (Pbeam__RegistryReply *)(void *)message;
 	return r < 0 ? r : 0;
-}
-
-void record_hear(const struct record *record)
-{
-	const struct timeval patience = {.tv_usec = HEAR_MS * 1000};
-	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
-	ProtobufCMessage *reply = NULL;
-	struct err err = ERR_INIT;
-	auto_close int sock = ask_open(program, &err);
-
-	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__GET;
-	request.key = (char *)(uintptr_t)record->key;
-	if (sock < 0 || setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
-	    ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_REGISTRY, &request.base, NULL,
-			&pbeam__registry_reply__descriptor, &reply, &err) < 0)
-		log_debug("migrate: what has moved is called by its name a little later: %s", err.text);
-	message_free(reply);
 }
 
 /* These answers say that nothing was done: another version was there, what was asked is no question, it was

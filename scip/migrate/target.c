@@ -185,8 +185,6 @@ static int on_held(void *arg, struct err *err)
 	a->ours = r == 0;
 	if (a->ours)
 		places_are_here(a);
-	if (a->ours && a->target.arrivals)
-		record_hear(&a->record);
 	if (a->ours && a->options->ours)
 		a->options->ours(a->options->ours_arg);
 	if (a->ours)
