@@ -106,6 +106,16 @@ int external_held(struct migrate_source *source, const Pbeam__MigrateHeld *held,
 	return r < 0 ? r : 0;
 }
 
+int external_check(struct migrate_source *source, struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; external_table[i] && r >= 0; i++)
+		if (external_table[i]->check)
+			r = external_table[i]->check(source, &source->state[i], err);
+	return r < 0 ? r : 0;
+}
+
 void external_source_end(struct migrate_source *source, bool committed)
 {
 	for (size_t i = 0; external_table[i]; i++) {

@@ -14,7 +14,8 @@
  *                                                 finish      each, in the place of its kind's finish
  *                                                 ready       all is restored, held; rendezvous
  *                        <-- MIGRATE_HELD (rendezvous) --
- *   held        the last that may fail
+ *   held        all are switched over, and can be switched back
+ *   check       the last that may fail
  *                        == commit: migration/UUID in the registry ==
  *   committed   the processes are about to end    committed   the processes are about to run
  *   aborted     or this: about to run on          aborted     or this: about to be killed
@@ -90,6 +91,8 @@ struct external_provider {
 	 * that `aborted` could still take it back. */
 	int (*held)(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
 		    struct err *err);
+	/* Just before the commit: those who have been switched over are there still. */
+	int (*check)(struct migrate_source *source, void **state, struct err *err);
 	void (*source_committed)(struct migrate_source *source, void **state);
 	/* The processes are still frozen: what was drained goes back. Also after a failed prepare or claim.
 	 */
@@ -125,6 +128,7 @@ must_check int external_prepare(struct migrate_source *source, struct err *err);
 /* What object_dump_all() is given. */
 struct object_external external_of_source(struct migrate_source *source);
 must_check int external_held(struct migrate_source *source, const Pbeam__MigrateHeld *held, struct err *err);
+must_check int external_check(struct migrate_source *source, struct err *err);
 /* Tells all of them how it ended, and closes. */
 void external_source_end(struct migrate_source *source, bool committed);
 

@@ -371,6 +371,8 @@ static int commit(struct departure *d, struct group *group, struct err *err)
 	d->record.others = d->source.peers;
 	d->record.nothers = d->source.npeers;
 	if (r == 0)
+		r = external_check(&d->source, err);
+	if (r == 0)
 		r = record_commit(&d->record, &move, err);
 	return r;
 }

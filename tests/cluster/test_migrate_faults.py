@@ -2,7 +2,9 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
+import tempfile
 
 import pytest
 from test_registry import ask
@@ -124,8 +126,7 @@ def test_some_let_go(make_lab, action):
     a.wait_until(lambda: not a.vpids(), 20, "all to be gone")
 
 
-@pytest.mark.parametrize("killed", ["", "source", "target"])
-@pytest.mark.parametrize("point,moved", [("registry-before-commit", False), ("registry-committed", True)])
+@pytest.mark.parametrize("point,moved,killed", [("registry-before-commit", False, ""), ("registry-committed", True, ""), ("registry-committed", True, "source"), ("registry-committed", True, "target")])
 def test_central_lost(make_lab, point, moved, killed):
     """The central host is lost in the moment of the change: neither side runs until it says what has happened, also when a coordinator is killed meanwhile."""
     lab = make_lab(3)
@@ -204,3 +205,37 @@ def test_cancel(make_lab):
     moving.process.send_signal(signal.SIGINT)
     moving.wait(20)
     assert check_one_place(lab, vpid, job) == "a"
+
+
+@pytest.mark.parametrize("full", ["state", "run"])
+def test_disk_full(make_lab, full):
+    """No room on the target for the files that come along, or for anything at all: refused with that reason, nothing of it stays, and with room it moves."""
+    place = pathlib.Path(tempfile.mkdtemp(prefix="pbeam-full-"))
+    place.chmod(0o755)
+    try:
+        lab = make_lab(2, private=(place,))
+        a, b = lab.hosts
+        folder = {"state": b.state, "run": b.runtime}[full]
+        owner = f",uid={b.user.pw_uid},gid={b.user.pw_gid}" if b.user else ""
+        b.space.do("mount", "-t", "tmpfs", "-o", f"mode=700,size=64m{owner}", "tmpfs", str(folder))
+        lab.start()
+        (a.files(place) / "large").write_bytes(os.urandom(3 << 20))
+        a.own(a.files(place) / "large")
+        job = a.start(["scip", "run", "--name", "reader", "--", "sh", "-c", f"exec 5<{place}/large; i=0; while :; do i=$((i+1)); echo $i; sleep .05; done"], "reader")
+        a.wait_until(lambda: len(job.lines()) > 3, 20, "it to count")
+        b.run(["sh", "-c", f"cat /dev/zero >{folder}/filler 2>/dev/null; truncate -s -{1 << 20} {folder}/filler"] if full == "state" else ["sh", "-c", f"cat /dev/zero >{folder}/filler 2>/dev/null; :"], check=False)
+        done = a.ctl("migrate", "reader", "b", check=False)
+        assert done.returncode == 1 and "No space left" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        before = len(job.lines())
+        a.wait_until(lambda: len(job.lines()) > before + 3, 20, "it to go on")
+        assert [row["host"] for row in a.ps()["processes"]].count("b") == 0
+        b.run(["rm", f"{folder}/filler"])
+        a.ctl("migrate", "reader", "b")
+        before = len(job.lines())
+        a.wait_until(lambda: len(job.lines()) > before + 3, 20, "it to go on")
+        a.ctl("kill", "-s", "KILL", "reader")
+        assert job.wait(20) == 128 + signal.SIGKILL
+        numbers = [int(line) for line in job.lines()]
+        assert numbers == list(range(1, len(numbers) + 1))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

@@ -93,9 +93,6 @@ static void take_other(const struct frame *frame)
 		&pbeam__address_place__descriptor,
 		&pbeam__migration_record__descriptor,
 		&pbeam__migrate_begin__descriptor,
-		&pbeam__cut_request__descriptor,
-		&pbeam__cut_reply__descriptor,
-		&pbeam__cut_failed__descriptor,
 	};
 
 	message_free(frame_unpack(frame, bodies[frame->type % (sizeof(bodies) / sizeof(bodies[0]))], NULL));

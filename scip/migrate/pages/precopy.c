@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "channel/channel.h"
@@ -246,6 +247,8 @@ static int send_round(struct precopy *p, struct err *err)
 		r = track_tell(&p->v[i], lanes_put, p->lanes);
 		if (r == 0)
 			r = lanes_flush(p->lanes);
+		if (r == 0)
+			r = fault_point("migrate-round", err);
 		if (r == 0)
 			report(p, NULL);
 	}

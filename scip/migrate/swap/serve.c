@@ -129,7 +129,9 @@ static int do_hold(struct serve *serve, const Pbeam__SwapRequest *request, Pbeam
 	for (size_t i = 0; i < serve->n; i++)
 		inos[i] = look_up(&serve->ends[i], reply->ends[i]);
 	r = swap_hold_freeze(&serve->hold, inos, serve->n, found, err);
-	return r < 0 ? r : take_ends(serve, inos, found, reply, err);
+	if (r == 0)
+		r = take_ends(serve, inos, found, reply, err);
+	return r < 0 ? r : fault_point("swap-held", err);
 }
 
 /* ---- DRAIN ---- */
@@ -243,6 +245,8 @@ static int do_accept(struct serve *serve, const Pbeam__SwapRequest *request, str
 		if (io_now_ns(CLOCK_MONOTONIC) > end)
 			return err_set(err, -ETIMEDOUT, "%zu connections were not made anew", missing);
 	}
+	if (r >= 0)
+		r = fault_point("swap-filled", err);
 	serve->filled = r >= 0;
 	return r < 0 ? r : 0;
 }

@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -487,6 +488,20 @@ static int held(struct migrate_source *source, void **state, const ProtobufCBina
 	return leaving ? receive_all(leaving, NULL, err) : 0;
 }
 
+/* One that was killed has let its ends of the old connections go on, and those of the new ones are gone. */
+static int check(struct migrate_source *source, void **state, struct err *err)
+{
+	const struct leaving *leaving = *state;
+
+	for (size_t i = 0; leaving && i < leaving->npeers; i++) {
+		struct pollfd p = {.fd = leaving->peers[i].channel};
+
+		if (p.fd >= 0 && poll(&p, 1, 0) != 0)
+			return err_set(err, -EPIPE, "the host of the other end of a connection is lost");
+	}
+	return 0;
+}
+
 static void committed(struct migrate_source *source, void **state)
 {
 	struct leaving *leaving = *state;
@@ -527,6 +542,7 @@ const struct external_provider swap_provider = {
 	.claim = claim,
 	.dump = dump_end,
 	.held = held,
+	.check = check,
 	.source_committed = committed,
 	.source_close = end_all,
 	.make = swap_make,

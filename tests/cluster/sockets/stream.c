@@ -8,6 +8,8 @@
  *     send=BYTES   so much, then shut down; without it until the file $GO exists
  *     late=1       reads only when the file $GO exists: the queues are full until then
  *     pace=US      sleeps so long between pieces
+ *     tell=1       a line for each MiB that was right: "at N"
+ *     memory=MIB   so much memory is written meanwhile, page by page, and is to be as it was written
  *     children=1   the connection is given to a child; the parent keeps a duplicate
  *
  * Prints "ready", at its end "sent N received M NAME PEER" (what getsockname and getpeername say). Exit
@@ -27,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -37,8 +40,8 @@
 static struct {
 	const char *how;
 	uint64_t send;
-	int late, children;
-	unsigned pace;
+	int late, children, tell;
+	unsigned pace, memory;
 } option = {.how = "block"};
 
 static int sock;
@@ -95,6 +98,10 @@ static void check(const unsigned char *data, size_t len)
 		if (data[i] != right[i])
 			fail("byte %llu is %u, not %u", (unsigned long long)(received + i), data[i],
 			     right[i]);
+	if (option.tell && (received + len) >> 20 != received >> 20) {
+		printf("at %llu\n", (unsigned long long)(received + len) >> 20);
+		fflush(stdout);
+	}
 	received += len;
 }
 
@@ -147,6 +154,30 @@ static int receive_some(int flags)
 		fail("recv");
 	check(piece, (size_t)n);
 	return n > 0;
+}
+
+/* The other thread: first and last word of every page are known. */
+static void *use_memory(void *unused)
+{
+	size_t n = (size_t)option.memory << 8, words = 512;
+	uint64_t *stamps = calloc(n, sizeof(*stamps));
+	uint64_t *pages = mmap(NULL, n << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (!stamps || pages == MAP_FAILED)
+		fail("memory");
+	for (size_t i = 0; i < n * words; i++)
+		pages[i] = word(3, i);
+	for (size_t i = 0; i < n; i++)
+		pages[i * words] = pages[i * words + words - 1] = stamps[i];
+	for (uint64_t step = 0;; step++) {
+		size_t i = (size_t)(word(4, step) % n);
+
+		if (pages[i * words] != stamps[i] || pages[i * words + words - 1] != stamps[i])
+			fail("page %zu of the memory is not as it was", i);
+		pages[i * words] = pages[i * words + words - 1] = stamps[i] = word(5, step);
+		usleep(100);
+	}
+	return unused;
 }
 
 static void *writer(void *unused)
@@ -297,6 +328,10 @@ static void take_option(const char *text)
 		option.late = atoi(text + 5);
 	else if (!strncmp(text, "pace=", 5))
 		option.pace = (unsigned)atoi(text + 5);
+	else if (!strncmp(text, "tell=", 5))
+		option.tell = atoi(text + 5);
+	else if (!strncmp(text, "memory=", 7))
+		option.memory = (unsigned)atoi(text + 7);
 	else if (!strncmp(text, "children=", 9))
 		option.children = atoi(text + 9);
 	else
@@ -333,6 +368,7 @@ int main(int argc, char **argv)
 {
 	char name[2][64], peer[2][64];
 	int listening = argc > 3 && !strcmp(argv[1], "listen"), status = 0;
+	pthread_t memory;
 	pid_t child = 0;
 
 	if (argc < 4)
@@ -344,6 +380,8 @@ int main(int argc, char **argv)
 	open_connection(listening, argv[2], argv[3]);
 	name_text(0, name[0]);
 	name_text(1, peer[0]);
+	if (option.memory && pthread_create(&memory, NULL, use_memory, NULL) != 0)
+		fail("pthread_create");
 	printf("ready\n");
 	fflush(stdout);
 	if (option.children) {

@@ -1,0 +1,137 @@
+/*
+ * libFuzzer: what the hosts of a consistent cut tell one another, and its manifest. The first byte says
+ * which: a leader's requests, taken apart as `scip part` does; the answers of two parts, whose connections
+ * the leader pairs; a manifest, by which it makes the connections of the parts anew.
+ */
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proto/message.h"
+#include "scip/cut/cut.h"
+#include "scip/cut/pair.h"
+#include "scip/cut/return.h"
+
+enum { SIZE_MAX_TAKEN = 65536, PARTS_MAX = 64 };
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char scratch[] = "/tmp/cut_fuzz.XXXXXX";
+
+static void remove_scratch(void)
+{
+	char command[64];
+
+	snprintf(command, sizeof(command), "rm -rf %s", scratch);
+	(void)!system(command);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	if (!mkdtemp(scratch) || setenv("XDG_STATE_HOME", scratch, 1) < 0)
+		abort();
+	atexit(remove_scratch);
+	return 0;
+}
+
+/* The bytes, and then the end, on a socket. -1: there is none. */
+static int open_channel(const uint8_t *data, size_t size, int ends[2])
+{
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		return -1;
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	fcntl(ends[1], F_SETFL, O_NONBLOCK);
+	if (write(ends[0], data, size) != (ssize_t)size)
+		size = 0;
+	shutdown(ends[0], SHUT_WR);
+	return 0;
+}
+
+/* What looks after images; the rest is for the coordinator of a part, which takes the same message. */
+static void serve(int channel)
+{
+	Pbeam__CutRequest *request;
+
+	while ((request = cut_take(channel, NULL)) != NULL) {
+		struct err err = ERR_INIT;
+		int r = cut_serve_store(channel, request, &err);
+
+		if (r >= 0 && cut_check_name(request->name, NULL) < 0)
+			abort();
+		message_free(request);
+		if (r < 0)
+			break;
+	}
+}
+
+static void pair(int channel)
+{
+	struct lead_part parts[2] = {{.index = 1, .host = "a"}, {.index = 2, .host = "b"}};
+	struct lead lead = {.parts = parts, .nparts = 2};
+	bool whole = true;
+
+	for (int i = 0; i < 2; i++) {
+		parts[i].reply = cut_receive(channel, NULL);
+		whole = whole && parts[i].reply;
+	}
+	if (whole && pair_all(&lead, NULL) == 0)
+		for (int i = 0; i < 2; i++)
+			for (size_t k = 0; k < parts[i].nids; k++)
+				if (parts[i].ids[k] > parts[0].nids + parts[1].nids)
+					abort();
+	for (int i = 0; i < 2; i++) {
+		message_free(parts[i].reply);
+		free(parts[i].ids);
+	}
+}
+
+static void connect_parts(const uint8_t *data, size_t size)
+{
+	Pbeam__Cut *cut = pbeam__cut__unpack(NULL, size, data);
+	Pbeam__HostInfo host = PBEAM__HOST_INFO__INIT, *hosts[1] = {&host};
+	Pbeam__HostList list = PBEAM__HOST_LIST__INIT;
+	Pbeam__MigrateReady ready = PBEAM__MIGRATE_READY__INIT;
+	struct lead lead = {.hosts = &list};
+	struct returning *v = cut ? calloc(cut->n_parts + 1, sizeof(*v)) : NULL;
+	int sink = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+	host.name = (char *)(uintptr_t) "a";
+	host.address = (char *)(uintptr_t) "10.0.0.1";
+	list.n_hosts = 1;
+	list.hosts = hosts;
+	for (size_t i = 0; v && i < cut->n_parts; i++)
+		v[i] = (struct returning){
+			.saved = cut->parts[i], .host = "a", .channel = sink, .ready = &ready};
+	if (v && cut->n_parts <= PARTS_MAX)
+		(void)!return_connect(&lead, v, cut->n_parts, NULL);
+	close(sink);
+	free(v);
+	message_free(cut);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	int ends[2];
+
+	if (size < 1 || size > SIZE_MAX_TAKEN)
+		return 0;
+	if (data[0] % 3 == 2) {
+		connect_parts(data + 1, size - 1);
+		return 0;
+	}
+	if (open_channel(data + 1, size - 1, ends) < 0)
+		return 0;
+	if (data[0] % 3)
+		pair(ends[1]);
+	else
+		serve(ends[1]);
+	close(ends[0]);
+	close(ends[1]);
+	return 0;
+}
