@@ -29,7 +29,7 @@ struct line {
 	pid_t pid;	  /* of the process that has the channel */
 	int sock;	  /* to it */
 	struct vpid vpid; /* 0: not known yet */
-	pid_t rpid;	  /* guest */
+	pid_t rpid;	  /* guest; stub: its own */
 	char host[64];	  /* guest: of the stub */
 	bool waits;	  /* guest: `status` is to be told when the coordinator has ended */
 	int status;
@@ -140,6 +140,7 @@ static void on_hello(struct line *line, const struct line_word *word)
 		shutdown(older->sock, SHUT_WR);
 	}
 	line->vpid.n = word->vpid;
+	line->rpid = names_real(line->job->names, line->vpid).n;
 	for (int i = 0; i < lines->nheld; i++) {
 		if (lines->held[i].vpid == word->vpid)
 			(void)!pass_signal(line, &lines->held[i]);
@@ -202,6 +203,15 @@ static void send_signal(struct job *job, const struct line_word *word)
 		log_warn("vpid %d: signal %d is lost", word->vpid, word->value);
 }
 
+/* A process that comes home does so into its stub: another one there is of a rollback. */
+static bool is_replaced(const struct line *line)
+{
+	struct name_process process;
+
+	return line->rpid && names_process_get(line->job->names, line->vpid, &process) == 0 &&
+	       process.rpid.n != line->rpid;
+}
+
 static void on_word(void *arg, int fd, short revents)
 {
 	struct line *line = arg;
@@ -221,8 +231,14 @@ static void on_word(void *arg, int fd, short revents)
 	if (line->kind == LINE_STUB && word.type == LINE_WORD_SIGNALLED && line->under_way)
 		line->under_way--;
 	if (line->kind == LINE_STUB && word.type == LINE_WORD_SIGNAL) {
+		bool replaced = is_replaced(line);
+
 		line->vpid.n = line->under_way = 0;
-		send_signal(line->job, &word);
+		if (replaced)
+			log_info("vpid %d: signal %d was for the one that is rolled back", word.vpid,
+				 word.value);
+		else
+			send_signal(line->job, &word);
 	}
 	if (line->kind == LINE_GUEST && word.type == LINE_WORD_SIGNAL)
 		take_signal(line, word.value);

@@ -145,8 +145,10 @@ int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeLine *about, i
 	int own = own_description(about, fd, &socket, err);
 	struct line *line;
 
-	if (own < 0)
+	if (own < 0) {
+		close(fd);
 		return own;
+	}
 	line = about->n_unacked <= about->sent ? line_new(bridge, about, own, true) : NULL;
 	if (!line) {
 		close(own);
