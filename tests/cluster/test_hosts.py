@@ -172,9 +172,9 @@ me = os.getpid()
 os.kill({vpid}, 0)
 os.kill({vpid}, signal.SIGUSR1)
 print(me, os.getpgid({vpid}), os.getsid({vpid}), os.getpriority(os.PRIO_PROCESS, {vpid}))
-before = os.getpriority(os.PRIO_PROCESS, {vpid})
+before, own = os.getpriority(os.PRIO_PROCESS, {vpid}), os.getpriority(os.PRIO_PROCESS, 0)
 os.setpriority(os.PRIO_PROCESS, {vpid}, before + 2)
-assert os.getpriority(os.PRIO_PROCESS, {vpid}) == before + 2 and os.getpriority(os.PRIO_PROCESS, 0) == 0
+assert os.getpriority(os.PRIO_PROCESS, {vpid}) == before + 2 and os.getpriority(os.PRIO_PROCESS, 0) == own
 assert os.sched_getscheduler({vpid}) == os.SCHED_OTHER
 libc = ctypes.CDLL(None)
 assert libc.syscall(200, {vpid}, 0) == 0  # tkill
