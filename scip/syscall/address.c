@@ -150,11 +150,21 @@ int exit_socket_name(struct call *call)
 
 _Static_assert(sizeof(union name_sockaddr) <= sizeof(((struct call *)0)->keep), "an address can be kept");
 
+/* A datagram socket may be connected once more: its old peer's name is not the new one's. */
+static bool has_named_peer(const struct call *call, int fd)
+{
+	struct name_socket name;
+
+	return names_socket_get(call->process->names, address_inode(fd), &name) == 0 &&
+	       name.peer.sa.sa_family;
+}
+
 int enter_connect(struct call *call)
 {
 	union name_sockaddr name, real;
 	auto_close int fd = -1;
-	int protocol, r;
+	int protocol, r = SYSCALL_WANT_EXIT;
+	bool led;
 
 	if (address_nothing_moved(call) || !address_read(call, call->args[1], call->args[2], &name))
 		return SYSCALL_CONTINUE;
@@ -164,9 +174,11 @@ int enter_connect(struct call *call)
 	/* once more to the same: it stays connected through its bridge */
 	if (protocol == IPPROTO_UDP && address_is_renamed_peer(call, fd, &real))
 		return call_answer(call, 0);
-	if (fd < 0 || !address_lead(call, protocol, &real))
+	led = fd >= 0 && address_lead(call, protocol, &real);
+	if (!led && !(protocol == IPPROTO_UDP && has_named_peer(call, fd)))
 		return SYSCALL_CONTINUE;
-	r = call_replace(call, 1, &real, address_size(&real));
+	if (led)
+		r = call_replace(call, 1, &real, address_size(&real));
 	if (r == SYSCALL_WANT_EXIT && !call->mapping)
 		memcpy(call->keep, &name, sizeof(name));
 	return r;
