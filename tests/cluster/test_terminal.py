@@ -153,3 +153,26 @@ def test_typed_ahead(three):
     assert shell.answer("status") == ["status", "-1"]
     assert shell.job.wait(20) == 0
     a.wait_until(lambda: "terminal" not in a.ctl("hosts").stdout, 10, "the bridge to end")
+
+
+def test_sides_part(three):
+    """Neither side leaves the other behind where somebody would notice; the keeper takes its shell along, wherever that is."""
+    a, b, _ = three
+    shell = Keeper(a, "bash", "--norc", "--noprofile", "-i")
+    shell.until("$ ")
+    keeper = next(row["vpid"] for row in a.ps()["processes"] if row["name"] == "python3")
+    refused = a.run(["pbeamctl", "migrate", "--alone", keeper, b.name], check=False)
+    assert refused.returncode == 1 and "is the master of a terminal that process" in refused.stderr
+    shell.type("sh -c 'echo up; exec sleep 1000'\n")
+    shell.until("\nup\r\n")
+    child = a.wait_until(lambda: next((row["vpid"] for row in a.ps()["processes"] if row["name"] == "sleep"), None), 10, "the child to run")
+    refused = a.run(["pbeamctl", "migrate", child, b.name], check=False)
+    assert refused.returncode == 1 and "(bash), which stays, has open too" in refused.stderr
+    a.ctl("migrate", str(shell.child), b.name)
+    a.ctl("migrate", str(keeper), b.name)
+    shell.type("\x03")
+    shell.until("$ ")
+    shell.type("echo fi''ne\n")
+    shell.until("fine\r\n$ ")
+    shell.type("exit 5\n")
+    assert shell.answer("hangup") == ["hangup", "5"]

@@ -340,6 +340,7 @@ static void resume(struct control *control)
 		line_drain(line);
 		out = line_describe(line, true);
 		line_forget(line);
+		line->moved = false; /* nobody comes for it any more */
 		line->holder = NULL;
 	}
 	answer(control, out ? PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
