@@ -28,6 +28,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -334,6 +335,9 @@ static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool
 	}
 	if (remote_arch_in_restart(regs))
 		return true;
+	/* The transfer's own: the other end went away after a part, which is all there is to be told. */
+	if (tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP && tracee->signal == SIGPIPE)
+		return false;
 	if (!tracee->pending.active && continue_begin(tracee, regs)) {
 		*changed = true;
 		return true;
