@@ -82,6 +82,7 @@ static void *nothing(void *arg)
 
 static void makes_threads(void *arg)
 {
+	help_await_tracer();
 	for (int i = 0; i < 200; i++) {
 		pthread_t thread[4];
 
@@ -169,6 +170,7 @@ static void executes_in_thread(void *arg)
 {
 	pthread_t thread;
 
+	help_await_tracer();
 	for (int i = 0; i < 5; i++)
 		pthread_create(&thread, NULL, (void *(*)(void *))(void *)sleeper, NULL);
 	pthread_create(&thread, NULL, executes, NULL);

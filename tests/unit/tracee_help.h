@@ -3,6 +3,7 @@
 #define TESTS_UNIT_TRACEE_HELP_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -46,6 +47,21 @@ static inline pid_t help_fork(void (*body)(void *), void *arg)
 		_exit(0);
 	}
 	return pid;
+}
+
+/* In a child: waits until it is seized. */
+static inline void help_await_tracer(void)
+{
+	char text[4096], *tracer;
+	int n, fd;
+
+	do {
+		fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+		n = (int)read(fd, text, sizeof(text) - 1);
+		close(fd);
+		text[n > 0 ? n : 0] = 0;
+		tracer = strstr(text, "TracerPid:");
+	} while (!tracer || atoi(tracer + strlen("TracerPid:")) == 0);
 }
 
 /* A page that child and test share. */
