@@ -43,7 +43,7 @@ class Talk:
 
 def vpid_of(host, words):
     """The process whose command line has these words."""
-    for row in host.ps():
+    for row in host.ps()["processes"]:
         if words in row.get("command", ""):
             return row["vpid"]
     raise AssertionError(f"no process {words!r}")

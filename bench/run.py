@@ -48,6 +48,20 @@ def publish(text, picture):
     path.write_text(f"{before}<!-- tables -->\n{text}<!-- end of tables -->\n{after}")
 
 
+def earlier(out):
+    """The figures of an earlier run of today: parts that are not measured this time keep theirs."""
+    try:
+        results = json.loads((out / "results.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return results if results.get("date") == time.strftime("%Y-%m-%d") else {}
+
+
+def keep(out, results):
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps(results, indent=1))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, small sizes")
@@ -61,7 +75,9 @@ def main():
     rounds = 1 if options.quick else 3
     sizes = options.sizes or ("8,64" if options.quick else "8,64,256,1024,4096")
     sizes = [int(size) for size in sizes.split(",")]
-    results = {"machine": platform.uname()._asdict(), "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d"), "dir": options.dir}
+    out = pathlib.Path(options.out)
+    results = earlier(out)
+    results.update({"machine": platform.uname()._asdict(), "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d"), "dir": options.dir})
     harness.become_subreaper()
     stage = harness.Stage()
     programs = build_programs(stage)
@@ -75,16 +91,16 @@ def main():
             make, ratios = running.measure_make(host, 1 if options.quick else 3)
             results["run"]["make"], results["ratio"]["make"] = make, ratios
             os.sched_setaffinity(0, processors)
+            keep(out, results)
         if "save" in options.only:
             results["save"] = saving.measure(host, programs, pathlib.Path(options.dir), sizes, rounds)
+            keep(out, results)
         if "move" in options.only:
             results["move"] = moving.measure(stage, programs, [size for size in sizes if size <= 1024], rounds)
     finally:
         host.close(strict=False)
         stage.close()
-    out = pathlib.Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps(results, indent=1))
+    keep(out, results)
     text = report.table(results)
     (out / "results.md").write_text(text)
     print(text)
