@@ -126,8 +126,8 @@ def measure_forks(stage, programs, rounds):
     finally:
         alone.close(strict=False)
         lab.close(strict=False)
-    return {"no cluster": statistics.median(one[0] for one, _ in turns), "central daemon elsewhere": statistics.median(other[0] for _, other in turns),
-            "ratio": statistics.median(other[1] / one[1] for one, other in turns)}
+    return {"no cluster": statistics.median(one for one, _ in turns), "central daemon elsewhere": statistics.median(other for _, other in turns),
+            "ratio": statistics.median(other / one for one, other in turns)}
 
 
 def measure_lookups(lab, programs):
