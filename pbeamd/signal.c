@@ -109,7 +109,7 @@ static int make_call(const struct remote_call_row *row, const Pbeam__RemoteCall 
 		return -EINVAL;
 	memset(in, 0, sizeof(in));
 	memset(out, 0, sizeof(out));
-	if (wish->has_data)
+	if (wish->has_data && wish->data.len)
 		memcpy(in, wish->data.data, wish->data.len);
 	for (unsigned i = 0; i < 6; i++)
 		if (row->args[i] == REMOTE_CALL_PROCESS)

@@ -117,6 +117,11 @@ int message_packed(ProtobufCBinaryData *field, const ProtobufCMessage *message)
 	return 0;
 }
 
+bool message_same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
+{
+	return a->len == b->len && (!a->len || !memcmp(a->data, b->data, a->len));
+}
+
 int message_text(ProtobufCBinaryData *field, const char *text)
 {
 	return message_bytes(field, text, strlen(text));

@@ -6,6 +6,7 @@
 #define PROTO_MESSAGE_H
 
 #include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
 
 #include "base/err.h"
 
@@ -30,6 +31,8 @@ must_check int message_append_string(char ***array, size_t *n, const char *text)
 
 /* Sets a bytes field (freeing what was there) to a copy. -ENOMEM. */
 must_check int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len);
+/* An empty field has no address, which memcmp() must not be given. */
+bool message_same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b);
 must_check int message_text(ProtobufCBinaryData *field, const char *text);
 
 /* Sets a bytes field (freeing what was there) to another message. -ENOMEM. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs one fuzzer for some seconds from its seeds: tools/fuzz.sh build-fuzz/tests/fuzz/FUZZER SECONDS
-# Seeds are in tests/fuzz/seeds/NAME, if there are any. What it finds stays in build-fuzz/findings.
+# From the same random seed unless PBEAM_FUZZ_SEED says another. Inputs to begin with are in tests/fuzz/seeds/NAME, if there are any. What it finds stays in build-fuzz/findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fuzzer=$1
@@ -11,5 +11,5 @@ corpus=build-fuzz/corpus/$name
 mkdir -p "$findings" "$corpus"
 seeds=()
 [ ! -d "tests/fuzz/seeds/$name" ] || seeds=("tests/fuzz/seeds/$name")
-exec "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+exec "$fuzzer" -seed="${PBEAM_FUZZ_SEED:-1998}" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
 	-artifact_prefix="$findings/$name-" "$corpus" "${seeds[@]}"

@@ -83,8 +83,7 @@ static int adopt(struct peer *peer, const Pbeam__HostInfo *info, struct err *err
 	if (!host)
 		return err_code(err, -ENOMEM, "host %s", peer->name);
 	if (host->info && host->info->instance.len &&
-	    (host->info->instance.len != info->instance.len ||
-	     memcmp(host->info->instance.data, info->instance.data, info->instance.len) != 0))
+	    !message_same_bytes(&host->info->instance, &info->instance))
 		return err_set(
 			err, -EADDRINUSE,
 			"another host is called %s; give it another --host-name, or let go of the old one "

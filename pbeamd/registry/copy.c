@@ -97,10 +97,8 @@ static int take_in(struct registry_copy *copy, const Pbeam__RegistryEntry *entry
 		   void *arg)
 {
 	struct item **p = place(copy, entry->key), *item = *p;
-	bool same =
-		item && item->entry->version == entry->version &&
-		item->entry->value.len == entry->value.len &&
-		(!entry->value.len || !memcmp(item->entry->value.data, entry->value.data, entry->value.len));
+	bool same = item && item->entry->version == entry->version &&
+		    message_same_bytes(&item->entry->value, &entry->value);
 	Pbeam__RegistryEntry *fresh;
 
 	if (entry->removed) {

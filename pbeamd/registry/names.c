@@ -23,8 +23,8 @@ static void seen_block(struct cluster *cluster, const Pbeam__RegistryEntry *entr
 
 	if (parse_number(number, 0, NAMES_BLOCKS - 1, &block, NULL) < 0 || entry->value.len >= sizeof(host))
 		return;
-	memcpy(host, entry->value.data, entry->value.len);
-	host[entry->value.len] = 0;
+	snprintf(host, sizeof(host), "%.*s", (int)entry->value.len,
+		 entry->value.len ? (const char *)entry->value.data : "");
 	r = names_block_set(cluster->server->names, (uint32_t)block, entry->removed ? NULL : host);
 	if (r < 0)
 		failed(entry, r);

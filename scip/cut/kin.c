@@ -80,8 +80,7 @@ int kin_match(struct lead *lead, struct err *err)
 
 static bool is_other_side(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
 {
-	return a->anchor != b->anchor && a->id == b->id && a->cookie.len == b->cookie.len &&
-	       !memcmp(a->cookie.data, b->cookie.data, a->cookie.len);
+	return a->anchor != b->anchor && a->id == b->id && message_same_bytes(&a->cookie, &b->cookie);
 }
 
 /* Two ends in the kernel of one host. */

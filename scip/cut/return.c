@@ -242,8 +242,7 @@ static int add_link(const struct lead *lead, const struct returning *v, size_t n
 static bool has_line(Pbeam__CutLineName *const *lines, size_t n, const Pbeam__CutLineName *name)
 {
 	for (size_t i = 0; i < n; i++)
-		if (lines[i]->id == name->id && lines[i]->cookie.len == name->cookie.len &&
-		    !memcmp(lines[i]->cookie.data, name->cookie.data, name->cookie.len))
+		if (lines[i]->id == name->id && message_same_bytes(&lines[i]->cookie, &name->cookie))
 			return true;
 	return false;
 }
