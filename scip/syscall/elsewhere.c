@@ -64,11 +64,21 @@ static int fail(struct call *call, int32_t vpid, int code, const struct err *err
 	return call_answer(call, elsewhere_errno(code));
 }
 
+/* Threads' numbers have no places of their own: those of one that came along may be in a block of the host
+ * that it came from. */
+static bool is_own_thread(const struct call *call, int32_t number)
+{
+	for (const struct tracee *thread = call->process->tracees; thread; thread = thread->next)
+		if (thread->vtid.n == number)
+			return true;
+	return false;
+}
+
 bool elsewhere(const struct call *call, int32_t number)
 {
 	char host[NAME_TEXT_MAX];
 
-	return number > 0 && number != call->process->vpid.n &&
+	return !is_own_thread(call, number) && number > 0 && number != call->process->vpid.n &&
 	       names_place_find(call->process->names, (struct vpid){number}, host) == 0;
 }
 
