@@ -42,11 +42,12 @@ class Namespace:
         if numbers:  # the first process of the new numbers
             self.pid = int(pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text())
 
-    def enter_argv(self, net=True):
-        """What to put in front of a command to run it inside."""
+    def enter_argv(self, net=True, folder=None):
+        """What to put in front of a command to run it inside, in `folder`: who enters a mount namespace is in its root."""
         argv = self.outer.enter_argv(net=False) if self.outer else []
         what = (["--user", "--preserve-credentials"] if self.user else []) + (["--net"] if net else []) + (["--mount"] if self.mount else []) + (["--pid"] if self.numbers else [])
-        return argv + (["nsenter", "-t", str(self.pid), *what, "--"] if what else [])
+        where = [f"--wdns={folder}"] if folder else []
+        return argv + (["nsenter", "-t", str(self.pid), *what, *where, "--"] if what else [])
 
     def do(self, *words):
         done = subprocess.run([*self.enter_argv(), *words], capture_output=True, text=True)
@@ -82,7 +83,7 @@ class LabHost(harness.Host):
         return self.top / "files" / str(path).strip("/").replace("/", "-")
 
     def as_user(self, argv):
-        return [*self.space.enter_argv(), *super().as_user(argv)]
+        return [*self.space.enter_argv(folder=self.home), *super().as_user(argv)]
 
     def start_daemon(self, *options, wait=True):
         """pbeamd in the foreground, its messages in a file; returns when it serves."""
