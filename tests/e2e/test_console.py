@@ -168,7 +168,8 @@ def test_terminal_closed(host):
 
 def test_attach_without_a_terminal_of_its_own(host):
     """A job with files as streams: attach waits for its end and passes signals on."""
-    host.detach(*COUNT, name="count")
+    _, out = host.detach(*COUNT, name="count")
+    host.wait_until(lambda: counted(out) > 3, what="counting")  # a Python that is starting may lose an interrupt
     child = host.terminal(["pbeamctl", "attach", "count"])
     child.expect("has no terminal")
     child.sendintr()
