@@ -87,42 +87,102 @@ static int bind_to(int fd, const struct inet_address *address, struct err *err)
 	return 0;
 }
 
+/* -EADDRNOTAVAIL: not yet, the old connection is in TIME_WAIT. */
 static int connect_to(int fd, const struct inet_address *address, struct err *err)
 {
-	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
 	char text[INET_TEXT_MAX];
 
 	while (connect(fd, &address->any, address->len) < 0) {
-		if ((errno != EADDRNOTAVAIL && errno != EADDRINUSE && errno != EINTR) ||
-		    io_now_ns(CLOCK_MONOTONIC) > end)
+		if (errno == EADDRINUSE)
+			errno = EADDRNOTAVAIL;
+		if (errno != EINTR)
 			return err_sys(err, "connect again to %s", inet_text(address, text));
-		usleep(20000);
 	}
 	return 0;
 }
 
-/* The client's own port. Where it is one that the kernel chose, the kernel is told to choose it again
- * (IP_LOCAL_PORT_RANGE, Linux 6.3): unlike bind() that shares the port with connections in TIME_WAIT. */
-static int bind_client(int fd, const struct inet_address *address, struct err *err)
-{
-	uint32_t port = inet_port(address), range = port << 16 | port, none = 0;
-	struct inet_address any_port = *address;
-	struct inet_address at = {.len = sizeof(at.v6)};
+typedef int take_port(int fd, const struct inet_address *address);
 
-	if (bind(fd, &address->any, address->len) == 0)
-		return 0;
-	if (errno != EADDRINUSE)
-		return bind_to(fd, address, err);
+static int bind_port(int fd, const struct inet_address *address)
+{
+	return bind(fd, &address->any, address->len) < 0 ? -errno : 0;
+}
+
+/* Where the kernel takes ports from (ip(7), ip_local_port_range). */
+static bool is_chosen_by_kernel(unsigned port)
+{
+	auto_free char *text = NULL;
+	unsigned low, high;
+
+	return io_slurp(AT_FDCWD, "/proc/sys/net/ipv4/ip_local_port_range", 64, &text, NULL) >= 0 &&
+	       sscanf(text, "%u %u", &low, &high) == 2 && low <= port && port <= high;
+}
+
+/* The kernel is told to choose this port again (IP_LOCAL_PORT_RANGE, Linux 6.3). Unlike bind() that shares it
+ * with connections in TIME_WAIT, but not if anybody has bound to it, also one that is in TIME_WAIT since. */
+static int choose_port(int fd, const struct inet_address *address)
+{
+	uint32_t port = inet_port(address), range = port << 16 | port;
+	struct inet_address any_port = *address;
+
+	if (!is_chosen_by_kernel(port))
+		return -EADDRINUSE;
 	if (address->any.sa_family == AF_INET)
 		any_port.v4.sin_port = 0;
 	else
 		any_port.v6.sin6_port = 0;
 	set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-	if (setsockopt(fd, IPPROTO_IP, PORT_RANGE, &range, sizeof(range)) == 0 &&
-	    bind(fd, &any_port.any, any_port.len) == 0 && getsockname(fd, &at.any, &at.len) == 0)
-		return 0;
-	(void)!setsockopt(fd, IPPROTO_IP, PORT_RANGE, &none, sizeof(none));
-	return bind_to(fd, address, err);
+	if (setsockopt(fd, IPPROTO_IP, PORT_RANGE, &range, sizeof(range)) < 0)
+		return -EADDRINUSE;
+	return bind_port(fd, &any_port);
+}
+
+/* A socket that is connected, or -EADDRNOTAVAIL: it cannot have its port in this way now. */
+static int try_call(const Pbeam__TcpSocket *saved, take_port *take, const struct inet_address *own,
+		    const struct inet_address *to, struct err *err)
+{
+	auto_close int fd = new_socket(saved, err);
+	char text[INET_TEXT_MAX];
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = take ? take(fd, own) : 0;
+	if (r < 0)
+		return err_code(err, r == -EADDRINUSE ? -EADDRNOTAVAIL : r, "bind a TCP socket to %s",
+				inet_text(own, text));
+	r = connect_to(fd, to, err);
+	if (r < 0)
+		return r;
+	set(fd, IPPROTO_IP, PORT_RANGE, 0);
+	set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
+	return steal_fd(&fd);
+}
+
+/* The calling socket. Its port is its old one as soon as it can be had; else it is any, and the program is
+ * told the old one (tcp_keep_name()). */
+static int call(const Pbeam__TcpSocket *saved, const struct inet_address *own, const struct inet_address *to,
+		struct err *err)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+	char text[INET_TEXT_MAX];
+
+	while (own && io_now_ns(CLOCK_MONOTONIC) < end) {
+		int fd = try_call(saved, choose_port, own, to, err);
+
+		if (fd == -EADDRNOTAVAIL) {
+			err_clear(err);
+			fd = try_call(saved, bind_port, own, to, err);
+		}
+		if (fd != -EADDRNOTAVAIL)
+			return fd;
+		err_clear(err);
+		usleep(20000);
+	}
+	if (own)
+		log_warn("the connection of %s has another port: the old one is taken by somebody else",
+			 inet_text(own, text));
+	return try_call(saved, NULL, NULL, to, err);
 }
 
 /* Connects two addresses: fds[0] is the accepted end, at `server`, fds[1] the calling one. */
@@ -144,20 +204,13 @@ static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_addres
 	bound.len = sizeof(bound.v6);
 	if (getsockname(listener, &bound.any, &bound.len) < 0)
 		return err_sys(err, "read a socket's address");
-	caller = new_socket(client, err);
+	bound = inet_in_family(&bound, client->family);
+	caller = call(client, client_at, &bound, err);
 	if (caller < 0)
 		return caller;
-	r = client_at ? bind_client(caller, client_at, err) : 0;
-	bound = inet_in_family(&bound, client->family);
-	if (r == 0)
-		r = connect_to(caller, &bound, err);
-	if (r < 0)
-		return r;
 	fds[0] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	if (fds[0] < 0)
 		return err_sys(err, "accept a connection");
-	set(caller, IPPROTO_IP, PORT_RANGE, 0);
-	set(caller, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
 	fds[1] = steal_fd(&caller);
 	return 0;
 }

@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "scip/object/object.h"
 #include "scip/restore/coordinate.h"
 #include "scip/restore/keeper_protocol.h"
 #include "scip/tracee/procfs.h"
@@ -231,6 +232,23 @@ void clear_close(struct coordinate *coordinate)
 	coordinate->nstill = 0;
 }
 
+/* What they have connected with each other is to be connected anew, between the same addresses. */
+static void abort_connections(struct coordinate *coordinate)
+{
+	struct rpid keeper = coordinate->options->keeper;
+	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n, kept = 0;
+	auto_free struct name_process *list = calloc((size_t)room, sizeof(*list));
+	auto_free struct rpid *rpids = calloc((size_t)room, sizeof(*rpids));
+
+	if (!list || !rpids)
+		return; /* tcp_restore.c waits for what they leave behind */
+	n = names_process_list(coordinate->names, keeper, list, room);
+	for (int i = 0; i < n && i < room; i++)
+		if (list[i].state == NAME_STATE_RUNNING && clear_is_victim(coordinate, &list[i]))
+			rpids[kept++] = list[i].rpid;
+	object_abort_connections(rpids, (size_t)kept);
+}
+
 int clear_all(struct coordinate *coordinate)
 {
 	const struct keeper_request request = {.type = KEEPER_REPLACE};
@@ -243,6 +261,8 @@ int clear_all(struct coordinate *coordinate)
 	if (r < 0)
 		return r;
 	r = signal_all(coordinate, SIGSTOP);
+	if (r > 0)
+		abort_connections(coordinate);
 	while (r > 0 && (r = signal_all(coordinate, SIGKILL)) > 0) {
 		const struct timespec pause = {0, LOOK_AGAIN_NS};
 

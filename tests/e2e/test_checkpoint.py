@@ -1,5 +1,6 @@
 """checkpoint, log, rollback, restore, kill, image: the contract's sentences, one by one."""
 import os
+import signal
 import stat
 import subprocess
 
@@ -279,3 +280,48 @@ def test_daemons_with_children(host):
     assert [row for row in after if row[2] == "sleep"] == [row for row in before if row[2] == "sleep"]
     for row in after:
         host.ctl("kill", "-s", "KILL", row[0], check=False)
+
+
+CALLS = """
+import os, socket, time
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+if os.fork() == 0:
+    calling = socket.create_connection(listener.getsockname())
+    listener.close()
+    own = calling.getsockname()
+    for n in range(10 ** 9):
+        calling.sendall(b"%d\\n" % n)
+        assert int(calling.recv(20)) == n and calling.getsockname() == own
+        print(n, os.getpid(), flush=True)
+        time.sleep(0.005)
+accepted, peer = listener.accept()
+while data := accepted.recv(20):
+    assert accepted.getpeername() == peer
+    accepted.sendall(data)
+"""
+
+
+def test_connection_whose_port_is_not_free(host):
+    """Whoever is killed first leaves its end in TIME_WAIT: the server's end, so that the client's port is bound to; then the client's, on that port."""
+    host.file("calls.py", CALLS)
+    server, out = host.detach("python3", "calls.py", name="calls")
+
+    def goes_on():
+        before = len(out.read_text().splitlines())
+        host.wait_until(lambda: len(out.read_text().splitlines()) > before + 3, what="the client to go on")
+
+    goes_on()
+    client = int(out.read_text().split()[1])
+    host.checkpoint("calls")
+    host.rollback("calls")
+    goes_on()
+    for first in (server, client, client, server, client):
+        real = {row["vpid"]: row["pid"] for row in host.ps()["processes"]}
+        os.kill(real[first], signal.SIGKILL)
+        host.wait_until(lambda: not host.vpids(), what="the other one to end")
+        host.rollback("calls")
+        goes_on()
+    host.kill_programs()
