@@ -4,7 +4,6 @@
  * nothing to do: its end has undone everything.
  */
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -55,14 +54,8 @@ static void settle_source(struct group *group, bool gone, bool stub)
 
 static void settle_target(struct group *group, bool come)
 {
-	if (come)
-		tell_all(group, PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN, NULL, &pbeam__scip_done__descriptor);
-	for (size_t i = 0; i < group->n && !come; i++) {
-		group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_STUB_BACK, NULL, NULL, 0);
-		if (group_gather(group, &pbeam__scip_done__descriptor, FREEZE_MS, NULL) < 0 ||
-		    group->v[i]->problem.code)
-			kill(group->v[i]->rpid.n, SIGKILL);
-	}
+	tell_all(group, come ? PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN : PBEAM__SCIP_REQUEST__SCIP_GIVE_UP,
+		 NULL, &pbeam__scip_done__descriptor);
 }
 
 void migrate_mark_undecided(const struct group *group, bool undecided)

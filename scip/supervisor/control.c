@@ -243,7 +243,7 @@ static const struct row {
 	 control_restore_exit},
 	{PBEAM__SCIP_REQUEST__SCIP_KEEP, NEED_STILL, NULL, control_keep},
 	{PBEAM__SCIP_REQUEST__SCIP_STUB, NEED_STILL, NULL, control_stub},
-	{PBEAM__SCIP_REQUEST__SCIP_STUB_BACK, NEED_HELD, NULL, control_stub_back},
+	{PBEAM__SCIP_REQUEST__SCIP_GIVE_UP, NEED_NOTHING, NULL, control_give_up},
 	{PBEAM__SCIP_REQUEST__SCIP_HOLD, NEED_FROZEN, NULL, control_hold},
 	{PBEAM__SCIP_REQUEST__SCIP_STUB_STOP, NEED_NOTHING, &pbeam__scip_stub_stop__descriptor,
 	 control_stub_stop},
@@ -315,8 +315,7 @@ static int make_async(int fd)
 	return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_ASYNC) < 0 ? -errno : 0;
 }
 
-/* Nobody drives it any more: it goes, or is the stub that it was. */
-static void give_up_husk(struct control *control, struct process *process)
+void control_give_up_husk(struct control *control, struct process *process)
 {
 	struct err err = ERR_INIT;
 
@@ -334,7 +333,7 @@ static void end_connection(struct control *control, struct control_connection *c
 	close(c->sock);
 	c->sock = -1;
 	if (process && (c->drives || c->silent) && process->held && !c->keeps)
-		give_up_husk(control, process);
+		control_give_up_husk(control, process);
 	if (c->froze && !c->keeps)
 		thaw(control, c, process);
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
@@ -414,7 +413,7 @@ static void check_coordinator(struct control *control, struct process *process)
 		return;
 	}
 	control->coordinator = 0;
-	give_up_husk(control, process);
+	control_give_up_husk(control, process);
 }
 
 static void check_deadlines(struct control *control, struct process *process)

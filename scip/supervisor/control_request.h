@@ -68,10 +68,13 @@ must_check int control_restore_fill(struct control_request *request, struct err 
 must_check int control_restore_run(struct control_request *request, struct err *err);
 must_check int control_restore_fork(struct control_request *request, struct err *err);
 must_check int control_restore_exit(struct control_request *request, struct err *err);
+/* Nobody drives it any more: it ends, or is the stub that it was. */
+void control_give_up_husk(struct control *control, struct process *process);
+
 /* ---- control_migrate.c ---- */
 must_check int control_keep(struct control_request *request, struct err *err);
 must_check int control_stub(struct control_request *request, struct err *err);
-must_check int control_stub_back(struct control_request *request, struct err *err);
+must_check int control_give_up(struct control_request *request, struct err *err);
 must_check int control_hold(struct control_request *request, struct err *err);
 must_check int control_stub_stop(struct control_request *request, struct err *err);
 

@@ -31,6 +31,13 @@ def no_record(host):
     host.wait_until(lambda: not ask(host, "list", "migration/").stdout, 20, "the migration's record to be removed")
 
 
+def kill_coordinators(host):
+    found = [pid for pid in host.processes() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "scip-coordinate\n"]
+    assert found
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+
+
 def check_one_place(lab, vpid, job, born=0):
     a = lab.hosts[born]
     before = count(a)
@@ -89,6 +96,36 @@ def test_committed_target(make_lab, action):
     assert lab.hosts[0].run(["pbeamctl", "migrate", vpid, "b"], check=False).returncode == 0
     assert check_one_place(lab, vpid, job) == "b"
 
+AT_SOURCE = ["migrate-before-rounds", "migrate-round", "migrate-after-rounds", "migrate-frozen", "migrate-before-state", "migrate-held", "migrate-before-commit"]
+AT_TARGET = ["migrate-target-state", "restore-before-run", "migrate-target-held"]
+
+
+def test_on_the_way_home(make_lab):
+    """Either coordinator is killed when the stub has been made the process's place, or is about to be: it is a stub again, and nobody has heard of it."""
+    lab = make_lab(2)
+    words = {host: host.file("fault") for host in lab.hosts}
+    for host, word in words.items():
+        host.env["PBEAM_FAULT"] = str(word)
+    lab.start()
+    a, b = lab.hosts
+    job, vpid = start(lab)
+    a.ctl("migrate", vpid, "b")
+    for at, points in ((b, AT_SOURCE), (a, AT_TARGET)):
+        for point in points:
+            for victim in (a, b):
+                words[at].write_text(f"{point}:sleep")
+                moving = a.start(["pbeamctl", "migrate", str(vpid), "a"], "moving")
+                a.wait_until(lambda: words[at].read_text() == f"{point}:reached", 20, f"the migration to be at {point}")
+                kill_coordinators(victim)
+                words[at].write_text("")
+                assert moving.wait(30) == 1, (point, victim.name, moving.text(), moving.errors())
+                before = count(a)
+                a.wait_until(lambda: count(a) > before + 5, 30, f"the program to go on, {victim.name} killed at {point}")
+                no_record(a)
+    assert [row["host"] for row in a.ps()["processes"]] == ["b"]
+    a.ctl("migrate", vpid, "a")
+    assert check_one_place(lab, vpid, job) == "a"
+
 
 FAMILY = """import os, time
 for n in range(3):
@@ -140,11 +177,7 @@ def test_central_lost(make_lab, point, moved, killed):
     assert {row["name"]: row["state"] for row in json.loads(b.ctl("hosts", "--json").stdout)["hosts"]}["a"] == "lost"
     assert f"vpid {vpid} on host b: it stands still" in b.ctl("hosts").stdout
     if killed:
-        host = b if killed == "source" else c
-        coordinators = [pid for pid in host.processes() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "scip-coordinate\n"]
-        assert coordinators
-        for pid in coordinators:
-            os.kill(pid, signal.SIGKILL)
+        kill_coordinators(b if killed == "source" else c)
     before = count(b)
     shown = b.ctl("ps")
     assert " undecided " in shown.stdout and "stands still until the central host" in shown.stderr
