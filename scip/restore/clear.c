@@ -2,9 +2,10 @@
  * The end of the processes that a rollback replaces.
  *
  * Of a whole job: all of it. Of a part: the process and its descendants, and who else has a number of the
- * image: one that was a descendant when that was made. Stopped first, so that none sees another's end and
- * acts upon it: removes its files, say. In a rollback of several parts they are frozen, all of them on all
- * hosts, before the first one is killed: until then it can be given up.
+ * image: one that was a descendant when that was made. They are frozen first, so that none sees another's end
+ * and acts upon it: removes its files, say. By their scips, not by SIGSTOP: nobody sees it, one that the user
+ * has stopped stays so, and if we are killed they go on. In a rollback of several parts all of them on all
+ * hosts are frozen before the first one is killed: until then it can be given up.
  *
  * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part
  * lives and is frozen, so nobody waits: names and entries are given up here.
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "scip/object/object.h"
@@ -56,10 +58,11 @@ bool clear_is_victim(struct coordinate *coordinate, const struct name_process *p
 }
 
 struct victim {
+	struct vpid vpid;
 	pid_t rpid;
+	struct rpid scip;
 	int depth;
-	bool stub;	 /* what it is told reaches its process */
-	struct rpid kin; /* of a stub whose process is in another part of the cut: its scip */
+	bool apart; /* a stub whose process is in another part of the cut */
 };
 
 static int compare_depth(const void *a, const void *b)
@@ -110,28 +113,27 @@ static bool is_saved_stub(const struct coordinate *coordinate, struct vpid vpid)
 
 static struct victim victim_of(struct coordinate *coordinate, const struct name_process *process)
 {
-	struct victim victim = {.rpid = process->rpid.n,
-				.depth = depth_below(coordinate, *process, (struct vpid){0}),
-				.stub = process->state == NAME_STATE_STUB};
-
-	/* The other part replaces that one itself. */
-	if (victim.stub && coordinate->options->step && is_saved_stub(coordinate, process->vpid))
-		victim.kin = process->scip;
-	return victim;
+	return (struct victim){.vpid = process->vpid,
+			       .rpid = process->rpid.n,
+			       .scip = process->scip,
+			       .depth = depth_below(coordinate, *process, (struct vpid){0}),
+			       /* The other part replaces that one itself. */
+			       .apart = process->state == NAME_STATE_STUB && coordinate->options->step &&
+					is_saved_stub(coordinate, process->vpid)};
 }
 
 /* Its process on the other host does not hear of it. */
 static void end_quietly(const struct victim *victim)
 {
-	auto_close int sock = link_connect(victim->kin, NULL);
+	auto_close int sock = link_connect(victim->scip, NULL);
 
 	if (sock < 0 || link_call(sock, PBEAM__SCIP_REQUEST__SCIP_TERMINATE, NULL,
 				  &pbeam__scip_done__descriptor, NULL, NULL) < 0)
 		log_debug("clear: the stub %d has ended already", victim->rpid);
 }
 
-/* Sends to all that are left, parents first. How many there are, zombies of a whole job included. */
-static int signal_all(struct coordinate *coordinate, int sig)
+/* Kills all that are left, parents first. How many there are, zombies of a whole job included. */
+static int kill_all(struct coordinate *coordinate)
 {
 	struct rpid keeper = coordinate->options->keeper;
 	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n, left = 0;
@@ -153,100 +155,145 @@ static int signal_all(struct coordinate *coordinate, int sig)
 	}
 	qsort(victims, (size_t)left, sizeof(*victims), compare_depth);
 	for (int i = 0; i < left; i++)
-		if (victims[i].kin.n && sig == SIGKILL)
+		if (victims[i].apart)
 			end_quietly(&victims[i]);
-		else if (victims[i].rpid > 1 && (!victims[i].stub || sig == SIGKILL))
-			kill(victims[i].rpid, sig);
+		else if (victims[i].rpid > 1)
+			kill(victims[i].rpid, SIGKILL);
 	return left;
 }
 
-/* Those that run and are not frozen yet, those first that were born first. How many, or -ENOMEM. */
-static int list_running(struct coordinate *coordinate, struct name_process **out)
+static bool was_asked(const struct coordinate *coordinate, const struct name_process *process)
+{
+	for (size_t i = 0; i < coordinate->nstill; i++)
+		if (coordinate->still[i].rpid == process->rpid.n)
+			return true;
+	return false;
+}
+
+/* Those that run and were not asked to stand still yet, parents first. How many, or -ENOMEM. *newborn: there
+ * are some that have no scip yet. */
+static int list_running(struct coordinate *coordinate, struct victim **out, bool *newborn)
 {
 	struct rpid keeper = coordinate->options->keeper;
 	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n, kept = 0;
+	auto_free struct name_process *list = calloc((size_t)room, sizeof(*list));
 
+	*newborn = false;
 	*out = calloc((size_t)room, sizeof(**out));
-	if (!*out)
+	if (!*out || !list)
 		return err_code(coordinate->err, -ENOMEM, "list of processes");
-	n = names_process_list(coordinate->names, keeper, *out, room);
-	for (int i = 0; i < n && i < room; i++)
-		if ((*out)[i].state == NAME_STATE_RUNNING && (*out)[i].scip.n &&
-		    clear_is_victim(coordinate, &(*out)[i]))
-			(*out)[kept++] = (*out)[i];
+	n = names_process_list(coordinate->names, keeper, list, room);
+	for (int i = 0; i < n && i < room; i++) {
+		if (!clear_is_victim(coordinate, &list[i]))
+			continue;
+		if (list[i].state == NAME_STATE_BORN)
+			*newborn = true;
+		else if (list[i].state == NAME_STATE_RUNNING && list[i].scip.n &&
+			 !was_asked(coordinate, &list[i]))
+			(*out)[kept++] = victim_of(coordinate, &list[i]);
+	}
+	qsort(*out, (size_t)kept, sizeof(**out), compare_depth);
 	return kept;
 }
 
-static int freeze_one(struct coordinate *coordinate, const struct name_process *process)
+static void does_not(struct still *still, const struct err *err)
 {
-	struct err err = ERR_INIT;
-	int *more, sock = link_freeze(process, FREEZE_MS, &err);
-
-	if (sock < 0) { /* in vfork, say: it may see the end of others */
-		log_info("vpid %d does not stand still: %s", process->vpid.n, err.text);
-		return 0;
-	}
-	more = reallocarray(coordinate->still, coordinate->nstill + 1, sizeof(*more));
-	if (!more) {
-		close(sock);
-		return err_code(coordinate->err, -ENOMEM, "stop the processes that are to be replaced");
-	}
-	coordinate->still = more;
-	coordinate->still[coordinate->nstill++] = sock;
-	return 1;
+	log_info("vpid %d does not stand still: %s", still->vpid.n, err->text);
+	if (still->sock >= 0)
+		close(still->sock);
+	still->sock = -1;
 }
 
-/* By their scips, not by SIGSTOP: nobody sees it, and one that the user has stopped stays so. Who is frozen
- * has no more children. */
+static int ask_to_freeze(struct coordinate *coordinate, const struct victim *victim)
+{
+	struct still *still =
+		reallocarray(coordinate->still, coordinate->nstill + 1, sizeof(*coordinate->still));
+	Pbeam__ScipFreeze request = PBEAM__SCIP_FREEZE__INIT;
+	struct err err = ERR_INIT;
+
+	if (!still)
+		return err_code(coordinate->err, -ENOMEM, "stop the processes that are to be replaced");
+	coordinate->still = still;
+	still += coordinate->nstill++;
+	*still = (struct still){victim->vpid, victim->rpid, link_connect(victim->scip, &err)};
+	request.timeout_ms = FREEZE_MS;
+	if (still->sock < 0 ||
+	    link_ask(still->sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, NULL, 0, &err) < 0)
+		does_not(still, &err);
+	return 0;
+}
+
+/* As many of them as are equally deep: their scips work at the same time. (Parents first: who waits in vfork
+ * stands still only when its child has executed.) How many, or -ENOMEM. */
+static int freeze_level(struct coordinate *coordinate, const struct victim *victims, int n)
+{
+	size_t first = coordinate->nstill;
+	int asked = 0, r = 0;
+
+	for (; asked < n && victims[asked].depth == victims[0].depth && r == 0; asked++)
+		r = ask_to_freeze(coordinate, &victims[asked]);
+	for (size_t i = first; i < coordinate->nstill && r == 0; i++) {
+		struct still *still = &coordinate->still[i];
+		struct err err = ERR_INIT;
+
+		if (still->sock >= 0 &&
+		    link_answer(still->sock, &pbeam__scip_frozen__descriptor, NULL, &err) < 0)
+			does_not(still, &err);
+	}
+	return r < 0 ? r : asked;
+}
+
+/* Who is frozen has no more children. One that does not stand still (it waits in vfork, say) may see the end
+ * of others. */
 static int freeze_all(struct coordinate *coordinate)
 {
-	int r = 1;
+	bool again = true;
+	int r = 0;
 
-	for (int pass = 0; pass < PASSES && r > 0; pass++) {
-		auto_free struct name_process *list = NULL;
-		int n = list_running(coordinate, &list);
+	for (int pass = 0; pass < PASSES && again && r >= 0; pass++) {
+		auto_free struct victim *victims = NULL;
+		bool newborn = false;
+		int n = list_running(coordinate, &victims, &newborn);
 
 		r = n < 0 ? n : 0;
-		for (int i = 0; i < n && r >= 0; i++) {
-			int one = freeze_one(coordinate, &list[i]);
-
-			r = one < 0 ? one : r + one;
-		}
+		for (int i = 0; i < n && r >= 0; i += r)
+			r = freeze_level(coordinate, victims + i, n - i);
+		if (n == 0 && newborn)
+			nanosleep(&(struct timespec){0, LOOK_AGAIN_NS}, NULL);
+		again = n > 0 || newborn;
 	}
 	return r < 0 ? r : 0;
 }
 
 int clear_stop(struct coordinate *coordinate)
 {
-	int r = coordinate->options->replace.n > 0 ? freeze_all(coordinate) : 0;
+	const struct restore_options *options = coordinate->options;
+	int r = options->replace.n > 0 ? freeze_all(coordinate) : 0;
 
-	return r < 0 ? r : coordinate->options->step(coordinate->options->held_arg, coordinate->err);
+	if (r == 0)
+		r = fault_point("restore-frozen", coordinate->err);
+	return r == 0 && options->step ? options->step(options->held_arg, coordinate->err) : r;
 }
 
 void clear_close(struct coordinate *coordinate)
 {
 	for (size_t i = 0; i < coordinate->nstill; i++)
-		close(coordinate->still[i]);
+		if (coordinate->still[i].sock >= 0)
+			close(coordinate->still[i].sock);
 	free(coordinate->still);
 	coordinate->still = NULL;
 	coordinate->nstill = 0;
 }
 
 /* What they have connected with each other is to be connected anew, between the same addresses. */
-static void abort_connections(struct coordinate *coordinate)
+static void abort_connections(const struct coordinate *coordinate)
 {
-	struct rpid keeper = coordinate->options->keeper;
-	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n, kept = 0;
-	auto_free struct name_process *list = calloc((size_t)room, sizeof(*list));
-	auto_free struct rpid *rpids = calloc((size_t)room, sizeof(*rpids));
+	auto_free struct rpid *rpids = calloc(coordinate->nstill + 1, sizeof(*rpids));
 
-	if (!list || !rpids)
-		return; /* tcp_restore.c waits for what they leave behind */
-	n = names_process_list(coordinate->names, keeper, list, room);
-	for (int i = 0; i < n && i < room; i++)
-		if (list[i].state == NAME_STATE_RUNNING && clear_is_victim(coordinate, &list[i]))
-			rpids[kept++] = list[i].rpid;
-	object_abort_connections(rpids, (size_t)kept);
+	for (size_t i = 0; i < coordinate->nstill && rpids; i++)
+		rpids[i].n = coordinate->still[i].sock >= 0 ? coordinate->still[i].rpid : 0;
+	if (rpids) /* else tcp_restore.c waits for what they leave behind */
+		object_abort_connections(rpids, coordinate->nstill);
 }
 
 int clear_all(struct coordinate *coordinate)
@@ -260,10 +307,8 @@ int clear_all(struct coordinate *coordinate)
 		r = remember(coordinate, coordinate->above.replaces);
 	if (r < 0)
 		return r;
-	r = signal_all(coordinate, SIGSTOP);
-	if (r > 0)
-		abort_connections(coordinate);
-	while (r > 0 && (r = signal_all(coordinate, SIGKILL)) > 0) {
+	abort_connections(coordinate);
+	while ((r = kill_all(coordinate)) > 0) {
 		const struct timespec pause = {0, LOOK_AGAIN_NS};
 
 		if (io_now_ns(CLOCK_MONOTONIC) > end)
@@ -271,5 +316,6 @@ int clear_all(struct coordinate *coordinate)
 				       "the processes to be replaced do not end");
 		nanosleep(&pause, NULL);
 	}
+	clear_close(coordinate);
 	return r;
 }

@@ -240,7 +240,7 @@ int restore_run(struct names *names, struct image_reader *image, const struct re
 		r = above_hold(&coordinate);
 	if (r == 0 && options->step)
 		r = options->step(options->held_arg, err);
-	if (r == 0 && options->step)
+	if (r == 0)
 		r = clear_stop(&coordinate);
 	if (r == 0 && options->replace.n > 0) {
 		r = clear_all(&coordinate);

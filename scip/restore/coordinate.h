@@ -50,6 +50,13 @@ struct above {
 	size_t nended;
 };
 
+/* One of those that are to be replaced. */
+struct still {
+	struct vpid vpid;
+	pid_t rpid;
+	int sock; /* to its scip, which has it frozen; -1: it does not stand still */
+};
+
 struct coordinate {
 	struct names *names;
 	struct image_reader *image;
@@ -64,7 +71,7 @@ struct coordinate {
 	struct inherit_state *states; /* all that there are */
 	bool *unverified;	      /* of each process: that its fill checks whole chunks; NULL: of none */
 	struct restore_premade *premade; /* what `made` and `states` point into, or NULL */
-	int *still; /* connections to the scips of those that are to be replaced and stand still */
+	struct still *still; /* those that are to be replaced and were asked to stand still: clear.c */
 	size_t nstill;
 	struct err *err;
 };
@@ -164,10 +171,11 @@ must_check int diverge_hold(const struct name_process *process, uint32_t timeout
 /* ---- clear.c: what is to be replaced ---- */
 /* True if the process is one of those. */
 bool clear_is_victim(struct coordinate *coordinate, const struct name_process *process);
-/* Kills them and waits until their names are free; coordinate->above.gone tells who they were. */
-must_check int clear_all(struct coordinate *coordinate);
-/* Freezes them and takes the second options->step; where that fails they go on as they were. */
+/* Freezes them and takes the second options->step; where that fails, or we are killed, they go on as they
+ * were. */
 must_check int clear_stop(struct coordinate *coordinate);
+/* Then: kills them and waits until their names are free; coordinate->above.gone tells who they were. */
+must_check int clear_all(struct coordinate *coordinate);
 /* They are gone, or go on. */
 void clear_close(struct coordinate *coordinate);
 
