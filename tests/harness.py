@@ -321,6 +321,12 @@ class Host:
                 continue
         return sorted(found)
 
+    def swept(self):
+        """No socket of a keeper or scip that was killed is left: pbeamd, which a command starts, sees to that once a second."""
+        reap_orphans()
+        self.ctl("ps")
+        return not [path for role in ("job", "scip") for path in (self.runtime / "pbeam" / role).iterdir()]
+
     def program_pids(self):
         """Real pids of the supervised programs: those of ours that scip traces."""
         ours = self.processes()

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/io.h"
 #include "namespace/paths.h"
 #include "scip/job/coordinator.h"
@@ -111,6 +112,8 @@ int husk_make(struct husk **out, struct job *job, const struct keeper_request *r
 	}
 	husk->handoff.rpid = r;
 	r = enter(job, husk->handoff.rpid, request, &vpid, err);
+	if (r == 0)
+		r = fault_point("husk-launched", err);
 	husk->handoff.vpid = vpid.n;
 	if (vpid.n == request->vpid) /* else it is a helper without a name */
 		lines_await(job, vpid, husk->handoff.rpid);

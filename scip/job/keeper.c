@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "image/image.h"
@@ -445,6 +446,8 @@ static int begin_job(struct keeper *keeper, struct err *err)
 		r = launch(job, &report, err);
 		if (r > 0)
 			r = enter_root(job, r, err);
+		if (r == 0)
+			r = fault_point("job-launched", err);
 	}
 	if (r == 0)
 		r = leave_streams(err);

@@ -25,6 +25,13 @@ static void block_all_signals(void)
 	sigprocmask(SIG_SETMASK, &all, NULL);
 }
 
+/* Until a scip has us nobody but the keeper knows of us. */
+static void end_with(pid_t keeper)
+{
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != keeper)
+		_exit(STATUS_SCIP);
+}
+
 /* The scip that seizes us lets the call return, once: 1 when our number is not our name, else 0. Under Yama
  * we must name our tracer first. */
 static bool wait_for_scip(pid_t keeper)
@@ -78,13 +85,16 @@ _Noreturn static void become_program(struct job *job, const struct sock_fprog *f
 	struct err err = ERR_INIT;
 	int r = 0;
 
+	end_with(job->entry.keeper.n);
 	setpgid(0, 0);
 	if (set_streams(job->console, &err) < 0 || terminal_to_foreground(&err) < 0)
 		give_up(report, STATUS_SCIP, &err);
-	if (wait_for_scip(job->entry.keeper.n)) {
+	if (wait_for_scip(job->entry.keeper.n)) { /* from here on we end with it */
 		r = syscall_filter_build(syscall_filter_restored(job->names), &restored, &err);
 		filter = &restored;
 	}
+	if (prctl(PR_SET_PDEATHSIG, 0) < 0 && r == 0)
+		r = -errno;
 	if (r == 0)
 		r = load_filter(filter);
 	if (r < 0) {
@@ -136,6 +146,7 @@ int launch_program(struct job *job, const struct sock_fprog *filter, int *report
 /* In the child: `ready` is the only descriptor left, and is closed when the husk is as good as waiting. */
 _Noreturn static void become_husk(struct job *job, const struct sock_fprog *filter, unsigned ready)
 {
+	end_with(job->entry.keeper.n);
 	if (ready > 0)
 		(void)syscall(SYS_close_range, 0, ready - 1, 0);
 	(void)syscall(SYS_close_range, ready + 1, ~0u, 0);

@@ -147,7 +147,8 @@ static int set_up_inside(struct fill *fill, struct tracee *tracee, const Pbeam__
 		r = set_altstack(fill, saved);
 	if (r == 0)
 		r = set_comm(fill, saved);
-	if (r == 0 && saved->pdeath_signal)
+	/* A husk of the keeper's has one of its own (launch.c). */
+	if (r == 0 && (saved->pdeath_signal || tracee->tid == tracee->process->pid))
 		r = fill_try(fill, SYS_prctl, remote_args(PR_SET_PDEATHSIG, saved->pdeath_signal, 0, 0, 0));
 	if (r == 0 && saved->timer_slack_ns)
 		r = fill_try(fill, SYS_prctl, remote_args(PR_SET_TIMERSLACK, saved->timer_slack_ns, 0, 0, 0));

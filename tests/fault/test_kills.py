@@ -129,6 +129,19 @@ def test_all_scips_killed_at_once(host):
     assert not list((host.runtime / "pbeam" / "scip").iterdir())
 
 
+def test_keeper_killed_at_birth(host):
+    """No scip has the process yet that it has made: that ends with it, and whoever waits for it is told."""
+    started(host, COUNT)
+    image = host.checkpoint("--kill", "count")
+    for words, fault in (["scip", "run", "-d", "--", *COUNT], "job-launched"), (["scip", "restore", "-d", image], "husk-launched"):
+        done = host.run(words, env={"PBEAM_FAULT": f"{fault}:kill"}, check=False)
+        assert done.returncode == 125 and done.stderr.count("\n") == 1 and "keeper was killed" in done.stderr, (done.returncode, done.stderr)
+        host.wait_until(lambda: not host.pids_of("scip"), what="all of it to end")
+    host.run(["scip", "restore", "-d", image])
+    ended(host)
+    host.wait_until(host.swept, what="their sockets to be gone")
+
+
 def test_program_killed(host):
     vpid, out = started(host)
     host.checkpoint("count")

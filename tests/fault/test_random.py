@@ -11,7 +11,6 @@ import signal
 import subprocess
 import time
 
-import harness
 import pytest
 from programs import COUNT, counted, counts
 
@@ -91,12 +90,6 @@ class Round:
         return f"{self.operation}, {self.kind} after {self.delay:.4f} s"
 
 
-def swept(host):
-    """pbeamd, which a command starts, does so once a second."""
-    host.ctl("ps")
-    return not list((host.runtime / "pbeam" / "job").iterdir()) + list((host.runtime / "pbeam" / "scip").iterdir())
-
-
 @pytest.mark.timeout(120 + 20 * ROUNDS)
 def test_random(host):
     seed = int(os.environ.get("PBEAM_FAULT_SEED", time.time_ns() % 1000000))
@@ -116,8 +109,8 @@ def test_random(host):
         one.told(began)
         one.settle()
         host.ctl("kill", "-s", "KILL", "other", check=False)
+    host.checkpoint("count")  # removes what those have left that were killed
     host.wait_until(lambda: not list(host.state.rglob("*.tmp-*")), what="temporary files to be gone")
     host.ctl("kill", "-s", "KILL", "count")
     host.wait_until(lambda: not host.program_pids(), what="its end")
-    harness.reap_orphans()
-    host.wait_until(lambda: swept(host), what="the sockets of killed keepers to be gone")
+    host.wait_until(host.swept, what="the sockets of killed keepers to be gone")
