@@ -19,6 +19,7 @@
 #include "base/io.h"
 
 #define SUFFIX ".ckpt"
+#define COPY   ".copy"
 
 int store_check_name(const char *name, struct err *err)
 {
@@ -42,6 +43,14 @@ int store_check_name(const char *name, struct err *err)
 void store_job_of_vpid(int32_t vpid, char job[STORE_JOB_MAX])
 {
 	snprintf(job, STORE_JOB_MAX, "%" PRId32, vpid);
+}
+
+void store_job_of(const char *name, int32_t root, char job[STORE_JOB_MAX])
+{
+	if (name[0])
+		snprintf(job, STORE_JOB_MAX, "%.*s", STORE_JOB_MAX - 1, name);
+	else
+		store_job_of_vpid(root, job);
 }
 
 /* STATE/JOB without making it. */
@@ -183,7 +192,12 @@ static int lock_dir(const char *dir, struct err *err)
 	return fd;
 }
 
-/* N.ckpt.tmp-PID of a process that is no more. */
+static bool is_copy(const char *name)
+{
+	return strspn(name, "0123456789") > 0 && !strcmp(name + strspn(name, "0123456789"), COPY);
+}
+
+/* N.ckpt.tmp-PID of a process that is no more, and copies: nobody rolls back a job that is being saved. */
 static void sweep(const char *dir)
 {
 	auto_closedir DIR *d = opendir(dir);
@@ -193,7 +207,7 @@ static void sweep(const char *dir)
 		const char *tail = strstr(entry->d_name, SUFFIX ".tmp-");
 		pid_t pid = tail ? atoi(tail + sizeof(SUFFIX ".tmp-") - 1) : 0;
 
-		if (pid > 0 && kill(pid, 0) < 0 && errno == ESRCH)
+		if ((pid > 0 && kill(pid, 0) < 0 && errno == ESRCH) || is_copy(entry->d_name))
 			unlinkat(dirfd(d), entry->d_name, 0);
 	}
 }
@@ -327,8 +341,12 @@ int store_image_path(const char *job, uint32_t number, uint32_t part, char path[
 	if (r < 0)
 		return r;
 	len = strlen(path);
-	snprintf(path + len, PATH_MAX - len, part ? "/%u.parts" : "/%u" SUFFIX, number);
-	if (!part)
+	snprintf(path + len, PATH_MAX - len,
+		 part == STORE_COPY ? "/%u" COPY
+		 : part		    ? "/%u.parts"
+				    : "/%u" SUFFIX,
+		 number);
+	if (!part || part == STORE_COPY)
 		return 0;
 	r = io_mkdirs(path, err);
 	len = strlen(path);
@@ -373,6 +391,14 @@ void store_drop_parts(const char *job, uint32_t number)
 		if (entry->d_name[0] != '.')
 			unlinkat(dirfd(d), entry->d_name, 0);
 	rmdir(dir);
+}
+
+void store_drop_copy(const char *job, uint32_t number)
+{
+	char path[PATH_MAX];
+
+	if (store_image_path(job, number, STORE_COPY, path, NULL) == 0)
+		unlink(path);
 }
 
 void store_sweep_parts(const char *job, uint32_t below)

@@ -21,6 +21,8 @@ must_check int store_check_name(const char *name, struct err *err);
 
 /* The JOB of a vpid without a name. */
 void store_job_of_vpid(int32_t vpid, char job[STORE_JOB_MAX]);
+/* The JOB of a whole job: its name or, "", its first process. */
+void store_job_of(const char *name, int32_t root, char job[STORE_JOB_MAX]);
 
 /* --dir: from now on the job's checkpoints are kept in DIR/JOB, to which STATE/JOB becomes a symbolic link,
  * so that they are found as any other's. A directory that is in the way is moved aside. `dir` is absolute and
@@ -46,12 +48,17 @@ must_check int store_take(const char *job, const char *uuid, uint32_t number, st
 /* Of a part, whose directory is made; 0: of the manifest. */
 must_check int store_image_path(const char *job, uint32_t number, uint32_t part, char path[PATH_MAX],
 				struct err *err);
+/* As a part: a copy of N.ckpt of another host, while the job is rolled back to it; this host's own N.ckpt may
+ * be an earlier job's of that name. */
+#define STORE_COPY UINT32_MAX
 /* True if this image is the manifest of a cut. */
 bool store_is_cut(const char *path);
 /* The parts of number N that are here, as store_list(). */
 must_check int store_parts(const char *job, uint32_t number, uint32_t **parts, struct err *err);
 /* Removes the parts of number N. */
 void store_drop_parts(const char *job, uint32_t number);
+/* Removes the copy (STORE_COPY) of number N. */
+void store_drop_copy(const char *job, uint32_t number);
 /* Removes parts of numbers below this one whose cut never came to count. */
 void store_sweep_parts(const char *job, uint32_t below);
 

@@ -12,8 +12,9 @@ bool cut_is_spread(struct server *server, const struct target *target);
 must_check int cut_lead(struct connection *connection, const char *what, const ProtobufCMessage *message,
 			struct err *err);
 
-/* Rollback of a cut whose checkpoints are called `store`. */
+/* Rollback to a checkpoint of those called `store`: a cut, or, of the job that runs and has this root, the
+ * image of any host. */
 must_check int cut_rollback(struct connection *connection, const Pbeam__RollbackRequest *wish,
-			    const char *store, struct err *err);
+			    const char *store, struct vpid root, struct err *err);
 
 #endif

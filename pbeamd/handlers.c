@@ -188,6 +188,14 @@ static bool revive_after_all(struct connection *connection, void *arg)
 	return true;
 }
 
+/* A job that is, or was, on other hosts too: so are its checkpoints, perhaps. */
+static bool is_elsewhere_too(const struct server *server, const struct target *target,
+			     const Pbeam__RollbackRequest *wish)
+{
+	return server->cluster && target->live && target->job.spread && !wish->in_place && !wish->path[0] &&
+	       target->process.vpid.n == target->job.root.n;
+}
+
 static int handle_rollback(struct connection *connection, const ProtobufCMessage *message, struct err *err)
 {
 	const Pbeam__RollbackRequest *wish = (const Pbeam__RollbackRequest *)message;
@@ -199,17 +207,19 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 	int r = revive ? check_target(wish->target, err) : err_code(err, -ENOMEM, "roll back");
 
 	if (r == 0 && cut_is_group(connection->server, wish->target->name))
-		return cut_rollback(connection, wish, wish->target->name, err);
+		return cut_rollback(connection, wish, wish->target->name, (struct vpid){0}, err);
 	if (r == 0)
 		r = target_find(connection->server, wish->target, &revive->target, err);
 	if (r < 0)
 		return r;
 	revive->force = wish->force;
+	if (is_elsewhere_too(connection->server, &revive->target, wish))
+		return cut_rollback(connection, wish, revive->target.store, revive->target.job.root, err);
 	r = find_image(wish, revive->target.store, revive->path, err);
 	if (r < 0)
 		return err_wrap(err, r, "%s", revive->target.who);
 	if (store_is_cut(revive->path))
-		return cut_rollback(connection, wish, revive->target.store, err);
+		return cut_rollback(connection, wish, revive->target.store, (struct vpid){0}, err);
 	if (wish->n_on)
 		return err_set(err, -EINVAL, "%s: %s is on one host alone; leave out --on",
 			       revive->target.who, revive->path);

@@ -41,10 +41,8 @@ static void name_it(struct target *target)
 
 	target_comm(target->process.rpid, comm);
 	snprintf(target->who, sizeof(target->who), "vpid %d (%s)", target->process.vpid.n, comm);
-	if (target->process.vpid.n == target->job.root.n && target->job.name[0])
-		snprintf(target->store, sizeof(target->store), "%.63s", target->job.name);
-	else
-		store_job_of_vpid(target->process.vpid.n, target->store);
+	store_job_of(target->process.vpid.n == target->job.root.n ? target->job.name : "",
+		     target->process.vpid.n, target->store);
 }
 
 static int find_vpid(struct server *server, int32_t vpid, struct target *out)

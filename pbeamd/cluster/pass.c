@@ -1,7 +1,8 @@
 /*
  * Where a request of a user is to be carried out. A process that has an entry vpid/N is where that says;
  * else one that this host has is here; else it is where its number's block is held. A job of a name that this
- * host does not know is looked for on all.
+ * host does not know is looked for on all; so is one that is to be rolled back and does not run here, before
+ * it is taken for ended: it would run twice.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -22,7 +23,9 @@ struct pass {
 	Pbeam__Members *members;
 	int64_t call; /* 0: none */
 	uint32_t type;
-	char name[NAME_TEXT_MAX];
+	char name[NAME_TEXT_MAX]; /* that is looked for, or "" */
+	int32_t vpid;		  /* likewise, or 0 */
+	bool stored;		  /* here are checkpoints, in case that it has ended */
 	uint8_t *body;
 	size_t len;
 };
@@ -119,7 +122,14 @@ static int pass_to(struct connection *connection, const char *name, const struct
 	return r;
 }
 
-/* ---- to whoever has a job of this name ---- */
+/* ---- to whoever has a job of this name, or this process ---- */
+
+static bool is_looked_for(const struct pass *pass, const Pbeam__ProcessInfo *info)
+{
+	if (!pass->name[0])
+		return info->vpid == pass->vpid;
+	return !strcmp(info->job_name, pass->name) || !strcmp(info->group, pass->name);
+}
 
 static void on_found(void *arg, Pbeam__ProcessList *list)
 {
@@ -130,10 +140,9 @@ static void on_found(void *arg, Pbeam__ProcessList *list)
 
 	pass->gather = NULL;
 	for (size_t i = 0; list && i < list->n_processes && !host; i++)
-		if (!strcmp(list->processes[i]->job_name, pass->name) ||
-		    !strcmp(list->processes[i]->group, pass->name))
+		if (is_looked_for(pass, list->processes[i]))
 			host = host_find(connection->server->cluster, list->processes[i]->host);
-	if (!host)
+	if (!host && !pass->stored)
 		err_set(&err, -ESRCH, "%s: there is no job of that name on any host; `pbeamctl ps` lists all",
 			pass->name);
 	else if (send_to(pass, host, &err) > 0)
@@ -145,18 +154,20 @@ static void on_found(void *arg, Pbeam__ProcessList *list)
 	}
 }
 
-static int pass_by_name(struct connection *connection, const char *name, const struct frame *frame,
-			struct err *err)
+static int look_for(struct connection *connection, const Pbeam__Target *wish, bool stored,
+		    const struct frame *frame, struct err *err)
 {
 	struct pass *pass = new_pass(connection, frame, err);
 
 	if (!pass)
 		return -ENOMEM;
-	snprintf(pass->name, sizeof(pass->name), "%s", name);
+	snprintf(pass->name, sizeof(pass->name), "%s", wish->vpid > 0 ? "" : wish->name);
+	pass->vpid = wish->vpid;
+	pass->stored = stored;
 	pass->gather = gather_begin(connection->server->cluster, on_found, pass);
 	if (!pass->gather) {
 		forget(pass);
-		return err_code(err, -ENOMEM, "look for %s", name);
+		return err_code(err, -ENOMEM, "look for a job");
 	}
 	return 1;
 }
@@ -279,6 +290,15 @@ static bool wants_what_has_ended(uint32_t type)
 	return type == PBEAM__DAEMON_REQUEST__DAEMON_LOG || type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK;
 }
 
+/* Its checkpoints are here. */
+static int take_what_has_ended(struct connection *connection, const Pbeam__Target *wish,
+			       const struct frame *frame, struct err *err)
+{
+	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_LOG)
+		return 0;
+	return look_for(connection, wish, true, frame, err);
+}
+
 static int pass_vpid(struct connection *connection, int32_t vpid, const struct frame *frame, struct err *err)
 {
 	struct server *server = connection->server;
@@ -295,7 +315,7 @@ static int pass_vpid(struct connection *connection, int32_t vpid, const struct f
 	if (host[0] || target_find_live(server, &wish, &target, NULL) == 0)
 		return 0;
 	if (wants_what_has_ended(frame->type) && target_find(server, &wish, &target, NULL) == 0)
-		return 0;
+		return take_what_has_ended(connection, &wish, frame, err);
 	if (names_block_find(server->names, (struct vpid){vpid}, block) == 0 && strcmp(block, own) != 0)
 		return pass_to(connection, block, frame, who, err);
 	return 0;
@@ -314,11 +334,11 @@ static int pass_name(struct connection *connection, const Pbeam__Target *wish, c
 			return 0;
 		return pass_to(connection, host, frame, wish->name, err);
 	}
-	if (wants_what_has_ended(frame->type) && target_find(server, wish, &target, NULL) == 0)
-		return 0;
 	if (cut_is_group(server, wish->name))
 		return 0;
-	return pass_by_name(connection, wish->name, frame, err);
+	if (wants_what_has_ended(frame->type) && target_find(server, wish, &target, NULL) == 0)
+		return take_what_has_ended(connection, wish, frame, err);
+	return look_for(connection, wish, false, frame, err);
 }
 
 int pass_elsewhere(struct connection *connection, const Pbeam__Target *target, const struct frame *frame,

@@ -288,7 +288,7 @@ static int save(struct run *run, struct err *err)
 	if (rc >= 0)
 		rc = group_check_isolation(&run->group, err);
 	if (rc >= 0)
-		rc = manifest_describe(run->manifest, err);
+		rc = manifest_describe(run->group.names, run->manifest, err);
 	if (rc >= 0)
 		rc = dump_all(run, err);
 	if (rc >= 0)

@@ -102,8 +102,8 @@ must_check int group_dump_shared(struct group *group, struct image_writer *write
 				 const struct sharing_limits *limits, struct err *err);
 
 /* ---- manifest.c ---- */
-/* Host, times, user. */
-must_check int manifest_describe(Pbeam__Manifest *manifest, struct err *err);
+/* Host, times, user. `names` may be NULL: what the cluster calls the host is not said then. */
+must_check int manifest_describe(struct names *names, Pbeam__Manifest *manifest, struct err *err);
 /* The numbers of groups, sessions and parents that are not processes of the manifest. */
 must_check int manifest_number(Pbeam__Manifest *manifest);
 

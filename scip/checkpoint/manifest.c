@@ -89,8 +89,10 @@ static int describe_host(Pbeam__Host *host, struct err *err)
 	return describe_cpu(host, err);
 }
 
-int manifest_describe(Pbeam__Manifest *manifest, struct err *err)
+int manifest_describe(struct names *names, Pbeam__Manifest *manifest, struct err *err)
 {
+	char place[NAME_TEXT_MAX] = "";
+
 	manifest->format = IMAGE_FORMAT;
 	manifest->created_ns = io_now_ns(CLOCK_REALTIME);
 	manifest->boottime_ns = io_now_ns(CLOCK_BOOTTIME);
@@ -98,7 +100,10 @@ int manifest_describe(Pbeam__Manifest *manifest, struct err *err)
 	manifest->uid = getuid();
 	manifest->gid = getgid();
 	manifest->host = message_new(&pbeam__host__descriptor);
-	if (!manifest->host || message_string(&manifest->writer, "scip " PBEAM_VERSION) < 0)
+	if (names)
+		(void)names_cluster(names, place);
+	if (!manifest->host || message_string(&manifest->writer, "scip " PBEAM_VERSION) < 0 ||
+	    message_string(&manifest->host->place, place) < 0)
 		return -ENOMEM;
 	return describe_host(manifest->host, err);
 }

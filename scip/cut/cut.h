@@ -50,10 +50,12 @@ must_check int cut_check_name(const char *name, struct err *err);
 /* Serves the requests about images; 1 when it is done, 0 when it is another request, -errno when the channel
  * is of no use any more. A refusal has been told. */
 must_check int cut_serve_store(int channel, const Pbeam__CutRequest *request, struct err *err);
-/* The other side of GET and PUT: between a file here and one on the other side. */
-must_check int cut_get_image(int channel, const char *name, uint32_t number, uint32_t part, struct err *err);
-must_check int cut_put_image(int channel, const char *name, const char *uuid, uint32_t number, uint32_t part,
+/* The other side of GET and PUT: between a file here and one on the other side. `part` becomes part `as`,
+ * which is the same or STORE_COPY. */
+must_check int cut_get_image(int channel, const char *name, uint32_t number, uint32_t part, uint32_t as,
 			     struct err *err);
+must_check int cut_put_image(int channel, const char *name, const char *uuid, uint32_t number, uint32_t part,
+			     uint32_t as, struct err *err);
 
 /* ---- part_save.c ---- */
 struct cut_part {

@@ -191,6 +191,7 @@ static void finish(struct lead *lead)
 	}
 	free(lead->known);
 	free(lead->parts);
+	message_free(lead->alone);
 	message_free(lead->hosts);
 }
 

@@ -46,6 +46,8 @@ struct lead {
 	char own[LEAD_HOST_MAX];
 	Pbeam__HostList *hosts;
 	uint32_t number;
+	Pbeam__Cut *alone; /* of a rollback to the image of a whole job, made as if for a cut of one part, */
+	char alone_host[LEAD_HOST_MAX]; /* and who has it; else "" */
 	uint32_t keep;
 	struct lead_host *known;
 	size_t nknown;

@@ -41,9 +41,9 @@ static int copy_part(struct lead *lead, const struct lead_part *part, struct err
 	if (!host || r < 0)
 		return r;
 	if (is_own(lead, part->host))
-		r = cut_put_image(r, lead->name, lead->uuid, lead->number, part->index, err);
+		r = cut_put_image(r, lead->name, lead->uuid, lead->number, part->index, part->index, err);
 	else
-		r = cut_get_image(r, lead->name, lead->number, part->index, err);
+		r = cut_get_image(r, lead->name, lead->number, part->index, part->index, err);
 	return r < 0 ? err_wrap(err, r, "copy the image of vpid %d (host %s)", part->vpid, host) : 0;
 }
 
@@ -79,7 +79,7 @@ static int describe_part(const struct lead *lead, const struct lead_part *part, 
 
 static int describe(const struct lead *lead, Pbeam__Manifest *manifest, struct err *err)
 {
-	int r = manifest_describe(manifest, err);
+	int r = manifest_describe(NULL, manifest, err);
 
 	manifest->cut = message_new(&pbeam__cut__descriptor);
 	manifest->job = message_new(&pbeam__job__descriptor);
@@ -132,7 +132,7 @@ static void spread_manifest(struct lead *lead)
 		int r = 0;
 
 		if (!is_own(lead, lead->known[i].name))
-			r = cut_put_image(lead->known[i].channel, lead->name, lead->uuid, lead->number, 0,
+			r = cut_put_image(lead->known[i].channel, lead->name, lead->uuid, lead->number, 0, 0,
 					  &err);
 		if (r == 0)
 			reply = cut_ask(lead->known[i].channel, &prune, &err);

@@ -320,22 +320,45 @@ static void answer(struct lead *lead, const struct returning *v, size_t n, const
 	message_free(done);
 }
 
-int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+/* The image of a whole job that is on the host where that is: its keeper does it. 1: done; 0: it is
+ * elsewhere. */
+static int in_place(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+{
+	const Pbeam__CutPart *part = lead->alone->parts[0];
+	Pbeam__ProcessList *list = lead_list(err);
+	const char *now = list ? return_where_now(list, part) : NULL;
+	bool here = now && !strcmp(now, lead->alone_host);
+	Pbeam__RollbackRequest request = *wish;
+	Pbeam__Target target = PBEAM__TARGET__INIT;
+	Pbeam__RollbackReply *done;
+	int r = list ? 0 : err->code;
+
+	message_free(list);
+	if (r < 0 || !here || wish->n_on)
+		return r;
+	target.vpid = part->vpid;
+	request.target = &target;
+	request.number = lead->number;
+	request.in_place = true;
+	done = lead_ask(PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &request.base,
+			&pbeam__rollback_reply__descriptor, err);
+	if (!done)
+		return err->code;
+	lead->answered = true;
+	if (frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done->base, NULL, 0, NULL) < 0)
+		log_info("rolled back, and nobody is there to hear it");
+	message_free(done);
+	return 1;
+}
+
+static int roll_back(struct lead *lead, const Pbeam__RollbackRequest *wish, const Pbeam__Cut *cut,
+		     const char *path, struct err *err)
 {
 	uint64_t begin_ns = io_now_ns(CLOCK_MONOTONIC);
-	struct image_reader *manifest = NULL;
-	struct returning *v = NULL;
-	const Pbeam__Cut *cut;
-	char path[PATH_MAX];
-	size_t n = 0;
-	int r = return_find(lead, wish, path, &manifest, err);
+	struct returning *v = calloc(cut->n_parts + 1, sizeof(*v));
+	int r = !v ? err_code(err, -ENOMEM, "roll back") : return_place(lead, cut, wish, v, err);
+	size_t n = r == 0 ? cut->n_parts : 0;
 
-	if (r < 0)
-		return err->text[0] ? err_wrap(err, r, "%s", lead->name) : r;
-	cut = image_reader_manifest(manifest)->cut;
-	v = calloc(cut->n_parts + 1, sizeof(*v));
-	r = !v ? err_code(err, -ENOMEM, "roll back") : return_place(lead, cut, wish, v, err);
-	n = r == 0 ? cut->n_parts : 0;
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = return_bring_image(lead, &v[i], err);
 	if (r == 0)
@@ -348,6 +371,23 @@ int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct 
 		message_free(v[i].ready);
 	}
 	free(v);
-	image_reader_close(manifest);
-	return r < 0 ? err_wrap(err, r, "%s", lead->name) : 0;
+	return r;
+}
+
+int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+{
+	struct image_reader *manifest = NULL;
+	char path[PATH_MAX];
+	int r = return_find(lead, wish, path, &manifest, err);
+
+	if (r == 0 && lead->alone)
+		r = in_place(lead, wish, err);
+	if (r == 0)
+		r = roll_back(lead, wish, lead->alone ? lead->alone : image_reader_manifest(manifest)->cut,
+			      path, err);
+	if (lead->alone_host[0])
+		return_drop_copies(lead);
+	if (manifest)
+		image_reader_close(manifest);
+	return r < 0 && err->text[0] ? err_wrap(err, r, "%s", lead->name) : r;
 }

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
+#include "image/image.h"
 #include "image/store.h"
 #include "proto/message.h"
 #include "scip/cut/cut.h"
@@ -98,12 +99,12 @@ static void fill(Pbeam__CutRequest *request, int operation, const char *name, ui
 	request->part = part;
 }
 
-int cut_get_image(int channel, const char *name, uint32_t number, uint32_t part, struct err *err)
+int cut_get_image(int channel, const char *name, uint32_t number, uint32_t part, uint32_t as, struct err *err)
 {
 	Pbeam__CutRequest request;
 	Pbeam__CutReply *reply;
 	char path[PATH_MAX];
-	int r = store_image_path(name, number, part, path, err);
+	int r = store_image_path(name, number, as, path, err);
 
 	fill(&request, PBEAM__CUT_REQUEST__OPERATION__GET, name, number, part);
 	reply = r == 0 ? cut_ask(channel, &request, err) : NULL;
@@ -115,14 +116,14 @@ int cut_get_image(int channel, const char *name, uint32_t number, uint32_t part,
 }
 
 int cut_put_image(int channel, const char *name, const char *uuid, uint32_t number, uint32_t part,
-		  struct err *err)
+		  uint32_t as, struct err *err)
 {
 	Pbeam__CutReply *reply = NULL;
 	Pbeam__CutRequest request;
 	char path[PATH_MAX];
 	int r = store_image_path(name, number, part, path, err);
 
-	fill(&request, PBEAM__CUT_REQUEST__OPERATION__PUT, name, number, part);
+	fill(&request, PBEAM__CUT_REQUEST__OPERATION__PUT, name, number, as);
 	request.job = (char *)(uintptr_t)uuid;
 	if (r == 0)
 		r = size_of(path, &request.bytes, err);
@@ -140,19 +141,36 @@ int cut_put_image(int channel, const char *name, const char *uuid, uint32_t numb
 
 /* ---- who is asked ---- */
 
-static int list_parts(const char *name, uint32_t number, bool whole, Pbeam__CutReply *reply)
+/* Whose it is, of an image that has no parts: a whole job's. What cannot be read is nobody's. */
+static int describe_image(const char *name, uint32_t number, Pbeam__CutImage *out)
+{
+	struct image_reader *image;
+	const Pbeam__Manifest *manifest;
+	char path[PATH_MAX];
+	int r = 0;
+
+	if (store_find(name, number, path, NULL) < 0 || image_reader_open(&image, path, NULL) < 0)
+		return 0;
+	manifest = image_reader_manifest(image);
+	if (manifest->job && !manifest->cut && manifest->n_processes &&
+	    manifest->processes[0]->vpid == manifest->job->root_vpid)
+		r = message_string(&out->job, manifest->job->uuid);
+	image_reader_close(image);
+	return r;
+}
+
+static int list_parts(const char *name, uint32_t number, Pbeam__CutReply *reply)
 {
 	auto_free uint32_t *parts = NULL;
 	int n = store_parts(name, number, &parts, NULL);
-	Pbeam__CutImage *image;
+	Pbeam__CutImage *image = message_add(reply, images, pbeam__cut_image__descriptor);
 
-	if (n <= 0)
-		return 0;
-	image = message_add(reply, images, pbeam__cut_image__descriptor);
 	if (!image)
 		return -ENOMEM;
 	image->number = number;
-	image->whole = whole;
+	image->whole = true;
+	if (n <= 0)
+		return describe_image(name, number, image);
 	for (int i = 0; i < n; i++)
 		if (message_append_u32(&image->parts, &image->n_parts, parts[i]) < 0)
 			return -ENOMEM;
@@ -166,7 +184,7 @@ static int do_look(const Pbeam__CutRequest *request, Pbeam__CutReply *reply, str
 
 	r = n < 0 ? n : store_last(request->name, &reply->number, err);
 	for (int i = 0; i < n && r == 0; i++) {
-		r = list_parts(request->name, numbers[i], true, reply);
+		r = list_parts(request->name, numbers[i], reply);
 		if (r < 0)
 			err_code(err, r, "list checkpoints");
 	}
@@ -236,6 +254,8 @@ int cut_serve_store(int channel, const Pbeam__CutRequest *request, struct err *e
 	r = reply ? 0 : err_code(err, -ENOMEM, "answer");
 	if (request->operation == PBEAM__CUT_REQUEST__OPERATION__LOOK && r == 0)
 		r = do_look(request, reply, err);
+	else if (r == 0 && request->number && request->part == STORE_COPY)
+		store_drop_copy(request->name, request->number);
 	else if (r == 0 && request->number)
 		store_drop_parts(request->name, request->number);
 	else if (r == 0)

@@ -15,15 +15,22 @@ struct returning {
 	Pbeam__MigrateReady *ready;
 };
 
-/* The manifest of the cut that is wished for, wherever a copy is; `path` is that of the one here.
- * lead->number and name are set. */
+/* ---- return_find.c ---- */
+/* The manifest of the cut that is wished for, wherever a copy is; `path` is that of the one here. Where it is
+ * the image of a whole job instead, lead->alone is set. lead->number, name and uuid are set. */
 must_check int return_find(struct lead *lead, const Pbeam__RollbackRequest *wish, char path[PATH_MAX],
 			   struct image_reader **manifest, struct err *err);
+/* The image of the part is on its host afterwards. */
+must_check int return_bring_image(struct lead *lead, const struct returning *returning, struct err *err);
+/* What was brought of lead->alone goes, on all hosts. */
+void return_drop_copies(struct lead *lead);
+/* ---- return_place.c ---- */
+/* The host where the part's first process is now; NULL when there is none. */
+const char *return_where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part);
 /* Fills v, one for each part. */
 must_check int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
 			    struct returning *v, struct err *err);
-/* The image of the part is on its host afterwards. */
-must_check int return_bring_image(struct lead *lead, const struct returning *returning, struct err *err);
+/* ---- return_connect.c ---- */
 /* The part that has the stub of a process, or (stubs false) the process that it is of; NULL when it is no
  * other part's. */
 const struct returning *return_kin(const struct returning *v, size_t n, const struct returning *own,

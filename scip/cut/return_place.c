@@ -39,8 +39,7 @@ static int check_maps(const struct lead *lead, const Pbeam__RollbackRequest *wis
 	return 0;
 }
 
-/* Where its first process is now; NULL when there is none. */
-static const char *where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part)
+const char *return_where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part)
 {
 	for (size_t i = 0; i < list->n_processes; i++)
 		if (list->processes[i]->vpid == part->vpid &&
@@ -60,7 +59,8 @@ static int place(struct lead *lead, const Pbeam__ProcessList *list, const Pbeam_
 		 struct returning *returning, struct err *err)
 {
 	const Pbeam__CutPart *part = returning->saved;
-	const char *now = where_now(list, part), *host = now ? now : part->host, *to = mapped(wish, host);
+	const char *now = return_where_now(list, part), *host = now ? now : part->host,
+		   *to = mapped(wish, host);
 
 	if (!now && to)
 		host = to;

@@ -23,10 +23,7 @@ int job_spreads(struct job *job)
 
 void job_store_name(const struct job *job, struct vpid target, char name[STORE_JOB_MAX])
 {
-	if (target.n == job->entry.root.n && job->entry.name[0])
-		snprintf(name, STORE_JOB_MAX, "%.*s", STORE_JOB_MAX - 1, job->entry.name);
-	else
-		store_job_of_vpid(target.n, name);
+	store_job_of(target.n == job->entry.root.n ? job->entry.name : "", target.n, name);
 }
 
 uint32_t job_keep(const struct job *job)

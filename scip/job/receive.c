@@ -169,6 +169,21 @@ static int give_to_keeper(int channel, const Pbeam__MigrateBegin *begin, struct 
 	}
 }
 
+/* The job's checkpoints have one row of numbers, whatever host each is on. */
+static void take_numbers(const Pbeam__MigrateBegin *begin)
+{
+	const Pbeam__Job *job = begin->job;
+	char store[STORE_JOB_MAX];
+	struct err err = ERR_INIT;
+
+	store_job_of(job->name, job->root_vpid, store);
+	if (!job->last_number || begin->dry_run ||
+	    (job->name[0] ? store_check_name(store, &err) < 0 : job->root_vpid <= 0))
+		return;
+	if (store_take(store, job->uuid, job->last_number, &err) < 0)
+		log_warn("receive: %s", err.text);
+}
+
 int receive_run(void)
 {
 	struct keeper_options options = {.console = {-1, -1, -1}, .pty_master = -1};
@@ -187,6 +202,7 @@ int receive_run(void)
 		err_set(&err, -EPROTO, "what is to come does not say of which job it is");
 		return fail(channel, &err);
 	}
+	take_numbers(begin);
 	r = add_maps(begin, &err);
 	if (r == 0)
 		r = give_to_keeper(channel, begin, &err);

@@ -1,6 +1,7 @@
 #include "scip/migrate/address.h"
 
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -62,8 +63,7 @@ static bool v6_only(const Pbeam__SocketOptions *options)
 
 /* ---- source ---- */
 
-static int name_it(struct migrate_source *source, const struct bound *bound, struct address_entry *entry,
-		   struct err *err)
+static int name_it(const struct bound *bound, struct address_entry *entry, struct err *err)
 {
 	Pbeam__HostList *hosts = NULL;
 	const Pbeam__HostInfo *info = NULL;
@@ -84,14 +84,35 @@ static int name_it(struct migrate_source *source, const struct bound *bound, str
 	return r;
 }
 
+/* Its name, which is its address where nobody has named it yet, and the entry for the registry. */
+static int name_bound(struct bound *bound, const char *own, struct address_entry *entry, struct err *err)
+{
+	int r = 0;
+
+	if (!bound->name->len) {
+		r = message_bytes(bound->name, bound->local->data, bound->local->len);
+		if (r == 0)
+			r = message_string(bound->host, own);
+	}
+	memset(entry, 0, sizeof(*entry));
+	entry->address.protocol = bound->protocol;
+	if (r < 0)
+		return err_code(err, r, "addresses");
+	if (!take(bound->name, &entry->address.name) || strlen(*bound->host) >= sizeof(entry->address.born))
+		return err_set(err, -EPROTO, "a socket with a name that is none");
+	strcpy(entry->address.born, *bound->host);
+	return name_it(bound, entry, err);
+}
+
 int address_leaves(struct migrate_source *source, Pbeam__Object *object, struct vpid vpid, struct err *err)
 {
 	struct bound bound = bound_of(object);
 	struct address_entry *entries =
 		reallocarray(source->addresses, source->naddresses + 1, sizeof(*entries));
 	struct address_entry *entry;
+	char own[NAME_TEXT_MAX] = "";
 	uint64_t *inos;
-	int r = 0;
+	int r;
 
 	if (!entries)
 		return err_code(err, -ENOMEM, "addresses");
@@ -100,26 +121,45 @@ int address_leaves(struct migrate_source *source, Pbeam__Object *object, struct 
 	if (!inos)
 		return err_code(err, -ENOMEM, "addresses");
 	source->address_inos = inos;
-	if (!bound.name->len) {
-		char own[NAME_TEXT_MAX] = "";
-
-		(void)names_cluster(source->names, own);
-		r = message_bytes(bound.name, bound.local->data, bound.local->len);
-		if (r == 0)
-			r = message_string(bound.host, own);
-	}
+	(void)names_cluster(source->names, own);
 	entry = &entries[source->naddresses];
-	memset(entry, 0, sizeof(*entry));
-	entry->address.protocol = bound.protocol;
-	entry->address.vpid = vpid;
+	r = name_bound(&bound, own, entry, err);
 	if (r < 0)
-		return err_code(err, r, "addresses");
-	if (!take(bound.name, &entry->address.name) || strlen(*bound.host) >= sizeof(entry->address.born))
-		return err_set(err, -EPROTO, "a socket with a name that is none");
-	strcpy(entry->address.born, *bound.host);
+		return r;
+	entry->address.vpid = vpid;
 	snprintf(entry->address.host, sizeof(entry->address.host), "%s", source->host);
 	inos[source->naddresses++] = bound.ino;
-	return name_it(source, &bound, entry, err);
+	return 0;
+}
+
+/* Bound, and others may look for it. */
+static bool is_named(const Pbeam__Object *object)
+{
+	const Pbeam__TcpSocket *tcp = object->tcp;
+
+	if (object->external)
+		return false;
+	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
+		return tcp->bound && (tcp->listening || (tcp->state == TCP_CLOSE && !tcp->shutdown));
+	return object->kind_case == PBEAM__OBJECT__KIND_UDP && object->udp->bound && !object->udp->connected;
+}
+
+int address_mark_image(Pbeam__Manifest *manifest, struct err *err)
+{
+	struct address_entry entry;
+	int r = 0;
+
+	for (size_t i = 0; i < manifest->n_objects && r == 0; i++) {
+		struct bound bound;
+
+		if (!is_named(manifest->objects[i]))
+			continue;
+		bound = bound_of(manifest->objects[i]);
+		r = name_bound(&bound, manifest->host->place, &entry, err);
+		if (r == 0)
+			r = external_mark(manifest->objects[i], &address_provider, "", 0);
+	}
+	return r;
 }
 
 int address_name_senders(struct migrate_source *source, Pbeam__UdpSocket *socket, struct err *err)

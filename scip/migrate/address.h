@@ -24,6 +24,9 @@ extern const struct external_provider address_provider;
 /* `object` is the record of a bound TCP or UDP socket of process `vpid`. */
 must_check int address_leaves(struct migrate_source *source, Pbeam__Object *object, struct vpid vpid,
 			      struct err *err);
+/* Bound sockets in the image of a job that is rolled back on another host than where it was saved
+ * (manifest->host->place): their names, and the provider's mark. */
+must_check int address_mark_image(Pbeam__Manifest *manifest, struct err *err);
 /* As a provider's `dump`, of a socket that is bound and not connected, with `listening` of one that listens
  * too. */
 must_check int address_dump(struct migrate_source *source, struct object_dump *dump,

@@ -21,6 +21,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "channel/channel.h"
+#include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/checkpoint/checkpoint.h"
@@ -119,13 +120,17 @@ static int describe_job(const struct departure *d, Pbeam__MigrateBegin *begin)
 {
 	const struct name_job *job = d->options->job;
 	Pbeam__Job *out = begin->job = message_new(&pbeam__job__descriptor);
+	char store[STORE_JOB_MAX];
 
 	if (!out)
 		return -ENOMEM;
+	store_job_of(job->name, job->root.n, store);
 	out->root_vpid = job->root.n;
 	out->interval_ns = job->interval_ns;
 	out->keep = job->keep;
 	out->save_files_max = d->options->save_files_max;
+	if (store_last(store, &out->last_number, NULL) < 0)
+		log_debug("migrate: the checkpoints of %s have no numbers", store);
 	if (checkpoint_describe_streams(out, d->options->console) < 0)
 		return -ENOMEM;
 	if (message_string(&out->name, job->name) < 0 || message_string(&out->group, job->group) < 0)
@@ -146,7 +151,7 @@ static bool leads_session(const struct departure *d)
 static int describe_host(Pbeam__MigrateBegin *begin, struct err *err)
 {
 	Pbeam__Manifest *manifest = message_new(&pbeam__manifest__descriptor);
-	int r = manifest ? manifest_describe(manifest, err) : -ENOMEM;
+	int r = manifest ? manifest_describe(NULL, manifest, err) : -ENOMEM;
 
 	if (r == 0) {
 		begin->host = manifest->host;

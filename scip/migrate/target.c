@@ -18,6 +18,7 @@
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "scip/migrate/address.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/migrate/external.h"
 #include "scip/migrate/files/files.h"
@@ -373,7 +374,14 @@ static int take_part(struct arrival *a, struct image_reader **image, struct err 
 	if (r == 0)
 		r = store_image_path(cut->name, cut->number, cut->part, a->path, err);
 	a->target.links = a->state;
-	return r < 0 ? r : image_reader_open(image, a->path, err);
+	if (r == 0)
+		r = image_reader_open(image, a->path, err);
+	if (r < 0 || cut->part != STORE_COPY)
+		return r;
+	r = address_mark_image((Pbeam__Manifest *)(uintptr_t)image_reader_manifest(*image), err);
+	if (r < 0)
+		image_reader_close(*image);
+	return r;
 }
 
 static int restore(struct arrival *a, struct restore_result *result, struct err *err)

@@ -8,9 +8,13 @@
 #include <linux/sock_diag.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/io.h"
+
+enum { LOOK_AGAIN_US = 20000 };
 
 bool inet_address_parse(const ProtobufCBinaryData *bytes, struct inet_address *out)
 {
@@ -71,6 +75,28 @@ bool inet_is_local(const struct inet_address *address)
 	else
 		any_port.v6.sin6_port = 0;
 	return probe >= 0 && bind(probe, &any_port.any, any_port.len) == 0;
+}
+
+int inet_bind(int fd, const struct inet_address *address, uint64_t patience_ns)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + patience_ns;
+
+	while (bind(fd, &address->any, address->len) < 0) {
+		if (errno != EADDRINUSE || io_now_ns(CLOCK_MONOTONIC) > end)
+			return -errno;
+		usleep(LOOK_AGAIN_US);
+	}
+	return 0;
+}
+
+int inet_check_local(const Pbeam__Object *object, const struct inet_address *bound, struct err *err)
+{
+	char text[INET_TEXT_MAX];
+
+	if (object->external || inet_is_local(bound))
+		return 0;
+	return err_set(err, -EADDRNOTAVAIL, "it is bound to %s, and this host does not have that address",
+		       inet_text(bound, text));
 }
 
 struct inet_address inet_in_family(const struct inet_address *address, int family)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "base/err.h"
 #include "proto/image.pb-c.h"
 
 #define INET_TEXT_MAX 80
@@ -30,6 +31,9 @@ bool inet_same(const struct inet_address *a, const struct inet_address *b);
 bool inet_covers(const struct inet_address *bound, const struct inet_address *address);
 /* The host is this one: a socket can be bound to it. */
 bool inet_is_local(const struct inet_address *address);
+/* bind(2), tried again while the address is in use, for `patience_ns`: by what has just been killed, or by
+ * the bridge of it. Returns 0 or -errno. */
+must_check int inet_bind(int fd, const struct inet_address *address, uint64_t patience_ns);
 /* The address in the form that a socket of this family takes. */
 struct inet_address inet_in_family(const struct inet_address *address, int family);
 /* The address of the other end, as getpeername(), but also of a connection that has ended or is not answered
@@ -37,6 +41,11 @@ struct inet_address inet_in_family(const struct inet_address *address, int famil
 bool inet_peer_of(int fd, const struct inet_address *own, struct inet_address *peer);
 /* "127.0.0.1:80" */
 const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MAX]);
+
+/* -EADDRNOTAVAIL unless this record's socket, bound to that address, can be bound here: by this host, or by a
+ * provider of external objects, which translates. */
+must_check int inet_check_local(const Pbeam__Object *object, const struct inet_address *bound,
+				struct err *err);
 
 struct inet_diag_answer {
 	uint8_t state, shutdown;

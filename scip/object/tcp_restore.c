@@ -49,7 +49,9 @@ int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struc
 	    (saved->listening && !saved->bound) ||
 	    (tcp_was_connected(saved) && (!saved->bound || !inet_address_parse(&saved->peer, &address))))
 		return err_set(err, -EBADMSG, "the image's record of a TCP socket is malformed");
-	return 0;
+	if (!saved->bound || (!saved->listening && saved->state != TCP_CLOSE))
+		return 0; /* a connection can be between any two addresses */
+	return inet_address_parse(&saved->local, &address) ? inet_check_local(object, &address, err) : 0;
 }
 
 static int new_socket(const Pbeam__TcpSocket *saved, struct err *err)
@@ -73,18 +75,14 @@ static int new_socket(const Pbeam__TcpSocket *saved, struct err *err)
 
 static int bind_to(int fd, const struct inet_address *address, struct err *err)
 {
-	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
 	char text[INET_TEXT_MAX];
+	int r = inet_bind(fd, address, PATIENCE_NS);
 
-	while (bind(fd, &address->any, address->len) < 0) {
-		if (errno != EADDRINUSE || io_now_ns(CLOCK_MONOTONIC) > end)
-			return err_sys(err,
-				       "bind a TCP socket to %s (if the program was killed just now, its "
-				       "connections keep the port for a minute)",
-				       inet_text(address, text));
-		usleep(20000);
-	}
-	return 0;
+	return r < 0 ? err_code(err, r,
+				"bind a TCP socket to %s (if the program was killed just now, its "
+				"connections keep the port for a minute)",
+				inet_text(address, text))
+		     : 0;
 }
 
 /* -EADDRNOTAVAIL: not yet, the old connection is in TIME_WAIT. */

@@ -21,6 +21,8 @@
 #include "scip/object/socket.h"
 #include "scip/object/udp_socket.h"
 
+#define PATIENCE_NS 4000000000ull
+
 static bool udp_match(struct object_dump *dump, const struct object_source *source)
 {
 	return (socket_is(source, AF_INET, SOCK_DGRAM) || socket_is(source, AF_INET6, SOCK_DGRAM)) &&
@@ -70,7 +72,9 @@ static int udp_check(struct object_restore *restore, const Pbeam__Object *object
 	    (saved->bound && !inet_address_parse(&saved->local, &address)) ||
 	    (saved->connected && !inet_address_parse(&saved->peer, &address)))
 		return err_set(err, -EBADMSG, "the image's record of a UDP socket is malformed");
-	return 0;
+	return saved->bound && inet_address_parse(&saved->local, &address)
+		       ? inet_check_local(object, &address, err)
+		       : 0;
 }
 
 static int udp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
@@ -88,8 +92,9 @@ static int udp_restore(struct object_restore *restore, const Pbeam__Object *obje
 		r = multicast_restore(saved, *fd, err);
 	if (r < 0 || !saved->bound || !inet_address_parse(&saved->local, &local))
 		return r;
-	if (bind(*fd, &local.any, local.len) < 0)
-		return err_sys(err, "bind a UDP socket to %s", inet_text(&local, text));
+	r = inet_bind(*fd, &local, PATIENCE_NS);
+	if (r < 0)
+		return err_code(err, r, "bind a UDP socket to %s", inet_text(&local, text));
 	if (!saved->name_own.len && !saved->name_peer.len)
 		return 0;
 	return udp_keep_name(object_restore_names(restore), saved, *fd, err);

@@ -42,7 +42,7 @@ static int dump(struct process *process, pid_t pid, struct names *names, const c
 					     image_writer_arena(writer), &dumped, err);
 	fprintf(stderr, "dumped %.1f MiB: %.2f ms\n", (double)dumped.bytes / 1048576, ms_since(begin));
 	if (rc >= 0)
-		rc = manifest_describe(manifest, err);
+		rc = manifest_describe(NULL, manifest, err);
 	if (rc >= 0)
 		rc = message_append(&manifest->processes, &manifest->n_processes, &dumped.process->base);
 	if (rc >= 0) {

@@ -1,0 +1,188 @@
+"""A job that has moved is rolled back to a checkpoint that was made elsewhere."""
+import os
+
+import pytest
+from test_far import move
+from test_tree_cut import Pair
+
+
+def images(host, name):
+    return sorted(path.name for path in (host.state / "pbeam" / name).glob("*.c*"))
+
+
+@pytest.mark.parametrize("how", ["pipe", "socket"])
+def test_checkpoint_at_home(make_lab, how):
+    """Saved at home, moved as a whole, rolled back: it goes on from there where it is now, from whichever host that is asked for."""
+    lab = make_lab(3).start()
+    a, b, c = lab.hosts
+    pair = Pair(a, None, how, 60000)
+    pair.until_counts()
+    a.checkpoint("pair")
+    move(a, pair.parent, b)
+    for asked in (a, b, c):
+        pair.until_counts()
+        pair.goes_back(asked)
+        pair.until_counts()
+        assert pair.where() == ("b", "b")
+    assert images(a, "pair") == ["1.ckpt"] and not images(b, "pair") and not images(c, "pair")
+    pair.end()
+
+
+def test_numbers_go_along(make_lab):
+    """The checkpoints of a job have one row of numbers, and the newest is the newest, whatever host each is on and the job has gone to."""
+    lab = make_lab(3).start()
+    a, b, c = lab.hosts
+    pair = Pair(a, None)
+    pair.until_counts()
+    a.checkpoint("pair")
+    move(a, pair.parent, b)
+    assert a.ctl("checkpoint", "pair").stdout == f"{b.state}/pbeam/pair/2.ckpt\n"
+    move(b, pair.parent, c)
+    pair.goes_back(a)
+    pair.until_counts()
+    newest = pair.counts()[-1]
+    assert a.ctl("checkpoint", "pair").stdout == f"{c.state}/pbeam/pair/3.ckpt\n"
+    move(c, pair.parent, a)
+    pair.until_counts(20)
+    pair.goes_back(b)
+    assert pair.where() == ("a", "a")
+    pair.until_counts()
+    assert min(pair.counts()[-3:]) > newest
+    b.ctl("rollback", "--to", "1", "pair")
+    pair.until_counts()
+    b.ctl("rollback", pair.parent)  # b has the checkpoints of what it takes for ended
+    pair.until_counts()
+    assert len(a.ps()["processes"]) == 2
+    assert a.checkpoint("pair").name == "4.ckpt"
+    assert "no checkpoint 7" in a.ctl("rollback", "--to", "7", "pair", check=False).stderr
+    pair.end()
+
+
+def test_earlier_job_of_that_name(make_lab):
+    """What another job of the same name has left on the host to which it goes is not taken for its own, and stays."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    b.detach("sleep", "1000", name="pair")
+    for n in range(3):
+        theirs = b.checkpoint("pair")
+    b.ctl("kill", "-s", "KILL", "pair")
+    b.wait_until(lambda: not b.vpids(), what="the earlier job to end")
+    before = theirs.read_bytes()
+    pair = Pair(a, None)
+    a.checkpoint("pair")
+    move(a, pair.parent, b)
+    pair.until_counts()
+    pair.goes_back(b)
+    pair.until_counts()
+    assert images(b, "pair") == ["1.ckpt", "2.ckpt", "3.ckpt"] and theirs.read_bytes() == before
+    pair.end()
+
+
+def test_refused(make_lab):
+    """A process of the checkpoint that is on a third host is in the way; so is a host whose image cannot be had. It goes on."""
+    lab = make_lab(3).start()
+    a, b, c = lab.hosts
+    pair = Pair(b, None)
+    pair.until_counts()
+    b.checkpoint("pair")
+    move(b, pair.parent, c, "--alone")
+    refused = b.ctl("rollback", "pair", check=False)
+    assert refused.returncode == 1 and f"vpid {pair.child}, which is on host b now, is to be rolled back on c" in refused.stderr, refused.stderr
+    pair.until_counts()
+    move(b, pair.child, c)
+    pair.goes_back(c)
+    image = b.state / "pbeam" / "pair" / "1.ckpt"
+    os.truncate(image, image.stat().st_size // 2)
+    refused = c.ctl("rollback", "pair", check=False)
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1, refused.stderr
+    pair.until_counts()
+    pair.end()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_child_elsewhere(make_lab, long):
+    """Saved when all of it was at home, rolled back while the child is elsewhere: that one ends, all goes on from there at home."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    pair = Pair(a, None)
+    pair.until_counts()
+    a.checkpoint("pair")
+    for n in range(60 if long else 4):
+        move(a, pair.child, b, "--alone")
+        pair.until_counts()
+        pair.goes_back((a, b)[n % 2])
+        pair.until_counts()
+        assert pair.where() == ("a", "a") and not b.program_pids()
+    pair.end()
+
+
+SERVER = """import os, socket, sys, time
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind((sys.argv[1], 5601))
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind((sys.argv[1], 5600))
+listener.listen()
+n = 0
+print('listens', flush=True)
+while True:
+    connection, peer = listener.accept()
+    n += 1
+    connection.sendall(b'%d %s\\n' % (n, repr((listener.getsockname(), udp.getsockname())).encode()))
+    connection.close()
+"""
+CLIENT = "import socket, sys; c = socket.create_connection((sys.argv[1], 5600), 10); print(c.makefile().read(), end='')"
+
+
+@pytest.mark.parametrize("wildcard", [False, True])
+def test_listening(make_lab, wildcard):
+    """A server that has moved goes back to what it was at home: on the address of its birth it is reached from everywhere."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    at = "0.0.0.0" if wildcard else a.ip
+    server = a.scip_run("python3", "-u", "-c", SERVER, at, name="server").wait_for("listens")
+
+    def ask(host):
+        return host.run(["scip", "run", "--", "python3", "-c", CLIENT, a.ip]).stdout
+
+    ask(b)
+    a.checkpoint("server")
+    told = ask(a)
+    a.ctl("migrate", "server", "b")
+    ask(a)
+    for host in (a, b):
+        host.rollback("server")
+        assert [row["host"] for row in a.ps()["processes"]] == ["b"]
+        assert ask(b) == told
+        ask(a)
+    a.ctl("migrate", "server", "a")
+    assert int(ask(b).split()[0]) == int(told.split()[0]) + 2
+    a.ctl("kill", "-s", "KILL", "server")
+    assert server.wait(20) == 128 + 9
+
+
+def test_refused_before_anything_ends(make_lab):
+    """Two UDP sockets that are connected with each other on an address of the host where it was saved: the rollback elsewhere says so, and it goes on."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    talk = """import socket, sys, time
+one, other = socket.socket(type=socket.SOCK_DGRAM), socket.socket(type=socket.SOCK_DGRAM)
+for s in one, other: s.bind((sys.argv[1], 0))
+one.connect(other.getsockname()); other.connect(one.getsockname())
+for n in range(10**9):
+    one.send(b'%d' % n)
+    print(other.recv(20).decode(), flush=True)
+    time.sleep(.01)
+"""
+    job = a.scip_run("python3", "-c", talk, a.ip, name="talk").wait_for("10")
+    a.checkpoint("talk")
+    a.ctl("migrate", "talk", "b")
+    refused = a.ctl("rollback", "talk", check=False)
+    assert refused.returncode == 1 and f"it is bound to {a.ip}:" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+    before = len(job.lines())
+    a.wait_until(lambda: len(job.lines()) > before + 5, what="it to go on")
+    a.ctl("migrate", "talk", "a")
+    a.rollback("talk")
+    a.ctl("kill", "-s", "KILL", "talk")
+    assert job.wait(20) == 128 + 9
