@@ -26,6 +26,10 @@ must_check int checkpoint_dump_shared(struct process *process, int image_fd, str
 				      const Pbeam__ScipDumpShared *request, Pbeam__ScipDumpedShared *out,
 				      struct err *err);
 
+/* The signals that threads of the frozen process want when its parent ends (PR_SET_PDEATHSIG), a bit for
+ * each. -ENOTSUP: its own filters forbid to ask. Leaves it as it was. */
+must_check int checkpoint_death_signals(struct process *process, uint64_t *signals, struct err *err);
+
 /* ---- in the coordinator ---- */
 struct group;
 struct object_external;

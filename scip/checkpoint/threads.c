@@ -20,7 +20,9 @@
 
 #include "base/cleanup.h"
 #include "proto/message.h"
+#include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/freeze.h"
+#include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
 
 #ifndef PTRACE_GET_RSEQ_CONFIGURATION
@@ -259,4 +261,45 @@ int collect_threads_inside(struct collect *collect, struct err *err)
 	}
 	collect->out->timer_slack_ns = collect->out->threads[0]->timer_slack_ns;
 	return 0;
+}
+
+/* Without anything injected: the answer is for a moment where the thread's stack ends, which nobody sees. */
+static int ask_death_signal(struct tracee *tracee, uint64_t *signals, struct err *err)
+{
+	struct user_regs_struct regs;
+	struct taddr at;
+	uint64_t kept;
+	int64_t ret;
+	int32_t signal = 0;
+	int r = regs_get(tracee, &regs);
+
+	at.a = regs.rsp & ~7ull;
+	if (r == 0)
+		r = memory_read(tracee->process, at, &kept, sizeof(kept));
+	if (r < 0)
+		return err_code(err, r, "thread %d", tracee->tid);
+	r = remote_call(tracee, &ret, err, SYS_prctl, remote_args(PR_GET_PDEATHSIG, at.a));
+	if (r == 0 && ret == 0)
+		r = memory_read(tracee->process, at, &signal, sizeof(signal));
+	if (r == 0)
+		r = memory_write(tracee->process, at, &kept, sizeof(kept));
+	if (signal > 0 && signal <= 64)
+		*signals |= 1ull << (signal - 1);
+	return r;
+}
+
+int checkpoint_death_signals(struct process *process, uint64_t *signals, struct err *err)
+{
+	Pbeam__Process *own = message_new(&pbeam__process__descriptor);
+	struct collect collect = {.process = process, .out = own};
+	int r = !own		   ? err_code(err, -ENOMEM, "ask for signals")
+		: process->filters ? collect_filters(&collect, err)
+				   : 0;
+
+	*signals = 0;
+	for (struct tracee *t = process->tracees; t && r == 0; t = t->next)
+		if (alive(t))
+			r = ask_death_signal(t, signals, err);
+	message_free(own);
+	return r;
 }

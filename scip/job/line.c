@@ -559,6 +559,15 @@ void lines_signal(struct job *job, const Pbeam__RemoteSignal *signal)
 	send_signal(job, &word);
 }
 
+/* Who has no line just now is told with the next one's beginning. */
+void lines_orphan(struct job *job, struct vpid vpid)
+{
+	const struct line *line = find(job, LINE_STUB, vpid);
+
+	if (line)
+		say(line, LINE_WORD_PARENT, 0, 0);
+}
+
 bool lines_reaped(struct job *job, pid_t pid)
 {
 	for (struct line *line = job->lines ? job->lines->list : NULL; line; line = line->next)

@@ -5,6 +5,7 @@
  * Every keeper of a job that a process has left tells pbeamd that it expects channels with the job's uuid as
  * their cookie. The guest keeper on the other host connects to it. What befalls the process there goes one
  * way (it ended, stopped, went on) and the stub does the same; signals that reach the stub go the other way.
+ * So does whose child the stub is, which the process is told if it is another than it knew of.
  *
  * At each end there is a process of its own, a child of the keeper, that may block; it talks with the keeper
  * over a seqpacket pair, struct line_word. The guest's end connects again and again until what it has to tell
@@ -24,6 +25,7 @@ enum line_word_type {
 				keeper: it has not arrived */
 	LINE_WORD_SIGNALLED, /* keeper -> guest's end, stub's end -> keeper: the process has the oldest of
 				them */
+	LINE_WORD_PARENT,    /* keeper -> stub's end: the stub may be another's child now */
 	LINE_WORD_MOVED,     /* keeper -> guest's end: it has moved on, there is nothing more to tell */
 };
 struct line_word {
@@ -60,6 +62,8 @@ must_check int lines_far(struct job *job, struct err *err);
 /* In a coordinator: what was elsewhere is at home again, nothing else may read from its console. vpid 0: all
  * that call from elsewhere; those that still are there call again. */
 void lines_end_far(const struct job *job, struct vpid vpid);
+/* The parent of this stub of ours may have ended. */
+void lines_orphan(struct job *job, struct vpid vpid);
 /* True if the child was one of the processes here. */
 bool lines_reaped(struct job *job, pid_t pid);
 /* How many signals for processes elsewhere have not reached them, as far as we know. */

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "channel/channel.h"
 #include "proto/frame.h"
@@ -18,6 +19,7 @@
 #include "scip/job/line.h"
 #include "scip/migrate/bridge/bridge.h"
 #include "scip/migrate/migrate.h"
+#include "scip/restore/coordinate.h"
 
 enum {
 	WORDS_MAX = 64,
@@ -40,6 +42,7 @@ struct guest {
 	bool dialed; /* before: the stub may have moved since, as its parent has */
 	int nap_ms;
 	int refused;
+	struct vpid parent; /* whose child the stub is by now, if the process is still to be told; else 0 */
 };
 
 static bool is_end(int status)
@@ -147,6 +150,47 @@ static void on_keeper(struct guest *g)
 		append(g, SIGKILL);
 }
 
+/* 0: it need not be told, or has been. */
+static int tell_orphan(const struct guest *g, struct err *err)
+{
+	Pbeam__ScipOrphan orphan = PBEAM__SCIP_ORPHAN__INIT;
+	char host[64], stub_host[64], own[64];
+	struct name_process process;
+	auto_close int sock = -1;
+	int r;
+
+	if (names_process_get(g->job->names, g->vpid, &process) < 0 || process.state == NAME_STATE_DEAD ||
+	    !process.far_parent || process.parent.n == g->parent.n)
+		return 0;
+	if (process.state != NAME_STATE_RUNNING)
+		return err_set(err, -EBUSY, "somebody is at work on it");
+	r = record_own_host(own, err);
+	if (r == 0)
+		r = record_place(g->vpid.n, host, stub_host, NULL, err);
+	if (r < 0)
+		return r;
+	/* With its parent it may have left the host that says so: what is left there is an orphan as well. */
+	if (strcmp(host, own) != 0 || strcmp(stub_host, g->host) != 0)
+		return 0;
+	sock = link_connect(process.scip, err);
+	orphan.parent = g->parent.n;
+	return sock < 0 ? sock
+			: link_call(sock, PBEAM__SCIP_REQUEST__SCIP_ORPHAN, &orphan.base,
+				    &pbeam__scip_done__descriptor, NULL, err);
+}
+
+/* Who is just being moved is told where it will be, for there it has another line. */
+static void follow_parent(struct guest *g)
+{
+	struct err err = ERR_INIT;
+	int r = tell_orphan(g, &err);
+
+	if (r < 0)
+		log_debug("vpid %d: its parent has ended: %s", g->vpid.n, err.text);
+	else
+		g->parent.n = 0;
+}
+
 static void on_channel(struct guest *g)
 {
 	struct line_word word = {.type = LINE_WORD_SIGNAL, .vpid = g->vpid.n};
@@ -165,6 +209,8 @@ static void on_channel(struct guest *g)
 		}
 		memmove(g->words, g->words + 1, (size_t)--g->nwords * sizeof(g->words[0]));
 		g->told = false;
+	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_PARENT && line->parent > 0) {
+		g->parent.n = line->parent;
 	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_SIGNAL && g->keeper >= 0) {
 		word.value = line->signal;
 		word.from = line->from;
@@ -211,9 +257,11 @@ void line_guest_main(const struct job *job, struct vpid vpid, const char *host, 
 			dial(&g);
 		if (g.channel >= 0 && g.nwords && !g.told)
 			tell(&g);
+		if (g.parent.n)
+			follow_parent(&g);
 		polls[0] = (struct pollfd){.fd = g.keeper, .events = POLLIN};
 		polls[1] = (struct pollfd){.fd = g.channel, .events = POLLIN};
-		if (poll(polls, 2, g.channel < 0 ? g.nap_ms : -1) <= 0)
+		if (poll(polls, 2, g.channel < 0 ? g.nap_ms : g.parent.n ? FIRST_NAP_MS : -1) <= 0)
 			continue;
 		if (polls[0].revents)
 			on_keeper(&g);

@@ -19,8 +19,9 @@
 #include "scip/job/far.h"
 #include "scip/job/line.h"
 #include "scip/migrate/migrate.h"
+#include "scip/tracee/procfs.h"
 
-enum { FREEZE_MS = 10000, TRIES = 100, NAP_NS = 50000000, SENT_MAX = 32 };
+enum { FREEZE_MS = 10000, TRIES = 100, NAP_NS = 50000000, SENT_MAX = 32, PARENT_NAP_MS = 50 };
 
 /* ---- the stub does as the process did ---- */
 
@@ -163,6 +164,7 @@ struct stub_line {
 	struct vpid vpid;
 	struct line_word sent[SENT_MAX]; /* signals of which the other end has not said that they are there */
 	int nsent;
+	bool parent; /* whose child the stub is has not been told yet */
 };
 
 /* The process is elsewhere by now, or on its way: what it has not got is for the next line. So is what the
@@ -180,6 +182,26 @@ _Noreturn static void give_back(const struct stub_line *s)
 		if (word.type == LINE_WORD_SIGNAL && send(s->keeper, &word, sizeof(word), MSG_NOSIGNAL) < 0)
 			log_warn("vpid %d: signal %d is lost", word.vpid, word.value);
 	_exit(0);
+}
+
+/* While somebody is at work on the stub it may be one that is being ended. */
+static void tell_parent(struct stub_line *s)
+{
+	Pbeam__Line line = PBEAM__LINE__INIT;
+	struct name_process process;
+	struct procfs_stat stat;
+
+	int r = find_stub(s->job, s->vpid, &process);
+
+	if (r == 0 && process.state == NAME_STATE_FROZEN)
+		return;
+	s->parent = false;
+	if (r < 0 || process.state != NAME_STATE_STUB || procfs_stat_read(process.rpid.n, 0, &stat, NULL) < 0)
+		return;
+	line.vpid = s->vpid.n;
+	line.parent = names_parent(s->job->names, process.rpid, (struct rpid){stat.ppid}).n;
+	if (frame_send(s->channel, PBEAM__CHANNEL_MESSAGE__LINE_PARENT, &line.base, NULL, 0, NULL) < 0)
+		give_back(s);
 }
 
 static void on_channel(struct stub_line *s)
@@ -203,6 +225,7 @@ static void on_channel(struct stub_line *s)
 		vpid->n = line->vpid;
 		if (has_moved(job, *vpid) || send(keeper, &word, sizeof(word), MSG_NOSIGNAL) < 0)
 			_exit(0);
+		s->parent = true;
 	} else if (frame.type == PBEAM__CHANNEL_MESSAGE__LINE_STATUS && line->vpid == vpid->n) {
 		if (!obey(job, line) ||
 		    frame_send(channel, PBEAM__CHANNEL_MESSAGE__LINE_DONE, &line->base, NULL, 0, NULL) < 0)
@@ -228,6 +251,8 @@ static void on_keeper(struct stub_line *s)
 	line.vpid = word.vpid;
 	line.signal = word.value;
 	line.from = word.from;
+	if (word.type == LINE_WORD_PARENT)
+		s->parent = true;
 	if (word.type != LINE_WORD_SIGNAL)
 		return;
 	if (s->nsent == SENT_MAX) { /* far more than are ever pending: the oldest are there, or not wanted */
@@ -247,7 +272,9 @@ void line_stub_main(const struct job *job, int channel, int keeper)
 		struct pollfd polls[2] = {{.fd = channel, .events = POLLIN},
 					  {.fd = keeper, .events = POLLIN}};
 
-		if (poll(polls, 2, -1) < 0)
+		if (s.parent)
+			tell_parent(&s);
+		if (poll(polls, 2, s.parent ? PARENT_NAP_MS : -1) <= 0)
 			continue;
 		if (polls[0].revents)
 			on_channel(&s);

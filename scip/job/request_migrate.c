@@ -153,6 +153,24 @@ static int make_uuid(char uuid[40], struct err *err)
 	return 0;
 }
 
+/* Whose parent is on another host leaves nothing here: to children that stay it would seem to have ended. */
+static int keep_children(const struct job *job, const Pbeam__MigrateRequest *wish, struct err *err)
+{
+	struct vpid target = request_target(job, wish->target);
+	int room = names_process_list(job->names, job->entry.keeper, NULL, 0) + 8;
+	auto_free struct name_process *all = calloc(room > 0 ? (size_t)room : 1, sizeof(*all));
+	int n = all ? names_process_list(job->names, job->entry.keeper, all, room) : -ENOMEM;
+
+	for (int i = 0; i < n && i < room; i++)
+		if (all[i].parent.n == target.n && all[i].state != NAME_STATE_DEAD)
+			return err_set(
+				err, -ENOTSUP,
+				"vpid %d, its child, would be left here without a parent; move it with "
+				"its descendants",
+				all[i].vpid.n);
+	return n < 0 ? err_code(err, n, "look for children") : 0;
+}
+
 /* Nobody is at work on the job. */
 static int begin(struct request *request, const Pbeam__MigrateRequest *wish, struct err *err)
 {
@@ -176,8 +194,12 @@ static int begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 	};
 	const struct coordinator_wish what = {
 		.kind = COORDINATOR_MIGRATE, .migrate = &options, .progress = on_progress};
-	int r = moving ? recall_begin(request, wish, err) : err_code(err, -ENOMEM, "take the request");
+	int r = moving ? 0 : err_code(err, -ENOMEM, "take the request");
 
+	if (r == 0 && wish->alone && !options.stub)
+		r = keep_children(job, wish, err);
+	if (r == 0)
+		r = recall_begin(request, wish, err);
 	if (r != 0) {
 		free(moving);
 		return r < 0 ? r : 0;
@@ -321,6 +343,13 @@ int request_receive(struct request *request, const ProtobufCMessage *message, st
 int request_signal(struct request *request, const ProtobufCMessage *message, struct err *err)
 {
 	lines_signal(request->job, (const Pbeam__RemoteSignal *)message);
+	return 0;
+}
+
+/* Likewise. */
+int request_orphan(struct request *request, const ProtobufCMessage *message, struct err *err)
+{
+	lines_orphan(request->job, (struct vpid){((const Pbeam__Target *)message)->vpid});
 	return 0;
 }
 

@@ -121,6 +121,7 @@ static const struct {
 	{PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &pbeam__migrate_request__descriptor, request_migrate},
 	{PBEAM__DAEMON_REQUEST__DAEMON_CANCEL, &pbeam__target__descriptor, request_cancel},
 	{PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &pbeam__remote_signal__descriptor, request_signal},
+	{PBEAM__DAEMON_REQUEST__DAEMON_ORPHAN, &pbeam__target__descriptor, request_orphan},
 	{PBEAM__DAEMON_REQUEST__DAEMON_SAVE_PART, &pbeam__cut_request__descriptor, request_save_part},
 	{PBEAM__DAEMON_REQUEST__DAEMON_RECEIVE, &pbeam__migrate_begin__descriptor, request_receive},
 };
@@ -133,7 +134,8 @@ static bool is_over(const struct job *job, uint32_t type, const ProtobufCMessage
 	const Pbeam__Target *target = NULL;
 
 	if (!job->root_gone || type == PBEAM__DAEMON_REQUEST__DAEMON_RECEIVE ||
-	    type == PBEAM__DAEMON_REQUEST__DAEMON_SAVE_PART || type == PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL)
+	    type == PBEAM__DAEMON_REQUEST__DAEMON_SAVE_PART || type == PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL ||
+	    type == PBEAM__DAEMON_REQUEST__DAEMON_ORPHAN)
 		return false;
 	if (message->descriptor == &pbeam__target__descriptor)
 		target = (const Pbeam__Target *)(const void *)message;

@@ -55,6 +55,7 @@ must_check int request_migrate(struct request *request, const ProtobufCMessage *
 must_check int request_receive(struct request *request, const ProtobufCMessage *message, struct err *err);
 must_check int request_cancel(struct request *request, const ProtobufCMessage *message, struct err *err);
 must_check int request_signal(struct request *request, const ProtobufCMessage *message, struct err *err);
+must_check int request_orphan(struct request *request, const ProtobufCMessage *message, struct err *err);
 /* ---- request_stack.c ---- */
 must_check int request_stack(struct request *request, const ProtobufCMessage *message, struct err *err);
 

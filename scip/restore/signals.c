@@ -104,20 +104,32 @@ int signals_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *con
 	return r;
 }
 
-static int discard_stale(struct fill *fill)
+/* Those of a set, up to `most`. */
+static int discard(struct fill *fill, uint64_t set, int most)
 {
-	struct {
+	const struct {
 		uint64_t set;
 		struct timespec zero;
-	} args = {~0ull, {0, 0}};
+	} args = {set, {0, 0}};
 	uint64_t where;
-	int r = fill_reserve(fill, STALE_MAX, sizeof(args));
+	int r = fill_reserve(fill, (unsigned)most, sizeof(args));
 
 	if (r == 0)
 		r = fill_data(fill, &args, sizeof(args), &where);
-	for (int i = 0; i < STALE_MAX && r == 0; i++)
+	for (int i = 0; i < most && r == 0; i++)
 		r = fill_try(fill, SYS_rt_sigtimedwait, remote_args(where, 0, where + 8, KERNEL_SIGSET));
 	return r;
+}
+
+static int discard_stale(struct fill *fill)
+{
+	int r = 0;
+
+	if (fill->process->stub_returns)
+		r = fill_try(fill, SYS_prctl, remote_args(PR_SET_PDEATHSIG, 0, 0, 0, 0));
+	if (r == 0 && fill->process->stub_returns)
+		r = discard(fill, 1ull << (PROCESS_STUB_ORPHANED - 1), 2);
+	return r < 0 ? r : discard(fill, ~0ull, STALE_MAX);
 }
 
 /* An interval timer that has expired, but whose signal was not taken yet, has no time left and is armed again

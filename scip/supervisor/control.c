@@ -22,7 +22,7 @@
 #include "scip/supervisor/stub.h"
 #include "scip/tracee/stack.h"
 
-enum { PEER_TIMEOUT_S = 20, STACK_TIMEOUT_S = 10, LOOK_AGAIN_NS = 200000000 };
+enum { PEER_TIMEOUT_S = 20, BRIEF_TIMEOUT_S = 10, LOOK_AGAIN_NS = 200000000 };
 
 /* ---- replies ---- */
 
@@ -102,12 +102,29 @@ static void reply_frozen(struct control *control, struct control_connection *c, 
 	reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &frozen.base);
 }
 
-static bool somebody_froze(const struct control *control)
+/* A stop that lasts as long as it takes to look at the stacks, or to say one thing. */
+static bool is_brief(const struct control_connection *c)
 {
-	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
-		if (control->connections[i].sock >= 0 && control->connections[i].froze)
+	return c->waiting == PBEAM__SCIP_REQUEST__SCIP_STACK ||
+	       c->waiting == PBEAM__SCIP_REQUEST__SCIP_ORPHAN;
+}
+
+static bool somebody_froze(const struct control *control, bool briefly)
+{
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
+		const struct control_connection *c = &control->connections[i];
+
+		if (c->sock >= 0 && c->froze && (briefly || !is_brief(c)))
 			return true;
+	}
 	return false;
+}
+
+/* For longer than a brief stop; nobody need be connected: one that was kept stays frozen until it is decided
+ * whose it is. */
+static bool is_frozen(const struct control *control, const struct process *process)
+{
+	return somebody_froze(control, false) || (process->frozen && !somebody_froze(control, true));
 }
 
 static int do_freeze(struct control_request *request, struct err *err)
@@ -115,7 +132,7 @@ static int do_freeze(struct control_request *request, struct err *err)
 	const Pbeam__ScipFreeze *freeze = (const void *)request->message;
 	struct control_connection *c = request->connection;
 
-	if (somebody_froze(request->control))
+	if (somebody_froze(request->control, false))
 		return err_set(err, -EBUSY, "another checkpoint is at work on it");
 	/* Who restores it lets it run without asking anybody. */
 	if (request->process->held)
@@ -124,17 +141,15 @@ static int do_freeze(struct control_request *request, struct err *err)
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_FREEZE;
 	c->deadline_ns =
 		freeze->timeout_ms ? io_now_ns(CLOCK_MONOTONIC) + (uint64_t)freeze->timeout_ms * 1000000u : 0;
-	if (!request->process->frozen) /* one that was kept is frozen still */
+	if (!request->process->frozen) /* one that was kept, or is stopped briefly */
 		freeze_begin(request->process);
 	control_progress(request->control, request->process);
 	return CONTROL_LATER;
 }
 
-/* A stop that is asked for: of a freeze, or just long enough to look at the stacks. */
 static bool waits_for_stop(const struct control_connection *c)
 {
-	return c->sock >= 0 && (c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE ||
-				c->waiting == PBEAM__SCIP_REQUEST__SCIP_STACK);
+	return c->sock >= 0 && (c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE || is_brief(c));
 }
 
 static void thaw(struct control *control, struct control_connection *c, struct process *process)
@@ -144,13 +159,13 @@ static void thaw(struct control *control, struct control_connection *c, struct p
 	c->trial.child = 0;
 	c->froze = false;
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
-	if (!process || process->held)
+	if (!process || process->held || somebody_froze(control, true))
 		return;
 	thaw_process(process);
 	control_set_state(control, process, process->stub ? NAME_STATE_STUB : NAME_STATE_RUNNING);
 }
 
-/* ---- stacks ---- */
+/* ---- brief stops ---- */
 
 static void reply_stack(struct control_connection *c, struct process *process)
 {
@@ -171,27 +186,54 @@ static void reply_stack(struct control_connection *c, struct process *process)
 	free(text);
 }
 
-/* Stops the process for as long as it takes to look; one that is stopped for a checkpoint is looked at as it
- * is. */
+static int stop_briefly(struct control_request *request, uint32_t what)
+{
+	struct control_connection *c = request->connection;
+
+	c->froze = true;
+	c->waiting = what;
+	c->deadline_ns = io_now_ns(CLOCK_MONOTONIC) + BRIEF_TIMEOUT_S * 1000000000ull;
+	if (!request->process->frozen) /* for another brief stop */
+		freeze_begin(request->process);
+	control_progress(request->control, request->process);
+	return CONTROL_LATER;
+}
+
+/* One that is stopped for a checkpoint is looked at as it is. */
 static int do_stack(struct control_request *request, struct err *err)
 {
-	struct control *control = request->control;
-	struct control_connection *c = request->connection;
 	struct process *process = request->process;
+	bool frozen = is_frozen(request->control, process);
 
-	if (process->held || (somebody_froze(control) && freeze_settled(process))) {
-		reply_stack(c, process);
+	if (process->held || (frozen && freeze_settled(process))) {
+		reply_stack(request->connection, process);
 		request->answered = true;
 		return 0;
 	}
-	if (somebody_froze(control))
+	if (frozen)
 		return err_set(err, -EBUSY, "a checkpoint is just stopping it; try again");
-	c->froze = true;
-	c->waiting = PBEAM__SCIP_REQUEST__SCIP_STACK;
-	c->deadline_ns = io_now_ns(CLOCK_MONOTONIC) + STACK_TIMEOUT_S * 1000000000ull;
-	freeze_begin(process);
-	control_progress(control, process);
-	return CONTROL_LATER;
+	return stop_briefly(request, PBEAM__SCIP_REQUEST__SCIP_STACK);
+}
+
+static void reply_orphan(struct control_connection *c, struct process *process)
+{
+	struct err err = ERR_INIT;
+	int r = orphan_adopted(process, c->parent, &err);
+
+	if (r < 0)
+		reply_failed(c, r, err.text);
+	else
+		reply_done(c);
+}
+
+static int do_orphan(struct control_request *request, struct err *err)
+{
+	const Pbeam__ScipOrphan *orphan = (const void *)request->message;
+
+	if (request->process->held || is_frozen(request->control, request->process))
+		return err_set(err, -EBUSY, "somebody is at work on it");
+	request->connection->parent.n = orphan->parent;
+	return stop_briefly(request, PBEAM__SCIP_REQUEST__SCIP_ORPHAN);
 }
 
 static int do_thaw(struct control_request *request, struct err *err)
@@ -223,6 +265,7 @@ static const struct row {
 } rows[] = {
 	{PBEAM__SCIP_REQUEST__SCIP_FREEZE, NEED_NOTHING, &pbeam__scip_freeze__descriptor, do_freeze},
 	{PBEAM__SCIP_REQUEST__SCIP_STACK, NEED_NOTHING, NULL, do_stack},
+	{PBEAM__SCIP_REQUEST__SCIP_ORPHAN, NEED_NOTHING, &pbeam__scip_orphan__descriptor, do_orphan},
 	{PBEAM__SCIP_REQUEST__SCIP_THAW, NEED_NOTHING, NULL, do_thaw},
 	{PBEAM__SCIP_REQUEST__SCIP_TERMINATE, NEED_NOTHING, NULL, do_terminate},
 	{PBEAM__SCIP_REQUEST__SCIP_DUMP, NEED_FROZEN, &pbeam__scip_dump__descriptor, control_dump},
@@ -460,10 +503,13 @@ void control_progress(struct control *control, struct process *process)
 			continue;
 		if (c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE) {
 			reply_frozen(control, c, process);
-		} else {
-			reply_stack(c, process);
-			thaw(control, c, process);
+			continue;
 		}
+		if (c->waiting == PBEAM__SCIP_REQUEST__SCIP_STACK)
+			reply_stack(c, process);
+		else
+			reply_orphan(c, process);
+		thaw(control, c, process);
 	}
 }
 

@@ -41,8 +41,9 @@ static int dump_process(struct control_request *request, struct image_arena *are
 	if (!dumped)
 		return -ENOMEM;
 	pbeam__scip_dumped__init(dumped);
-	stub_note_pending(request->process);
 	r = checkpoint_dump_process(request->process, wish->what, request->frame->fds[0], arena, dumped, err);
+	if (r == 0)
+		stub_note_dumped(request->process, dumped->process);
 	if (r == 0)
 		control_answer(request, &dumped->base);
 	pbeam__scip_dumped__free_unpacked(dumped, NULL);
@@ -159,8 +160,10 @@ int control_restore_run(struct control_request *request, struct err *err)
 	process->held = false;
 	if (control->fill->process->state == PBEAM__PROCESS__STATE__STUB)
 		r = stub_begin(process, control->fill->process->stop_signal, err);
-	else
+	else {
+		orphan_restored(process, control->fill->process);
 		r = restore_release(process, control->fill->process, err);
+	}
 	if (r < 0) {
 		process->held = true;
 		return r;

@@ -19,7 +19,8 @@ struct control_connection {
 	bool silent;	      /* has not made a request yet; */
 	bool drives;	      /* ... has made one of a restore: with either the husk dies */
 	uint32_t waiting;     /* a request that the loop will answer, or SCIP_NONE */
-	uint64_t deadline_ns; /* of a freeze */
+	uint64_t deadline_ns; /* of a stop */
+	struct vpid parent;   /* of SCIP_ORPHAN */
 	struct control_trial {
 		pid_t child; /* that the frozen process has on trial (adopt.c), 0 none */
 		pid_t replaces;
@@ -77,6 +78,17 @@ must_check int control_stub(struct control_request *request, struct err *err);
 must_check int control_give_up(struct control_request *request, struct err *err);
 must_check int control_hold(struct control_request *request, struct err *err);
 must_check int control_stub_stop(struct control_request *request, struct err *err);
+
+/* ---- orphan.c ---- */
+/* The parent of the process, which stands still, was on another host and has ended: it has this one now, and
+ * gets the signals that its threads want then (PR_SET_PDEATHSIG). */
+must_check int orphan_adopted(struct process *process, struct vpid parent, struct err *err);
+/* It has been made as it was saved, and is about to run. Where its parent has ended since: who comes back
+ * into its stub gets the same signals; who was made ahead on another host has the parent that it had in the
+ * end. */
+void orphan_restored(const struct process *process, const Pbeam__Process *saved);
+/* Those signals: a bit for each. */
+uint64_t orphan_wants(const Pbeam__Process *saved);
 
 /* ---- adopt.c ---- */
 must_check int control_adopt(struct control_request *request, struct err *err);

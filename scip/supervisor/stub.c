@@ -20,52 +20,67 @@
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
 #include "scip/restore/restore.h"
+#include "scip/supervisor/control_request.h"
 #include "scip/syscall/elsewhere_group.h"
 #include "scip/tracee/memory.h"
+#include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
 
-enum {
-	SIGNALS = 65,
-	SIGINFO_BYTES = 128,
-	PEEK_AT_ONCE = 32,
-	PEEK_MAX = 1 << 16,
-	KERNEL_SIGSET = 8,
-	ROOM = 1024,
-	STACK = 64 << 10
-};
+enum { SIGNALS = 65, SIGINFO_BYTES = 128, KERNEL_SIGSET = 8, ROOM = 1024, STACK = 64 << 10 };
 
-/* ---- pending signals: those that went with the image are not to be passed on once more ---- */
+/* ---- what went with the image is not to be passed on once more ---- */
 
-static void count_queue(struct process *process, pid_t tid, uint32_t flags)
+static void count_pending(struct process *process, size_t n, Pbeam__SignalInfo *const *pending)
 {
-	struct __ptrace_peeksiginfo_args args = {.flags = flags, .nr = PEEK_AT_ONCE};
-	uint8_t infos[PEEK_AT_ONCE][SIGINFO_BYTES];
-	long got;
+	for (size_t i = 0; i < n; i++) {
+		int signal = 0;
 
-	do {
-		got = ptrace(PTRACE_PEEKSIGINFO, tid, &args, infos);
-		for (long i = 0; i < got; i++) {
-			int signal;
-
-			memcpy(&signal, infos[i], sizeof(signal));
-			if (signal > 0 && signal < SIGNALS)
-				process->stub_pending[signal]++;
-		}
-		args.off += (uint64_t)(got > 0 ? got : 0);
-	} while (got == PEEK_AT_ONCE && args.off < PEEK_MAX);
+		if (pending[i]->siginfo.len >= sizeof(signal))
+			memcpy(&signal, pending[i]->siginfo.data, sizeof(signal));
+		if (signal > 0 && signal < SIGNALS)
+			process->stub_pending[signal]++;
+	}
 }
 
-void stub_note_pending(struct process *process)
+static int32_t parent_of(const struct process *process)
 {
-	struct tracee *leader = process_leader(process);
+	struct procfs_stat stat;
+
+	if (procfs_stat_read(process->pid, 0, &stat, NULL) < 0)
+		return 0;
+	return names_parent(process->names, (struct rpid){process->pid}, (struct rpid){stat.ppid}).n;
+}
+
+void stub_note_dumped(struct process *process, Pbeam__Process *saved)
+{
+	const struct tracee *leader = process_leader(process);
+	const Pbeam__Thread *first = saved->n_threads ? saved->threads[0] : NULL;
+	/* One that was about to be delivered is in no queue any more. */
+	bool held = leader && leader->stop == TRACEE_SIGNAL_DELIVERY_STOP && leader->signal;
+	int32_t parent = parent_of(process);
 
 	memset(process->stub_pending, 0, sizeof(process->stub_pending));
-	if (!leader || leader->stop == TRACEE_EXITED)
+	count_pending(process, saved->n_pending, saved->pending);
+	if (first && first->n_pending)
+		count_pending(process, first->n_pending - held, first->pending + held);
+	if (parent)
+		saved->vppid = parent;
+	process->stub_parent = saved->vppid;
+	process->stub_wants = orphan_wants(saved);
+}
+
+/* Its parent has ended since: the signals of that are not to be passed on, for they are sent there. */
+static void note_orphaned(struct process *process)
+{
+	int32_t parent = parent_of(process);
+
+	if (!parent || !process->stub_parent || parent == process->stub_parent)
 		return;
-	count_queue(process, leader->tid, 0);
-	count_queue(process, leader->tid, PTRACE_PEEKSIGINFO_SHARED);
+	for (int signal = 1; signal < SIGNALS; signal++)
+		if (process->stub_wants & 1ull << (signal - 1))
+			process->stub_pending[signal]++;
 }
 
 /* Memory of the new program that nobody looks at: below its stack. */
@@ -195,6 +210,11 @@ static int empty(struct process *process, const char *comm, struct err *err)
 	inject_forget(process);
 	r = remote_call(leader, &ret, err, SYS_close_range, remote_args(0, ~0u, 0));
 	if (r == 0)
+		r = remote_call(leader, &ret, err, SYS_prctl,
+				remote_args(PR_SET_PDEATHSIG, PROCESS_STUB_ORPHANED));
+	if (r == 0)
+		note_orphaned(process);
+	if (r == 0)
 		r = scribble(leader, root, sizeof(root), &at);
 	if (r == 0)
 		r = remote_call(leader, &ret, err, SYS_chdir, remote_args(at));
@@ -243,6 +263,7 @@ int stub_empty(const struct seat *seat, struct process *process, const Pbeam__Pr
 	if (saved->n_threads && saved->threads[0]->comm.len)
 		comm = strndup((const char *)saved->threads[0]->comm.data, saved->threads[0]->comm.len);
 	memset(process->stub_pending, 0, sizeof(process->stub_pending));
+	process->stub_parent = 0;
 	return make_empty(seat, process, comm, err);
 }
 
@@ -258,6 +279,7 @@ int stub_begin(struct process *process, int stopped, struct err *err)
 	process->stub = true;
 	process->stub_ends = process->stub_returns = false;
 	process->stub_stops = process->stub_stopped = 0;
+	process->stub_parent = 0;
 	r = park(process, err);
 	return r == 0 && stopped ? stub_stop(process, stopped, err) : r;
 }
@@ -298,12 +320,18 @@ int stub_make(const struct seat *seat, struct process *process, struct err *err)
 /* ---- its life ---- */
 
 /* The keeper knows the way; nothing is waited for. */
+static int tell_keeper(const struct seat *seat, uint32_t type, const ProtobufCMessage *message,
+		       struct err *err)
+{
+	auto_close int sock = frame_connect_to("job", seat->keeper, err);
+
+	return sock < 0 ? sock : frame_send(sock, type, message, NULL, 0, err);
+}
+
 static void pass_on(const struct seat *seat, struct process *process, int signal, const siginfo_t *info)
 {
 	Pbeam__RemoteSignal message = PBEAM__REMOTE_SIGNAL__INIT;
 	struct err err = ERR_INIT;
-	auto_close int sock = -1;
-	int r;
 
 	message.vpid = process->vpid.n;
 	message.signal = signal;
@@ -313,11 +341,20 @@ static void pass_on(const struct seat *seat, struct process *process, int signal
 		if (info->si_code <= 0)
 			message.from = names_virtual(seat->names, (struct rpid){info->si_pid}).n;
 	}
-	r = sock = frame_connect_to("job", seat->keeper, &err);
-	if (r >= 0)
-		r = frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &message.base, NULL, 0, &err);
-	if (r < 0)
+	if (tell_keeper(seat, PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &message.base, &err) < 0)
 		log_warn("vpid %d: signal %d is lost on the way to its host: %s", process->vpid.n, signal,
+			 err.text);
+}
+
+/* Its parent has ended, or the thread of it that made the stub: whose child it is now is looked up there. */
+static void tell_orphaned(const struct seat *seat, const struct process *process)
+{
+	Pbeam__Target message = PBEAM__TARGET__INIT;
+	struct err err = ERR_INIT;
+
+	message.vpid = process->vpid.n;
+	if (tell_keeper(seat, PBEAM__DAEMON_REQUEST__DAEMON_ORPHAN, &message.base, &err) < 0)
+		log_warn("vpid %d: it does not hear that its parent has ended: %s", process->vpid.n,
 			 err.text);
 }
 
@@ -376,6 +413,8 @@ void stub_event(const struct seat *seat, struct tracee *tracee, int status)
 	memset(&info, 0, sizeof(info));
 	if (ptrace(PTRACE_GETSIGINFO, tracee->tid, 0, &info) < 0)
 		pass_on(seat, process, tracee->signal, NULL);
+	else if (tracee->signal == PROCESS_STUB_ORPHANED && info.si_code == SI_USER)
+		tell_orphaned(seat, process);
 	else if (tracee->signal != SIGCHLD ||
 		 info.si_code <= 0) /* its children's ends are those of the move */
 		pass_on(seat, process, tracee->signal, &info);

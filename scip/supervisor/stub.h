@@ -5,7 +5,8 @@
  * Made of the frozen process: its other threads end, it executes scip's own file (which gives all memory back
  * and ends its handlers and timers) and never runs an instruction of it: it waits in pause() with no signal
  * blocked. Being traced, it reports every signal, ignored ones too, to its scip, which passes each on to
- * where the process is now (DAEMON_SIGNAL to the keeper) and delivers none. What befalls the process there
+ * where the process is now (DAEMON_SIGNAL to the keeper) and delivers none. The end of its parent it learns
+ * by a signal of its own (PR_SET_PDEATHSIG), and tells that (DAEMON_ORPHAN). What befalls the process there
  * comes back by requests: it ends (SCIP_FREEZE, SCIP_RESTORE_EXIT), stops or goes on (SCIP_STUB_STOP), or
  * comes back: then the stub is frozen and held (SCIP_HOLD) and is a husk like any other.
  */
@@ -15,8 +16,9 @@
 #include "proto/image.pb-c.h"
 #include "scip/supervisor/supervisor.h"
 
-/* The frozen process is being dumped: what is pending goes into the image. */
-void stub_note_pending(struct process *process);
+/* The frozen process has been dumped into `saved`: what of its signals is there is remembered. Its parent may
+ * have ended meanwhile, and the signal of that be there or not: `saved` gets whose child it is now. */
+void stub_note_dumped(struct process *process, Pbeam__Process *saved);
 /* Makes it a stub and lets it wait. On failure it is frozen still, whatever is left of it. */
 must_check int stub_make(const struct seat *seat, struct process *process, struct err *err);
 /* The two halves of that, for a held husk that becomes the stub `saved` of an image: it is emptied; it waits,

@@ -20,6 +20,10 @@
 /* Processor time, in the order of /proc/PID/stat. */
 enum { CPU_USER, CPU_SYSTEM, CPU_CHILDREN_USER, CPU_CHILDREN_SYSTEM, CPU_TIMES };
 
+/* The signal that tells of the end of a stub's parent: one of the C library's own, which no process sends to
+ * another. */
+enum { PROCESS_STUB_ORPHANED = 32 };
+
 /* An address in the tracee: never dereferenced here. */
 struct taddr {
 	uint64_t a;
@@ -99,6 +103,8 @@ struct process {
 	int stub_stops;	   /* ... or is to stop by this signal, 0 none */
 	int stub_stopped;  /* ... or is stopped by it, as its process is there */
 	uint16_t stub_pending[65]; /* signals that went into the image, by number */
+	int32_t stub_parent;	   /* whose child (virtual) it was in the image, */
+	uint64_t stub_wants;	   /* ... and the signals that it wanted at the end of that one: bits */
 	bool tracked;		   /* a migration watches its memory with a userfaultfd */
 	bool vfork_pending;	   /* a thread waits in vfork for its child */
 	bool exiting;

@@ -1,0 +1,95 @@
+/*
+ * The end of a parent that is on another host. The kernel has the keeper as the process's parent, which does
+ * not end; so what it would do is done here, when the line to the stub has told (scip/job/line.h).
+ */
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "scip/checkpoint/checkpoint.h"
+#include "scip/supervisor/control_request.h"
+#include "scip/tracee/procfs.h"
+
+/* As signals from other hosts arrive: no process may say that it is the kernel. */
+static void send_all(const struct process *process, uint64_t signals, struct vpid from)
+{
+	siginfo_t info;
+
+	for (int signal = 1; signal <= 64; signal++) {
+		if (!(signals & 1ull << (signal - 1)))
+			continue;
+		memset(&info, 0, sizeof(info));
+		info.si_signo = signal;
+		info.si_code = SI_QUEUE;
+		info.si_pid = from.n;
+		info.si_uid = getuid();
+		if (syscall(SYS_rt_sigqueueinfo, process->pid, signal, &info) < 0)
+			log_warn("vpid %d: the signal of its parent's end: %m", process->vpid.n);
+	}
+}
+
+int orphan_adopted(struct process *process, struct vpid parent, struct err *err)
+{
+	struct name_process entry;
+	struct vpid old;
+	uint64_t signals;
+	int r = names_process_get(process->names, process->vpid, &entry);
+
+	if (r < 0 || entry.rpid.n != process->pid || !entry.far_parent || entry.parent.n == parent.n)
+		return 0; /* another process by now, or it knows */
+	r = checkpoint_death_signals(process, &signals, err);
+	if (r < 0) {
+		log_warn("vpid %d: which signal it wants at its parent's end: %s", process->vpid.n,
+			 err->text);
+		err_clear(err);
+		signals = 0;
+	}
+	old = entry.parent;
+	entry.parent = parent;
+	r = names_process_update(process->names, &entry);
+	if (r == 0)
+		send_all(process, signals, old); /* its handler finds the new one */
+	return r;
+}
+
+uint64_t orphan_wants(const Pbeam__Process *saved)
+{
+	uint64_t signals = 0;
+
+	for (size_t i = 0; i < saved->n_threads; i++) {
+		uint32_t signal = saved->threads[i]->pdeath_signal;
+
+		if (signal > 0 && signal <= 64)
+			signals |= 1ull << (signal - 1);
+	}
+	return signals;
+}
+
+/* What the kernel sends comes once the fill has asked for it; before that the stub was to hear of it. */
+static void come_back(const struct process *process, const Pbeam__Process *saved)
+{
+	struct procfs_stat stat;
+
+	if (procfs_stat_read(process->pid, 0, &stat, NULL) == 0 &&
+	    names_parent(process->names, (struct rpid){process->pid}, (struct rpid){stat.ppid}).n !=
+		    saved->vppid)
+		send_all(process, orphan_wants(saved), (struct vpid){saved->vppid});
+}
+
+void orphan_restored(const struct process *process, const Pbeam__Process *saved)
+{
+	struct name_process entry;
+
+	if (process->stub_returns) {
+		come_back(process, saved);
+		return;
+	}
+	if (names_process_get(process->names, process->vpid, &entry) < 0 || entry.rpid.n != process->pid ||
+	    !entry.far_parent || entry.parent.n == saved->vppid)
+		return;
+	entry.parent.n = saved->vppid;
+	if (names_process_update(process->names, &entry) < 0)
+		log_warn("vpid %d: it does not know its parent", process->vpid.n);
+}
