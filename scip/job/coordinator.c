@@ -82,7 +82,7 @@ static int run_restore(struct job *job, const struct coordinator_wish *wish, int
 		.console = job->console,
 		.keeper_socket = keeper_sock,
 		.keeper = job->entry.keeper,
-		.taken = pool_taken(job->pool),
+		.signs = pool_signs(job->pool),
 	};
 	int r = image_reader_open(&image, wish->path, &outcome->err);
 
@@ -211,7 +211,7 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 						.joins = job->root > 0 && !wish->begin->cut,
 						.ours = on_ours,
 						.ours_arg = &arrived,
-						.taken = pool_taken(job->pool)};
+						.signs = pool_signs(job->pool)};
 
 	return migrate_target_run(job->names, &arrival, &outcome->restore, &outcome->err);
 }

@@ -93,9 +93,9 @@ struct migrate_arrival {
 	/* Called when they are ours, before they run. */
 	void (*ours)(void *arg);
 	void *ours_arg;
-	bool joins;		  /* as in restore_options */
-	struct vpid replace;	  /* as in restore_options: a part of a cut (begin->cut) */
-	const struct bell *taken; /* as in restore_options */
+	bool joins;		     /* as in restore_options */
+	struct vpid replace;	     /* as in restore_options: a part of a cut (begin->cut) */
+	struct restore_signs *signs; /* as in restore_options */
 };
 /* 0: they run here. Else nothing is left of them here. */
 must_check int migrate_target_run(struct names *names, const struct migrate_arrival *arrival,

@@ -4,8 +4,9 @@
  * Of a whole job: all of it. Of a part: the process and its descendants, and who else has a number of the
  * image: one that was a descendant when that was made. They are frozen first, so that none sees another's end
  * and acts upon it: removes its files, say. By their scips, not by SIGSTOP: nobody sees it, one that the user
- * has stopped stays so, and if we are killed they go on. In a rollback of several parts all of them on all
- * hosts are frozen before the first one is killed: until then it can be given up.
+ * has stopped stays so, and if we are killed they go on; or end, all of them, once they are condemned
+ * (signs.h). In a rollback of several parts all of them on all hosts are frozen before the first one is
+ * killed: until then it can be given up.
  *
  * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part
  * lives and is frozen, so nobody waits: names and entries are given up here.
@@ -217,6 +218,7 @@ static int ask_to_freeze(struct coordinate *coordinate, const struct victim *vic
 	still += coordinate->nstill++;
 	*still = (struct still){victim->vpid, victim->rpid, link_connect(victim->scip, &err)};
 	request.timeout_ms = FREEZE_MS;
+	request.replaced = true;
 	if (still->sock < 0 ||
 	    link_ask(still->sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, NULL, 0, &err) < 0)
 		does_not(still, &err);
@@ -250,6 +252,7 @@ static int freeze_all(struct coordinate *coordinate)
 	bool again = true;
 	int r = 0;
 
+	atomic_store(&coordinate->options->signs->condemned, false);
 	for (int pass = 0; pass < PASSES && again && r >= 0; pass++) {
 		auto_free struct victim *victims = NULL;
 		bool newborn = false;
@@ -307,7 +310,11 @@ int clear_all(struct coordinate *coordinate)
 		r = remember(coordinate, coordinate->above.replaces);
 	if (r < 0)
 		return r;
+	atomic_store(&coordinate->options->signs->condemned, true);
 	abort_connections(coordinate);
+	r = fault_point("restore-condemned", coordinate->err);
+	if (r < 0)
+		return r;
 	while ((r = kill_all(coordinate)) > 0) {
 		const struct timespec pause = {0, LOOK_AGAIN_NS};
 

@@ -18,13 +18,13 @@ static int wait_for_scip(struct coordinate *coordinate, pid_t rpid, struct name_
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_MS * 1000000ull;
 
 	while (io_now_ns(CLOCK_MONOTONIC) < end) {
-		uint32_t seen = bell_count(coordinate->options->taken);
+		uint32_t seen = bell_count(&coordinate->options->signs->taken);
 
 		if (names_process_find_real(coordinate->names, (struct rpid){rpid}, process) < 0)
 			return err_set(coordinate->err, -ESRCH, "the husk %d was killed", rpid);
 		if (process->scip.n && process->state == NAME_STATE_FROZEN)
 			return 0;
-		bell_wait(coordinate->options->taken, seen, LOOK_ANYWAY_NS);
+		bell_wait(&coordinate->options->signs->taken, seen, LOOK_ANYWAY_NS);
 	}
 	return err_set(coordinate->err, -ETIMEDOUT, "no scip has taken over the husk %d", rpid);
 }

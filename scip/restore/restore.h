@@ -7,9 +7,9 @@
 #ifndef SCIP_RESTORE_RESTORE_H
 #define SCIP_RESTORE_RESTORE_H
 
-#include "base/bell.h"
 #include "image/image.h"
 #include "proto/control.pb-c.h"
+#include "scip/restore/signs.h"
 #include "scip/tracee/process.h"
 
 /* ---- in a scip, on its held process ---- */
@@ -46,7 +46,7 @@ struct restore_options {
 	int (*held)(void *arg, struct err *err);
 	void *held_arg;			 /* of both */
 	struct restore_premade *premade; /* the processes, made ahead: taken; NULL: make them */
-	const struct bell *taken;	 /* rung when a scip has taken a husk over */
+	struct restore_signs *signs;
 };
 struct restore_result {
 	struct vpid root;

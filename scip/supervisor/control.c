@@ -138,6 +138,7 @@ static int do_freeze(struct control_request *request, struct err *err)
 	if (request->process->held)
 		return err_set(err, -EBUSY, "it is just being restored");
 	c->froze = true;
+	c->replaces = freeze->replaced;
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_FREEZE;
 	c->deadline_ns =
 		freeze->timeout_ms ? io_now_ns(CLOCK_MONOTONIC) + (uint64_t)freeze->timeout_ms * 1000000u : 0;
@@ -377,10 +378,12 @@ static void end_connection(struct control *control, struct control_connection *c
 	c->sock = -1;
 	if (process && (c->drives || c->silent) && process->held && !c->keeps)
 		control_give_up_husk(control, process);
+	if (process && c->froze && c->replaces && atomic_load(&control->seat->shared->signs.condemned))
+		kill(process->pid, SIGKILL);
 	if (c->froze && !c->keeps)
 		thaw(control, c, process);
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
-	c->froze = c->keeps = c->drives = c->silent = false;
+	c->froze = c->replaces = c->keeps = c->drives = c->silent = false;
 }
 
 static void take_connection(struct control *control)

@@ -15,6 +15,7 @@ enum { CONTROL_CONNECTIONS_MAX = 8 };
 struct control_connection {
 	int sock;	      /* -1: free */
 	bool froze;	      /* thaw when it ends */
+	bool replaces;	      /* ... or kill, if it was condemned by then */
 	bool keeps;	      /* ... or rather leave it to who freezes it next */
 	bool silent;	      /* has not made a request yet; */
 	bool drives;	      /* ... has made one of a restore: with either the husk dies */

@@ -488,7 +488,7 @@ static void take_name(struct supervisor *s, const struct handoff *handoff)
 	if (process->held && s->control)
 		control_await_coordinator(s->control, handoff->coordinator);
 	if (process->held)
-		bell_ring(&s->seat->shared->taken);
+		bell_ring(&s->seat->shared->signs.taken);
 }
 
 static void adopt(struct supervisor *s, const struct handoff *handoff)

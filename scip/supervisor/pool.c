@@ -103,9 +103,9 @@ int pool_wake_fd(const struct pool *pool)
 	return pool->seat.wake;
 }
 
-const struct bell *pool_taken(const struct pool *pool)
+struct restore_signs *pool_signs(const struct pool *pool)
 {
-	return &pool->seat.shared->taken;
+	return &pool->seat.shared->signs;
 }
 
 void pool_set_coordinator(struct pool *pool, pid_t pid)

@@ -12,7 +12,7 @@ import pytest
 from programs import COUNTER, numbers
 
 pytestmark = pytest.mark.timeout(180)
-POINTS = ["restore-frozen", "restore-cleared", "restore-made-objects", "restore-made-tree", "restore-before-run", "restore-adopted"]
+POINTS = ["restore-frozen", "restore-condemned", "restore-cleared", "restore-made-objects", "restore-made-tree", "restore-before-run", "restore-adopted"]
 ROUNDS = int(os.environ.get("PBEAM_FAULT_ROUNDS", "20"))
 
 # Has one counter for each name, waits for them in either of two ways, tells what it hears of them.

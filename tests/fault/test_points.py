@@ -1,6 +1,6 @@
 """A checkpoint that fails, or whose coordinator or scip dies, at each of its fault points (base/fault.h)."""
 import pytest
-from programs import COUNT, counted, counts
+from programs import COUNT, COUNTER, counted, counts, numbers
 
 pytestmark = pytest.mark.timeout(120)
 COORDINATOR = ["after-freeze", "after-dump", "before-commit"]
@@ -50,6 +50,35 @@ def test_coordinator_killed(host, point):
     assert not list(host.state.rglob("*.tmp-*"))
     counts(host, out)
     host.ctl("kill", "-s", "KILL", "count")
+
+
+@pytest.mark.parametrize("point", ["restore-frozen", "restore-condemned"])
+def test_rollback_killed(host, point):
+    """What is to be replaced goes on, all of it, or is gone, all of it; the image brings it back."""
+    fault = host.file("fault")
+    for name in "abc":
+        host.file(name)
+    host.file("counter.py", COUNTER)
+    host.detach("sh", "-c", 'for n in a b; do python3 counter.py $n & done; exec python3 counter.py c', name="tree", env={"PBEAM_FAULT": str(fault)})
+    files = [host.home / name for name in "abc"]
+
+    def go_on():
+        before = [numbers(path)[1] for path in files]
+        host.wait_until(lambda: all(numbers(path)[1] > n + 3 for path, n in zip(files, before)), what="all three to count")
+
+    go_on()
+    image = host.checkpoint("tree")
+    fault.write_text(f"{point}:kill\n")
+    refused(host.ctl("rollback", "tree", check=False))
+    fault.write_text("")
+    if point == "restore-frozen":
+        go_on()
+        host.rollback("tree")
+    else:
+        host.wait_until(lambda: not host.program_pids(), what="all of it to end")
+        host.run(["scip", "restore", "-d", image])
+    go_on()
+    host.kill_programs()
 
 
 def test_killed_with_kill_option(host):
