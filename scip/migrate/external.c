@@ -17,7 +17,7 @@ const struct external_provider *const external_table[] = {
 	&swap_provider,			   /* what can be made anew ... */
 	&bridge_provider,		   /* ... and what cannot */
 	&address_provider,  &cut_provider, /* of a rollback of several parts */
-	&cut_line_provider, NULL,
+	&cut_line_provider, &pidfd_provider, NULL,
 };
 
 _Static_assert(sizeof(external_table) / sizeof(external_table[0]) <= EXTERNAL_PROVIDERS_MAX + 1,

@@ -33,7 +33,7 @@
 #include "scip/checkpoint/group.h"
 #include "scip/object/object.h"
 
-enum { EXTERNAL_PROVIDERS_MAX = 5 };
+enum { EXTERNAL_PROVIDERS_MAX = 6 };
 
 struct files_leaving;
 
@@ -115,6 +115,7 @@ struct external_provider {
 
 /* NULL at the end. */
 extern const struct external_provider *const external_table[];
+extern const struct external_provider pidfd_provider; /* pidfd.c */
 
 /* out->external: this provider's, with a copy of `data`. -ENOMEM. */
 must_check int external_mark(Pbeam__Object *out, const struct external_provider *provider, const void *data,

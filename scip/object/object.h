@@ -142,6 +142,9 @@ struct object_ops {
 extern const struct object_ops *const object_table[]; /* NULL at the end */
 const struct object_ops *object_ops_of(const Pbeam__Object *object);
 
+/* The process (real) of a pidfd; 0: it is none, or its process has ended or is in another pid namespace. */
+pid_t object_pidfd_process(const struct object_source *source);
+
 /* Who cares for descriptions whose other end is outside the group: the coordinators of a migration, through
  * scip/migrate/external.h. The first two are called while dumping, the others while restoring. */
 struct object_external {

@@ -16,6 +16,13 @@ static bool pidfd_match(struct object_dump *dump, const struct object_source *so
 	return strcmp(source->link, "anon_inode:[pidfd]") == 0;
 }
 
+pid_t object_pidfd_process(const struct object_source *source)
+{
+	int pid = pidfd_match(NULL, source) ? (int)object_fdinfo_number(source->fdinfo, "Pid", 10, 0) : 0;
+
+	return pid > 0 ? pid : 0;
+}
+
 static int pidfd_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
 		      struct err *err)
 {

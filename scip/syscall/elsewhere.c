@@ -82,11 +82,24 @@ bool elsewhere(const struct call *call, int32_t number)
 	       names_place_find(call->process->names, (struct vpid){number}, host) == 0;
 }
 
+static int send_signal(const struct call *call, Pbeam__RemoteSignal *wish, int32_t vpid, struct err *err)
+{
+	Pbeam__Target target = PBEAM__TARGET__INIT;
+	Pbeam__Done *done = NULL;
+	int r;
+
+	target.vpid = wish->vpid = vpid;
+	wish->target = &target;
+	wish->from = call->process->vpid.n;
+	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &wish->base, &pbeam__done__descriptor, &done,
+			  err);
+	message_free(done);
+	return r;
+}
+
 int elsewhere_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, uint64_t info)
 {
 	Pbeam__RemoteSignal wish = PBEAM__REMOTE_SIGNAL__INIT;
-	Pbeam__Target target = PBEAM__TARGET__INIT;
-	Pbeam__Done *done = NULL;
 	struct err err = ERR_INIT;
 	uint8_t bytes[SIGINFO_BYTES];
 	int r;
@@ -97,15 +110,49 @@ int elsewhere_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, 
 		wish.siginfo.data = bytes;
 		wish.siginfo.len = sizeof(bytes);
 	}
-	target.vpid = wish.vpid = vpid;
-	wish.target = &target;
 	wish.signal = signal;
 	wish.vtid = vtid;
-	wish.from = call->process->vpid.n;
-	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &wish.base, &pbeam__done__descriptor, &done,
-			  &err);
-	message_free(done);
+	r = send_signal(call, &wish, vpid, &err);
 	return r < 0 ? fail(call, vpid, r, &err) : call_answer(call, 0);
+}
+
+/* ---- what is not passed on ---- */
+
+/* One that is frozen is on its way home, or held for a moment. */
+static bool has_stub(const struct call *call, int32_t vpid)
+{
+	struct name_process process;
+
+	return names_process_get(call->process->names, (struct vpid){vpid}, &process) == 0 &&
+	       (process.state == NAME_STATE_STUB || process.state == NAME_STATE_FROZEN);
+}
+
+int elsewhere_refuse(struct call *call, int32_t vpid, int code)
+{
+	Pbeam__RemoteSignal none = PBEAM__REMOTE_SIGNAL__INIT;
+	struct err err = ERR_INIT;
+	int r = has_stub(call, vpid) ? 0 : send_signal(call, &none, vpid, &err);
+
+	return r < 0 ? fail(call, vpid, r, &err) : call_answer(call, code);
+}
+
+/* A stub's is as good as the process's own: it takes signals, and ends as that one does. */
+int enter_pidfd_open(struct call *call)
+{
+	int32_t vpid = (int32_t)call->args[0];
+
+	if (elsewhere(call, vpid) && !has_stub(call, vpid))
+		return elsewhere_refuse(call, vpid, -EREMOTE);
+	return call_enter_regular(call);
+}
+
+/* Calls about memory and descriptors of a process, of which a stub has none. */
+int enter_inside(struct call *call)
+{
+	for (unsigned i = 0; i < 6 && call->row->args[i]; i++)
+		if (call->row->args[i] == KIND_VPID && elsewhere(call, (int32_t)call->args[i]))
+			return elsewhere_refuse(call, (int32_t)call->args[i], -EPERM);
+	return call_enter_regular(call);
 }
 
 /* ---- other calls ---- */

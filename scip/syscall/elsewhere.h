@@ -19,6 +19,8 @@ bool elsewhere(const struct call *call, int32_t number);
 /* ---- each answers the call ---- */
 /* A signal for a process, or for its thread `vtid`, with the program's siginfo where that is not 0. */
 must_check int elsewhere_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, uint64_t info);
+/* Something that cannot be had from another host: `code` if there is such a process, else why not. */
+must_check int elsewhere_refuse(struct call *call, int32_t vpid, int code);
 /* The call itself is made there, if it is one that can be (proto/remote_call.h) and about a process of
  * another host; SYSCALL_CONTINUE: it is not. */
 must_check int elsewhere_call(struct call *call);

@@ -47,6 +47,7 @@ static const struct {
 	{SYS_tgkill, ALWAYS, NEVER},
 	{SYS_rt_sigqueueinfo, ALWAYS, NEVER},
 	{SYS_rt_tgsigqueueinfo, ALWAYS, NEVER},
+	{SYS_pidfd_open, ALWAYS, NEVER},
 	{SYS_getsockname, ALWAYS, ALWAYS},
 	{SYS_getpeername, ALWAYS, ALWAYS},
 	{SYS_connect, ALWAYS, ALWAYS},

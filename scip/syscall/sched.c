@@ -1,4 +1,5 @@
 /* Priorities, capabilities, performance counters: numbers whose meaning another argument tells. */
+#include <errno.h>
 #include <linux/capability.h>
 #include <linux/ioprio.h>
 #include <linux/perf_event.h>
@@ -49,5 +50,9 @@ int enter_capability(struct call *call)
 
 int enter_perf_event_open(struct call *call)
 {
-	return call->args[4] & PERF_FLAG_PID_CGROUP ? SYSCALL_CONTINUE : replace_number(call, 1);
+	int32_t thread = (int32_t)call->args[1];
+
+	if (call->args[4] & PERF_FLAG_PID_CGROUP)
+		return SYSCALL_CONTINUE;
+	return elsewhere(call, thread) ? elsewhere_refuse(call, thread, -EACCES) : replace_number(call, 1);
 }

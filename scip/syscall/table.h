@@ -166,6 +166,7 @@ call_handler enter_open, enter_openat, enter_openat2, exit_open, enter_readlink,
 call_handler exit_signalfd, enter_read, exit_read, enter_dup, exit_dup;
 call_handler enter_getdents, exit_getdents, exit_getdents64, enter_inotify_add_watch;
 call_handler enter_seccomp, exit_seccomp, enter_prctl, exit_prctl, enter_ptrace;
-call_handler enter_pidfd_signal, enter_perf_event_open, enter_futex, exit_futex;
+call_handler enter_pidfd_open, enter_inside, enter_pidfd_signal, enter_perf_event_open, enter_futex,
+	exit_futex;
 
 #endif

@@ -1,4 +1,5 @@
 """What one process of a job may do to another by its number, wherever both are: signals for groups, /proc, limits, priorities."""
+import errno
 import signal
 
 import pytest
@@ -190,6 +191,64 @@ def test_limits_and_priorities_of_another_host(shell):
     assert run(f"renice -n 5 -p {vpid} >/dev/null && ps -o ni= -p {vpid}") == "5"
     assert run(f"ionice -c 3 -p {vpid} && ionice -p {vpid}") == "idle"
     assert "No such process" in run("prlimit -p 4000000 --nofile")
+
+
+class Prompt:
+    """A Python prompt under scip; `tree` is a child of its, `leaf` a child of that one."""
+
+    def __init__(self, home):
+        self.child = home.terminal(["scip", "run", "--name", "prompt", "--", "python3", "-q"], env={"TERM": "dumb"}, size=(24, 500))
+        self.child.expect_exact(">>> ")
+        self.run("import ctypes, os, select, signal; libc = ctypes.CDLL(None, use_errno=True)")
+        self.run("ready = lambda fd: bool(select.select([fd], [], [], 10)[0])")
+        self.run("tree = os.spawnlp(os.P_NOWAIT, 'sh', 'sh', '-c', 'sleep 1234 & echo $! >leaf; wait')")
+        home.wait_until(lambda: (home.home / "leaf").exists() and (home.home / "leaf").read_text(), what="the tree to live")
+        self.tree, self.leaf = int(self.run("tree")), int((home.home / "leaf").read_text())
+
+    def run(self, line):
+        """What it prints."""
+        self.child.sendline(line)
+        self.child.expect_exact(line)
+        self.child.expect_exact(">>> ")
+        return self.child.before.replace("\r", "").strip()
+
+    def error(self, line):
+        """Of a function, or -1 and errno of a call of libc's."""
+        return self.run(f"exec('try: print({line}, ctypes.get_errno())\\nexcept OSError as e: print(e.errno)')")
+
+
+def test_pidfd_of_another_host(make_lab):
+    """That of a process which has its stub here is as good as any. Of others there is none, and a process's memory is not to be had: errors that say so."""
+    a, b, c = make_lab(3).start().hosts
+    prompt = Prompt(a)
+    run = prompt.run
+    a.ctl("migrate", prompt.tree, b.name)
+    run("child = os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '1234')")
+    a.ctl("migrate", int(run("child")), c.name)
+    run("fd, second = os.pidfd_open(child), os.pidfd_open(tree)")
+    for name, flag, seen in (("STOP", "WSTOPPED", "CLD_STOPPED"), ("CONT", "WCONTINUED", "CLD_CONTINUED")):
+        run(f"signal.pidfd_send_signal(fd, signal.SIG{name})")
+        assert run(f"os.waitid(os.P_PIDFD, fd, os.{flag}).si_code == os.{seen}") == "True"
+    assert run("select.select([fd], [], [], 0)[0]") == "[]"
+    run("signal.pidfd_send_signal(fd, signal.SIGKILL)")
+    assert run("ready(fd), os.waitid(os.P_PIDFD, fd, os.WEXITED).si_status") == "(True, 9)"
+
+    def reads(vpid):
+        return prompt.error(f"libc.process_vm_readv({vpid}, None, 0, None, 0, 0)")
+
+    assert prompt.error(f"os.pidfd_open({prompt.leaf})") == str(errno.EREMOTE)
+    assert [reads(vpid) for vpid in ("os.getpid()", prompt.leaf, prompt.tree)] == ["0 0", f"-1 {errno.EPERM}", f"-1 {errno.EPERM}"]
+    run("keeper = os.pidfd_open(os.getppid())")
+    refused = a.ctl("migrate", "prompt", c.name, check=False)
+    assert refused.returncode == 1 and "which does not go with it" in refused.stderr
+    run("os.close(keeper)")
+    a.ctl("migrate", "prompt", c.name)
+    assert run("select.select([second], [], [], 0)[0]") == "[]"
+    a.ctl("kill", "-s", "KILL", prompt.leaf)
+    assert run("ready(second), os.waitid(os.P_PIDFD, second, os.WEXITED).si_status") == "(True, 0)"
+    for vpid in (prompt.leaf, prompt.tree):
+        a.wait_until(lambda vpid=vpid: prompt.error(f"os.pidfd_open({vpid})") == str(errno.ESRCH), what=f"vpid {vpid} to be nobody")
+    assert prompt.child.end("exit(3)") == 3
 
 
 def test_attach_from_another_host(make_lab):
