@@ -97,6 +97,7 @@ def test_committed_target(make_lab, action):
     assert check_one_place(lab, vpid, job) == "b"
 
 AT_SOURCE = ["migrate-before-rounds", "migrate-round", "migrate-after-rounds", "migrate-frozen", "migrate-before-state", "migrate-held", "migrate-before-commit"]
+SAID = ["migrate-held", "migrate-before-commit"]  # the target has said that all is there: whether its end is seen before the commit is open
 AT_TARGET = ["migrate-target-state", "restore-before-run", "migrate-target-held"]
 
 
@@ -118,10 +119,13 @@ def test_on_the_way_home(make_lab):
                 a.wait_until(lambda: words[at].read_text() == f"{point}:reached", 20, f"the migration to be at {point}")
                 kill_coordinators(victim)
                 words[at].write_text("")
-                assert moving.wait(30) == 1, (point, victim.name, moving.text(), moving.errors())
+                came = moving.wait(30) == 0
+                assert not came or (victim is a and point in SAID), (point, victim.name, moving.text(), moving.errors())
                 before = count(a)
                 a.wait_until(lambda: count(a) > before + 5, 30, f"the program to go on, {victim.name} killed at {point}")
                 no_record(a)
+                if came:
+                    a.ctl("migrate", vpid, "b")
     assert [row["host"] for row in a.ps()["processes"]] == ["b"]
     a.ctl("migrate", vpid, "a")
     assert check_one_place(lab, vpid, job) == "a"
