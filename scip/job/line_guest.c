@@ -43,6 +43,7 @@ struct guest {
 	int nap_ms;
 	int refused;
 	struct vpid parent; /* whose child the stub is by now, if the process is still to be told; else 0 */
+	int parent_nap_ms;
 };
 
 static bool is_end(int status)
@@ -185,10 +186,11 @@ static void follow_parent(struct guest *g)
 	struct err err = ERR_INIT;
 	int r = tell_orphan(g, &err);
 
-	if (r < 0)
-		log_debug("vpid %d: its parent has ended: %s", g->vpid.n, err.text);
-	else
+	if (r == 0)
 		g->parent.n = 0;
+	else
+		log_debug("vpid %d: its parent has ended: %s", g->vpid.n, err.text);
+	g->parent_nap_ms = g->parent_nap_ms * 2 < LAST_NAP_MS ? g->parent_nap_ms * 2 : LAST_NAP_MS;
 }
 
 static void on_channel(struct guest *g)
@@ -211,6 +213,7 @@ static void on_channel(struct guest *g)
 		g->told = false;
 	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_PARENT && line->parent > 0) {
 		g->parent.n = line->parent;
+		g->parent_nap_ms = FIRST_NAP_MS;
 	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_SIGNAL && g->keeper >= 0) {
 		word.value = line->signal;
 		word.from = line->from;
@@ -261,7 +264,7 @@ void line_guest_main(const struct job *job, struct vpid vpid, const char *host, 
 			follow_parent(&g);
 		polls[0] = (struct pollfd){.fd = g.keeper, .events = POLLIN};
 		polls[1] = (struct pollfd){.fd = g.channel, .events = POLLIN};
-		if (poll(polls, 2, g.channel < 0 ? g.nap_ms : g.parent.n ? FIRST_NAP_MS : -1) <= 0)
+		if (poll(polls, 2, g.channel < 0 ? g.nap_ms : g.parent.n ? g.parent_nap_ms : -1) <= 0)
 			continue;
 		if (polls[0].revents)
 			on_keeper(&g);
