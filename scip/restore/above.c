@@ -222,6 +222,10 @@ int above_hold(struct coordinate *coordinate)
 	if (above->lives && !find_child(coordinate))
 		return err_set(coordinate->err, -ECHILD, "vpid %d is not a child of vpid %d any more",
 			       coordinate->manifest->processes[0]->vpid, above->process.vpid.n);
+	if (above->lives && coordinate->options->replace.n > 0 && above->replaces <= 0)
+		return err_set(coordinate->err, -ESRCH,
+			       "vpid %d has ended, and its parent, vpid %d, knows it",
+			       coordinate->manifest->processes[0]->vpid, above->process.vpid.n);
 	if (above->lives)
 		r = note_ended(coordinate);
 	if (above->found)

@@ -236,6 +236,8 @@ int restore_run(struct names *names, struct image_reader *image, const struct re
 	if (r == 0)
 		r = check(&coordinate);
 	note("checking", &since);
+	if (r == 0)
+		r = fault_point("restore-checked", err);
 	if (r == 0 && !options->premade)
 		r = above_hold(&coordinate);
 	if (r == 0 && options->step)

@@ -12,7 +12,7 @@ import pytest
 from programs import COUNTER, numbers
 
 pytestmark = pytest.mark.timeout(180)
-POINTS = ["restore-frozen", "restore-condemned", "restore-cleared", "restore-made-objects", "restore-made-tree", "restore-before-run", "restore-adopted"]
+POINTS = ["restore-checked", "restore-frozen", "restore-condemned", "restore-cleared", "restore-made-objects", "restore-made-tree", "restore-before-run", "restore-adopted"]
 ROUNDS = int(os.environ.get("PBEAM_FAULT_ROUNDS", "20"))
 
 # Has one counter for each name, waits for them in either of two ways, tells what it hears of them.
@@ -112,6 +112,11 @@ class Family:
             assert self.heard(name) == [-signal.SIGKILL if name in self.ended else -signal.SIGTERM], (name, self.job.text())
 
 
+def free(host):
+    """The job's name can be taken again."""
+    host.wait_until(lambda: not host.ps()["processes"], what="the job to be over")
+
+
 def restores(family, image):
     """The older image of the whole job is whole, and all run on from it."""
     host = family.host
@@ -122,6 +127,7 @@ def restores(family, image):
         family.goes_on(name)
     kill(family.numbers()[0].values())
     assert job.wait() == 128 + signal.SIGKILL
+    free(host)
 
 
 def children(pid):
@@ -174,14 +180,15 @@ def clear_away(family):
     """The parent was killed with its scip: the console says so, its children went on without it."""
     assert family.job.wait() == 128 + signal.SIGKILL, (family.job.text(), family.job.errors())
     family.host.wait_until(lambda: not kill(family.host.program_pids()) and not family.host.program_pids(), what="the rest to end")
+    free(family.host)
 
 
-@pytest.mark.parametrize("kind", ["coordinator", "parent", "idle", "new", "beside", "new coordinator"])
+@pytest.mark.parametrize("kind", ["coordinator", "parent", "idle", "new", "beside", "child", "new coordinator"])
 def test_at_points(host, kind):
     """One child for each point; all in one job, unless its first process is killed. What is only frozen goes on without a coordinator."""
     fault, names = host.file("fault"), [*POINTS, "beside"]
     family = None
-    for name in POINTS:
+    for name in POINTS[kind == "beside":]:  # what its parent says before it is frozen is put back with the child's files
         if not family or not family.alive():
             family = Family(host, names, env={"PBEAM_FAULT": str(fault)})
             whole = host.checkpoint("family")
@@ -190,8 +197,10 @@ def test_at_points(host, kind):
         fault.write_text(f"{name}:sleep\n")
         asked = roll_back(family, name)
         host.wait_until(lambda: fault.read_text() == f"{name}:reached" or asked.poll() is not None, what=f"the rollback to be at {name}")
-        killed = kill([pid for one in kind.split() for pid in victims(one, before, scip)])
+        killed = kill([pid for one in kind.split() for pid in victims(name if one == "child" else one, before, scip)])
         host.wait_until(lambda pids=killed: not any(field(pid, "PPid") for pid in pids), what="the killed ones' end")
+        if kind == "child" and name == "restore-checked":  # the parent is not frozen yet
+            host.wait_until(lambda one=name: family.heard(one), what="its end to be heard")
         fault.write_text("")
         done = told(asked)
         host.ctl("image", "verify", image)
@@ -199,7 +208,7 @@ def test_at_points(host, kind):
             clear_away(family)
             continue
         family.settle(name)
-        goes_on = name == "restore-frozen" and "coordinator" in kind
+        goes_on = name in ("restore-checked", "restore-frozen") and "coordinator" in kind
         assert (done or goes_on) == (name not in family.ended) and (done or kind != "idle") and not (done and goes_on)
         if kind == "beside" and "beside" not in family.ended:
             family.settle("beside")
