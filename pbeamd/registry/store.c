@@ -298,7 +298,18 @@ static void store_set(void *engine, Pbeam__RegistryRequest *const *sets, size_t 
 
 /* ---- get, list, watch ---- */
 
-static void store_get(void *engine, const char *key, registry_done_fn done, void *arg)
+static int take_value(const char *key, Pbeam__RegistryReply *reply, struct err *err)
+{
+	const Pbeam__RegistryEntry *entry = reply->n_entries ? reply->entries[0] : NULL;
+
+	if (!entry)
+		return err_set(err, -ENOENT, "registry: there is no %s", key);
+	reply->version = entry->version;
+	return message_bytes(&reply->value, entry->value.data, entry->value.len);
+}
+
+static void read_and_answer(struct store *store, enum statement which, const char *key, registry_done_fn done,
+			    void *arg)
 {
 	Pbeam__RegistryReply *reply = new_reply(done, arg);
 	struct err err = ERR_INIT;
@@ -306,26 +317,20 @@ static void store_get(void *engine, const char *key, registry_done_fn done, void
 
 	if (!reply)
 		return;
-	r = read_entries(engine, GET, key, &reply->entries, &reply->n_entries, &err);
-	if (r == 0 && !reply->n_entries)
-		r = err_set(&err, -ENOENT, "registry: there is no %s", key);
-	if (r == 0) {
-		reply->version = reply->entries[0]->version;
-		r = message_bytes(&reply->value, reply->entries[0]->value.data, reply->entries[0]->value.len);
-	}
+	r = read_entries(store, which, key, &reply->entries, &reply->n_entries, &err);
+	if (r == 0 && which == GET)
+		r = take_value(key, reply, &err);
 	answer(reply, r, &err, done, arg);
+}
+
+static void store_get(void *engine, const char *key, registry_done_fn done, void *arg)
+{
+	read_and_answer(engine, GET, key, done, arg);
 }
 
 static void store_list(void *engine, const char *prefix, registry_done_fn done, void *arg)
 {
-	Pbeam__RegistryReply *reply = new_reply(done, arg);
-	struct err err = ERR_INIT;
-	int r;
-
-	if (!reply)
-		return;
-	r = read_entries(engine, LIST, prefix, &reply->entries, &reply->n_entries, &err);
-	answer(reply, r, &err, done, arg);
+	read_and_answer(engine, LIST, prefix, done, arg);
 }
 
 static void store_watch(void *engine, registry_changed_fn changed, void *arg)

@@ -1,5 +1,4 @@
 """What ties a program that has moved to something that stays: connections with the outside, pipes, UNIX sockets."""
-import shutil
 
 import pytest
 
@@ -265,7 +264,6 @@ def test_asyncio_server(three):
     server.wait()
 
 
-@pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
 def test_redis(three):
     a, b, c = three.hosts
     server = a.scip_run("redis-server", "--port", "6399", "--protected-mode", "no", "--save", "", "--appendonly", "no")
@@ -292,7 +290,6 @@ def fetch(host, url):
     return host.run(["python3", "-c", FETCH, url], check=False).stdout
 
 
-@pytest.mark.skipif(not shutil.which("nginx") or not shutil.which("wrk"), reason="needs nginx and wrk")
 def test_nginx(three):
     a, b, c = three.hosts
     url = f"http://{a.ip}:8088/"

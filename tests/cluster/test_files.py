@@ -72,7 +72,7 @@ def test_sent_along(three, place):
     assert told("answer") == "42"
     assert told(f"show {place}/lines") == "line 0 of a"
     assert told("show ../lines") == "line 0 of a"
-    assert told(f"link /proc/self/exe") == f"{place}/moved"
+    assert told("link /proc/self/exe") == f"{place}/moved"
     assert told(f"put {place}/lines") == "Read-only file system"
     assert told(f"remove {place}/lines") == "Read-only file system"
     assert told(f"size {place}/lines") == str((a.files(place) / "lines").stat().st_size)
@@ -121,7 +121,7 @@ def test_own_interpreter(three, place):
     migrate(a, told.vpid, b)
     for here, there in ((b, c), (c, a)):
         assert told(f"run echo answer | {place}/moved | grep -q 42") == "0"
-        assert told(f"run test $(readlink /proc/self/exe) = $(readlink -f $(command -v readlink))") == "0"
+        assert told("run test $(readlink /proc/self/exe) = $(readlink -f $(command -v readlink))") == "0"
         migrate(here, told.vpid, there)
     assert told(f"run echo answer | {place}/moved | grep -q 42") == "0"
     told.end()
@@ -171,8 +171,8 @@ def test_map(make_lab, place, configured):
     assert told("cwd") == f"{place}/work"
     assert told(f"show {place}/later") == "later"
     assert told("show ../later") == "later"
-    assert told(f"link /proc/self/exe") == f"{place}/moved"
-    assert told(f"link /proc/self/fd/3") == f"{place}/lines"
+    assert told("link /proc/self/exe") == f"{place}/moved"
+    assert told("link /proc/self/fd/3") == f"{place}/lines"
     assert told(f"make {place}/new") == "done" and (there / "new").exists()
     assert told(f"remove {place}/kept") == "done" and not (there / "kept").exists()
     assert told(f"run test $(pwd) = {place}/work && ../moved </dev/null | grep -q ready") == "0"
@@ -195,7 +195,7 @@ def test_written_file(three, place):
     migrate(a, told.vpid, b, "--send-files")
     assert told("write three ") == "6"
     assert told(f"show {place}/work/out") == "one two three "
-    assert told(f"link /proc/self/fd/4") == f"{place}/work/out"
+    assert told("link /proc/self/fd/4") == f"{place}/work/out"
     assert out.read_text() == "one two "
     migrate(b, told.vpid, c)
     assert told("write four ") == "5"

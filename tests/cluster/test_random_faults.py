@@ -146,9 +146,13 @@ class World:
             host.wait_until(lambda host=host: len(self.lab.up(host)) == 3, 30, "all hosts to be up")
 
     def in_one_place(self):
-        lab, a = self.lab, self.lab.hosts[0]
-        a.wait_until(lambda: len(self.programs("connect")) == 1, 30, "it to be in one place")
-        _, self.at = self.programs("connect")[0]
+        a = self.lab.hosts[0]
+
+        def only():
+            found = self.programs("connect")
+            return len(found) == 1 and found
+
+        (_, self.at), = a.wait_until(only, 30, "it to be in one place")
         a.wait_until(lambda: [row["host"] for row in a.ps()["processes"] if "connect" in row["command"]] == [self.at.name], 20, "ps to know where it is")
 
     def nothing_left(self):

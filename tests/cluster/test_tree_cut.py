@@ -1,7 +1,6 @@
 """A tree whose processes are on several hosts: saved as one cut and rolled back as one, stubs, pipes and all."""
 import os
 import signal
-import time
 
 import pytest
 
