@@ -24,6 +24,7 @@
 
 #include <cmocka.h>
 
+#include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/migrate/bridge/bridge.h"
 
@@ -628,6 +629,115 @@ static void test_listener(void **state)
 	unlink(new_at.sun_path);
 }
 
+/* ---- floats made by hand ---- */
+
+/* A channel to the only bridge that there is, as from a float on this host. */
+static int open_channel(void)
+{
+	char path[256], name[128] = "";
+	int control, pair[2];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "ls %s/pbeam/bridge | grep -v '[.]'", getenv("XDG_RUNTIME_DIR"));
+	f = popen(path, "r");
+	assert_true(f && fscanf(f, "%100s", name) == 1);
+	pclose(f);
+	snprintf(path, sizeof(path), "%s/pbeam/bridge/%s", getenv("XDG_RUNTIME_DIR"), name);
+	control = frame_connect(path, &err);
+	assert_true(control >= 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+	assert_int_equal(frame_send(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_CHANNEL, NULL, &pair[1], 1, &err),
+			 0);
+	close(pair[1]);
+	close(control);
+	return pair[0];
+}
+
+static void tell_float(int channel, uint32_t type, uint64_t line, uint64_t received, uint32_t generation)
+{
+	Pbeam__BridgeAttach attach = PBEAM__BRIDGE_ATTACH__INIT;
+
+	attach.line = line;
+	attach.received = received;
+	attach.generation = generation;
+	assert_int_equal(frame_send(channel, type, &attach.base, NULL, 0, &err), 0);
+}
+
+static void send_close(int channel, uint64_t line)
+{
+	Pbeam__BridgeRecord record = PBEAM__BRIDGE_RECORD__INIT;
+
+	record.line = line;
+	record.kind = PBEAM__BRIDGE_RECORD__KIND__CLOSE;
+	assert_int_equal(
+		frame_send(channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_RECORD, &record.base, NULL, 0, &err), 0);
+}
+
+/* The next record; what is no record is passed over. */
+static Pbeam__BridgeRecord *next_record(int channel, Pbeam__BridgeRecord__Kind kind)
+{
+	for (;;) {
+		struct pollfd ready = {.fd = channel, .events = POLLIN};
+		Pbeam__BridgeRecord *record = NULL;
+		struct frame frame;
+
+		assert_int_equal(poll(&ready, 1, WAIT_MS), 1);
+		assert_int_equal(frame_recv(channel, &frame, &err), 1);
+		if (frame.type == PBEAM__CHANNEL_MESSAGE__BRIDGE_RECORD)
+			record = (void *)frame_unpack(&frame, &pbeam__bridge_record__descriptor, &err);
+		frame_free(&frame);
+		if (!record)
+			continue;
+		assert_int_equal(record->kind, kind);
+		return record;
+	}
+}
+
+/* Accepted while the channel to a host that the program has just left is still open: who calls, and what he
+ * says, goes to where the program is now. */
+static void test_called_in_between(void **state)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	struct bridge *anchor = bridge_new(NULL);
+	Pbeam__BridgeRecord *open, *data;
+	struct sockaddr_un at;
+	int old = listen_at(&at, "old"), client, before, now;
+	uint64_t id;
+
+	(void)state;
+	line.kind = PBEAM__BRIDGE_LINE__KIND__LISTENER;
+	line.family = AF_UNIX;
+	line.reads = true;
+	line.host = (char *)"here";
+	line.text = (char *)"test";
+	assert_int_equal(bridge_add_anchor(anchor, &line, old, 0, &id, &err), 0);
+	assert_int_equal(bridge_start(anchor, &err), 0);
+	bridge_free(anchor);
+	before = open_channel();
+	tell_float(before, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACH, id, 0, 0);
+	client = call_at(&at);
+	say(client, "hi");
+	message_free(next_record(before, PBEAM__BRIDGE_RECORD__KIND__OPEN));
+	now = open_channel();
+	tell_float(now, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACH, id, 0, 1);
+	open = next_record(now, PBEAM__BRIDGE_RECORD__KIND__OPEN);
+	tell_float(now, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, id, 1, 0);
+	data = next_record(now, PBEAM__BRIDGE_RECORD__KIND__DATA);
+	assert_int_equal(data->line, open->opened->id);
+	assert_int_equal(data->data.len, 2);
+	tell_float(now, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, data->line, 1, 0);
+	send_close(now, data->line);
+	hear_end(client);
+	send_close(now, id);
+	message_free(open);
+	message_free(data);
+	all_gone();
+	close(before);
+	close(now);
+	close(client);
+	unlink(at.sun_path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -643,6 +753,7 @@ int main(void)
 		cmocka_unit_test(test_skip),
 		cmocka_unit_test(test_moves_on),
 		cmocka_unit_test(test_listener),
+		cmocka_unit_test(test_called_in_between),
 	};
 
 	return cmocka_run_group_tests(tests, open_world, close_world);

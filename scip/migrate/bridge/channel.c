@@ -327,6 +327,18 @@ void channel_output(struct channel *channel)
 
 /* ---- input ---- */
 
+/* Whoever called the listener, and is announced on this channel only now, is spoken of on no other: the one
+ * that the listener had when it accepted him may be open still, to a host that the program has left. */
+static void announce_here(struct channel *channel, const struct line *listener, uint64_t from)
+{
+	for (struct line *line = channel->bridge->lines; line; line = line->next) {
+		if (line->of != listener || line->opened < from)
+			continue;
+		line->channel = channel;
+		line_rewind(line, 0);
+	}
+}
+
 static void attach(struct channel *channel, const Pbeam__BridgeAttach *asked)
 {
 	struct line *line = line_find(channel->bridge, channel, asked->line);
@@ -339,6 +351,7 @@ static void attach(struct channel *channel, const Pbeam__BridgeAttach *asked)
 		line->generation = asked->generation;
 		line->acked = 0;
 		line_rewind(line, asked->received);
+		announce_here(channel, line, asked->received);
 		answer.received = line->expected;
 	}
 	channel_tell(channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACHED, &answer.base);
