@@ -23,6 +23,7 @@
 #include "scip/supervisor/control_request.h"
 #include "scip/syscall/elsewhere_group.h"
 #include "scip/tracee/memory.h"
+#include "scip/tracee/pending.h"
 #include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
@@ -273,7 +274,8 @@ int stub_begin(struct process *process, int stopped, struct err *err)
 	int r;
 
 	leader->frozen = false;
-	leader->call = leader->restart_call = -1;
+	leader->call = -1;
+	pending_forget(leader); /* a call that was to go on goes on where the process is */
 	process->freezing = process->frozen = process->held = false;
 	process->expected = NULL;
 	process->stub = true;

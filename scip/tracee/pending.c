@@ -345,6 +345,12 @@ static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool
 	return false;
 }
 
+void pending_forget(struct tracee *tracee)
+{
+	tracee->restart_call = -1;
+	tracee->pending = (struct tracee_pending){.sampled_call = -1};
+}
+
 void pending_note(struct tracee *tracee)
 {
 	struct tracee_pending *p = &tracee->pending;
@@ -601,6 +607,7 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	int64_t ret;
 	int code;
 
+	pending_forget(tracee);
 	if (!call || !call->restart || call->n_args != 6)
 		return 0;
 	code = regs_get(tracee, &regs);

@@ -16,6 +16,8 @@
 /* Looks at every running thread. Those asleep in a call with a relative timeout are remembered. */
 void pending_sample(struct process *process);
 
+/* No call of the tracee is interrupted, and none goes on: it has executed, or is to be another process. */
+void pending_forget(struct tracee *tracee);
 /* At every stop within get_signal() (event, group, signal-delivery): notes the call that was interrupted. */
 void pending_note(struct tracee *tracee);
 /* At a syscall stop of a call that goes on. True: it was ours alone and the tracee runs again. */

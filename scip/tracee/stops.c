@@ -118,8 +118,7 @@ static void take_over_after_exec(struct tracee *leader)
 	for (struct tracee *t = process->tracees; t; t = t->next)
 		if (t != leader)
 			t->stop = TRACEE_EXITED;
-	leader->restart_call = -1;
-	leader->pending = (struct tracee_pending){.sampled_call = -1};
+	pending_forget(leader);
 	process->syscall_insn.a = 0;
 	process->scratch.a = 0;
 	process->timeouts.a = 0;

@@ -211,3 +211,43 @@ def test_part_of_a_job(three):
     assert job.returncode == 0
     for host in three:
         assert "does not take what was written" not in host.log()
+
+
+HALFWAY = """import os, socket, sys, time
+if sys.argv[1] == "read":
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    peer, _ = listener.accept()
+    while not os.path.exists("go"): time.sleep(.02)
+    got = 0
+    while data := peer.recv(1 << 16): got += len(data)
+    print("got", got, flush=True)
+    sys.exit()
+out = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+print("sends", flush=True)
+sent = out.send(bytes(64 << 20))
+print("sent", sent, flush=True)
+while not os.path.exists("home"):
+    sum(range(1000000))  # in no call when it moves: the next one is whole
+    assert not os.path.exists("nowhere")
+for n in range(1, 1000):
+    a, b = os.pipe()
+    assert os.write(b, b"x" * n) == n and len(os.read(a, 2000)) == n and not os.path.exists("nowhere")
+    os.close(a); os.close(b)
+print("whole", flush=True)
+"""
+
+
+def test_home_after_half_a_transfer(make_lab):
+    """A send is cut short by the move, and goes on where the program is then: the stub that it has left, and comes back into, has none to go on with."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    reader = a.scip_run("python3", "-c", HALFWAY, "read", name="reader").wait_for("\n")
+    sender = a.scip_run("python3", "-c", HALFWAY, "send", reader.lines()[0], name="sender").wait_for("sends")
+    a.ctl("migrate", "sender", "b")
+    a.file("go")
+    sender.wait_for(f"sent {64 << 20}")
+    b.ctl("migrate", "sender", "a")
+    a.file("home")
+    assert sender.wait(20) == 0, sender.text() + sender.errors()
+    assert reader.wait(20) == 0 and f"got {64 << 20}" in reader.text()
