@@ -49,8 +49,8 @@ int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struc
 	    (saved->listening && !saved->bound) ||
 	    (tcp_was_connected(saved) && (!saved->bound || !inet_address_parse(&saved->peer, &address))))
 		return err_set(err, -EBADMSG, "the image's record of a TCP socket is malformed");
-	if (!saved->bound || (!saved->listening && saved->state != TCP_CLOSE))
-		return 0; /* a connection can be between any two addresses */
+	if (!saved->bound || (!saved->listening && (saved->state != TCP_CLOSE || saved->shutdown)))
+		return 0; /* a connection, also one that is over, can be between any two addresses */
 	return inet_address_parse(&saved->local, &address) ? inet_check_local(object, &address, err) : 0;
 }
 
