@@ -10,15 +10,21 @@ def images(host, name):
     return sorted(path.name for path in (host.state / "pbeam" / name).glob("*.c*"))
 
 
+def saved_at_home(home, away, *words):
+    """A Pair that was saved on `home` and has moved as a whole."""
+    pair = Pair(home, None, *words)
+    pair.until_counts()
+    home.checkpoint("pair")
+    move(home, pair.parent, away)
+    return pair
+
+
 @pytest.mark.parametrize("how", ["pipe", "socket"])
 def test_checkpoint_at_home(make_lab, how):
     """Saved at home, moved as a whole, rolled back: it goes on from there where it is now, from whichever host that is asked for."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
-    pair = Pair(a, None, how, 60000)
-    pair.until_counts()
-    a.checkpoint("pair")
-    move(a, pair.parent, b)
+    pair = saved_at_home(a, b, how, 60000)
     for asked in (a, b, c):
         pair.until_counts()
         pair.goes_back(asked)
@@ -32,10 +38,7 @@ def test_numbers_go_along(make_lab):
     """The checkpoints of a job have one row of numbers, and the newest is the newest, whatever host each is on and the job has gone to."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
-    pair = Pair(a, None)
-    pair.until_counts()
-    a.checkpoint("pair")
-    move(a, pair.parent, b)
+    pair = saved_at_home(a, b)
     assert a.ctl("checkpoint", "pair").stdout == f"{b.state}/pbeam/pair/2.ckpt\n"
     move(b, pair.parent, c)
     pair.goes_back(a)
@@ -68,9 +71,7 @@ def test_earlier_job_of_that_name(make_lab):
     b.ctl("kill", "-s", "KILL", "pair")
     b.wait_until(lambda: not b.vpids(), what="the earlier job to end")
     before = theirs.read_bytes()
-    pair = Pair(a, None)
-    a.checkpoint("pair")
-    move(a, pair.parent, b)
+    pair = saved_at_home(a, b)
     pair.until_counts()
     pair.goes_back(b)
     pair.until_counts()
