@@ -58,6 +58,7 @@ def pytest_runtest_makereport(item, call):
         if isinstance(value, harness.Host):
             report.sections.append(("commands", "\n".join(value.history[-40:])))
             report.sections.append(("processes", "\n".join(f"{pid} {line}" for pid, line in value.processes().items())))
+            report.sections.append(("output", value.outputs()))
             report.sections.append(("log", value.log()))
 
 

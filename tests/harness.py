@@ -88,6 +88,14 @@ class Stage:
         shutil.rmtree(self.top, ignore_errors=True)
 
 
+def comm(pid):
+    """What the process is called, "" when it is gone."""
+    try:
+        return pathlib.Path("/proc", str(pid), "comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
+
+
 class Job:
     """A command in the background, its output in files that belong to the user."""
 
@@ -321,6 +329,10 @@ class Host:
                 continue
         return sorted(found)
 
+    def named(self, name):
+        """Real pids of ours that are called `name`: scip's own processes say by it what they are."""
+        return [pid for pid in self.processes() if comm(pid) == name]
+
     def swept(self):
         """No socket of a keeper or scip that was killed is left: pbeamd, which a command starts, sees to that once a second."""
         reap_orphans()
@@ -349,6 +361,10 @@ class Host:
             except ProcessLookupError:
                 pass
         self.wait_until(lambda: not self.program_pids(), 20, "the killed programs to be gone")
+
+    def outputs(self):
+        """The end of what each command in the background wrote."""
+        return "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}\n" for end in ("out", "err") for path in sorted(self.home.glob(f"*.{end}")) if path.stat().st_size)
 
     def log(self):
         """What the daemons and supervisors logged."""

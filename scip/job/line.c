@@ -29,7 +29,7 @@ struct line {
 	pid_t pid;	  /* of the process that has the channel */
 	int sock;	  /* to it */
 	struct vpid vpid; /* 0: not known yet */
-	pid_t rpid;	  /* guest; stub: its own */
+	pid_t rpid;	  /* guest; stub: its own, 0: not known */
 	char host[64];	  /* guest: of the stub */
 	bool waits;	  /* guest: `status` is to be told when the coordinator has ended */
 	int status;
@@ -94,23 +94,19 @@ static void drop(struct line *line)
 	free(line);
 }
 
-static bool try_say(const struct line *line, enum line_word_type type, int value, int from)
-{
-	struct line_word word = {.type = type, .vpid = line->vpid.n, .value = value, .from = from};
-
-	return send(line->sock, &word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
-}
-
 static void say(const struct line *line, enum line_word_type type, int value, int from)
 {
-	if (!try_say(line, type, value, from))
+	struct line_word word = {
+		.type = type, .vpid = line->vpid.n, .value = value, .from = from, .stub = line->rpid};
+
+	if (send(line->sock, &word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
 		log_warn("line of vpid %d: %s", line->vpid.n, strerror(errno));
 }
 
 /* False: a line that is about to end refuses it. */
 static bool pass_signal(struct line *line, const struct line_word *word)
 {
-	if (!try_say(line, LINE_WORD_SIGNAL, word->value, word->from))
+	if (send(line->sock, word, sizeof(*word), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
 		return false;
 	line->under_way++;
 	return true;
@@ -129,12 +125,28 @@ int lines_under_way(const struct job *job)
 
 static void begin_stub(struct job *job, int channel);
 
+/* A process that comes home does so into its stub: another one that has the number is of a rollback. */
+static bool is_replaced(const struct job *job, const struct line_word *word)
+{
+	struct name_process process;
+
+	return word->stub && names_process_get(job->names, (struct vpid){word->vpid}, &process) == 0 &&
+	       process.rpid.n != word->stub;
+}
+
 static void on_hello(struct line *line, const struct line_word *word)
 {
 	struct lines *lines = line->job->lines;
 	struct line *older = find(line->job, LINE_STUB, (struct vpid){word->vpid});
 	int n = 0;
 
+	if (is_replaced(line->job, word)) { /* and does not know it, if its line was cut just then */
+		const struct line_word end = {
+			.type = LINE_WORD_SIGNAL, .vpid = word->vpid, .value = SIGKILL, .stub = word->stub};
+
+		(void)!pass_signal(line, &end);
+		return;
+	}
 	if (older && older != line) { /* it gives back what has not arrived */
 		older->vpid.n = 0;
 		shutdown(older->sock, SHUT_WR);
@@ -142,9 +154,9 @@ static void on_hello(struct line *line, const struct line_word *word)
 	line->vpid.n = word->vpid;
 	line->rpid = names_real(line->job->names, line->vpid).n;
 	for (int i = 0; i < lines->nheld; i++) {
-		if (lines->held[i].vpid == word->vpid)
+		if (lines->held[i].vpid == word->vpid && !is_replaced(line->job, &lines->held[i]))
 			(void)!pass_signal(line, &lines->held[i]);
-		else
+		else if (lines->held[i].vpid != word->vpid)
 			lines->held[n++] = lines->held[i];
 	}
 	lines->nheld = n;
@@ -185,13 +197,18 @@ static void take_kept(struct line *line)
 		take_signal(line, line->kept[i]);
 }
 
-/* To where the process of the stub is; kept while nobody says that. */
+/* To where the process of the stub is; kept while nobody says that. The end of a stub that a rollback
+ * replaces may be told only when the new process is there. */
 static void send_signal(struct job *job, const struct line_word *word)
 {
 	struct lines *lines = lines_of(job);
 	struct line *line = find(job, LINE_STUB, (struct vpid){word->vpid});
 	struct name_process process;
 
+	if (is_replaced(job, word)) {
+		log_info("vpid %d: signal %d was for the one that is rolled back", word->vpid, word->value);
+		return;
+	}
 	if (line && pass_signal(line, word))
 		return;
 	if (names_process_get(job->names, (struct vpid){word->vpid}, &process) == 0 &&
@@ -201,15 +218,6 @@ static void send_signal(struct job *job, const struct line_word *word)
 		lines->held[lines->nheld++] = *word;
 	else
 		log_warn("vpid %d: signal %d is lost", word->vpid, word->value);
-}
-
-/* A process that comes home does so into its stub: another one there is of a rollback. */
-static bool is_replaced(const struct line *line)
-{
-	struct name_process process;
-
-	return line->rpid && names_process_get(line->job->names, line->vpid, &process) == 0 &&
-	       process.rpid.n != line->rpid;
 }
 
 static void on_word(void *arg, int fd, short revents)
@@ -231,14 +239,8 @@ static void on_word(void *arg, int fd, short revents)
 	if (line->kind == LINE_STUB && word.type == LINE_WORD_SIGNALLED && line->under_way)
 		line->under_way--;
 	if (line->kind == LINE_STUB && word.type == LINE_WORD_SIGNAL) {
-		bool replaced = is_replaced(line);
-
 		line->vpid.n = line->under_way = 0;
-		if (replaced)
-			log_info("vpid %d: signal %d was for the one that is rolled back", word.vpid,
-				 word.value);
-		else
-			send_signal(line->job, &word);
+		send_signal(line->job, &word);
 	}
 	if (line->kind == LINE_GUEST && word.type == LINE_WORD_SIGNAL)
 		take_signal(line, word.value);
@@ -554,7 +556,8 @@ void lines_settle(struct job *job, struct vpid moved)
 
 void lines_signal(struct job *job, const Pbeam__RemoteSignal *signal)
 {
-	const struct line_word word = {LINE_WORD_SIGNAL, signal->vpid, signal->signal, signal->from};
+	const struct line_word word = {LINE_WORD_SIGNAL, signal->vpid, signal->signal, signal->from,
+				       signal->stub};
 
 	send_signal(job, &word);
 }

@@ -31,6 +31,7 @@ enum line_word_type {
 struct line_word {
 	uint32_t type;
 	int32_t vpid, value, from;
+	pid_t stub; /* its real pid; 0: not known */
 };
 
 /* From now on channels for this job are expected. No effect if they are already. */

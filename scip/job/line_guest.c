@@ -42,6 +42,8 @@ struct guest {
 	bool dialed; /* before: the stub may have moved since, as its parent has */
 	int nap_ms;
 	int refused;
+	int32_t stub;	/* its pid over there, once that is known */
+	uint64_t place; /* the version of the registry's entry that says that it is here; 0: none says so */
 	struct vpid parent; /* whose child the stub is by now, if the process is still to be told; else 0 */
 	int parent_nap_ms;
 };
@@ -91,7 +93,7 @@ static void find_stub(struct guest *g)
 	else if (stub_host[0] && strcmp(stub_host, g->host) != 0) {
 		log_info("vpid %d: its stub has moved from %s to %s", g->vpid.n, g->host, stub_host);
 		snprintf(g->host, sizeof(g->host), "%s", stub_host);
-		g->refused = 0;
+		g->refused = g->stub = 0;
 	}
 }
 
@@ -104,6 +106,7 @@ static void dial(struct guest *g)
 		find_stub(g);
 	g->dialed = true;
 	hello.vpid = g->vpid.n;
+	hello.stub = g->stub;
 	g->channel = channel_open(g->host, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, g->cookie, &err);
 	if (g->channel >= 0 &&
 	    frame_send(g->channel, PBEAM__CHANNEL_MESSAGE__LINE_HELLO, &hello.base, NULL, 0, &err) < 0)
@@ -206,13 +209,15 @@ static void on_channel(struct guest *g)
 	line = (void *)frame_unpack(&frame, &pbeam__line__descriptor, NULL);
 	if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_DONE && g->told) {
 		if (is_end(g->words[0])) {
-			record_forget_place(g->vpid.n);
+			if (g->place)
+				record_forget_place(g->vpid.n, g->place);
 			_exit(0);
 		}
 		memmove(g->words, g->words + 1, (size_t)--g->nwords * sizeof(g->words[0]));
 		g->told = false;
-	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_PARENT && line->parent > 0) {
-		g->parent.n = line->parent;
+	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_PARENT) {
+		g->stub = line->stub;
+		g->parent.n = line->parent > 0 ? line->parent : g->parent.n;
 		g->parent_nap_ms = FIRST_NAP_MS;
 	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_SIGNAL && g->keeper >= 0) {
 		word.value = line->signal;
@@ -241,6 +246,8 @@ static void tell(struct guest *g)
 		log_warn("vpid %d: %s", g->vpid.n, err.text);
 	if (frame_send(g->channel, PBEAM__CHANNEL_MESSAGE__LINE_STATUS, &line.base, NULL, 0, NULL) < 0)
 		hang_up(g);
+	else if (is_end(line.status)) /* before the answer: then the number may be another's here already */
+		g->place = record_here(g->vpid.n);
 }
 
 void line_guest_main(const struct job *job, struct vpid vpid, const char *host, int keeper)

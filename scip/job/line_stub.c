@@ -199,6 +199,7 @@ static void tell_parent(struct stub_line *s)
 	if (r < 0 || process.state != NAME_STATE_STUB || procfs_stat_read(process.rpid.n, 0, &stat, NULL) < 0)
 		return;
 	line.vpid = s->vpid.n;
+	line.stub = process.rpid.n;
 	line.parent = names_parent(s->job->names, process.rpid, (struct rpid){stat.ppid}).n;
 	if (frame_send(s->channel, PBEAM__CHANNEL_MESSAGE__LINE_PARENT, &line.base, NULL, 0, NULL) < 0)
 		give_back(s);
@@ -220,7 +221,7 @@ static void on_channel(struct stub_line *s)
 	if (!line)
 		_exit(1);
 	if (frame.type == PBEAM__CHANNEL_MESSAGE__LINE_HELLO) {
-		struct line_word word = {.type = LINE_WORD_HELLO, .vpid = line->vpid};
+		struct line_word word = {.type = LINE_WORD_HELLO, .vpid = line->vpid, .stub = line->stub};
 
 		vpid->n = line->vpid;
 		if (has_moved(job, *vpid) || send(keeper, &word, sizeof(word), MSG_NOSIGNAL) < 0)

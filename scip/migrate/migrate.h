@@ -187,8 +187,10 @@ void record_remove(struct record *record);
 /* Where the registry has the process, its stub and (NULL: no matter) its job's console: "" where it does not
  * say. -errno: it cannot be asked. */
 must_check int record_place(int32_t vpid, char host[64], char stub_host[64], char home[64], struct err *err);
-/* The process has ended: its place is forgotten. */
-void record_forget_place(int32_t vpid);
+/* The version of the entry that has the process on this host; 0: there is none, or nobody says. */
+uint64_t record_here(int32_t vpid);
+/* It has ended: its place is forgotten, unless that is another one's by now. */
+void record_forget_place(int32_t vpid, uint64_t version);
 /* The name of this host in the cluster. -ENOTCONN without a cluster. */
 must_check int record_own_host(char host[64], struct err *err);
 

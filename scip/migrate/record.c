@@ -403,7 +403,23 @@ int record_place(int32_t vpid, char host[64], char stub_host[64], char home[64],
 	return r;
 }
 
-void record_forget_place(int32_t vpid)
+uint64_t record_here(int32_t vpid)
+{
+	struct record record = {.sock = -1};
+	Pbeam__Place *place = NULL;
+	uint64_t version = 0;
+	char own[64];
+	bool here;
+
+	snprintf(record.key, sizeof(record.key), "vpid/%d", vpid);
+	here = look_up(&record, record.key, &version, &place, NULL) == 0 && place &&
+	       record_own_host(own, NULL) == 0 && strcmp(place->host, own) == 0;
+	message_free(place);
+	record_close(&record);
+	return here ? version : 0;
+}
+
+void record_forget_place(int32_t vpid, uint64_t version)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
 	struct record record = {.sock = -1};
@@ -411,14 +427,13 @@ void record_forget_place(int32_t vpid)
 	struct err err = ERR_INIT;
 
 	snprintf(record.key, sizeof(record.key), "vpid/%d", vpid);
-	if (look_up(&record, record.key, &request.expected, NULL, &err) == 0 && request.expected) {
-		request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
-		request.key = record.key;
-		request.remove = true;
-		if (call(&record, &request, &reply, &err) < 0)
-			log_info("%s stays in the registry: %s", record.key, err.text);
-		message_free(reply);
-	}
+	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
+	request.key = record.key;
+	request.expected = version;
+	request.remove = true;
+	if (call(&record, &request, &reply, &err) < 0)
+		log_info("%s stays in the registry: %s", record.key, err.text);
+	message_free(reply);
 	record_close(&record);
 }
 

@@ -337,6 +337,7 @@ static void pass_on(const struct seat *seat, struct process *process, int signal
 
 	message.vpid = process->vpid.n;
 	message.signal = signal;
+	message.stub = process->pid;
 	if (info) {
 		message.siginfo.data = (uint8_t *)(uintptr_t)info;
 		message.siginfo.len = SIGINFO_BYTES;

@@ -1,5 +1,7 @@
 """A job that has moved is rolled back to a checkpoint that was made elsewhere."""
 import os
+import signal
+import time
 
 import pytest
 from test_far import move
@@ -115,6 +117,33 @@ def test_child_elsewhere(make_lab, long):
         pair.goes_back((a, b)[n % 2])
         pair.until_counts()
         assert pair.where() == ("a", "a") and not b.program_pids()
+    pair.end()
+
+
+def test_end_told_late(make_lab):
+    """The stub's end could not be told to the host where the child runs before the new child is there: it is not that one's."""
+    lab = make_lab(2)
+    a, b = lab.hosts
+    word = a.file("fault")
+    a.env["PBEAM_FAULT"] = str(word)
+    lab.start()
+    pair = Pair(a, None)
+    pair.until_counts()
+    a.checkpoint("pair")
+    move(a, pair.child, b, "--alone")
+    lines = b.named("scip-line")
+    word.write_text("restore-frozen:sleep")
+    asked = b.start(["pbeamctl", "rollback", "pair"], "asked")
+    for number, then in ((signal.SIGSTOP, "restore-cleared:sleep:2"), (signal.SIGKILL, "")):
+        a.wait_until(lambda: word.read_text().endswith(":reached"), what="the rollback to be there")
+        for pid in lines:
+            os.kill(pid, number)
+        if number == signal.SIGKILL:
+            b.kill_programs()
+            time.sleep(.2)  # the other end of the line gives back what it has not got rid of
+        word.write_text(then)
+    assert asked.wait() == 0, asked.errors()
+    pair.until_counts()
     pair.end()
 
 

@@ -32,7 +32,7 @@ def no_record(host):
 
 
 def kill_coordinators(host):
-    found = [pid for pid in host.processes() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "scip-coordinate\n"]
+    found = host.named("scip-coordinate")
     assert found
     for pid in found:
         os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ import signal
 import time
 
 import pytest
+from harness import comm
 from test_hosts import daemon_pids
 from test_migrate_faults import no_record
 from test_swap import end_cluster
@@ -26,13 +27,6 @@ KILLED = ["source coordinator", "target coordinator", "source scip", "target sci
 NETWORK = [f"{how} {whom}" for how in ("cut", "sever", "drop") for whom in ("target", "source", "central")]
 FATAL = {"source scip", "target scip"}  # the supervisor of the program itself: it may end with it
 PAUSES = 5  # seconds that a link is cut, at least: longer than it takes a daemon to notice
-
-
-def comm(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def tracer(pid):

@@ -5,13 +5,13 @@ counts on without gap or repetition if only helpers were killed; the images are 
 PBEAM_FAULT_ROUNDS=300 makes it long, PBEAM_FAULT_SEED repeats a run.
 """
 import os
-import pathlib
 import random
 import signal
 import subprocess
 import time
 
 import pytest
+from harness import comm
 from programs import COUNT, counted, counts
 
 ROUNDS = int(os.environ.get("PBEAM_FAULT_ROUNDS", "20"))
@@ -23,11 +23,7 @@ def parts(host, command):
     """Who there is to be killed, by kind."""
     found = {"pbeamctl": [command.pid] if command.poll() is None else [], "program": host.program_pids(), "pbeamd": host.pids_of("pbeamd")}
     for pid in host.pids_of("scip"):
-        try:
-            name = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
-        except OSError:
-            continue
-        kind = {"scip-coordinate": "coordinator", "scip-keeper": "keeper"}.get(name, "scip")
+        kind = {"scip-coordinate": "coordinator", "scip-keeper": "keeper"}.get(comm(pid), "scip")
         if pid != command.pid:
             found.setdefault(kind, []).append(pid)
     return found
