@@ -1,8 +1,11 @@
 #include <stdio.h>
+#include <string.h>
 
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
+
+enum { HOST_COLUMNS = 12 };
 
 static void print_json(const Pbeam__CheckpointLog *list)
 {
@@ -16,7 +19,12 @@ static void print_json(const Pbeam__CheckpointLog *list)
 		json_key("number");
 		json_unsigned(e->number);
 		json_key("path");
-		json_string(e->path);
+		json_string(e->copies[0]->path);
+		json_key("hosts");
+		json_open('[');
+		for (size_t k = 0; k < e->n_copies; k++)
+			json_string(e->copies[k]->host);
+		json_close(']');
 		json_key("created_ns");
 		json_unsigned(e->created_ns);
 		json_key("bytes");
@@ -34,9 +42,30 @@ static void print_json(const Pbeam__CheckpointLog *list)
 	json_end();
 }
 
+/* Not all of them are on the host where the command is given. */
+static bool is_elsewhere(const Pbeam__CheckpointLog *list)
+{
+	for (size_t i = 0; i < list->n_entries; i++)
+		if (strcmp(list->entries[i]->copies[0]->host, list->here) != 0)
+			return true;
+	return false;
+}
+
+static void print_hosts(const Pbeam__LogEntry *e)
+{
+	int width = 0;
+
+	for (size_t k = 0; k < e->n_copies; k++)
+		width += printf("%s%s", k ? "," : "", e->copies[k]->host);
+	printf("%*s", width < HOST_COLUMNS ? HOST_COLUMNS - width + 1 : 1, "");
+}
+
 static void print_table(const Pbeam__CheckpointLog *list)
 {
-	format_heading("  N WHEN                   SIZE      PAUSE PROCESSES IMAGE");
+	bool elsewhere = is_elsewhere(list);
+
+	format_heading(elsewhere ? "  N WHEN                   SIZE      PAUSE PROCESSES HOST         IMAGE"
+				 : "  N WHEN                   SIZE      PAUSE PROCESSES IMAGE");
 	for (size_t i = 0; i < list->n_entries; i++) {
 		const Pbeam__LogEntry *e = list->entries[i];
 		char when[32], size[16], pause[24];
@@ -46,9 +75,18 @@ static void print_table(const Pbeam__CheckpointLog *list)
 		format_span(e->pause_ns, pause);
 		printf("%3u %-19s %7s ", e->number, when, size);
 		if (e->problem[0])
-			printf("%10s %9s %s (damaged: %s)\n", "-", "-", e->path, e->problem);
+			printf("%10s %9s ", "-", "-");
 		else
-			printf("%10s %9u %s\n", pause, e->processes, e->path);
+			printf("%10s %9u ", pause, e->processes);
+		if (elsewhere)
+			print_hosts(e);
+		format_text(e->copies[0]->path, -1);
+		if (e->problem[0]) {
+			printf(" (damaged: ");
+			format_text(e->problem, -1);
+			putchar(')');
+		}
+		putchar('\n');
 	}
 }
 
@@ -56,16 +94,20 @@ static int run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
+	const Pbeam__CheckpointLog *list;
 	ProtobufCMessage *reply;
 
 	client_target(line->words[0], &target);
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_LOG, &target.base, &pbeam__checkpoint_log__descriptor,
 		       &reply, &err) < 0)
 		return command_failed(&err);
+	list = (const Pbeam__CheckpointLog *)reply;
 	if (command_flag(line, "json"))
-		print_json((const Pbeam__CheckpointLog *)reply);
+		print_json(list);
 	else
-		print_table((const Pbeam__CheckpointLog *)reply);
+		print_table(list);
+	for (size_t i = 0; i < list->n_notes; i++)
+		fprintf(stderr, "pbeamctl: %s\n", list->notes[i]);
 	protobuf_c_message_free_unpacked(reply, NULL);
 	return STATUS_DONE;
 }
@@ -79,9 +121,10 @@ const struct command log_command = {
 	.name = "log",
 	.synopsis = "[--json] VPID|NAME",
 	.summary = "its checkpoints: number, when, size, pause",
-	.text = "Lists the numbered checkpoints of a job, also of one that has ended. An image that is "
-		"damaged is\n"
-		"listed with what is wrong with it.",
+	.text = "Lists the numbered checkpoints of a job, also of one that has ended, on all hosts that "
+		"answer. An\n"
+		"image that is damaged is listed with what is wrong with it; one of another host is looked "
+		"at there.",
 	.options = options,
 	.words = WORDS_TARGET,
 	.least = 1,

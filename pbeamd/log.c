@@ -1,5 +1,6 @@
 /*
- * log: the checkpoints of a job. Each image is opened, so that what is damaged is shown as that.
+ * log: the checkpoints of a job that this host has. Each image is opened, so that what is damaged is shown as
+ * that.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,68 +13,78 @@
 #include "image/image.h"
 #include "image/store.h"
 #include "pbeamd/server.h"
+#include "proto/message.h"
 
-struct row {
-	Pbeam__LogEntry entry;
-	char path[PATH_MAX];
-	char problem[ERR_TEXT_MAX];
-};
-
-static void fill_row(struct row *row, const char *store, uint32_t number)
+static int describe_manifest(Pbeam__LogEntry *entry, const Pbeam__Manifest *manifest)
 {
-	Pbeam__LogEntry *entry = &row->entry;
-	struct err err = ERR_INIT;
-	struct image_reader *image;
-	struct stat st;
+	entry->created_ns = manifest->created_ns;
+	entry->pause_ns = manifest->pause_ns;
+	entry->processes = (uint32_t)manifest->n_processes;
+	entry->cut = manifest->cut != NULL;
+	for (size_t i = 0; manifest->cut && i < manifest->cut->n_parts; i++) {
+		entry->processes += manifest->cut->parts[i]->processes;
+		entry->bytes += manifest->cut->parts[i]->bytes;
+	}
+	return manifest->job ? message_string(&entry->job, manifest->job->uuid) : 0;
+}
 
-	pbeam__log_entry__init(entry);
+static int describe(Pbeam__CheckpointLog *list, const char *store, uint32_t number)
+{
+	Pbeam__LogEntry *entry = message_add(list, entries, pbeam__log_entry__descriptor);
+	Pbeam__LogCopy *copy = entry ? message_add(entry, copies, pbeam__log_copy__descriptor) : NULL;
+	struct err problem = ERR_INIT;
+	struct image_reader *image;
+	char path[PATH_MAX] = "";
+	struct stat st;
+	int r = 0;
+
+	if (!copy || message_string(&copy->host, list->here) < 0)
+		return -ENOMEM;
 	entry->number = number;
-	if (store_find(store, number, row->path, &err) == 0 && stat(row->path, &st) == 0) {
+	if (store_find(store, number, path, &problem) == 0 && stat(path, &st) == 0) {
 		entry->bytes = (uint64_t)st.st_size;
 		entry->created_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
-		if (image_reader_open(&image, row->path, &err) == 0) {
-			const Pbeam__Manifest *manifest = image_reader_manifest(image);
-
-			entry->created_ns = manifest->created_ns;
-			entry->pause_ns = manifest->pause_ns;
-			entry->processes = (uint32_t)manifest->n_processes;
-			for (size_t i = 0; manifest->cut && i < manifest->cut->n_parts; i++) {
-				entry->processes += manifest->cut->parts[i]->processes;
-				entry->bytes += manifest->cut->parts[i]->bytes;
-			}
+		if (image_reader_open(&image, path, &problem) == 0) {
+			r = describe_manifest(entry, image_reader_manifest(image));
 			image_reader_close(image);
 		}
 	}
-	memcpy(row->problem, err.text, sizeof(row->problem));
-	entry->path = row->path;
-	entry->problem = row->problem;
+	if (r == 0)
+		r = message_string(&copy->path, path);
+	return r < 0 ? r : message_string(&entry->problem, problem.text);
+}
+
+static int fill(struct server *server, const struct target *target, Pbeam__CheckpointLog *list,
+		struct err *err)
+{
+	auto_free uint32_t *numbers = NULL;
+	int n = store_list(target->store, &numbers, err), r = n < 0 ? n : 0;
+	char here[256];
+
+	target_host(server, here);
+	list->live = target->live;
+	if (r == 0 &&
+	    (message_string(&list->store, target->store) < 0 || message_string(&list->here, here) < 0 ||
+	     message_string(&list->job, target->live ? target->job.uuid : "") < 0))
+		r = err_code(err, -ENOMEM, "list %d checkpoints", n);
+	for (int i = 0; i < n && r == 0; i++)
+		if (describe(list, target->store, numbers[i]) < 0)
+			r = err_code(err, -ENOMEM, "list %d checkpoints", n);
+	return r;
 }
 
 void log_work(struct server *server, int sock, const void *arg)
 {
+	Pbeam__CheckpointLog *list = message_new(&pbeam__checkpoint_log__descriptor);
 	const struct target *target = arg;
-	Pbeam__CheckpointLog list = PBEAM__CHECKPOINT_LOG__INIT;
 	struct err err = ERR_INIT;
-	auto_free uint32_t *numbers = NULL;
-	struct row *rows = NULL;
-	int n = store_list(target->store, &numbers, &err);
+	int r = list ? fill(server, target, list, &err) : err_code(&err, -ENOMEM, "list checkpoints");
 
-	if (n >= 0) {
-		rows = calloc((size_t)n + 1, sizeof(*rows));
-		list.entries = calloc((size_t)n + 1, sizeof(Pbeam__LogEntry *));
-		if (!rows || !list.entries)
-			n = err_code(&err, -ENOMEM, "list %d checkpoints", n);
-	}
-	for (int i = 0; i < n; i++) {
-		fill_row(&rows[i], target->store, numbers[i]);
-		list.entries[list.n_entries++] = &rows[i].entry;
-	}
-	if (n < 0) {
-		err_wrap(&err, n, "%s", target->who);
+	if (r < 0) {
+		err_wrap(&err, r, "%s", target->who);
 		worker_refuse(sock, &err);
-	} else if (frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &list.base, NULL, 0, &err) < 0) {
+	} else if (frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &list->base, NULL, 0, &err) < 0) {
 		log_info("list of checkpoints: %s", err.text);
 	}
-	free(list.entries);
-	free(rows);
+	message_free(list);
 }

@@ -167,7 +167,7 @@ void ps_work(struct server *server, int sock, const void *arg)
 	struct name_job *jobs = calloc(JOBS_MOST, sizeof(*jobs));
 	Pbeam__ProcessList list = PBEAM__PROCESS_LIST__INIT;
 	struct err err = ERR_INIT;
-	char host[256] = "localhost";
+	char host[256];
 	struct row *rows;
 	int n, njobs;
 
@@ -182,8 +182,7 @@ void ps_work(struct server *server, int sock, const void *arg)
 		worker_refuse(sock, &err);
 		return;
 	}
-	if (!names_cluster(server->names, host))
-		gethostname(host, sizeof(host) - 1);
+	target_host(server, host);
 	qsort(processes, (size_t)n, sizeof(*processes), by_vpid);
 	for (int i = 0; i < n; i++) {
 		fill_row(&rows[i], &processes[i], job_of(jobs, njobs, processes[i].keeper), host);

@@ -139,6 +139,8 @@ must_check int target_find_live(struct server *server, const Pbeam__Target *wish
 				struct err *err);
 /* What a process is called: comm, "?" when it is gone. */
 void target_comm(struct rpid rpid, char comm[32]);
+/* What this host is called. */
+void target_host(struct server *server, char host[256]);
 
 /* ---- sweep.c ---- */
 /* Removes the sockets that killed keepers and scips left. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/dirs.h"
@@ -33,6 +34,13 @@ void target_comm(struct rpid rpid, char comm[32])
 		if ((unsigned char)text[i] < 32 || text[i] == 127)
 			text[i] = text[i] == '\n' && i == len - 1 ? 0 : '?';
 	snprintf(comm, 32, "%.31s", text);
+}
+
+void target_host(struct server *server, char host[256])
+{
+	strcpy(host, "localhost");
+	if (!names_cluster(server->names, host))
+		gethostname(host, 255);
 }
 
 static void name_it(struct target *target)

@@ -2,7 +2,7 @@
  * Where a request of a user is to be carried out. A process that has an entry vpid/N is where that says;
  * else one that this host has is here; else it is where its number's block is held. A job of a name that this
  * host does not know is looked for on all; so is one that is to be rolled back and does not run here, before
- * it is taken for ended: it would run twice.
+ * it is taken for ended: it would run twice. Lists are of all hosts.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +21,8 @@ struct pass {
 	struct gather *gather;	 /* while a name is looked for, or processes are listed */
 	struct scatter *scatter; /* while members are asked for */
 	Pbeam__Members *members;
-	int64_t call; /* 0: none */
+	struct log_all *log; /* while checkpoints are listed */
+	int64_t call;	     /* 0: none */
 	uint32_t type;
 	char name[NAME_TEXT_MAX]; /* that is looked for, or "" */
 	int32_t vpid;		  /* likewise, or 0 */
@@ -48,6 +49,8 @@ void pass_forget(struct connection *connection)
 		gather_cancel(pass->gather);
 	if (pass->scatter)
 		scatter_cancel(pass->scatter);
+	if (pass->log)
+		log_all_cancel(pass->log);
 	if (pass->call)
 		remote_cancel(connection->server->cluster, pass->call);
 	forget(pass);
@@ -205,6 +208,60 @@ static int list_all(struct connection *connection, const struct frame *frame, st
 	return 1;
 }
 
+/* ---- log ---- */
+
+static void refuse_unknown(const struct pass *pass, const Pbeam__CheckpointLog *all, struct err *err)
+{
+	const char *answers = all->n_notes ? " that answers; " : "", *why = all->n_notes ? all->notes[0] : "";
+
+	if (pass->vpid > 0)
+		err_set(err, -ESRCH,
+			"vpid %d: there is no such process and no checkpoint of one on any host%s%s; "
+			"`pbeamctl ps` lists all",
+			pass->vpid, answers, why);
+	else
+		err_set(err, -ESRCH,
+			"%s: there is no job of that name and no checkpoint of one on any host%s%s; "
+			"`pbeamctl ps` lists all",
+			pass->name, answers, why);
+}
+
+static void on_log(void *arg, Pbeam__CheckpointLog *all)
+{
+	struct pass *pass = arg;
+	struct connection *connection = pass->connection;
+	struct err err = ERR_INIT;
+
+	pass->log = NULL;
+	if (!all)
+		err_code(&err, -ENOMEM, "list checkpoints");
+	else if (!all->live && !all->n_entries)
+		refuse_unknown(pass, all, &err);
+	forget(pass);
+	if (err.code)
+		connection_refuse(connection, &err);
+	else
+		connection_reply(connection, &all->base);
+	message_free(all);
+}
+
+static int list_checkpoints(struct connection *connection, const Pbeam__Target *wish,
+			    const struct frame *frame, struct err *err)
+{
+	struct pass *pass = new_pass(connection, frame, err);
+
+	if (!pass)
+		return -ENOMEM;
+	snprintf(pass->name, sizeof(pass->name), "%s", wish->name);
+	pass->vpid = wish->vpid;
+	pass->log = log_all_begin(connection->server->cluster, wish, on_log, pass);
+	if (!pass->log) {
+		forget(pass);
+		return err_code(err, -ENOMEM, "list checkpoints");
+	}
+	return 1;
+}
+
 /* ---- members of a group or job that are on other hosts ---- */
 
 static int take_members(Pbeam__Members *all, const char *host, uint32_t type, const void *body, size_t len)
@@ -287,16 +344,7 @@ static void place_of(const struct cluster *cluster, int32_t vpid, char host[CHAN
 
 static bool wants_what_has_ended(uint32_t type)
 {
-	return type == PBEAM__DAEMON_REQUEST__DAEMON_LOG || type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK;
-}
-
-/* Its checkpoints are here. */
-static int take_what_has_ended(struct connection *connection, const Pbeam__Target *wish,
-			       const struct frame *frame, struct err *err)
-{
-	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_LOG)
-		return 0;
-	return look_for(connection, wish, true, frame, err);
+	return type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK;
 }
 
 static int pass_vpid(struct connection *connection, int32_t vpid, const struct frame *frame, struct err *err)
@@ -315,7 +363,7 @@ static int pass_vpid(struct connection *connection, int32_t vpid, const struct f
 	if (host[0] || target_find_live(server, &wish, &target, NULL) == 0)
 		return 0;
 	if (wants_what_has_ended(frame->type) && target_find(server, &wish, &target, NULL) == 0)
-		return take_what_has_ended(connection, &wish, frame, err);
+		return look_for(connection, &wish, true, frame, err);
 	if (names_block_find(server->names, (struct vpid){vpid}, block) == 0 && strcmp(block, own) != 0)
 		return pass_to(connection, block, frame, who, err);
 	return 0;
@@ -337,7 +385,7 @@ static int pass_name(struct connection *connection, const Pbeam__Target *wish, c
 	if (cut_is_group(server, wish->name))
 		return 0;
 	if (wants_what_has_ended(frame->type) && target_find(server, wish, &target, NULL) == 0)
-		return take_what_has_ended(connection, wish, frame, err);
+		return look_for(connection, wish, true, frame, err);
 	return look_for(connection, wish, false, frame, err);
 }
 
@@ -350,9 +398,11 @@ int pass_elsewhere(struct connection *connection, const Pbeam__Target *target, c
 		return list_all(connection, frame, err);
 	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_MEMBERS)
 		return ask_members(connection, frame, err);
-	if (!target)
+	if (!target || (target->vpid <= 0 && !target->name[0]))
 		return 0;
+	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_LOG)
+		return list_checkpoints(connection, target, frame, err);
 	if (target->vpid > 0)
 		return pass_vpid(connection, target->vpid, frame, err);
-	return target->name[0] ? pass_name(connection, target, frame, err) : 0;
+	return pass_name(connection, target, frame, err);
 }

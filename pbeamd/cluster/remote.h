@@ -45,12 +45,13 @@ struct scatter_request {
 	uint32_t type;
 	const void *body;
 	size_t len;
-	bool here; /* this host is asked as well */
+	bool here;	     /* this host is asked as well */
+	unsigned patience_s; /* 0: some seconds */
 	scatter_part_fn came;
 	scatter_done_fn done;
 };
 struct scatter;
-/* The same of all hosts, some seconds at most. `came` may be called before it returns, `done` not. NULL
+/* The same of all hosts. `came` may be called before it returns, `done` not. NULL
  * without memory. */
 must_check struct scatter *scatter_begin(struct cluster *cluster, const struct scatter_request *request,
 					 void *arg);
@@ -63,5 +64,14 @@ typedef void (*gather_fn)(void *arg, Pbeam__ProcessList *list);
 struct gather;
 must_check struct gather *gather_begin(struct cluster *cluster, gather_fn done, void *arg);
 void gather_cancel(struct gather *gather);
+
+/* ---- log_all.c ---- */
+/* The checkpoints that all hosts have of what a user names: `done` is called once, later, with a list that is
+ * its to free (NULL without memory). */
+typedef void (*log_all_fn)(void *arg, Pbeam__CheckpointLog *all);
+struct log_all;
+must_check struct log_all *log_all_begin(struct cluster *cluster, const Pbeam__Target *target,
+					 log_all_fn done, void *arg);
+void log_all_cancel(struct log_all *log);
 
 #endif

@@ -92,7 +92,7 @@ static void ask(struct scatter *scatter, struct host *host, uint32_t type, const
 
 struct scatter *scatter_begin(struct cluster *cluster, const struct scatter_request *request, void *arg)
 {
-	struct timeval patience = {PATIENCE_S, 0};
+	struct timeval patience = {request->patience_s ? request->patience_s : PATIENCE_S, 0};
 	struct scatter *scatter = calloc(1, sizeof(*scatter));
 
 	if (!scatter)

@@ -12,6 +12,7 @@
 
 #include "channel/channel.h"
 #include "namespace/registry.h"
+#include "pbeamd/checkpoints.h"
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
 
@@ -82,6 +83,23 @@ static void take_changes(const struct frame *frame, struct registry_copy *copy)
 	message_free(changes);
 }
 
+/* As the answer to a DAEMON_LOG. */
+static void take_reply(const struct frame *frame)
+{
+	Pbeam__PeerReply *reply =
+		(Pbeam__PeerReply *)frame_unpack(frame, &pbeam__peer_reply__descriptor, NULL);
+	Pbeam__CheckpointLog *all = message_new(&pbeam__checkpoint_log__descriptor);
+
+	for (int i = 0; reply && all && i < 2; i++)
+		if (checkpoints_take(all, i ? "other" : "host", reply->type, reply->body.data,
+				     reply->body.len) < 0)
+			abort();
+	if (all)
+		checkpoints_order(all);
+	message_free(all);
+	message_free(reply);
+}
+
 static void take_other(const struct frame *frame)
 {
 	static const ProtobufCMessageDescriptor *const bodies[] = {
@@ -118,6 +136,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			take_request(&frame);
 		else if (frame.type == PBEAM__CHANNEL_MESSAGE__PEER_CHANGES)
 			take_changes(&frame, copy);
+		else if (frame.type == PBEAM__CHANNEL_MESSAGE__PEER_REPLY)
+			take_reply(&frame);
 		else
 			take_other(&frame);
 		frame_free(&frame);
