@@ -347,6 +347,15 @@ static bool wants_what_has_ended(uint32_t type)
 	return type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK;
 }
 
+/* It has just arrived, or come back, and our copy of the registry does not know it yet. */
+static bool runs_here(const struct server *server, int32_t vpid)
+{
+	struct name_process process;
+
+	return names_process_get(server->names, (struct vpid){vpid}, &process) == 0 &&
+	       process.state == NAME_STATE_RUNNING;
+}
+
 static int pass_vpid(struct connection *connection, int32_t vpid, const struct frame *frame, struct err *err)
 {
 	struct server *server = connection->server;
@@ -358,7 +367,7 @@ static int pass_vpid(struct connection *connection, int32_t vpid, const struct f
 	snprintf(who, sizeof(who), "vpid %d", vpid);
 	wish.vpid = vpid;
 	place_of(server->cluster, vpid, host);
-	if (host[0] && strcmp(host, own) != 0)
+	if (host[0] && strcmp(host, own) != 0 && !runs_here(server, vpid))
 		return pass_to(connection, host, frame, who, err);
 	if (host[0] || target_find_live(server, &wish, &target, NULL) == 0)
 		return 0;

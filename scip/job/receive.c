@@ -151,7 +151,7 @@ static int prepare_guest(Pbeam__MigrateBegin *begin, struct err *err)
 }
 
 /* 1: the job's keeper here has it. 0: there is none. One that has just lost its last process is on the way
- * out. */
+ * out; one that is at work may be at the end of a migration that was given up a moment ago. */
 static int give_to_keeper(int channel, const Pbeam__MigrateBegin *begin, struct err *err)
 {
 	for (int tries = 0;; tries++) {
@@ -162,7 +162,8 @@ static int give_to_keeper(int channel, const Pbeam__MigrateBegin *begin, struct 
 
 		if (keeper > 0 && r == 0)
 			return 1;
-		if (r == 0 || tries == TRIES || (r != -ESRCH && r != -ENOENT && r != -ECONNREFUSED))
+		if (r == 0 || tries == TRIES ||
+		    (r != -ESRCH && r != -ENOENT && r != -ECONNREFUSED && r != -EBUSY))
 			return r;
 		err_clear(err);
 		nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);

@@ -331,14 +331,14 @@ void tree_abandon(struct coordinate *coordinate)
 		made[i].sock = -1;
 		kill(made[i].rpid, SIGKILL);
 	}
+	if (coordinate->plan.nnodes && made && made[0].stub && made[0].sock >= 0)
+		bereave_stub(coordinate);
 	for (int i = coordinate->plan.nnodes - 1; i >= 0 && made; i--) {
-		if (made[i].stub && made[i].sock >= 0) {
-			bereave_stub(coordinate);
-			if (link_call(made[i].sock, PBEAM__SCIP_REQUEST__SCIP_STUB, NULL,
-				      &pbeam__scip_done__descriptor, NULL, NULL) < 0)
-				log_debug("the stub of vpid %d is a stub again by itself",
-					  coordinate->plan.nodes[i].vpid);
-		}
+		if (made[i].stub && made[i].sock >= 0 &&
+		    link_call(made[i].sock, PBEAM__SCIP_REQUEST__SCIP_STUB, NULL,
+			      &pbeam__scip_done__descriptor, NULL, NULL) < 0)
+			log_debug("the stub of vpid %d is a stub again by itself",
+				  coordinate->plan.nodes[i].vpid);
 		if (made[i].sock >= 0)
 			close(made[i].sock);
 		made[i].sock = -1;

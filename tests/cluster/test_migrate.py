@@ -213,6 +213,24 @@ def test_part_of_a_job(three):
         assert "does not take what was written" not in host.log()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(60)
+def test_forking_shell(make_lab, long):
+    """A shell whose children come and go while it is being moved, to and fro: its commands, sent ahead or not, may have ended since, or end at the freeze."""
+    a, b = make_lab(2).start().hosts
+    job = a.scip_run("bash", "-c", "for ((n = 0; ; n++)); do echo $n; sleep .0$((RANDOM % 5 + 1)); done")
+    job.wait_for("3\n")
+    vpid, = [row["vpid"] for row in a.ps()["processes"] if not row["parent"]]
+    for n in range(100 if long else 6):
+        here, there = ((a, b), (b, a))[n % 2]
+        move(here, vpid, there)
+    before = len(job.lines())
+    a.wait_until(lambda: len(job.lines()) > before + 5, what="it to go on")
+    assert job.lines()[:before] == [str(n) for n in range(before)]
+    a.ctl("kill", "-s", "KILL", vpid)
+    assert job.wait() == 128 + 9 and not job.errors()
+
+
 HALFWAY = """import os, socket, sys, time
 if sys.argv[1] == "read":
     listener = socket.create_server(("127.0.0.1", 0))

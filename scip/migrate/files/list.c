@@ -227,16 +227,24 @@ static int add_descriptor(int fd, void *arg)
 	return add_link(asked, link, use, what);
 }
 
+/* Or is about to: one without memory any more is nobody's, and its directory root's (task_dump_owner() in
+ * fs/proc/base.c, 6.18). */
+static bool has_ended(pid_t pid, struct procfs_stat *stat)
+{
+	return procfs_stat_read(pid, 0, stat, NULL) < 0 || stat->state == 'Z' || stat->state == 'X' ||
+	       !stat->start_code;
+}
+
 int files_list_add(struct files_list *list, const struct name_process *process, const struct paths *paths,
 		   struct err *err)
 {
 	struct asked asked = {.list = list, .process = process, .paths = paths};
 	struct procfs_stat stat;
 	char dir[64];
-	int r = procfs_stat_read(process->rpid.n, 0, &stat, NULL);
+	int r;
 
-	if (r < 0 || stat.state == 'Z' || stat.state == 'X')
-		return 0; /* it has ended */
+	if (has_ended(process->rpid.n, &stat))
+		return 0;
 	memcpy(asked.comm, stat.comm, sizeof(asked.comm));
 	snprintf(dir, sizeof(dir), "/proc/%d/fd", process->rpid.n);
 	r = add_link(&asked, "exe", PBEAM__MIGRATE_FILE__USE__PROGRAM | PBEAM__MIGRATE_FILE__USE__MAPPED,
@@ -247,8 +255,10 @@ int files_list_add(struct files_list *list, const struct name_process *process, 
 		r = add_link(&asked, "cwd", PBEAM__MIGRATE_FILE__USE__DIRECTORY, "its working directory");
 	if (r == 0)
 		r = procfs_each_number(dir, add_descriptor, &asked);
-	if (r == -ENOENT || r == -ESRCH)
-		return 0; /* it has just ended */
+	if (r < 0 && has_ended(process->rpid.n, &stat)) {
+		err_clear(err);
+		return 0;
+	}
 	return r < 0 && !(err && err->code) ? err_code(err, r, "find the files of vpid %d", process->vpid.n)
 					    : r;
 }
