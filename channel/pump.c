@@ -8,6 +8,8 @@
  * Half-closing goes through: end of file of the local side is a close_notify and a shutdown of the
  * connection's writing half; the other direction goes on until its own end. When the local socket is closed
  * for good (POLLHUP) what was written is still sent, then the process ends.
+ *
+ * A descriptor that comes from the local side asks for the connection itself (records.h).
  */
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -38,6 +40,8 @@ struct pump {
 	bool told_local, told_tcp; /* and the other side knows */
 	bool hung;		   /* nobody holds the local side's other end any more */
 	bool cut;		   /* the connection is gone */
+	enum tls_role role;
+	int asked; /* who wants to have the connection (records.h); -1: nobody */
 };
 
 /* ---- the encrypted side ---- */
@@ -131,9 +135,32 @@ static void send_plain(struct pump *pump)
 	pump->have = pump->done = 0;
 }
 
+/* recv(). The byte that a descriptor comes with is no data; it is the last one, behind which the kernel stops
+ * (unix_stream_read_generic() in net/unix/af_unix.c, 6.18). */
+static ssize_t recv_local(struct pump *pump)
+{
+	struct iovec iov = {pump->outgoing, PIECE};
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	ssize_t n = recvmsg(pump->local, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+
+	if (!cmsg || cmsg->cmsg_type != SCM_RIGHTS)
+		return n;
+	if (pump->asked >= 0)
+		close(pump->asked);
+	memcpy(&pump->asked, CMSG_DATA(cmsg), sizeof(pump->asked));
+	errno = EAGAIN;
+	return n > 1 ? n - 1 : -1;
+}
+
 static void take_local(struct pump *pump)
 {
-	ssize_t n = recv(pump->local, pump->outgoing, PIECE, MSG_DONTWAIT);
+	ssize_t n = recv_local(pump);
 
 	if (n > 0)
 		pump->due = (size_t)n;
@@ -202,6 +229,35 @@ static void choose(const struct pump *pump, size_t cipher, struct pollfd fds[2])
 		fds[1].fd = -1;
 }
 
+/* The connection is given to who asked for it, with what is known of it, and we are done; or it is not. */
+static void hand_over(struct pump *pump)
+{
+	struct records_answer answer = {0};
+	struct iovec iov = {&answer, sizeof(answer)};
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {{0}};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	answer.given = !pump->have && !pump->local_eof && !pump->tcp_eof && !pump->cut &&
+		       tls_traffic(pump->ssl, pump->role, &answer.traffic);
+	if (answer.given) {
+		msg.msg_control = &control;
+		msg.msg_controllen = sizeof(control);
+		*CMSG_FIRSTHDR(&msg) = (struct cmsghdr){
+			.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&msg)), &pump->tcp, sizeof(int));
+	}
+	if (sendmsg(pump->asked, &msg, MSG_NOSIGNAL) < 0)
+		answer.given = false; /* it is gone, and the channel perhaps too */
+	OPENSSL_cleanse(&answer.traffic, sizeof(answer.traffic));
+	if (answer.given)
+		_exit(0);
+	close(pump->asked);
+	pump->asked = -1;
+}
+
 static void copy(struct pump *pump)
 {
 	for (;;) {
@@ -211,6 +267,8 @@ static void copy(struct pump *pump)
 
 		if (is_over(pump, cipher))
 			return;
+		if (pump->asked >= 0 && !pump->due && !cipher)
+			hand_over(pump);
 		choose(pump, cipher, fds);
 		if (poll(fds, 2, more ? 0 : -1) < 0) {
 			if (errno != EINTR)
@@ -310,7 +368,7 @@ static void refuse(const struct pump *pump, const struct err *err)
 
 _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum tls_role role)
 {
-	struct pump pump = {.tcp = tcp, .local = local};
+	struct pump pump = {.tcp = tcp, .local = local, .role = role, .asked = -1};
 	struct err err = ERR_INIT;
 
 	pump.plain = malloc(PIECE);

@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <openssl/core_names.h>
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
@@ -22,9 +23,13 @@ static const unsigned char suite[] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
 static const char suite_name[] = "TLS_AES_128_GCM_SHA256";
 static const unsigned char identity[] = "pbeam cluster 1";
 
-/* One connection to a process: what its callbacks need. */
+/* One connection to a process: what its callbacks need, and what they have seen. */
 static struct {
 	unsigned char psk[PSK_SIZE];
+	uint8_t secrets[2][RECORDS_SECRET]; /* of what a client (TLS_CLIENT) and a server write */
+	bool known[2];
+	uint64_t records[RECORDS_WAYS];
+	bool other; /* records of another type than data, after the handshake */
 } tls;
 
 static int derive(const struct channel_key *key, unsigned char out[PSK_SIZE])
@@ -77,6 +82,48 @@ static int find_session(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSI
 	return !ours || *session;
 }
 
+/* A line of the key log format: the one way by which OpenSSL tells traffic secrets. */
+static void learn_secret(const SSL *ssl, const char *line)
+{
+	static const char *const labels[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
+	size_t len = 0;
+
+	for (int i = 0; i < 2; i++) {
+		const char *hex =
+			strncmp(line, labels[i], strlen(labels[i])) == 0 ? strrchr(line, ' ') : NULL;
+
+		if (hex && OPENSSL_hexstr2buf_ex(tls.secrets[i], RECORDS_SECRET, &len, hex + 1, '\0') == 1)
+			tls.known[i] = len == RECORDS_SECRET;
+	}
+}
+
+/* Counts the records under the traffic secrets. */
+static void count_record(int writes, int version, int type, const void *bytes, size_t len, SSL *ssl,
+			 void *arg)
+{
+	const uint8_t *inner = bytes;
+
+	if (type != SSL3_RT_INNER_CONTENT_TYPE || len != 1 || !SSL_is_init_finished(ssl))
+		return;
+	if (*inner == SSL3_RT_APPLICATION_DATA)
+		tls.records[writes ? RECORDS_WRITE : RECORDS_READ]++;
+	else
+		tls.other = true;
+}
+
+bool tls_traffic(const SSL *ssl, enum tls_role role, struct records_traffic *out)
+{
+	const int own = role == TLS_CLIENT ? 0 : 1;
+
+	if (!tls.known[0] || !tls.known[1] || tls.other || !SSL_is_init_finished(ssl) ||
+	    SSL_has_pending(ssl) || strcmp(SSL_rstate_string(ssl), "RH") != 0)
+		return false;
+	memcpy(out->secret[RECORDS_WRITE], tls.secrets[own], RECORDS_SECRET);
+	memcpy(out->secret[RECORDS_READ], tls.secrets[!own], RECORDS_SECRET);
+	memcpy(out->count, tls.records, sizeof(out->count));
+	return true;
+}
+
 static SSL_CTX *new_context(enum tls_role role)
 {
 	SSL_CTX *ctx = SSL_CTX_new(role == TLS_SERVER ? TLS_server_method() : TLS_client_method());
@@ -93,6 +140,8 @@ static SSL_CTX *new_context(enum tls_role role)
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL);
 	SSL_CTX_set_psk_use_session_callback(ctx, use_session);
 	SSL_CTX_set_psk_find_session_callback(ctx, find_session);
+	SSL_CTX_set_keylog_callback(ctx, learn_secret);
+	SSL_CTX_set_msg_callback(ctx, count_record);
 	SSL_CTX_set_read_ahead(ctx, 1);
 	SSL_CTX_set_default_read_buffer_len(ctx, READ_AHEAD);
 	SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "channel/channel.h"
+#include "channel/records.h"
 
 /* ---- address.c ---- */
 /* A TCP connection, non-blocking, or -errno. */
@@ -20,6 +21,9 @@ enum tls_role { TLS_CLIENT, TLS_SERVER };
 SSL *tls_new(int tcp, const struct channel_key *key, enum tls_role role, struct err *err);
 /* What a failed handshake tells, as a sentence's end and a code: -EKEYREJECTED, -EPROTO. */
 int tls_explain(enum tls_role role, struct err *err);
+/* What somebody else needs to go on with the connection. False while there is no such point: before the
+ * handshake, within a record, with one unread, or once keys or alerts have been sent. */
+bool tls_traffic(const SSL *ssl, enum tls_role role, struct records_traffic *out);
 
 /* ---- pump.c ---- */
 /* Shakes hands, then copies both ways until both ends are done. Says why on `local` (CHANNEL_REFUSED) when

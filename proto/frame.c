@@ -181,6 +181,8 @@ static ssize_t receive(struct frame_reader *reader, int sock, void *buf, size_t 
 	ssize_t n;
 	int r;
 
+	if (reader->read)
+		return reader->read(reader->read_arg, buf, len);
 	do
 		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
@@ -285,19 +287,31 @@ int frame_reader_step(struct frame_reader *reader, int sock, struct frame *out, 
 	return 1;
 }
 
-int frame_recv(int sock, struct frame *out, struct err *err)
+static int receive_all(struct frame_reader *reader, int sock, struct frame *out, struct err *err)
 {
-	struct frame_reader reader;
 	int r;
 
-	memset(&reader, 0, sizeof(reader));
 	memset(out, 0, sizeof(*out));
-	r = frame_reader_step(&reader, sock, out, err);
+	r = frame_reader_step(reader, sock, out, err);
 	if (r == -EAGAIN)
 		r = err_set(err, -ETIMEDOUT, "no answer in time");
 	if (r <= 0)
-		frame_reader_reset(&reader);
+		frame_reader_reset(reader);
 	return r;
+}
+
+int frame_recv(int sock, struct frame *out, struct err *err)
+{
+	struct frame_reader reader = {0};
+
+	return receive_all(&reader, sock, out, err);
+}
+
+int frame_recv_from(frame_read_fn read, void *arg, struct frame *out, struct err *err)
+{
+	struct frame_reader reader = {.read = read, .read_arg = arg};
+
+	return receive_all(&reader, -1, out, err);
 }
 
 ProtobufCMessage *frame_unpack(const struct frame *frame, const ProtobufCMessageDescriptor *descriptor,

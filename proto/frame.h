@@ -35,6 +35,10 @@ must_check int frame_send(int sock, uint32_t type, const ProtobufCMessage *messa
  * not a frame, -EPIPE when the connection ended within one, -ETIMEDOUT where the socket has a SO_RCVTIMEO
  * that passed. */
 must_check int frame_recv(int sock, struct frame *out, struct err *err);
+/* The same from wherever `read` brings bytes (how many, 0 at the end, -errno), which no descriptors come
+ * with. */
+typedef ssize_t (*frame_read_fn)(void *arg, void *to, size_t len);
+must_check int frame_recv_from(frame_read_fn read, void *arg, struct frame *out, struct err *err);
 /* Closes what was not taken and frees the body; `frame` is empty afterwards. */
 void frame_free(struct frame *frame);
 
@@ -44,6 +48,8 @@ struct frame_reader {
 	struct frame frame;
 	uint8_t head[FRAME_HEAD];
 	size_t head_have, body_have, body_room;
+	frame_read_fn read; /* NULL: from the socket */
+	void *read_arg;
 };
 /* Takes what the (non-blocking) socket has. Returns 1 with a whole frame in *out, 0 at end of file, -EAGAIN
  * when more must come, or another -errno after which the connection is of no use. */

@@ -132,6 +132,11 @@ must_check int wire_take(int channel, uint32_t type, const ProtobufCMessageDescr
 /* Any frame but those that end it all. */
 struct frame;
 must_check int wire_take_any(int channel, struct frame *frame, struct err *err);
+/* The two halves of it and of wire_take(), for frames that come in another way: what frame_recv() has
+ * returned is judged; a frame (taken) is what was to come. */
+must_check int wire_received(int r, struct frame *frame, struct err *err);
+must_check int wire_is(struct frame *frame, uint32_t type, const ProtobufCMessageDescriptor *body, void *out,
+		       struct err *err);
 /* Bulk bytes. WIRE_PART_MAX: with one MIGRATE_FILE. */
 enum { WIRE_PART_MAX = 4 << 20 };
 must_check int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err);

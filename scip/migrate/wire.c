@@ -25,10 +25,8 @@ static int take_failure(const struct frame *frame, struct err *err)
 	return r;
 }
 
-int wire_take_any(int channel, struct frame *frame, struct err *err)
+int wire_received(int r, struct frame *frame, struct err *err)
 {
-	int r = frame_recv(channel, frame, err);
-
 	if (r == 0 || r == -ECONNRESET)
 		return err_set(err, -EPIPE, "the connection with the other host has ended");
 	if (r < 0)
@@ -43,23 +41,34 @@ int wire_take_any(int channel, struct frame *frame, struct err *err)
 	return r;
 }
 
-int wire_take(int channel, uint32_t type, const ProtobufCMessageDescriptor *body, void *out, struct err *err)
+int wire_take_any(int channel, struct frame *frame, struct err *err)
+{
+	return wire_received(frame_recv(channel, frame, err), frame, err);
+}
+
+int wire_is(struct frame *frame, uint32_t type, const ProtobufCMessageDescriptor *body, void *out,
+	    struct err *err)
 {
 	ProtobufCMessage **message = out;
+	int r = 0;
+
+	if (frame->type != type)
+		r = err_set(err, -EPROTO, "the other host sent message %u where %u was to come", frame->type,
+			    type);
+	else if (message) {
+		*message = frame_unpack(frame, body, err);
+		r = *message ? 0 : -EPROTO;
+	}
+	frame_free(frame);
+	return r;
+}
+
+int wire_take(int channel, uint32_t type, const ProtobufCMessageDescriptor *body, void *out, struct err *err)
+{
 	struct frame frame = {0};
 	int r = wire_take_any(channel, &frame, err);
 
-	if (r < 0)
-		return r;
-	if (frame.type != type)
-		r = err_set(err, -EPROTO, "the other host sent message %u where %u was to come", frame.type,
-			    type);
-	else if (message) {
-		*message = frame_unpack(&frame, body, err);
-		r = *message ? 0 : -EPROTO;
-	}
-	frame_free(&frame);
-	return r;
+	return r < 0 ? r : wire_is(&frame, type, body, out, err);
 }
 
 int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err)

@@ -5,9 +5,12 @@
  * free reads a batch from the process, leaves out what is there already, compresses it if that pays, and
  * sends it. At the end of a round each of them hears from its other end that everything is in its place
  * (MIGRATE_ROUND), and only then the next round begins: so a page never meets an older one of itself, and how
- * long a round took is how long it took to arrive. The first lane is the channel of the migration itself;
- * the others are channels of kind SESSION, which are opened while the first is at work already. When one
- * breaks the migration has failed.
+ * long a round took is how long it took to arrive.
+ *
+ * The first lane is the channel of the migration itself. Where there is much to send there are others,
+ * channels of kind SESSION that are opened while the first is at work already. Their threads encrypt and
+ * decrypt (channel/records.h), which takes half the time; so the first does nothing any more once another is
+ * there. When one breaks the migration has failed.
  */
 #ifndef SCIP_MIGRATE_LANES_H
 #define SCIP_MIGRATE_LANES_H
@@ -17,14 +20,17 @@
 struct frame;
 struct restore_premade;
 
-enum { LANES_MAX = 4, LANES_BATCH = 1 << 20 /* bytes of pages in a message, at most */ };
+enum {
+	LANES_MAX = 4 /* besides the channel */,
+	LANES_BATCH = 1 << 20 /* bytes of pages in a message, at most */
+};
 
 /* ---- lanes_source.c ---- */
 struct lanes_options {
 	const char *host;
 	int channel;
 	const uint8_t *cookie; /* of the other lanes, 16 bytes, NULL: there are none */
-	unsigned n;	       /* lanes, the channel among them */
+	unsigned n;	       /* of these */
 	uint64_t bandwidth;    /* bytes a second for all together, 0 for as much as there is */
 	/* Called ten times a second or so while a round goes on. May be NULL. */
 	void (*tick)(void *arg);

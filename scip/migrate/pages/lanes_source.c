@@ -13,7 +13,7 @@
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/migrate/migrate.h"
+#include "scip/migrate/pages/lane_wire.h"
 #include "scip/migrate/pages/lanes.h"
 #include "scip/migrate/pages/pack.h"
 
@@ -31,7 +31,7 @@ struct batch {
 struct lane {
 	struct lanes *lanes;
 	pthread_t thread;
-	int channel;
+	struct lane_wire wire;
 	bool own;   /* not the migration's channel */
 	bool dirty; /* it has sent something in this round */
 	uint64_t round_bytes, round_ns;
@@ -49,13 +49,14 @@ struct lanes {
 	size_t head, count;
 	struct batch making; /* the main thread's */
 	unsigned busy;	     /* threads at work */
+	unsigned open;	     /* lanes besides the channel */
 	unsigned round;
 	bool ending, stop;
 	struct err err; /* code 0: none has failed */
 	struct lanes_count counted;
 	uint64_t next_ns; /* no byte before, by the limit */
 	struct note_store store;
-	struct lane v[LANES_MAX];
+	struct lane v[1 + LANES_MAX];
 	unsigned n;
 };
 
@@ -100,29 +101,14 @@ static void hold_back(struct lanes *s, uint64_t bytes)
 	}
 }
 
-static int send_all(int channel, const uint8_t *data, uint64_t len, struct err *err)
-{
-	while (len) {
-		ssize_t n = send(channel, data, len, MSG_NOSIGNAL);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return err_sys(err, "send pages");
-		data += n;
-		len -= (uint64_t)n;
-	}
-	return 0;
-}
-
 /* Why a lane cannot be sent to any more is there to be read. */
-static int explain(const struct lane *lane, int r, struct err *err)
+static int explain(struct lane *lane, int r, struct err *err)
 {
 	struct err said = ERR_INIT;
 
 	if (r != -EPIPE && r != -ECONNRESET)
 		return r;
-	if (wire_take(lane->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND, NULL, NULL, &said) < 0)
+	if (lane_wire_take(&lane->wire, PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND, NULL, NULL, &said) < 0)
 		return err_set(err, said.code, "%s", said.text);
 	return r;
 }
@@ -135,10 +121,11 @@ static int send_packed(struct lane *lane, struct packed *packed, struct err *err
 
 	packed->message.round = s->round; /* it does not change while a thread is busy */
 	lane->dirty = true;
-	r = frame_send(lane->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_PAGES, &packed->message.base, NULL, 0,
-		       err);
+	r = lane_wire_send(&lane->wire, PBEAM__CHANNEL_MESSAGE__MIGRATE_PAGES, &packed->message.base, err);
 	if (r == 0)
-		r = send_all(lane->channel, packed->data, packed->message.bytes, err);
+		r = lane_wire_send_bulk(&lane->wire, packed->data, packed->message.bytes, err);
+	if (r == 0)
+		r = lane_wire_flush(&lane->wire, err);
 	if (r < 0)
 		return explain(lane, r, err);
 	hold_back(s, packed->message.bytes);
@@ -175,11 +162,13 @@ static int end_round(struct lane *lane, struct err *err)
 	int r;
 
 	round.round = lane->lanes->round;
-	r = frame_send(lane->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND, &round.base, NULL, 0, err);
+	r = lane_wire_send(&lane->wire, PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND, &round.base, err);
+	if (r == 0)
+		r = lane_wire_flush(&lane->wire, err);
 	if (r < 0)
 		return explain(lane, r, err);
-	r = wire_take(lane->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND, &pbeam__migrate_round__descriptor,
-		      &answer, err);
+	r = lane_wire_take(&lane->wire, PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND,
+			   &pbeam__migrate_round__descriptor, &answer, err);
 	if (r == 0 && answer->round != round.round)
 		r = err_set(err, -EPROTO, "the other host has got another round than was sent");
 	message_free(answer);
@@ -195,7 +184,7 @@ static bool await_work(struct lane *lane, bool *batch)
 	struct lanes *s = lane->lanes;
 
 	while (!s->stop && !s->err.code) {
-		*batch = s->count > 0;
+		*batch = s->count > 0 && (lane->own || !s->open);
 		if (*batch) {
 			struct batch *next = &s->queue[s->head];
 
@@ -238,36 +227,42 @@ static void work(struct lane *lane)
 		fail(s, &err);
 }
 
-static void set_patience(int channel)
+/* The other side says when it is ready: until then nothing is under way. */
+static int open_lane(struct lane *lane, struct err *err)
 {
-	const struct timeval patience = {.tv_sec = PATIENCE_S};
+	struct lanes *s = lane->lanes;
+	struct lane_wire wire = {
+		.channel =
+			channel_open(s->options.host, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, s->cookie, err)};
+	int r = wire.channel < 0 ? wire.channel : lane_wire_take_over(&wire, err);
 
-	if (setsockopt(channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
-		log_debug("migrate: no time limit for a lane");
+	if (wire.channel < 0)
+		return r;
+	lane_wire_set_patience(&wire, PATIENCE_S);
+	pthread_mutex_lock(&s->lock);
+	lane->wire = wire; /* from here on lanes_close() cuts it short */
+	if (r == 0 && s->stop)
+		r = err_set(err, -ECANCELED, "it is over");
+	pthread_mutex_unlock(&s->lock);
+	if (r == 0)
+		r = lane_wire_take(&lane->wire, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY, NULL, NULL, err);
+	pthread_mutex_lock(&s->lock);
+	s->open += r == 0;
+	pthread_mutex_unlock(&s->lock);
+	return r;
 }
 
 /* A lane that cannot be opened is done without. */
 static void *run(void *arg)
 {
 	struct lane *lane = arg;
-	struct lanes *s = lane->lanes;
 	struct err err = ERR_INIT;
-	int channel = lane->channel;
 
 	prctl(PR_SET_NAME, "scip-lane");
-	if (lane->own) {
-		channel =
-			channel_open(s->options.host, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, s->cookie, &err);
-		if (channel < 0) {
-			log_info("migrate: one stream less: %s", err.text);
-			return NULL;
-		}
-		set_patience(channel);
-		pthread_mutex_lock(&s->lock);
-		lane->channel = channel;
-		pthread_mutex_unlock(&s->lock);
-	}
-	work(lane);
+	if (!lane->own || open_lane(lane, &err) == 0)
+		work(lane);
+	else
+		log_info("migrate: one stream less: %s", err.text);
 	return NULL;
 }
 
@@ -305,7 +300,7 @@ static int hand_over(struct lanes *s)
 	if (r == 0) {
 		s->queue[(s->head + s->count) % QUEUE] = s->making;
 		s->count++;
-		pthread_cond_signal(&s->work);
+		pthread_cond_broadcast(&s->work); /* not every lane takes it */
 	}
 	pthread_mutex_unlock(&s->lock);
 	s->making.n = 0;
@@ -414,10 +409,11 @@ int lanes_open(struct lanes **out, const struct lanes_options *options, struct e
 	pthread_condattr_destroy(&clock);
 	note_store_init(&s->store);
 	s->round = 1;
-	set_patience(options->channel);
-	for (unsigned i = 0; i < options->n && i < LANES_MAX && r == 0; i++) {
+	for (unsigned i = 0; i <= options->n && i <= LANES_MAX && r == 0; i++) {
 		s->v[i].own = i > 0;
-		s->v[i].channel = i > 0 ? -1 : options->channel;
+		s->v[i].wire.channel = i > 0 ? -1 : options->channel;
+		if (i == 0)
+			lane_wire_set_patience(&s->v[i].wire, PATIENCE_S);
 		r = start(s, &s->v[i]);
 		if (r == 0)
 			s->n++;
@@ -438,14 +434,14 @@ void lanes_close(struct lanes *s)
 	s->stop = true;
 	pthread_cond_broadcast(&s->work);
 	for (unsigned i = 0; i < s->n; i++) /* who is in the middle of something does not go on */
-		if (s->v[i].channel >= 0 && (s->v[i].own || s->err.code))
-			shutdown(s->v[i].channel, SHUT_RDWR);
+		if (s->v[i].wire.channel >= 0 && (s->v[i].own || s->err.code))
+			shutdown(s->v[i].wire.channel, SHUT_RDWR);
 	pthread_mutex_unlock(&s->lock);
 	for (unsigned i = 0; i < s->n; i++) {
 		pthread_join(s->v[i].thread, NULL);
 		pack_free(s->v[i].pack);
-		if (s->v[i].own && s->v[i].channel >= 0)
-			close(s->v[i].channel);
+		if (s->v[i].own)
+			lane_wire_close(&s->v[i].wire);
 	}
 	note_store_free(&s->store);
 	pthread_cond_destroy(&s->work);

@@ -16,34 +16,47 @@
 #include "proto/message.h"
 #include "scip/migrate/migrate.h"
 #include "scip/migrate/pages/delta.h"
+#include "scip/migrate/pages/lane_wire.h"
 #include "scip/migrate/pages/lanes.h"
 
 enum { PAGE = DELTA_PAGE, PAGES = LANES_BATCH / PAGE };
 
 struct lane_taker {
-	int channel;
+	struct lane_wire *wire;
+	struct lane_wire channel; /* of the migration: what `wire` is then */
 	struct restore_premade *premade;
-	uint8_t *raw, *wire; /* LANES_BATCH each */
+	uint8_t *raw, *packed; /* LANES_BATCH each */
 	ZSTD_DCtx *zstd;
 	struct restore_piece pieces[PAGES];
 };
 
 static const uint8_t zeroes[PAGE];
 
-struct lane_taker *lane_taker_new(int channel, struct restore_premade *premade)
+static struct lane_taker *new_taker(struct lane_wire *wire, struct restore_premade *premade)
 {
 	struct lane_taker *taker = calloc(1, sizeof(*taker));
 
 	if (!taker)
 		return NULL;
-	taker->channel = channel;
+	taker->wire = wire;
 	taker->premade = premade;
 	taker->raw = malloc(LANES_BATCH);
-	taker->wire = malloc(LANES_BATCH);
+	taker->packed = malloc(LANES_BATCH);
 	taker->zstd = ZSTD_createDCtx();
-	if (!taker->raw || !taker->wire || !taker->zstd) {
+	if (!taker->raw || !taker->packed || !taker->zstd) {
 		lane_taker_free(taker);
 		return NULL;
+	}
+	return taker;
+}
+
+struct lane_taker *lane_taker_new(int channel, struct restore_premade *premade)
+{
+	struct lane_taker *taker = new_taker(NULL, premade);
+
+	if (taker) {
+		taker->channel.channel = channel;
+		taker->wire = &taker->channel;
 	}
 	return taker;
 }
@@ -53,7 +66,7 @@ void lane_taker_free(struct lane_taker *taker)
 	if (!taker)
 		return;
 	free(taker->raw);
-	free(taker->wire);
+	free(taker->packed);
 	ZSTD_freeDCtx(taker->zstd);
 	free(taker);
 }
@@ -73,10 +86,11 @@ static int take_bulk(struct lane_taker *taker, const Pbeam__MigratePages *pages,
 	if (pages->raw > LANES_BATCH || pages->bytes > pages->raw ||
 	    (!pages->compressed && pages->bytes != pages->raw))
 		return bad(err);
-	r = wire_take_bytes(taker->channel, pages->compressed ? taker->wire : taker->raw, pages->bytes, err);
+	r = lane_wire_take_bytes(taker->wire, pages->compressed ? taker->packed : taker->raw, pages->bytes,
+				 err);
 	if (r < 0 || !pages->compressed)
 		return r;
-	n = ZSTD_decompressDCtx(taker->zstd, taker->raw, pages->raw, taker->wire, pages->bytes);
+	n = ZSTD_decompressDCtx(taker->zstd, taker->raw, pages->raw, taker->packed, pages->bytes);
 	return ZSTD_isError(n) || n != pages->raw ? bad(err) : 0;
 }
 
@@ -122,12 +136,12 @@ static int put_deltas(struct lane_taker *taker, size_t index, const Pbeam__Migra
 		return bad(err);
 	for (size_t i = 0; i < n; i++)
 		taker->pieces[i] =
-			(struct restore_piece){pages->deltas[i]->address, PAGE, taker->wire + i * PAGE};
-	r = n ? restore_premade_read(taker->premade, index, taker->pieces, n, taker->wire, err) : 0;
+			(struct restore_piece){pages->deltas[i]->address, PAGE, taker->packed + i * PAGE};
+	r = n ? restore_premade_read(taker->premade, index, taker->pieces, n, taker->packed, err) : 0;
 	for (size_t i = 0; i < n && r == 0; i++) {
 		const uint32_t len = pages->deltas[i]->bytes;
 
-		if (len > pages->raw - at || delta_apply(taker->wire + i * PAGE, taker->raw + at, len) < 0)
+		if (len > pages->raw - at || delta_apply(taker->packed + i * PAGE, taker->raw + at, len) < 0)
 			return bad(err);
 		at += len;
 	}
@@ -158,10 +172,11 @@ static int take_pages(struct lane_taker *taker, const struct frame *frame, struc
 static int take_round(struct lane_taker *taker, const struct frame *frame, struct err *err)
 {
 	Pbeam__MigrateRound *round = (void *)frame_unpack(frame, &pbeam__migrate_round__descriptor, err);
-	int r = round ? frame_send(taker->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND, &round->base, NULL,
-				   0, err)
+	int r = round ? lane_wire_send(taker->wire, PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND, &round->base, err)
 		      : -EPROTO;
 
+	if (r == 0)
+		r = lane_wire_flush(taker->wire, err);
 	message_free(round);
 	return r;
 }
@@ -179,7 +194,7 @@ int lane_take(struct lane_taker *taker, const struct frame *frame, struct err *e
 
 struct guest {
 	pthread_t thread;
-	int channel;
+	struct lane_wire wire;
 	struct lane_taker *taker;
 };
 
@@ -198,18 +213,22 @@ static void *run(void *arg)
 	int r;
 
 	prctl(PR_SET_NAME, "scip-lane");
-	do {
+	r = lane_wire_send(&guest->wire, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY, NULL, &err);
+	if (r == 0)
+		r = lane_wire_flush(&guest->wire, &err);
+	while (r == 0) {
 		struct frame frame = {0};
 
-		r = wire_take_any(guest->channel, &frame, &err);
+		r = lane_wire_take_any(&guest->wire, &frame, &err);
 		if (r == 0) {
 			r = lane_take(guest->taker, &frame, &err);
 			if (r < 0)
-				wire_fail(guest->channel, &err);
+				lane_wire_fail(&guest->wire, &err);
 			frame_free(&frame);
 		}
-	} while (r == 0);
-	shutdown(guest->channel, SHUT_RDWR);
+	}
+	log_debug("migrate: a stream has ended: %s", err.text);
+	shutdown(guest->wire.channel, SHUT_RDWR);
 	return NULL;
 }
 
@@ -247,8 +266,10 @@ static void take_guest(struct lane_guests *guests)
 		log_info("migrate: a stream did not come: %s", err.text);
 		return;
 	}
-	guest->channel = channel;
-	guest->taker = guests->n < LANES_MAX ? lane_taker_new(channel, guests->premade) : NULL;
+	*guest = (struct guest){.wire.channel = channel};
+	r = lane_wire_take_over(&guest->wire, &err);
+	if (r == 0)
+		guest->taker = new_taker(&guest->wire, guests->premade);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	r = guest->taker ? pthread_create(&guest->thread, NULL, run, guest) : ENOMEM;
@@ -258,7 +279,7 @@ static void take_guest(struct lane_guests *guests)
 		return;
 	}
 	lane_taker_free(guest->taker);
-	close(channel);
+	lane_wire_close(&guest->wire);
 }
 
 int lane_guests_wait(struct lane_guests *guests, int channel, struct err *err)
@@ -282,10 +303,10 @@ void lane_guests_close(struct lane_guests *guests)
 	if (!guests)
 		return;
 	for (unsigned i = 0; i < guests->n; i++) {
-		shutdown(guests->v[i].channel, SHUT_RDWR);
+		shutdown(guests->v[i].wire.channel, SHUT_RDWR);
 		pthread_join(guests->v[i].thread, NULL);
 		lane_taker_free(guests->v[i].taker);
-		close(guests->v[i].channel);
+		lane_wire_close(&guests->v[i].wire);
 	}
 	if (guests->expecting >= 0)
 		close(guests->expecting);

@@ -36,7 +36,7 @@ enum {
 #define FIXED_NS   20000000ull	/* of the pause, whatever there is to send */
 #define MOMENT_NS  1000000ull	/* nothing is measured in less */
 #define REPORT_NS  100000000ull
-#define LANE_BYTES (32ull << 20) /* what is worth one more lane */
+#define LANE_BYTES (16ull << 20) /* what is worth one more lane */
 
 struct precopy {
 	struct precopy_options options;
@@ -95,16 +95,16 @@ static void count_dirty(struct precopy *p)
 
 static void tick(void *arg);
 
-/* As many as both hosts have processors, if it is worth it. */
+/* Besides the channel: as many as both hosts have processors, if it is worth it. */
 static unsigned choose_lanes(const struct precopy *p, const Pbeam__MigrateReady *ready)
 {
 	const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-	uint64_t n = ready->cookie.len == CHANNEL_COOKIE_SIZE ? ready->streams : 1;
+	uint64_t n = ready->cookie.len == CHANNEL_COOKIE_SIZE ? ready->streams : 0;
 
 	if (processors > 0 && n > (uint64_t)processors)
 		n = (uint64_t)processors;
-	if (n > 1 + p->due / LANE_BYTES)
-		n = 1 + p->due / LANE_BYTES;
+	if (n > p->due / LANE_BYTES)
+		n = p->due / LANE_BYTES;
 	return n < LANES_MAX ? (unsigned)n : LANES_MAX;
 }
 
@@ -123,7 +123,7 @@ static int open_lanes(struct precopy *p, const char *host, struct err *err)
 	if (r == 0 && ready->streams) {
 		count_dirty(p);
 		options.n = choose_lanes(p, ready);
-		options.cookie = options.n > 1 ? ready->cookie.data : NULL;
+		options.cookie = options.n ? ready->cookie.data : NULL;
 		r = lanes_open(&p->lanes, &options, err);
 		r = r < 0 ? r : 1;
 	}
