@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
@@ -18,6 +19,8 @@ static void print_json(const Pbeam__CheckpointLog *list)
 		json_open('{');
 		json_key("number");
 		json_unsigned(e->number);
+		json_key("to");
+		json_string(e->to);
 		json_key("path");
 		json_string(e->copies[0]->path);
 		json_key("hosts");
@@ -68,12 +71,13 @@ static void print_table(const Pbeam__CheckpointLog *list)
 				 : "  N WHEN                   SIZE      PAUSE PROCESSES IMAGE");
 	for (size_t i = 0; i < list->n_entries; i++) {
 		const Pbeam__LogEntry *e = list->entries[i];
-		char when[32], size[16], pause[24];
+		char when[32], size[16], pause[24], number[16];
 
 		format_time(e->created_ns, when);
 		format_size(e->bytes, size);
 		format_span(e->pause_ns, pause);
-		printf("%3u %-19s %7s ", e->number, when, size);
+		snprintf(number, sizeof(number), "(%u)", e->number);
+		printf("%3s %-19s %7s ", e->to[0] ? e->to : number, when, size);
 		if (e->problem[0])
 			printf("%10s %9s ", "-", "-");
 		else
@@ -106,6 +110,10 @@ static int run(const struct command_line *line)
 		print_json(list);
 	else
 		print_table(list);
+	if (is_elsewhere(list) && isatty(STDERR_FILENO))
+		fputs("`pbeamctl rollback --to` takes them from here; `pbeamctl image` looks at an image on "
+		      "its host\n",
+		      stderr);
 	for (size_t i = 0; i < list->n_notes; i++)
 		fprintf(stderr, "pbeamctl: %s\n", list->notes[i]);
 	protobuf_c_message_free_unpacked(reply, NULL);
@@ -122,9 +130,12 @@ const struct command log_command = {
 	.synopsis = "[--json] VPID|NAME",
 	.summary = "its checkpoints: number, when, size, pause",
 	.text = "Lists the numbered checkpoints of a job, also of one that has ended, on all hosts that "
-		"answer. An\n"
-		"image that is damaged is listed with what is wrong with it; one of another host is looked "
-		"at there.",
+		"answer, under\n"
+		"what `rollback --to` takes for each: its number, or NUMBER@HOST where that is another's; in "
+		"parentheses\n"
+		"what it does not take as things are. An image that is damaged is listed with what is wrong "
+		"with it; one\n"
+		"of another host is looked at there.",
 	.options = options,
 	.words = WORDS_TARGET,
 	.least = 1,

@@ -22,6 +22,27 @@ static size_t split(char *text, char **pieces)
 	return n;
 }
 
+/* N, N@HOST or a file; `place` has the text. NULL: the newest. */
+static void take_image(const char *to, char place[PATH_MAX], Pbeam__RollbackRequest *request)
+{
+	char *host;
+	uint64_t number;
+
+	if (!to)
+		return;
+	snprintf(place, PATH_MAX, "%s", to);
+	host = strchr(place, '@');
+	if (host)
+		*host++ = 0;
+	if (parse_number(place, 1, UINT32_MAX, &number, NULL) < 0 || (host && !*host)) {
+		request->path = (char *)(uintptr_t)to;
+		return;
+	}
+	request->number = (uint32_t)number;
+	if (host)
+		request->host = host;
+}
+
 static int run(const struct command_line *line)
 {
 	Pbeam__RollbackRequest request = PBEAM__ROLLBACK_REQUEST__INIT;
@@ -31,18 +52,14 @@ static int run(const struct command_line *line)
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
 	ProtobufCMessage *reply;
-	char cwd[PATH_MAX], total[24];
-	uint64_t number;
+	char cwd[PATH_MAX], total[24], place[PATH_MAX];
 
 	client_target(line->words[0], &target);
 	request.target = &target;
 	request.force = command_flag(line, "force");
 	if (to && !*to)
 		return command_misused(line->command, "--to needs the number of a checkpoint or an image");
-	if (to && parse_number(to, 1, UINT32_MAX, &number, NULL) == 0)
-		request.number = (uint32_t)number;
-	else if (to)
-		request.path = (char *)(uintptr_t)to;
+	take_image(to, place, &request);
 	if (getcwd(cwd, sizeof(cwd)))
 		request.cwd = cwd;
 	if (on && (snprintf(text, sizeof(text), "%s", on) >= (int)sizeof(text) || !strchr(on, '=')))
@@ -64,7 +81,8 @@ static int run(const struct command_line *line)
 }
 
 static const struct command_option options[] = {
-	{"to", 0, "N|FILE", "checkpoint number N (`pbeamctl log`), or this image", NULL},
+	{"to", 0, "N|FILE", "checkpoint number N, or N@HOST, as `pbeamctl log` lists it, or this image",
+	 NULL},
 	{"on", 0, "HOST=HOST", "of several parts: what was on the first host goes to the second", NULL},
 	{"force", 0, NULL, "go on although files cannot be put back as they were", NULL},
 	{NULL, 0, NULL, NULL, NULL},

@@ -25,37 +25,16 @@ static bool is_sane(const Pbeam__LogEntry *entry)
 	       strlen(entry->job) < UUID_MAX && strlen(entry->problem) < ERR_TEXT_MAX;
 }
 
-static bool is_same_image(const Pbeam__LogEntry *a, const Pbeam__LogEntry *b)
-{
-	return a->number == b->number && a->created_ns == b->created_ns && a->bytes == b->bytes &&
-	       a->cut == b->cut && !strcmp(a->job, b->job) && !a->problem[0] && !b->problem[0];
-}
-
-static Pbeam__LogEntry *find(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *entry)
-{
-	for (size_t i = 0; i < all->n_entries; i++)
-		if (is_same_image(all->entries[i], entry))
-			return all->entries[i];
-	return NULL;
-}
-
 /* Takes the entry out of `from`. */
 static int add(Pbeam__CheckpointLog *all, const char *host, Pbeam__LogEntry **from)
 {
-	Pbeam__LogEntry *entry = *from, *there = find(all, entry);
-	Pbeam__LogCopy *copy;
+	Pbeam__LogEntry *entry = *from;
 	int r = message_string(&entry->copies[0]->host, host);
 
 	if (r < 0)
 		return r;
-	if (!there) {
-		*from = NULL;
-		return message_append(&all->entries, &all->n_entries, &entry->base);
-	}
-	copy = message_add(there, copies, pbeam__log_copy__descriptor);
-	return !copy || message_string(&copy->host, host) < 0
-		       ? -ENOMEM
-		       : message_string(&copy->path, entry->copies[0]->path);
+	*from = NULL;
+	return message_append(&all->entries, &all->n_entries, &entry->base);
 }
 
 static bool is_list_sane(const Pbeam__CheckpointLog *part)
@@ -63,9 +42,23 @@ static bool is_list_sane(const Pbeam__CheckpointLog *part)
 	if (part->n_entries > ENTRIES_MOST || strlen(part->job) >= UUID_MAX)
 		return false;
 	for (size_t i = 0; i < part->n_entries; i++)
-		if (!is_sane(part->entries[i]))
+		if (!is_sane(part->entries[i]) ||
+		    (i && part->entries[i]->number <= part->entries[i - 1]->number))
 			return false;
 	return true;
+}
+
+/* Who has it knows best; where several hosts have one of that name, this one. */
+static int take_live(Pbeam__CheckpointLog *all, const char *host, const Pbeam__CheckpointLog *part)
+{
+	bool here = !strcmp(host, all->here), is_at = part->at[0] && (here || !all->at[0]);
+
+	if (!part->live || (all->live && !is_at))
+		return 0;
+	all->live = true;
+	all->inner = part->inner;
+	return message_string(&all->job, part->job) < 0 ? -ENOMEM
+							: message_string(&all->at, is_at ? host : "");
 }
 
 static int take_list(Pbeam__CheckpointLog *all, const char *host, Pbeam__CheckpointLog *part)
@@ -77,9 +70,7 @@ static int take_list(Pbeam__CheckpointLog *all, const char *host, Pbeam__Checkpo
 		return note(all, host, "gives a malformed answer");
 	if (strcmp(part->store, all->store) != 0) /* what it calls so is something else */
 		return 0;
-	if (part->live && !all->live)
-		r = message_string(&all->job, part->job);
-	all->live = all->live || part->live;
+	r = take_live(all, host, part);
 	for (size_t i = 0; i < part->n_entries && r == 0; i++)
 		r = add(all, host, &part->entries[i]);
 	for (size_t i = 0; i < part->n_entries; i++) /* some have gone over */
@@ -121,41 +112,142 @@ int checkpoints_take(Pbeam__CheckpointLog *all, const char *host, uint32_t type,
 
 /* ---- their order ---- */
 
-static int by_number(const void *a, const void *b)
+static int order(uint64_t a, uint64_t b)
+{
+	return a < b ? -1 : a > b;
+}
+
+/* 0: the same image. */
+static int compare_images(const Pbeam__LogEntry *a, const Pbeam__LogEntry *b)
+{
+	int r = order(a->number, b->number);
+
+	if (r == 0)
+		r = order(a->created_ns, b->created_ns);
+	if (r == 0)
+		r = order(a->bytes, b->bytes);
+	if (r == 0)
+		r = order(a->cut, b->cut);
+	return r ? r : strcmp(a->job, b->job);
+}
+
+static int compare(const void *a, const void *b)
 {
 	const Pbeam__LogEntry *x = *(Pbeam__LogEntry *const *)a, *y = *(Pbeam__LogEntry *const *)b;
+	int r = compare_images(x, y);
 
-	if (x->number != y->number)
-		return x->number < y->number ? -1 : 1;
-	if (x->created_ns != y->created_ns)
-		return x->created_ns < y->created_ns ? -1 : 1;
-	return strcmp(x->copies[0]->host, y->copies[0]->host);
+	return r ? r : strcmp(x->copies[0]->host, y->copies[0]->host);
 }
 
-static int by_host(const void *a, const void *b)
+/* The copies of one image, which are beside each other, become one entry. */
+static int unite(Pbeam__CheckpointLog *all)
 {
-	return strcmp((*(Pbeam__LogCopy *const *)a)->host, (*(Pbeam__LogCopy *const *)b)->host);
+	size_t kept = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < all->n_entries; i++) {
+		Pbeam__LogEntry *entry = all->entries[i], *last = kept ? all->entries[kept - 1] : NULL;
+
+		if (!last || entry->problem[0] || last->problem[0] || compare_images(last, entry) != 0) {
+			all->entries[kept++] = entry;
+			continue;
+		}
+		if (message_append(&last->copies, &last->n_copies, &entry->copies[0]->base) < 0)
+			r = -ENOMEM;
+		entry->n_copies = 0; /* it has gone over */
+		message_free(entry);
+	}
+	all->n_entries = kept;
+	return r;
 }
 
-static void order_copies(Pbeam__LogEntry *entry, const char *here)
+static void put_first(Pbeam__LogEntry *entry, const char *host)
 {
-	size_t own = 0;
+	size_t at = 0;
 
-	qsort(entry->copies, entry->n_copies, sizeof(Pbeam__LogCopy *), by_host);
-	while (own < entry->n_copies && strcmp(entry->copies[own]->host, here) != 0)
-		own++;
-	for (; own < entry->n_copies && own > 0; own--) {
-		Pbeam__LogCopy *earlier = entry->copies[own - 1];
+	while (at < entry->n_copies && strcmp(entry->copies[at]->host, host) != 0)
+		at++;
+	for (; at < entry->n_copies && at > 0; at--) {
+		Pbeam__LogCopy *earlier = entry->copies[at - 1];
 
-		entry->copies[own - 1] = entry->copies[own];
-		entry->copies[own] = earlier;
+		entry->copies[at - 1] = entry->copies[at];
+		entry->copies[at] = earlier;
 	}
 }
 
-void checkpoints_order(Pbeam__CheckpointLog *all)
+/* ---- what they are called ---- */
+
+static bool is_on(const Pbeam__LogEntry *entry, const char *host)
 {
-	for (size_t i = 0; i < all->n_entries; i++)
-		order_copies(all->entries[i], all->here);
+	for (size_t i = 0; i < entry->n_copies; i++)
+		if (!strcmp(entry->copies[i]->host, host))
+			return true;
+	return false;
+}
+
+/* Of the run that is live. */
+static bool is_of_run(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *entry)
+{
+	return all->live && entry->job[0] && !strcmp(entry->job, all->job);
+}
+
+/* That of an inner process is put back where it was made; a cut of an earlier run would run beside this one.
+ */
+static bool can_be_had(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *entry)
+{
+	if (!all->live)
+		return true;
+	return all->inner ? is_on(entry, all->at) : !entry->cut || is_of_run(all, entry);
+}
+
+static bool is_preferred(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *a, const Pbeam__LogEntry *b)
+{
+	if (can_be_had(all, a) != can_be_had(all, b))
+		return can_be_had(all, a);
+	if (is_of_run(all, a) != is_of_run(all, b))
+		return is_of_run(all, a);
+	if (is_on(a, all->at) != is_on(b, all->at))
+		return is_on(a, all->at);
+	return a->created_ns > b->created_ns;
+}
+
+static int name_it(const Pbeam__CheckpointLog *all, size_t i, size_t first, size_t end)
+{
+	Pbeam__LogEntry *entry = all->entries[i];
+	bool best = true;
+	char to[300];
+
+	for (size_t k = first; k < end; k++)
+		if (k < i ? !is_preferred(all, entry, all->entries[k])
+			  : is_preferred(all, all->entries[k], entry))
+			best = false;
+	snprintf(to, sizeof(to), best ? "%u" : "%u@%s", entry->number, entry->copies[0]->host);
+	return message_string(&entry->to, can_be_had(all, entry) ? to : "");
+}
+
+int checkpoints_name(Pbeam__CheckpointLog *all)
+{
+	size_t first = 0, end;
+	int r = 0;
+
+	for (; first < all->n_entries; first = end) {
+		for (end = first; end < all->n_entries; end++)
+			if (all->entries[end]->number != all->entries[first]->number)
+				break;
+		for (size_t i = first; i < end && r == 0; i++)
+			r = name_it(all, i, first, end);
+	}
+	return r;
+}
+
+int checkpoints_order(Pbeam__CheckpointLog *all)
+{
+	int r;
+
 	if (all->n_entries)
-		qsort(all->entries, all->n_entries, sizeof(Pbeam__LogEntry *), by_number);
+		qsort(all->entries, all->n_entries, sizeof(Pbeam__LogEntry *), compare);
+	r = unite(all);
+	for (size_t i = 0; i < all->n_entries; i++)
+		put_first(all->entries[i], all->here);
+	return r < 0 ? r : checkpoints_name(all);
 }

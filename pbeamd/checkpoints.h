@@ -13,7 +13,12 @@
  * nothing. -ENOMEM. */
 must_check int checkpoints_take(Pbeam__CheckpointLog *all, const char *host, uint32_t type, const void *body,
 				size_t len);
-/* By their numbers, of each entry the copy on all->here first. */
-void checkpoints_order(Pbeam__CheckpointLog *all);
+/* When all have answered: by their numbers, the copies of one image together, that on all->here first, and
+ * named. -ENOMEM. */
+must_check int checkpoints_order(Pbeam__CheckpointLog *all);
+/* What `rollback --to` takes for each: its number, or NUMBER@HOST where that is another's: of several with
+ * one number it is that of the run that is live, else the one on the host where that is, else the newest.
+ * -ENOMEM. */
+must_check int checkpoints_name(Pbeam__CheckpointLog *all);
 
 #endif

@@ -99,7 +99,7 @@ int cut_lead(struct connection *connection, const char *what, const ProtobufCMes
 }
 
 int cut_rollback(struct connection *connection, const Pbeam__RollbackRequest *wish, const char *store,
-		 struct vpid root, struct err *err)
+		 struct vpid vpid, struct err *err)
 {
 	Pbeam__RollbackRequest passed = *wish;
 	Pbeam__Target target = PBEAM__TARGET__INIT;
@@ -108,7 +108,7 @@ int cut_rollback(struct connection *connection, const Pbeam__RollbackRequest *wi
 		return err_set(err, -EINVAL, "%s: a cut over several hosts is named by its number: --to N",
 			       store);
 	target.name = (char *)(uintptr_t)store;
-	target.vpid = root.n;
+	target.vpid = vpid.n;
 	passed.target = &target;
 	return cut_lead(connection, "rollback", &passed.base, err);
 }

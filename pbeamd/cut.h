@@ -12,9 +12,9 @@ bool cut_is_spread(struct server *server, const struct target *target);
 must_check int cut_lead(struct connection *connection, const char *what, const ProtobufCMessage *message,
 			struct err *err);
 
-/* Rollback to a checkpoint of those called `store`: a cut, or, of the job that runs and has this root, the
- * image of any host. */
+/* Rollback to a checkpoint of those called `store`, of all hosts. `vpid`: of what runs, 0 where nothing does
+ * or a group is meant. */
 must_check int cut_rollback(struct connection *connection, const Pbeam__RollbackRequest *wish,
-			    const char *store, struct vpid root, struct err *err);
+			    const char *store, struct vpid vpid, struct err *err);
 
 #endif

@@ -170,6 +170,8 @@ static int find_image(const Pbeam__RollbackRequest *wish, const char *store, cha
 {
 	bool relative = wish->path[0] && wish->path[0] != '/';
 
+	if (wish->of_copy)
+		return store_image_path(store, wish->number, STORE_COPY, path, err);
 	if (!wish->path[0])
 		return store_find(store, wish->number, path, err);
 	if (snprintf(path, PATH_MAX, "%s%s%s", relative ? wish->cwd : "", relative ? "/" : "", wish->path) >=
@@ -188,12 +190,18 @@ static bool revive_after_all(struct connection *connection, void *arg)
 	return true;
 }
 
-/* A job that is, or was, on other hosts too: so are its checkpoints, perhaps. */
+/* True if the checkpoints of all hosts are to be looked at. All of a job that has never been on another host
+ * are here, and those that it finds here by their number go before others'. */
 static bool is_elsewhere_too(const struct server *server, const struct target *target,
 			     const Pbeam__RollbackRequest *wish)
 {
-	return server->cluster && target->live && target->job.spread && !wish->in_place && !wish->path[0] &&
-	       target->process.vpid.n == target->job.root.n;
+	char path[PATH_MAX];
+
+	if (!server->cluster || wish->in_place || wish->path[0])
+		return false;
+	return !target->live || (target->job.spread && target->process.vpid.n == target->job.root.n) ||
+	       (wish->host[0] && strcmp(wish->host, server->cluster->options->name) != 0) ||
+	       store_find(target->store, wish->number, path, NULL) == -ENOENT;
 }
 
 static int handle_rollback(struct connection *connection, const ProtobufCMessage *message, struct err *err)
@@ -202,6 +210,7 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 	auto_free struct revive *revive = calloc(1, sizeof(*revive));
 	Pbeam__RollbackRequest passed = *wish;
 	Pbeam__Target vpid = PBEAM__TARGET__INIT;
+	char number[STORE_JOB_MAX], host[256];
 	struct forward_request request = {.type = PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK,
 					  .message = &passed.base};
 	int r = revive ? check_target(wish->target, err) : err_code(err, -ENOMEM, "roll back");
@@ -210,16 +219,26 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 		return cut_rollback(connection, wish, wish->target->name, (struct vpid){0}, err);
 	if (r == 0)
 		r = target_find(connection->server, wish->target, &revive->target, err);
+	if (r == -ESRCH && connection->server->cluster && !wish->in_place && !wish->path[0]) {
+		err_clear(err); /* others may have checkpoints of it */
+		store_job_of_vpid(wish->target->vpid, number);
+		return cut_rollback(connection, wish, wish->target->vpid > 0 ? number : wish->target->name,
+				    (struct vpid){0}, err);
+	}
 	if (r < 0)
 		return r;
 	revive->force = wish->force;
 	if (is_elsewhere_too(connection->server, &revive->target, wish))
-		return cut_rollback(connection, wish, revive->target.store, revive->target.job.root, err);
-	r = find_image(wish, revive->target.store, revive->path, err);
+		return cut_rollback(connection, wish, revive->target.store, revive->target.process.vpid, err);
+	target_host(connection->server, host);
+	if (wish->host[0] && strcmp(wish->host, host) != 0)
+		r = err_set(err, -EHOSTUNREACH, "there is no host %s; this one is %s", wish->host, host);
+	else
+		r = find_image(wish, revive->target.store, revive->path, err);
 	if (r < 0)
 		return err_wrap(err, r, "%s", revive->target.who);
 	if (store_is_cut(revive->path))
-		return cut_rollback(connection, wish, revive->target.store, (struct vpid){0}, err);
+		return cut_rollback(connection, wish, revive->target.store, revive->target.process.vpid, err);
 	if (wish->n_on)
 		return err_set(err, -EINVAL, "%s: %s is on one host alone; leave out --on",
 			       revive->target.who, revive->path);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "image/image.h"
 #include "image/store.h"
+#include "pbeamd/checkpoints.h"
 #include "pbeamd/server.h"
 #include "proto/message.h"
 
@@ -25,6 +26,7 @@ static int describe_manifest(Pbeam__LogEntry *entry, const Pbeam__Manifest *mani
 		entry->processes += manifest->cut->parts[i]->processes;
 		entry->bytes += manifest->cut->parts[i]->bytes;
 	}
+	entry->root = manifest->job ? manifest->job->root_vpid : 0;
 	return manifest->job ? message_string(&entry->job, manifest->job->uuid) : 0;
 }
 
@@ -54,6 +56,15 @@ static int describe(Pbeam__CheckpointLog *list, const char *store, uint32_t numb
 	return r < 0 ? r : message_string(&entry->problem, problem.text);
 }
 
+/* Itself: not just its stub, nor just a part of its job, whose first process has its parent elsewhere. */
+static bool is_here(const struct target *target)
+{
+	bool inner = target->process.vpid.n != target->job.root.n;
+
+	return target->live && target->process.rpid.n && target->process.state != NAME_STATE_STUB &&
+	       (inner || target->process.parent.n <= 0);
+}
+
 static int fill(struct server *server, const struct target *target, Pbeam__CheckpointLog *list,
 		struct err *err)
 {
@@ -63,13 +74,17 @@ static int fill(struct server *server, const struct target *target, Pbeam__Check
 
 	target_host(server, here);
 	list->live = target->live;
+	list->inner = target->live && target->process.vpid.n != target->job.root.n;
 	if (r == 0 &&
 	    (message_string(&list->store, target->store) < 0 || message_string(&list->here, here) < 0 ||
-	     message_string(&list->job, target->live ? target->job.uuid : "") < 0))
+	     message_string(&list->job, target->live ? target->job.uuid : "") < 0 ||
+	     message_string(&list->at, is_here(target) ? here : "") < 0))
 		r = err_code(err, -ENOMEM, "list %d checkpoints", n);
 	for (int i = 0; i < n && r == 0; i++)
 		if (describe(list, target->store, numbers[i]) < 0)
 			r = err_code(err, -ENOMEM, "list %d checkpoints", n);
+	if (r == 0 && checkpoints_name(list) < 0)
+		r = err_code(err, -ENOMEM, "list %d checkpoints", n);
 	return r;
 }
 

@@ -89,7 +89,7 @@ static void on_all(void *arg)
 	log->all = NULL;
 	log->scatter = NULL;
 	if (!log->failed)
-		checkpoints_order(all);
+		log->failed = checkpoints_order(all) < 0;
 	log->done(log->arg, log->failed ? NULL : all);
 	if (log->failed)
 		message_free(all);

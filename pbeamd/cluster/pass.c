@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "image/store.h"
 #include "pbeamd/cluster/remote.h"
 #include "pbeamd/cut.h"
 #include "pbeamd/registry/registry.h"
@@ -26,7 +25,7 @@ struct pass {
 	uint32_t type;
 	char name[NAME_TEXT_MAX]; /* that is looked for, or "" */
 	int32_t vpid;		  /* likewise, or 0 */
-	bool stored;		  /* here are checkpoints, in case that it has ended */
+	bool ended_too;		  /* if nobody runs it this host has to do with it */
 	uint8_t *body;
 	size_t len;
 };
@@ -145,7 +144,7 @@ static void on_found(void *arg, Pbeam__ProcessList *list)
 	for (size_t i = 0; list && i < list->n_processes && !host; i++)
 		if (is_looked_for(pass, list->processes[i]))
 			host = host_find(connection->server->cluster, list->processes[i]->host);
-	if (!host && !pass->stored)
+	if (!host && !pass->ended_too)
 		err_set(&err, -ESRCH, "%s: there is no job of that name on any host; `pbeamctl ps` lists all",
 			pass->name);
 	else if (send_to(pass, host, &err) > 0)
@@ -157,8 +156,8 @@ static void on_found(void *arg, Pbeam__ProcessList *list)
 	}
 }
 
-static int look_for(struct connection *connection, const Pbeam__Target *wish, bool stored,
-		    const struct frame *frame, struct err *err)
+static int look_for(struct connection *connection, const Pbeam__Target *wish, const struct frame *frame,
+		    struct err *err)
 {
 	struct pass *pass = new_pass(connection, frame, err);
 
@@ -166,7 +165,7 @@ static int look_for(struct connection *connection, const Pbeam__Target *wish, bo
 		return -ENOMEM;
 	snprintf(pass->name, sizeof(pass->name), "%s", wish->vpid > 0 ? "" : wish->name);
 	pass->vpid = wish->vpid;
-	pass->stored = stored;
+	pass->ended_too = frame->type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK;
 	pass->gather = gather_begin(connection->server->cluster, on_found, pass);
 	if (!pass->gather) {
 		forget(pass);
@@ -342,11 +341,6 @@ static void place_of(const struct cluster *cluster, int32_t vpid, char host[CHAN
 	message_free(place);
 }
 
-static bool wants_what_has_ended(uint32_t type)
-{
-	return type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK;
-}
-
 /* It has just arrived, or come back, and our copy of the registry does not know it yet. */
 static bool runs_here(const struct server *server, int32_t vpid)
 {
@@ -371,8 +365,8 @@ static int pass_vpid(struct connection *connection, int32_t vpid, const struct f
 		return pass_to(connection, host, frame, who, err);
 	if (host[0] || target_find_live(server, &wish, &target, NULL) == 0)
 		return 0;
-	if (wants_what_has_ended(frame->type) && target_find(server, &wish, &target, NULL) == 0)
-		return look_for(connection, &wish, true, frame, err);
+	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK)
+		return look_for(connection, &wish, frame, err);
 	if (names_block_find(server->names, (struct vpid){vpid}, block) == 0 && strcmp(block, own) != 0)
 		return pass_to(connection, block, frame, who, err);
 	return 0;
@@ -393,9 +387,7 @@ static int pass_name(struct connection *connection, const Pbeam__Target *wish, c
 	}
 	if (cut_is_group(server, wish->name))
 		return 0;
-	if (wants_what_has_ended(frame->type) && target_find(server, wish, &target, NULL) == 0)
-		return look_for(connection, wish, true, frame, err);
-	return look_for(connection, wish, false, frame, err);
+	return look_for(connection, wish, frame, err);
 }
 
 int pass_elsewhere(struct connection *connection, const Pbeam__Target *target, const struct frame *frame,

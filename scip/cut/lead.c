@@ -192,6 +192,8 @@ static void finish(struct lead *lead)
 	free(lead->known);
 	free(lead->parts);
 	message_free(lead->alone);
+	message_free(lead->processes);
+	message_free(lead->log);
 	message_free(lead->hosts);
 }
 

@@ -42,11 +42,17 @@ struct lead {
 	char name[LEAD_NAME_MAX]; /* of the checkpoints: STATE/NAME */
 	char uuid[40];		  /* and whose they are, "" a group's */
 	bool group;
-	int32_t vpid; /* not a group's: of the tree's first process */
+	int32_t vpid; /* not a group's: of the tree's first process; of a rollback 0 when it has ended */
 	char own[LEAD_HOST_MAX];
 	Pbeam__HostList *hosts;
 	uint32_t number;
-	Pbeam__Cut *alone; /* of a rollback to the image of a whole job, made as if for a cut of one part, */
+	/* Of a rollback: */
+	Pbeam__ProcessList *processes;	/* of all hosts */
+	Pbeam__CheckpointLog *log;	/* likewise */
+	const Pbeam__LogEntry *chosen;	/* one of them */
+	char at[LEAD_HOST_MAX];		/* where `vpid` is, "" nowhere */
+	bool inner;			/* it is not the first process of its job */
+	Pbeam__Cut *alone;		/* of the image of a whole job, made as if for a cut of one part, */
 	char alone_host[LEAD_HOST_MAX]; /* and who has it; else "" */
 	uint32_t keep;
 	struct lead_host *known;

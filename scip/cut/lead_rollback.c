@@ -22,6 +22,7 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/parse.h"
 #include "channel/channel.h"
 #include "image/image.h"
 #include "image/store.h"
@@ -320,40 +321,60 @@ static void answer(struct lead *lead, const struct returning *v, size_t n, const
 	message_free(done);
 }
 
-/* The image of a whole job that is on the host where that is: its keeper does it. 1: done; 0: it is
- * elsewhere. */
-static int in_place(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+/* The image of one host: the keeper there does it, or whoever starts the job anew there. */
+static int in_place(struct lead *lead, const Pbeam__RollbackRequest *wish, bool of_copy, struct err *err)
 {
-	const Pbeam__CutPart *part = lead->alone->parts[0];
-	Pbeam__ProcessList *list = lead_list(err);
-	const char *now = list ? return_where_now(list, part) : NULL;
-	bool here = now && !strcmp(now, lead->alone_host);
 	Pbeam__RollbackRequest request = *wish;
 	Pbeam__Target target = PBEAM__TARGET__INIT;
 	Pbeam__RollbackReply *done;
-	int r = list ? 0 : err->code;
+	uint64_t vpid;
 
-	message_free(list);
-	if (r < 0 || !here || wish->n_on)
-		return r;
-	target.vpid = part->vpid;
+	if (lead->vpid)
+		target.vpid = lead->vpid;
+	else if (parse_number(lead->name, 1, INT32_MAX, &vpid, NULL) == 0)
+		target.vpid = (int32_t)vpid;
+	else
+		target.name = lead->name;
 	request.target = &target;
 	request.number = lead->number;
+	request.host = (char *)(uintptr_t) "";
 	request.in_place = true;
+	request.of_copy = of_copy;
 	done = lead_ask(PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &request.base,
 			&pbeam__rollback_reply__descriptor, err);
 	if (!done)
 		return err->code;
 	lead->answered = true;
-	if (frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done->base, NULL, 0, NULL) < 0)
+	if ((of_copy && message_string(&done->path, lead->chosen->copies[0]->path) < 0) ||
+	    frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done->base, NULL, 0, NULL) < 0)
 		log_info("rolled back, and nobody is there to hear it");
 	message_free(done);
-	return 1;
+	return 0;
+}
+
+/* Whoever was on a host that is lost may run there: it would run twice. */
+static int check_ended(const struct lead *lead, struct err *err)
+{
+	struct vpid vpid = {lead->chosen->root};
+	struct names *names = NULL;
+	char host[NAME_TEXT_MAX];
+	int r = names_open(&names, err);
+	bool lost = r == 0 && names_place_find(names, vpid, host) == 0 && !lead_host_is_up(lead, host);
+
+	if (names)
+		names_close(names);
+	return lost ? err_set(err, -EHOSTUNREACH,
+			      "vpid %d may run on host %s, which is lost; if that is so for good: pbeamctl "
+			      "hosts "
+			      "--remove %s",
+			      vpid.n, host, host)
+		    : r;
 }
 
 static int roll_back(struct lead *lead, const Pbeam__RollbackRequest *wish, const Pbeam__Cut *cut,
-		     const char *path, struct err *err)
+		     struct err *err)
 {
+	const char *path = lead->chosen->copies[0]->path;
 	uint64_t begin_ns = io_now_ns(CLOCK_MONOTONIC);
 	struct returning *v = calloc(cut->n_parts + 1, sizeof(*v));
 	int r = !v ? err_code(err, -ENOMEM, "roll back") : return_place(lead, cut, wish, v, err);
@@ -374,20 +395,48 @@ static int roll_back(struct lead *lead, const Pbeam__RollbackRequest *wish, cons
 	return r;
 }
 
-int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+static int roll_back_cut(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
 {
 	struct image_reader *manifest = NULL;
 	char path[PATH_MAX];
-	int r = return_find(lead, wish, path, &manifest, err);
+	int r = return_find_cut(lead, path, &manifest, err);
 
-	if (r == 0 && lead->alone)
-		r = in_place(lead, wish, err);
 	if (r == 0)
-		r = roll_back(lead, wish, lead->alone ? lead->alone : image_reader_manifest(manifest)->cut,
-			      path, err);
-	if (lead->alone_host[0])
-		return_drop_copies(lead);
+		r = roll_back(lead, wish, image_reader_manifest(manifest)->cut, err);
 	if (manifest)
 		image_reader_close(manifest);
-	return r < 0 && err->text[0] ? err_wrap(err, r, "%s", lead->name) : r;
+	return r;
+}
+
+/* The image of one host, of a job that is, or was, on it or on another. */
+static int roll_back_alone(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+{
+	bool of_run = lead->vpid && !strcmp(lead->chosen->job, lead->uuid);
+	char path[PATH_MAX];
+	int r = lead->vpid ? 0 : check_ended(lead, err);
+
+	if (r < 0)
+		return r;
+	if (lead->vpid && !of_run && wish->n_on)
+		return err_set(err, -EINVAL, "checkpoint %u is of an earlier run; leave out --on",
+			       lead->number);
+	if (!wish->n_on && return_has_copy(lead->chosen, lead->vpid ? lead->at : lead->own))
+		return in_place(lead, wish, false, err);
+	if (lead->vpid && !of_run) {
+		r = return_bring_copy(lead, err);
+		return r < 0 ? r : in_place(lead, wish, true, err);
+	}
+	r = return_find_alone(lead, path, err);
+	return r < 0 ? r : roll_back(lead, wish, lead->alone, err);
+}
+
+int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
+{
+	int r = return_choose(lead, wish, err);
+
+	if (r == 0)
+		r = lead->chosen->cut ? roll_back_cut(lead, wish, err) : roll_back_alone(lead, wish, err);
+	if (lead->number)
+		return_drop_copies(lead);
+	return r < 0 && err->text[0] && lead->name[0] ? err_wrap(err, r, "%s", lead->name) : r;
 }

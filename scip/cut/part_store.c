@@ -141,24 +141,6 @@ int cut_put_image(int channel, const char *name, const char *uuid, uint32_t numb
 
 /* ---- who is asked ---- */
 
-/* Whose it is, of an image that has no parts: a whole job's. What cannot be read is nobody's. */
-static int describe_image(const char *name, uint32_t number, Pbeam__CutImage *out)
-{
-	struct image_reader *image;
-	const Pbeam__Manifest *manifest;
-	char path[PATH_MAX];
-	int r = 0;
-
-	if (store_find(name, number, path, NULL) < 0 || image_reader_open(&image, path, NULL) < 0)
-		return 0;
-	manifest = image_reader_manifest(image);
-	if (manifest->job && !manifest->cut && manifest->n_processes &&
-	    manifest->processes[0]->vpid == manifest->job->root_vpid)
-		r = message_string(&out->job, manifest->job->uuid);
-	image_reader_close(image);
-	return r;
-}
-
 static int list_parts(const char *name, uint32_t number, Pbeam__CutReply *reply)
 {
 	auto_free uint32_t *parts = NULL;
@@ -168,9 +150,6 @@ static int list_parts(const char *name, uint32_t number, Pbeam__CutReply *reply)
 	if (!image)
 		return -ENOMEM;
 	image->number = number;
-	image->whole = true;
-	if (n <= 0)
-		return describe_image(name, number, image);
 	for (int i = 0; i < n; i++)
 		if (message_append_u32(&image->parts, &image->n_parts, parts[i]) < 0)
 			return -ENOMEM;

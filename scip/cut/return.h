@@ -15,18 +15,24 @@ struct returning {
 	Pbeam__MigrateReady *ready;
 };
 
+/* ---- return_choose.c ---- */
+/* Which checkpoint it is: lead->chosen, number, name, uuid; of what runs also vpid, at, inner. */
+must_check int return_choose(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err);
+bool return_has_copy(const Pbeam__LogEntry *entry, const char *host);
+
 /* ---- return_find.c ---- */
-/* The manifest of the cut that is wished for, wherever a copy is; `path` is that of the one here. Where it is
- * the image of a whole job instead, lead->alone is set. lead->number, name and uuid are set. */
-must_check int return_find(struct lead *lead, const Pbeam__RollbackRequest *wish, char path[PATH_MAX],
-			   struct image_reader **manifest, struct err *err);
+/* The manifest of the cut, wherever a copy is; `path` is that of the one here. lead->uuid is set. */
+must_check int return_find_cut(struct lead *lead, char path[PATH_MAX], struct image_reader **manifest,
+			       struct err *err);
+/* The image of a whole job instead, as lead->alone. `path` is that of the one here, or the copy. */
+must_check int return_find_alone(struct lead *lead, char path[PATH_MAX], struct err *err);
+/* The chosen image becomes STORE_COPY on lead->at. */
+must_check int return_bring_copy(struct lead *lead, struct err *err);
 /* The image of the part is on its host afterwards. */
 must_check int return_bring_image(struct lead *lead, const struct returning *returning, struct err *err);
-/* What was brought of lead->alone goes, on all hosts. */
+/* What was brought of the image of a whole job goes, on all hosts. */
 void return_drop_copies(struct lead *lead);
 /* ---- return_place.c ---- */
-/* The host where the part's first process is now; NULL when there is none. */
-const char *return_where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part);
 /* Fills v, one for each part. */
 must_check int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
 			    struct returning *v, struct err *err);

@@ -1,7 +1,7 @@
 /*
- * What is rolled back to, and where it is: the newest checkpoint that any host has, or the one of that
- * number. That is a cut, or the image of a whole job that was on one host when it was made: the job may have
- * gone elsewhere since, and the image is brought there.
+ * Where the images of what is rolled back to are, and how they come to where they are needed. That is a cut,
+ * with an image for each part, or the image of a whole job that was on one host when it was made: the job may
+ * have gone elsewhere since.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -57,61 +57,56 @@ static struct lead_host *find_host(struct lead *lead, const char *name)
 	return NULL;
 }
 
-/* An image of this very job, alone. Others of the name are those of earlier jobs. */
-static bool is_ours(const struct lead *lead, const Pbeam__CutImage *image)
-{
-	return lead->uuid[0] && !strcmp(image->job, lead->uuid);
-}
-
-static bool is_cut(const Pbeam__CutImage *image)
-{
-	return image->n_parts > 0;
-}
-
-/* A host with that image (0: the manifest); this one first. */
+/* A host with that image of the cut (0: the manifest); this one first. What others have under its number is
+ * another's. */
 static struct lead_host *who_has(struct lead *lead, uint32_t part)
 {
 	struct lead_host *found = NULL;
 
 	for (size_t i = 0; i < lead->nknown; i++) {
 		const Pbeam__CutImage *image = image_of(&lead->known[i], lead->number);
-		bool has = image && part == 0 && image->whole && (is_cut(image) || is_ours(lead, image));
+		bool has = image && part == 0;
 
 		for (size_t k = 0; image && k < image->n_parts && part; k++)
 			has = has || image->parts[k] == part;
+		has = has && return_has_copy(lead->chosen, lead->known[i].name);
 		if (has && (!found || !strcmp(lead->known[i].name, lead->own)))
 			found = &lead->known[i];
 	}
 	return found;
 }
 
-static int choose(struct lead *lead, uint32_t wish, struct err *err)
+/* What the host has under the same number that is not the chosen one: an earlier run's, say. It stays. */
+static const Pbeam__LogEntry *find_other(const struct lead *lead, const char *host)
 {
-	uint32_t newest = 0;
+	for (size_t i = 0; i < lead->log->n_entries; i++) {
+		const Pbeam__LogEntry *entry = lead->log->entries[i];
 
-	for (size_t i = 0; i < lead->nknown; i++)
-		for (size_t k = 0; lead->known[i].has && k < lead->known[i].has->n_images; k++) {
-			const Pbeam__CutImage *image = lead->known[i].has->images[k];
-
-			if (image->whole && (is_cut(image) || is_ours(lead, image)) &&
-			    image->number > newest && (!wish || image->number == wish))
-				newest = image->number;
-		}
-	lead->number = newest;
-	if (newest)
-		return 0;
-	return wish ? err_set(err, -ENOENT, "there is no checkpoint %u of it on any host", wish)
-		    : err_set(err, -ENOENT,
-			      "there is no checkpoint of it on any host; make one with `pbeamctl "
-			      "checkpoint`");
+		if (entry != lead->chosen && entry->number == lead->number && return_has_copy(entry, host))
+			return entry;
+	}
+	return NULL;
 }
 
-/* The image here, fetched from another host if need be. */
+static int check_room(const struct lead *lead, const char *host, struct err *err)
+{
+	const Pbeam__LogEntry *other = find_other(lead, host);
+
+	return other && other->cut
+		       ? err_set(err, -EEXIST, "host %s has another cut with number %u, in %s; move it away",
+				 host, lead->number, other->copies[0]->path)
+		       : 0;
+}
+
+/* The image here, fetched from another host if need be: the manifest as a copy where its place is taken. */
 static int fetch(struct lead *lead, uint32_t part, char path[PATH_MAX], struct err *err)
 {
 	struct lead_host *host = who_has(lead, part);
-	int r = store_image_path(lead->name, lead->number, part, path, err);
+	uint32_t as = part || !find_other(lead, lead->own) ? part : STORE_COPY;
+	int r = store_image_path(lead->name, lead->number, as, path, err);
 
+	if (r == 0 && part)
+		r = check_room(lead, lead->own, err);
 	if (r < 0)
 		return r;
 	if (!host)
@@ -121,7 +116,7 @@ static int fetch(struct lead *lead, uint32_t part, char path[PATH_MAX], struct e
 		return 0;
 	r = store_take(lead->name, lead->uuid, lead->number, err);
 	if (r == 0)
-		r = cut_get_image(host->channel, lead->name, lead->number, part, part, err);
+		r = cut_get_image(host->channel, lead->name, lead->number, part, as, err);
 	return r < 0 ? err_wrap(err, r, "host %s", host->name) : 0;
 }
 
@@ -139,13 +134,13 @@ static int open_manifest(const char *path, struct image_reader **out, struct err
 /* ---- the image of a whole job on one host ---- */
 
 /* As if it were the only part of a cut. */
-static int describe_alone(struct lead *lead, const Pbeam__Manifest *manifest, const struct lead_host *host)
+static int describe_alone(struct lead *lead, const Pbeam__Manifest *manifest)
 {
 	Pbeam__Cut *cut = lead->alone = message_new(&pbeam__cut__descriptor);
 	Pbeam__CutPart *part = cut ? message_add(cut, parts, pbeam__cut_part__descriptor) : NULL;
 
 	if (!part || !(part->job = message_new(&pbeam__job__descriptor)) ||
-	    message_string(&part->host, host->name) < 0 ||
+	    message_string(&part->host, lead->alone_host) < 0 ||
 	    message_string(&part->job->uuid, manifest->job->uuid) < 0 ||
 	    message_string(&part->job->name, manifest->job->name) < 0)
 		return -ENOMEM;
@@ -157,23 +152,58 @@ static int describe_alone(struct lead *lead, const Pbeam__Manifest *manifest, co
 	return 0;
 }
 
-static int find_alone(struct lead *lead, struct lead_host *host, char path[PATH_MAX],
-		      struct image_reader **image, struct err *err)
+/* The image is here afterwards, as itself or as a copy, whose number is `part`. */
+static int fetch_alone(struct lead *lead, uint32_t *part, char path[PATH_MAX], struct err *err)
 {
-	bool here = !strcmp(host->name, lead->own);
-	int r = store_image_path(lead->name, lead->number, here ? 0 : STORE_COPY, path, err);
+	const char *host = lead->chosen->copies[0]->host;
+	bool here = !strcmp(host, lead->own);
+	int r = store_image_path(lead->name, lead->number, *part = here ? 0 : STORE_COPY, path, err), channel;
 
-	strcpy(lead->alone_host, host->name);
-	if (r == 0 && !here)
-		r = cut_get_image(host->channel, lead->name, lead->number, 0, STORE_COPY, err);
+	snprintf(lead->alone_host, sizeof(lead->alone_host), "%s", host);
+	if (r < 0 || here)
+		return r;
+	channel = lead_store(lead, host, err);
+	r = channel < 0 ? channel : store_take(lead->name, lead->uuid, 0, err); /* makes the directory */
+	if (r >= 0)
+		r = cut_get_image(channel, lead->name, lead->number, 0, STORE_COPY, err);
+	return r < 0 ? err_wrap(err, r, "host %s", host) : 0;
+}
+
+int return_find_alone(struct lead *lead, char path[PATH_MAX], struct err *err)
+{
+	const Pbeam__Manifest *manifest;
+	struct image_reader *image;
+	uint32_t part;
+	int r = fetch_alone(lead, &part, path, err);
+
 	if (r == 0)
-		r = image_reader_open(image, path, err);
+		r = image_reader_open(&image, path, err);
 	if (r < 0)
-		return err_wrap(err, r, "host %s", host->name);
-	if (!image_reader_manifest(*image)->job || !image_reader_manifest(*image)->n_processes)
-		return err_set(err, -EBADMSG, "%s does not say of which job it is", path);
-	r = describe_alone(lead, image_reader_manifest(*image), host);
-	return r < 0 ? err_code(err, r, "roll back") : 0;
+		return r;
+	manifest = image_reader_manifest(image);
+	if (!manifest->job || !manifest->n_processes || manifest->cut ||
+	    manifest->processes[0]->vpid != manifest->job->root_vpid)
+		r = err_set(err, -EBADMSG, "%s is not the image of a whole job", path);
+	else if (describe_alone(lead, manifest) < 0)
+		r = err_code(err, -ENOMEM, "roll back");
+	else
+		snprintf(lead->uuid, sizeof(lead->uuid), "%s", manifest->job->uuid);
+	image_reader_close(image);
+	return r;
+}
+
+int return_bring_copy(struct lead *lead, struct err *err)
+{
+	char path[PATH_MAX];
+	uint32_t part;
+	int r = fetch_alone(lead, &part, path, err), channel;
+
+	if (r < 0 || !strcmp(lead->at, lead->own))
+		return r;
+	channel = lead_store(lead, lead->at, err);
+	r = channel < 0 ? channel
+			: cut_put_image(channel, lead->name, lead->uuid, lead->number, part, STORE_COPY, err);
+	return r < 0 ? err_wrap(err, r, "host %s", lead->at) : 0;
 }
 
 static int bring_alone(struct lead *lead, const struct lead_host *to, struct err *err)
@@ -202,25 +232,15 @@ void return_drop_copies(struct lead *lead)
 			message_free(cut_ask(lead->known[i].channel, &request, NULL));
 }
 
-/* ---- what is wished for ---- */
+/* ---- a cut ---- */
 
-/* Whose checkpoints count, while it runs. */
-static int name_job(struct lead *lead, const Pbeam__Target *target, struct err *err)
-{
-	Pbeam__ProcessList *list = target->vpid > 0 ? lead_list(err) : NULL;
-
-	for (size_t i = 0; list && i < list->n_processes; i++)
-		if (list->processes[i]->vpid == target->vpid)
-			snprintf(lead->uuid, sizeof(lead->uuid), "%s", list->processes[i]->job_uuid);
-	message_free(list);
-	return target->vpid > 0 && !list ? err->code : 0;
-}
-
-static int open_cut(struct lead *lead, char path[PATH_MAX], struct image_reader **manifest, struct err *err)
+int return_find_cut(struct lead *lead, char path[PATH_MAX], struct image_reader **manifest, struct err *err)
 {
 	const Pbeam__Manifest *of;
-	int r = fetch(lead, 0, path, err);
+	int r;
 
+	look(lead);
+	r = fetch(lead, 0, path, err);
 	if (r == 0)
 		r = open_manifest(path, manifest, err);
 	if (r < 0)
@@ -232,32 +252,13 @@ static int open_cut(struct lead *lead, char path[PATH_MAX], struct image_reader 
 	return 0;
 }
 
-int return_find(struct lead *lead, const Pbeam__RollbackRequest *wish, char path[PATH_MAX],
-		struct image_reader **manifest, struct err *err)
-{
-	struct lead_host *host;
-	int r;
-
-	snprintf(lead->name, sizeof(lead->name), "%s", wish->target->name);
-	r = cut_check_name(lead->name, err);
-	if (r == 0)
-		r = name_job(lead, wish->target, err);
-	if (r == 0) {
-		look(lead);
-		r = choose(lead, wish->number, err);
-	}
-	if (r < 0)
-		return r;
-	host = who_has(lead, 0);
-	return host && !is_cut(image_of(host, lead->number)) ? find_alone(lead, host, path, manifest, err)
-							     : open_cut(lead, path, manifest, err);
-}
-
 int return_bring_image(struct lead *lead, const struct returning *returning, struct err *err)
 {
 	uint32_t part = returning->saved->index;
-	struct lead_host *to = find_host(lead, returning->host);
-	const Pbeam__CutImage *has = to ? image_of(to, lead->number) : NULL;
+	struct lead_host *to =
+		lead_store(lead, returning->host, err) < 0 ? NULL : find_host(lead, returning->host);
+	const Pbeam__CutImage *has =
+		to && return_has_copy(lead->chosen, to->name) ? image_of(to, lead->number) : NULL;
 	char path[PATH_MAX];
 	int r;
 
@@ -265,13 +266,16 @@ int return_bring_image(struct lead *lead, const struct returning *returning, str
 		if (has->parts[i] == part)
 			return 0;
 	if (!to)
-		return err_set(err, -EHOSTUNREACH, "host %s cannot be reached", returning->host);
+		return err_wrap(err, err->code, "host %s", returning->host);
 	if (lead->alone)
 		return bring_alone(lead, to, err);
 	r = fetch(lead, part, path, err);
+	if (r == 0)
+		r = check_room(lead, to->name, err);
 	if (r == 0 && strcmp(to->name, lead->own) != 0)
 		r = cut_put_image(to->channel, lead->name, lead->uuid, lead->number, part, part, err);
-	if (r == 0 && strcmp(to->name, lead->own) != 0 &&
+	if (r == 0 && strcmp(to->name, lead->own) != 0 && !find_other(lead, to->name) &&
+	    !find_other(lead, lead->own) &&
 	    cut_put_image(to->channel, lead->name, lead->uuid, lead->number, 0, 0, err) < 0) {
 		log_info("host %s: %s", to->name, err->text); /* it can do without */
 		err_clear(err);

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "proto/message.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/return.h"
 #include "scip/migrate/migrate.h"
@@ -39,7 +38,8 @@ static int check_maps(const struct lead *lead, const Pbeam__RollbackRequest *wis
 	return 0;
 }
 
-const char *return_where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part)
+/* The host where the part's first process is now; NULL when there is none. */
+static const char *where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part)
 {
 	for (size_t i = 0; i < list->n_processes; i++)
 		if (list->processes[i]->vpid == part->vpid &&
@@ -59,8 +59,7 @@ static int place(struct lead *lead, const Pbeam__ProcessList *list, const Pbeam_
 		 struct returning *returning, struct err *err)
 {
 	const Pbeam__CutPart *part = returning->saved;
-	const char *now = return_where_now(list, part), *host = now ? now : part->host,
-		   *to = mapped(wish, host);
+	const char *now = where_now(list, part), *host = now ? now : part->host, *to = mapped(wish, host);
 
 	if (!now && to)
 		host = to;
@@ -158,9 +157,9 @@ static int find_home(const struct returning *v, size_t n, struct returning *retu
 int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
 		 struct returning *v, struct err *err)
 {
-	Pbeam__ProcessList *list = lead_list(err);
+	const Pbeam__ProcessList *list = lead->processes;
 	size_t n = cut->n_parts;
-	int r = list ? check_maps(lead, wish, err) : err->code;
+	int r = check_maps(lead, wish, err);
 
 	for (size_t i = 0; i < n; i++)
 		v[i] = (struct returning){.saved = cut->parts[i], .channel = -1};
@@ -177,6 +176,5 @@ int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__Rollback
 		r = check_strays(v, n, list, &v[i], err);
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = find_home(v, n, &v[i], err);
-	message_free(list);
 	return r;
 }

@@ -214,6 +214,8 @@ static int choose_image(struct saving *saving, const Pbeam__RollbackRequest *wis
 	job_store_name(job, request_target(job, wish->target), saving->store);
 	if (wish->path && wish->path[0])
 		return absolute_path(wish->path, wish->cwd, saving->path, err);
+	if (wish->of_copy)
+		return store_image_path(saving->store, wish->number, STORE_COPY, saving->path, err);
 	if (wish->number)
 		return store_find(saving->store, wish->number, saving->path, err);
 	return newest_of_run(job, saving->store, saving->path, err);

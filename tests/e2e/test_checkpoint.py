@@ -76,6 +76,8 @@ def test_log_and_numbers(host, count):
     counts(host, out)
     host.rollback("count", "--to", str(images[1]))
     counts(host, out)
+    done = host.ctl("rollback", "--to", "1@elsewhere", "count", check=False)
+    assert done.returncode == 1 and "no host elsewhere" in done.stderr
 
 
 def test_keep(host):

@@ -94,8 +94,8 @@ static void take_reply(const struct frame *frame)
 		if (checkpoints_take(all, i ? "other" : "host", reply->type, reply->body.data,
 				     reply->body.len) < 0)
 			abort();
-	if (all)
-		checkpoints_order(all);
+	if (all && checkpoints_order(all) < 0)
+		abort();
 	message_free(all);
 	message_free(reply);
 }

@@ -52,16 +52,16 @@ static void test_merged(void **state)
 {
 	Pbeam__CheckpointLog *all = new_list("b"), *one = new_list("a"), *other = new_list("b");
 
-	add(one, 3, 30);
 	add(one, 1, 10);
 	add(one, 2, 20);
-	add(other, 2, 21);
+	add(one, 3, 30);
 	add(other, 1, 10);
+	add(other, 2, 21);
 	other->live = true;
 	assert_int_equal(message_string(&other->job, "uuid"), 0);
 	take(all, "a", one);
 	take(all, "b", other);
-	checkpoints_order(all);
+	assert_int_equal(checkpoints_order(all), 0);
 	assert_int_equal(all->n_entries, 4);
 	assert_int_equal(all->entries[0]->n_copies, 2);
 	assert_string_equal(all->entries[0]->copies[0]->host, "b");
@@ -73,6 +73,45 @@ static void test_merged(void **state)
 	assert_string_equal(all->job, "uuid");
 	assert_int_equal(all->n_notes, 0);
 	message_free(all);
+}
+
+/* Which of several a number means. */
+static void test_named(void **state)
+{
+	static const struct {
+		bool live, inner, cut;
+		const char *at, *run, *names[3];
+	} cases[] = {
+		{.names = {"2@a", "2@b", "2"}},
+		{.live = true, .at = "a", .run = "x", .names = {"2", "2@b", "2@c"}},
+		{.live = true, .at = "a", .run = "b", .names = {"2@a", "2", "2@c"}},
+		{.live = true, .at = "a", .run = "c", .cut = true, .names = {"2@a", "2@b", "2"}},
+		{.live = true, .at = "c", .run = "x", .cut = true, .names = {"2@a", "2", ""}},
+		{.live = true, .at = "b", .run = "x", .inner = true, .names = {"", "2", ""}},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		static const char *const hosts[] = {"a", "b", "c"};
+		Pbeam__CheckpointLog *all = new_list("a");
+
+		for (int k = 0; k < 3; k++) {
+			Pbeam__CheckpointLog *part = new_list(hosts[k]);
+			Pbeam__LogEntry *entry = add(part, 2, (uint64_t)k);
+
+			assert_int_equal(message_string(&entry->job, hosts[k]), 0);
+			entry->cut = cases[i].cut && k == 2;
+			part->live = cases[i].live && !strcmp(cases[i].at, hosts[k]);
+			part->inner = cases[i].inner;
+			assert_int_equal(message_string(&part->at, part->live ? "liar" : ""), 0);
+			assert_int_equal(message_string(&part->job, part->live ? cases[i].run : ""), 0);
+			take(all, hosts[k], part);
+		}
+		assert_int_equal(checkpoints_order(all), 0);
+		assert_int_equal(all->n_entries, 3);
+		for (int k = 0; k < 3; k++)
+			assert_string_equal(all->entries[k]->to, cases[i].names[k]);
+		message_free(all);
+	}
 }
 
 static void test_malformed(void **state)
@@ -87,7 +126,7 @@ static void test_malformed(void **state)
 	text[9999] = 0;
 	assert_int_equal(
 		checkpoints_take(all, "b", PBEAM__DAEMON_REQUEST__DAEMON_REPLY, noise, sizeof(noise)), 0);
-	for (int what = 0; what < 6; what++) {
+	for (int what = 0; what < 7; what++) {
 		answer = new_list("c");
 		add(answer, 1, 1);
 		entry = add(answer, what == 0 ? 0 : 2, 2);
@@ -103,6 +142,8 @@ static void test_malformed(void **state)
 			assert_int_equal(message_string(&entry->problem, text), 0);
 		if (what == 5)
 			assert_int_equal(message_string(&answer->job, text), 0);
+		if (what == 6)
+			entry->number = 1;
 		take(all, "c", answer);
 		assert_int_equal(all->n_notes, 2 + what);
 		if (what == 1)
@@ -134,7 +175,7 @@ static void test_without_a_list(void **state)
 	assert_int_equal(checkpoints_take(all, "c", PBEAM__DAEMON_REQUEST__DAEMON_NONE, NULL, 0), 0);
 	assert_string_equal(all->notes[0], "host b refuses (none); its checkpoints are not shown");
 	assert_string_equal(all->notes[1], "host c does not answer; its checkpoints are not shown");
-	checkpoints_order(all);
+	assert_int_equal(checkpoints_order(all), 0);
 	assert_int_equal(all->n_entries, 0);
 	message_free(all);
 }
@@ -143,6 +184,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_merged),
+		cmocka_unit_test(test_named),
 		cmocka_unit_test(test_malformed),
 		cmocka_unit_test(test_without_a_list),
 	};
