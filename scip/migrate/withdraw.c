@@ -10,15 +10,20 @@ enum { ANSWER_MS = 30000 };
 int migrate_withdraw(struct group *group, bool stub, struct err *err)
 {
 	struct member *root = group->n && stub && !group->v[0]->zombie ? group->v[0] : NULL;
-	int r;
+	struct err why = ERR_INIT;
+	int r, cancel = group->cancel;
 
+	group->cancel = -1; /* it is too late for that */
 	if (root)
 		root->frozen = false; /* group_terminate() leaves it alone */
 	r = group_terminate(group, err);
-	if (!root)
-		return r;
-	group_ask(root, PBEAM__SCIP_REQUEST__SCIP_STUB, NULL, NULL, 0);
-	if (group_gather(group, &pbeam__scip_done__descriptor, ANSWER_MS, err) < 0 || root->problem.code)
-		log_error("migrate: vpid %d leaves no stub: %s", root->vpid.n, root->problem.text);
+	if (root) {
+		group_ask(root, PBEAM__SCIP_REQUEST__SCIP_STUB, NULL, NULL, 0);
+		if (group_gather(group, &pbeam__scip_done__descriptor, ANSWER_MS, &why) < 0 ||
+		    root->problem.code)
+			log_error("migrate: vpid %d leaves no stub: %s", root->vpid.n,
+				  root->problem.code ? root->problem.text : why.text);
+	}
+	group->cancel = cancel;
 	return r;
 }
