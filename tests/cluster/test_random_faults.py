@@ -18,7 +18,7 @@ from test_migrate_faults import no_record
 from test_swap import end_cluster
 
 SHORT, LONG = 3, 300
-SOURCE = ["migrate-before-rounds", "migrate-round", "migrate-after-rounds", "migrate-frozen", "migrate-before-state", "migrate-held", "migrate-before-commit", "migrate-committed", "migrate-runs"]
+SOURCE = ["migrate-before-rounds", "migrate-round", "migrate-after-rounds", "migrate-frozen", "migrate-before-state", "migrate-held", "migrate-before-commit", "migrate-committed", "migrate-runs", "migrate-withdrawn"]
 TARGET = ["restore-made-objects", "restore-made-tree", "migrate-target-state", "restore-before-run", "migrate-target-held", "restore-adopted", "restore-let-go", "migrate-target-runs"]
 PEER = ["swap-held", "swap-filled"]
 CENTRAL = ["registry-before-commit", "registry-committed"]
@@ -85,7 +85,7 @@ class World:
             return [pid for pid in self.here(source if kind.startswith("source") else target) if comm(pid) == "scip-coordinate"]
         if kind == "pump":
             return [pid for host in (source, target) for pid in self.here(host) if "pbeam-channel" in comm(pid)]
-        return [pid for host in self.lab.hosts for pid, line in self.here(host).items() if line.startswith("scip swap")]
+        return [pid for host in self.lab.hosts for pid in self.here(host) if comm(pid) == "scip-swap"]
 
     # ---- the program ----
 
@@ -160,7 +160,7 @@ class World:
             for host in self.lab.hosts:
                 here = self.here(host)
                 names = {pid: comm(pid) for pid in here}
-                found += [f"{host.name}: {name} {here[pid]}" for pid, name in names.items() if name == "scip-coordinate" or here[pid].startswith(("scip swap", "pbeamctl"))]
+                found += [f"{host.name}: {name} {here[pid]}" for pid, name in names.items() if name in ("scip-coordinate", "scip-swap") or here[pid].startswith("pbeamctl")]
                 if list(names.values()).count("scip-keeper") > len(places.get(host, [])):
                     found.append(f"{host.name}: more keepers than jobs")
                 for folder in ("job", "scip"):

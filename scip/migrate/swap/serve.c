@@ -384,6 +384,7 @@ int swap_serve(struct names *names, int channel)
 	struct frame frame;
 	int r;
 
+	prctl(PR_SET_NAME, "scip-swap");
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* Yama: the holders take the new sockets from us */
 	swap_hold_init(&serve.hold, names);
 	while ((r = frame_recv(channel, &frame, &err)) > 0) {
