@@ -40,6 +40,7 @@ struct coordinator {
 	struct coordinator_outcome outcome;
 	bool outcome_known;
 	bool moved;			  /* the processes have, whatever becomes of it */
+	bool departs;			  /* of a migration from here */
 	const Pbeam__MigrateBegin *begin; /* of an arrival */
 	coordinator_progress_fn progress;
 };
@@ -484,6 +485,8 @@ int coordinator_start(struct job *job, const struct coordinator_wish *wish, coor
 					    .arg = arg,
 					    .progress = wish->progress,
 					    .begin = wish->begin,
+					    .departs = wish->kind == COORDINATOR_MIGRATE ||
+						       (wish->settling && !wish->settling->arrival),
 					    .moved = wish->settling && wish->settling->known};
 	job->coordinator = coordinator;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
@@ -515,6 +518,18 @@ pid_t coordinator_pid(const struct job *job)
 	return job->coordinator ? job->coordinator->pid : 0;
 }
 
+bool coordinator_departs(const struct job *job)
+{
+	return job->coordinator && job->coordinator->departs;
+}
+
+int coordinator_cancel(const struct job *job)
+{
+	if (!job->coordinator || job->coordinator->kind != COORDINATOR_MIGRATE)
+		return -ESRCH;
+	return kill(job->coordinator->pid, SIGTERM) < 0 ? -errno : 0;
+}
+
 bool coordinator_reaped(struct job *job, pid_t pid, int status)
 {
 	static struct coordinator_outcome outcome;
@@ -539,5 +554,8 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	job->replacing = false;
 	if (done)
 		done(arg, &outcome);
+	/* One that asks how it ended: until then nobody knows whose signals and ends these are. */
+	if (!job->coordinator)
+		lines_settle(job, (struct vpid){0});
 	return true;
 }

@@ -61,8 +61,14 @@ must_check int coordinator_start(struct job *job, const struct coordinator_wish 
 must_check int coordinator_idle(struct job *job, struct err *err);
 /* The pid of the one at work, 0 for none. */
 pid_t coordinator_pid(const struct job *job);
+/* True while processes of the job may be elsewhere a moment later: a migration from here is at work, or it is
+ * being asked how one has ended. */
+bool coordinator_departs(const struct job *job);
+/* Asks the migration from here that is at work to give up, if it is not committed. -ESRCH: there is none. */
+must_check int coordinator_cancel(const struct job *job);
 
-/* For keeper.c: its child `pid` has ended: calls `done` if it was the coordinator. True if it was. */
+/* For keeper.c: its child `pid` has ended: calls `done` if it was the coordinator, and lines_settle() unless
+ * another one is at work by then. True if it was. */
 bool coordinator_reaped(struct job *job, pid_t pid, int status);
 
 #endif

@@ -36,7 +36,6 @@ struct job {
 	bool root_gone;	     /* ... and root_status is its wait status */
 	int root_status;
 	const char *home; /* of a guest keeper: the host where the job was started; else NULL */
-	bool migrating;	  /* the coordinator at work is one of a migration from here */
 	bool replacing;	  /* a rollback is at work: deaths of the old processes are not the job's end */
 	struct pool *pool;
 	struct coordinator *coordinator; /* NULL when none is at work */

@@ -165,7 +165,6 @@ static void child_ended(struct keeper *keeper, pid_t pid, int status)
 		return;
 	}
 	if (coordinator_reaped(job, pid, status)) {
-		lines_settle(job, (struct vpid){0});
 		if (job->root_gone)
 			root_ended(keeper);
 		return;

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "scip/job/coordinator.h"
 #include "scip/job/far.h"
 
 enum { HELD_MAX = 32, KEPT_MAX = 16, AGAIN_NS = 1000000000 };
@@ -33,7 +34,7 @@ struct line {
 	char host[64];	  /* guest: of the stub */
 	bool waits;	  /* guest: `status` is to be told when the coordinator has ended */
 	int status;
-	int kept[KEPT_MAX]; /* guest: signals that came while a migration was at work */
+	int kept[KEPT_MAX]; /* guest: signals that came while it may have been on its way */
 	int nkept;
 	int under_way; /* stub: signals that were sent and have not arrived */
 };
@@ -179,7 +180,7 @@ static void on_far(struct line *line, const struct line_word *word)
  * told. */
 static void take_signal(struct line *line, int signal)
 {
-	if (line->job->migrating && line->nkept < KEPT_MAX) {
+	if (coordinator_departs(line->job) && line->nkept < KEPT_MAX) {
 		line->kept[line->nkept++] = signal;
 		return;
 	}

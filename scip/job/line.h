@@ -54,7 +54,7 @@ void lines_reset_guests(struct job *job, const Pbeam__CutImageName *part);
 const char *lines_stub_host(const struct job *job, struct vpid vpid);
 /* A child of the keeper ended, stopped or went on. While a coordinator is at work this is kept. */
 void lines_child(struct job *job, pid_t rpid, int status);
-/* A coordinator has ended; `moved` (0: nobody) has left this host. */
+/* A coordinator has ended, and none is at work; `moved` (0: nobody) has left this host. */
 void lines_settle(struct job *job, struct vpid moved);
 /* A stub of ours got a signal. */
 void lines_signal(struct job *job, const Pbeam__RemoteSignal *signal);

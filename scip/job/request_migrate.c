@@ -121,7 +121,6 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 	struct moving *moving = arg;
 	struct request *request = moving->request;
 
-	moving->job->migrating = false;
 	if (outcome->killed && settle(moving, outcome, on_settled))
 		return;
 	if (!outcome->err.code && outcome->migrate.processes)
@@ -225,7 +224,7 @@ static int begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 	}
 	request->saving = moving;
 	request->forget = forget;
-	request->cancels = job->migrating = true;
+	request->cancels = true;
 	return 0;
 }
 
@@ -357,9 +356,8 @@ int request_orphan(struct request *request, const ProtobufCMessage *message, str
 int request_cancel(struct request *request, const ProtobufCMessage *message, struct err *err)
 {
 	Pbeam__Done done = PBEAM__DONE__INIT;
-	pid_t coordinator = coordinator_pid(request->job);
 
-	if (!request->job->migrating || !coordinator || kill(coordinator, SIGTERM) < 0)
+	if (coordinator_cancel(request->job) < 0)
 		return err_set(err, -ESRCH, "no migration of it is at work");
 	request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
 	return 0;

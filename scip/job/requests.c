@@ -67,8 +67,8 @@ void request_hang_up(struct request *request)
 		loop_unwatch(&request->job->loop, request->fd);
 		close(steal_fd(&request->fd));
 	}
-	if (request->saving && request->cancels && coordinator_pid(request->job))
-		kill(coordinator_pid(request->job), SIGTERM);
+	if (request->saving && request->cancels && coordinator_cancel(request->job) < 0)
+		log_debug("what a caller who has left had asked for ends by itself");
 	if (!request->saving)
 		free_request(request);
 }

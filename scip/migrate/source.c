@@ -439,6 +439,7 @@ static int on_image(void *arg, struct group *group, int image, uint64_t bytes, s
 	if (r < 0)
 		log_error("migrate: vpid %d runs on %s; what is left of it here: %s", d->options->target.n,
 			  d->options->host, err->text);
+	(void)!fault_point("migrate-withdrawn", err);
 	/* Else the daemons do it, when all who may ask have asked. */
 	if (heard && !d->source.unheard)
 		record_remove(&d->record);

@@ -5,8 +5,10 @@ import pathlib
 import shutil
 import signal
 import tempfile
+import time
 
 import pytest
+from test_migrate import move, start_counter
 from test_registry import ask
 
 COUNTER = """import os, time
@@ -66,7 +68,7 @@ def start(lab, env=None, born=0):
 
 @pytest.mark.parametrize("action", ["fail", "kill"])
 @pytest.mark.parametrize("point,moved", [("migrate-before-rounds", False), ("migrate-after-rounds", False), ("migrate-frozen", False),
-                                         ("migrate-before-state", False), ("migrate-held", False), ("migrate-before-commit", False), ("migrate-committed", True), ("migrate-runs", True)])
+                                         ("migrate-before-state", False), ("migrate-held", False), ("migrate-before-commit", False), ("migrate-committed", True), ("migrate-runs", True), ("migrate-withdrawn", True)])
 def test_source(make_lab, point, moved, action):
     lab = make_lab(2).start()
     job, vpid = start(lab, {"PBEAM_FAULT": f"{point}:{action}"})
@@ -167,6 +169,33 @@ def test_some_let_go(make_lab, action):
     a.wait_until(lambda: not a.vpids(), 20, "all to be gone")
 
 
+@pytest.mark.parametrize("point", ["migrate-committed", "migrate-withdrawn"])
+def test_moved_on(make_lab, point):
+    """Of a process that is moved on the coordinator is killed once it is committed: a signal that came meanwhile is not lost, and home does not take it for ended."""
+    lab = make_lab(3)
+    a, b, c = lab.hosts
+    word = b.file("fault")
+    b.env["PBEAM_FAULT"] = str(word)
+    lab.start()
+    job, vpid = start_counter(a, 2000)
+    move(a, vpid, b)
+    word.write_text(f"{point}:sleep")
+    moving = a.start(["pbeamctl", "migrate", str(vpid), "c"], "moving")
+    a.wait_until(lambda: word.read_text() == f"{point}:reached", 20, "the migration to be committed")
+    os.kill(vpid, signal.SIGUSR1)  # the stub
+    time.sleep(.3)
+    kill_coordinators(b)
+    word.write_text("")
+    assert moving.wait(30) == 0, moving.errors()
+    a.wait_until(lambda: (a.home / "out").read_text().count("signal") == 1, 10, "the signal")
+    before = (a.home / "out").read_text().count("\n")
+    a.wait_until(lambda: (a.home / "out").read_text().count("\n") > before + 20, 10, "it to go on")
+    no_record(a)
+    assert job.process.poll() is None and [row["host"] for row in a.ps()["processes"]] == ["c"]
+    os.kill(vpid, signal.SIGKILL)
+    assert job.wait(20) == 128 + signal.SIGKILL
+
+
 @pytest.mark.parametrize("point,moved,killed", [("registry-before-commit", False, ""), ("registry-committed", True, ""), ("registry-committed", True, "source"), ("registry-committed", True, "target")])
 def test_central_lost(make_lab, point, moved, killed):
     """The central host is lost in the moment of the change: neither side runs until it says what has happened, also when a coordinator is killed meanwhile."""
@@ -242,6 +271,22 @@ def test_cancel(make_lab):
     moving.process.send_signal(signal.SIGINT)
     moving.wait(20)
     assert check_one_place(lab, vpid, job) == "a"
+
+
+def test_given_up_too_late(make_lab):
+    """Who asked for the migration goes when it is committed: it is carried through, the stub is made."""
+    lab = make_lab(2)
+    a = lab.hosts[0]
+    word = a.file("fault", "migrate-committed:sleep")
+    lab.start()
+    job, vpid = start(lab, {"PBEAM_FAULT": str(word)})
+    moving = a.start(["pbeamctl", "migrate", vpid, "b"], "moving")
+    a.wait_until(lambda: word.read_text() == "migrate-committed:reached", 20, "the migration to be committed")
+    moving.process.kill()
+    time.sleep(.2)
+    word.write_text("")
+    assert check_one_place(lab, vpid, job) == "b"
+    assert "leaves no stub" not in a.log()
 
 
 @pytest.mark.parametrize("full", ["state", "run"])
