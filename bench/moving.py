@@ -4,6 +4,7 @@ Hosts are those of tests/lab.py: network namespaces with a bridge between them.
 """
 import json
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -16,29 +17,52 @@ import saving
 
 PORT = 5600
 SETTLED = 6  # lines of a program's report that a figure is the median of
+TURNS = 5
 
 
 class Talk:
-    """One end that serves and one that asks, and the newest lines of what it reports."""
+    """One end that serves and one that asks, each on a processor of its own wherever it runs, and the newest lines of what it reports."""
 
     def __init__(self, server, client, words, programs, supervised):
-        self.client = client
+        self.server, self.client = server, client
+        self.supervised = supervised
         run = (lambda host, *argv: host.scip_run(*argv)) if supervised else (lambda host, *argv: host.start([*argv]))
         protocol = "udp" if "udp" in words else "tcp"
-        self.serving = run(server, programs / "traffic", "serve", protocol, PORT).wait_for("serving")
-        where = [server.ip, PORT]
-        self.asking = run(client, programs / "traffic", *words, *where)
+        port = PORT + supervised
+        self.serving = run(server, "taskset", "-c", "0", programs / "traffic", "serve", protocol, port).wait_for("serving")
+        self.asking = run(client, "taskset", "-c", "1", programs / "traffic", *words, server.ip, port)
 
     def figure(self):
-        """The median of the lines that come from now on."""
+        """The median of the lines that come from now on; the first one may have begun earlier."""
         have = len(self.asking.lines())
-        self.client.wait_until(lambda: len(self.asking.lines()) >= have + SETTLED, 60, "traffic")
-        return statistics.median(float(line.split()[1]) for line in self.asking.lines()[have:have + SETTLED])
+        self.client.wait_until(lambda: len(self.asking.lines()) > have + SETTLED, 60, "traffic")
+        return statistics.median(float(line.split()[1]) for line in self.asking.lines()[have + 1:have + 1 + SETTLED])
+
+    def stand_still(self, still):
+        """So that only one of two is measured."""
+        for host, job, words in ((self.client, self.asking, "traffic "), (self.server, self.serving, "traffic serve")):
+            if self.supervised:
+                host.ctl("kill", "-s", "STOP" if still else "CONT", vpid_of(host, words))
+            else:
+                job.process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
 
     def end(self):
         for job in (self.asking, self.serving):
             job.process.terminate()
             job.process.wait(20)
+
+
+def beside(native, talk):
+    """Both in turns: the medians, and that of the ratios."""
+    turns = []
+    for _ in range(TURNS):
+        talk.stand_still(True)
+        native.stand_still(False)
+        one = native.figure()
+        native.stand_still(True)
+        talk.stand_still(False)
+        turns.append((one, talk.figure()))
+    return [statistics.median(figures) for figures in ([one for one, _ in turns], [other for _, other in turns], [other / one for one, other in turns])]
 
 
 def vpid_of(host, words):
@@ -50,20 +74,23 @@ def vpid_of(host, words):
 
 
 def measure_traffic(lab, programs, words):
-    """ns for a round trip, or MB/s: native, and supervised before, between and after moves of both ends."""
+    """ns for a round trip, or MB/s: supervised before, between and after moves of both ends, each time beside native."""
     a, b, c = lab.hosts[:3]
-    talk = Talk(b, a, words, programs, False)
-    row = {"native": talk.figure()}
-    talk.end()
+    native = Talk(b, a, words, programs, False)
+    native.stand_still(True)
     talk = Talk(b, a, words, programs, True)
+    row, natives = {"ratio": {}}, []
     try:
-        row["before"] = talk.figure()
-        a.ctl("migrate", vpid_of(a, "traffic serve"), c.name, timeout=120)
-        row["between"] = talk.figure()
-        a.ctl("migrate", vpid_of(a, f"traffic {words[0]}"), b.name, timeout=120)
-        row["after"] = talk.figure()
+        for key, leaves in (("before", ""), ("between", "traffic serve"), ("after", f"traffic {words[0]}")):
+            if leaves:
+                a.ctl("migrate", vpid_of(a, leaves), (c if key == "between" else b).name, timeout=120)
+            one, row[key], row["ratio"][key] = beside(native, talk)
+            natives.append(one)
+        row["native"] = statistics.median(natives)
     finally:
-        talk.end()
+        for each in (native, talk):
+            each.stand_still(False)
+            each.end()
     return row
 
 

@@ -52,7 +52,7 @@ def _traffic_table(rows):
         cells = []
         for key in ("native", "before", "between", "after"):
             text = f"{row[key]:.0f} MB/s" if what == "stream" else _ns(row[key])
-            cells.append(text if key == "native" else f"{text} ({row[key] / row['native']:.2f} ×)")
+            cells.append(text if key == "native" else f"{text} ({row['ratio'][key]:.2f} ×)")
         lines.append(f"| {what} | " + " | ".join(cells) + " |")
     return lines
 
@@ -70,10 +70,10 @@ def _move_bars(move):
     for what, limit in (("ping tcp", 1.01), ("ping udp", 1.02)):
         row = move.get("traffic", {}).get(what, {})
         if row:
-            found += [(f"{what} {key} / native", row[key] / row["native"], limit) for key in ("before", "between", "after")]
+            found += [(f"{what} {key} / native", row["ratio"][key], limit) for key in ("before", "between", "after")]
     row = move.get("traffic", {}).get("stream", {})
     if row:
-        found += [(f"stream: native / {key}", row["native"] / row[key], 1.01) for key in ("before", "between", "after")]
+        found += [(f"stream: native / {key}", 1 / row["ratio"][key], 1.01) for key in ("before", "between", "after")]
     if move.get("fork+wait"):
         found.append(("fork+wait: central daemon elsewhere / no cluster", move["fork+wait"]["ratio"], 1.02))
     for row in move.get("moves", []):

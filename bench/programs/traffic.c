@@ -123,9 +123,12 @@ static int ping(int udp, const char *host, const char *port)
 			memcpy(text, &sent, sizeof(sent));
 			if (send(fd, text, PING, 0) != PING && !udp)
 				err(1, "ping %lu", sent);
-			while (got < PING && (n = recv(fd, text + got, (size_t)(PING - got), 0)) > 0)
-				got += n;
-			memcpy(&back, text, sizeof(back));
+			do { /* an answer of one that was given up may come yet */
+				for (got = 0;
+				     got < PING && (n = recv(fd, text + got, (size_t)(PING - got), 0)) > 0;)
+					got += n;
+				memcpy(&back, text, sizeof(back));
+			} while (udp && got == PING && back < sent);
 			if (got != PING && !udp)
 				errx(1, "ping %lu: the connection has ended", sent);
 			if (got == PING && back == sent)
