@@ -198,8 +198,11 @@ static void on_children(void *arg, int fd, short revents)
 	while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
 		if (WIFSTOPPED(status) || WIFCONTINUED(status))
 			lines_child(job, pid, status);
-		if (WIFCONTINUED(status))
+		if (WIFCONTINUED(status)) {
+			if (pid == job->root && !job->coordinator)
+				viewer_tell(job, KEEPER_CONTINUED, status, "");
 			continue;
+		}
 		if (!WIFSTOPPED(status))
 			child_ended(keeper, pid, status);
 		else if (pid == job->root && keeper->report >= 0)

@@ -52,6 +52,7 @@ enum keeper_event_type {
 	KEEPER_FAILED,	    /* value: scip's exit status (125, 126, 127); text: the sentence */
 	KEEPER_ENDED,	    /* the job's first process is gone; value: its wait status */
 	KEEPER_STOPPED,	    /* the job's first process was stopped by a signal; value: its wait status */
+	KEEPER_CONTINUED,   /* ... and goes on */
 	KEEPER_TAKEN,	    /* another console has taken this one's place; nothing more comes */
 };
 struct keeper_event {

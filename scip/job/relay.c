@@ -14,7 +14,8 @@
  * natively. In line mode no line is taken before the program has read the last one.
  *
  * A program that is stopped is shown to the user's shell as a stopped console: the terminal is put back, the
- * console stops itself, and continues the program when it is continued.
+ * console stops itself, and continues the program when it is continued. So it is when somebody else continues
+ * the program, or ends it: a child of ours watches for that meanwhile.
  *
  * When the user's terminal is closed the console ends and the program, which has a terminal of its own, goes
  * on: it hears nothing of it and can be attached to from another one. A SIGHUP that somebody sends to the
@@ -34,8 +35,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -192,18 +196,59 @@ static void forget_stops(const struct relay *relay)
 			return;
 }
 
+/* While the console is stopped: continues it as soon as there is something to be heard. More than once, for a
+ * SIGCONT that comes before the stop is forgotten by it. */
+static pid_t watch_events(const struct relay *relay)
+{
+	const pid_t console = getpid(), child = fork();
+	struct pollfd ready = {.fd = relay->options->events, .events = POLLIN};
+
+	if (child)
+		return child;
+	signal(SIGTSTP, SIG_IGN);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+		_exit(1);
+	while (poll(&ready, 1, -1) < 0)
+		continue;
+	while (getppid() == console && kill(console, SIGCONT) == 0)
+		nanosleep(&(struct timespec){.tv_nsec = LOOK_AGAIN_MS * 1000000}, NULL);
+	_exit(0);
+}
+
+/* True if the watch alone has continued us, not the user. */
+static bool end_watch(pid_t watch)
+{
+	const struct timespec no_wait = {0, 0};
+	siginfo_t info;
+	sigset_t cont;
+	bool user = false, woken = false;
+
+	sigemptyset(&cont);
+	sigaddset(&cont, SIGCONT);
+	for (int looks = 0; looks < 2; looks++) {
+		if (sigtimedwait(&cont, &info, &no_wait) == SIGCONT)
+			*(info.si_pid == watch ? &woken : &user) = true;
+		if (looks == 0 && watch > 0) {
+			kill(watch, SIGKILL);
+			waitpid(watch, NULL, 0);
+		}
+	}
+	return woken && !user;
+}
+
 /* The program is stopped: so is the console, for the user's shell to see. */
 static void stop_with_program(struct relay *relay)
 {
 	bool was_raw = terminal_is_raw();
 	struct timespec no_wait = {0, 0};
-	sigset_t stop, cont;
+	bool watched;
+	sigset_t stop;
+	pid_t watch;
 
 	terminal_restore();
+	watch = watch_events(relay);
 	sigemptyset(&stop);
 	sigaddset(&stop, SIGTSTP);
-	sigemptyset(&cont);
-	sigaddset(&cont, SIGCONT);
 	if (was_raw) {
 		/* a terminal in line mode has told the whole pipeline already */
 		kill(0, SIGTSTP);
@@ -213,10 +258,12 @@ static void stop_with_program(struct relay *relay)
 		sigtimedwait(&stop, NULL, &no_wait);
 		raise(SIGSTOP);
 	}
-	sigtimedwait(&cont, NULL, &no_wait);
+	watched = end_watch(watch);
 	adjust_mode(relay);
 	if (relay->in >= 0)
 		terminal_copy_size(relay->in, relay->options->master);
+	if (watched)
+		return;
 	forget_stops(relay);
 	pass_signal(relay, SIGCONT, false);
 }

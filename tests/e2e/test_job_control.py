@@ -129,3 +129,29 @@ def test_typed_ahead_of_a_pipeline(shell):
     shell.sendline("echo for the sh''ell")
     shell.expect("for the shell\r\n")
     shell.expect(PROMPT)
+
+
+def state(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0]
+
+
+def test_continued_by_others(host):
+    """Who stops the program, and lets it go on, need not be the console's shell: the console stops and goes on with it, any number of times, and hears of
+    its end while both are stopped."""
+    job = host.scip_run("sh", "-c", "trap 'echo told; exit 5' TERM; echo begun; while :; do sleep .01; done", name="stops")
+    job.wait_for("begun")
+    for turn in range(20):
+        for signals, wanted in (("STOP",), True), (("CONT",), False), (("STOP", "CONT"), False), (("STOP", "CONT", "STOP"), True), (("CONT",), False):
+            for number in signals:
+                host.ctl("kill", "-s", number, "stops")
+            host.wait_until(lambda wanted=wanted: (state(job.process.pid) == "T") == wanted, what=f"the console after {signals}")
+            assert (host.ps()["processes"][0]["state"] == "stopped") == wanted
+    job.process.terminate()
+    assert job.wait() == 5 and "told" in job.text()
+    job = host.scip_run("sleep", "1000", name="stops")
+    host.wait_until(lambda: [row["state"] for row in host.ps()["processes"]] == ["sleeping"], what="it to run")
+    host.ctl("kill", "-s", "STOP", "stops")
+    host.wait_until(lambda: state(job.process.pid) == "T", what="the console to stop")
+    host.ctl("kill", "-s", "KILL", "stops")
+    assert job.wait() == 128 + signal.SIGKILL
