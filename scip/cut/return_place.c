@@ -111,30 +111,53 @@ static int check_apart(const struct lead *lead, const struct returning *v, size_
 	return 0;
 }
 
+static bool has(const int32_t *vpids, size_t n, int32_t vpid)
+{
+	for (size_t i = 0; i < n; i++)
+		if (vpids[i] == vpid)
+			return true;
+	return false;
+}
+
+/* All that the host has of the job is replaced. With `stub` (0: none is meant) its process ends, unless that
+ * is another part's, which sees to it itself: then the stub ends without a word. */
+static bool is_cleared(const struct returning *v, size_t n, const char *host, const char *uuid, int32_t stub)
+{
+	for (size_t i = 0; i < n; i++) {
+		const Pbeam__CutPart *part = v[i].saved;
+
+		if (!strcmp(v[i].host, host) && !strcmp(part->job->uuid, uuid) &&
+		    !has(part->stubs, part->n_stubs, stub))
+			return true;
+	}
+	return false;
+}
+
 /* Each process of the cut that runs must be on the host where its part goes, or on one of the same job's,
- * where all is replaced. */
+ * where all is replaced; or its stub must, with which it ends. */
 static int check_strays(const struct returning *v, size_t n, const Pbeam__ProcessList *list,
 			const struct returning *returning, struct err *err)
 {
-	for (size_t i = 0; i < list->n_processes; i++) {
-		const Pbeam__ProcessInfo *info = list->processes[i];
-		bool saved = false, cleared = false;
+	const Pbeam__CutPart *saved = returning->saved;
+	const char *uuid = saved->job->uuid;
+	char host[64], stub_host[64];
+	int r = 0;
 
-		if (strcmp(info->job_uuid, returning->saved->job->uuid) != 0)
+	for (size_t i = 0; i < list->n_processes && r == 0; i++) {
+		const Pbeam__ProcessInfo *info = list->processes[i];
+
+		if (strcmp(info->job_uuid, uuid) != 0 || !has(saved->vpids, saved->n_vpids, info->vpid) ||
+		    is_cleared(v, n, info->host, uuid, 0))
 			continue;
-		for (size_t k = 0; k < returning->saved->n_vpids; k++)
-			saved = saved || returning->saved->vpids[k] == info->vpid;
-		for (size_t k = 0; k < n; k++)
-			cleared = cleared || (!strcmp(v[k].host, info->host) &&
-					      !strcmp(v[k].saved->job->uuid, info->job_uuid));
-		if (saved && !cleared)
-			return err_set(err, -EBUSY,
-				       "vpid %d, which is on host %s now, is to be rolled back on %s; end it "
-				       "first "
-				       "(pbeamctl kill -s KILL %d), or move it there",
-				       info->vpid, info->host, returning->host, info->vpid);
+		r = record_place(info->vpid, host, stub_host, NULL, err);
+		if (r == 0 && !is_cleared(v, n, stub_host, uuid, info->vpid))
+			r = err_set(
+				err, -EBUSY,
+				"vpid %d, which is on host %s now, is to be rolled back on %s; end it first "
+				"(pbeamctl kill -s KILL %d), or move it there",
+				info->vpid, info->host, returning->host, info->vpid);
 	}
-	return 0;
+	return r;
 }
 
 /* The console stays where it is as long as the job does. */

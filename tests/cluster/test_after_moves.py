@@ -82,7 +82,7 @@ def test_earlier_job_of_that_name(make_lab):
 
 
 def test_refused(make_lab):
-    """A process of the checkpoint that is on a third host is in the way; so is a host whose image cannot be had. It goes on."""
+    """A process of the checkpoint that its parent has left behind on a third host is in the way; so is a host whose image cannot be had. It goes on."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     pair = Pair(b, None)
@@ -117,6 +117,26 @@ def test_child_elsewhere(make_lab, long):
         pair.goes_back((a, b)[n % 2])
         pair.until_counts()
         assert pair.where() == ("a", "a") and not b.program_pids()
+    pair.end()
+
+
+def test_child_on_a_third_host(make_lab):
+    """Saved on one host, rolled back on a second while the child is on a third and its stub with the parent: with that it ends, all goes on on the second."""
+    lab = make_lab(3).start()
+    a, b, c = lab.hosts
+    pair = Pair(a, None)
+    pair.until_counts()
+    a.checkpoint("pair")
+    for asked in lab.hosts:
+        move(a, pair.child, b, "--alone")
+        move(a, pair.parent, c)
+        pair.until_counts()
+        assert pair.where() == ("c", "b")
+        pair.goes_back(asked)
+        pair.until_counts()
+        assert pair.where() == ("c", "c")
+        b.wait_until(lambda: not b.program_pids(), what="the child's end there")
+        move(b, pair.parent, a)
     pair.end()
 
 
