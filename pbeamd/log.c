@@ -73,11 +73,11 @@ static int fill(struct server *server, const struct target *target, Pbeam__Check
 	char here[256];
 
 	target_host(server, here);
-	list->live = target->live;
-	list->inner = target->live && target->process.vpid.n != target->job.root.n;
+	list->live = target->live && target->process.rpid.n; /* else it is about to end */
+	list->inner = list->live && target->process.vpid.n != target->job.root.n;
 	if (r == 0 &&
 	    (message_string(&list->store, target->store) < 0 || message_string(&list->here, here) < 0 ||
-	     message_string(&list->job, target->live ? target->job.uuid : "") < 0 ||
+	     message_string(&list->job, list->live ? target->job.uuid : "") < 0 ||
 	     message_string(&list->at, is_here(target) ? here : "") < 0))
 		r = err_code(err, -ENOMEM, "list %d checkpoints", n);
 	for (int i = 0; i < n && r == 0; i++)

@@ -52,6 +52,7 @@ struct lead {
 	const Pbeam__LogEntry *chosen;	/* one of them */
 	char at[LEAD_HOST_MAX];		/* where `vpid` is, "" nowhere */
 	bool inner;			/* it is not the first process of its job */
+	bool copied;			/* there are copies that are to go */
 	Pbeam__Cut *alone;		/* of the image of a whole job, made as if for a cut of one part, */
 	char alone_host[LEAD_HOST_MAX]; /* and who has it; else "" */
 	uint32_t keep;

@@ -311,6 +311,7 @@ static void answer(struct lead *lead, const struct returning *v, size_t n, const
 		log_error("%s: no memory for the answer", lead->name);
 		return;
 	}
+	return_drop_copies(lead);
 	move_on(v, n, done);
 	done->vpid = v[0].saved->vpid;
 	for (size_t i = 0; i < n; i++)
@@ -345,11 +346,21 @@ static int in_place(struct lead *lead, const Pbeam__RollbackRequest *wish, bool 
 	if (!done)
 		return err->code;
 	lead->answered = true;
+	return_drop_copies(lead);
 	if ((of_copy && message_string(&done->path, lead->chosen->copies[0]->path) < 0) ||
 	    frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done->base, NULL, 0, NULL) < 0)
 		log_info("rolled back, and nobody is there to hear it");
 	message_free(done);
 	return 0;
+}
+
+/* Its processes are in the list. */
+static bool has_answered(const struct lead *lead, const char *host)
+{
+	for (size_t i = 0; i < lead->processes->n_missing; i++)
+		if (!strcmp(lead->processes->missing[i], host))
+			return false;
+	return lead_host_is_up(lead, host);
 }
 
 /* Whoever was on a host that is lost may run there: it would run twice. */
@@ -359,14 +370,13 @@ static int check_ended(const struct lead *lead, struct err *err)
 	struct names *names = NULL;
 	char host[NAME_TEXT_MAX];
 	int r = names_open(&names, err);
-	bool lost = r == 0 && names_place_find(names, vpid, host) == 0 && !lead_host_is_up(lead, host);
+	bool lost = r == 0 && names_place_find(names, vpid, host) == 0 && !has_answered(lead, host);
 
 	if (names)
 		names_close(names);
 	return lost ? err_set(err, -EHOSTUNREACH,
-			      "vpid %d may run on host %s, which is lost; if that is so for good: pbeamctl "
-			      "hosts "
-			      "--remove %s",
+			      "vpid %d may run on host %s, which does not answer; if it is lost for good: "
+			      "pbeamctl hosts --remove %s",
 			      vpid.n, host, host)
 		    : r;
 }
@@ -436,7 +446,6 @@ int lead_rollback(struct lead *lead, const Pbeam__RollbackRequest *wish, struct 
 
 	if (r == 0)
 		r = lead->chosen->cut ? roll_back_cut(lead, wish, err) : roll_back_alone(lead, wish, err);
-	if (lead->number)
-		return_drop_copies(lead);
+	return_drop_copies(lead);
 	return r < 0 && err->text[0] && lead->name[0] ? err_wrap(err, r, "%s", lead->name) : r;
 }

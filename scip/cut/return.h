@@ -30,7 +30,7 @@ must_check int return_find_alone(struct lead *lead, char path[PATH_MAX], struct 
 must_check int return_bring_copy(struct lead *lead, struct err *err);
 /* The image of the part is on its host afterwards. */
 must_check int return_bring_image(struct lead *lead, const struct returning *returning, struct err *err);
-/* What was brought of the image of a whole job goes, on all hosts. */
+/* Copies that were brought go, on all hosts. Before the user is answered: he may look. */
 void return_drop_copies(struct lead *lead);
 /* ---- return_place.c ---- */
 /* Fills v, one for each part. */

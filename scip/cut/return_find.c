@@ -115,6 +115,7 @@ static int fetch(struct lead *lead, uint32_t part, char path[PATH_MAX], struct e
 	if (!strcmp(host->name, lead->own))
 		return 0;
 	r = store_take(lead->name, lead->uuid, lead->number, err);
+	lead->copied = lead->copied || as == STORE_COPY;
 	if (r == 0)
 		r = cut_get_image(host->channel, lead->name, lead->number, part, as, err);
 	return r < 0 ? err_wrap(err, r, "host %s", host->name) : 0;
@@ -160,6 +161,7 @@ static int fetch_alone(struct lead *lead, uint32_t *part, char path[PATH_MAX], s
 	int r = store_image_path(lead->name, lead->number, *part = here ? 0 : STORE_COPY, path, err), channel;
 
 	snprintf(lead->alone_host, sizeof(lead->alone_host), "%s", host);
+	lead->copied = true; /* here or, later, where it is to be */
 	if (r < 0 || here)
 		return r;
 	channel = lead_store(lead, host, err);
@@ -226,6 +228,9 @@ void return_drop_copies(struct lead *lead)
 	request.name = lead->name;
 	request.number = lead->number;
 	request.part = STORE_COPY;
+	if (!lead->copied)
+		return;
+	lead->copied = false;
 	store_drop_copy(lead->name, lead->number);
 	for (size_t i = 0; i < lead->nknown; i++)
 		if (strcmp(lead->known[i].name, lead->own) != 0)
