@@ -121,6 +121,11 @@ must_check int precopy_last(struct precopy *precopy, struct err *err);
 void precopy_count(const struct precopy *precopy, uint64_t *bytes, uint32_t *rounds);
 /* The frozen group is still what the skeleton says. */
 bool precopy_fits(const struct precopy *precopy, const struct group *group);
+/* It does not: vpids[] (room for all of the group) gets those of the skeleton that are still there, *n how
+ * many. True if all of them are: others have come. */
+bool precopy_common(const struct precopy *precopy, const struct group *group, int32_t *vpids, size_t *n);
+/* How long it took to send all of it once. */
+uint64_t precopy_whole_ns(const struct precopy *precopy);
 /* Nothing is tracked any more. */
 void precopy_end(struct precopy *precopy);
 

@@ -34,6 +34,9 @@
 #include "scip/tracee/procfs.h"
 
 enum { PROCESSES_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
+enum { BEGINNINGS = 3, LOOK_NS = 2000000 };
+#define PAUSE_NS    100000000ull   /* that is not worth another try */
+#define PATIENCE_NS 10000000000ull /* with processes that come and go */
 
 struct departure {
 	const struct migrate_options *options;
@@ -49,6 +52,12 @@ struct departure {
 	bool stated, committed, ended;
 	bool whole; /* nothing that was sent ahead is of use */
 	struct precopy *precopy;
+	/* When the processes were found to have changed, and which are to be the only ones again. */
+	enum { GO_ON, TRY_AGAIN, BEGIN_ANEW } then;
+	int32_t *stable;
+	size_t nstable;
+	uint64_t changed_ns; /* the first time, 0: not yet */
+	unsigned beginnings;
 };
 
 /* ---- before the freeze ---- */
@@ -293,11 +302,33 @@ static int end_files(struct departure *d, const struct group *group, Pbeam__Scip
 
 /* ---- frozen ---- */
 
+/* Processes have come or gone since the skeleton was made, so that all memory would be sent again while they
+ * stand still. Those that came may be gone in a moment; for those that are gone it begins anew. */
+static bool is_put_off(struct departure *d, const struct group *group)
+{
+	const uint64_t pause = d->options->max_pause_ns ? d->options->max_pause_ns : PAUSE_NS;
+
+	if (!d->precopy || precopy_fits(d->precopy, group) || precopy_whole_ns(d->precopy) <= pause)
+		return false;
+	if (!d->changed_ns)
+		d->changed_ns = d->frozen_ns;
+	free(d->stable);
+	d->stable = calloc(group->n + 1, sizeof(*d->stable));
+	if (!d->stable || d->frozen_ns - d->changed_ns > PATIENCE_NS)
+		return false;
+	d->then = precopy_common(d->precopy, group, d->stable, &d->nstable) ? TRY_AGAIN : BEGIN_ANEW;
+	if (d->then == BEGIN_ANEW && ++d->beginnings > BEGINNINGS)
+		d->then = GO_ON;
+	return d->then != GO_ON;
+}
+
 static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
 {
 	struct departure *d = arg;
 	int r = 0;
 
+	if (is_put_off(d, group))
+		return err_set(err, -ESTALE, "the processes have changed");
 	d->source.group = group;
 	d->frozen_ns = io_now_ns(CLOCK_MONOTONIC);
 	if (*what == PBEAM__SCIP_DUMP__WHAT__WRITTEN && d->precopy && precopy_fits(d->precopy, group))
@@ -458,6 +489,8 @@ static void on_abort(void *arg)
 	struct departure *d = arg;
 	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
 
+	if (d->then != GO_ON) /* nor have we */
+		return;
 	/* The other side has not begun: this may be tried once more. */
 	if (!d->stated) {
 		external_source_end(&d->source, false);
@@ -482,8 +515,9 @@ static int send_ahead(struct departure *d, struct err *err)
 					    .progress_arg = d->options->progress_arg};
 	int r = fault_point("migrate-before-rounds", err);
 
-	if (r == 0)
+	if (r == 0 && !d->precopy)
 		r = precopy_begin(&d->precopy, d->source.names, d->options, &how, err);
+	d->whole = d->whole && !d->precopy;
 	if (r == 0 && d->precopy)
 		r = precopy_rounds(d->precopy, err);
 	if (r == 0)
@@ -495,6 +529,38 @@ static int send_ahead(struct departure *d, struct err *err)
 		return err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host);
 	}
 	return 0;
+}
+
+static bool is_stable(const struct departure *d, const struct name_process *all, size_t n)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < n; i++)
+		for (size_t j = 0; j < d->nstable; j++)
+			found += all[i].vpid.n == d->stable[j];
+	return n == d->nstable && found == n;
+}
+
+/* Until those that come and go have gone, or there is no time to wait any longer. */
+static void await_stable(struct departure *d, struct err *err)
+{
+	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
+
+	if (d->then == GO_ON)
+		return;
+	log_info("migrate: the processes have changed: %s",
+		 d->then == TRY_AGAIN ? "tried again" : "begun anew while they run");
+	err_clear(err);
+	if (d->then == BEGIN_ANEW) {
+		count_sent(d);
+		precopy_end(d->precopy);
+		d->precopy = NULL;
+		d->whole = true;
+	}
+	d->then = GO_ON;
+	while (all && !is_stable(d, all, find_processes(d, all)) &&
+	       io_now_ns(CLOCK_MONOTONIC) - d->changed_ns <= PATIENCE_NS)
+		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
 }
 
 static int go(struct departure *d, struct err *err)
@@ -513,23 +579,25 @@ static int go(struct departure *d, struct err *err)
 						.save_files_max = options->save_files_max,
 						.console = options->console,
 						.job = options->job};
-	struct checkpoint_result saved;
+	struct checkpoint_result saved = {0};
 	int r = record_prepare(&d->record, d->own_host, options->host, err);
 
 	if (r < 0)
 		return err_wrap(err, r, "announce the migration");
 	d->result->rounds = 1;
-	r = send_ahead(d, err);
-	if (r < 0)
-		return r;
-	if (d->precopy)
-		mover.what = PBEAM__SCIP_DUMP__WHAT__WRITTEN;
-	r = checkpoint_run(d->source.names, &save, &saved, err);
+	do {
+		await_stable(d, err);
+		r = send_ahead(d, err);
+		mover.what = d->precopy ? PBEAM__SCIP_DUMP__WHAT__WRITTEN : PBEAM__SCIP_DUMP__WHAT__ALL;
+		if (r == 0)
+			r = checkpoint_run(d->source.names, &save, &saved, err);
+	} while (r < 0 && d->then != GO_ON);
 	if (r < 0 && !d->stated)
 		record_remove(&d->record);
 	d->result->processes = saved.processes;
 	count_sent(d);
 	precopy_end(d->precopy);
+	free(d->stable);
 	return r;
 }
 

@@ -109,3 +109,37 @@ def test_cancelled(two):
     assert asking.wait(30) == 1 and "goes on here" in asking.errors(), asking.errors()
     furious.move(a, b)
     furious.end()
+
+
+CHILDREN = """import hashlib, os, subprocess, sys, time
+held = os.urandom(200 << 20)
+digest = hashlib.sha256(held).digest()
+open('ready', 'w').close()
+n = 0
+while not os.path.exists('stop'):
+    assert subprocess.run(['sleep', sys.argv[1]]).returncode == 0
+    time.sleep(float(sys.argv[2]))
+    n += 1
+    print(n, flush=True)
+assert hashlib.sha256(held).digest() == digest
+print('whole', flush=True)
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("busy, idle", [(".05", ".3"), (".3", ".1")])
+def test_children_come_and_go(two, busy, idle):
+    """A program with much memory runs short commands while it is moved: it does not stand still while all of its memory is sent because of one of these."""
+    a, b = two
+    a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
+    job = a.scip_run("python3", "-c", CHILDREN, busy, idle)
+    a.wait_until((a.home / "ready").exists, 60, "the program to be ready")
+    vpid, = [row["vpid"] for row in a.ps()["processes"] if not row["parent"]]
+    for here, there in ((a, b), (b, a)):
+        moved = here.ctl("migrate", vpid, there.name, timeout=100)
+        assert "runs on" in moved.stderr
+        before = len(job.lines())
+        a.wait_until(lambda before=before: len(job.lines()) > before + 1, what="it to go on")
+        assert "sent again" not in here.log() and "stands still" not in here.log(), here.log()
+    a.file("stop")
+    assert job.wait(60) == 0 and job.lines()[-1] == "whole", job.errors()

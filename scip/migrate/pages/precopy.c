@@ -50,6 +50,7 @@ struct precopy {
 	uint64_t untracked;	   /* what has to wait for the end */
 	uint64_t rate, dirty_rate; /* bytes a second */
 	uint64_t expected_ns, reported_ns;
+	uint64_t whole_ns; /* what the first round took */
 };
 
 /* ---- the skeleton ---- */
@@ -57,8 +58,8 @@ struct precopy {
 static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
 {
 	for (size_t i = 0; i < group->n; i++)
-		if (group->v[i]->zombie)
-			return err_set(err, -ENOTSUP, "there is a zombie among them");
+		if (group->v[i]->zombie) /* mostly not for long */
+			return err_set(err, -EBUSY, "there is a zombie among them");
 	return 0;
 }
 
@@ -274,6 +275,8 @@ int precopy_rounds(struct precopy *p, struct err *err)
 		r = send_round(p, err);
 		if (r < 0)
 			return r;
+		if (p->round == 1)
+			p->whole_ns = io_now_ns(CLOCK_MONOTONIC) - at;
 		judge(p, io_now_ns(CLOCK_MONOTONIC) - at);
 		if (p->expected_ns <= pause)
 			return 0;
@@ -315,6 +318,23 @@ bool precopy_fits(const struct precopy *p, const struct group *group)
 		if (!track_is(&p->v[i], group->v[i]))
 			return false;
 	return true;
+}
+
+bool precopy_common(const struct precopy *p, const struct group *group, int32_t *vpids, size_t *n)
+{
+	*n = 0;
+	for (size_t j = 0; j < group->n; j++)
+		for (size_t i = 0; i < p->n; i++)
+			if (track_is(&p->v[i], group->v[j])) {
+				vpids[(*n)++] = group->v[j]->vpid.n;
+				break;
+			}
+	return *n == p->n;
+}
+
+uint64_t precopy_whole_ns(const struct precopy *p)
+{
+	return p->whole_ns;
 }
 
 void precopy_end(struct precopy *p)
