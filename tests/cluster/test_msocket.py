@@ -1,9 +1,12 @@
 """What msocket's authors showed of migratable sockets: connections made before, during and after moves, a load swap, a walking pipe, and moves without number."""
+import os
+import pathlib
 import random
 import threading
 import time
 
 import pytest
+from harness import comm
 from test_swap import cluster_streams, end_cluster
 
 GB = 10**9
@@ -108,11 +111,25 @@ def test_walking_pipe(make_lab, long):
     assert len(ends) == 1 and int(ends.pop().split()[0]) > 100000
 
 
+def held(lab):
+    """What the daemons, keepers and bridges of all hosts have: descriptors, and memory of their own in KiB."""
+    fds = memory = 0
+    for host in lab.hosts:
+        for pid in host.processes():
+            try:
+                if comm(pid) in ("pbeamd", "scip-keeper", "scip-line", "scip bridge"):
+                    fds += len(os.listdir(f"/proc/{pid}/fd"))
+                    memory += int(pathlib.Path(f"/proc/{pid}/status").read_text().split("RssAnon:")[1].split()[0])
+            except (OSError, IndexError):  # it has just ended
+                continue
+    return fds, memory
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.long
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
 def test_ping_pong(make_lab, long, transport):
-    """2,000 moves (12 in the short form) of the two ends of a ping-pong, here and there in turn."""
+    """2,000 moves (12 in the short form) of the two ends of a ping-pong, here and there in turn; nobody has more after the last than after the first ones."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     jobs = start_pair(lab, a, b, "pingpong", transport, a.ip, port())
@@ -123,6 +140,10 @@ def test_ping_pong(make_lab, long, transport):
         to = chance.choice([host for host in lab.hosts if host is not at[name]])
         move(name, at[name], to, jobs)
         at[name] = to
+        if turn == 10:
+            fds, memory = held(lab)
+    if long:
+        a.wait_until(lambda: all(now < then + room for now, then, room in zip(held(lab), (fds, memory), (60, 6000))), 10, f"descriptors and memory to be as after the first moves, {(fds, memory)}")
     a.file("go")
     for job in jobs:
         assert job.wait(60) == 0, job.text() + job.errors()
