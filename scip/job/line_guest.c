@@ -83,9 +83,10 @@ static void lose_stub(struct guest *g)
 	_exit(0);
 }
 
-static void find_stub(struct guest *g)
+/* Where it is by now. False: the process itself has moved on, and calls from there. */
+static bool find_stub(struct guest *g)
 {
-	char host[64], stub_host[64];
+	char host[64], stub_host[64], own[64];
 	struct err err = ERR_INIT;
 
 	if (record_place(g->vpid.n, host, stub_host, NULL, &err) < 0)
@@ -95,6 +96,7 @@ static void find_stub(struct guest *g)
 		snprintf(g->host, sizeof(g->host), "%s", stub_host);
 		g->refused = g->stub = 0;
 	}
+	return !host[0] || record_own_host(own, &err) < 0 || !strcmp(host, own);
 }
 
 static void dial(struct guest *g)
@@ -102,8 +104,13 @@ static void dial(struct guest *g)
 	Pbeam__Line hello = PBEAM__LINE__INIT;
 	struct err err = ERR_INIT;
 
-	if (g->dialed)
-		find_stub(g);
+	/* Two lines of one stub would end each other in turn, until our keeper says that it has moved. */
+	if (g->dialed && !find_stub(g)) {
+		if (g->keeper < 0)
+			_exit(0);
+		g->nap_ms = REFUSED_NAP_MS;
+		return;
+	}
 	g->dialed = true;
 	hello.vpid = g->vpid.n;
 	hello.stub = g->stub;
