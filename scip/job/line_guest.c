@@ -154,11 +154,15 @@ static void on_keeper(struct guest *g)
 			confirm_signal(g);
 		return;
 	}
-	/* It has left; if it was killed so was the process. */
+	/* It has left; if it was killed so was the process, unless that has moved on and it could not say so.
+	 */
 	close(g->keeper);
 	g->keeper = -1;
-	if (!g->nwords || !is_end(g->words[g->nwords - 1]))
-		append(g, SIGKILL);
+	if (g->nwords && is_end(g->words[g->nwords - 1]))
+		return;
+	if (!find_stub(g))
+		_exit(0);
+	append(g, SIGKILL);
 }
 
 /* 0: it need not be told, or has been. */

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from harness import comm
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,7 +31,7 @@ def places(host):
 
 
 def daemon_pids(host):
-    return [pid for pid in host.pids_of("pbeamd") if "pbeam-channel" not in open(f"/proc/{pid}/comm").read()]
+    return [pid for pid in host.pids_of("pbeamd") if comm(pid) not in ("", "pbeam-channel")]
 
 
 def kill_daemon(host):

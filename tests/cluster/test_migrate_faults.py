@@ -33,8 +33,8 @@ def no_record(host):
     host.wait_until(lambda: not ask(host, "list", "migration/").stdout, 20, "the migration's record to be removed")
 
 
-def kill_coordinators(host):
-    found = host.named("scip-coordinate")
+def kill_named(host, name):
+    found = host.named(name)
     assert found
     for pid in found:
         os.kill(pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ def test_on_the_way_home(make_lab):
                 words[at].write_text(f"{point}:sleep")
                 moving = a.start(["pbeamctl", "migrate", str(vpid), "a"], "moving")
                 a.wait_until(lambda: words[at].read_text() == f"{point}:reached", 20, f"the migration to be at {point}")
-                kill_coordinators(victim)
+                kill_named(victim, "scip-coordinate")
                 words[at].write_text("")
                 came = moving.wait(30) == 0
                 assert not came or (victim is a and point in SAID), (point, victim.name, moving.text(), moving.errors())
@@ -169,9 +169,10 @@ def test_some_let_go(make_lab, action):
     a.wait_until(lambda: not a.vpids(), 20, "all to be gone")
 
 
+@pytest.mark.parametrize("victim", ["scip-coordinate", "scip-keeper"])
 @pytest.mark.parametrize("point", ["migrate-committed", "migrate-withdrawn"])
-def test_moved_on(make_lab, point):
-    """Of a process that is moved on the coordinator is killed once it is committed: a signal that came meanwhile is not lost, and home does not take it for ended."""
+def test_moved_on(make_lab, point, victim):
+    """Of a process that is moved on the coordinator, or its keeper, is killed once it is committed: a signal that came meanwhile is not lost, and home does not take it for ended."""
     lab = make_lab(3)
     a, b, c = lab.hosts
     word = b.file("fault")
@@ -184,9 +185,9 @@ def test_moved_on(make_lab, point):
     a.wait_until(lambda: word.read_text() == f"{point}:reached", 20, "the migration to be committed")
     os.kill(vpid, signal.SIGUSR1)  # the stub
     time.sleep(.3)
-    kill_coordinators(b)
+    kill_named(b, victim)
     word.write_text("")
-    assert moving.wait(30) == 0, moving.errors()
+    assert moving.wait(30) == 0 or victim == "scip-keeper", moving.errors()
     a.wait_until(lambda: (a.home / "out").read_text().count("signal") == 1, 10, "the signal")
     before = (a.home / "out").read_text().count("\n")
     a.wait_until(lambda: (a.home / "out").read_text().count("\n") > before + 20, 10, "it to go on")
@@ -194,6 +195,7 @@ def test_moved_on(make_lab, point):
     assert job.process.poll() is None and [row["host"] for row in a.ps()["processes"]] == ["c"]
     os.kill(vpid, signal.SIGKILL)
     assert job.wait(20) == 128 + signal.SIGKILL
+    b.wait_until(b.swept, what="what a killed keeper leaves to be gone")
 
 
 @pytest.mark.parametrize("point,moved,killed", [("registry-before-commit", False, ""), ("registry-committed", True, ""), ("registry-committed", True, "source"), ("registry-committed", True, "target")])
@@ -210,7 +212,7 @@ def test_central_lost(make_lab, point, moved, killed):
     assert {row["name"]: row["state"] for row in json.loads(b.ctl("hosts", "--json").stdout)["hosts"]}["a"] == "lost"
     assert f"vpid {vpid} on host b: it stands still" in b.ctl("hosts").stdout
     if killed:
-        kill_coordinators(b if killed == "source" else c)
+        kill_named(b if killed == "source" else c, "scip-coordinate")
     before = count(b)
     shown = b.ctl("ps")
     assert " undecided " in shown.stdout and "stands still until the central host" in shown.stderr

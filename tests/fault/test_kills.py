@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import pytest
+from harness import comm
 from programs import COUNT, TREE, counted, counts
 
 pytestmark = pytest.mark.timeout(180)
@@ -116,7 +117,7 @@ def test_scip_killed(host):
 def test_all_scips_killed_at_once(host):
     """The keeper hears of its program's end before it hears of theirs: what they leave goes all the same."""
     vpid, out = started(host, COUNT)
-    pids = {pid: pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in host.pids_of("scip")}
+    pids = {pid: comm(pid) for pid in host.pids_of("scip")}
     keeper, = [pid for pid, name in pids.items() if name == "scip-keeper"]
     program, = host.program_pids()
     os.kill(keeper, signal.SIGSTOP)
