@@ -206,9 +206,7 @@ def test_rollback_given_up(make_lab):
         host.wait_until(lambda job=job, seen=seen: last(job) > seen + 3, 20, "the program to go on")
         if host is a:
             assert last(jobs[1]) == stopped
-            for pid, line in b.processes().items():
-                if line.startswith("scip run --name count-b"):  # its console, stopped as it was
-                    os.kill(pid, signal.SIGCONT)
+            b.ctl("kill", "-s", "CONT", "count-b")  # and its console with it
     a.file("fault", "cut-lead-before-commit:kill")
     assert a.ctl("rollback", "g", check=False).returncode == 1
     for job in jobs:

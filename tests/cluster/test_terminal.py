@@ -46,7 +46,7 @@ class Keeper:
 
     def __init__(self, host, *command):
         self.job = host.popen(["scip", "run", "--", "python3", "-c", KEEPER, *command], stdin=-1, stdout=-1)
-        self.text = ""
+        self.text = self.all = ""
         _, child, self.name = self.answer("child")
         self.child = int(child)
 
@@ -55,10 +55,11 @@ class Keeper:
         end = time.monotonic() + seconds
         while text not in self.text:
             left = end - time.monotonic()
-            assert left > 0 and select.select([self.job.stdout], [], [], left)[0], f"no {text!r} in {self.text!r}"
+            assert left > 0 and select.select([self.job.stdout], [], [], left)[0], f"no {text!r} in {self.text!r} of {self.all!r}"
             more = os.read(self.job.stdout.fileno(), 65536).decode(errors="replace")
-            assert more, f"the end instead of {text!r} in {self.text!r}"
+            assert more, f"the end instead of {text!r} in {self.text!r} of {self.all!r}"
             self.text += more
+            self.all = (self.all + more)[-600:]
         before, _, self.text = self.text.partition(text)
         return before
 
@@ -95,6 +96,9 @@ def test_shell_moves(three):
     a, b, c = three
     shell = Keeper(a, "bash", "--norc", "--noprofile", "-i")
     shell.until("$ ")
+    # Else the kernel drops, after a Ctrl-C, what the shell may have said or read by then on another processor.
+    shell.type("stty noflsh; echo set\n")
+    shell.until("set\r\n$ ")
     now = a
     for turn, where in enumerate((None, b, c, a, b)):
         if where:
