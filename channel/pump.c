@@ -139,21 +139,14 @@ static void send_plain(struct pump *pump)
  * (unix_stream_read_generic() in net/unix/af_unix.c, 6.18). */
 static ssize_t recv_local(struct pump *pump)
 {
-	struct iovec iov = {pump->outgoing, PIECE};
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	ssize_t n = recvmsg(pump->local, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	int fd;
+	ssize_t n = records_recv_descriptor(pump->local, pump->outgoing, PIECE, MSG_DONTWAIT, &fd);
 
-	if (!cmsg || cmsg->cmsg_type != SCM_RIGHTS)
+	if (fd < 0)
 		return n;
 	if (pump->asked >= 0)
 		close(pump->asked);
-	memcpy(&pump->asked, CMSG_DATA(cmsg), sizeof(pump->asked));
+	pump->asked = fd;
 	errno = EAGAIN;
 	return n > 1 ? n - 1 : -1;
 }
@@ -233,23 +226,10 @@ static void choose(const struct pump *pump, size_t cipher, struct pollfd fds[2])
 static void hand_over(struct pump *pump)
 {
 	struct records_answer answer = {0};
-	struct iovec iov = {&answer, sizeof(answer)};
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = {{0}};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 
 	answer.given = !pump->have && !pump->local_eof && !pump->tcp_eof && !pump->cut &&
 		       tls_traffic(pump->ssl, pump->role, &answer.traffic);
-	if (answer.given) {
-		msg.msg_control = &control;
-		msg.msg_controllen = sizeof(control);
-		*CMSG_FIRSTHDR(&msg) = (struct cmsghdr){
-			.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&msg)), &pump->tcp, sizeof(int));
-	}
-	if (sendmsg(pump->asked, &msg, MSG_NOSIGNAL) < 0)
+	if (frame_send_some(pump->asked, &answer, sizeof(answer), &pump->tcp, answer.given ? 1 : 0) < 0)
 		answer.given = false; /* it is gone, and the channel perhaps too */
 	OPENSSL_cleanse(&answer.traffic, sizeof(answer.traffic));
 	if (answer.given)

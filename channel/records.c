@@ -381,9 +381,9 @@ static int take_early(struct records *records, int sock)
 	}
 }
 
-static int ask(int sock, int answers, int ours, struct records_answer *answer, int *tcp, struct err *err)
+ssize_t records_recv_descriptor(int sock, void *to, size_t len, int flags, int *fd)
 {
-	struct iovec iov = {answer, sizeof(*answer)};
+	struct iovec iov = {to, len};
 	union {
 		char room[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
@@ -391,17 +391,25 @@ static int ask(int sock, int answers, int ours, struct records_answer *answer, i
 	struct msghdr msg = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *cmsg;
+	ssize_t n = recvmsg(sock, &msg, flags | MSG_CMSG_CLOEXEC);
+
+	*fd = -1;
+	cmsg = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS)
+		memcpy(fd, CMSG_DATA(cmsg), sizeof(*fd));
+	return n;
+}
+
+static int ask(int sock, int answers, int ours, struct records_answer *answer, int *tcp, struct err *err)
+{
 	ssize_t n = frame_send_some(sock, "", 1, &answers, 1);
 
 	close(answers); /* so that its end is seen */
 	if (n < 0)
 		return err_code(err, (int)n, "take a channel over");
 	do
-		n = recvmsg(ours, &msg, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+		n = records_recv_descriptor(ours, answer, sizeof(*answer), MSG_WAITALL, tcp);
 	while (n < 0 && errno == EINTR);
-	cmsg = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
-	if (cmsg && cmsg->cmsg_type == SCM_RIGHTS)
-		memcpy(tcp, CMSG_DATA(cmsg), sizeof(*tcp));
 	if (n != (ssize_t)sizeof(*answer) || (answer->given && *tcp < 0))
 		return err_set(err, -EPIPE, "the channel has ended");
 	return answer->given ? 0 : err_set(err, -EAGAIN, "something is under way on the channel");

@@ -53,5 +53,7 @@ struct records_answer {
 	uint32_t given; /* with the TCP socket beside it; else nothing has changed */
 	struct records_traffic traffic;
 };
+/* recv() with these flags, and the descriptor that came with the bytes: *fd, the caller's, -1 for none. */
+ssize_t records_recv_descriptor(int sock, void *to, size_t len, int flags, int *fd);
 
 #endif

@@ -449,8 +449,10 @@ static int attempt(struct names *names, const struct checkpoint_options *options
 int checkpoint_run(struct names *names, const struct checkpoint_options *options,
 		   struct checkpoint_result *result, struct err *err)
 {
-	/* Who moves may be in the way of its connections' other ends, which move as well. */
-	const long last = options->mover ? RETRY_LAST_MOVE_MS : RETRY_LAST_MS;
+	/* Who moves may be in the way of its connections' other ends, which move as well; a skeleton has
+	 * none. */
+	const bool moves = options->mover && options->mover->what != PBEAM__SCIP_DUMP__WHAT__SKELETON;
+	const long last = moves ? RETRY_LAST_MOVE_MS : RETRY_LAST_MS;
 	int rc = attempt(names, options, result, err);
 
 	for (long ms = RETRY_FIRST_MS; rc == -EBUSY && ms <= last && !options->cut; ms *= 2) {
