@@ -135,13 +135,24 @@ static bool is_replaced(const struct job *job, const struct line_word *word)
 	       process.rpid.n != word->stub;
 }
 
+/* The number's process runs here: who calls for it is one that a rollback has replaced. (A stub with another
+ * pid proves nothing: it may have been away with its parent, and be back.) */
+static bool is_left_over(const struct job *job, const struct line_word *word)
+{
+	struct name_process process;
+
+	return is_replaced(job, word) &&
+	       names_process_get(job->names, (struct vpid){word->vpid}, &process) == 0 &&
+	       process.state == NAME_STATE_RUNNING;
+}
+
 static void on_hello(struct line *line, const struct line_word *word)
 {
 	struct lines *lines = line->job->lines;
 	struct line *older = find(line->job, LINE_STUB, (struct vpid){word->vpid});
 	int n = 0;
 
-	if (is_replaced(line->job, word)) { /* and does not know it, if its line was cut just then */
+	if (is_left_over(line->job, word)) { /* and does not know it, if its line was cut just then */
 		const struct line_word end = {
 			.type = LINE_WORD_SIGNAL, .vpid = word->vpid, .value = SIGKILL, .stub = word->stub};
 
