@@ -38,7 +38,8 @@ struct checkpoint_result;
 struct checkpoint_mover {
 	void *arg;
 	/* SKELETON: only what `move` needs to have the processes made ahead; they go on afterwards, without
-	 * `abort`. WRITTEN: what a skeleton's tracking tells. */
+	 * `abort`. WRITTEN: what a skeleton's tracking tells, of the members that `frozen` has marked so
+	 * (group.h), and all of the others. */
 	Pbeam__ScipDump__What what;
 	const struct object_external *external;
 	/* All are frozen, nothing is dumped yet. It may change *what. */

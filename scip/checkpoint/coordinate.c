@@ -142,11 +142,14 @@ static int dump_all(struct run *run, struct err *err)
 	struct group *group = &run->group;
 	int rc;
 
-	request.what = run->what;
 	run->manifest->partial = run->what == PBEAM__SCIP_DUMP__WHAT__WRITTEN;
-	for (size_t i = 0; i < group->n; i++)
+	for (size_t i = 0; i < group->n; i++) {
+		bool whole = run->what == PBEAM__SCIP_DUMP__WHAT__WRITTEN && !group->v[i]->ahead;
+
+		request.what = whole ? PBEAM__SCIP_DUMP__WHAT__ALL : run->what;
 		if (group_has_contents(group->v[i]))
 			group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_DUMP, &request.base, fds, 2);
+	}
 	rc = group_gather(group, &pbeam__scip_dumped__descriptor, DUMP_MS, err);
 	return rc < 0 ? rc : group_problem(group, err);
 }

@@ -24,6 +24,7 @@ struct member {
 	bool listed; /* its children have been looked for */
 	bool asked;  /* an answer is to come */
 	bool gone;   /* it ended before it was frozen */
+	bool ahead;  /* of a migration: only what its tracking tells is to be dumped, all else was sent */
 	uint32_t threads;
 	struct err problem;	 /* why it did not do what it was asked; code 0 when it did */
 	ProtobufCMessage *reply; /* to the last question */

@@ -106,6 +106,7 @@ struct precopy;
 struct precopy_options {
 	int channel;
 	uint64_t max_pause_ns, bandwidth; /* bytes a second, 0 for as much as there is */
+	bool comes_home;		  /* the first process's stub is there */
 	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */
 	void *progress_arg;
 };
@@ -115,17 +116,15 @@ must_check int precopy_begin(struct precopy **out, struct names *names, const st
 			     const struct precopy_options *how, struct err *err);
 /* Rounds, until what is left can be sent in the pause that is allowed, or no round makes it less. */
 must_check int precopy_rounds(struct precopy *precopy, struct err *err);
-/* The last one, when all are frozen: nothing of what is tracked counts as written afterwards. */
-must_check int precopy_last(struct precopy *precopy, struct err *err);
+/* Marks those of the frozen group that are still what the skeleton says (member->ahead). How many. */
+size_t precopy_match(const struct precopy *precopy, struct group *group);
+/* The last round, of those that precopy_match() has marked: nothing of what is tracked counts as written
+ * afterwards. The others are not tracked any more. */
+must_check int precopy_last(struct precopy *precopy, const struct group *group, struct err *err);
 /* How many bytes were sent, in how many rounds. */
 void precopy_count(const struct precopy *precopy, uint64_t *bytes, uint32_t *rounds);
-/* The frozen group is still what the skeleton says. */
-bool precopy_fits(const struct precopy *precopy, const struct group *group);
-/* It does not: vpids[] (room for all of the group) gets those of the skeleton that are still there, *n how
- * many. True if all of them are: others have come. */
-bool precopy_common(const struct precopy *precopy, const struct group *group, int32_t *vpids, size_t *n);
-/* How long it took to send all of it once. */
-uint64_t precopy_whole_ns(const struct precopy *precopy);
+/* How long it takes to send so much. */
+uint64_t precopy_send_ns(const struct precopy *precopy, uint64_t bytes);
 /* Nothing is tracked any more. */
 void precopy_end(struct precopy *precopy);
 

@@ -35,8 +35,8 @@
 
 enum { PROCESSES_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
 enum { BEGINNINGS = 3, LOOK_NS = 2000000 };
-#define PAUSE_NS    100000000ull   /* that is not worth another try */
-#define PATIENCE_NS 10000000000ull /* with processes that come and go */
+#define PAUSE_NS    100000000ull  /* as usual; half of it is not worth another try */
+#define PATIENCE_NS 2000000000ull /* with processes that come and go */
 
 struct departure {
 	const struct migrate_options *options;
@@ -50,12 +50,11 @@ struct departure {
 	struct files_leaving *files;
 	uint64_t frozen_ns;
 	bool stated, committed, ended;
-	bool whole; /* nothing that was sent ahead is of use */
 	struct precopy *precopy;
-	/* When the processes were found to have changed, and which are to be the only ones again. */
+	int32_t *ahead; /* whose memory has been sent */
+	size_t nahead;
+	/* When too much was found to have come since. */
 	enum { GO_ON, TRY_AGAIN, BEGIN_ANEW } then;
-	int32_t *stable;
-	size_t nstable;
 	uint64_t changed_ns; /* the first time, 0: not yet */
 	unsigned beginnings;
 };
@@ -242,7 +241,7 @@ static void drop_ahead(struct departure *d, Pbeam__ScipDump__What *what, const c
 		return;
 	log_info("migrate: %s: all of their memory is sent again", why);
 	*what = PBEAM__SCIP_DUMP__WHAT__ALL;
-	d->whole = true;
+	d->nahead = 0;
 	count_sent(d);
 	precopy_end(d->precopy); /* memory that is tracked is not dumped whole */
 	d->precopy = NULL;
@@ -302,21 +301,44 @@ static int end_files(struct departure *d, const struct group *group, Pbeam__Scip
 
 /* ---- frozen ---- */
 
-/* Processes have come or gone since the skeleton was made, so that all memory would be sent again while they
- * stand still. Those that came may be gone in a moment; for those that are gone it begins anew. */
-static bool is_put_off(struct departure *d, const struct group *group)
+/* So much can be sent while they stand still. */
+static bool is_little(const struct departure *d, uint64_t bytes)
 {
 	const uint64_t pause = d->options->max_pause_ns ? d->options->max_pause_ns : PAUSE_NS;
 
-	if (!d->precopy || precopy_fits(d->precopy, group) || precopy_whole_ns(d->precopy) <= pause)
+	return precopy_send_ns(d->precopy, bytes) <= pause / 2;
+}
+
+/* Those that are still what they were go on where they were made ahead; the bytes of the others are to be
+ * sent. */
+static uint64_t find_ahead(struct departure *d, struct group *group)
+{
+	uint64_t bytes = 0;
+
+	d->nahead = 0;
+	free(d->ahead);
+	d->ahead = calloc(group->n + 1, sizeof(*d->ahead));
+	if (d->ahead)
+		log_info("migrate: %zu of %zu processes were made ahead", precopy_match(d->precopy, group),
+			 group->n);
+	for (size_t i = 0; i < group->n; i++)
+		if (d->ahead && group->v[i]->ahead)
+			d->ahead[d->nahead++] = group->v[i]->vpid.n;
+		else if (group_has_contents(group->v[i]))
+			bytes += resident_bytes(group->v[i]->rpid.n);
+	return bytes;
+}
+
+/* Others have come since the skeleton was made, with so much memory that they would stand still for long.
+ * They may be gone in a moment; those that stay are to be made ahead too. */
+static bool is_put_off(struct departure *d, uint64_t bytes)
+{
+	const uint64_t now = io_now_ns(CLOCK_MONOTONIC);
+
+	if (is_little(d, bytes) || d->beginnings > BEGINNINGS)
 		return false;
-	if (!d->changed_ns)
-		d->changed_ns = d->frozen_ns;
-	free(d->stable);
-	d->stable = calloc(group->n + 1, sizeof(*d->stable));
-	if (!d->stable || d->frozen_ns - d->changed_ns > PATIENCE_NS)
-		return false;
-	d->then = precopy_common(d->precopy, group, d->stable, &d->nstable) ? TRY_AGAIN : BEGIN_ANEW;
+	d->changed_ns = d->changed_ns ? d->changed_ns : now;
+	d->then = d->nahead && now - d->changed_ns < PATIENCE_NS ? TRY_AGAIN : BEGIN_ANEW;
 	if (d->then == BEGIN_ANEW && ++d->beginnings > BEGINNINGS)
 		d->then = GO_ON;
 	return d->then != GO_ON;
@@ -327,13 +349,13 @@ static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what
 	struct departure *d = arg;
 	int r = 0;
 
-	if (is_put_off(d, group))
+	d->frozen_ns = io_now_ns(CLOCK_MONOTONIC);
+	if (d->precopy && is_put_off(d, find_ahead(d, group)))
 		return err_set(err, -ESTALE, "the processes have changed");
 	d->source.group = group;
-	d->frozen_ns = io_now_ns(CLOCK_MONOTONIC);
-	if (*what == PBEAM__SCIP_DUMP__WHAT__WRITTEN && d->precopy && precopy_fits(d->precopy, group))
-		r = precopy_last(d->precopy, err);
-	if (r == 0 && (!d->precopy || !precopy_fits(d->precopy, group)))
+	if (d->precopy && d->nahead)
+		r = precopy_last(d->precopy, group, err);
+	else
 		drop_ahead(d, what, "the processes have changed");
 	if (r == 0)
 		r = end_files(d, group, what, err);
@@ -346,7 +368,8 @@ static int send_state(struct departure *d, int image, uint64_t bytes, struct err
 	int r = fault_point("migrate-before-state", err);
 
 	state.bytes = bytes;
-	state.whole = d->whole;
+	state.n_ahead = d->nahead;
+	state.ahead = d->ahead;
 	d->stated = true;
 	if (r == 0)
 		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state.base, NULL, 0, err);
@@ -511,13 +534,14 @@ static int send_ahead(struct departure *d, struct err *err)
 	const struct precopy_options how = {.channel = d->channel,
 					    .max_pause_ns = d->options->max_pause_ns,
 					    .bandwidth = d->options->bandwidth,
+					    .comes_home = d->stub_host[0] &&
+							  !strcmp(d->stub_host, d->options->host),
 					    .progress = d->options->progress,
 					    .progress_arg = d->options->progress_arg};
 	int r = fault_point("migrate-before-rounds", err);
 
 	if (r == 0 && !d->precopy)
 		r = precopy_begin(&d->precopy, d->source.names, d->options, &how, err);
-	d->whole = d->whole && !d->precopy;
 	if (r == 0 && d->precopy)
 		r = precopy_rounds(d->precopy, err);
 	if (r == 0)
@@ -531,35 +555,43 @@ static int send_ahead(struct departure *d, struct err *err)
 	return 0;
 }
 
+/* Little but those whose memory has been sent already. */
 static bool is_stable(const struct departure *d, const struct name_process *all, size_t n)
 {
-	size_t found = 0;
+	uint64_t bytes = 0;
 
-	for (size_t i = 0; i < n; i++)
-		for (size_t j = 0; j < d->nstable; j++)
-			found += all[i].vpid.n == d->stable[j];
-	return n == d->nstable && found == n;
+	for (size_t i = 0; i < n; i++) {
+		bool ahead = false;
+
+		for (size_t j = 0; j < d->nahead && !ahead; j++)
+			ahead = all[i].vpid.n == d->ahead[j];
+		bytes += ahead ? 0 : resident_bytes(all[i].rpid.n);
+	}
+	return is_little(d, bytes);
 }
 
-/* Until those that come and go have gone, or there is no time to wait any longer. */
+/* Until those that have come have gone, or there is no time to wait any longer. */
 static void await_stable(struct departure *d, struct err *err)
 {
-	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
+	auto_free struct name_process *all = NULL;
+	const bool anew = d->then == BEGIN_ANEW;
 
 	if (d->then == GO_ON)
 		return;
+	d->then = GO_ON;
 	log_info("migrate: the processes have changed: %s",
-		 d->then == TRY_AGAIN ? "tried again" : "begun anew while they run");
+		 anew ? "begun anew while they run" : "tried again");
 	err_clear(err);
-	if (d->then == BEGIN_ANEW) {
+	if (anew) {
 		count_sent(d);
 		precopy_end(d->precopy);
 		d->precopy = NULL;
-		d->whole = true;
+		d->changed_ns = d->nahead = 0;
+		return;
 	}
-	d->then = GO_ON;
+	all = calloc(PROCESSES_MAX, sizeof(*all));
 	while (all && !is_stable(d, all, find_processes(d, all)) &&
-	       io_now_ns(CLOCK_MONOTONIC) - d->changed_ns <= PATIENCE_NS)
+	       io_now_ns(CLOCK_MONOTONIC) - d->changed_ns < PATIENCE_NS)
 		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
 }
 
@@ -597,7 +629,7 @@ static int go(struct departure *d, struct err *err)
 	d->result->processes = saved.processes;
 	count_sent(d);
 	precopy_end(d->precopy);
-	free(d->stable);
+	free(d->ahead);
 	return r;
 }
 

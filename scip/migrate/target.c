@@ -39,7 +39,7 @@ struct arrival {
 	struct lane_taker *taker; /* of pages that come over the channel itself */
 	struct lane_guests *guests;
 	char path[PATH_MAX];	    /* of a part of a cut */
-	Pbeam__MigrateState *state; /* likewise */
+	Pbeam__MigrateState *state; /* that the final image came with */
 };
 
 /* They may have left this host a moment ago, and be ending still. */
@@ -220,18 +220,19 @@ static int localize(const struct arrival *a, struct image_reader *image, bool la
 	return r;
 }
 
-static int open_image(const struct arrival *a, const struct frame *frame, struct image_reader **image,
-		      bool *whole, struct err *err)
+static int open_image(struct arrival *a, const struct frame *frame, struct image_reader **image,
+		      struct err *err)
 {
 	bool last = frame->type == PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE;
 	Pbeam__MigrateState *state = (void *)frame_unpack(frame, &pbeam__migrate_state__descriptor, err);
 	int r = state ? wire_take_file(a->options->channel, state->bytes, err) : -EPROTO;
 
-	if (state)
-		*whole = state->whole;
-	message_free(state);
 	if (r >= 0)
 		r = image_reader_open_fd(image, r, "the image that came", err);
+	if (last)
+		a->state = state;
+	else
+		message_free(state);
 	return r < 0 ? r : localize(a, *image, last, err);
 }
 
@@ -274,7 +275,9 @@ static struct restore_options restore_options_of(struct arrival *a)
 					.external = &a->external,
 					.held = on_held,
 					.held_arg = a,
-					.premade = a->premade};
+					.premade = a->premade,
+					.ahead = a->state ? a->state->ahead : NULL,
+					.nahead = a->state ? a->state->n_ahead : 0};
 }
 
 /* No more than there are processors. */
@@ -293,8 +296,7 @@ static int take_skeleton(struct arrival *a, const struct frame *frame, struct er
 	uint8_t cookie[CHANNEL_COOKIE_SIZE];
 	struct image_reader *image;
 	struct err why = ERR_INIT;
-	bool whole;
-	int r = open_image(a, frame, &image, &whole, err);
+	int r = open_image(a, frame, &image, err);
 
 	if (r < 0)
 		return r;
@@ -322,7 +324,7 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 {
 	for (;;) {
 		struct frame frame = {0};
-		bool whole = false, done = false;
+		bool done = false;
 		int r = a->guests ? lane_guests_wait(a->guests, a->options->channel, err) : 0;
 
 		if (r == 0)
@@ -349,7 +351,7 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 			if (a->options->begin->dry_run)
 				r = err_set(err, -EPROTO, "processes came that were not to");
 			else
-				r = open_image(a, &frame, image, &whole, err);
+				r = open_image(a, &frame, image, err);
 			done = r == 0;
 			break;
 		default:
@@ -357,7 +359,7 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 			break;
 		}
 		frame_free(&frame);
-		if (r == 0 && done && whole)
+		if (r == 0 && done && a->state->n_ahead == 0)
 			drop_premade(a);
 		if (r < 0 || done)
 			return r;

@@ -245,6 +245,8 @@ int check_numbers(struct coordinate *coordinate)
 	for (size_t i = 0; i < coordinate->manifest->n_processes && r == 0; i++) {
 		const Pbeam__Process *process = coordinate->manifest->processes[i];
 
+		if (coordinate->made && coordinate->made[i].rpid) /* made ahead */
+			continue;
 		r = check_number(coordinate, process->vpid, "vpid");
 		for (size_t t = 1; t < process->n_threads && r == 0; t++)
 			r = check_number(coordinate, process->threads[t]->vtid, "thread number");

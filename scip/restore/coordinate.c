@@ -19,7 +19,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "namespace/record.h"
-#include "scip/restore/coordinate.h"
+#include "scip/restore/premake.h"
 
 int coordinate_plan(struct coordinate *coordinate)
 {
@@ -28,7 +28,7 @@ int coordinate_plan(struct coordinate *coordinate)
 	int r;
 
 	for (;;) {
-		r = plan_make(&coordinate->plan, manifest->processes, manifest->n_processes,
+		r = plan_make(&coordinate->plan, manifest->processes, manifest->n_processes, NULL,
 			      above->found ? &above->plan : NULL, coordinate->err);
 		if (r != -EXDEV)
 			return r;
@@ -65,14 +65,14 @@ static int check(struct coordinate *coordinate)
 			       manifest->cut->name);
 	if (manifest->n_processes == 0)
 		return err_set(coordinate->err, -EINVAL, "there is no process in the image");
-	if (manifest->partial && !coordinate->made)
+	if (manifest->partial && !coordinate->premade)
 		return err_set(coordinate->err, -EINVAL, "a part of the image is missing");
-	r = coordinate->made ? 0 : check_numbers(coordinate);
-	if (r == 0 && !coordinate->made)
+	r = check_numbers(coordinate);
+	if (r == 0 && !coordinate->premade)
 		r = above_find(coordinate);
 	if (r == 0)
 		r = check_image(coordinate);
-	if (r == 0 && !coordinate->made)
+	if (r == 0 && !coordinate->premade)
 		r = coordinate_plan(coordinate);
 	if (r == 0)
 		r = object_restore_open(&coordinate->objects, coordinate->names, coordinate->image,
@@ -148,7 +148,7 @@ static int make(struct coordinate *coordinate, uint64_t *since)
 	if (r == 0)
 		r = fault_point("restore-made-objects", coordinate->err);
 	note("making the objects", since);
-	if (r == 0 && !coordinate->made)
+	if (r == 0)
 		r = tree_make(coordinate);
 	if (r == 0)
 		r = sysv_give_undo(coordinate);
@@ -203,6 +203,16 @@ void coordinate_close(struct coordinate *coordinate)
 	shared_free(&coordinate->shared);
 	plan_free(&coordinate->plan);
 	premake_release(coordinate->premade);
+}
+
+int coordinate_begin_made(struct coordinate *coordinate)
+{
+	coordinate->made = calloc((size_t)coordinate->plan.nnodes, sizeof(*coordinate->made));
+	if (!coordinate->made)
+		return err_code(coordinate->err, -ENOMEM, "processes");
+	for (int i = 0; i < coordinate->plan.nnodes; i++)
+		coordinate->made[i].sock = -1;
+	return 0;
 }
 
 /* A connection to every scip and a descriptor for every object; the processes fetch theirs from here, which

@@ -70,7 +70,7 @@ struct coordinate {
 	struct made *made;	      /* one for each node of the plan */
 	struct inherit_state *states; /* all that there are */
 	bool *unverified;	      /* of each process: that its fill checks whole chunks; NULL: of none */
-	struct restore_premade *premade; /* what `made` and `states` point into, or NULL */
+	struct restore_premade *premade; /* what of `made` was made ahead, and `states` point into; or NULL */
 	struct still *still; /* those that are to be replaced and were asked to stand still: clear.c */
 	size_t nstill;
 	struct err *err;
@@ -81,12 +81,8 @@ bool coordinate_is_whole(struct names *names, const struct restore_options *opti
 must_check int coordinate_plan(struct coordinate *coordinate);
 void coordinate_close(struct coordinate *coordinate);
 void coordinate_prepare(void);
-
-/* ---- premake.c ---- */
-/* The premade processes become those of `coordinate`, whose manifest is the final one: what it says has been
- * sent is found where it was put. */
-must_check int premake_take(struct coordinate *coordinate, struct restore_premade *premade);
-void premake_release(struct restore_premade *premade);
+/* coordinate->made, for the plan: nothing is made yet. */
+must_check int coordinate_begin_made(struct coordinate *coordinate);
 
 /* ---- link.c: one question and its answer ---- */
 /* Connects to a scip. The descriptor or -errno. */
@@ -144,6 +140,7 @@ must_check int sysv_make_all(struct coordinate *coordinate);
 must_check int sysv_give_undo(struct coordinate *coordinate);
 
 /* ---- tree.c: the plan is carried out ---- */
+/* Makes what the plan says, beside what coordinate->made has already. */
 must_check int tree_make(struct coordinate *coordinate);
 /* One system call of the husk of a plan's node; what it returns, or -errno with the error told. */
 must_check int64_t tree_call(struct coordinate *coordinate, int node, int64_t nr, const uint64_t args[6]);

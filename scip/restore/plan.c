@@ -27,6 +27,7 @@ struct planner {
 	struct plan *plan;
 	Pbeam__Process *const *processes;
 	int n;
+	const bool *there; /* of each process: it is there already; NULL: none is */
 	struct candidate *candidates;
 	struct index_entry *index; /* by vpid */
 	struct err *err;
@@ -47,6 +48,12 @@ static int find(const struct planner *planner, int32_t vpid)
 
 	hit = bsearch(&key, planner->index, (size_t)planner->n, sizeof(key), compare_entries);
 	return hit ? hit->index : -1;
+}
+
+/* A process, no helper, that needs no steps. */
+static bool is_there(const struct planner *planner, int node)
+{
+	return planner->there && node >= 0 && node < planner->n && planner->there[node];
 }
 
 static int step(struct planner *planner, enum plan_step_kind kind, int node, int other, int32_t number)
@@ -84,12 +91,18 @@ static int add_helper(struct planner *planner, int32_t vpid)
 	return plan->nnodes++;
 }
 
-/* `from` (or the keeper) forks `node`, which so is where `from` is. */
+/* `from` (or the keeper) forks `node`, which so is where `from` is. With the memory of one that is there
+ * already it has nothing to begin: it executes its program. */
 static int fork_node(struct planner *planner, int node, int from)
 {
 	struct plan_node *child = &planner->plan->nodes[node];
 
 	child->parent = from;
+	if (is_there(planner, node)) {
+		child->session = child->process->vsid;
+		child->group = child->process->vpgid;
+		return 0;
+	}
 	if (from == PLAN_KEEPER) {
 		child->session = planner->plan->keeper_session;
 		child->group = planner->plan->above ? planner->plan->above->group : 0;
@@ -98,7 +111,7 @@ static int fork_node(struct planner *planner, int node, int from)
 	}
 	child->session = planner->plan->nodes[from].session;
 	child->group = planner->plan->nodes[from].group;
-	child->exe = planner->plan->nodes[from].exe;
+	child->exe = is_there(planner, from) ? -1 : planner->plan->nodes[from].exe;
 	return step(planner, PLAN_FORK, node, from, 0);
 }
 
@@ -157,6 +170,14 @@ static bool is_adopted(const struct planner *planner, int i, int c)
 	return parent->child_subreaper && (leader < 0 || is_ancestor_or_self(planner, i, leader));
 }
 
+/* It is one of the image's and not there. */
+static bool is_to_be(const struct planner *planner, int32_t vpid)
+{
+	int i = find(planner, vpid);
+
+	return i >= 0 && !is_there(planner, i);
+}
+
 /* Links parents and children and finds the session that each process must be forked in: its own if it did not
  * make it, else the one that children of its were born in before it did, else any. Children come after their
  * parents, so one pass from the end sees children first. */
@@ -177,6 +198,13 @@ static int survey(struct planner *planner)
 				planner->err, -ENOTSUP,
 				"vpid %d shares its descriptor table with vpid %d, which is not supported",
 				process->vpid, process->files_of);
+		if (is_there(planner, i) &&
+		    (is_to_be(planner, process->vppid) || is_to_be(planner, process->vsid) ||
+		     is_to_be(planner, process->vpgid)))
+			return err_set(
+				planner->err, -EINVAL,
+				"vpid %d is there before its parent %d or the leader of its session or group",
+				process->vpid, process->vppid);
 		planner->candidates[i].parent = parent < 0 ? PLAN_KEEPER : parent;
 		planner->candidates[i].child = planner->candidates[i].sibling = -1;
 	}
@@ -254,12 +282,12 @@ static int build(struct planner *planner, int i, int from)
 
 	node = &planner->plan->nodes[i];
 	planner->candidates[i].built = true;
-	if (r == 0 && !plan_is_empty(process) &&
+	if (r == 0 && !is_there(planner, i) && !plan_is_empty(process) &&
 	    (node->exe < 0 || !same_program(process, planner->processes[node->exe]))) {
 		node->exe = i;
 		r = step(planner, PLAN_EXEC, i, i, 0);
 	}
-	if (r == 0 && is_session_leader(process)) {
+	if (r == 0 && !is_there(planner, i) && is_session_leader(process)) {
 		r = build_children(planner, i, BIRTH_BEFORE, node->session);
 		if (r == 0)
 			r = set_session(planner, i);
@@ -279,6 +307,8 @@ static int survey_memory(struct planner *planner)
 		int parent = planner->candidates[i].parent;
 
 		from[i] = -1;
+		if (is_there(planner, (int)i) || is_there(planner, parent))
+			continue;
 		if (parent >= 0 && !plan_is_empty(process) && !plan_is_empty(planner->processes[parent]) &&
 		    same_program(process, planner->processes[parent]))
 			from[i] = parent;
@@ -367,6 +397,21 @@ static int adopt(struct planner *planner, int i, int parent)
 	return r;
 }
 
+/* Their places are known, whatever way they came to them. */
+static int build_there(struct planner *planner)
+{
+	for (int i = 1; i < planner->n; i++) {
+		int parent = planner->candidates[i].parent, r;
+
+		if (!is_there(planner, i) || planner->candidates[i].built)
+			continue;
+		r = build(planner, i, parent);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
 static int build_all(struct planner *planner)
 {
 	const struct plan_above *above = planner->plan->above;
@@ -378,6 +423,8 @@ static int build_all(struct planner *planner)
 			       planner->processes[0]->vpid, planner->candidates[0].need, above->session);
 	planner->plan->keeper_session = above ? above->session : planner->candidates[0].need;
 	r = build(planner, 0, PLAN_KEEPER);
+	if (r == 0)
+		r = build_there(planner);
 	for (;;) {
 		left = 0;
 		for (int i = 1; i < planner->n && r >= 0; i++) {
@@ -408,11 +455,12 @@ static int build_all(struct planner *planner)
 	return 0;
 }
 
-/* True if a process other than the one so named is in group `group`. */
-static bool group_has_others(const struct planner *planner, int32_t group)
+/* True if a process other than the one so named is in group `group`; with `now`: already. */
+static bool group_has_others(const struct planner *planner, int32_t group, bool now)
 {
 	for (int i = 0; i < planner->n; i++)
-		if (planner->processes[i]->vpgid == group && planner->processes[i]->vpid != group)
+		if (planner->processes[i]->vpgid == group && planner->processes[i]->vpid != group &&
+		    (!now || is_there(planner, i)))
 			return true;
 	return false;
 }
@@ -441,7 +489,9 @@ static int make_groups(struct planner *planner)
 		bool own = process->vpgid == process->vpid;
 		int helper;
 
-		if (is_session_leader(process) || (!own && !group_has_others(planner, process->vpid)))
+		if (is_session_leader(process) || (!own && !group_has_others(planner, process->vpid, false)))
+			continue;
+		if (is_there(planner, i) && (own || group_has_others(planner, process->vpid, true)))
 			continue;
 		r = set_group(planner, i, process->vpid);
 		if (r < 0 || own)
@@ -464,6 +514,11 @@ static int join_groups(struct planner *planner)
 		if (is_session_leader(process))
 			return err_set(planner->err, -EINVAL, "vpid %d leads a session but is in group %d",
 				       process->vpid, process->vpgid);
+		if (process->vpgid == process->vsid && !group_exists(planner, process->vpgid))
+			return err_set(planner->err, -EINVAL,
+				       "nobody is left in group %d, which only the leader of session %d "
+				       "could have made",
+				       process->vpgid, process->vsid);
 		if (!group_exists(planner, process->vpgid)) {
 			int helper = add_helper(planner, process->vpgid);
 
@@ -522,12 +577,13 @@ static int prepare(struct planner *planner)
 	return 0;
 }
 
-int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, const struct plan_above *above,
-	      struct err *err)
+int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, const bool *there,
+	      const struct plan_above *above, struct err *err)
 {
 	auto_free struct candidate *candidates = NULL;
 	auto_free struct index_entry *index = NULL;
-	struct planner planner = {.plan = plan, .processes = processes, .n = (int)n, .err = err};
+	struct planner planner = {
+		.plan = plan, .processes = processes, .n = (int)n, .there = there, .err = err};
 	int r;
 
 	memset(plan, 0, sizeof(*plan));

@@ -82,11 +82,13 @@ static inline bool plan_is_empty(const Pbeam__Process *process)
 	       process->state == PBEAM__PROCESS__STATE__STUB;
 }
 
-/* Makes the plan. `above` NULL: the keeper is the first process's parent; else it stays the caller's until
- * plan_free(). 0, -ENOMEM, -EXDEV when the parent that lives is in another session than the first process
- * must be forked in, or -EINVAL with the reason when the processes cannot have come about or need what is not
- * supported. plan_free() in any case. */
-must_check int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n,
+/* Makes the plan. `there` (NULL: none) says of each process that it is in its place already, with its
+ * program, session and group: no step makes it, but others are forked by it; its parent and the leaders of
+ * its session and group are there too, where they are among them. `above` NULL: the keeper is the first
+ * process's parent; else it stays the caller's until plan_free(). 0, -ENOMEM, -EXDEV when the parent that
+ * lives is in another session than the first process must be forked in, or -EINVAL with the reason when the
+ * processes cannot have come about or need what is not supported. plan_free() in any case. */
+must_check int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, const bool *there,
 			 const struct plan_above *above, struct err *err);
 void plan_free(struct plan *plan);
 

@@ -45,7 +45,9 @@ struct restore_options {
 	/* All is made and held; 0: let it run, else it is undone. NULL: let it run. */
 	int (*held)(void *arg, struct err *err);
 	void *held_arg;			 /* of both */
-	struct restore_premade *premade; /* the processes, made ahead: taken; NULL: make them */
+	struct restore_premade *premade; /* processes that were made ahead: taken; NULL: make all */
+	const int32_t *ahead;		 /* ... who of them is still what it was */
+	size_t nahead;
 	struct restore_signs *signs;
 };
 struct restore_result {

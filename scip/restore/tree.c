@@ -19,8 +19,8 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/restore/coordinate.h"
 #include "scip/restore/keeper_protocol.h"
+#include "scip/restore/premake.h"
 
 int tree_ask_keeper(struct coordinate *coordinate, const struct keeper_request *request, pid_t *rpid)
 {
@@ -136,6 +136,17 @@ static int fork_node(struct coordinate *coordinate, int node, int sock, pid_t re
 	return 0;
 }
 
+static int step_fork(struct coordinate *coordinate, int node, int parent)
+{
+	int r = premake_hide(coordinate, parent, true), shown;
+
+	coordinate->made[node].has = coordinate->made[parent].has;
+	if (r == 0)
+		r = fork_node(coordinate, node, coordinate->made[parent].sock, 0);
+	shown = premake_hide(coordinate, parent, false);
+	return r < 0 ? r : shown;
+}
+
 static int step_exec(struct coordinate *coordinate, int node)
 {
 	Pbeam__ScipExec request = PBEAM__SCIP_EXEC__INIT;
@@ -183,8 +194,9 @@ static pid_t number_here(struct coordinate *coordinate, int32_t number)
  * those forked later inherit it. */
 static int step_setsid(struct coordinate *coordinate, int node)
 {
-	int tty = object_restore_controlling_tty(coordinate->objects,
-						 (struct vpid){coordinate->plan.nodes[node].vpid});
+	const struct vpid session = {coordinate->plan.nodes[node].vpid};
+	/* What is made ahead, without objects, has none. */
+	int tty = coordinate->objects ? object_restore_controlling_tty(coordinate->objects, session) : -1;
 	int64_t ret = tree_call(coordinate, node, SYS_setsid, remote_args(0)), pidfd, fd;
 
 	if (ret < 0 || tty < 0)
@@ -217,8 +229,7 @@ static int do_step(struct coordinate *coordinate, const struct plan_step *step, 
 							       coordinate->above.replaces)
 						   : step_husk(coordinate, step->node);
 	case PLAN_FORK:
-		coordinate->made[step->node].has = coordinate->made[step->other].has;
-		return fork_node(coordinate, step->node, coordinate->made[step->other].sock, 0);
+		return step_fork(coordinate, step->node, step->other);
 	case PLAN_EXEC:
 		return step_exec(coordinate, step->node);
 	case PLAN_MEMORY:
@@ -276,17 +287,15 @@ int tree_make(struct coordinate *coordinate)
 	const struct plan *plan = &coordinate->plan;
 	const Pbeam__Process *root = coordinate->manifest->processes[0];
 	pid_t keeper = coordinate->options->keeper.n, ended = 0;
-	int r = 0;
+	bool begins = !coordinate->made;
+	int r = begins ? coordinate_begin_made(coordinate) : 0;
 
-	coordinate->made = calloc((size_t)plan->nnodes, sizeof(*coordinate->made));
-	if (!coordinate->made)
-		return err_code(coordinate->err, -ENOMEM, "processes");
-	for (int i = 0; i < plan->nnodes; i++)
-		coordinate->made[i].sock = -1;
-	if (!coordinate->above.found)
+	if (r < 0)
+		return r;
+	if (begins && !coordinate->above.found)
 		bind_keeper(coordinate, plan->keeper_session, getsid(keeper));
-	if (coordinate->above.sock < 0 && !comes_from_afar(coordinate, 0) && root->vppid != root->vpid &&
-	    !is_planned(plan, root->vppid))
+	if (begins && coordinate->above.sock < 0 && !comes_from_afar(coordinate, 0) &&
+	    root->vppid != root->vpid && !is_planned(plan, root->vppid))
 		bind_keeper(coordinate, root->vppid, keeper);
 	for (int i = 0; i < plan->nsteps && r == 0; i++) {
 		r = do_step(coordinate, &plan->steps[i], &ended);

@@ -4,7 +4,8 @@
  * A first, short freeze takes the skeleton (the processes without their contents), from which the target
  * makes them ahead, and begins to track what is written (track.h). Each round sends what was written until
  * then (lanes.h); the rounds end when the rest can be sent in the pause that is allowed. That is done when
- * all are frozen, by one more round: so the final image has only what is not tracked.
+ * all are frozen, by one more round: so the final image has only what is not tracked, and those processes
+ * that were not there before (match.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,7 +24,9 @@
 #include "scip/checkpoint/group.h"
 #include "scip/migrate/migrate.h"
 #include "scip/migrate/pages/lanes.h"
+#include "scip/migrate/pages/match.h"
 #include "scip/migrate/pages/track.h"
+#include "scip/tracee/procfs.h"
 
 enum {
 	ROUNDS_MAX = 30,
@@ -50,16 +53,22 @@ struct precopy {
 	uint64_t untracked;	   /* what has to wait for the end */
 	uint64_t rate, dirty_rate; /* bytes a second */
 	uint64_t expected_ns, reported_ns;
-	uint64_t whole_ns; /* what the first round took */
 };
 
 /* ---- the skeleton ---- */
 
+/* A session's terminal can be made its own again by its leader alone, before others are forked, from an
+ * object that is not there yet. The first process's may be its stub's. */
 static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
 {
-	for (size_t i = 0; i < group->n; i++)
-		if (group->v[i]->zombie) /* mostly not for long */
-			return err_set(err, -EBUSY, "there is a zombie among them");
+	const struct precopy *p = arg;
+	struct procfs_stat stat;
+
+	for (size_t i = p->options.comes_home ? 1 : 0; i < group->n; i++)
+		if (procfs_stat_read(group->v[i]->rpid.n, 0, &stat, NULL) == 0 &&
+		    stat.session == group->v[i]->rpid.n && stat.tty_nr)
+			return err_set(err, -ENOTSUP, "vpid %d leads a session with a terminal",
+				       group->v[i]->vpid.n);
 	return 0;
 }
 
@@ -73,10 +82,9 @@ static int on_skeleton(void *arg, struct group *group, int image, uint64_t bytes
 	p->v = calloc(group->n + 1, sizeof(*p->v));
 	if (!p->v)
 		return err_code(err, -ENOMEM, "track memory");
-	for (size_t i = 0; i < group->n && r == 0; i++) {
-		r = track_begin(&p->v[i], group, group->v[i], err);
-		p->n = i + 1;
-	}
+	for (size_t i = 0; i < group->n && r == 0; i++)
+		if (!group->v[i]->zombie) /* mostly not for long */
+			r = track_begin(&p->v[p->n++], group, group->v[i], err);
 	if (r < 0)
 		return r;
 	state.bytes = bytes;
@@ -217,9 +225,7 @@ static void judge(struct precopy *p, uint64_t took_ns)
 		p->rate = (uint64_t)((double)sent / seconds);
 	count_dirty(p);
 	p->dirty_rate = (uint64_t)((double)p->due / seconds);
-	p->expected_ns =
-		FIXED_NS +
-		(p->rate ? (uint64_t)((double)(p->due + p->untracked) / (double)p->rate * NS_PER_S) : 0);
+	p->expected_ns = FIXED_NS + precopy_send_ns(p, p->due + p->untracked);
 	log_info("migrate: round %u: %.1f MiB in %.0f ms; then %.1f + %.1f MiB written, expected pause %.0f "
 		 "ms",
 		 p->round, mib(sent), ms(took_ns), mib(p->due), mib(p->untracked), ms(p->expected_ns));
@@ -275,8 +281,6 @@ int precopy_rounds(struct precopy *p, struct err *err)
 		r = send_round(p, err);
 		if (r < 0)
 			return r;
-		if (p->round == 1)
-			p->whole_ns = io_now_ns(CLOCK_MONOTONIC) - at;
 		judge(p, io_now_ns(CLOCK_MONOTONIC) - at);
 		if (p->expected_ns <= pause)
 			return 0;
@@ -290,11 +294,22 @@ int precopy_rounds(struct precopy *p, struct err *err)
 	}
 }
 
-int precopy_last(struct precopy *p, struct err *err)
+static bool is_ahead(const struct group *group, const struct tracked *t)
+{
+	const struct member *member = group_find(group, t->rpid);
+
+	return member && member->ahead;
+}
+
+int precopy_last(struct precopy *p, const struct group *group, struct err *err)
 {
 	const uint64_t at = io_now_ns(CLOCK_MONOTONIC);
 	int r;
 
+	/* Memory that is tracked is not dumped whole. */
+	for (size_t i = 0; i < p->n; i++)
+		if (!is_ahead(group, &p->v[i]))
+			track_end(&p->v[i]);
 	p->round++;
 	r = send_round(p, err);
 	log_info("migrate: last round: %.1f MiB in %.1f ms",
@@ -310,31 +325,14 @@ void precopy_count(const struct precopy *p, uint64_t *bytes, uint32_t *rounds)
 	*rounds = p->round;
 }
 
-bool precopy_fits(const struct precopy *p, const struct group *group)
+size_t precopy_match(const struct precopy *p, struct group *group)
 {
-	if (p->n != group->n)
-		return false;
-	for (size_t i = 0; i < p->n; i++)
-		if (!track_is(&p->v[i], group->v[i]))
-			return false;
-	return true;
+	return match_members(p->v, p->n, group);
 }
 
-bool precopy_common(const struct precopy *p, const struct group *group, int32_t *vpids, size_t *n)
+uint64_t precopy_send_ns(const struct precopy *p, uint64_t bytes)
 {
-	*n = 0;
-	for (size_t j = 0; j < group->n; j++)
-		for (size_t i = 0; i < p->n; i++)
-			if (track_is(&p->v[i], group->v[j])) {
-				vpids[(*n)++] = group->v[j]->vpid.n;
-				break;
-			}
-	return *n == p->n;
-}
-
-uint64_t precopy_whole_ns(const struct precopy *p)
-{
-	return p->whole_ns;
+	return p->rate ? (uint64_t)((double)bytes / (double)p->rate * NS_PER_S) : 0;
 }
 
 void precopy_end(struct precopy *p)

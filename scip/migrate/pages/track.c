@@ -45,8 +45,11 @@ static void identify(struct tracked *t)
 		t->ino = st.st_ino;
 	}
 	if (procfs_stat_read(t->rpid.n, 0, &stat_now, NULL) == 0) {
+		t->parent = stat_now.ppid;
 		t->group = stat_now.pgrp;
 		t->session = stat_now.session;
+		t->terminal = stat_now.tty_nr;
+		t->stack = stat_now.start_stack;
 	}
 }
 
@@ -127,7 +130,7 @@ int track_begin(struct tracked *t, struct group *group, struct member *member, s
 	*t = (struct tracked){
 		.rpid = member->rpid, .vpid = member->vpid, .uffd = -1, .pagemap = -1, .mem = -1};
 	identify(t);
-	if (member->stub)
+	if (!group_has_contents(member))
 		return 0;
 	r = open_memory(t, err);
 	if (r < 0)
@@ -156,24 +159,29 @@ int track_begin(struct tracked *t, struct group *group, struct member *member, s
 void track_end(struct tracked *t)
 {
 	if (t->uffd >= 0)
-		close(t->uffd);
+		close(steal_fd(&t->uffd));
 	if (t->pagemap >= 0)
-		close(t->pagemap);
+		close(steal_fd(&t->pagemap));
 	if (t->mem >= 0)
-		close(t->mem);
+		close(steal_fd(&t->mem));
 	for (size_t i = 0; i < t->nranges; i++)
 		notes_free(&t->ranges[i].notes);
 	free(t->ranges);
+	t->ranges = NULL;
+	t->nranges = 0;
 }
 
 bool track_is(const struct tracked *t, const struct member *member)
 {
 	struct tracked now = {.rpid = member->rpid};
 
-	if (t->lost || member->zombie || member->rpid.n != t->rpid.n || member->vpid.n != t->vpid.n)
+	if (member->rpid.n != t->rpid.n || member->vpid.n != t->vpid.n)
 		return false;
 	identify(&now);
-	return now.dev == t->dev && now.ino == t->ino && now.group == t->group && now.session == t->session;
+	if (now.parent != t->parent || now.group != t->group || now.session != t->session)
+		return false;
+	return member->zombie || (!t->lost && now.dev == t->dev && now.ino == t->ino &&
+				  now.stack == t->stack && now.terminal == t->terminal);
 }
 
 /* ---- from outside ---- */

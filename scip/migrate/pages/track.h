@@ -33,15 +33,17 @@ struct tracked {
 	size_t nranges;
 	dev_t dev; /* of its program */
 	ino_t ino;
-	pid_t group, session;
-	bool lost; /* it is not known what was written: nothing that was sent is of use */
+	pid_t parent, group, session;
+	uint64_t terminal, stack; /* where this began: executing the same program once more moves it */
+	bool lost;		  /* it is not known what was written: nothing that was sent is of use */
 };
 
 /* Of a frozen member that has been dumped. *t needs track_end() in every case. */
 must_check int track_begin(struct tracked *t, struct group *group, struct member *member, struct err *err);
+/* Nothing of it is tracked any more; it may be ended again. */
 void track_end(struct tracked *t);
-/* The member is the process that was tracked, with the same program, group and session, and all that was
- * written is known. */
+/* The member is the process that was tracked, with the same program, parent, group, session and terminal, and
+ * all that was written is known; or it has ended as that. */
 bool track_is(const struct tracked *t, const struct member *member);
 
 /* Called with what was written, page by page contiguous. 0 to go on. */

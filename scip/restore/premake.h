@@ -1,0 +1,56 @@
+/* Inside scip/restore: the processes of a migration that are made ahead. */
+#ifndef SCIP_RESTORE_PREMAKE_H
+#define SCIP_RESTORE_PREMAKE_H
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "scip/restore/coordinate.h"
+
+/* Where what was sent lies, as far as inherit.h is concerned. */
+#define PREMAKE_SENT_BASE    (1ull << 62)
+#define PREMAKE_SENT_PROCESS (1ull << 47)
+
+/* What a process has by now. */
+struct premade_process {
+	Pbeam__Memory memory; /* its mappings: copies of the skeleton's */
+	Pbeam__Mapping *copies;
+	Pbeam__Mapping **more; /* those that were added later, each malloc'd */
+	size_t nmore;
+	struct inherit_state *state; /* owned by the coordinate */
+	size_t settled;		     /* how long its list of pages was when it was last in order */
+};
+
+struct restore_premade {
+	struct coordinate coordinate;
+	struct restore_options options;
+	struct premade_process *processes;
+	size_t n;
+	struct err err;
+	pthread_mutex_t lock; /* of the lists of pages */
+};
+
+static inline int64_t premake_shift(size_t index)
+{
+	return (int64_t)(PREMAKE_SENT_BASE + index * PREMAKE_SENT_PROCESS);
+}
+
+/* Memory whose contents are sent ahead. */
+static inline bool premake_is_tracked(const Pbeam__Mapping *map)
+{
+	bool anonymous = map->kind == PBEAM__MAPPING__KIND__ANON_PRIVATE ||
+			 map->kind == PBEAM__MAPPING__KIND__HEAP || map->kind == PBEAM__MAPPING__KIND__STACK;
+
+	return anonymous && (map->flags & MAP_PRIVATE) && !(map->flags & MAP_HUGETLB);
+}
+
+/* ---- premake_take.c: the end ---- */
+/* Those of the final manifest that options->ahead names go on in `coordinate`, which plans and makes the
+ * others beside them; what the manifest says has been sent is found where it was put. Those that are not in
+ * it any more are killed. `premade` is taken in every case. */
+must_check int premake_take(struct coordinate *coordinate, struct restore_premade *premade);
+/* While a process that was made ahead forks another, that one has no use for its memory. */
+must_check int premake_hide(struct coordinate *coordinate, int node, bool hide);
+void premake_release(struct restore_premade *premade);
+
+#endif

@@ -1,0 +1,342 @@
+/*
+ * The processes that were made ahead become those of the final image.
+ *
+ * Between the skeleton and the freeze processes have come and gone. Whoever has stayed goes on in the husk
+ * that has its memory already; the husks of those that are gone are killed, their parents wait for them; and
+ * the plan (plan.h) makes those that have come, beside those that are there. Which ones these are is the
+ * other side's word; the plan refuses what cannot be.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "scip/restore/premake.h"
+#include "scip/tracee/remote.h"
+
+/* Of a mapping that was put together from several: no protection is like it. */
+#define PROT_MIXED   (1u << 30)
+/* Less than this is copied by a fork in no time. */
+#define HIDDEN_LEAST (4ull << 20)
+
+/* ---- memory ---- */
+
+/* What the process has of [at, end) of a mapping like `map`: the end of the piece that begins at `at`, or 0
+ * with *next where the next begins. */
+static uint64_t covered(const Pbeam__Memory *memory, uint64_t at, uint64_t end, uint64_t *next)
+{
+	*next = end;
+	for (size_t i = 0; i < memory->n_mappings; i++) {
+		const Pbeam__Mapping *there = memory->mappings[i];
+
+		if (there->start <= at && there->end > at)
+			return there->end;
+		if (there->start > at && there->start < *next)
+			*next = there->start;
+	}
+	return 0;
+}
+
+static int map_gap(struct coordinate *coordinate, int node, const Pbeam__Mapping *map, uint64_t start,
+		   uint64_t end)
+{
+	int64_t ret = tree_call(
+		coordinate, node, SYS_mmap,
+		remote_args(start, end - start, map->prot | PROT_READ | PROT_WRITE,
+			    (map->flags & (MAP_PRIVATE | MAP_GROWSDOWN | MAP_NORESERVE | MAP_STACK)) |
+				    MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+			    (uint64_t)-1, 0));
+
+	return ret < 0 ? err_wrap(coordinate->err, (int)ret, "map memory at %#lx", (unsigned long)start) : 0;
+}
+
+static bool has_sent(const Pbeam__Mapping *map)
+{
+	for (size_t i = 0; i < map->n_pages; i++)
+		if (map->pages[i]->offset == 0)
+			return true;
+	return false;
+}
+
+/* It has grown since the skeleton: so does what is there, and is one mapping from then on. */
+static int extend(struct coordinate *coordinate, struct premade_process *process, size_t node,
+		  const Pbeam__Mapping *map)
+{
+	Pbeam__Memory *memory = &process->memory;
+	Pbeam__Mapping *whole = malloc(sizeof(*whole)), **more;
+	uint64_t at = map->start, next;
+	size_t n = 0;
+	int r = 0;
+
+	more = reallocarray(process->more, process->nmore + 1, sizeof(*more));
+	process->more = more ? more : process->more;
+	if (!whole || !more) {
+		free(whole);
+		return -ENOMEM;
+	}
+	process->more[process->nmore++] = whole;
+	*whole = *map;
+	whole->n_pages = whole->n_guards = 0;
+	whole->prot = PROT_MIXED;
+	whole->advice = 0; /* what the pieces have is overruled by that of `map`, which has some if they do */
+	while (at < map->end && r == 0) {
+		uint64_t end = covered(memory, at, map->end, &next);
+
+		if (!end)
+			r = map_gap(coordinate, node, map, at, next);
+		at = end ? end : next;
+	}
+	for (size_t i = 0; i < memory->n_mappings; i++) {
+		Pbeam__Mapping *there = memory->mappings[i];
+
+		if (there->start < map->end && there->end > map->start) {
+			whole->start = there->start < whole->start ? there->start : whole->start;
+			whole->end = there->end > whole->end ? there->end : whole->end;
+		} else {
+			memory->mappings[n++] = there;
+		}
+	}
+	if (n == memory->n_mappings)
+		return err_set(coordinate->err, -EPROTO, "memory at %#lx was never sent",
+			       (unsigned long)map->start);
+	memory->n_mappings = n;
+	/* In its place: they are in the order of their addresses. There is room: one less than there were. */
+	for (; n > 0 && memory->mappings[n - 1]->start > whole->start; n--)
+		memory->mappings[n] = memory->mappings[n - 1];
+	memory->mappings[n] = whole;
+	memory->n_mappings++;
+	return r;
+}
+
+static bool is_inside_one(const Pbeam__Memory *memory, const Pbeam__Mapping *map)
+{
+	for (size_t i = 0; i < memory->n_mappings; i++)
+		if (memory->mappings[i]->start <= map->start && memory->mappings[i]->end >= map->end)
+			return true;
+	return false;
+}
+
+static int settle_memory(struct coordinate *coordinate, struct premade_process *process, size_t node,
+			 size_t index, Pbeam__Memory *wanted)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < wanted->n_mappings && r == 0; i++) {
+		Pbeam__Mapping *map = wanted->mappings[i];
+
+		if (!has_sent(map))
+			continue;
+		if (!premake_is_tracked(map))
+			return err_set(coordinate->err, -EPROTO, "memory at %#lx was never sent",
+				       (unsigned long)map->start);
+		if (!is_inside_one(&process->memory, map))
+			r = extend(coordinate, process, node, map);
+		for (size_t p = 0; p < map->n_pages; p++)
+			if (map->pages[p]->offset == 0)
+				map->pages[p]->offset =
+					map->pages[p]->address + (uint64_t)premake_shift(index);
+	}
+	/* What the kernel's state says of protections goes by the list as it is now. */
+	free(process->state->prot);
+	process->state->prot = calloc(process->memory.n_mappings + 1, sizeof(*process->state->prot));
+	if (!process->state->prot)
+		return -ENOMEM;
+	for (size_t i = 0; i < process->memory.n_mappings; i++)
+		process->state->prot[i] = process->memory.mappings[i]->prot;
+	extents_settle(&process->state->pages);
+	return r;
+}
+
+/* ---- who stays ---- */
+
+static const Pbeam__Process *premade_at(const struct restore_premade *p, size_t i)
+{
+	return p->coordinate.manifest->processes[i];
+}
+
+/* Which of the processes of the final manifest are there, and where: index[], -1 for those that are not. */
+static int match(const struct coordinate *coordinate, const struct restore_premade *p, bool *there,
+		 int *index)
+{
+	const struct restore_options *options = coordinate->options;
+	const Pbeam__Manifest *manifest = coordinate->manifest;
+	size_t found = 0;
+
+	for (size_t i = 0; i < manifest->n_processes; i++) {
+		const Pbeam__Process *process = manifest->processes[i], *old;
+
+		index[i] = -1;
+		for (size_t j = 0; j < options->nahead && !there[i]; j++)
+			there[i] = options->ahead[j] == process->vpid;
+		if (!there[i])
+			continue;
+		index[i] = restore_premade_find(p, process->vpid);
+		old = index[i] < 0 ? NULL : premade_at(p, (size_t)index[i]);
+		if (!old || old->vppid != process->vppid || old->vsid != process->vsid ||
+		    old->vpgid != process->vpgid ||
+		    (process->memory && !old->memory) /* a zombie has none any more */)
+			return err_set(coordinate->err, -EPROTO, "vpid %d was not made ahead", process->vpid);
+		found++;
+	}
+	if (found != options->nahead || !there[0])
+		return err_set(coordinate->err, -EPROTO, "the processes are not those that were made ahead");
+	return 0;
+}
+
+static bool is_named(const Pbeam__Manifest *manifest, int32_t number)
+{
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		if (manifest->processes[i]->vpgid == number || manifest->processes[i]->vsid == number)
+			return true;
+	return false;
+}
+
+/* One that has ended over there. Its parent is a husk, or the keeper, which waits for its children itself.
+ * Groups and sessions that it led keep its number. */
+static int remove_one(struct restore_premade *p, size_t gone, const Pbeam__Manifest *manifest)
+{
+	struct coordinate *coordinate = &p->coordinate;
+	struct made *made = &coordinate->made[gone];
+	const struct vpid vpid = {premade_at(p, gone)->vpid};
+	const struct rpid rpid = {made->rpid};
+	int parent = restore_premade_find(p, premade_at(p, gone)->vppid);
+	int64_t waited = rpid.n;
+
+	if (made->sock >= 0)
+		close(made->sock);
+	made->sock = -1;
+	made->rpid = 0;
+	kill(rpid.n, SIGKILL);
+	if (parent >= 0 && (size_t)parent != gone)
+		waited =
+			tree_call(coordinate, parent, SYS_wait4, remote_args((uint64_t)rpid.n, 0, __WALL, 0));
+	if (waited < 0)
+		return err_wrap(coordinate->err, (int)waited, "end vpid %d", vpid.n);
+	if (parent >= 0) {
+		names_process_remove(coordinate->names, vpid, rpid);
+		names_number_release(coordinate->names, vpid, rpid);
+	}
+	if (is_named(manifest, vpid.n) &&
+	    names_number_bind(coordinate->names, vpid, rpid, coordinate->options->keeper) < 0)
+		log_debug("number %d of a group is bound already", vpid.n);
+	return 0;
+}
+
+/* Children before their parents. */
+static int remove_gone(struct restore_premade *p, const Pbeam__Manifest *manifest, const int *index)
+{
+	auto_free bool *stays = calloc(p->n + 1, sizeof(*stays));
+	int r = stays ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < manifest->n_processes && stays; i++)
+		if (index[i] >= 0)
+			stays[index[i]] = true;
+	for (size_t i = p->n; i-- > 0 && r == 0;)
+		if (!stays[i])
+			r = remove_one(p, i, manifest);
+	return r;
+}
+
+/* What was the premade's is the restore's. */
+static int hand_over(struct coordinate *coordinate, struct restore_premade *p, const int *index)
+{
+	struct coordinate *old = &p->coordinate;
+	int r = coordinate_begin_made(coordinate);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < coordinate->manifest->n_processes; i++)
+		if (index[i] >= 0)
+			coordinate->made[i] = old->made[index[i]];
+	coordinate->states = old->states;
+	coordinate->above = old->above;
+	coordinate->plan.above = old->plan.above ? &coordinate->above.plan : NULL;
+	coordinate->premade = p;
+	plan_free(&old->plan);
+	free(old->made);
+	old->made = NULL;
+	return 0;
+}
+
+static int take(struct coordinate *coordinate, struct restore_premade *p, bool *there, int *index)
+{
+	const Pbeam__Manifest *manifest = coordinate->manifest;
+	int r = match(coordinate, p, there, index);
+
+	if (r == 0)
+		r = plan_make(&coordinate->plan, manifest->processes, manifest->n_processes, there,
+			      p->coordinate.plan.above, coordinate->err);
+	p->coordinate.err = coordinate->err;
+	if (r == 0)
+		r = remove_gone(p, manifest, index);
+	p->coordinate.err = &p->err;
+	if (r == 0)
+		r = hand_over(coordinate, p, index);
+	if (r < 0) {
+		plan_free(&coordinate->plan);
+		restore_premade_abandon(p);
+		return r;
+	}
+	/* The image is ours alone, in memory. */
+	for (size_t i = 0; i < manifest->n_processes && r == 0; i++)
+		if (index[i] >= 0 && manifest->processes[i]->memory)
+			r = settle_memory(coordinate, &p->processes[index[i]], i, (size_t)index[i],
+					  manifest->processes[i]->memory);
+	return r;
+}
+
+int premake_take(struct coordinate *coordinate, struct restore_premade *p)
+{
+	auto_free bool *there = calloc(coordinate->manifest->n_processes + 1, sizeof(*there));
+	auto_free int *index = calloc(coordinate->manifest->n_processes + 1, sizeof(*index));
+
+	if (!there || !index || !coordinate->manifest->n_processes) {
+		restore_premade_abandon(p);
+		return err_code(coordinate->err, -ENOMEM, "take the processes");
+	}
+	return take(coordinate, p, there, index);
+}
+
+int premake_hide(struct coordinate *coordinate, int node, bool hide)
+{
+	const struct restore_premade *p = coordinate->premade;
+	const Pbeam__Process *process = coordinate->plan.nodes[node].process;
+	int index = p && process ? restore_premade_find(p, process->vpid) : -1;
+	const Pbeam__Memory *memory = index >= 0 && coordinate->made[node].has == p->processes[index].state
+					      ? &p->processes[index].memory
+					      : NULL;
+
+	for (size_t i = 0; memory && i < memory->n_mappings; i++) {
+		const Pbeam__Mapping *map = memory->mappings[i];
+		int64_t ret;
+
+		if (map->end - map->start < HIDDEN_LEAST || map->advice)
+			continue;
+		ret = tree_call(
+			coordinate, node, SYS_madvise,
+			remote_args(map->start, map->end - map->start, hide ? MADV_DONTFORK : MADV_DOFORK));
+		if (ret < 0)
+			return (int)ret;
+	}
+	return 0;
+}
+
+void premake_release(struct restore_premade *p)
+{
+	if (!p)
+		return;
+	image_reader_close(p->coordinate.image);
+	for (size_t i = 0; i < p->n && p->processes; i++) {
+		free(p->processes[i].memory.mappings);
+		free(p->processes[i].copies);
+		for (size_t j = 0; j < p->processes[i].nmore; j++)
+			free(p->processes[i].more[j]);
+		free(p->processes[i].more);
+	}
+	free(p->processes);
+	free(p);
+}
