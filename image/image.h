@@ -47,6 +47,8 @@ struct image_writer;
  * `expect_pages` sizes the dedup table. `path` NULL: a memory file that never gets a name. */
 must_check int image_writer_open(struct image_writer **out, const char *path, uint64_t expect_pages,
 				 struct err *err);
+/* The file loses its name, for good: it is there as long as somebody has it open, whatever becomes of us. */
+must_check int image_writer_hide(struct image_writer *writer, struct err *err);
 int image_writer_fd(const struct image_writer *writer); /* for pwrite at offsets taken from the arena */
 int image_writer_arena_fd(const struct image_writer *writer);
 struct image_arena *image_writer_arena(const struct image_writer *writer);
@@ -75,6 +77,8 @@ must_check int image_reader_verify(struct image_reader *reader, struct err *err)
 /* As image_reader_verify() but for the chunks (of IMAGE_CHUNK bytes, image/layout.h) that `skip`, one byte
  * for each, marks: whoever reads those checks them with image_check_chunk(). */
 must_check int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, struct err *err);
+/* Where its data ends. */
+uint64_t image_reader_data_end(const struct image_reader *reader);
 /* Where its digest table begins, which is where what the table is of ends. */
 uint64_t image_reader_digests(const struct image_reader *reader);
 /* True if these bytes are what chunk number `chunk` was written as, going by the digest table that begins at

@@ -17,6 +17,7 @@
 #include "image/digest.h"
 #include "image/hash.h"
 #include "image/image.h"
+#include "proto/message.h"
 
 struct image_reader {
 	int fd;
@@ -147,15 +148,24 @@ static bool in_data(const struct image_reader *reader, uint64_t offset, uint64_t
 	return length == 0 || (offset >= IMAGE_DATA_OFFSET && offset <= end && length <= end - offset);
 }
 
-static int check_place(const struct image_reader *reader, const ProtobufCMessage *message, struct err *err)
+struct check {
+	const struct image_reader *reader;
+	struct err *err;
+};
+
+static int check_place(void *arg, ProtobufCMessage *message)
 {
+	const struct check *check = arg;
+	const struct image_reader *reader = check->reader;
+	struct err *err = check->err;
+
 	if (message->descriptor == &pbeam__extent__descriptor) {
-		const Pbeam__Extent *extent = (const Pbeam__Extent *)message;
+		const Pbeam__Extent *extent = (const Pbeam__Extent *)(const void *)message;
 
 		if (!in_data(reader, extent->offset, extent->length))
 			return damaged(reader, err, "its manifest points to data outside the file");
 	} else if (message->descriptor == &pbeam__pages__descriptor) {
-		const Pbeam__Pages *pages = (const Pbeam__Pages *)message;
+		const Pbeam__Pages *pages = (const Pbeam__Pages *)(const void *)message;
 
 		if (pages->count > UINT64_MAX / IMAGE_PAGE || pages->address % IMAGE_PAGE ||
 		    pages->offset % IMAGE_PAGE || pages->address > UINT64_MAX - pages->count * IMAGE_PAGE)
@@ -165,47 +175,6 @@ static int check_place(const struct image_reader *reader, const ProtobufCMessage
 			return damaged(reader, err, "its manifest points to pages outside the file");
 	}
 	return 0;
-}
-
-static int check_message(const struct image_reader *reader, const ProtobufCMessage *message, struct err *err);
-
-/* One field of a message that may hold messages itself: present in a oneof only if the case says so. */
-static int check_field(const struct image_reader *reader, const ProtobufCMessage *message,
-		       const ProtobufCFieldDescriptor *field, struct err *err)
-{
-	const uint8_t *base = (const uint8_t *)message;
-	const void *value = base + field->offset;
-	ProtobufCMessage *const *list;
-	size_t n = 1;
-
-	if (field->label == PROTOBUF_C_LABEL_REPEATED) {
-		n = *(const size_t *)(const void *)(base + field->quantifier_offset);
-		list = *(ProtobufCMessage *const *const *)value;
-	} else {
-		if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) &&
-		    *(const uint32_t *)(const void *)(base + field->quantifier_offset) != field->id)
-			return 0;
-		list = (ProtobufCMessage *const *)value;
-	}
-	for (size_t i = 0; i < n; i++) {
-		int r = list[i] ? check_message(reader, list[i], err) : 0;
-
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
-/* Walks the manifest by its own descriptors, so that no message that names a place can be forgotten. The
- * schema is not recursive. */
-static int check_message(const struct image_reader *reader, const ProtobufCMessage *message, struct err *err)
-{
-	int r = check_place(reader, message, err);
-
-	for (unsigned i = 0; r == 0 && i < message->descriptor->n_fields; i++)
-		if (message->descriptor->fields[i].type == PROTOBUF_C_TYPE_MESSAGE)
-			r = check_field(reader, message, &message->descriptor->fields[i], err);
-	return r;
 }
 
 int image_reader_open_fd(struct image_reader **out, int fd, const char *name, struct err *err)
@@ -233,7 +202,7 @@ int image_reader_open_fd(struct image_reader **out, int fd, const char *name, st
 	if (r == 0)
 		r = load_manifest(reader, err);
 	if (r == 0)
-		r = check_message(reader, &reader->manifest->base, err);
+		r = message_walk(&reader->manifest->base, check_place, &(struct check){reader, err});
 	if (r < 0) {
 		image_reader_close(reader);
 		return r;
@@ -277,6 +246,11 @@ static const char *section_of(const struct image_reader *reader, uint64_t offset
 int image_reader_verify(struct image_reader *reader, struct err *err)
 {
 	return image_reader_verify_but(reader, NULL, err);
+}
+
+uint64_t image_reader_data_end(const struct image_reader *reader)
+{
+	return reader->trailer.manifest_offset;
 }
 
 uint64_t image_reader_digests(const struct image_reader *reader)

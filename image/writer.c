@@ -153,6 +153,14 @@ int image_writer_open(struct image_writer **out, const char *path, uint64_t expe
 	return 0;
 }
 
+int image_writer_hide(struct image_writer *writer, struct err *err)
+{
+	if (unlink(writer->temporary) < 0)
+		return err_sys(err, "take the name from %s", writer->temporary);
+	writer->path[0] = 0;
+	return 0;
+}
+
 int image_writer_fd(const struct image_writer *writer)
 {
 	return writer->fd;

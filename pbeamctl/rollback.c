@@ -83,7 +83,8 @@ static int run(const struct command_line *line)
 static const struct command_option options[] = {
 	{"to", 0, "N|FILE", "checkpoint number N, or N@HOST, as `pbeamctl log` lists it, or this image",
 	 NULL},
-	{"on", 0, "HOST=HOST", "of several parts: what was on the first host goes to the second", NULL},
+	{"on", 0, "HOST=HOST",
+	 "of several parts: what was on the first host goes to the second, also beside another part", NULL},
 	{"force", 0, NULL, "go on although files cannot be put back as they were", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };

@@ -139,6 +139,41 @@ int message_string(char **field, const char *text)
 	return 0;
 }
 
+/* One field of a message that may hold messages itself: present in a oneof only if the case says so. */
+static int walk_field(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+		      int (*visit)(void *arg, ProtobufCMessage *message), void *arg)
+{
+	const uint8_t *base = (const uint8_t *)message;
+	const void *value = base + field->offset;
+	ProtobufCMessage *const *list;
+	size_t n = 1;
+	int r = 0;
+
+	if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+		n = *(const size_t *)(const void *)(base + field->quantifier_offset);
+		list = *(ProtobufCMessage *const *const *)value;
+	} else {
+		if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) &&
+		    *(const uint32_t *)(const void *)(base + field->quantifier_offset) != field->id)
+			return 0;
+		list = (ProtobufCMessage *const *)value;
+	}
+	for (size_t i = 0; i < n && r == 0; i++)
+		if (list[i])
+			r = message_walk(list[i], visit, arg);
+	return r;
+}
+
+int message_walk(ProtobufCMessage *message, int (*visit)(void *arg, ProtobufCMessage *message), void *arg)
+{
+	int r = visit(arg, message);
+
+	for (unsigned i = 0; r == 0 && i < message->descriptor->n_fields; i++)
+		if (message->descriptor->fields[i].type == PROTOBUF_C_TYPE_MESSAGE)
+			r = walk_field(message, &message->descriptor->fields[i], visit, arg);
+	return r;
+}
+
 void message_free(void *message)
 {
 	if (message)

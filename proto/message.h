@@ -41,6 +41,11 @@ must_check int message_packed(ProtobufCBinaryData *field, const ProtobufCMessage
 /* Sets a string field to a copy. -ENOMEM. */
 must_check int message_string(char **field, const char *text);
 
+/* Calls `visit` for the message and every message that is set in it, outer ones first, until that returns
+ * something else than 0: the result. By the schema's own descriptors, so that none is forgotten; the schema
+ * must not be recursive. */
+int message_walk(ProtobufCMessage *message, int (*visit)(void *arg, ProtobufCMessage *message), void *arg);
+
 /* Frees a message that message_new() or unpacking made; NULL is allowed. */
 void message_free(void *message);
 

@@ -83,16 +83,19 @@ static int send_begin(const struct lead *lead, const char *uuid, bool force, con
 		goto out;
 	}
 	r = add_kin(v, n, returning, begin->cut);
-	if (r < 0) {
-		err_code(err, r, "begin");
-		goto out;
-	}
 	begin->root = returning->saved->vpid;
 	begin->revive = returning->revive && !returning->saved->n_guests;
 	begin->stubs = returning->saved->n_stubs > 0;
 	begin->cut->number = lead->number;
 	begin->cut->part = returning->saved->index;
+	begin->cut->ends = returning->ends;
+	for (size_t i = 0; i < returning->nwith && r == 0; i++)
+		r = message_append_u32(&begin->cut->with, &begin->cut->n_with, returning->with[i]);
 	begin->cut->force = force;
+	if (r < 0) {
+		err_code(err, r, "begin");
+		goto out;
+	}
 	r = returning->channel =
 		channel_open(returning->host, PBEAM__CHANNEL_KIND__CHANNEL_MIGRATE, NULL, err);
 	if (r >= 0 &&
@@ -196,11 +199,12 @@ static int commit(const struct lead *lead, struct record *record, const struct r
 	int r = moves && places ? names_open(&names, err) : err_code(err, -ENOMEM, "commit");
 
 	for (size_t i = 0; i < n && r == 0; i++)
-		at = (size_t)(add_moves(v, n, &v[i], &places[at], &moves[at]) - moves);
+		if (!v[i].ends)
+			at = (size_t)(add_moves(v, n, &v[i], &places[at], &moves[at]) - moves);
 	if (r == 0)
 		r = fault_point("cut-lead-before-commit", err);
 	if (r == 0)
-		r = record_commit_all(record, names, moves, nmoves, err);
+		r = record_commit_all(record, names, moves, at, err);
 	if (names)
 		names_close(names);
 	return r;
@@ -386,22 +390,18 @@ static int roll_back(struct lead *lead, const Pbeam__RollbackRequest *wish, cons
 {
 	const char *path = lead->chosen->copies[0]->path;
 	uint64_t begin_ns = io_now_ns(CLOCK_MONOTONIC);
-	struct returning *v = calloc(cut->n_parts + 1, sizeof(*v));
-	int r = !v ? err_code(err, -ENOMEM, "roll back") : return_place(lead, cut, wish, v, err);
-	size_t n = r == 0 ? cut->n_parts : 0;
+	struct returning *v;
+	size_t n;
+	int r = return_place(lead, cut, wish, &v, &n, err);
 
 	for (size_t i = 0; i < n && r == 0; i++)
-		r = return_bring_image(lead, &v[i], err);
+		if (!v[i].ends)
+			r = return_bring_images(lead, &v[i], err);
 	if (r == 0)
 		r = bring_back(lead, v, n, wish->force, err);
 	if (r == 0)
 		answer(lead, v, n, path, begin_ns);
-	for (size_t i = 0; i < n; i++) {
-		if (v[i].channel >= 0)
-			close(v[i].channel);
-		message_free(v[i].ready);
-	}
-	free(v);
+	return_free(v, n);
 	return r;
 }
 
@@ -418,6 +418,17 @@ static int roll_back_cut(struct lead *lead, const Pbeam__RollbackRequest *wish, 
 	return r;
 }
 
+static bool runs_elsewhere(const struct lead *lead)
+{
+	for (size_t i = 0; i < lead->processes->n_processes; i++) {
+		const Pbeam__ProcessInfo *info = lead->processes->processes[i];
+
+		if (!strcmp(info->job_uuid, lead->uuid) && strcmp(info->host, lead->at) != 0)
+			return true;
+	}
+	return false;
+}
+
 /* The image of one host, of a job that is, or was, on it or on another. */
 static int roll_back_alone(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
 {
@@ -430,7 +441,8 @@ static int roll_back_alone(struct lead *lead, const Pbeam__RollbackRequest *wish
 	if (lead->vpid && !of_run && wish->n_on)
 		return err_set(err, -EINVAL, "checkpoint %u is of an earlier run; leave out --on",
 			       lead->number);
-	if (!wish->n_on && return_has_copy(lead->chosen, lead->vpid ? lead->at : lead->own))
+	if (!wish->n_on && return_has_copy(lead->chosen, lead->vpid ? lead->at : lead->own) &&
+	    !(of_run && runs_elsewhere(lead)))
 		return in_place(lead, wish, false, err);
 	if (lead->vpid && !of_run) {
 		r = return_bring_copy(lead, err);

@@ -38,13 +38,29 @@ static bool has_connection(const Pbeam__CutPart *part, uint64_t id)
 	return false;
 }
 
-/* The part that waits for a connection that part `caller` has: the one before it that has it too. */
+/* The other part that has the connection; the same one if it is twice in its list: two have become one. */
 static const struct returning *other_of(const struct returning *v, size_t n, size_t own, uint64_t id)
 {
+	size_t ends = 0;
+
 	for (size_t i = 0; i < n; i++)
 		if (i != own && has_connection(v[i].saved, id))
 			return &v[i];
-	return NULL;
+	for (size_t i = 0; i < v[own].saved->n_connections; i++)
+		ends += v[own].saved->connections[i] == id;
+	return ends == 2 ? &v[own] : NULL;
+}
+
+/* Of two ends one calls: that of the later part, or the first that the part is told of. */
+static bool calls(const struct returning *own, const struct returning *other, uint64_t id,
+		  const Pbeam__MigrateState *state)
+{
+	if (other != own)
+		return other < own;
+	for (size_t i = 0; i < state->n_links; i++)
+		if (state->links[i]->id == id)
+			return false;
+	return true;
 }
 
 /* The same for both ends, and for nobody else: from a secret of this rollback. */
@@ -59,6 +75,7 @@ static int add_link(const struct lead *lead, const struct returning *v, size_t n
 		    const uint8_t secret[SWAP_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
 {
 	const struct returning *other = other_of(v, n, own, id);
+	bool call = other && calls(&v[own], other, id, state);
 	Pbeam__CutLink *link = message_add(state, links, pbeam__cut_link__descriptor);
 	uint8_t cookie[SWAP_COOKIE_SIZE];
 
@@ -68,7 +85,7 @@ static int add_link(const struct lead *lead, const struct returning *v, size_t n
 	if (!link || message_bytes(&link->cookie, cookie, SWAP_COOKIE_SIZE) < 0)
 		return err_code(err, -ENOMEM, "connections");
 	link->id = id;
-	link->calls = other < &v[own];
+	link->calls = call;
 	link->port4 = other->ready->port4;
 	link->port6 = other->ready->port6;
 	return host_address(lead, other->host, &link->address, err);

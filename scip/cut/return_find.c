@@ -257,23 +257,17 @@ int return_find_cut(struct lead *lead, char path[PATH_MAX], struct image_reader 
 	return 0;
 }
 
-int return_bring_image(struct lead *lead, const struct returning *returning, struct err *err)
+static int bring_image(struct lead *lead, const struct returning *returning, const struct lead_host *to,
+		       uint32_t part, struct err *err)
 {
-	uint32_t part = returning->saved->index;
-	struct lead_host *to =
-		lead_store(lead, returning->host, err) < 0 ? NULL : find_host(lead, returning->host);
 	const Pbeam__CutImage *has =
-		to && return_has_copy(lead->chosen, to->name) ? image_of(to, lead->number) : NULL;
+		return_has_copy(lead->chosen, to->name) ? image_of(to, lead->number) : NULL;
 	char path[PATH_MAX];
 	int r;
 
-	for (size_t i = 0; has && i < has->n_parts && !lead->alone; i++)
+	for (size_t i = 0; has && i < has->n_parts; i++)
 		if (has->parts[i] == part)
 			return 0;
-	if (!to)
-		return err_wrap(err, err->code, "host %s", returning->host);
-	if (lead->alone)
-		return bring_alone(lead, to, err);
 	r = fetch(lead, part, path, err);
 	if (r == 0)
 		r = check_room(lead, to->name, err);
@@ -287,4 +281,19 @@ int return_bring_image(struct lead *lead, const struct returning *returning, str
 	}
 	return r < 0 ? err_wrap(err, r, "bring the image of vpid %d to %s", returning->saved->vpid, to->name)
 		     : 0;
+}
+
+int return_bring_images(struct lead *lead, const struct returning *returning, struct err *err)
+{
+	int r = lead_store(lead, returning->host, err);
+	const struct lead_host *to = r < 0 ? NULL : find_host(lead, returning->host);
+
+	if (!to)
+		return err_wrap(err, err->code, "host %s", returning->host);
+	if (lead->alone)
+		return bring_alone(lead, to, err);
+	r = bring_image(lead, returning, to, returning->saved->index, err);
+	for (size_t i = 0; i < returning->nwith && r == 0; i++)
+		r = bring_image(lead, returning, to, returning->with[i], err);
+	return r;
 }

@@ -1,12 +1,15 @@
 /*
  * Where each part is to be: where its first process is now, or, where nothing of it runs, on the host where
  * it was saved; --on takes it elsewhere. A keeper has all that a host has of a job, so two parts of one job
- * do not go to the same host.
+ * that go to the same host become one (return_join.c), and what runs of the job on other hosts ends.
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "proto/message.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/return.h"
 #include "scip/migrate/migrate.h"
@@ -55,8 +58,8 @@ static int lost(const struct returning *returning, struct err *err)
 		       returning->host, returning->saved->vpid, returning->saved->job->name, returning->host);
 }
 
-static int place(struct lead *lead, const Pbeam__ProcessList *list, const Pbeam__RollbackRequest *wish,
-		 struct returning *returning, struct err *err)
+static void place(const Pbeam__ProcessList *list, const Pbeam__RollbackRequest *wish,
+		  struct returning *returning)
 {
 	const Pbeam__CutPart *part = returning->saved;
 	const char *now = where_now(list, part), *host = now ? now : part->host, *to = mapped(wish, host);
@@ -67,137 +70,147 @@ static int place(struct lead *lead, const Pbeam__ProcessList *list, const Pbeam_
 		snprintf(returning->then, sizeof(returning->then), "%s", to);
 	snprintf(returning->host, sizeof(returning->host), "%s", host);
 	returning->revive = !now;
-	return lead_host_is_up(lead, host) ? 0 : lost(returning, err);
 }
 
-/* Another part of the same job on the same host. */
-static const struct returning *find_other(const struct returning *v, size_t n, const struct returning *own)
+static int check_up(const struct lead *lead, const struct returning *returning, struct err *err)
 {
-	for (size_t i = 0; i < n; i++)
-		if (&v[i] != own && !strcmp(v[i].host, own->host) &&
-		    !strcmp(v[i].saved->job->uuid, own->saved->job->uuid))
-			return &v[i];
-	return NULL;
+	return lead_host_is_up(lead, returning->host) ? 0 : lost(returning, err);
 }
 
-/* Its first process has gone to the host of another part since: it is made again where it was saved. */
-static void separate(const Pbeam__RollbackRequest *wish, const struct returning *v, size_t n,
-		     struct returning *returning)
+static bool is_on(const struct returning *returning, const char *host, const char *uuid)
+{
+	return !strcmp(returning->host, host) && !strcmp(returning->saved->job->uuid, uuid);
+}
+
+/* Its first process has gone to the host of another part since: it is made again where it was saved, if that
+ * can be. */
+static void separate(const struct lead *lead, const Pbeam__RollbackRequest *wish, const struct returning *v,
+		     size_t n, struct returning *returning)
 {
 	const char *to = mapped(wish, returning->saved->host), *host = to ? to : returning->saved->host;
+	bool together = false;
 
-	if (returning->revive || !strcmp(host, returning->host) || !find_other(v, n, returning))
+	for (size_t i = 0; i < n; i++)
+		together = together ||
+			   (&v[i] != returning && is_on(&v[i], returning->host, returning->saved->job->uuid));
+	if (returning->revive || !together || !strcmp(host, returning->host) || !lead_host_is_up(lead, host))
 		return;
 	snprintf(returning->host, sizeof(returning->host), "%s", host);
 	returning->then[0] = 0;
 	returning->revive = true;
 }
 
-static int check_apart(const struct lead *lead, const struct returning *v, size_t n,
-		       const struct returning *returning, struct err *err)
-{
-	const char *saved = returning->saved->host;
-	const struct returning *other = find_other(v, n, returning);
+/* ---- what else runs ---- */
 
-	if (!lead_host_is_up(lead, returning->host))
-		return lost(returning, err);
-	if (other)
-		return err_set(err, -EINVAL,
-			       "vpid %d, which was saved on host %s, and vpid %d are of one job and cannot "
-			       "be rolled "
-			       "back "
-			       "on the same host (%s); name another one: --on %s=HOST",
-			       returning->saved->vpid, saved, other->saved->vpid, returning->host, saved);
+static const struct returning *find_on(const struct returning *v, size_t n, const char *host,
+				       const char *uuid)
+{
+	for (size_t i = 0; i < n; i++)
+		if ((!host || !strcmp(v[i].host, host)) && !strcmp(v[i].saved->job->uuid, uuid))
+			return &v[i];
+	return NULL;
+}
+
+static int add_end(struct returning *v, const Pbeam__ProcessInfo *info, struct err *err)
+{
+	Pbeam__CutPart *none = message_new(&pbeam__cut_part__descriptor);
+
+	*v = (struct returning){.saved = none, .own = none, .channel = -1, .ends = true};
+	if (!none || !(none->job = message_new(&pbeam__job__descriptor)) ||
+	    message_string(&none->job->uuid, info->job_uuid) < 0 ||
+	    message_string(&none->job->name, info->job_name) < 0)
+		return err_code(err, -ENOMEM, "the parts of the cut");
+	none->vpid = info->job;
+	snprintf(v->host, sizeof(v->host), "%s", info->host);
 	return 0;
 }
 
-static bool has(const int32_t *vpids, size_t n, int32_t vpid)
+/* Where a job has processes and no part of it goes. */
+static int add_ends(const Pbeam__ProcessList *list, struct returning **v, size_t *n, struct err *err)
 {
-	for (size_t i = 0; i < n; i++)
-		if (vpids[i] == vpid)
-			return true;
-	return false;
-}
-
-/* All that the host has of the job is replaced. With `stub` (0: none is meant) its process ends, unless that
- * is another part's, which sees to it itself: then the stub ends without a word. */
-static bool is_cleared(const struct returning *v, size_t n, const char *host, const char *uuid, int32_t stub)
-{
-	for (size_t i = 0; i < n; i++) {
-		const Pbeam__CutPart *part = v[i].saved;
-
-		if (!strcmp(v[i].host, host) && !strcmp(part->job->uuid, uuid) &&
-		    !has(part->stubs, part->n_stubs, stub))
-			return true;
-	}
-	return false;
-}
-
-/* Each process of the cut that runs must be on the host where its part goes, or on one of the same job's,
- * where all is replaced; or its stub must, with which it ends. */
-static int check_strays(const struct returning *v, size_t n, const Pbeam__ProcessList *list,
-			const struct returning *returning, struct err *err)
-{
-	const Pbeam__CutPart *saved = returning->saved;
-	const char *uuid = saved->job->uuid;
-	char host[64], stub_host[64];
 	int r = 0;
 
 	for (size_t i = 0; i < list->n_processes && r == 0; i++) {
 		const Pbeam__ProcessInfo *info = list->processes[i];
+		struct returning *more;
 
-		if (strcmp(info->job_uuid, uuid) != 0 || !has(saved->vpids, saved->n_vpids, info->vpid) ||
-		    is_cleared(v, n, info->host, uuid, 0))
+		if (!find_on(*v, *n, NULL, info->job_uuid) || find_on(*v, *n, info->host, info->job_uuid))
 			continue;
-		r = record_place(info->vpid, host, stub_host, NULL, err);
-		if (r == 0 && !is_cleared(v, n, stub_host, uuid, info->vpid))
-			r = err_set(
-				err, -EBUSY,
-				"vpid %d, which is on host %s now, is to be rolled back on %s; end it first "
-				"(pbeamctl kill -s KILL %d), or move it there",
-				info->vpid, info->host, returning->host, info->vpid);
+		more = reallocarray(*v, *n + 1, sizeof(**v));
+		if (!more)
+			return err_code(err, -ENOMEM, "the parts of the cut");
+		*v = more;
+		r = add_end(&more[(*n)++], info, err);
 	}
 	return r;
 }
 
-/* The console stays where it is as long as the job does. */
-static int find_home(const struct returning *v, size_t n, struct returning *returning, struct err *err)
+/* The console stays where it is as long as the job does, and its host. */
+static int find_home(const struct lead *lead, const struct returning *v, size_t n,
+		     struct returning *returning, struct err *err)
 {
 	const struct returning *first = returning;
 	char host[64], stub_host[64];
 	int r = 0;
 
-	for (size_t i = 0; i < n && first->saved->n_guests; i++)
-		if (!strcmp(v[i].saved->job->uuid, returning->saved->job->uuid) && !v[i].saved->n_guests)
+	for (size_t i = 0; i < n && (first->ends || first->saved->n_guests); i++)
+		if (!strcmp(v[i].saved->job->uuid, returning->saved->job->uuid) && !v[i].ends &&
+		    !v[i].saved->n_guests)
 			first = &v[i];
 	if (!first->revive)
 		r = record_place(first->saved->vpid, host, stub_host, returning->home, err);
-	if (first->revive || !returning->home[0])
+	if (first->revive || !lead_host_is_up(lead, returning->home))
 		snprintf(returning->home, sizeof(returning->home), "%s", first->host);
 	return r;
 }
 
-int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
-		 struct returning *v, struct err *err)
+void return_free(struct returning *v, size_t n)
 {
-	const Pbeam__ProcessList *list = lead->processes;
-	size_t n = cut->n_parts;
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].channel >= 0)
+			close(v[i].channel);
+		message_free(v[i].ready);
+		message_free(v[i].own);
+		free(v[i].with);
+	}
+	free(v);
+}
+
+static int place_all(struct lead *lead, const Pbeam__RollbackRequest *wish, struct returning *v, size_t n,
+		     struct err *err)
+{
 	int r = check_maps(lead, wish, err);
 
-	for (size_t i = 0; i < n; i++)
-		v[i] = (struct returning){.saved = cut->parts[i], .channel = -1};
 	for (size_t i = 0; i < n && r == 0; i++)
-		if (!cut->parts[i]->job)
+		place(lead->processes, wish, &v[i]);
+	for (size_t i = n; i-- > 0 && r == 0;)
+		separate(lead, wish, v, n, &v[i]);
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = check_up(lead, &v[i], err);
+	return r;
+}
+
+int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
+		 struct returning **v, size_t *n, struct err *err)
+{
+	int r = 0;
+
+	*n = 0;
+	*v = calloc(cut->n_parts + 1, sizeof(**v));
+	if (!*v)
+		return err_code(err, -ENOMEM, "roll back");
+	for (; *n < cut->n_parts && r == 0; ++*n) {
+		(*v)[*n] = (struct returning){.saved = cut->parts[*n], .channel = -1};
+		if (!cut->parts[*n]->job)
 			r = err_set(err, -EBADMSG, "the manifest of the cut is malformed");
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = place(lead, list, wish, &v[i], err);
-	for (size_t i = n; i-- > 0 && r == 0;)
-		separate(wish, v, n, &v[i]);
-	for (size_t i = n; i-- > 0 && r == 0;)
-		r = check_apart(lead, v, n, &v[i], err);
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = check_strays(v, n, list, &v[i], err);
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = find_home(v, n, &v[i], err);
+	}
+	if (r == 0)
+		r = place_all(lead, wish, *v, *n, err);
+	if (r == 0)
+		r = return_join(*v, n, err);
+	if (r == 0)
+		r = add_ends(lead->processes, v, n, err);
+	for (size_t i = 0; i < *n && r == 0; i++)
+		r = find_home(lead, *v, *n, &(*v)[i], err);
 	return r;
 }

@@ -202,7 +202,9 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 		       struct coordinator_outcome *outcome)
 {
 	const struct vpid replace = {wish->begin->cut && job->root > 0 ? wish->begin->root : 0};
-	struct arrived arrived = {job, {wish->begin->root}, keeper_sock};
+	/* With several parts all consoles that were elsewhere are; those that still are call again. */
+	struct arrived arrived = {
+		job, {wish->begin->cut && wish->begin->cut->n_with ? 0 : wish->begin->root}, keeper_sock};
 	const struct migrate_arrival arrival = {.channel = wish->channel,
 						.begin = wish->begin,
 						.console = job->console,
@@ -354,7 +356,7 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 	case KEEPER_MOVED:
 		coordinator->moved = true;
 		if (coordinator->begin && coordinator->begin->cut)
-			lines_reset_stubs(job, coordinator->begin->cut);
+			lines_reset_stubs(job);
 		if (coordinator->begin && coordinator->begin->cut)
 			lines_reset_guests(job, coordinator->begin->cut);
 		break;

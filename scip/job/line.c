@@ -478,26 +478,41 @@ static void forget(struct job *job, enum line_kind kind, struct vpid vpid)
 	drop(line);
 }
 
-static void forget_held(struct lines *lines, int32_t vpid)
+void lines_reset_stubs(struct job *job)
 {
-	int n = 0;
+	struct line *next;
 
-	for (int i = 0; i < lines->nheld; i++)
-		if (lines->held[i].vpid != vpid)
-			lines->held[n++] = lines->held[i];
-	lines->nheld = n;
+	for (struct line *line = job->lines ? job->lines->list : NULL; line; line = next) {
+		next = line->next;
+		if (line->kind != LINE_STUB || !line->vpid.n)
+			continue;
+		kill(line->pid, SIGKILL);
+		drop(line);
+	}
+	if (job->lines)
+		job->lines->nheld = 0;
 }
 
-void lines_reset_stubs(struct job *job, const Pbeam__CutImageName *part)
+/* The stub of the job's first process is with its console, in no part. */
+static bool keeps_line(const struct job *job, const Pbeam__CutImageName *part, struct vpid vpid)
 {
-	for (size_t i = 0; i < part->n_stubs && job->lines; i++) {
-		forget(job, LINE_STUB, (struct vpid){part->stubs[i]->vpid});
-		forget_held(job->lines, part->stubs[i]->vpid);
-	}
+	if (!part->ends && vpid.n == job->entry.root.n)
+		return true;
+	for (size_t i = 0; i < part->n_guests; i++)
+		if (part->guests[i]->vpid == vpid.n)
+			return true;
+	return false;
 }
 
 void lines_reset_guests(struct job *job, const Pbeam__CutImageName *part)
 {
+	struct line *next;
+
+	for (struct line *line = job->lines ? job->lines->list : NULL; line; line = next) {
+		next = line->next;
+		if (line->kind == LINE_GUEST && !keeps_line(job, part, line->vpid))
+			forget(job, LINE_GUEST, line->vpid);
+	}
 	for (size_t i = 0; i < part->n_guests; i++) {
 		struct vpid vpid = {part->guests[i]->vpid};
 		const struct line *line = find(job, LINE_GUEST, vpid);

@@ -45,10 +45,10 @@ must_check int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, cons
 /* A process of ours was rolled back here: it is another process now, and the end of the old one is not to be
  * told. */
 void lines_renew(struct job *job, struct vpid vpid, pid_t rpid);
-/* All of the job here is the part of a cut by now, held: what was under way on the lines of its stubs is not
- * of now. */
-void lines_reset_stubs(struct job *job, const Pbeam__CutImageName *part);
-/* Likewise: those of it whose stub is in another part have lines of their own. */
+/* All of the job here is the part of a cut by now, held, or gone: what was under way on the lines of its
+ * stubs is not of now. */
+void lines_reset_stubs(struct job *job);
+/* Likewise: those of it whose stub is in another part have lines of their own, and nobody else has. */
 void lines_reset_guests(struct job *job, const Pbeam__CutImageName *part);
 /* The host where a process of ours has its stub, "" for none. */
 const char *lines_stub_host(const struct job *job, struct vpid vpid);

@@ -3,10 +3,12 @@
  * this end calls the other or waits for it, and gives both the same cookie. They are connected when objects
  * are made, so that the processes get descriptors that are connected, and filled when these are finished;
  * both in the order of the numbers, which all parts have in common: the lowest that is not done yet is the
- * next of both its parts, so nobody waits for somebody who waits for him.
+ * next of both its parts, so nobody waits for somebody who waits for him. Where two parts have become one
+ * (cut_join.h) both ends are here: one calls the other all the same.
  */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -69,17 +71,30 @@ void cut_unlisten(struct migrate_target *target)
 			close(steal_fd(&target->listeners[i]));
 }
 
+/* Of two ends that are both here the one that calls comes first. */
 static int compare(const void *a, const void *b)
 {
-	uint64_t x = ((const struct link *)a)->ticket->id, y = ((const struct link *)b)->ticket->id;
+	const struct link *x = a, *y = b;
 
-	return x < y ? -1 : x > y;
+	if (x->ticket->id != y->ticket->id)
+		return x->ticket->id < y->ticket->id ? -1 : 1;
+	return y->link->calls - x->link->calls;
 }
 
-static int find_link(const struct migrate_target *target, struct link *link, struct err *err)
+static bool is_taken(const struct links *links, const Pbeam__CutLink *link)
 {
-	for (size_t i = 0; target->links && i < target->links->n_links; i++)
-		if (target->links->links[i]->id == link->ticket->id)
+	for (size_t i = 0; i < links->n; i++)
+		if (links->v[i].link == link)
+			return true;
+	return false;
+}
+
+static int find_link(const struct migrate_target *target, const struct links *links, struct link *link,
+		     struct err *err)
+{
+	for (size_t i = 0; target->links && i < target->links->n_links && !link->link; i++)
+		if (target->links->links[i]->id == link->ticket->id &&
+		    !is_taken(links, target->links->links[i]))
 			link->link = target->links->links[i];
 	if (!link->link || link->link->cookie.len != SWAP_COOKIE_SIZE)
 		return err_set(err, -EBADMSG, "nobody tells of the other end of connection %llu",
@@ -103,7 +118,7 @@ static int expect(struct migrate_target *target, void **state, struct err *err)
 		if (!new.ticket || object->kind_case != PBEAM__OBJECT__KIND_TCP || !new.ticket->id)
 			r = err_set(err, -EBADMSG, "the record of a TCP connection is malformed");
 		else
-			r = find_link(target, &new, err);
+			r = find_link(target, links, &new, err);
 		if (r == 0 && object_append(links->v, links->n, new) < 0)
 			r = err_code(err, -ENOMEM, "look for connections");
 		if (r < 0)
@@ -236,14 +251,65 @@ static int fill(struct migrate_target *target, struct object_restore *restore, s
 	return r;
 }
 
+struct filling {
+	struct migrate_target *target;
+	struct object_restore *restore;
+	struct link *link;
+	struct err err;
+	int r;
+};
+
+static void *fill_one(void *arg)
+{
+	struct filling *filling = arg;
+
+	filling->r = fill(filling->target, filling->restore, filling->link, &filling->err);
+	if (filling->r < 0) /* so that the other waits no longer */
+		shutdown(filling->link->fd, SHUT_RDWR);
+	return NULL;
+}
+
+/* Both ends are here, and each waits for the other. */
+static int fill_both(struct migrate_target *target, struct object_restore *restore, struct link *pair,
+		     struct err *err)
+{
+	struct filling other = {target, restore, &pair[1], ERR_INIT, 0};
+	pthread_t thread;
+	int r = pthread_create(&thread, NULL, fill_one, &other);
+
+	if (r != 0)
+		return err_code(err, -r, "make a connection anew");
+	r = fill(target, restore, &pair[0], err);
+	if (r < 0)
+		shutdown(pair[0].fd, SHUT_RDWR);
+	pthread_join(thread, NULL);
+	if (r == 0 && other.r < 0)
+		r = err_set(err, other.r, "%s", other.err.text);
+	return r;
+}
+
+static int fill_all(struct migrate_target *target, struct object_restore *restore, struct links *links,
+		    struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < links->n && r == 0; i++) {
+		struct link *next = i + 1 < links->n ? &links->v[i + 1] : NULL;
+
+		if (next && next->ticket->id == links->v[i].ticket->id)
+			r = fill_both(target, restore, &links->v[i++], err);
+		else
+			r = fill(target, restore, &links->v[i], err);
+	}
+	return r;
+}
+
 static int finish(struct migrate_target *target, void **state, struct object_restore *restore,
 		  const Pbeam__Object *object, int fd, struct err *err)
 {
 	struct links *links = *state;
-	int r = 0;
+	int r = links->filled ? 0 : fill_all(target, restore, links, err);
 
-	for (size_t i = 0; i < links->n && r == 0 && !links->filled; i++)
-		r = fill(target, restore, &links->v[i], err);
 	links->filled = r == 0;
 	return r;
 }

@@ -20,6 +20,7 @@
 #include "proto/message.h"
 #include "scip/migrate/address.h"
 #include "scip/migrate/cut_external.h"
+#include "scip/migrate/cut_join.h"
 #include "scip/migrate/external.h"
 #include "scip/migrate/files/files.h"
 #include "scip/migrate/migrate.h"
@@ -141,7 +142,7 @@ static void places_are_here(const struct arrival *a)
 
 	if (!names_cluster(a->target.names, own))
 		return;
-	for (size_t i = 0; i < manifest->n_processes; i++) {
+	for (size_t i = 0; manifest && i < manifest->n_processes; i++) {
 		const Pbeam__Process *process = manifest->processes[i];
 
 		if (process->state != PBEAM__PROCESS__STATE__STUB &&
@@ -255,6 +256,7 @@ static struct restore_options restore_options_of(struct arrival *a)
 	if (cut)
 		return (struct restore_options){.path = a->path,
 						.force = cut->force,
+						.trusted = cut->n_with > 0, /* and verified */
 						.console = a->options->console,
 						.keeper_socket = a->options->keeper_socket,
 						.keeper = a->options->keeper,
@@ -366,6 +368,16 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 	}
 }
 
+/* Of a host where no part of the job goes. */
+static int end_all(struct arrival *a, struct restore_result *result, struct err *err)
+{
+	const struct restore_options options = restore_options_of(a);
+	int r = wire_take(a->options->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, NULL, NULL, err);
+
+	*result = (struct restore_result){.root = {a->options->begin->root}};
+	return r < 0 ? r : restore_end(a->target.names, &options, err);
+}
+
 /* The image of a part is here, and has been asked for by its name. */
 static int take_part(struct arrival *a, struct image_reader **image, struct err *err)
 {
@@ -377,7 +389,7 @@ static int take_part(struct arrival *a, struct image_reader **image, struct err 
 		r = store_image_path(cut->name, cut->number, cut->part, a->path, err);
 	a->target.links = a->state;
 	if (r == 0)
-		r = image_reader_open(image, a->path, err);
+		r = cut->n_with ? cut_join(cut, image, err) : image_reader_open(image, a->path, err);
 	if (r < 0 || cut->part != STORE_COPY)
 		return r;
 	r = address_mark_image((Pbeam__Manifest *)(uintptr_t)image_reader_manifest(*image), err);
@@ -467,7 +479,9 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 		log_debug("migrate: no time limit for the channel");
 	r = make_ready(&a, err);
 	if (r == 0)
-		r = begin->dry_run ? pretend(&a, err) : restore(&a, result, err);
+		r = begin->dry_run		     ? pretend(&a, err)
+		    : begin->cut && begin->cut->ends ? end_all(&a, result, err)
+						     : restore(&a, result, err);
 	if (r == 0) {
 		Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
 

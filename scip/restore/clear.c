@@ -50,8 +50,20 @@ static bool is_of_image(const struct coordinate *coordinate, struct vpid vpid)
 	return false;
 }
 
+/* At home the stub of the job's first process is the console's. */
+static bool is_consoles(struct coordinate *coordinate, const struct name_process *process)
+{
+	struct name_job job;
+
+	return process->state == NAME_STATE_STUB &&
+	       names_job_get(coordinate->names, coordinate->options->keeper, &job) == 0 && !job.home[0] &&
+	       job.root.n == process->vpid.n;
+}
+
 bool clear_is_victim(struct coordinate *coordinate, const struct name_process *process)
 {
+	if (coordinate->ends && is_consoles(coordinate, process))
+		return false;
 	return coordinate->whole ||
 	       depth_below(coordinate, *process, (struct vpid){coordinate->manifest->processes[0]->vpid}) >=
 		       0 ||
@@ -63,7 +75,7 @@ struct victim {
 	pid_t rpid;
 	struct rpid scip;
 	int depth;
-	bool apart; /* a stub whose process is in another part of the cut */
+	bool apart; /* a stub in a rollback of several parts: its process is replaced, or ends, by itself */
 };
 
 static int compare_depth(const void *a, const void *b)
@@ -97,19 +109,11 @@ static bool is_dying(const struct name_process *process)
 	       stat.state != 'X';
 }
 
-/* Nobody waits for it while its parent is frozen. */
+/* Nobody waits for it while its parent is frozen, or a stub. */
 static void give_up(struct coordinate *coordinate, const struct name_process *process)
 {
 	names_number_release(coordinate->names, process->vpid, process->rpid);
 	names_process_remove(coordinate->names, process->vpid, process->rpid);
-}
-
-static bool is_saved_stub(const struct coordinate *coordinate, struct vpid vpid)
-{
-	for (size_t i = 0; i < coordinate->manifest->n_processes; i++)
-		if (coordinate->manifest->processes[i]->vpid == vpid.n)
-			return coordinate->manifest->processes[i]->state == PBEAM__PROCESS__STATE__STUB;
-	return false;
 }
 
 static struct victim victim_of(struct coordinate *coordinate, const struct name_process *process)
@@ -118,9 +122,7 @@ static struct victim victim_of(struct coordinate *coordinate, const struct name_
 			       .rpid = process->rpid.n,
 			       .scip = process->scip,
 			       .depth = depth_below(coordinate, *process, (struct vpid){0}),
-			       /* The other part replaces that one itself. */
-			       .apart = process->state == NAME_STATE_STUB && coordinate->options->step &&
-					is_saved_stub(coordinate, process->vpid)};
+			       .apart = process->state == NAME_STATE_STUB && coordinate->options->step};
 }
 
 /* Its process on the other host does not hear of it. */
@@ -149,7 +151,8 @@ static int kill_all(struct coordinate *coordinate)
 			continue;
 		if (!coordinate->whole && remember(coordinate, list[i].rpid.n) < 0)
 			return -ENOMEM;
-		if (!coordinate->whole && list[i].state == NAME_STATE_DEAD && !is_dying(&list[i]))
+		if ((!coordinate->whole || coordinate->ends) && list[i].state == NAME_STATE_DEAD &&
+		    !is_dying(&list[i]))
 			give_up(coordinate, &list[i]);
 		else
 			victims[left++] = victim_of(coordinate, &list[i]);

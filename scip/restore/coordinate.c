@@ -278,3 +278,27 @@ int restore_run(struct names *names, struct image_reader *image, const struct re
 	coordinate_close(&coordinate);
 	return r < 0 ? err_wrap(err, r, "restore %s", options->path) : 0;
 }
+
+int restore_end(struct names *names, const struct restore_options *options, struct err *err)
+{
+	const Pbeam__Manifest nothing = PBEAM__MANIFEST__INIT;
+	struct coordinate coordinate = {.names = names,
+					.manifest = &nothing,
+					.options = options,
+					.whole = true,
+					.ends = true,
+					.above = {.sock = -1},
+					.err = err};
+	int r;
+
+	coordinate_prepare();
+	r = options->step(options->held_arg, err);
+	if (r == 0)
+		r = clear_stop(&coordinate);
+	if (r == 0)
+		r = clear_all(&coordinate);
+	if (r == 0)
+		r = options->held(options->held_arg, err);
+	coordinate_close(&coordinate);
+	return r;
+}

@@ -66,6 +66,7 @@ struct coordinate {
 	struct shared shared;
 	struct plan plan;
 	bool whole; /* a whole job: the first process becomes the job's */
+	bool ends;  /* it goes, and nothing comes */
 	struct above above;
 	struct made *made;	      /* one for each node of the plan */
 	struct inherit_state *states; /* all that there are */

@@ -91,5 +91,8 @@ must_check int restore_diverge(struct names *names, struct rpid keeper, restore_
 must_check int restore_run(struct names *names, struct image_reader *image,
 			   const struct restore_options *options, struct restore_result *result,
 			   struct err *err);
+/* As part of a rollback whose parts are on other hosts: all that the keeper has of the job ends, by the same
+ * steps, and nothing comes in its place; but for the stub that is the console's. */
+must_check int restore_end(struct names *names, const struct restore_options *options, struct err *err);
 
 #endif

@@ -1,0 +1,194 @@
+/*
+ * Parts of one job that are to be on the same host become one: what they have with each other is nobody
+ * else's business any more. The host makes one image of theirs (scip/migrate/cut_join.h).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/message.h"
+#include "scip/cut/return.h"
+
+static bool lists(const int32_t *list, size_t n, int32_t vpid)
+{
+	for (size_t i = 0; i < n; i++)
+		if (list[i] == vpid)
+			return true;
+	return false;
+}
+
+static int add_numbers(int32_t **to, size_t *n, const int32_t *from, size_t nfrom)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < nfrom && r == 0; i++)
+		r = message_append_i32(to, n, from[i]);
+	return r;
+}
+
+static int add_lines(Pbeam__CutLineName ***to, size_t *n, Pbeam__CutLineName *const *from, size_t nfrom)
+{
+	for (size_t i = 0; i < nfrom; i++) {
+		Pbeam__CutLineName *line = message_append_new(to, n, &pbeam__cut_line_name__descriptor);
+
+		if (!line || message_bytes(&line->cookie, from[i]->cookie.data, from[i]->cookie.len) < 0)
+			return -ENOMEM;
+		line->id = from[i]->id;
+	}
+	return 0;
+}
+
+static int add_part(Pbeam__CutPart *to, const Pbeam__CutPart *part)
+{
+	int r = add_numbers(&to->vpids, &to->n_vpids, part->vpids, part->n_vpids);
+
+	to->processes += part->processes;
+	if (r == 0)
+		r = add_numbers(&to->stubs, &to->n_stubs, part->stubs, part->n_stubs);
+	if (r == 0)
+		r = add_numbers(&to->guests, &to->n_guests, part->guests, part->n_guests);
+	for (size_t i = 0; i < part->n_connections && r == 0; i++)
+		r = message_append_u64(&to->connections, &to->n_connections, part->connections[i]);
+	if (r == 0)
+		r = add_lines(&to->floats, &to->n_floats, part->floats, part->n_floats);
+	return r < 0 ? r : add_lines(&to->anchors, &to->n_anchors, part->anchors, part->n_anchors);
+}
+
+static Pbeam__CutPart *copy_part(const Pbeam__CutPart *part)
+{
+	Pbeam__CutPart *copy = message_new(&pbeam__cut_part__descriptor);
+
+	if (!copy || !(copy->job = message_new(&pbeam__job__descriptor)) ||
+	    message_string(&copy->job->uuid, part->job->uuid) < 0 ||
+	    message_string(&copy->job->name, part->job->name) < 0 ||
+	    message_string(&copy->host, part->host) < 0 || add_part(copy, part) < 0) {
+		message_free(copy);
+		return NULL;
+	}
+	copy->index = part->index;
+	copy->vpid = part->vpid;
+	return copy;
+}
+
+/* Processes and stubs of theirs that have found each other. */
+static void unite_kin(Pbeam__CutPart *part)
+{
+	size_t stubs = 0, guests = 0, nstubs = part->n_stubs;
+
+	for (size_t i = 0; i < nstubs; i++)
+		if (!lists(part->guests, part->n_guests, part->stubs[i])) {
+			int32_t stub = part->stubs[i];
+
+			part->stubs[i] = part->stubs[stubs];
+			part->stubs[stubs++] = stub;
+		}
+	/* The others are behind those that stay. */
+	for (size_t i = 0; i < part->n_guests; i++)
+		if (!lists(part->stubs + stubs, nstubs - stubs, part->guests[i]))
+			part->guests[guests++] = part->guests[i];
+	part->n_stubs = stubs;
+	part->n_guests = guests;
+}
+
+static bool has_line(Pbeam__CutLineName *const *lines, size_t n, const Pbeam__CutLineName *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (lines[i]->id == name->id && message_same_bytes(&lines[i]->cookie, &name->cookie))
+			return true;
+	return false;
+}
+
+/* Likewise, of bridges. */
+static void unite_lines(Pbeam__CutPart *part)
+{
+	Pbeam__CutLineName **const anchors = part->anchors, **const floats = part->floats;
+	size_t kept = 0, left = 0, n = part->n_anchors;
+
+	for (size_t i = 0; i < n; i++)
+		if (!has_line(floats, part->n_floats, anchors[i])) {
+			Pbeam__CutLineName *anchor = anchors[i];
+
+			anchors[i] = anchors[kept];
+			anchors[kept++] = anchor;
+		}
+	for (size_t i = 0; i < part->n_floats; i++)
+		if (has_line(anchors + kept, n - kept, floats[i]))
+			message_free(floats[i]);
+		else
+			floats[left++] = floats[i];
+	for (size_t i = kept; i < n; i++)
+		message_free(anchors[i]);
+	part->n_anchors = kept;
+	part->n_floats = left;
+}
+
+static bool together(const struct returning *a, const struct returning *b)
+{
+	return a != b && !strcmp(a->host, b->host) && !strcmp(a->saved->job->uuid, b->saved->job->uuid);
+}
+
+/* Another one's process is above its own. */
+static bool is_below(const struct returning *v, size_t n, const struct returning *own)
+{
+	const Pbeam__CutPart *saved = own->saved;
+
+	if (!lists(saved->guests, saved->n_guests, saved->vpid))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (together(&v[i], own) && lists(v[i].saved->stubs, v[i].saved->n_stubs, saved->vpid))
+			return true;
+	return false;
+}
+
+/* `more` becomes one with `first`. */
+static int unite(struct returning *first, const struct returning *more, struct err *err)
+{
+	if (!first->own)
+		first->saved = first->own = copy_part(first->saved);
+	if (!first->own || add_part(first->own, more->saved) < 0 ||
+	    message_append_u32(&first->with, &first->nwith, more->saved->index) < 0)
+		return err_code(err, -ENOMEM, "the parts of the cut");
+	/* A keeper that has any of it has it all from now on. */
+	first->revive = first->revive && more->revive;
+	return 0;
+}
+
+int return_join(struct returning *v, size_t *n, struct err *err)
+{
+	size_t kept = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < *n; i++) { /* those that are above come first */
+		size_t top = i;
+
+		for (size_t k = i + 1; k < *n && is_below(v, *n, &v[top]); k++)
+			if (together(&v[k], &v[top]) && !is_below(v, *n, &v[k]))
+				top = k;
+		if (top != i) {
+			struct returning first = v[top];
+
+			v[top] = v[i];
+			v[i] = first;
+		}
+	}
+	for (size_t i = 0; i < *n && r == 0; i++) {
+		struct returning *first = NULL;
+
+		for (size_t k = 0; k < kept && !first; k++)
+			if (together(&v[k], &v[i]))
+				first = &v[k];
+		if (first)
+			r = unite(first, &v[i], err);
+		else
+			v[kept++] = v[i];
+	}
+	if (r < 0)
+		return r;
+	*n = kept;
+	for (size_t i = 0; i < kept; i++)
+		if (v[i].own) {
+			unite_kin(v[i].own);
+			unite_lines(v[i].own);
+		}
+	return 0;
+}

@@ -1,0 +1,511 @@
+/*
+ * The manifests are those of their readers, changed in place and borrowed by the new one, which is a list of
+ * theirs until it is packed into the new file.
+ */
+#include "scip/migrate/cut_join.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "image/layout.h"
+#include "image/store.h"
+#include "proto/message.h"
+#include "scip/object/common.h"
+#include "scip/restore/restore.h"
+
+enum { INO_SHIFT = 56 };
+
+/* ---- numbers ---- */
+
+/* What is added to those of one part. */
+struct shift {
+	uint64_t bytes; /* places in the file */
+	uint64_t ino;
+	uint32_t object, shared, saved;
+};
+
+static void shift_socket(const struct shift *shift, Pbeam__UnixSocket *socket)
+{
+	uint64_t *const inos[] = {&socket->ino, &socket->peer_ino, &socket->accept_of};
+
+	for (size_t i = 0; i < sizeof(inos) / sizeof(inos[0]); i++)
+		*inos[i] += *inos[i] ? shift->ino : 0;
+	for (size_t i = 0; i < socket->n_accept_queue; i++)
+		socket->accept_queue[i] += socket->accept_queue[i] ? shift->ino : 0;
+}
+
+static void shift_tcp(const struct shift *shift, Pbeam__TcpSocket *socket)
+{
+	uint64_t *const inos[] = {&socket->ino, &socket->peer_ino, &socket->accept_of};
+
+	for (size_t i = 0; i < sizeof(inos) / sizeof(inos[0]); i++)
+		*inos[i] += *inos[i] ? shift->ino : 0;
+}
+
+/* Inodes are only compared with each other where the file has no name to be looked at. */
+static void shift_object(const struct shift *shift, Pbeam__Object *object)
+{
+	object->id += shift->object;
+	switch ((int)object->kind_case) {
+	case PBEAM__OBJECT__KIND_PIPE:
+		object->pipe->ino += shift->ino;
+		break;
+	case PBEAM__OBJECT__KIND_UNIX_SOCKET:
+		shift_socket(shift, object->unix_socket);
+		break;
+	case PBEAM__OBJECT__KIND_TCP:
+		shift_tcp(shift, object->tcp);
+		break;
+	case PBEAM__OBJECT__KIND_UDP:
+		object->udp->ino += shift->ino;
+		break;
+	case PBEAM__OBJECT__KIND_REGULAR:
+		object->regular->saved += object->regular->saved ? shift->saved : 0;
+		if (object->regular->file && object->regular->unlinked)
+			object->regular->file->ino += shift->ino;
+		break;
+	case PBEAM__OBJECT__KIND_MEMFD:
+		object->memfd->shared_id += shift->shared;
+		break;
+	default:
+		break;
+	}
+}
+
+static void shift_shared(const struct shift *shift, Pbeam__SharedMemory *shared)
+{
+	shared->id += shift->shared;
+	if (shared->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE || (shared->file && shared->file->deleted))
+		shared->ino += shift->ino;
+}
+
+static void shift_place(const struct shift *shift, uint64_t *offset, uint64_t length)
+{
+	*offset += length ? shift->bytes : 0;
+}
+
+static int shift_message(void *arg, ProtobufCMessage *message)
+{
+	const struct shift *shift = arg;
+	const ProtobufCMessageDescriptor *kind = message->descriptor;
+	void *at = message;
+
+	if (kind == &pbeam__extent__descriptor) {
+		Pbeam__Extent *extent = at;
+
+		shift_place(shift, &extent->offset, extent->length);
+	} else if (kind == &pbeam__pages__descriptor) {
+		Pbeam__Pages *pages = at;
+
+		shift_place(shift, &pages->offset, pages->count);
+	} else if (kind == &pbeam__object__descriptor) {
+		shift_object(shift, at);
+	} else if (kind == &pbeam__shared_memory__descriptor) {
+		shift_shared(shift, at);
+	} else if (kind == &pbeam__descriptor__descriptor) {
+		((Pbeam__Descriptor *)at)->object += shift->object;
+	} else if (kind == &pbeam__epoll_entry__descriptor) {
+		Pbeam__EpollEntry *entry = at;
+
+		entry->object += entry->object ? shift->object : 0;
+	} else if (kind == &pbeam__file_lock__descriptor) {
+		Pbeam__FileLock *lock = at;
+
+		lock->object += lock->object ? shift->object : 0;
+	} else if (kind == &pbeam__datagram__descriptor) {
+		const Pbeam__Datagram *datagram = at;
+
+		for (size_t i = 0; i < datagram->n_passed_objects; i++)
+			datagram->passed_objects[i] += shift->object;
+	} else if (kind == &pbeam__mapping__descriptor) {
+		Pbeam__Mapping *map = at;
+
+		map->shared_id += map->shared_id ? shift->shared : 0;
+	}
+	return 0;
+}
+
+/* ---- terminals ---- */
+
+static Pbeam__Tty *tty_of(const Pbeam__Object *object)
+{
+	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
+		return object->tty;
+	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ? object->console->tty : NULL;
+}
+
+static bool is_console(const Pbeam__Object *object)
+{
+	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ||
+	       (tty_of(object) && tty_of(object)->console);
+}
+
+static const Pbeam__Object *find_terminal(const Pbeam__Manifest *manifest, uint64_t number)
+{
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (tty_of(manifest->objects[i]) && tty_of(manifest->objects[i])->pty == number)
+			return manifest->objects[i];
+	return NULL;
+}
+
+/* Two that were called the same on two hosts: those of `more` are called otherwise. */
+static void rename_terminals(const Pbeam__Manifest *all, const Pbeam__Manifest *more)
+{
+	for (size_t i = 0; i < more->n_objects; i++) {
+		const Pbeam__Tty *tty = tty_of(more->objects[i]);
+		const Pbeam__Object *other = tty ? find_terminal(all, tty->pty) : NULL;
+		uint64_t old = tty ? tty->pty : 0, number = old;
+
+		if (!other || (is_console(other) && is_console(more->objects[i])))
+			continue;
+		while (find_terminal(all, number) || find_terminal(more, number))
+			number++;
+		for (size_t k = i; k < more->n_objects; k++)
+			if (tty_of(more->objects[k]) && tty_of(more->objects[k])->pty == old)
+				tty_of(more->objects[k])->pty = number;
+	}
+}
+
+/* What the console was like where the job's first process was not. */
+static void forget_console(const Pbeam__Manifest *manifest)
+{
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		const Pbeam__Object *object = manifest->objects[i];
+		Pbeam__Tty *tty = tty_of(object);
+
+		if (!tty || !is_console(object))
+			continue;
+		tty->termios.len = 0;
+		tty->foreground_vpgid = tty->session_vsid = 0;
+	}
+}
+
+/* ---- what cannot be on one host ---- */
+
+static int check_sysv(const Pbeam__Manifest *all, const Pbeam__Manifest *more, struct err *err)
+{
+	const char *what = NULL;
+	int32_t id = 0;
+
+	for (size_t i = 0; i < all->n_shared && !what; i++)
+		for (size_t k = 0; k < more->n_shared && !what; k++)
+			if (all->shared[i]->kind == PBEAM__SHARED_MEMORY__KIND__SYSV &&
+			    more->shared[k]->kind == PBEAM__SHARED_MEMORY__KIND__SYSV &&
+			    all->shared[i]->sysv_id == more->shared[k]->sysv_id) {
+				what = "shared memory segment";
+				id = all->shared[i]->sysv_id;
+			}
+	for (size_t i = 0; i < all->n_sysv_sets && !what; i++)
+		for (size_t k = 0; k < more->n_sysv_sets && !what; k++)
+			if (all->sysv_sets[i]->id == more->sysv_sets[k]->id) {
+				what = "semaphore set";
+				id = all->sysv_sets[i]->id;
+			}
+	for (size_t i = 0; i < all->n_sysv_queues && !what; i++)
+		for (size_t k = 0; k < more->n_sysv_queues && !what; k++)
+			if (all->sysv_queues[i]->id == more->sysv_queues[k]->id) {
+				what = "message queue";
+				id = all->sysv_queues[i]->id;
+			}
+	return what ? err_set(err, -EEXIST,
+			      "on two hosts the job has a System V %s with number %d, so its parts cannot be "
+			      "on one; name another host with --on",
+			      what, id)
+		    : 0;
+}
+
+/* ---- the tree ---- */
+
+struct member {
+	Pbeam__Process *process;
+	size_t at; /* where it was in the lists */
+	int depth;
+};
+
+static int by_vpid(const void *a, const void *b)
+{
+	const struct member *x = a, *y = b;
+	bool stub_x = x->process->state == PBEAM__PROCESS__STATE__STUB,
+	     stub_y = y->process->state == PBEAM__PROCESS__STATE__STUB;
+
+	if (x->process->vpid != y->process->vpid)
+		return x->process->vpid < y->process->vpid ? -1 : 1;
+	return stub_x != stub_y ? stub_x - stub_y : (x->at > y->at) - (x->at < y->at);
+}
+
+static int by_depth(const void *a, const void *b)
+{
+	const struct member *x = a, *y = b;
+
+	return x->depth != y->depth ? x->depth - y->depth : (x->at > y->at) - (x->at < y->at);
+}
+
+/* The process before its stub, of which only what its parent has made of it counts. How many are left. */
+static int take_stubs(struct member *members, size_t n, struct err *err)
+{
+	size_t kept = 0;
+
+	qsort(members, n, sizeof(*members), by_vpid);
+	for (size_t i = 0; i < n; i++) {
+		Pbeam__Process *process = members[i].process, *own = kept ? members[kept - 1].process : NULL;
+
+		if (!own || own->vpid != process->vpid) {
+			members[kept++] = members[i];
+			continue;
+		}
+		if (process->state != PBEAM__PROCESS__STATE__STUB)
+			return err_set(err, -EBADMSG, "vpid %d is in two parts of the cut", process->vpid);
+		own->vppid = process->vppid;
+		own->exit_signal = process->exit_signal;
+		if (members[i].at < members[kept - 1].at)
+			members[kept - 1].at = members[i].at;
+	}
+	return (int)kept;
+}
+
+static const struct member *find_member(const struct member *members, size_t n, int32_t vpid)
+{
+	size_t from = 0, to = n;
+
+	while (from < to) {
+		size_t middle = from + (to - from) / 2;
+
+		if (members[middle].process->vpid < vpid)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from < n && members[from].process->vpid == vpid ? &members[from] : NULL;
+}
+
+/* Parents come before their children. */
+static int find_depths(struct member *members, size_t n, struct err *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct member *above = &members[i];
+
+		while (above && members[i].depth <= (int)n) {
+			int32_t parent = above->process->vppid;
+
+			above = parent == above->process->vpid ? NULL : find_member(members, n, parent);
+			members[i].depth += above != NULL;
+		}
+		if (members[i].depth > (int)n)
+			return err_set(err, -EBADMSG, "vpid %d descends from itself",
+				       members[i].process->vpid);
+	}
+	return 0;
+}
+
+static int join_processes(Pbeam__Manifest *manifest, struct err *err)
+{
+	auto_free struct member *members = calloc(manifest->n_processes + 1, sizeof(*members));
+	int n, r;
+
+	if (!members)
+		return err_code(err, -ENOMEM, "list the processes");
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		members[i] = (struct member){.process = manifest->processes[i], .at = i};
+	n = r = take_stubs(members, manifest->n_processes, err);
+	if (r > 0)
+		r = find_depths(members, (size_t)n, err);
+	if (r < 0)
+		return r;
+	qsort(members, (size_t)n, sizeof(*members), by_depth);
+	for (int i = 0; i < n; i++)
+		manifest->processes[i] = members[i].process;
+	manifest->n_processes = (size_t)n;
+	return 0;
+}
+
+/* ---- the file ---- */
+
+static int copy_data(const struct image_reader *from, struct image_writer *to, struct shift *shift,
+		     struct err *err)
+{
+	uint64_t len = image_reader_data_end(from) - IMAGE_DATA_OFFSET, at;
+	off_t in = IMAGE_DATA_OFFSET, out;
+
+	at = image_arena_take(image_writer_arena(to), len);
+	shift->bytes = at - IMAGE_DATA_OFFSET;
+	out = (off_t)at;
+	while (out < (off_t)(at + len)) {
+		ssize_t n = copy_file_range(image_reader_fd(from), &in, image_writer_fd(to), &out,
+					    (size_t)((off_t)(at + len) - out), 0);
+
+		if (n <= 0)
+			return n < 0 ? err_sys(err, "copy the image of a part")
+				     : err_code(err, -EIO, "copy the image of a part");
+	}
+	image_arena_written(image_writer_arena(to), at, len);
+	return 0;
+}
+
+static int append(void *array, size_t *n, void *more, size_t nmore, struct err *err)
+{
+	void ***list = array;
+	void **grown = reallocarray(*list, *n + nmore + 1, sizeof(**list));
+
+	if (!grown)
+		return err_code(err, -ENOMEM, "the images of the parts");
+	*list = grown;
+	if (nmore)
+		memcpy(grown + *n, more, nmore * sizeof(*grown));
+	*n += nmore;
+	return 0;
+}
+
+/* What belongs to a part alone stays that of the first one. */
+static int append_manifest(Pbeam__Manifest *all, const Pbeam__Manifest *more, struct err *err)
+{
+	int r = append(&all->processes, &all->n_processes, more->processes, more->n_processes, err);
+
+	if (r == 0)
+		r = append(&all->objects, &all->n_objects, more->objects, more->n_objects, err);
+	if (r == 0)
+		r = append(&all->shared, &all->n_shared, more->shared, more->n_shared, err);
+	if (r == 0)
+		r = append(&all->files, &all->n_files, more->files, more->n_files, err);
+	if (r == 0)
+		r = append(&all->sysv_sets, &all->n_sysv_sets, more->sysv_sets, more->n_sysv_sets, err);
+	if (r == 0)
+		r = append(&all->sysv_queues, &all->n_sysv_queues, more->sysv_queues, more->n_sysv_queues,
+			   err);
+	return r;
+}
+
+static void free_lists(Pbeam__Manifest *all)
+{
+	free(all->processes);
+	free(all->objects);
+	free(all->shared);
+	free(all->files);
+	free(all->sysv_sets);
+	free(all->sysv_queues);
+}
+
+static uint32_t highest_object(const Pbeam__Manifest *manifest)
+{
+	uint32_t highest = 0;
+
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (manifest->objects[i]->id > highest)
+			highest = manifest->objects[i]->id;
+	return highest;
+}
+
+static uint32_t highest_shared(const Pbeam__Manifest *manifest)
+{
+	uint32_t highest = 0;
+
+	for (size_t i = 0; i < manifest->n_shared; i++)
+		if (manifest->shared[i]->id > highest)
+			highest = manifest->shared[i]->id;
+	return highest;
+}
+
+/* The next part; of the first one only the places in the file change, and not even these. */
+static int add_part(Pbeam__Manifest *all, struct image_reader *part, uint64_t index,
+		    struct image_writer *writer, struct err *err)
+{
+	Pbeam__Manifest *manifest = (Pbeam__Manifest *)(uintptr_t)image_reader_manifest(part);
+	struct shift shift = {.ino = index << INO_SHIFT,
+			      .object = highest_object(all),
+			      .shared = highest_shared(all),
+			      .saved = (uint32_t)all->n_files};
+	int r = restore_check_host(manifest->host, manifest->uid, err);
+
+	if (r == 0)
+		r = copy_data(part, writer, &shift, err);
+	if (r == 0)
+		r = message_walk(&manifest->base, shift_message, &shift);
+	if (r == 0 && index == 0) {
+		*all = *manifest;
+		all->processes = NULL;
+		all->objects = NULL;
+		all->shared = NULL;
+		all->files = NULL;
+		all->sysv_sets = NULL;
+		all->sysv_queues = NULL;
+		all->n_processes = all->n_objects = all->n_shared = all->n_files = all->n_sysv_sets =
+			all->n_sysv_queues = 0;
+	}
+	if (r == 0 && index > 0) {
+		forget_console(manifest);
+		rename_terminals(all, manifest);
+		r = check_sysv(all, manifest, err);
+	}
+	return r < 0 ? r : append_manifest(all, manifest, err);
+}
+
+static int open_part(const Pbeam__CutImageName *cut, uint32_t part, struct image_reader **out,
+		     struct err *err)
+{
+	const Pbeam__Manifest *manifest;
+	char path[PATH_MAX];
+	int r = store_image_path(cut->name, cut->number, part, path, err);
+
+	if (r == 0)
+		r = image_reader_open(out, path, err);
+	if (r == 0)
+		r = image_reader_verify(*out, err);
+	if (r < 0)
+		return r;
+	manifest = image_reader_manifest(*out);
+	return manifest->cut || manifest->partial || !manifest->job
+		       ? err_set(err, -EBADMSG, "%s is no part of a cut", path)
+		       : 0;
+}
+
+static int finish(Pbeam__Manifest *all, struct image_writer *writer, struct image_reader **out,
+		  struct err *err)
+{
+	uint64_t bytes;
+	int r = join_processes(all, err), fd;
+
+	if (r == 0)
+		r = cut_join_lines(all, writer, err);
+	if (r == 0)
+		r = image_writer_commit(writer, all, false, &bytes, err);
+	if (r < 0)
+		return r;
+	fd = fcntl(image_writer_fd(writer), F_DUPFD_CLOEXEC, 3);
+	return fd < 0 ? err_sys(err, "open the images of the parts")
+		      : image_reader_open_fd(out, fd, "the parts of the cut", err);
+}
+
+int cut_join(const Pbeam__CutImageName *cut, struct image_reader **out, struct err *err)
+{
+	size_t n = cut->n_with + 1;
+	struct image_reader **parts = calloc(n, sizeof(struct image_reader *));
+	Pbeam__Manifest all = PBEAM__MANIFEST__INIT;
+	struct image_writer *writer = NULL;
+	char path[PATH_MAX];
+	int r = parts ? store_image_path(cut->name, cut->number, cut->part, path, err)
+		      : err_code(err, -ENOMEM, "the images of the parts");
+
+	if (r == 0)
+		r = image_writer_open(&writer, path, 0, err);
+	if (r == 0)
+		r = image_writer_hide(writer, err);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		r = open_part(cut, i ? cut->with[i - 1] : cut->part, &parts[i], err);
+		if (r == 0)
+			r = add_part(&all, parts[i], i, writer, err);
+	}
+	if (r == 0)
+		r = finish(&all, writer, out, err);
+	free_lists(&all);
+	if (writer)
+		image_writer_close(writer);
+	for (size_t i = 0; i < n && parts; i++)
+		image_reader_close(parts[i]);
+	free(parts);
+	return r;
+}

@@ -1,0 +1,291 @@
+/*
+ * The two sides of a line say how many records each has sent and received; what is between is in the log of
+ * the one that has sent it (scip/cut/lines.c), and goes behind what is in the queue of the other, as it would
+ * have by itself.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/migrate/bridge/bridge.h"
+#include "scip/migrate/bridge/line.h"
+#include "scip/migrate/cut_external.h"
+#include "scip/migrate/cut_join.h"
+#include "scip/object/common.h"
+
+enum { CAPACITY_MAX = 1 << 20 };
+
+/* One side of a line, and the program's end there. */
+struct side {
+	Pbeam__Object *object;
+	Pbeam__BridgeLine *line;
+	Pbeam__BridgeList *list; /* that it is in */
+	bool joined;
+};
+
+struct joining {
+	Pbeam__Manifest *manifest;
+	struct image_writer *writer;
+	Pbeam__BridgeList **lists; /* of each object, or NULL */
+	struct side *sides;
+	size_t n;
+	struct err *err;
+};
+
+static int malformed(struct err *err)
+{
+	return err_set(err, -EBADMSG, "the record of a bridge between two parts is malformed");
+}
+
+static int read_sides(struct joining *joining)
+{
+	for (size_t i = 0; i < joining->manifest->n_objects; i++) {
+		Pbeam__Object *object = joining->manifest->objects[i];
+		Pbeam__BridgeList *list;
+
+		if (!object->external || strcmp(object->external->provider, cut_line_provider.name) != 0)
+			continue;
+		list = joining->lists[i] = pbeam__bridge_list__unpack(NULL, object->external->data.len,
+								      object->external->data.data);
+		if (!list || (object->kind_case != PBEAM__OBJECT__KIND_PIPE &&
+			      object->kind_case != PBEAM__OBJECT__KIND_UNIX_SOCKET))
+			return malformed(joining->err);
+		for (size_t k = 0; k < list->n_lines; k++) {
+			const struct side side = {object, list->lines[k], list, false};
+
+			if (object_append(joining->sides, joining->n, side) < 0)
+				return err_code(joining->err, -ENOMEM, "bridges");
+		}
+	}
+	return 0;
+}
+
+static struct side *find_other(const struct joining *joining, const struct side *own)
+{
+	for (size_t i = 0; i < joining->n; i++) {
+		struct side *side = &joining->sides[i];
+
+		if (side->line->id == own->line->id && side->line->anchor != own->line->anchor &&
+		    message_same_bytes(&side->line->cookie, &own->line->cookie))
+			return side;
+	}
+	return NULL;
+}
+
+/* ---- what was on its way ---- */
+
+/* Data records of `from` that `to` does not have, one after the other; `each` gets the rest of them. */
+static int each_record(const struct side *from, const struct side *to,
+		       int (*each)(struct joining *joining, const struct side *to, const uint8_t *data,
+				   size_t len),
+		       struct joining *joining)
+{
+	const Pbeam__BridgeLine *line = from->line;
+	int r = 0;
+
+	if (line->n_unacked > line->sent)
+		return malformed(joining->err);
+	for (size_t i = 0; i < line->n_unacked && r == 0; i++) {
+		uint64_t number = line->sent - line->n_unacked + i,
+			 skip = number == to->line->received ? to->line->partial : 0;
+		Pbeam__BridgeRecord *record = line_record(&line->unacked[i]);
+
+		if (!record || record->data.len < skip)
+			r = malformed(joining->err);
+		else if (record->kind == PBEAM__BRIDGE_RECORD__KIND__DATA && number >= to->line->received)
+			r = each(joining, to, record->data.data + skip, record->data.len - skip);
+		message_free(record);
+	}
+	return r;
+}
+
+/* A new extent: what was there, and this. */
+static int append_bytes(struct joining *joining, Pbeam__Extent **extent, const uint8_t *data, size_t len)
+{
+	uint64_t before = *extent ? (*extent)->length : 0;
+	auto_free uint8_t *bytes = malloc(before + len + 1);
+	ssize_t n = 0;
+
+	if (!*extent)
+		*extent = message_new(&pbeam__extent__descriptor);
+	if (!bytes || !*extent)
+		return err_code(joining->err, -ENOMEM, "what was on its way");
+	if (before)
+		n = io_pread_full(image_writer_fd(joining->writer), bytes, before, (off_t)(*extent)->offset);
+	if (n != (ssize_t)before)
+		return err_code(joining->err, n < 0 ? (int)n : -EIO, "read what was on its way");
+	if (len)
+		memcpy(bytes + before, data, len);
+	return image_writer_put(joining->writer, bytes, before + len, *extent, joining->err);
+}
+
+static Pbeam__Pipe *find_contents(const struct joining *joining, uint64_t ino)
+{
+	for (size_t i = 0; i < joining->manifest->n_objects; i++) {
+		const Pbeam__Object *object = joining->manifest->objects[i];
+
+		if (object->kind_case == PBEAM__OBJECT__KIND_PIPE && object->pipe->ino == ino &&
+		    object->pipe->has_contents)
+			return object->pipe;
+	}
+	return NULL;
+}
+
+static int into_pipe(struct joining *joining, const struct side *to, const uint8_t *data, size_t len)
+{
+	Pbeam__Pipe *pipe = find_contents(joining, to->object->pipe->ino);
+
+	if (!pipe)
+		return malformed(joining->err);
+	if (pipe->packet && message_append_u32(&pipe->packets, &pipe->n_packets, (uint32_t)len) < 0)
+		return err_code(joining->err, -ENOMEM, "what was on its way");
+	return append_bytes(joining, &pipe->contents, data, len);
+}
+
+static int into_socket(struct joining *joining, const struct side *to, const uint8_t *data, size_t len)
+{
+	Pbeam__Datagram *piece = message_add(to->object->unix_socket, queue, pbeam__datagram__descriptor);
+
+	return piece ? append_bytes(joining, &piece->data, data, len)
+		     : err_code(joining->err, -ENOMEM, "what was on its way");
+}
+
+/* ---- the two ends become those of one thing ---- */
+
+/* So that all of it has room: a writer finds it fuller than it could have made it. */
+static uint32_t capacity_for(const Pbeam__Pipe *one, const Pbeam__Pipe *other, const Pbeam__Pipe *contents)
+{
+	uint64_t needed = contents && contents->contents ? contents->contents->length : 0;
+	uint32_t capacity = one->capacity > other->capacity ? one->capacity : other->capacity;
+
+	if (contents && contents->packet && contents->n_packets * (uint64_t)IMAGE_PAGE > needed)
+		needed = contents->n_packets * (uint64_t)IMAGE_PAGE;
+	while (capacity && capacity < needed && capacity < CAPACITY_MAX)
+		capacity *= 2;
+	return capacity;
+}
+
+static int join_pipes(struct joining *joining, const struct side *one, const struct side *other)
+{
+	uint64_t ino = one->object->pipe->ino, gone = other->object->pipe->ino;
+	const struct side *reader = find_contents(joining, ino) ? one : other;
+	uint32_t capacity;
+	int r = each_record(reader == one ? other : one, reader, into_pipe, joining);
+
+	if (r < 0)
+		return r;
+	capacity = capacity_for(one->object->pipe, other->object->pipe,
+				find_contents(joining, reader->object->pipe->ino));
+	for (size_t i = 0; i < joining->manifest->n_objects; i++) {
+		const Pbeam__Object *object = joining->manifest->objects[i];
+
+		if (object->kind_case != PBEAM__OBJECT__KIND_PIPE ||
+		    (object->pipe->ino != ino && object->pipe->ino != gone))
+			continue;
+		object->pipe->ino = ino;
+		object->pipe->capacity = capacity;
+	}
+	return 0;
+}
+
+static int join_sockets(struct joining *joining, const struct side *one, const struct side *other)
+{
+	Pbeam__UnixSocket *a = one->object->unix_socket, *b = other->object->unix_socket;
+	int r = each_record(one, other, into_socket, joining);
+
+	if (r == 0)
+		r = each_record(other, one, into_socket, joining);
+	if (a->type != b->type)
+		return malformed(joining->err);
+	a->peer_ino = b->ino;
+	b->peer_ino = a->ino;
+	return r;
+}
+
+static void drop_line(struct side *side)
+{
+	Pbeam__BridgeList *list = side->list;
+	size_t kept = 0;
+
+	for (size_t i = 0; i < list->n_lines; i++)
+		if (list->lines[i] == side->line)
+			message_free(side->line);
+		else
+			list->lines[kept++] = list->lines[i];
+	list->n_lines = kept;
+	side->joined = true;
+}
+
+static int join(struct joining *joining, struct side *one, struct side *other)
+{
+	bool pipes = one->object->kind_case == PBEAM__OBJECT__KIND_PIPE;
+
+	if (one->object->kind_case != other->object->kind_case)
+		return malformed(joining->err);
+	return pipes ? join_pipes(joining, one, other) : join_sockets(joining, one, other);
+}
+
+/* ---- what is left of them ---- */
+
+/* A description of the same pipe, or the socket, has a line to another part still. */
+static bool has_line(const struct joining *joining, const Pbeam__Object *object)
+{
+	for (size_t i = 0; i < joining->n; i++) {
+		const struct side *side = &joining->sides[i];
+
+		if (!side->joined &&
+		    (side->object == object || (object->kind_case == PBEAM__OBJECT__KIND_PIPE &&
+						side->object->kind_case == object->kind_case &&
+						side->object->pipe->ino == object->pipe->ino)))
+			return true;
+	}
+	return false;
+}
+
+static int mark_anew(struct joining *joining)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < joining->manifest->n_objects && r >= 0; i++) {
+		Pbeam__Object *object = joining->manifest->objects[i];
+
+		if (!joining->lists[i])
+			continue;
+		message_free(object->external);
+		object->external = NULL;
+		if (has_line(joining, object))
+			r = cut_mark_lines(object, joining->lists[i], joining->err);
+	}
+	return r < 0 ? r : 0;
+}
+
+int cut_join_lines(Pbeam__Manifest *manifest, struct image_writer *writer, struct err *err)
+{
+	struct joining joining = {.manifest = manifest, .writer = writer, .err = err};
+	int r;
+
+	joining.lists = calloc(manifest->n_objects + 1, sizeof(*joining.lists));
+	r = joining.lists ? read_sides(&joining) : err_code(err, -ENOMEM, "bridges");
+	for (size_t i = 0; i < joining.n && r == 0; i++) {
+		struct side *one = &joining.sides[i],
+			    *other = one->joined || !one->line->anchor ? NULL : find_other(&joining, one);
+
+		if (!other || other->joined)
+			continue;
+		r = join(&joining, one, other);
+		if (r == 0) {
+			drop_line(one);
+			drop_line(other);
+		}
+	}
+	if (r == 0)
+		r = mark_anew(&joining);
+	for (size_t i = 0; joining.lists && i < manifest->n_objects; i++)
+		message_free(joining.lists[i]);
+	free(joining.lists);
+	free(joining.sides);
+	return r;
+}
