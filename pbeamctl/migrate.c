@@ -88,6 +88,7 @@ static int run(const struct command_line *line)
 	request.alone = command_flag(line, "alone");
 	request.dry_run = command_flag(line, "dry-run");
 	request.send_files = command_flag(line, "send-files");
+	request.leave_shared = command_flag(line, "leave-shared");
 	if (from)
 		return migrate_all(&request, from);
 	client_target(line->words[0], &target);
@@ -113,6 +114,8 @@ static const struct command_option options[] = {
 	{"bandwidth", 0, "RATE", "send no more than RATE bytes a second", NULL},
 	{"map", 0, "FROM=TO", "what is at FROM is at TO there; may be repeated", NULL},
 	{"send-files", 0, NULL, "take files along that it writes and that are only here", NULL},
+	{"leave-shared", 0, NULL, "what a process that stays has open too is closed in the one that goes",
+	 NULL},
 	{"all-from", 0, "HOST", "move all that is on HOST; tell what cannot leave it and who depends on it",
 	 NULL},
 	{"cancel", 0, NULL, "give up the migration of it that is at work", NULL},
@@ -122,7 +125,7 @@ static const struct command_option options[] = {
 const struct command migrate_command = {
 	.name = "migrate",
 	.synopsis = "[--alone] [--dry-run] [--max-pause TIME] [--bandwidth RATE] [--map FROM=TO]... "
-		    "[--send-files] VPID|NAME HOST | "
+		    "[--send-files] [--leave-shared] VPID|NAME HOST | "
 		    "--all-from HOST HOST | --cancel VPID|NAME",
 	.summary = "move a running process and its descendants to another host",
 	.text = "Moves the process and its descendants, and returns when they run on HOST. Its console stays "

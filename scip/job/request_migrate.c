@@ -183,6 +183,7 @@ static int begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 		.alone = wish->alone,
 		.dry_run = wish->dry_run,
 		.send_files = wish->send_files,
+		.leave_shared = wish->leave_shared,
 		.maps = wish->maps,
 		.nmaps = wish->n_maps,
 		.max_pause_ns = wish->max_pause_ns,

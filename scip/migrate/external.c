@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "proto/message.h"
 #include "scip/migrate/address.h"
 #include "scip/migrate/bridge/external.h"
@@ -15,7 +16,8 @@
 
 const struct external_provider *const external_table[] = {
 	&swap_provider,			   /* what can be made anew ... */
-	&bridge_provider,		   /* ... and what cannot */
+	&bridge_provider,		   /* ... what cannot ... */
+	&left_provider,			   /* ... and what is closed */
 	&address_provider,  &cut_provider, /* of a rollback of several parts */
 	&cut_line_provider, &pidfd_provider, NULL,
 };
@@ -43,6 +45,19 @@ void migrate_obstacle(struct migrate_source *source, const char *fmt, ...)
 	if (vasprintf(&more[source->nobstacles], fmt, ap) >= 0)
 		source->nobstacles++;
 	va_end(ap);
+}
+
+void migrate_note(const struct migrate_source *source, const char *fmt, ...)
+{
+	char text[200];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	log_info("migrate: %s", text);
+	if (source->note)
+		source->note(source->note_arg, text);
 }
 
 /* ---- source ---- */

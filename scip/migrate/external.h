@@ -33,7 +33,7 @@
 #include "scip/checkpoint/group.h"
 #include "scip/object/object.h"
 
-enum { EXTERNAL_PROVIDERS_MAX = 6 };
+enum { EXTERNAL_PROVIDERS_MAX = 7 };
 
 struct files_leaving;
 
@@ -45,8 +45,11 @@ struct migrate_source {
 	const char *host;	    /* where it goes, by name */
 	struct vpid target;	    /* the first of the processes */
 	const struct group
-		*group; /* the frozen members, in the order of manifest->processes; before: empty */
-	bool dry_run;	/* only `prepare` is called: obstacles, nothing else */
+		*group;	   /* the frozen members, in the order of manifest->processes; before: empty */
+	bool dry_run;	   /* only `prepare` is called: obstacles, nothing else */
+	bool leave_shared; /* what would be in two places is left to who stays */
+	void (*note)(void *arg, const char *text); /* a sentence for the user; may be NULL */
+	void *note_arg;
 	struct address_entry *addresses; /* bound sockets that go: address.h */
 	uint64_t *address_inos;		 /* of each */
 	size_t naddresses;
@@ -122,6 +125,10 @@ must_check int external_mark(Pbeam__Object *out, const struct external_provider 
 			     size_t len);
 /* One sentence for --dry-run, formatted as err_set() does. */
 void migrate_obstacle(struct migrate_source *source, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* One for the user that is said whatever comes of it; the log has it too. */
+void migrate_note(const struct migrate_source *source, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* ---- for the coordinators ---- */

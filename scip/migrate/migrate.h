@@ -28,7 +28,7 @@ struct migrate_progress {
 struct migrate_options {
 	struct vpid target;
 	const char *host;
-	bool alone, dry_run, send_files;
+	bool alone, dry_run, send_files, leave_shared;
 	char *const *maps; /* FROM=TO */
 	size_t nmaps;
 	uint64_t max_pause_ns, bandwidth; /* 0: as usual */

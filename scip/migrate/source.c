@@ -247,6 +247,16 @@ static void drop_ahead(struct departure *d, Pbeam__ScipDump__What *what, const c
 	d->precopy = NULL;
 }
 
+static void on_note(void *arg, const char *text)
+{
+	const struct departure *d = arg;
+	struct migrate_progress now = {.phase = "frozen"};
+
+	snprintf(now.note, sizeof(now.note), "%s", text);
+	if (d->options->progress)
+		d->options->progress(d->options->progress_arg, &now);
+}
+
 static void on_obstacle(void *arg, const char *text)
 {
 	migrate_obstacle(arg, "%s", text);
@@ -670,7 +680,10 @@ int migrate_source_run(struct names *names, const struct migrate_options *option
 					   .job = options->job,
 					   .host = options->host,
 					   .target = options->target,
-					   .dry_run = options->dry_run};
+					   .dry_run = options->dry_run,
+					   .leave_shared = options->leave_shared,
+					   .note = on_note,
+					   .note_arg = &d};
 	d.external = external_of_source(&d.source);
 	snprintf(d.source.uuid, sizeof(d.source.uuid), "%s", options->uuid);
 	record_init(&d.record, d.source.uuid);

@@ -5,10 +5,6 @@ import subprocess
 HERE = pathlib.Path(__file__).resolve().parent
 KINDS = {"openmpi": ("mpicc.openmpi", "mpirun.openmpi"), "mpich": ("mpicc.mpich", "mpirun.mpich")}
 
-# What goes before a rank that is to be moved by itself: MPICH's launcher leaves sockets of its own open in its ranks.
-APART = {"openmpi": [],
-         "mpich": ["bash", "-c", 'for fd in $(ls /proc/$$/fd); do [ "$fd" -le 2 ] || [ "$fd" = "$PMI_FD" ] || eval "exec $fd>&-"; done; exec "$@"', "bash"]}
-
 
 def compiled(lab, kind):
     target = lab.stage.flavours / f"reduce-{kind}"
@@ -17,8 +13,8 @@ def compiled(lab, kind):
     return target
 
 
-def command(lab, kind, shells, rounds, hosts=None, apart=False):
-    rank = [*(APART[kind] if apart else []), compiled(lab, kind), str(rounds)]
+def command(lab, kind, shells, rounds, hosts=None):
+    rank = [compiled(lab, kind), str(rounds)]
     where = [host.ip for host in hosts or lab.hosts]
     if kind == "openmpi":
         return ["mpirun.openmpi", "--mca", "plm_rsh_agent", shells.path, "--host", ",".join(f"{ip}:1" for ip in where), "--mca", "btl", "tcp,self",

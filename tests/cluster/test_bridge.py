@@ -205,6 +205,71 @@ def test_shared_reader_is_refused(three):
     a.ctl("kill", str(child), check=False)
 
 
+# A launcher with descriptors that it has not closed in its child.
+LAUNCHER = """
+import os, socket, subprocess, sys, time
+r, w = os.pipe()
+connection = socket.create_connection((sys.argv[1], 5005), timeout=20)
+listener = socket.create_server(("127.0.0.1", 5007))
+named = socket.socket(socket.AF_UNIX)
+named.bind(os.getcwd() + "/named")
+named.listen()
+port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+port.bind(("127.0.0.1", 5008))
+CHILD = '''
+import os, socket, sys
+def says(what):
+    try:
+        return repr(what())
+    except OSError as e:
+        return e.strerror
+pipe, *sockets = map(int, sys.argv[1:])
+connection, listener, named, port = [socket.socket(fileno=fd) for fd in sockets]
+if sys.stdin.readline():
+    print(says(lambda: os.read(pipe, 9)), says(lambda: connection.recv(9)), says(lambda: connection.send(b"x")), says(listener.accept), says(named.accept), says(lambda: port.recv(9)), sep="; ", file=open("closed", "w"))
+'''
+fds = [str(fd) for fd in (r, connection.fileno(), listener.fileno(), named.fileno(), port.fileno())]
+child = subprocess.Popen([sys.executable, "-c", CHILD, *fds], pass_fds=list(map(int, fds)), stdin=-1, text=True)
+print("ready", child.pid, flush=True)
+while not os.path.exists("now"):
+    time.sleep(.01)
+child.stdin.write("now\\n")
+child.stdin.flush()
+os.write(w, b"mine")
+connection.sendall(b"mine")
+caller = socket.create_connection(("127.0.0.1", 5007))
+guest = socket.socket(socket.AF_UNIX)
+guest.connect(os.getcwd() + "/named")
+port.sendto(b"mine", ("127.0.0.1", 5008))
+print("parent", os.read(r, 9), connection.recv(9), len(listener.accept()), len(named.accept()), port.recv(9), flush=True)
+sys.exit(child.wait())
+"""
+
+
+def test_left_to_who_stays(three):
+    """With --leave-shared a launcher keeps what it has left open in its child; for that one it is closed."""
+    a, b, c = three.hosts
+    echo = c.popen(["python3", "-u", "-c", ECHO], stdout=-1, text=True)
+    assert echo.stdout.readline() == "ready\n"
+    job = a.scip_run("python3", "-c", LAUNCHER, c.ip)
+    job.wait_for("ready")
+    child = job.lines()[0].split()[1]
+    said = a.ctl("migrate", "--dry-run", child, b.name, check=False).stdout
+    assert said.count("has open too") == 5, said
+    refused = a.ctl("migrate", child, b.name, check=False)
+    assert refused.returncode == 1 and "--leave-shared" in refused.stderr, refused.stderr
+    said = a.ctl("migrate", "--leave-shared", "--dry-run", child, b.name).stderr
+    assert "can go" in said and said.count("will be closed") == 5, said
+    said = a.ctl("migrate", "--leave-shared", child, b.name).stderr
+    assert said.count("is closed for it") == 5, said
+    a.file("now")
+    assert job.wait() == 0, job.errors()
+    assert job.lines()[1:] == ["parent b'mine' b'mine' 2 2 b'mine'"]
+    assert (a.home / "closed").read_text() == "b''; b''; Broken pipe; Invalid argument; Invalid argument; b''\n"
+    echo.kill()
+    echo.wait()
+
+
 def travel(three, vpid, now, *hosts):
     for where in hosts:
         move(vpid, now, where)

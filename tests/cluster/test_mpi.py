@@ -25,16 +25,16 @@ def rank_on(host):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", sorted(mpi.KINDS))
 def test_rank_moves(make_lab, kind):
-    """A rank goes to a third host in the middle of the sums, and back."""
+    """A rank goes to a third host in the middle of the sums, and back. MPICH's launcher leaves sockets of its own open in its ranks."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     shells = remote_shell.Shells(lab, ["scip", "run", "--"])
-    job = a.scip_run(*mpi.command(lab, kind, shells, 6000, hosts=[a, b], apart=True))
+    job = a.scip_run(*mpi.command(lab, kind, shells, 6000, hosts=[a, b]))
     job.wait_for("round 100", 100)
     rank = rank_on(b)
     for here, there in ((b, c), (c, b)):
         rounds = job.text().count("round")
-        here.ctl("migrate", str(rank), there.name, timeout=120)
+        here.ctl("migrate", *(["--leave-shared"] if kind == "mpich" else []), str(rank), there.name, timeout=120)
         a.wait_until(lambda rounds=rounds: job.text().count("round") > rounds + 1, 60, "the sums to go on")
     finish(job)
     shells.end()

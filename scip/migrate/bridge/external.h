@@ -5,6 +5,7 @@
 #include "scip/migrate/external.h"
 
 extern const struct external_provider bridge_provider;
+extern const struct external_provider left_provider; /* shared.c */
 
 must_check int bridge_make(struct migrate_target *target, void **state, struct object_restore *restore,
 			   const Pbeam__Object *object, int *fd, struct err *err);

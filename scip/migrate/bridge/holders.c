@@ -61,6 +61,7 @@ static int add_descriptor(struct holders *out, pid_t pid, int dir, const char *n
 	holder.slave = number >= 0 && !holder.master;
 	holder.ino = number >= 0 ? bridge_terminal_ino(number) : target.st_ino;
 	holder.pipe = S_ISFIFO(target.st_mode);
+	holder.socket = S_ISSOCK(target.st_mode);
 	holder.reads = entry.st_mode & S_IRUSR;
 	holder.writes = entry.st_mode & S_IWUSR;
 	return append(out, holder);

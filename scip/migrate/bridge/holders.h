@@ -13,7 +13,7 @@ struct holder {
 	uint64_t ino; /* of a terminal's slave or master bridge_terminal_ino() */
 	pid_t pid;
 	int fd;
-	bool pipe, slave, master, reads, writes;
+	bool pipe, socket, slave, master, reads, writes;
 };
 struct holders {
 	struct holder *v;

@@ -30,8 +30,6 @@
 #include "scip/object/tcp_socket.h"
 #include "scip/tracee/procfs.h"
 
-enum { PROCESSES_MAX = 4096 };
-
 /* True if a process that moves has a pipe or socket that is not just a stream of the console: looking for who
  * else has it means looking at all of the user's processes, some ms of the pause. */
 static int has_some(const struct migrate_source *source, bool *some, struct err *err)
@@ -71,7 +69,7 @@ static int claim(struct migrate_source *source, void **state, struct object_dump
 	return r < 0 ? r : bridge_find_all(&leaving->hold, err);
 }
 
-static const char *comm_of(pid_t pid, char comm[32])
+const char *bridge_comm_of(pid_t pid, char comm[32])
 {
 	auto_free char *text = NULL;
 	char path[64];
@@ -81,116 +79,6 @@ static const char *comm_of(pid_t pid, char comm[32])
 		text = NULL;
 	snprintf(comm, 32, "%.*s", text ? (int)strcspn(text, "\n") : 1, text ? text : "?");
 	return comm;
-}
-
-int bridge_refuse_shared(const struct holder *holder, const char *what, struct err *err)
-{
-	char comm[32];
-
-	return err_set(
-		err, -ENOTSUP,
-		"%s that process %d (%s), which stays, has open too: what comes would have to be read in two "
-		"places; migrate the whole tree, or let that process close it first",
-		what, holder->pid, comm_of(holder->pid, comm));
-}
-
-/* ---- before the freeze ---- */
-
-/* The target and who descends from it, as it stands. */
-static size_t list_members(const struct migrate_source *source, pid_t *pids, size_t most)
-{
-	auto_free struct name_process *all = calloc(most, sizeof(*all));
-	int n = all ? names_process_list(source->names, source->job->keeper, all, most) : 0;
-	size_t found = 0;
-
-	for (int i = 0; i < n && (size_t)i < most; i++) {
-		struct name_process at = all[i];
-		int depth = 0;
-
-		while (at.vpid.n != source->target.n && at.parent.n > 0 && depth++ < n &&
-		       names_process_get(source->names, at.parent, &at) == 0)
-			continue;
-		if (at.vpid.n == source->target.n)
-			pids[found++] = all[i].rpid.n;
-	}
-	return found;
-}
-
-static bool seen_before(const struct holders *own, size_t i)
-{
-	for (size_t j = 0; j < i; j++)
-		if (own->v[j].ino == own->v[i].ino)
-			return true;
-	return false;
-}
-
-/* Born since the list was made, or ended: what is left to be said is said when they are frozen. */
-static bool goes_too(pid_t pid, const pid_t *members, size_t n)
-{
-	struct procfs_stat stat;
-
-	while (pid > 1) {
-		for (size_t i = 0; i < n; i++)
-			if (members[i] == pid)
-				return true;
-		if (procfs_stat_read(pid, 0, &stat, NULL) < 0)
-			return true;
-		pid = stat.ppid;
-	}
-	return false;
-}
-
-/* What is seen before the freeze. */
-struct survey {
-	pid_t *pids; /* who moves */
-	size_t n;
-	struct holders own, outside, console;
-};
-
-/* A pipe or a terminal that would have to be read in two places. Console streams are the keeper's, who has
- * them too. */
-static int look_at(struct migrate_source *source, const struct survey *survey, const struct holder *own,
-		   struct err *err)
-{
-	const struct holder *other = own->pipe && own->reads
-					     ? holders_find(&survey->outside, own->ino, true, false)
-				     : own->slave ? holders_find_slave(&survey->outside, own->ino)
-						  : NULL;
-
-	if (!other || holders_find(&survey->console, own->ino, true, true) ||
-	    goes_too(other->pid, survey->pids, survey->n))
-		return 0;
-	err_clear(err);
-	if (bridge_refuse_shared(other, own->pipe ? "the read end of a pipe" : "a terminal", err) == 0)
-		return 0;
-	if (!source->dry_run)
-		return err_wrap(err, -ENOTSUP, "process %d", own->pid);
-	migrate_obstacle(source, "process %d has %s", own->pid, err->text);
-	err_clear(err);
-	return 0;
-}
-
-static int prepare(struct migrate_source *source, void **state, struct err *err)
-{
-	auto_free pid_t *pids = calloc(PROCESSES_MAX, sizeof(*pids));
-	struct survey survey = {.pids = pids};
-	int r;
-
-	if (!pids)
-		return err_code(err, -ENOMEM, "bridges");
-	survey.n = list_members(source, pids, PROCESSES_MAX);
-	r = holders_read(&survey.outside, pids, survey.n, err);
-	if (r == 0)
-		r = holders_add(&survey.console, source->job->keeper.n);
-	for (size_t i = 0; i < survey.n && r == 0; i++)
-		r = holders_add(&survey.own, pids[i]);
-	for (size_t i = 0; i < survey.own.n && r == 0; i++)
-		if (!seen_before(&survey.own, i))
-			r = look_at(source, &survey, &survey.own.v[i], err);
-	holders_free(&survey.own);
-	holders_free(&survey.outside);
-	holders_free(&survey.console);
-	return r;
 }
 
 /* ---- frozen ---- */
@@ -230,7 +118,7 @@ static int add_anchor(const struct left *left, Pbeam__BridgeLine *line, uint64_t
 	line->vpid = left->of->holder_vpid.n;
 	if (!line->ino)
 		line->ino = left->of->st.st_ino;
-	line->program = (char *)(uintptr_t)comm_of(left->of->holder.n, comm);
+	line->program = (char *)(uintptr_t)bridge_comm_of(left->of->holder.n, comm);
 	r = bridge_add_anchor(anchor, line, fd, skip, &line->id, err);
 	if (r < 0)
 		return r;
@@ -290,7 +178,7 @@ static int take_listener_along(const struct left *left, Pbeam__BridgeLine *passi
 	return r < 0 ? r : 1;
 }
 
-static bool has_line(const struct left *left)
+bool bridge_has_line(const struct left *left)
 {
 	return bridge_find(left->leaving->hold, left->of->st.st_ino) != NULL;
 }
@@ -341,7 +229,7 @@ static int dump_pipe(const struct left *left, bool reader, struct err *err)
 	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
 	struct known_pipe own = {left->of->st.st_ino, reader};
 	Pbeam__BridgeLine *along = NULL;
-	bool again = known(left, reader), old = has_line(left);
+	bool again = known(left, reader), old = bridge_has_line(left);
 	int r = 0;
 
 	if (old && !again)
@@ -384,14 +272,14 @@ static int leave_pipe(const struct left *left, struct err *err)
 	ends_in_group(left, &reader, &writer);
 	outside = holders_find(holders, ino, true, true);
 	if (reader && writer)
-		return outside ? bridge_refuse_shared(outside, "a pipe, both ends of which would go,", err)
+		return outside ? bridge_shared(left, outside, "a pipe, both ends of which would go,", err)
 			       : 0;
-	if (!has_line(left) && !other_end_stays(left, reader))
+	if (!bridge_has_line(left) && !other_end_stays(left, reader))
 		return 0;
 	outside = holders_find(holders, ino, true, false);
 	if (reader && outside)
-		return bridge_refuse_shared(outside, "the read end of a pipe", err);
-	if (has_line(left) && !known(left, reader)) {
+		return bridge_shared(left, outside, "the read end of a pipe", err);
+	if (bridge_has_line(left) && !known(left, reader)) {
 		r = bridge_stop(left->leaving->hold, ino, &fd, err);
 		if (r < 0)
 			return r;
@@ -402,14 +290,14 @@ static int leave_pipe(const struct left *left, struct err *err)
 
 /* ---- sockets ---- */
 
-/* `peer`: inode of the other end, where that is known. Who has both ends open does not read what it writes:
- * it has only not closed what was meant for its child. */
+/* 0: it is; 1: it is not, and is left to who stays. `peer`: inode of the other end, where that is known. Who
+ * has both ends open does not read what it writes: it has only not closed what was meant for its child. */
 static int check_alone(const struct left *left, uint64_t peer, struct err *err)
 {
 	const struct holder *outside =
 		holders_find_one_sided(&left->leaving->holders, left->of->st.st_ino, peer);
 
-	return outside ? bridge_refuse_shared(outside, "a socket", err) : 0;
+	return outside ? bridge_shared(left, outside, "a socket", err) : 0;
 }
 
 static int stop_line(const struct left *left, struct err *err)
@@ -481,7 +369,7 @@ static int leave_unix(const struct left *left, struct err *err)
 	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
 	Pbeam__BridgeLine *along = NULL;
 	const Pbeam__UnixSocket *socket;
-	bool old = has_line(left);
+	bool old = bridge_has_line(left);
 	int r = old ? stop_line(left, err) : 0;
 
 	if (r == 0)
@@ -496,7 +384,7 @@ static int leave_unix(const struct left *left, struct err *err)
 		r = check_passed(socket, err);
 	if (r == 0)
 		r = check_queue_of(left, socket, err);
-	if (r < 0)
+	if (r != 0)
 		return r;
 	if (old) {
 		r = take_along(left, &along, err);
@@ -536,7 +424,7 @@ static int leave_tcp(const struct left *left, struct err *err)
 	const struct tcp_look *known = tcp_look_of(left->dump, left->of);
 	struct tcp_look look;
 	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX];
-	bool listens, old = has_line(left);
+	bool listens, old = bridge_has_line(left);
 	int r;
 
 	if (!known || !tcp_needs_line(left, known))
@@ -551,7 +439,7 @@ static int leave_tcp(const struct left *left, struct err *err)
 			    : tcp_dump_end(left->dump, left->of, left->out, err);
 	if (r == 0 && listens)
 		r = address_leaves(left->source, left->out, left->of->holder_vpid, err);
-	if (r < 0)
+	if (r != 0)
 		return r;
 	if (old && !listens) {
 		r = take_along(left, &along, err);
@@ -597,7 +485,7 @@ static int leave_udp(const struct left *left, struct err *err)
 	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT, *along = NULL;
 	struct inet_address peer = {.len = sizeof(peer.v6)}, own = {.len = sizeof(own.v6)};
 	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX];
-	bool old = has_line(left), connected = getpeername(left->of->local, &peer.any, &peer.len) == 0;
+	bool old = bridge_has_line(left), connected = getpeername(left->of->local, &peer.any, &peer.len) == 0;
 	int r;
 
 	if (getsockname(left->of->local, &own.any, &own.len) < 0 || (!connected && !inet_port(&own)))
@@ -613,7 +501,7 @@ static int leave_udp(const struct left *left, struct err *err)
 		r = address_leaves(left->source, left->out, left->of->holder_vpid, err);
 	if (r == 0)
 		r = address_name_senders(left->source, left->out->udp, err);
-	if (r < 0)
+	if (r != 0)
 		return r;
 	if (old) {
 		r = take_along(left, &along, err);
@@ -702,7 +590,7 @@ static void end(struct migrate_source *source, void **state)
 
 const struct external_provider bridge_provider = {
 	.name = "bridge",
-	.prepare = prepare,
+	.prepare = bridge_survey,
 	.claim = claim,
 	.dump = dump,
 	.held = held,
