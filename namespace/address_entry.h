@@ -17,6 +17,7 @@ struct address_entry {
 	struct name_address address;
 	union name_sockaddr aliases[ADDRESS_ALIASES_MAX];
 	size_t n;
+	bool unlisted; /* not for the registry: only its peer calls it, which is told */
 };
 
 /* -EAFNOSUPPORT: no internet address. */

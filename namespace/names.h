@@ -192,6 +192,7 @@ struct name_address {
 	struct vpid vpid;	  /* whose it is */
 	bool caller;	/* of this host alone, not of the registry: who calls a program here through a bridge.
 			   Found by the real one only, unless it is of UDP */
+	bool passing;	/* a caller's of UDP: found by the real one only all the same */
 	uint16_t scope; /* a caller's of UDP: the port of the socket that it calls, which alone finds it by
 			   its name; else 0 */
 };

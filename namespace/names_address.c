@@ -203,7 +203,7 @@ static void link_in(struct table_cluster *cluster, uint32_t index)
 
 	if (key_of(entry, false, &name) < 0 || key_of(entry, true, &real) < 0)
 		return;
-	if (!entry->a.caller || entry->a.protocol == IPPROTO_UDP) {
+	if (!entry->a.caller || (entry->a.protocol == IPPROTO_UDP && !entry->a.passing)) {
 		head = &cluster->by_name[hash(&name)];
 		entry->next_name = *head;
 		*head = (uint16_t)(index + 1);

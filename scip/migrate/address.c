@@ -27,6 +27,7 @@ struct bound {
 	ProtobufCBinaryData *name, *called; /* called: what accepted connections call their own end */
 	char **host;
 	const Pbeam__SocketOptions *options;
+	bool connected;
 };
 
 static struct bound bound_of(const Pbeam__Object *object)
@@ -35,10 +36,11 @@ static struct bound bound_of(const Pbeam__Object *object)
 	Pbeam__UdpSocket *udp = object->udp;
 
 	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
-		return (struct bound){IPPROTO_TCP,    tcp->family,     tcp->ino,	&tcp->local,
-				      &tcp->name_own, &tcp->name_peer, &tcp->name_host, tcp->options};
-	return (struct bound){IPPROTO_UDP,    udp->family,     udp->ino,	&udp->local,
-			      &udp->name_own, &udp->name_peer, &udp->name_host, udp->options};
+		return (struct bound){IPPROTO_TCP,     tcp->family,    tcp->ino,
+				      &tcp->local,     &tcp->name_own, &tcp->name_peer,
+				      &tcp->name_host, tcp->options,   false};
+	return (struct bound){IPPROTO_UDP,     udp->family,	udp->ino,     &udp->local,   &udp->name_own,
+			      &udp->name_peer, &udp->name_host, udp->options, udp->connected};
 }
 
 static bool take(const ProtobufCBinaryData *bytes, union name_sockaddr *out)
@@ -77,7 +79,7 @@ static int name_it(const struct bound *bound, struct address_entry *entry, struc
 
 		address_entry_name(entry, info, v6_only(bound->options));
 		called = entry->n ? entry->aliases[0] : entry->address.name;
-		if (message_bytes(bound->called, &called, address_size(&called)) < 0)
+		if (!bound->connected && message_bytes(bound->called, &called, address_size(&called)) < 0)
 			r = err_code(err, -ENOMEM, "addresses");
 	}
 	message_free(hosts);
@@ -277,13 +279,16 @@ void address_place(const struct migrate_target *target, const Pbeam__Object *obj
 	struct bound bound = bound_of(object);
 	char own[NAME_TEXT_MAX] = "";
 	union name_sockaddr at;
+	bool anywhere, home;
 
 	memset(out, 0, sizeof(*out));
 	(void)names_cluster(target->names, own);
 	if (!take(bound.name->len ? bound.name : bound.local, &at))
 		set_wildcard(&at, bound.family);
-	if (strcmp(own, *bound.host) != 0 || !can_bind(bound.protocol, &at)) {
-		bool anywhere = address_is_wildcard(&at) || address_is_loopback(&at);
+	anywhere = address_is_wildcard(&at) || address_is_loopback(&at);
+	/* what only its peer calls says nothing of its host */
+	home = !strcmp(own, *bound.host) || (bound.connected && !anywhere);
+	if (!home || !can_bind(bound.protocol, &at)) {
 
 		if (!anywhere && (!address_own(&at) || !address_in_family(&at, bound.family)))
 			set_wildcard(&at, bound.family);
@@ -316,7 +321,8 @@ int address_arrived(struct migrate_target *target, const Pbeam__Object *object, 
 		(void)take(bound.name, &socket.own);
 		(void)take(bound.called, &socket.peer);
 		snprintf(socket.born, sizeof(socket.born), "%s", *bound.host);
-		r = names_socket_set(target->names, st.st_ino, &socket);
+		/* of a connected one both names are kept already */
+		r = bound.connected ? 0 : names_socket_set(target->names, st.st_ino, &socket);
 		if (r < 0)
 			return err_code(err, r, "keep the address of a socket");
 		if (!address_reached(fd, &real))
@@ -382,7 +388,19 @@ static int finish(struct migrate_target *target, void **state, struct object_res
 		  const Pbeam__Object *object, int fd, struct err *err)
 {
 	const struct object_ops *ops = object_ops_of(object);
-	int r = ops->finish ? ops->finish(restore, object, fd, err) : 0;
+	struct inet_address at = {.len = sizeof(at.v6)};
+	Pbeam__Object copy = *object;
+	Pbeam__UdpSocket here;
+	int r = 0;
+
+	/* what waited is sent to where it is now */
+	if (object->kind_case == PBEAM__OBJECT__KIND_UDP && getsockname(fd, &at.any, &at.len) == 0) {
+		here = *object->udp;
+		here.local = (ProtobufCBinaryData){at.len, (uint8_t *)&at.any};
+		copy.udp = &here;
+	}
+	if (ops->finish)
+		r = ops->finish(restore, &copy, fd, err);
 
 	if (r == 0)
 		r = address_arrived(target, object, fd, err);

@@ -36,6 +36,7 @@
 enum { EXTERNAL_PROVIDERS_MAX = 7 };
 
 struct files_leaving;
+struct swap_ports;
 
 /* What a migration is, on the side that it leaves. */
 struct migrate_source {
@@ -54,6 +55,7 @@ struct migrate_source {
 	uint64_t *address_inos;		 /* of each */
 	size_t naddresses;
 	const struct files_leaving *files; /* or NULL */
+	const struct swap_ports *ports;	   /* UDP sockets that others are told of: swap/ports.h; or NULL */
 	void *state[EXTERNAL_PROVIDERS_MAX];
 	const char **peers; /* hosts that have connections for it; the names are their provider's */
 	size_t npeers;

@@ -286,7 +286,8 @@ int record_commit_all(struct record *record, struct names *names, const struct r
 			r = add_place(record, whole, names, &moves[i], k, err);
 	for (size_t i = 0; i < n && r == 0; i++)
 		for (size_t k = 0; k < moves[i].naddresses && r == 0; k++)
-			r = add_address(record, whole, &moves[i].addresses[k], err);
+			if (!moves[i].addresses[k].unlisted)
+				r = add_address(record, whole, &moves[i].addresses[k], err);
 	if (r == 0)
 		r = set_all(record, whole, err);
 	free(value.data);

@@ -209,3 +209,64 @@ int inet_diag_tcp(const struct inet_address *own, const struct inet_address *pee
 	n = recv(sock, buf, sizeof(buf), 0);
 	return n < 0 ? -errno : take_answer(buf, (size_t)n, out);
 }
+
+static struct inet_address diag_address(int family, const __be32 bytes[4], __be16 port)
+{
+	struct inet_address out = {.any.sa_family = (sa_family_t)family};
+
+	if (family == AF_INET) {
+		memcpy(&out.v4.sin_addr, bytes, sizeof(out.v4.sin_addr));
+		out.v4.sin_port = port;
+		out.len = sizeof(out.v4);
+	} else {
+		memcpy(&out.v6.sin6_addr, bytes, sizeof(out.v6.sin6_addr));
+		out.v6.sin6_port = port;
+		out.len = sizeof(out.v6);
+	}
+	return out;
+}
+
+/* One datagram of a dump. 1: more come; 0: that was the last. */
+static int take_udp(const char *buf, size_t len, inet_udp_fn fn, void *arg)
+{
+	for (const struct nlmsghdr *h = (const void *)buf; NLMSG_OK(h, len); h = NLMSG_NEXT(h, len)) {
+		const struct inet_diag_msg *message = NLMSG_DATA(h);
+		struct inet_address own, peer;
+
+		if (h->nlmsg_type == NLMSG_DONE)
+			return 0;
+		if (h->nlmsg_type == NLMSG_ERROR)
+			return ((const struct nlmsgerr *)NLMSG_DATA(h))->error ?: -EPROTO;
+		own = diag_address(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
+		peer = diag_address(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
+		fn(arg, &own, &peer, message->idiag_inode, message->idiag_rqueue);
+	}
+	return 1;
+}
+
+int inet_diag_udp(inet_udp_fn fn, void *arg)
+{
+	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	struct {
+		struct nlmsghdr header;
+		struct inet_diag_req_v2 request;
+	} message = {
+		.header = {.nlmsg_len = sizeof(message),
+			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+			   .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+		.request = {.sdiag_protocol = IPPROTO_UDP, .idiag_states = ~0u},
+	};
+	_Alignas(struct nlmsghdr) char buf[32768];
+	int r = sock < 0 ? -errno : 0;
+
+	for (int i = 0; i < 2 && r == 0; i++) {
+		message.request.sdiag_family = i ? AF_INET6 : AF_INET;
+		r = send(sock, &message, sizeof(message), 0) < 0 ? -errno : 1;
+		while (r > 0) {
+			ssize_t n = recv(sock, buf, sizeof(buf), 0);
+
+			r = n < 0 ? -errno : n == 0 ? -EPROTO : take_udp(buf, (size_t)n, fn, arg);
+		}
+	}
+	return r;
+}

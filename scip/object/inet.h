@@ -56,4 +56,10 @@ struct inet_diag_answer {
 int inet_diag_tcp(const struct inet_address *own, const struct inet_address *peer,
 		  struct inet_diag_answer *out);
 
+/* Calls for every bound UDP socket of this host; its peer has port 0 where it is not connected, `queued`
+ * counts the bytes that wait. 0 or -errno. */
+typedef void (*inet_udp_fn)(void *arg, const struct inet_address *own, const struct inet_address *peer,
+			    uint64_t ino, uint32_t queued);
+must_check int inet_diag_udp(inet_udp_fn fn, void *arg);
+
 #endif

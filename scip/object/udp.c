@@ -3,7 +3,8 @@
  *
  * A datagram is put back by sending it again, from the socket that sent it where that is in the image, else
  * from one bound to its source address for the moment. One that came from another host, or from an address
- * that is somebody else's now, cannot be: UDP may lose datagrams, and the log says so.
+ * that is somebody else's now, cannot be: UDP may lose datagrams, and the log says so. Of a connected socket
+ * all came from its peer: any sender will do, its name is that of the peer (scip/syscall/datagram.c).
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -191,7 +192,8 @@ static int resend(struct object_restore *restore, const Pbeam__UdpSocket *saved,
 		if (sender < 0)
 			return -errno;
 		(void)!setsockopt(sender, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-		if (bind(sender, &from.any, from.len) < 0)
+		/* what came to a connected socket came from its peer, and is called so */
+		if (bind(sender, &from.any, from.len) < 0 && !saved->connected)
 			return -errno;
 	}
 	return socket_queue_send(restore, piece, sender, false, &to.any, to.len, err);

@@ -273,6 +273,7 @@ static const struct row {
 	{PBEAM__SCIP_REQUEST__SCIP_DUMP_SHARED, NEED_FROZEN, &pbeam__scip_dump_shared__descriptor,
 	 control_dump_shared},
 	{PBEAM__SCIP_REQUEST__SCIP_DIVERGE, NEED_STILL, NULL, control_diverge},
+	{PBEAM__SCIP_REQUEST__SCIP_HEAR, NEED_FROZEN, &pbeam__scip_hear__descriptor, control_hear},
 	{PBEAM__SCIP_REQUEST__SCIP_REPLACE, NEED_FROZEN, &pbeam__scip_replace__descriptor, control_replace},
 	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_CALL, NEED_STILL, &pbeam__scip_call__descriptor,
 	 control_restore_call},

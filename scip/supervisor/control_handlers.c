@@ -85,6 +85,13 @@ int control_diverge(struct control_request *request, struct err *err)
 	return syscall_filter_inject(tracee, err);
 }
 
+int control_hear(struct control_request *request, struct err *err)
+{
+	const Pbeam__ScipHear *hear = (const void *)request->message;
+
+	return syscall_filter_datagrams(process_leader(request->process), hear->talks, err);
+}
+
 int control_replace(struct control_request *request, struct err *err)
 {
 	return swap_install(request->process, (const void *)request->message, err);

@@ -1,6 +1,7 @@
 /*
  * Datagrams of programs that have moved, or talk with such: to whom they go and who has sent them. Only the
- * moved filter traps these calls: others send to the address of the birth, where a bridge passes it on.
+ * moved filter traps these calls, and those of datagrams (SYSCALL_FILTER_HEARS), which those get that talk to
+ * one that has moved directly: others send to the address of the birth, where a bridge passes it on.
  *
  * A sender that called a moved socket through its bridge is a socket of the bridge to the kernel, one for
  * each sender and socket (scip/migrate/bridge/port.c): what goes back to it is sent to that one. To a
@@ -79,8 +80,8 @@ static bool call_by_name(const struct call *call, union name_sockaddr *real)
 	if (!names_socket_any(call->process->names))
 		return false;
 	copy = address_socket(call, (int)call->args[0]);
-	if (copy < 0 || !renamed_peer(call, copy, &name, &peer) || !same(&peer, real) ||
-	    name.sa.sa_family != real->sa.sa_family)
+	/* what waited when it moved was put into its queue by another one than its peer */
+	if (copy < 0 || !renamed_peer(call, copy, &name, &peer) || name.sa.sa_family != real->sa.sa_family)
 		return false;
 	*real = name;
 	return true;

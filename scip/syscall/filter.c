@@ -39,6 +39,8 @@ static struct syscall_condition condition(enum syscall_filter which, uint32_t nr
 	*data = row ? TRAP_ROW : TRAP_UNKNOWN;
 	if (!row)
 		return (struct syscall_condition){.op = COND_ALWAYS};
+	if (which >= SYSCALL_FILTER_HEARS)
+		return *syscall_datagram_condition(nr, which == SYSCALL_FILTER_TALKS);
 	if (which == SYSCALL_FILTER_MAPPED && path_map_wants(row))
 		return (struct syscall_condition){.op = COND_ALWAYS};
 	restored = which >= SYSCALL_FILTER_RESTORED;

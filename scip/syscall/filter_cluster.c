@@ -75,6 +75,27 @@ const struct syscall_condition *syscall_cluster_condition(uint32_t nr, bool rest
 	return found && restored && found->op == COND_NEVER ? NULL : found;
 }
 
+/* Nobody pays for send(), recv(), read() and write(); whether a message has an address is not to be seen. */
+const struct syscall_condition *syscall_datagram_condition(uint32_t nr, bool talks)
+{
+	static const struct syscall_condition always = ALWAYS, never = NEVER, to = NOT_ZERO(4);
+
+	switch (nr) {
+	case SYS_recvfrom:
+		return &to;
+	case SYS_recvmsg:
+	case SYS_recvmmsg:
+		return &always;
+	case SYS_sendto:
+		return talks ? &to : &never;
+	case SYS_sendmsg:
+	case SYS_sendmmsg:
+		return talks ? &always : &never;
+	default:
+		return &never;
+	}
+}
+
 enum syscall_filter syscall_filter_born(struct names *names)
 {
 	return names_cluster(names, NULL) ? SYSCALL_FILTER_CLUSTER : SYSCALL_FILTER_BORN;

@@ -72,18 +72,38 @@ int filter_load(struct tracee *tracee, const struct sock_fprog *program, struct 
 	return r;
 }
 
-int syscall_filter_inject(struct tracee *tracee, struct err *err)
+static int build_and_load(struct tracee *tracee, enum syscall_filter which, struct err *err)
 {
 	struct sock_fprog program;
-	int r;
+	int r = syscall_filter_build(which, &program, err);
 
-	if (tracee->process->diverged)
-		return 0;
-	r = syscall_filter_build(syscall_filter_restored(tracee->process->names), &program, err);
 	if (r < 0)
 		return r;
 	r = filter_load(tracee, &program, err);
 	free(program.filter);
+	return r;
+}
+
+int syscall_filter_datagrams(struct tracee *tracee, bool talks, struct err *err)
+{
+	struct process *process = tracee->process;
+	int r;
+
+	if (process->diverged || process->talks || (process->hears && !talks))
+		return 0;
+	r = build_and_load(tracee, talks ? SYSCALL_FILTER_TALKS : SYSCALL_FILTER_HEARS, err);
+	process->hears = process->hears || r == 0;
+	process->talks = process->talks || (talks && r == 0);
+	return r;
+}
+
+int syscall_filter_inject(struct tracee *tracee, struct err *err)
+{
+	int r;
+
+	if (tracee->process->diverged)
+		return 0;
+	r = build_and_load(tracee, syscall_filter_restored(tracee->process->names), err);
 	if (r == 0)
 		r = syscall_filter_signalfds(tracee, err);
 	if (r == 0)

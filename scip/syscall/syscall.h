@@ -12,7 +12,7 @@
  * name; it is loaded for restored processes, and from inside (SECCOMP_FILTER_FLAG_TSYNC) into a process whose
  * own names diverge; in a cluster it is the *moved* filter, which traps what carries transport addresses too,
  * and on a host where files of the job are under other paths the *mapped* filter, which traps as well every
- * other call that takes or gives a path.
+ * other call that takes or gives a path. Two more come on top of one of these: see SYSCALL_FILTER_HEARS.
  */
 #ifndef SCIP_SYSCALL_SYSCALL_H
 #define SCIP_SYSCALL_SYSCALL_H
@@ -27,6 +27,10 @@ enum syscall_filter {
 	SYSCALL_FILTER_RESTORED,
 	SYSCALL_FILTER_MOVED,
 	SYSCALL_FILTER_MAPPED,
+	/* beside one of those, of who has not moved itself: who has sent a datagram that came, and to whom
+	   one goes */
+	SYSCALL_FILTER_HEARS,
+	SYSCALL_FILTER_TALKS,
 };
 /* Which one newborns get, and those whose names diverge. */
 enum syscall_filter syscall_filter_born(struct names *names);
@@ -37,6 +41,10 @@ must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog
 /* Loads the restored filter into a stopped process from inside, all threads (idempotent: process->diverged).
  */
 must_check int syscall_filter_inject(struct tracee *tracee, struct err *err);
+
+/* Likewise SYSCALL_FILTER_HEARS, or with `talks` SYSCALL_FILTER_TALKS, where what it has does not trap these
+ * calls already. */
+must_check int syscall_filter_datagrams(struct tracee *tracee, bool talks, struct err *err);
 
 /* Traps the reads of the signalfds that a stopped, diverged process has: after a restore. */
 must_check int syscall_filter_signalfds(struct tracee *tracee, struct err *err);

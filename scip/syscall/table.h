@@ -140,6 +140,9 @@ bool siginfo_has_pid(const void *siginfo);
  * NULL: nothing. filter_cluster.c */
 const struct syscall_condition *syscall_cluster_condition(uint32_t nr, bool restored);
 
+/* What SYSCALL_FILTER_TALKS, or SYSCALL_FILTER_HEARS, have for a number of the table. filter_cluster.c */
+const struct syscall_condition *syscall_datagram_condition(uint32_t nr, bool talks);
+
 /* The mapped filter traps it, whatever the others do. path_map.c */
 bool path_map_wants(const struct syscall_row *row);
 

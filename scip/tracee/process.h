@@ -92,6 +92,7 @@ struct process {
 	struct tracee *buckets[PROCESS_BUCKETS]; /* the same by tid */
 	struct tracee *expected; /* while freezing: the next that is likely to stop; stops_wait() */
 	bool diverged;		 /* runs behind the restored filter; names are translated */
+	bool hears, talks;	 /* runs behind these filters of datagrams as well (syscall.h) */
 	bool parked;		 /* its registers are kept elsewhere and will be put back: what a stop has
 				    interrupted is nothing of the program's */
 	bool held;		 /* a husk of a restore: never resumed but by the coordinator's requests */

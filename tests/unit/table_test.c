@@ -188,6 +188,8 @@ static void check_number(const struct sock_fprog *p, enum syscall_filter which, 
 	if (row && (which == SYSCALL_FILTER_CLUSTER || which >= SYSCALL_FILTER_MOVED) &&
 	    syscall_cluster_condition((uint32_t)nr, restored))
 		c = syscall_cluster_condition((uint32_t)nr, restored);
+	if (row && which >= SYSCALL_FILTER_HEARS)
+		c = syscall_datagram_condition((uint32_t)nr, which == SYSCALL_FILTER_TALKS);
 	for (unsigned i = 0; c && i < c->n; i++)
 		values[n++] = c->values[i] | 0xabcull << 32;
 	if (c && c->op == COND_BITS)
@@ -212,7 +214,7 @@ static void check_number(const struct sock_fprog *p, enum syscall_filter which, 
 static void check_filter(enum syscall_filter which)
 {
 	struct sock_fprog p;
-	bool restored = which >= SYSCALL_FILTER_RESTORED;
+	bool restored = which >= SYSCALL_FILTER_RESTORED && which < SYSCALL_FILTER_HEARS;
 	struct seccomp_data data = {.nr = SYS_read, .arch = AUDIT_ARCH_I386};
 	pid_t pid;
 	int status;
@@ -264,6 +266,8 @@ static void test_filters_of_a_cluster(void **state)
 {
 	check_filter(SYSCALL_FILTER_CLUSTER);
 	check_filter(SYSCALL_FILTER_MOVED);
+	check_filter(SYSCALL_FILTER_HEARS);
+	check_filter(SYSCALL_FILTER_TALKS);
 }
 
 /* Calls with paths, and the one that gives a path. */

@@ -53,7 +53,7 @@ struct line *line_new(struct bridge *bridge, const Pbeam__BridgeLine *about, int
 	line->expected = line->delivered = line->acked = about->received;
 	line->partial = about->partial;
 	line->generation = about->generation;
-	line->lost_ns = line->called_ns = io_now_ns(CLOCK_MONOTONIC);
+	line->made_ns = line->lost_ns = line->called_ns = io_now_ns(CLOCK_MONOTONIC);
 	line->next = bridge->lines;
 	bridge->lines = line;
 	bridge->changed = true;

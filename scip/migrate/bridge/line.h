@@ -38,9 +38,10 @@ struct arrival {
 struct stand_in {
 	struct stand_in *next;
 	int fd;
-	uint64_t used; /* when it was, in the order of all */
-	union name_sockaddr source;
+	uint64_t used;			    /* when it was, in the order of all */
+	union name_sockaddr source, called; /* its real address, and what the program is told */
 	bool named;
+	bool passing; /* what came for it is answered directly */
 };
 
 struct line {
@@ -70,7 +71,8 @@ struct line {
 	const struct line *of;	      /* its listener */
 	uint64_t opened;	      /* the anchor's: number of the listener's record that announces it */
 	uint64_t lost_ns;	      /* since when there is no channel */
-	uint64_t called_ns;	      /* a listener's: when somebody called last */
+	uint64_t made_ns;
+	uint64_t called_ns; /* a listener's: when somebody called last */
 	struct stand_in *stand_ins;
 	struct line_terminal *terminal; /* terminal.c; NULL: none, or not begun */
 	struct control *waiter;		/* who waits until nothing is on its way any more */

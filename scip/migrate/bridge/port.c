@@ -5,6 +5,10 @@
  * name table translates (recvfrom says the sender's, and what is sent to that goes to the stand-in); what the
  * program sends to a stand-in goes to the anchor and from there, from the old address, to the sender.
  *
+ * Who has been told where the port is (scip/migrate/swap/callers.h) sends there, and hears nothing from the
+ * old address any more: what it had sent before is answered directly too, its stand-in is found by its own
+ * address only. After PASSING_NS what comes from such an address is another socket's.
+ *
  * Stand-ins are made on demand, STAND_INS_MAX for a port; then the one that was used longest ago goes.
  */
 #include <errno.h>
@@ -12,24 +16,27 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "namespace/address_entry.h"
 #include "scip/migrate/bridge/line.h"
 #include "scip/object/inet.h"
 
 enum { STAND_INS_MAX = 512 };
+#define PASSING_NS 5000000000ull
 
 bool line_is_port(const struct line *line)
 {
 	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__PORT && !line->anchor;
 }
 
-static struct name_address name_of(const struct line *line, const union name_sockaddr *source)
+static struct name_address name_of(const struct line *line, const union name_sockaddr *called)
 {
-	struct name_address name = {.protocol = IPPROTO_UDP, .name = *source, .caller = true};
+	struct name_address name = {.protocol = IPPROTO_UDP, .name = *called, .caller = true};
 	struct inet_address at;
 
 	name.vpid.n = line->about->vpid;
@@ -41,7 +48,7 @@ static struct name_address name_of(const struct line *line, const union name_soc
 static void drop(struct line *line, struct stand_in **at)
 {
 	struct stand_in *gone = *at;
-	struct name_address name = name_of(line, &gone->source);
+	struct name_address name = name_of(line, &gone->called);
 
 	*at = gone->next;
 	/* a coordinator's copies are the bridge's */
@@ -91,9 +98,44 @@ static int connect_to_program(const struct line *line, struct inet_address *own)
 	return getsockname(fd, &own->any, &own->len) < 0 ? -errno : steal_fd(&fd);
 }
 
+static bool is_young(const struct line *line)
+{
+	return io_now_ns(CLOCK_MONOTONIC) - line->made_ns < PASSING_NS;
+}
+
+/* Who has moved itself is found by its name, wherever it goes. */
+static bool is_told(const struct line *line, const union name_sockaddr *source,
+		    const union name_sockaddr *called)
+{
+	struct name_address found;
+	struct inet_address told, address = {.len = address_size(source)};
+
+	memcpy(&address.any, source, address.len);
+	if (line->bridge->names &&
+	    names_address_find(line->bridge->names, IPPROTO_UDP, &called->sa, NULL, &found) == 0)
+		return true;
+	for (size_t i = 0; i < line->about->n_direct; i++)
+		if (inet_address_parse(&line->about->direct[i], &told) && inet_same(&told, &address))
+			return true;
+	return false;
+}
+
+/* One that has moved itself goes by its name. */
+static union name_sockaddr call(const struct line *line, const union name_sockaddr *source)
+{
+	struct name_address found;
+
+	if (line->bridge->names &&
+	    names_address_find_real(line->bridge->names, IPPROTO_UDP, &source->sa, &found) == 0 &&
+	    !found.caller && address_in_family(&found.name, source->sa.sa_family))
+		return found.name;
+	return *source;
+}
+
 static struct stand_in *make(struct line *line, const union name_sockaddr *source)
 {
-	struct name_address name = name_of(line, source);
+	union name_sockaddr called = call(line, source);
+	struct name_address name = name_of(line, &called);
 	struct stand_in *fresh = calloc(1, sizeof(*fresh));
 	struct inet_address own;
 	int fd = fresh ? connect_to_program(line, &own) : -ENOMEM;
@@ -104,7 +146,12 @@ static struct stand_in *make(struct line *line, const union name_sockaddr *sourc
 		return NULL;
 	}
 	drop_oldest(line);
-	*fresh = (struct stand_in){.next = line->stand_ins, .fd = fd, .source = *source};
+	*fresh = (struct stand_in){.next = line->stand_ins,
+				   .fd = fd,
+				   .source = *source,
+				   .called = called,
+				   .passing = is_told(line, source, &called) && is_young(line)};
+	name.passing = fresh->passing;
 	memcpy(&name.real, &own.any, own.len);
 	if (line->bridge->names) {
 		(void)names_cluster(line->bridge->names, name.host);
@@ -118,10 +165,31 @@ static struct stand_in *make(struct line *line, const union name_sockaddr *sourc
 
 static struct stand_in *find(struct line *line, const union name_sockaddr *source)
 {
-	for (struct stand_in *at = line->stand_ins; at; at = at->next)
-		if (!memcmp(&at->source, source, sizeof(*source)))
-			return at;
+	for (struct stand_in **at = &line->stand_ins; *at; at = &(*at)->next) {
+		if (memcmp(&(*at)->source, source, sizeof(*source)) != 0)
+			continue;
+		if (!(*at)->passing || is_young(line))
+			return *at;
+		drop(line, at);
+		break;
+	}
 	return make(line, source);
+}
+
+/* It has been led to the port itself meanwhile (scip/migrate/swap/callers.c), and calls the old address all
+ * the same: another socket. */
+static void keep_name(const struct line *line, struct stand_in *at)
+{
+	struct name_address name = name_of(line, &at->called), found;
+	struct inet_address own = {.len = sizeof(own.v6)};
+
+	if (at->passing || !at->named ||
+	    names_address_find_caller(line->bridge->names, &at->called.sa, name.scope, &found) == 0 ||
+	    getsockname(at->fd, &own.any, &own.len) < 0)
+		return;
+	memcpy(&name.real, &own.any, own.len);
+	(void)names_cluster(line->bridge->names, name.host);
+	at->named = names_address_set(line->bridge->names, &name, NULL, 0) == 0;
 }
 
 ssize_t port_send(struct line *line, const void *data, size_t len, const ProtobufCBinaryData *from)
@@ -138,6 +206,7 @@ ssize_t port_send(struct line *line, const void *data, size_t len, const Protobu
 	if (!at)
 		return -EHOSTUNREACH;
 	at->used = ++line->stand_ins_used;
+	keep_name(line, at);
 	n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 	if (n < 0 && errno == ECONNREFUSED) /* what an earlier one had met */
 		n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -23,6 +23,7 @@
 #include "scip/migrate/address.h"
 #include "scip/migrate/bridge/external.h"
 #include "scip/migrate/bridge/source.h"
+#include "scip/migrate/swap/ports.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
@@ -480,11 +481,33 @@ static bool is_multicast(const Pbeam__UdpSocket *socket)
 					   : IN6_IS_ADDR_MULTICAST(&at.v6.sin6_addr);
 }
 
+/* Who has been told where the port goes does not need the line. */
+static int mark_port(const struct left *left, const Pbeam__BridgeLine *line, struct err *err)
+{
+	const struct swap_port *port = swap_ports_of(left->source->ports, left->of->st.st_ino);
+	Pbeam__BridgeLine copy = *line;
+
+	copy.direct = port ? port->callers : NULL;
+	copy.n_direct = port ? port->ncallers : 0;
+	return bridge_mark(left->out, &copy, false, err);
+}
+
+static int take_port_along(const struct left *left, struct err *err)
+{
+	Pbeam__BridgeLine *along = NULL;
+	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, &along, err);
+
+	if (r == 0)
+		r = mark_port(left, along, err);
+	message_free(along);
+	return r < 0 ? err_wrap(err, r, "a UDP socket that is called through another host") : 1;
+}
+
 static int leave_udp(const struct left *left, struct err *err)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT, *along = NULL;
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
 	struct inet_address peer = {.len = sizeof(peer.v6)}, own = {.len = sizeof(own.v6)};
-	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX];
+	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX], comm[32];
 	bool old = bridge_has_line(left), connected = getpeername(left->of->local, &peer.any, &peer.len) == 0;
 	int r;
 
@@ -503,11 +526,8 @@ static int leave_udp(const struct left *left, struct err *err)
 		r = address_name_senders(left->source, left->out->udp, err);
 	if (r != 0)
 		return r;
-	if (old) {
-		r = take_along(left, &along, err);
-		message_free(along);
-		return r;
-	}
+	if (old)
+		return take_port_along(left, err);
 	line.family = left->out->udp->family;
 	line.kind = connected ? PBEAM__BRIDGE_LINE__KIND__MESSAGES : PBEAM__BRIDGE_LINE__KIND__PORT;
 	line.reads = line.writes = true;
@@ -516,7 +536,10 @@ static int leave_udp(const struct left *left, struct err *err)
 	snprintf(words, sizeof(words), "UDP %s %s", connected ? "with" : "at",
 		 inet_text(connected ? &peer : &own, text));
 	line.text = words;
-	return bridge_leave(left, &line, left->out->udp->n_queue, err);
+	r = add_anchor(left, &line, left->out->udp->n_queue, comm, err);
+	if (r == 0)
+		r = mark_port(left, &line, err);
+	return r < 0 ? r : 1;
 }
 
 static int dump(struct migrate_source *source, void **state, struct object_dump *dump,

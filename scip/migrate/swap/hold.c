@@ -199,7 +199,8 @@ static int gather(struct swap_hold *hold, struct err *err)
 	return r;
 }
 
-int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, bool *found, struct err *err)
+int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, size_t due, bool *found,
+		     struct err *err)
 {
 	for (int i = 0; i < LOOKS; i++) {
 		int r = look(hold, inos, n, found, err);
@@ -208,7 +209,7 @@ int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, boo
 		if (r > 0)
 			r = gather(hold, err);
 		else if (r == 0) {
-			for (size_t k = 0; k < n; k++)
+			for (size_t k = 0; k < due; k++)
 				missing += inos[k] && !found[k];
 			if (!missing || i > 3)
 				return 0;

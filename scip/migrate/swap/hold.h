@@ -21,9 +21,10 @@ struct swap_hold {
 
 void swap_hold_init(struct swap_hold *hold, struct names *names);
 /* Freezes every process of the name space that holds one of the sockets; *found[i] tells whether inode i has
- * any. -EBUSY when another coordinator is at work on one of them, or it cannot be stopped now. */
-must_check int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, bool *found,
-				struct err *err);
+ * any. It is waited a little for those of the first `due` to appear that nobody has. -EBUSY when another
+ * coordinator is at work on one of them, or it cannot be stopped now. */
+must_check int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, size_t due,
+				bool *found, struct err *err);
 /* shared[i]: some process of the name space that is not in `members` holds inode i. -ENOMEM. */
 must_check int swap_hold_shared(struct names *names, const struct group *members, const uint64_t *inos,
 				size_t n, bool *shared);

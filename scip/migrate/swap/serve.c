@@ -23,6 +23,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/migrate/migrate.h"
+#include "scip/migrate/swap/callers.h"
 #include "scip/migrate/swap/hold.h"
 #include "scip/migrate/swap/swap.h"
 #include "scip/object/tcp_socket.h"
@@ -35,9 +36,10 @@ struct serve {
 	struct swap_hold hold;
 	struct swap_end *ends;
 	size_t n;
-	unsigned round;	 /* of draining */
-	int listener[2]; /* IPv4, IPv6 */
-	bool filled;	 /* all new connections are ready */
+	struct swap_callers callers; /* of UDP */
+	unsigned round;		     /* of draining */
+	int listener[2];	     /* IPv4, IPv6 */
+	bool filled;		     /* all new connections are ready */
 	char migration[64];
 };
 
@@ -70,9 +72,10 @@ static uint64_t look_up(const struct swap_end *end, Pbeam__SwapEnd *out)
 
 static int take_connections(struct serve *serve, const Pbeam__SwapRequest *request, struct err *err)
 {
-	if (serve->n || request->n_connections == 0 || request->n_connections > CONNECTIONS_MAX)
+	if (serve->n || request->n_connections + request->n_ports == 0 ||
+	    request->n_connections > CONNECTIONS_MAX)
 		return err_set(err, -EPROTO, "a request for %zu connections", request->n_connections);
-	serve->ends = calloc(request->n_connections, sizeof(*serve->ends));
+	serve->ends = calloc(request->n_connections + 1, sizeof(*serve->ends));
 	if (!serve->ends)
 		return err_code(err, -ENOMEM, "hold connections");
 	serve->n = request->n_connections;
@@ -115,22 +118,30 @@ static int do_hold(struct serve *serve, const Pbeam__SwapRequest *request, Pbeam
 {
 	auto_free uint64_t *inos = NULL;
 	auto_free bool *found = NULL;
+	size_t all;
 	int r = take_connections(serve, request, err);
 
 	if (r == 0)
 		r = add_reply_ends(reply, serve->n, err);
+	if (r == 0)
+		r = swap_callers_find(&serve->callers, request, err);
 	if (r < 0)
 		return r;
 	snprintf(serve->migration, sizeof(serve->migration), "%s", request->migration);
-	inos = calloc(serve->n, sizeof(*inos));
-	found = calloc(serve->n, sizeof(*found));
+	all = serve->n + serve->callers.n;
+	inos = calloc(all + 1, sizeof(*inos));
+	found = calloc(all + 1, sizeof(*found));
 	if (!inos || !found)
 		return err_code(err, -ENOMEM, "hold connections");
 	for (size_t i = 0; i < serve->n; i++)
 		inos[i] = look_up(&serve->ends[i], reply->ends[i]);
-	r = swap_hold_freeze(&serve->hold, inos, serve->n, found, err);
+	for (size_t i = 0; i < serve->callers.n; i++)
+		inos[serve->n + i] = serve->callers.v[i].ino;
+	r = swap_hold_freeze(&serve->hold, inos, all, serve->n, found, err);
 	if (r == 0)
 		r = take_ends(serve, inos, found, reply, err);
+	if (r == 0)
+		r = swap_callers_take(&serve->callers, &serve->hold, found + serve->n, request, reply, err);
 	return r < 0 ? r : fault_point("swap-held", err);
 }
 
@@ -292,8 +303,9 @@ static int do_commit(struct serve *serve, struct err *err)
 {
 	int r;
 
-	if (!serve->filled)
+	if ((serve->n && !serve->filled) || (serve->callers.nports && !serve->callers.led))
 		return err_set(err, -EPROTO, "the new connections are not ready");
+	swap_callers_commit(&serve->callers, serve->names);
 	r = swap_hold_replace(&serve->hold, serve->ends, serve->n, err);
 	for (size_t i = 0; i < serve->n && r == 0; i++) {
 		r = keep_name(serve, &serve->ends[i], err);
@@ -302,9 +314,17 @@ static int do_commit(struct serve *serve, struct err *err)
 	swap_hold_free(&serve->hold);
 	for (size_t i = 0; i < serve->n; i++)
 		swap_end_free(&serve->ends[i]);
+	swap_callers_free(&serve->callers);
 	serve->n = 0;
 	serve->filled = false;
 	return r;
+}
+
+static int do_lead(struct serve *serve, const Pbeam__SwapRequest *request, struct err *err)
+{
+	int r = swap_callers_lead(&serve->callers, request, err);
+
+	return r < 0 ? r : fault_point("swap-led", err);
 }
 
 /* ---- the channel ---- */
@@ -323,6 +343,8 @@ static int serve_request(struct serve *serve, const Pbeam__SwapRequest *request,
 		return do_accept(serve, request, err);
 	case PBEAM__SWAP_REQUEST__OPERATION__CONNECT:
 		return do_connect(serve, request, err);
+	case PBEAM__SWAP_REQUEST__OPERATION__LEAD:
+		return do_lead(serve, request, err);
 	case PBEAM__SWAP_REQUEST__OPERATION__COMMIT:
 		return do_commit(serve, err);
 	default:
@@ -396,7 +418,7 @@ int swap_serve(struct names *names, int channel)
 	if (r < 0)
 		log_info("swap: %s", err.text);
 	/* Who drove it is gone: only the registry knows how it ended. */
-	if (serve.filled && serve.migration[0] && was_committed(&serve)) {
+	if ((serve.filled || serve.callers.led) && serve.migration[0] && was_committed(&serve)) {
 		err_clear(&err);
 		if (do_commit(&serve, &err) < 0)
 			log_error("swap: %s", err.text);
@@ -404,6 +426,7 @@ int swap_serve(struct names *names, int channel)
 	for (size_t i = 0; i < serve.n; i++)
 		swap_end_free(&serve.ends[i]);
 	swap_hold_free(&serve.hold);
+	swap_callers_end(&serve.callers, names);
 	free(serve.ends);
 	for (int i = 0; i < 2; i++)
 		if (serve.listener[i] >= 0)

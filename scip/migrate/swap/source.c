@@ -25,6 +25,7 @@
 #include "scip/migrate/swap/end.h"
 #include "scip/migrate/swap/external.h"
 #include "scip/migrate/swap/hold.h"
+#include "scip/migrate/swap/ports.h"
 #include "scip/migrate/swap/swap.h"
 #include "scip/object/common.h"
 #include "scip/object/tcp_look.h"
@@ -52,7 +53,9 @@ struct leaving {
 	size_t nends;
 	struct peer_host *peers;
 	size_t npeers;
+	struct swap_ports ports; /* of UDP: all are told to all peers */
 	Pbeam__HostList *hosts;
+	const struct migrate_source *source;
 	const char *uuid; /* of the migration */
 };
 
@@ -127,6 +130,11 @@ bool swap_is_candidate(struct object_dump *dump, const struct object_source *of,
 	return !tcp_find_peer(dump, of);
 }
 
+static int know_hosts(struct leaving *leaving, struct err *err)
+{
+	return leaving->hosts ? 0 : ask_hosts("scip " PBEAM_VERSION, &leaving->hosts, err);
+}
+
 static int add_end(struct leaving *leaving, const struct object_source *of, struct swap_end *end,
 		   struct err *err)
 {
@@ -134,7 +142,7 @@ static int add_end(struct leaving *leaving, const struct object_source *of, stru
 	struct leaving_end new = {.end = *end};
 	int peer;
 
-	if (!leaving->hosts && ask_hosts("scip " PBEAM_VERSION, &leaving->hosts, err) < 0)
+	if (know_hosts(leaving, err) < 0)
 		return err->code;
 	host = find_host(leaving, &end->peer);
 	peer = host ? peer_of(leaving, host) : -1;
@@ -146,21 +154,52 @@ static int add_end(struct leaving *leaving, const struct object_source *of, stru
 								     : 0;
 }
 
+/* Who may be connected with the group's UDP ports: any host's programs with one that is not connected. */
+static int add_ports(struct leaving *leaving, struct migrate_source *source, struct object_dump *dump,
+		     struct err *err)
+{
+	auto_free bool *wanted = NULL;
+	int r = swap_ports_find(&leaving->ports, source, dump, err);
+	bool all = false;
+
+	if (r == 0 && leaving->ports.n)
+		r = know_hosts(leaving, err);
+	wanted = calloc(leaving->ports.n + 1, sizeof(*wanted));
+	if (r < 0 || !wanted)
+		return r < 0 ? r : err_code(err, -ENOMEM, "UDP ports");
+	for (size_t i = 0; i < leaving->ports.n; i++) {
+		const struct swap_port *port = &leaving->ports.v[i];
+		const Pbeam__HostInfo *host = port->peer.len ? find_host(leaving, &port->peer) : NULL;
+
+		wanted[i] = !port->peer.len || (host && peer_of(leaving, host) >= 0);
+		all = all || !port->peer.len;
+	}
+	for (size_t i = 0; all && i < leaving->hosts->n_hosts; i++)
+		if (leaving->hosts->hosts[i]->state == PBEAM__HOST_INFO__STATE__UP)
+			(void)peer_of(leaving, leaving->hosts->hosts[i]);
+	swap_ports_keep(&leaving->ports, wanted);
+	return 0;
+}
+
 /* What a process that stays holds as well cannot be in two places. */
 static int drop_shared(struct leaving *leaving, const struct migrate_source *source, struct err *err)
 {
-	auto_free uint64_t *inos = calloc(leaving->nends + 1, sizeof(*inos));
-	auto_free bool *shared = calloc(leaving->nends + 1, sizeof(*shared));
-	size_t kept = 0;
+	size_t n = leaving->nends + leaving->ports.n, kept = 0;
+	auto_free uint64_t *inos = calloc(n + 1, sizeof(*inos));
+	auto_free bool *shared = calloc(n + 1, sizeof(*shared));
 
 	if (!inos || !shared)
 		return err_code(err, -ENOMEM, "connections");
-	for (size_t i = 0; i < leaving->nends; i++)
-		inos[i] = leaving->ends[i].end.ino;
-	if (swap_hold_shared(source->names, source->group, inos, leaving->nends, shared) < 0)
+	for (size_t i = 0; i < n; i++)
+		inos[i] = i < leaving->nends ? leaving->ends[i].end.ino
+					     : leaving->ports.v[i - leaving->nends].ino;
+	if (swap_hold_shared(source->names, source->group, inos, n, shared) < 0)
 		return err_code(err, -ENOMEM, "connections");
+	for (size_t i = 0; i < n; i++)
+		shared[i] = !shared[i];
+	swap_ports_keep(&leaving->ports, shared + leaving->nends);
 	for (size_t i = 0; i < leaving->nends; i++)
-		if (!shared[i])
+		if (shared[i])
 			leaving->ends[kept++] = leaving->ends[i];
 	leaving->nends = kept;
 	return 0;
@@ -177,6 +216,9 @@ static Pbeam__SwapRequest *new_request(const struct leaving *leaving, size_t pee
 
 	if (request)
 		request->operation = (Pbeam__SwapRequest__Operation)operation;
+	if (good && (operation == PBEAM__SWAP_REQUEST__OPERATION__HOLD ||
+		     operation == PBEAM__SWAP_REQUEST__OPERATION__LEAD))
+		good = swap_ports_describe(&leaving->ports, leaving->source, leaving->hosts, request) == 0;
 	for (size_t i = 0; good && i < leaving->nends; i++) {
 		const struct swap_end *end = &leaving->ends[i].end;
 		Pbeam__SwapConnection *c;
@@ -206,8 +248,11 @@ static int send_all(struct leaving *leaving, const char *uuid, int operation, st
 		if (leaving->peers[i].channel < 0)
 			continue;
 		request = new_request(leaving, i, uuid, operation);
-		r = request ? swap_send(leaving->peers[i].channel, request, err)
-			    : err_code(err, -ENOMEM, "ask for connections");
+		r = request ? 0 : err_code(err, -ENOMEM, "ask for connections");
+		if (r == 0 && operation == PBEAM__SWAP_REQUEST__OPERATION__LEAD)
+			r = swap_ports_lead(&leaving->ports, leaving->source, request, err);
+		if (r == 0)
+			r = swap_send(leaving->peers[i].channel, request, err);
 		message_free(request);
 	}
 	return r;
@@ -219,18 +264,21 @@ static int receive_from(struct leaving *leaving, size_t peer,
 {
 	Pbeam__SwapReply *reply = swap_receive(leaving->peers[peer].channel, err);
 	size_t n = 0;
+	int held;
 
 	if (!reply)
 		return err->code < 0 ? err->code : -EPROTO;
 	for (size_t i = 0; take && i < leaving->nends; i++)
 		if (leaving->ends[i].peer == peer && n < reply->n_ends)
 			take(&leaving->ends[i], reply->ends[n++]);
+	held = swap_ports_take(&leaving->ports, reply);
+	leaving->peers[peer].nheld += held > 0 ? (size_t)held : 0;
 	if (reply->port4) {
 		leaving->peers[peer].port4 = reply->port4;
 		leaving->peers[peer].port6 = reply->port6;
 	}
 	message_free(reply);
-	return 0;
+	return held < 0 ? err_code(err, held, "UDP ports") : 0;
 }
 
 static int receive_all(struct leaving *leaving, void (*take)(struct leaving_end *, const Pbeam__SwapEnd *),
@@ -265,6 +313,7 @@ static void take_level(struct leaving_end *end, const Pbeam__SwapEnd *reply)
 		(struct swap_level){.waiting = reply->waiting, .queued = reply->queued, .room = reply->room};
 }
 
+/* Who does not answer may only be asked for callers of a UDP port: they go on through its bridge. */
 static int open_channels(struct leaving *leaving, struct names *names, struct err *err)
 {
 	for (size_t i = 0; i < leaving->npeers; i++) {
@@ -273,14 +322,17 @@ static int open_channels(struct leaving *leaving, struct names *names, struct er
 
 		for (size_t k = 0; k < leaving->nends; k++)
 			needed = needed || leaving->ends[k].peer == i;
-		if (!needed)
+		if (!needed && !leaving->ports.n)
 			continue;
 		peer->channel =
 			peer->name[0] ? channel_open(peer->name, PBEAM__CHANNEL_KIND__CHANNEL_SWAP, NULL, err)
 				      : swap_fork(names, err);
-		if (peer->channel < 0)
+		if (peer->channel < 0 && needed)
 			return peer->channel;
+		if (peer->channel < 0)
+			log_info("swap: host %s is not told of UDP ports: %s", peer->name, err->text);
 	}
+	err_clear(err);
 	return 0;
 }
 
@@ -396,8 +448,11 @@ static int claim(struct migrate_source *source, void **state, struct object_dump
 	int r = leaving ? 0 : err_code(err, -ENOMEM, "look for connections");
 
 	*state = leaving;
-	if (leaving)
+	if (leaving) {
 		leaving->uuid = source->uuid;
+		leaving->source = source;
+		source->ports = &leaving->ports;
+	}
 	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
 		struct swap_end end;
 
@@ -405,7 +460,9 @@ static int claim(struct migrate_source *source, void **state, struct object_dump
 		if (swap_is_candidate(dump, of, &end))
 			r = add_end(leaving, of, &end, err);
 	}
-	if (r == 0 && leaving->nends)
+	if (r == 0)
+		r = add_ports(leaving, source, dump, err);
+	if (r == 0 && leaving->nends + leaving->ports.n)
 		r = claim_all(leaving, source, dump, err);
 	return r;
 }
@@ -475,7 +532,7 @@ static int dump_end(struct migrate_source *source, void **state, struct object_d
 		if (leaving->ends[i].held && leaving->ends[i].end.ino == of->st.st_ino)
 			end = &leaving->ends[i];
 	if (!end)
-		return 0;
+		return leaving ? swap_ports_dump(&leaving->ports, source, dump, of, out, err) : 0;
 	r = swap_record_end(dump, &end->end, out, err);
 	return r < 0 ? r : mark(leaving, end, out, err);
 }
@@ -491,7 +548,11 @@ static int held(struct migrate_source *source, void **state, const ProtobufCBina
 /* One that was killed has let its ends of the old connections go on, and those of the new ones are gone. */
 static int check(struct migrate_source *source, void **state, struct err *err)
 {
-	const struct leaving *leaving = *state;
+	struct leaving *leaving = *state;
+
+	if (leaving && leaving->ports.n &&
+	    ask_all(leaving, source->uuid, PBEAM__SWAP_REQUEST__OPERATION__LEAD, NULL, err) < 0)
+		return err->code;
 
 	for (size_t i = 0; leaving && i < leaving->npeers; i++) {
 		struct pollfd p = {.fd = leaving->peers[i].channel};
@@ -525,6 +586,8 @@ static void end_all(struct migrate_source *source, void **state)
 	free(source->peers); /* their names go */
 	source->peers = NULL;
 	source->npeers = 0;
+	source->ports = NULL;
+	swap_ports_free(&leaving->ports);
 	for (size_t i = 0; i < leaving->nends; i++)
 		swap_end_free(&leaving->ends[i].end);
 	for (size_t i = 0; i < leaving->npeers; i++)
