@@ -23,6 +23,10 @@ def start(host, program):
     return vpid
 
 
+def root_of(host):
+    return next(row["vpid"] for row in host.ps()["processes"] if not row["parent"])
+
+
 def test_bar(two):
     """On a terminal a bar shows the round and goes away; elsewhere there is one line at the end, and no bar."""
     a, b = two
@@ -71,7 +75,29 @@ def test_furious(two):
     furious = Furious(a, 24, 1, 0, 1000)
     said = [furious.move(here, there, "--max-pause", "25ms") for here, there in ((a, b), (b, a), (a, b), (b, a))]
     furious.end()
-    assert any(re.search(r"pbeamctl: after \d+ rounds it still writes \d+ MiB/s: a pause of \d+ ms is expected instead of 25 ms; going on\n", text) for text in said), said
+    assert any(re.search(r"pbeamctl: after \d+ rounds it still writes \d+ MiB/s and has 24 MiB of shared memory, which is sent at the end: a pause of \d+ ms is expected instead of 25 ms; going on\n", text) for text in said), said
+
+
+SHARED = """import mmap, os, sys, time
+size = 64 << 20
+shared = mmap.mmap(-1, size)
+for at in range(0, size, 4096):
+    shared[at:at + 8] = at.to_bytes(8, "big")
+open("ready", "w").close()
+while not os.path.exists("stop"): time.sleep(.01)
+sys.exit(any(shared[at:at + 8] != at.to_bytes(8, "big") for at in range(0, size, 4096)))
+"""
+
+
+def test_shared(two):
+    """Shared memory is sent at the end: that it takes longer for that is said."""
+    a, b = two
+    job = a.scip_run("python3", "-c", SHARED)
+    a.wait_until((a.home / "ready").exists, 60, "the program to be ready")
+    said = a.ctl("migrate", "--max-pause", "25ms", root_of(a), b.name).stderr
+    assert re.search(r"pbeamctl: after 1 round it still writes \d+ MiB/s and has 6\d MiB of shared memory, which is sent at the end: a pause of \d+ ms is expected instead of 25 ms; going on\n", said), said
+    a.file("stop")
+    assert job.wait(60) == 0, job.errors()
 
 
 def test_tree(two):
@@ -137,10 +163,6 @@ def there_and_back(a, b, job, vpid, times=1):
         a.wait_until(lambda before=before: len(job.lines()) > before + 1, what="it to go on")
         assert "sent again" not in here.log() and "stands still" not in here.log(), here.log()
     return sent
-
-
-def root_of(host):
-    return next(row["vpid"] for row in host.ps()["processes"] if not row["parent"])
 
 
 @pytest.mark.timeout(120)

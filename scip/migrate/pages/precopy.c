@@ -50,7 +50,8 @@ struct precopy {
 	/* how it goes */
 	unsigned round;
 	uint64_t begin_bytes, due; /* of this round: sent before it, and told as written */
-	uint64_t untracked;	   /* what has to wait for the end */
+	uint64_t untracked;	   /* what has to wait for the end: private memory, */
+	uint64_t shared;	   /* and shared */
 	uint64_t rate, dirty_rate; /* bytes a second */
 	uint64_t expected_ns, reported_ns;
 };
@@ -97,9 +98,11 @@ static int on_skeleton(void *arg, struct group *group, int image, uint64_t bytes
 /* What is to be sent next. */
 static void count_dirty(struct precopy *p)
 {
-	p->due = p->untracked = 0;
-	for (size_t i = 0; i < p->n; i++)
+	p->due = p->untracked = p->shared = 0;
+	for (size_t i = 0; i < p->n; i++) {
 		track_count(&p->v[i], &p->due, &p->untracked);
+		p->shared += track_shared(&p->v[i]);
+	}
 }
 
 static void tick(void *arg);
@@ -225,20 +228,27 @@ static void judge(struct precopy *p, uint64_t took_ns)
 		p->rate = (uint64_t)((double)sent / seconds);
 	count_dirty(p);
 	p->dirty_rate = (uint64_t)((double)p->due / seconds);
-	p->expected_ns = FIXED_NS + precopy_send_ns(p, p->due + p->untracked);
-	log_info("migrate: round %u: %.1f MiB in %.0f ms; then %.1f + %.1f MiB written, expected pause %.0f "
-		 "ms",
-		 p->round, mib(sent), ms(took_ns), mib(p->due), mib(p->untracked), ms(p->expected_ns));
+	p->expected_ns = FIXED_NS + precopy_send_ns(p, p->due + p->untracked + p->shared);
+	log_info("migrate: round %u: %.1f MiB in %.0f ms; then %.1f + %.1f MiB written, %.1f MiB shared, "
+		 "expected pause %.0f ms",
+		 p->round, mib(sent), ms(took_ns), mib(p->due), mib(p->untracked), mib(p->shared),
+		 ms(p->expected_ns));
 }
 
+/* Why it stands still for longer than it should. */
 static void tell_end(struct precopy *p, uint64_t pause_ns)
 {
-	char text[200];
+	char shared[80] = "", text[250];
 
+	if (p->shared)
+		snprintf(shared, sizeof(shared),
+			 " and has %.0f MiB of shared memory, which is sent at the end", mib(p->shared));
 	snprintf(text, sizeof(text),
-		 "after %u rounds it still writes %.0f MiB/s: a pause of %.0f ms is expected instead of "
-		 "%.0f ms; going on",
-		 p->round, mib(p->dirty_rate), ms(p->expected_ns), ms(pause_ns));
+		 "after %u round%s it still writes %.0f MiB/s%s: a pause of %.0f ms is expected instead of "
+		 "%.0f "
+		 "ms; going on",
+		 p->round, p->round == 1 ? "" : "s", mib(p->dirty_rate), shared, ms(p->expected_ns),
+		 ms(pause_ns));
 	log_info("migrate: %s", text);
 	report(p, text);
 }
@@ -282,8 +292,11 @@ int precopy_rounds(struct precopy *p, struct err *err)
 		if (r < 0)
 			return r;
 		judge(p, io_now_ns(CLOCK_MONOTONIC) - at);
-		if (p->expected_ns <= pause)
+		if (p->expected_ns - precopy_send_ns(p, p->shared) <= pause) {
+			if (p->expected_ns > pause)
+				tell_end(p, pause);
 			return 0;
+		}
 		worse = p->expected_ns > best - best / 8 ? worse + 1 : 0;
 		if (p->expected_ns < best)
 			best = p->expected_ns;

@@ -29,7 +29,7 @@
 /* PAGEMAP_SCAN write-protects here as well. Not with PM_SCAN_CHECK_WPASYNC: the call would fail at the first
  * piece of memory that is not registered (any more: it was moved, or mapped anew), after it has protected
  * pages before that, which it then does not tell. Without it such a piece is passed over. */
-enum { PAGE = 4096, REGIONS = 512, ANSWER_MS = 30000, WORDS = 512 };
+enum { PAGE = 4096, REGIONS = 512, ANSWER_MS = 30000, WORDS = 512, SHARED_LEAST = 4 << 20 };
 
 /* ---- in the frozen process ---- */
 
@@ -241,6 +241,27 @@ void track_count(const struct tracked *t, uint64_t *written, uint64_t *untracked
 				*(regions[j].categories & SCAN_TRACKED ? written : untracked) +=
 					regions[j].end - regions[j].start;
 		}
+}
+
+/* Of whatever file in /proc/PID, a line "Key: N kB". */
+static uint64_t bytes_of(const struct tracked *t, const char *file, const char *key)
+{
+	auto_free char *text = NULL;
+	const char *field;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", t->rpid.n, file);
+	if (io_slurp(AT_FDCWD, path, PAGE, &text, NULL) < 0)
+		return 0;
+	field = procfs_field(text, key);
+	return field ? strtoull(field, NULL, 10) * 1024 : 0;
+}
+
+/* To know its part of it the kernel walks its page tables: only where there is much. */
+uint64_t track_shared(const struct tracked *t)
+{
+	return bytes_of(t, "status", "RssShmem") < SHARED_LEAST ? 0
+								: bytes_of(t, "smaps_rollup", "Pss_Shmem");
 }
 
 void track_looked(struct tracked *t)

@@ -54,6 +54,9 @@ must_check int track_tell(struct tracked *t, track_fn fn, void *arg);
 /* Adds how many bytes track_tell() would tell of, and how many are where something was tracked that was moved
  * or mapped anew meanwhile: those are in the final image only. */
 void track_count(const struct tracked *t, uint64_t *written, uint64_t *untracked);
+/* Bytes of shared memory that are the process's by its part: no tracking tells of them, all is in the final
+ * image. */
+uint64_t track_shared(const struct tracked *t);
 /* All of it has been told and read once. */
 void track_looked(struct tracked *t);
 /* It was told but cannot be sent: it is told again. */
