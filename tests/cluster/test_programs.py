@@ -172,3 +172,42 @@ def test_postgres(three):
     assert done.stdout == "1200|t\n"
     a.ctl("kill", "-s", "INT", "postgres")
     assert server.wait(60) == 0
+
+
+MAKEFILE = """CC = gcc
+OBJECTS = main.o $(patsubst %, part%.o, $(shell seq 12))
+program: $(OBJECTS)
+	$(CC) -o $@ $^
+%.o: %.c
+	$(CC) -O2 -c -o $@ $<
+"""
+
+
+def sources(where):
+    where.mkdir()
+    where.chmod(0o777)
+    (where / "Makefile").write_text(MAKEFILE)
+    for n in range(1, 13):
+        (where / f"part{n}.c").write_text("#include <stdlib.h>\n" + "".join(f"int f{n}_{i}(int x) {{ int s = 0; for (int k = 0; k < x; k++) s += k * {i} ^ (s >> 3); return s; }}\n" for i in range(120)))
+    numbers = range(1, 13)
+    (where / "main.c").write_text("#include <stdio.h>\n" + "".join(f"int f{n}_1(int);\n" for n in numbers) + "int main(void) { printf(\"%d\\n\", " + " + ".join(f"f{n}_1({n})" for n in numbers) + "); }\n")
+
+
+@pytest.mark.timeout(300)
+def test_build(three):
+    """A build whose compilers come and go is moved all the time: what it makes is what it makes undisturbed."""
+    a, b, _ = three
+    for name in ("moved", "native"):
+        sources(a.home / name)
+    job = a.scip_run("make", "-j4", "-C", str(a.home / "moved"))
+    job.wait_for("part1.o")
+    vpid = min(a.vpids())
+    moves, here, there = 0, a, b
+    while job.process.poll() is None:
+        done = here.ctl("migrate", str(vpid), there.name, timeout=100, check=False)
+        if done.returncode == 0:
+            moves, here, there = moves + 1, there, here
+    assert job.wait() == 0 and moves >= 2, (moves, job.text(), job.errors())
+    a.run(["make", "-j2", "-C", str(a.home / "native")])
+    moved, native = ((a.home / name / "program").read_bytes() for name in ("moved", "native"))
+    assert moved == native and a.run([str(a.home / "moved" / "program")]).stdout.strip().isdigit()
