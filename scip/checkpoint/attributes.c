@@ -143,6 +143,7 @@ static void collect_state(struct collect *collect)
 	out->vppid = names_parent(collect->process->names, (struct rpid){collect->process->pid},
 				  (struct rpid){collect->stat.ppid})
 			     .n;
+	out->far_parent = out->vppid != virtual_of(collect, collect->stat.ppid);
 	out->vpgid = virtual_of(collect, collect->stat.pgrp);
 	out->vsid = virtual_of(collect, collect->stat.session);
 	out->exit_signal = collect->stat.exit_signal;

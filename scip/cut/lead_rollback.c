@@ -84,7 +84,7 @@ static int send_begin(const struct lead *lead, const char *uuid, bool force, con
 	}
 	r = add_kin(v, n, returning, begin->cut);
 	begin->root = returning->saved->vpid;
-	begin->revive = returning->revive && !returning->saved->n_guests;
+	begin->revive = returning->revive && return_is_first(returning);
 	begin->stubs = returning->saved->n_stubs > 0;
 	begin->cut->number = lead->number;
 	begin->cut->part = returning->saved->index;

@@ -46,6 +46,8 @@ void return_free(struct returning *v, size_t n);
 /* Parts of one job on one host become one, that of the first process the first; *n is less afterwards. */
 must_check int return_join(struct returning *v, size_t *n, struct err *err);
 
+/* It has the job's first process: no other part has a stub of that. */
+bool return_is_first(const struct returning *returning);
 /* ---- return_connect.c ---- */
 /* The part that has the stub of a process, or (stubs false) the process that it is of; NULL when it is no
  * other part's. */

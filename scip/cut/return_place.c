@@ -25,22 +25,6 @@ static const char *mapped(const Pbeam__RollbackRequest *wish, const char *host)
 	return NULL;
 }
 
-static int check_maps(const struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err)
-{
-	for (size_t i = 0; i < wish->n_on; i++) {
-		const char *to = strchr(wish->on[i], '=');
-
-		if (!to || to == wish->on[i] || !to[1])
-			return err_set(err, -EINVAL, "--on %s: it is HOST=HOST", wish->on[i]);
-		if (!lead_host_is_up(lead, to + 1))
-			return err_set(err, -EHOSTUNREACH,
-				       "--on %s: there is no host %s that is up; `pbeamctl "
-				       "hosts` lists all",
-				       wish->on[i], to + 1);
-	}
-	return 0;
-}
-
 /* The host where the part's first process is now; NULL when there is none. */
 static const char *where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part)
 {
@@ -49,6 +33,42 @@ static const char *where_now(const Pbeam__ProcessList *list, const Pbeam__CutPar
 		    !strcmp(list->processes[i]->job_uuid, part->job->uuid))
 			return list->processes[i]->host;
 	return NULL;
+}
+
+/* Something of it is there, or was when it was saved. */
+static bool is_of(const struct lead *lead, const Pbeam__Cut *cut, const char *host, size_t len)
+{
+	for (size_t i = 0; i < cut->n_parts; i++) {
+		const Pbeam__CutPart *part = cut->parts[i];
+		const char *now = where_now(lead->processes, part);
+
+		if ((strlen(part->host) == len && !strncmp(part->host, host, len)) ||
+		    (now && strlen(now) == len && !strncmp(now, host, len)))
+			return true;
+	}
+	return false;
+}
+
+static int check_maps(const struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
+		      struct err *err)
+{
+	for (size_t i = 0; i < wish->n_on; i++) {
+		const char *to = strchr(wish->on[i], '=');
+
+		if (!to || to == wish->on[i] || !to[1])
+			return err_set(err, -EINVAL, "--on %s: it is HOST=HOST", wish->on[i]);
+		if (!is_of(lead, cut, wish->on[i], (size_t)(to - wish->on[i])))
+			return err_set(err, -EINVAL,
+				       "--on %s: nothing of it is, or was, on host %.*s; `pbeamctl ps` and "
+				       "`pbeamctl hosts` tell",
+				       wish->on[i], (int)(to - wish->on[i]), wish->on[i]);
+		if (!lead_host_is_up(lead, to + 1))
+			return err_set(err, -EHOSTUNREACH,
+				       "--on %s: there is no host %s that is up; `pbeamctl "
+				       "hosts` lists all",
+				       wish->on[i], to + 1);
+	}
+	return 0;
 }
 
 static int lost(const struct returning *returning, struct err *err)
@@ -145,6 +165,16 @@ static int add_ends(const Pbeam__ProcessList *list, struct returning **v, size_t
 	return r;
 }
 
+bool return_is_first(const struct returning *returning)
+{
+	const Pbeam__CutPart *saved = returning->saved;
+
+	for (size_t i = 0; i < saved->n_guests; i++)
+		if (saved->guests[i] == saved->vpid)
+			return false;
+	return true;
+}
+
 /* The console stays where it is as long as the job does, and its host. */
 static int find_home(const struct lead *lead, const struct returning *v, size_t n,
 		     struct returning *returning, struct err *err)
@@ -153,9 +183,9 @@ static int find_home(const struct lead *lead, const struct returning *v, size_t 
 	char host[64], stub_host[64];
 	int r = 0;
 
-	for (size_t i = 0; i < n && (first->ends || first->saved->n_guests); i++)
+	for (size_t i = 0; i < n && (first->ends || !return_is_first(first)); i++)
 		if (!strcmp(v[i].saved->job->uuid, returning->saved->job->uuid) && !v[i].ends &&
-		    !v[i].saved->n_guests)
+		    return_is_first(&v[i]))
 			first = &v[i];
 	if (!first->revive)
 		r = record_place(first->saved->vpid, host, stub_host, returning->home, err);
@@ -176,10 +206,10 @@ void return_free(struct returning *v, size_t n)
 	free(v);
 }
 
-static int place_all(struct lead *lead, const Pbeam__RollbackRequest *wish, struct returning *v, size_t n,
-		     struct err *err)
+static int place_all(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
+		     struct returning *v, size_t n, struct err *err)
 {
-	int r = check_maps(lead, wish, err);
+	int r = check_maps(lead, cut, wish, err);
 
 	for (size_t i = 0; i < n && r == 0; i++)
 		place(lead->processes, wish, &v[i]);
@@ -205,7 +235,7 @@ int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__Rollback
 			r = err_set(err, -EBADMSG, "the manifest of the cut is malformed");
 	}
 	if (r == 0)
-		r = place_all(lead, wish, *v, *n, err);
+		r = place_all(lead, cut, wish, *v, *n, err);
 	if (r == 0)
 		r = return_join(*v, n, err);
 	if (r == 0)

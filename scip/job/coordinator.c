@@ -216,6 +216,8 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 						.ours_arg = &arrived,
 						.signs = pool_signs(job->pool)};
 
+	if (far_is_here(job, wish->begin) && far_cut_pipes(job, &outcome->err) < 0)
+		return outcome->err.code;
 	return migrate_target_run(job->names, &arrival, &outcome->restore, &outcome->err);
 }
 
@@ -359,6 +361,8 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 			lines_reset_stubs(job);
 		if (coordinator->begin && coordinator->begin->cut)
 			lines_reset_guests(job, coordinator->begin->cut);
+		if (coordinator->begin && far_is_here(job, coordinator->begin))
+			far_come_here(job, coordinator->begin);
 		break;
 	case KEEPER_UNDER_WAY:
 		n = lines_under_way(job);

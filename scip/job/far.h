@@ -56,6 +56,15 @@ must_check int far_flush(const struct job *job, bool last, struct err *err);
 void far_leave(const struct job *job, bool leaving);
 /* In the guest keeper: the job's home is on this host from now on. */
 void far_follow(struct job *job, const char *home);
+/* ... or on this one, where the job's first process is to be; the one that had the console is lost. */
+bool far_is_here(const struct job *job, const Pbeam__MigrateBegin *begin);
+/* Then: streams that were pipes to the console lead nowhere. (In a coordinator those that it gives to what it
+ * makes.) */
+must_check int far_cut_pipes(const struct job *job, struct err *err);
+/* When it is: the keeper is a home keeper, the terminal of the processes here the job's. */
+void far_come_here(struct job *job, const Pbeam__MigrateBegin *begin);
+/* The guest's end is no more. */
+void far_stop(struct job *job);
 _Noreturn void far_guest_main(const struct job *job, int keeper);
 /* At home: how far standard input has been read from elsewhere, as all processes of the keeper see it. */
 must_check int far_count_input(struct job *job, struct err *err);

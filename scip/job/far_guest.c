@@ -142,6 +142,21 @@ int far_start(struct job *job, struct err *err)
 	return r;
 }
 
+void far_stop(struct job *job)
+{
+	struct far *far = job->far;
+
+	lines_drop_far(job);
+	job->far = NULL;
+	if (!far)
+		return;
+	if (far->shared)
+		munmap(far->shared, sizeof(*far->shared));
+	if (far->wake >= 0)
+		close(far->wake);
+	free(far);
+}
+
 /* Home has it, or will as soon as somebody reads there. */
 static bool is_underway(const struct far_shared *shared)
 {

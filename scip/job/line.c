@@ -433,6 +433,25 @@ int lines_far(struct job *job, struct err *err)
 	return r < 0 ? r : 0;
 }
 
+/* All of a kind that have somebody at the other end. */
+static void drop_all(struct job *job, enum line_kind kind)
+{
+	struct line *next;
+
+	for (struct line *line = job->lines ? job->lines->list : NULL; line; line = next) {
+		next = line->next;
+		if (line->kind != kind)
+			continue;
+		kill(line->pid, SIGKILL);
+		drop(line);
+	}
+}
+
+void lines_drop_far(struct job *job)
+{
+	drop_all(job, LINE_FAR);
+}
+
 void lines_end_far(const struct job *job, struct vpid vpid)
 {
 	for (struct line *line = job->lines ? job->lines->list : NULL; line && !job->home; line = line->next)
@@ -480,15 +499,7 @@ static void forget(struct job *job, enum line_kind kind, struct vpid vpid)
 
 void lines_reset_stubs(struct job *job)
 {
-	struct line *next;
-
-	for (struct line *line = job->lines ? job->lines->list : NULL; line; line = next) {
-		next = line->next;
-		if (line->kind != LINE_STUB || !line->vpid.n)
-			continue;
-		kill(line->pid, SIGKILL);
-		drop(line);
-	}
+	drop_all(job, LINE_STUB);
 	if (job->lines)
 		job->lines->nheld = 0;
 }

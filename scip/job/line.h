@@ -60,6 +60,8 @@ void lines_settle(struct job *job, struct vpid moved);
 void lines_signal(struct job *job, const Pbeam__RemoteSignal *signal);
 /* The guest's end of the console is started (far.h). */
 must_check int lines_far(struct job *job, struct err *err);
+/* It, or whoever else carries a console, ends. */
+void lines_drop_far(struct job *job);
 /* In a coordinator: what was elsewhere is at home again, nothing else may read from its console. vpid 0: all
  * that call from elsewhere; those that still are there call again. */
 void lines_end_far(const struct job *job, struct vpid vpid);

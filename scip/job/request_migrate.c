@@ -284,7 +284,10 @@ static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
 		log_error("vpid %d: %s", arriving->begin->root, err.text);
 	if (!outcome->err.code && arriving->begin->cut) {
 		lines_renew(job, outcome->restore.root, names_real(job->names, outcome->restore.root).n);
-		far_follow(job, arriving->begin->home);
+		if (far_is_here(job, arriving->begin))
+			far_come_here(job, arriving->begin);
+		else
+			far_follow(job, arriving->begin->home);
 	}
 	message_free(arriving->begin);
 	free(arriving);

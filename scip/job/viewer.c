@@ -176,3 +176,9 @@ int viewer_open(struct job *job, int sock, struct err *err)
 	r = loop_watch(&job->loop, sock, POLLIN, on_console, job);
 	return r < 0 ? err_code(err, r, "watch the console") : 0;
 }
+
+void viewer_alone(struct job *job)
+{
+	if (job->viewer->sock < 0)
+		start_draining(job);
+}

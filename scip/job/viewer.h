@@ -16,5 +16,7 @@ void viewer_tell(struct job *job, enum keeper_event_type type, int value, const 
 /* Another console takes over: the one that is there is told, and forgotten. *sock (the new one's end of its
  * socket) and *backlog (a file with what is to be shown first, -1 for none) are the caller's. */
 must_check int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err);
+/* Nobody looks from now on, unless somebody does already. */
+void viewer_alone(struct job *job);
 
 #endif

@@ -187,7 +187,7 @@ static int survey(struct planner *planner)
 		const Pbeam__Process *process = planner->processes[i];
 		int parent = process->vppid == process->vpid ? -1 : find(planner, process->vppid);
 
-		if (i == 0)
+		if (i == 0 || process->far_parent)
 			parent = -1;
 		if (parent >= i)
 			return err_set(planner->err, -EINVAL,

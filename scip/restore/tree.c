@@ -89,7 +89,7 @@ static bool comes_from_afar(const struct coordinate *coordinate, int node)
 
 	if (!coordinate->options->external || !process)
 		return false;
-	for (size_t i = 0; node > 0 && i < coordinate->manifest->n_processes; i++)
+	for (size_t i = 0; node > 0 && !process->far_parent && i < coordinate->manifest->n_processes; i++)
 		if (coordinate->manifest->processes[i]->vpid == process->vppid)
 			return false;
 	return true;
