@@ -191,20 +191,12 @@ int restore_premake(struct restore_premade **out, struct names *names, struct im
 	return 0;
 }
 
-/* Until their numbers are free: others may be made under them at once. */
-static void wait_until_gone(const struct restore_premade *p)
+void premake_await_gone(struct names *names, struct vpid vpid)
 {
+	struct name_process process;
+
 	for (int looks = 0; looks < GONE_LOOKS; looks++) {
-		struct name_process process;
-		bool any = false;
-
-		for (size_t i = 0; i < p->n && !any; i++) {
-			struct vpid vpid = {p->coordinate.manifest->processes[i]->vpid};
-
-			any = names_process_get(p->coordinate.names, vpid, &process) == 0 &&
-			      process.state != NAME_STATE_STUB;
-		}
-		if (!any)
+		if (names_process_get(names, vpid, &process) < 0 || process.state == NAME_STATE_STUB)
 			return;
 		nanosleep(&(struct timespec){.tv_nsec = GONE_NAP_NS}, NULL);
 	}
@@ -219,8 +211,9 @@ void restore_premade_abandon(struct restore_premade *p)
 	if (p->coordinate.made && tree_ask_keeper(&p->coordinate, &request, &none) < 0)
 		log_debug("the keeper does not answer");
 	tree_abandon(&p->coordinate);
-	if (p->coordinate.made)
-		wait_until_gone(p);
+	for (size_t i = 0; i < p->n && p->coordinate.made; i++)
+		premake_await_gone(p->coordinate.names,
+				   (struct vpid){p->coordinate.manifest->processes[i]->vpid});
 	coordinate_close(&p->coordinate);
 	premake_release(p);
 }

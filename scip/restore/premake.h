@@ -44,6 +44,9 @@ static inline bool premake_is_tracked(const Pbeam__Mapping *map)
 	return anonymous && (map->flags & MAP_PRIVATE) && !(map->flags & MAP_HUGETLB);
 }
 
+/* Until the number of one that was killed is free: another may be made under it at once. */
+void premake_await_gone(struct names *names, struct vpid vpid);
+
 /* ---- premake_take.c: the end ---- */
 /* Those of the final manifest that options->ahead names go on in `coordinate`, which plans and makes the
  * others beside them; what the manifest says has been sent is found where it was put. Those that are not in

@@ -187,43 +187,51 @@ static int match(const struct coordinate *coordinate, const struct restore_prema
 	return 0;
 }
 
-static bool is_named(const Pbeam__Manifest *manifest, int32_t number)
+/* Somebody who is there is in the group or session of this number, whose leader is gone. */
+static bool is_named(const Pbeam__Manifest *manifest, const int *index, int32_t number)
 {
 	for (size_t i = 0; i < manifest->n_processes; i++)
-		if (manifest->processes[i]->vpgid == number || manifest->processes[i]->vsid == number)
+		if (index[i] >= 0 &&
+		    (manifest->processes[i]->vpgid == number || manifest->processes[i]->vsid == number))
 			return true;
 	return false;
 }
 
-/* One that has ended over there. Its parent is a husk, or the keeper, which waits for its children itself.
- * Groups and sessions that it led keep its number. */
-static int remove_one(struct restore_premade *p, size_t gone, const Pbeam__Manifest *manifest)
+/* The parent is a husk, and does not do so itself. */
+static int reap(struct coordinate *coordinate, int parent, struct vpid vpid, struct rpid rpid)
+{
+	int64_t ret = tree_call(coordinate, parent, SYS_wait4, remote_args((uint64_t)rpid.n, 0, __WALL, 0));
+
+	if (ret < 0)
+		return err_wrap(coordinate->err, (int)ret, "end vpid %d", vpid.n);
+	names_process_remove(coordinate->names, vpid, rpid);
+	names_number_release(coordinate->names, vpid, rpid);
+	return 0;
+}
+
+/* One that has ended over there. Groups and sessions that it led keep its number. */
+static int remove_one(struct restore_premade *p, size_t gone, const Pbeam__Manifest *manifest,
+		      const int *index)
 {
 	struct coordinate *coordinate = &p->coordinate;
 	struct made *made = &coordinate->made[gone];
 	const struct vpid vpid = {premade_at(p, gone)->vpid};
 	const struct rpid rpid = {made->rpid};
-	int parent = restore_premade_find(p, premade_at(p, gone)->vppid);
-	int64_t waited = rpid.n;
+	int parent = restore_premade_find(p, premade_at(p, gone)->vppid), r = 0;
 
 	if (made->sock >= 0)
 		close(made->sock);
 	made->sock = -1;
 	made->rpid = 0;
 	kill(rpid.n, SIGKILL);
-	if (parent >= 0 && (size_t)parent != gone)
-		waited =
-			tree_call(coordinate, parent, SYS_wait4, remote_args((uint64_t)rpid.n, 0, __WALL, 0));
-	if (waited < 0)
-		return err_wrap(coordinate->err, (int)waited, "end vpid %d", vpid.n);
-	if (parent >= 0) {
-		names_process_remove(coordinate->names, vpid, rpid);
-		names_number_release(coordinate->names, vpid, rpid);
-	}
-	if (is_named(manifest, vpid.n) &&
+	if (parent >= 0)
+		r = reap(coordinate, parent, vpid, rpid);
+	else
+		premake_await_gone(coordinate->names, vpid); /* the keeper waits for its children */
+	if (r == 0 && is_named(manifest, index, vpid.n) &&
 	    names_number_bind(coordinate->names, vpid, rpid, coordinate->options->keeper) < 0)
 		log_debug("number %d of a group is bound already", vpid.n);
-	return 0;
+	return r;
 }
 
 /* Children before their parents. */
@@ -237,7 +245,7 @@ static int remove_gone(struct restore_premade *p, const Pbeam__Manifest *manifes
 			stays[index[i]] = true;
 	for (size_t i = p->n; i-- > 0 && r == 0;)
 		if (!stays[i])
-			r = remove_one(p, i, manifest);
+			r = remove_one(p, i, manifest, index);
 	return r;
 }
 

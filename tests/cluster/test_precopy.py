@@ -254,3 +254,94 @@ def test_great_change(two, what):
     assert "begun anew" in a.log() and "sent again" not in a.log(), a.log()
     a.file("stop")
     assert job.wait(60) == 0 and set(job.text().split()) == {"whole"}, job.errors()
+
+
+# Each child does something else when told so; afterwards it says who it is by a file of its name.
+CHANGES = r"""import os, signal, sys, time
+def told(word):
+    while not os.path.exists(word): time.sleep(.005)
+def say(name):
+    with open(name + '.tmp', 'w') as file: print(os.getpid(), os.getppid(), os.getpgid(0), os.getsid(0), file=file)
+    os.rename(name + '.tmp', name)
+def become(name):
+    os.execv(sys.executable, [sys.executable, '-c', sys.orig_argv[2], name])
+def lives(name):
+    told('after')
+    say(name)
+    time.sleep(1000)
+def child(work, group=None, session=False):
+    pid = os.fork()
+    if not pid:
+        if session: os.setsid()
+        if group is not None: os.setpgid(0, group)
+        work()
+        os._exit(3)
+    if group is not None: os.setpgid(pid, group)
+    return pid
+if sys.argv[1] != 'main': lives(sys.argv[1])
+def executes(): told('now'); become('executes')
+def ends(): told('now')
+def member(): lives('member')
+def leaves(): told('now'); os.setsid(); lives('leaves')
+def launcher():
+    if os.fork() == 0:
+        told('now'); become('orphan')
+children = {'executes': child(executes, 0), 'launcher': child(launcher), 'leads': child(ends, 0)}
+children['member'] = child(member, children['leads'])
+children['leaves'] = child(leaves)
+os.waitpid(children['launcher'], 0)
+open('ready', 'w').close()
+told('now')
+os.waitpid(children['leads'], 0)
+children['zombie'] = child(lambda: None)
+children['young'] = child(lambda: lives('young'), children['leads'])
+children['session'] = child(lambda: lives('session'), session=True)
+time.sleep(.3)
+open('changed', 'w').close()
+told('after')
+say('main')
+assert os.waitpid(children['zombie'], 0)[1] == 3 << 8
+told('stop')
+os.killpg(children['leads'], signal.SIGUSR1)
+for name in ('member', 'young'):
+    assert os.waitpid(children[name], 0)[1] == signal.SIGUSR1, name
+for name in ('executes', 'leaves', 'session'):
+    assert os.getpgid(children[name]) == children[name] or name == 'leaves'
+    os.kill(children[name], signal.SIGKILL)
+    assert os.waitpid(children[name], 0)[1] == signal.SIGKILL
+with open('orphan') as file: os.kill(int(file.read().split()[0]), signal.SIGKILL)
+print(*(f'{name}={pid}' for name, pid in children.items()), flush=True)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_changes(two):
+    """Leaders that execute another program, end, or leave; orphans, sessions, a zombie: all that changes between the skeleton and the end is as it was."""
+    a, b = two
+    word = a.file("fault", "migrate-after-rounds:sleep")
+    a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
+    job = a.start(["scip", "run", "--", "python3", "-c", CHANGES, "main"], "changes", env={"PBEAM_FAULT": str(word)})
+    a.wait_until((a.home / "ready").exists, 60, "the program to be ready")
+    root = root_of(a)
+    moving = a.start(["pbeamctl", "migrate", str(root), b.name], "moving")
+    a.wait_until(lambda: word.read_text() == "migrate-after-rounds:reached", what="the first rounds to have ended")
+    a.file("now")
+    a.wait_until((a.home / "changed").exists, 60, "the changes")
+    word.write_text("")
+    assert moving.wait(60) == 0, moving.errors()
+    assert "were made ahead" in a.log() and "sent again" not in a.log(), a.log()
+    a.file("after")
+    names = ("main", "executes", "member", "leaves", "young", "session", "orphan")
+    a.wait_until(lambda: all((a.home / name).exists() for name in names), 60, "all to say who they are")
+    a.file("stop")
+    assert job.wait(60) == 0, job.errors()
+    pids = {name: int(pid) for name, pid in (word.split("=") for word in job.text().split())}
+    who = {name: list(map(int, (a.home / name).read_text().split())) for name in names}
+    group, session = who["main"][2:]
+    leads = pids["leads"]
+    assert who["main"][0] == root and who["orphan"][2:] == [group, session]
+    assert who["executes"] == [pids["executes"], root, pids["executes"], session]
+    assert who["member"] == [pids["member"], root, leads, session]
+    assert who["young"] == [pids["young"], root, leads, session]
+    assert who["leaves"] == [pids["leaves"], root, pids["leaves"], pids["leaves"]]
+    assert who["session"] == [pids["session"], root, pids["session"], pids["session"]]
