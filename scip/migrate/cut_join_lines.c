@@ -68,7 +68,8 @@ static struct side *find_other(const struct joining *joining, const struct side 
 	for (size_t i = 0; i < joining->n; i++) {
 		struct side *side = &joining->sides[i];
 
-		if (side->line->id == own->line->id && side->line->anchor != own->line->anchor &&
+		if (!side->joined && side->line->id == own->line->id &&
+		    side->line->anchor != own->line->anchor &&
 		    message_same_bytes(&side->line->cookie, &own->line->cookie))
 			return side;
 	}
@@ -216,6 +217,7 @@ static void drop_line(struct side *side)
 		else
 			list->lines[kept++] = list->lines[i];
 	list->n_lines = kept;
+	side->line = NULL;
 	side->joined = true;
 }
 
@@ -273,7 +275,7 @@ int cut_join_lines(Pbeam__Manifest *manifest, struct image_writer *writer, struc
 		struct side *one = &joining.sides[i],
 			    *other = one->joined || !one->line->anchor ? NULL : find_other(&joining, one);
 
-		if (!other || other->joined)
+		if (!other)
 			continue;
 		r = join(&joining, one, other);
 		if (r == 0) {
