@@ -35,7 +35,7 @@
 
 enum { PROCESSES_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
 enum { BEGINNINGS = 3, LOOK_NS = 2000000 };
-#define PAUSE_NS    100000000ull  /* as usual; half of it is not worth another try */
+#define PAUSE_NS    100000000ull /* as usual; half of it is not worth another try */
 #define PATIENCE_NS 500000000ull /* with processes that come and go */
 
 struct departure {
