@@ -44,6 +44,7 @@ def test_console_lost(make_lab):
 # root, `ahead` of them on their way. The file `go` ends it, each with the status of its child and more.
 RING = """import os, select, socket, struct, sys, time
 ahead = int(sys.argv[1])
+def say(*words): os.write(1, (' '.join(map(str, words)) + '\\n').encode())
 def copy(get, put):
     while True:
         data = os.read(get, 65536)
@@ -61,7 +62,7 @@ if not middle:
         os.close(put)
         ring = socket.create_connection(listener.getsockname())
         listener.close()
-        print('last', os.getpid(), flush=True)
+        say('last', os.getpid())
         copy(ring.fileno(), down.fileno())
         os._exit(3)
     down.close()
@@ -71,7 +72,7 @@ if not middle:
 os.close(put)
 ring = listener.accept()[0]
 ring.setblocking(False)
-print('ring', os.getpid(), middle, flush=True)
+say('ring', os.getpid(), middle)
 sent = seen = told = 0
 out = rest = b''
 closed = False
@@ -95,10 +96,10 @@ while True:
         rest = rest[whole:]
     if seen // 20000 > told:
         told = seen // 20000
-        print(told, flush=True)
+        say(told)
         time.sleep(.02)
 assert seen == sent and not rest, (seen, sent)
-print('ended', flush=True)
+say('ended')
 sys.exit(20 + os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1]))
 """
 
