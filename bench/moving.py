@@ -2,6 +2,7 @@
 
 Hosts are those of tests/lab.py: network namespaces with a bridge between them.
 """
+import itertools
 import json
 import re
 import signal
@@ -15,7 +16,7 @@ import lab as laboratory
 import running
 import saving
 
-PORT = 5600
+PORTS = itertools.count(5600)  # each once: what has moved holds its port at home for a moment longer than it lives
 SETTLED = 6  # lines of a program's report that a figure is the median of
 TURNS = 5
 
@@ -27,8 +28,8 @@ class Talk:
         self.server, self.client = server, client
         self.supervised = supervised
         run = (lambda host, *argv: host.scip_run(*argv)) if supervised else (lambda host, *argv: host.start([*argv]))
-        protocol = "udp" if "udp" in words else "tcp"
-        port = PORT + supervised
+        protocol = words[1] if words[0] == "ping" else "tcp"
+        port = next(PORTS)
         self.serving = run(server, "taskset", "-c", "0", programs / "traffic", "serve", protocol, port).wait_for("serving")
         self.asking = run(client, "taskset", "-c", "1", programs / "traffic", *words, server.ip, port)
 
@@ -183,7 +184,7 @@ def measure(stage, programs, sizes, rounds):
     try:
         lab.start()
         results["iperf3"] = iperf(lab)
-        for words in (["ping", "tcp"], ["ping", "udp"], ["stream"]):
+        for words in (["ping", "tcp"], ["ping", "udp"], ["ping", "udp-connected"], ["stream"]):
             try:
                 results["traffic"][" ".join(words)] = measure_traffic(lab, programs, words)
             except (AssertionError, OSError, subprocess.SubprocessError) as problem:

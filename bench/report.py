@@ -67,7 +67,7 @@ def _moves_table(rows):
 
 def _move_bars(move):
     found = []
-    for what, limit in (("ping tcp", 1.01), ("ping udp", 1.02)):
+    for what, limit in (("ping tcp", 1.01), ("ping udp", 1.02), ("ping udp-connected", 1.02)):
         row = move.get("traffic", {}).get(what, {})
         if row:
             found += [(f"{what} {key} / native", row["ratio"][key], limit) for key in ("before", "between", "after")]

@@ -1,9 +1,12 @@
 /*
  * Traffic between two hosts, told as it goes.
  *
- *   traffic serve tcp|udp PORT             answers pings, swallows streams
- *   traffic ping tcp|udp HOST PORT         a line "ping NS" (the median round trip) for every 500
- *   traffic stream HOST PORT               a line "stream MB/S" five times a second
+ *   traffic serve tcp|udp|udp-connected PORT      answers pings, swallows streams
+ *   traffic ping tcp|udp|udp-connected HOST PORT  a line "ping NS" (the median round trip) for every 500
+ *   traffic stream HOST PORT                      a line "stream MB/S" five times a second
+ *
+ * Who pings has connected its socket. With udp the server's is for all callers; with udp-connected the server
+ * connects it to the first one.
  *
  * All of them run until they are ended.
  */
@@ -56,10 +59,32 @@ static void *serve_one(void *arg)
 	return NULL;
 }
 
-static int serve(int udp, const char *port)
+static int is_udp(const char *word)
+{
+	return !strcmp(word, "udp") || !strcmp(word, "udp-connected");
+}
+
+/* To the first one that calls. */
+static int serve_connected(int fd)
+{
+	struct sockaddr_in from;
+	socklen_t len = sizeof(from);
+	char text[PING];
+	ssize_t n = recvfrom(fd, text, sizeof(text), 0, (struct sockaddr *)&from, &len);
+
+	if (n < 0 || connect(fd, (struct sockaddr *)&from, len) < 0)
+		err(1, "connect");
+	for (;;) {
+		if (n >= 0 && send(fd, text, (size_t)n, 0) != n)
+			warn("datagram");
+		n = recv(fd, text, sizeof(text), 0);
+	}
+}
+
+static int serve(const char *protocol, const char *port)
 {
 	struct sockaddr_in a = address("0.0.0.0", port);
-	int fd = socket(AF_INET, udp ? SOCK_DGRAM : SOCK_STREAM, 0), one = 1;
+	int udp = is_udp(protocol), fd = socket(AF_INET, udp ? SOCK_DGRAM : SOCK_STREAM, 0), one = 1;
 	pthread_t thread;
 
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -67,6 +92,8 @@ static int serve(int udp, const char *port)
 		err(1, "port %s", port);
 	puts("serving");
 	fflush(stdout);
+	if (!strcmp(protocol, "udp-connected"))
+		return serve_connected(fd);
 	for (;;) {
 		char text[PING];
 		struct sockaddr_in from;
@@ -167,10 +194,11 @@ static int stream(const char *host, const char *port)
 int main(int argc, char **argv)
 {
 	if (argc == 4 && !strcmp(argv[1], "serve"))
-		return serve(!strcmp(argv[2], "udp"), argv[3]);
+		return serve(argv[2], argv[3]);
 	if (argc == 5 && !strcmp(argv[1], "ping"))
-		return ping(!strcmp(argv[2], "udp"), argv[3], argv[4]);
+		return ping(is_udp(argv[2]), argv[3], argv[4]);
 	if (argc == 4 && !strcmp(argv[1], "stream"))
 		return stream(argv[2], argv[3]);
-	errx(2, "usage: traffic serve tcp|udp PORT | ping tcp|udp HOST PORT | stream HOST PORT");
+	errx(2, "usage: traffic serve tcp|udp|udp-connected PORT | ping tcp|udp|udp-connected HOST PORT | "
+		"stream HOST PORT");
 }

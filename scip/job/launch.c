@@ -90,7 +90,7 @@ _Noreturn static void become_program(struct job *job, const struct sock_fprog *f
 	if (set_streams(job->console, &err) < 0 || terminal_to_foreground(&err) < 0)
 		give_up(report, STATUS_SCIP, &err);
 	if (wait_for_scip(job->entry.keeper.n)) { /* from here on we end with it */
-		r = syscall_filter_build(syscall_filter_restored(job->names), &restored, &err);
+		r = syscall_filter_build(syscall_filter_diverged(job->names), &restored, &err);
 		filter = &restored;
 	}
 	if (prctl(PR_SET_PDEATHSIG, 0) < 0 && r == 0)

@@ -210,12 +210,20 @@ static int note_ended(struct coordinate *coordinate)
 int above_hold(struct coordinate *coordinate)
 {
 	struct above *above = &coordinate->above;
+	Pbeam__ScipHear hear = PBEAM__SCIP_HEAR__INIT;
 	int r = 0;
 
 	if (coordinate->whole)
 		return 0;
 	if (above->lives)
 		above->sock = diverge_hold(&above->process, FREEZE_MS, coordinate->err);
+	/* its child, which may have moved, has the filters that it has */
+	hear.talks = true;
+	if (above->lives && above->sock >= 0 && names_cluster(coordinate->names, NULL) &&
+	    link_call(above->sock, PBEAM__SCIP_REQUEST__SCIP_HEAR, &hear.base, &pbeam__scip_done__descriptor,
+		      NULL, coordinate->err) < 0)
+		return err_wrap(coordinate->err, coordinate->err->code, "its parent, vpid %d",
+				above->process.vpid.n);
 	if (above->lives && above->sock < 0)
 		return err_wrap(coordinate->err, above->sock, "its parent, vpid %d", above->process.vpid.n);
 	/* It may have waited for it until now. */

@@ -37,7 +37,8 @@ int control_hold(struct control_request *request, struct err *err)
 
 	if (!process->stub)
 		return err_set(err, -EINVAL, "vpid %d is here already", process->vpid.n);
-	if (!process->diverged && syscall_filter_inject(process_leader(process), err) < 0)
+	if (syscall_filter_inject(process_leader(process), err) < 0 ||
+	    syscall_filter_datagrams(process_leader(process), true, err) < 0)
 		return -EIO;
 	process->held = process->stub_returns = true;
 	process->stub = process->frozen = process->freezing = false;

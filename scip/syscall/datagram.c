@@ -16,6 +16,8 @@
 #include "namespace/address_entry.h"
 #include "scip/syscall/address.h"
 
+enum { SENT_MAX = 65507 /* of a datagram over IPv4 */, RECEIVED_MAX = 65536 };
+
 /* A connection that was made anew: what the program calls its peer, and what the kernel does. */
 static bool renamed_peer(const struct call *call, int socket, union name_sockaddr *name,
 			 union name_sockaddr *real)
@@ -46,17 +48,14 @@ bool address_is_renamed_peer(const struct call *call, int socket, union name_soc
 	return true;
 }
 
-bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr *to)
+/* `copy`: a duplicate of the program's socket, or -1. */
+static bool lead(const struct call *call, int copy, union name_sockaddr *to)
 {
 	int family = to->sa.sa_family;
 	struct name_address found;
 	union name_sockaddr own = {0};
 	socklen_t len = sizeof(own);
-	auto_close int copy = -1;
 
-	if (address_nothing_moved(call))
-		return false;
-	copy = address_socket(call, fd);
 	if (copy < 0 || address_option(copy, SO_PROTOCOL) != IPPROTO_UDP)
 		return false;
 	if (address_is_renamed_peer(call, copy, to) || address_lead(call, IPPROTO_UDP, to))
@@ -69,8 +68,15 @@ bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr 
 	return true;
 }
 
-/* The name of who is called `real` by the kernel. */
-static bool call_by_name(const struct call *call, union name_sockaddr *real)
+bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr *to)
+{
+	auto_close int copy = address_nothing_moved(call) ? -1 : address_socket(call, fd);
+
+	return lead(call, copy, to);
+}
+
+/* The name of who is called `real` by the kernel. `socket`: a duplicate of the program's, or -1. */
+static bool call_by_name(const struct call *call, int socket, union name_sockaddr *real)
 {
 	union name_sockaddr name, peer;
 	auto_close int copy = -1;
@@ -79,9 +85,11 @@ static bool call_by_name(const struct call *call, union name_sockaddr *real)
 		return true;
 	if (!names_socket_any(call->process->names))
 		return false;
-	copy = address_socket(call, (int)call->args[0]);
+	if (socket < 0)
+		socket = copy = address_socket(call, (int)call->args[0]);
 	/* what waited when it moved was put into its queue by another one than its peer */
-	if (copy < 0 || !renamed_peer(call, copy, &name, &peer) || name.sa.sa_family != real->sa.sa_family)
+	if (socket < 0 || !renamed_peer(call, socket, &name, &peer) ||
+	    name.sa.sa_family != real->sa.sa_family)
 		return false;
 	*real = name;
 	return true;
@@ -92,29 +100,84 @@ int address_call_sender(const struct call *call, uint64_t where, uint64_t len, u
 	union name_sockaddr real;
 
 	if (!address_read(call, where, len, &real) || room < address_size(&real) ||
-	    !call_by_name(call, &real))
+	    !call_by_name(call, -1, &real))
 		return 0;
 	return call_write(call, where, &real, address_size(&real)) == -ESRCH ? -ESRCH : 0;
 }
 
+/* A call that is answered here has one stop and not two. */
+
+/* Sends it on the program's behalf. False: it is the kernel's to say what
+ * becomes of it, or it would have to wait. */
+static bool send_for(const struct call *call, int copy, const union name_sockaddr *to, int64_t *sent)
+{
+	char data[SENT_MAX];
+	size_t len = call->args[2];
+	int flags = (int)call->args[3];
+
+	if (len > sizeof(data) || flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM) ||
+	    (len && call_read(call, call->args[1], data, len) < 0))
+		return false;
+	*sent = sendto(copy, data, len, flags | MSG_DONTWAIT | MSG_NOSIGNAL, &to->sa, address_size(to));
+	if (*sent < 0)
+		*sent = -errno;
+	return *sent != -EAGAIN;
+}
+
 int enter_sendto(struct call *call)
 {
+	auto_close int copy = -1;
 	union name_sockaddr to;
+	int64_t sent;
 
-	if (!address_read(call, call->args[4], call->args[5], &to) ||
-	    !address_lead_datagram(call, (int)call->args[0], &to))
+	if (address_nothing_moved(call) || !address_read(call, call->args[4], call->args[5], &to))
 		return SYSCALL_CONTINUE;
+	copy = address_socket(call, (int)call->args[0]);
+	if (!lead(call, copy, &to))
+		return SYSCALL_CONTINUE;
+	if (send_for(call, copy, &to, &sent))
+		return call_answer(call, sent);
 	return call_replace(call, 4, &to, address_size(&to));
+}
+
+/* Likewise takes one that waits. */
+static bool receive_for(struct call *call, uint64_t room, int64_t *received)
+{
+	auto_close int copy = address_socket(call, (int)call->args[0]);
+	union name_sockaddr from = {0};
+	socklen_t len = sizeof(from);
+	char data[RECEIVED_MAX];
+	size_t most = call->args[2] < sizeof(data) ? (size_t)call->args[2] : sizeof(data);
+	int flags = (int)call->args[3];
+
+	if (copy < 0 || flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC) ||
+	    address_option(copy, SO_PROTOCOL) != IPPROTO_UDP)
+		return false;
+	*received = recvfrom(copy, data, most, flags | MSG_DONTWAIT, &from.sa, &len);
+	if (*received < 0) {
+		*received = -errno;
+		return *received != -EAGAIN;
+	}
+	if ((size_t)*received < most)
+		most = (size_t)*received;
+	(void)call_by_name(call, copy, &from);
+	if ((most && call_write(call, call->args[1], data, most) < 0) ||
+	    address_answer(call, call->args[4], call->args[5], room, &from) < 0)
+		*received = -EFAULT;
+	return true;
 }
 
 int enter_recvfrom(struct call *call)
 {
+	int64_t received;
 	int32_t len;
 
 	/* a call may wait for longer than this answer is good: what has moved here has a name in any case */
 	if (!call->args[4] || address_nothing_moved(call) ||
 	    call_read(call, call->args[5], &len, sizeof(len)) < 0 || len < 0)
 		return SYSCALL_CONTINUE;
+	if (receive_for(call, (uint64_t)len, &received))
+		return call_answer(call, received);
 	call->keep[0] = (uint64_t)len;
 	return SYSCALL_WANT_EXIT;
 }

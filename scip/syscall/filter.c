@@ -33,7 +33,7 @@ struct program {
 static struct syscall_condition condition(enum syscall_filter which, uint32_t nr, uint32_t *data)
 {
 	const struct syscall_row *row = syscall_row(nr);
-	const struct syscall_condition *cluster = NULL;
+	const struct syscall_condition *cluster;
 	bool restored;
 
 	*data = row ? TRAP_ROW : TRAP_UNKNOWN;
@@ -44,8 +44,7 @@ static struct syscall_condition condition(enum syscall_filter which, uint32_t nr
 	if (which == SYSCALL_FILTER_MAPPED && path_map_wants(row))
 		return (struct syscall_condition){.op = COND_ALWAYS};
 	restored = which >= SYSCALL_FILTER_RESTORED;
-	if (which == SYSCALL_FILTER_CLUSTER || which >= SYSCALL_FILTER_MOVED)
-		cluster = syscall_cluster_condition(nr, restored);
+	cluster = syscall_cluster_condition(nr, which);
 	return cluster ? *cluster : restored ? row->restored : row->born;
 }
 

@@ -55,25 +55,7 @@ static const struct {
 	/* who does not want the caller's address accepts untrapped, unless the listener has moved */
 	{SYS_accept, NOT_ZERO(1), ALWAYS},
 	{SYS_accept4, NOT_ZERO(1), ALWAYS},
-	/* send() and recv() have no address */
-	{SYS_sendto, NEVER, NOT_ZERO(4)},
-	{SYS_recvfrom, NEVER, NOT_ZERO(4)},
 };
-
-static const struct syscall_condition *find(int64_t nr, bool restored)
-{
-	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		if (rows[i].nr == nr)
-			return restored ? &rows[i].restored : &rows[i].born;
-	return NULL;
-}
-
-const struct syscall_condition *syscall_cluster_condition(uint32_t nr, bool restored)
-{
-	const struct syscall_condition *found = find(nr, restored);
-
-	return found && restored && found->op == COND_NEVER ? NULL : found;
-}
 
 /* Nobody pays for send(), recv(), read() and write(); whether a message has an address is not to be seen. */
 const struct syscall_condition *syscall_datagram_condition(uint32_t nr, bool talks)
@@ -96,9 +78,30 @@ const struct syscall_condition *syscall_datagram_condition(uint32_t nr, bool tal
 	}
 }
 
+const struct syscall_condition *syscall_cluster_condition(uint32_t nr, enum syscall_filter which)
+{
+	if (which != SYSCALL_FILTER_CLUSTER && which < SYSCALL_FILTER_DIVERGED)
+		return NULL;
+	if (which >= SYSCALL_FILTER_MOVED && (nr == SYS_sendto || nr == SYS_recvfrom))
+		return syscall_datagram_condition(nr, true);
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		if (rows[i].nr != nr)
+			continue;
+		if (which == SYSCALL_FILTER_CLUSTER)
+			return &rows[i].born;
+		return rows[i].restored.op == COND_NEVER ? NULL : &rows[i].restored;
+	}
+	return NULL;
+}
+
 enum syscall_filter syscall_filter_born(struct names *names)
 {
 	return names_cluster(names, NULL) ? SYSCALL_FILTER_CLUSTER : SYSCALL_FILTER_BORN;
+}
+
+enum syscall_filter syscall_filter_diverged(struct names *names)
+{
+	return names_cluster(names, NULL) ? SYSCALL_FILTER_DIVERGED : SYSCALL_FILTER_RESTORED;
 }
 
 enum syscall_filter syscall_filter_restored(struct names *names)

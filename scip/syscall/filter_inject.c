@@ -89,7 +89,7 @@ int syscall_filter_datagrams(struct tracee *tracee, bool talks, struct err *err)
 	struct process *process = tracee->process;
 	int r;
 
-	if (process->diverged || process->talks || (process->hears && !talks))
+	if (process->talks || (process->hears && !talks))
 		return 0;
 	r = build_and_load(tracee, talks ? SYSCALL_FILTER_TALKS : SYSCALL_FILTER_HEARS, err);
 	process->hears = process->hears || r == 0;
@@ -103,7 +103,7 @@ int syscall_filter_inject(struct tracee *tracee, struct err *err)
 
 	if (tracee->process->diverged)
 		return 0;
-	r = build_and_load(tracee, syscall_filter_restored(tracee->process->names), err);
+	r = build_and_load(tracee, syscall_filter_diverged(tracee->process->names), err);
 	if (r == 0)
 		r = syscall_filter_signalfds(tracee, err);
 	if (r == 0)

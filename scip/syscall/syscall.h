@@ -5,14 +5,16 @@
  * what a freeze does to the call, a note. The seccomp filters, the dispatch, docs/SYSCALLS.md and the tests
  * come from it.
  *
- * Five filters. The *born* filter is loaded before the first exec: it traps what must be seen or translated
- * even when nothing has diverged (kill and its like where the pid is not 0, exec, SysV ids, seccomp, calls
- * not in the table). The *cluster* filter takes its place on a host of a cluster: it traps as well what may
- * name something of another host (filter_cluster.c). The *restored* filter traps every call that carries a
- * name; it is loaded for restored processes, and from inside (SECCOMP_FILTER_FLAG_TSYNC) into a process whose
- * own names diverge; in a cluster it is the *moved* filter, which traps what carries transport addresses too,
- * and on a host where files of the job are under other paths the *mapped* filter, which traps as well every
- * other call that takes or gives a path. Two more come on top of one of these: see SYSCALL_FILTER_HEARS.
+ * Filters. The *born* filter is loaded before the first exec: it traps what must be seen or translated even
+ * when nothing has diverged (kill and its like where the pid is not 0, exec, SysV ids, seccomp, calls not in
+ * the table). The *cluster* filter takes its place on a host of a cluster: it traps as well what may name
+ * something of another host (filter_cluster.c). The *restored* filter traps every call that carries a name;
+ * it is loaded for restored processes, and from inside (SECCOMP_FILTER_FLAG_TSYNC) into a process whose own
+ * names diverge. In a cluster the latter is the *diverged* filter, which traps what carries transport
+ * addresses too, as far as it matters to who has not moved; for restored processes it is the *moved* filter:
+ * theirs are of datagrams as well. On a host where files of the job are under other paths that is the
+ * *mapped* filter, which traps as well every other call that takes or gives a path. Two more come on top of
+ * one of these: see SYSCALL_FILTER_HEARS.
  */
 #ifndef SCIP_SYSCALL_SYSCALL_H
 #define SCIP_SYSCALL_SYSCALL_H
@@ -25,6 +27,7 @@ enum syscall_filter {
 	SYSCALL_FILTER_BORN,
 	SYSCALL_FILTER_CLUSTER,
 	SYSCALL_FILTER_RESTORED,
+	SYSCALL_FILTER_DIVERGED,
 	SYSCALL_FILTER_MOVED,
 	SYSCALL_FILTER_MAPPED,
 	/* beside one of those, of who has not moved itself: who has sent a datagram that came, and to whom
@@ -32,13 +35,14 @@ enum syscall_filter {
 	SYSCALL_FILTER_HEARS,
 	SYSCALL_FILTER_TALKS,
 };
-/* Which one newborns get, and those whose names diverge. */
+/* Which one newborns get, those whose names diverge, and those that come from an image. */
 enum syscall_filter syscall_filter_born(struct names *names);
+enum syscall_filter syscall_filter_diverged(struct names *names);
 enum syscall_filter syscall_filter_restored(struct names *names);
 
 /* The filter as a BPF program, malloc'd; for seccomp(SECCOMP_SET_MODE_FILTER). */
 must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog *out, struct err *err);
-/* Loads the restored filter into a stopped process from inside, all threads (idempotent: process->diverged).
+/* Loads the diverged filter into a stopped process from inside, all threads (idempotent: process->diverged).
  */
 must_check int syscall_filter_inject(struct tracee *tracee, struct err *err);
 

@@ -136,9 +136,9 @@ must_check int filter_load(struct tracee *tracee, const struct sock_fprog *progr
 #define SIGINFO_PID   16
 bool siginfo_has_pid(const void *siginfo);
 
-/* What the filters of a cluster have for a number in place of the born, or restored, filter's condition;
- * NULL: nothing. filter_cluster.c */
-const struct syscall_condition *syscall_cluster_condition(uint32_t nr, bool restored);
+/* What one of the filters of a cluster has for a number in place of the born, or restored, filter's
+ * condition; NULL: nothing, or it is none of those. filter_cluster.c */
+const struct syscall_condition *syscall_cluster_condition(uint32_t nr, enum syscall_filter which);
 
 /* What SYSCALL_FILTER_TALKS, or SYSCALL_FILTER_HEARS, have for a number of the table. filter_cluster.c */
 const struct syscall_condition *syscall_datagram_condition(uint32_t nr, bool talks);

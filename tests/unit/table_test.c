@@ -75,7 +75,8 @@ static void test_running_kernel(void **state)
 static bool may_trap(const struct syscall_row *row, uint32_t nr)
 {
 	return row->born.op != COND_NEVER || row->restored.op != COND_NEVER ||
-	       syscall_cluster_condition(nr, false) || syscall_cluster_condition(nr, true);
+	       syscall_cluster_condition(nr, SYSCALL_FILTER_CLUSTER) ||
+	       syscall_cluster_condition(nr, SYSCALL_FILTER_MOVED);
 }
 
 static void test_rows(void **state)
@@ -185,9 +186,8 @@ static void check_number(const struct sock_fprog *p, enum syscall_filter which, 
 	uint64_t values[32] = {0, 1, ~0ull, 1ull << 32, 12345};
 	unsigned n = 5;
 
-	if (row && (which == SYSCALL_FILTER_CLUSTER || which >= SYSCALL_FILTER_MOVED) &&
-	    syscall_cluster_condition((uint32_t)nr, restored))
-		c = syscall_cluster_condition((uint32_t)nr, restored);
+	if (row && syscall_cluster_condition((uint32_t)nr, which))
+		c = syscall_cluster_condition((uint32_t)nr, which);
 	if (row && which >= SYSCALL_FILTER_HEARS)
 		c = syscall_datagram_condition((uint32_t)nr, which == SYSCALL_FILTER_TALKS);
 	for (unsigned i = 0; c && i < c->n; i++)
@@ -265,6 +265,7 @@ static void test_restored_filter(void **state)
 static void test_filters_of_a_cluster(void **state)
 {
 	check_filter(SYSCALL_FILTER_CLUSTER);
+	check_filter(SYSCALL_FILTER_DIVERGED);
 	check_filter(SYSCALL_FILTER_MOVED);
 	check_filter(SYSCALL_FILTER_HEARS);
 	check_filter(SYSCALL_FILTER_TALKS);

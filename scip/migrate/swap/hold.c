@@ -202,7 +202,11 @@ static int gather(struct swap_hold *hold, struct err *err)
 int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, size_t due, bool *found,
 		     struct err *err)
 {
-	for (int i = 0; i < LOOKS; i++) {
+	size_t any = 0;
+
+	for (size_t i = 0; i < n; i++)
+		any += inos[i] != 0;
+	for (int i = 0; i < LOOKS && any; i++) {
 		int r = look(hold, inos, n, found, err);
 		size_t missing = 0;
 
@@ -218,7 +222,7 @@ int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, siz
 		if (r < 0)
 			return r;
 	}
-	return err_set(err, -EBUSY, "the holders of a connection change all the time");
+	return any ? err_set(err, -EBUSY, "the holders of a connection change all the time") : 0;
 }
 
 int swap_hold_shared(struct names *names, const struct group *members, const uint64_t *inos, size_t n,
@@ -235,6 +239,20 @@ int swap_hold_shared(struct names *names, const struct group *members, const uin
 			r = look_at(&hold, all[i].rpid, inos, n, shared);
 	free(hold.aliases);
 	return r < 0 ? r : 0;
+}
+
+bool swap_hold_any(struct names *names, struct rpid keeper, const uint64_t *inos, size_t n)
+{
+	auto_free struct name_process *all = malloc(PROCESSES_MAX * sizeof(*all));
+	auto_free bool *found = calloc(n + 1, sizeof(*found));
+	struct swap_hold hold;
+	int count = all && found ? names_process_list(names, keeper, all, PROCESSES_MAX) : 0, r = 0;
+
+	swap_hold_init(&hold, names);
+	for (int i = 0; i < count && i < PROCESSES_MAX && r == 0; i++)
+		r = look_at(&hold, all[i].rpid, inos, n, found);
+	free(hold.aliases);
+	return r > 0;
 }
 
 int swap_hold_duplicate(const struct swap_hold *hold, uint64_t ino, struct err *err)
@@ -375,7 +393,7 @@ int swap_hold_replace(struct swap_hold *hold, struct swap_end *ends, size_t n, s
 		Pbeam__ScipReplace request;
 
 		r = make_request(hold, hold->group.v[i]->rpid, ends, n, &request);
-		if (r == 0)
+		if (r == 0 && request.n_all)
 			group_ask(hold->group.v[i], PBEAM__SCIP_REQUEST__SCIP_REPLACE, &request.base, NULL,
 				  0);
 		free_request(&request);

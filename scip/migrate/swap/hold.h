@@ -28,6 +28,8 @@ must_check int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, si
 /* shared[i]: some process of the name space that is not in `members` holds inode i. -ENOMEM. */
 must_check int swap_hold_shared(struct names *names, const struct group *members, const uint64_t *inos,
 				size_t n, bool *shared);
+/* True if a process of the job has one of the sockets. */
+bool swap_hold_any(struct names *names, struct rpid keeper, const uint64_t *inos, size_t n);
 /* Our duplicate of a socket that is held. -errno. */
 must_check int swap_hold_duplicate(const struct swap_hold *hold, uint64_t ino, struct err *err);
 /* Puts ends[i].fresh in the place of every alias of ends[i].ino, epoll interest included. */

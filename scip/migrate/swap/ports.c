@@ -9,10 +9,35 @@
 #include "namespace/address_entry.h"
 #include "proto/message.h"
 #include "scip/migrate/address.h"
+#include "scip/migrate/swap/hold.h"
 #include "scip/object/common.h"
 #include "scip/object/socket.h"
 
 /* ---- which ---- */
+
+struct inos {
+	uint64_t *v;
+	size_t n;
+};
+
+static void add_ino(void *arg, const struct inet_address *own, const struct inet_address *peer, uint64_t ino,
+		    uint32_t queued)
+{
+	struct inos *inos = arg;
+
+	if (ino && object_append(inos->v, inos->n, ino) < 0)
+		return; /* it is looked for once more when they stand still */
+}
+
+bool swap_ports_any(struct migrate_source *source)
+{
+	struct inos inos = {0};
+	bool any = inet_diag_udp(add_ino, &inos) == 0 &&
+		   swap_hold_any(source->names, source->job->keeper, inos.v, inos.n);
+
+	free(inos.v);
+	return any;
+}
 
 static bool is_udp(const struct object_source *of)
 {

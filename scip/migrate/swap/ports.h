@@ -29,6 +29,8 @@ struct swap_ports {
 	struct inet_address host; /* where they go */
 };
 
+/* While they run: the job has such sockets. */
+bool swap_ports_any(struct migrate_source *source);
 /* Frozen: the bound UDP sockets of the group that are not connected with each other. */
 must_check int swap_ports_find(struct swap_ports *ports, struct migrate_source *source,
 			       struct object_dump *dump, struct err *err);

@@ -298,12 +298,20 @@ static int keep_name(struct serve *serve, const struct swap_end *end, struct err
 	return r < 0 ? err_code(err, r, "keep the addresses of a connection") : 0;
 }
 
+static bool holds_some(const struct serve *serve)
+{
+	for (size_t i = 0; i < serve->n; i++)
+		if (serve->ends[i].old >= 0)
+			return true;
+	return false;
+}
+
 /* Nothing can be refused any more: what goes wrong now is told to the log as well. */
 static int do_commit(struct serve *serve, struct err *err)
 {
 	int r;
 
-	if ((serve->n && !serve->filled) || (serve->callers.nports && !serve->callers.led))
+	if ((holds_some(serve) && !serve->filled) || (serve->callers.nports && !serve->callers.led))
 		return err_set(err, -EPROTO, "the new connections are not ready");
 	swap_callers_commit(&serve->callers, serve->names);
 	r = swap_hold_replace(&serve->hold, serve->ends, serve->n, err);

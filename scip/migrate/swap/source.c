@@ -57,6 +57,7 @@ struct leaving {
 	Pbeam__HostList *hosts;
 	const struct migrate_source *source;
 	const char *uuid; /* of the migration */
+	bool accepts;	  /* ACCEPT has been sent and not answered */
 };
 
 /* ---- which, and where ---- */
@@ -154,6 +155,13 @@ static int add_end(struct leaving *leaving, const struct object_source *of, stru
 								     : 0;
 }
 
+static void add_all_hosts(struct leaving *leaving)
+{
+	for (size_t i = 0; i < leaving->hosts->n_hosts; i++)
+		if (leaving->hosts->hosts[i]->state == PBEAM__HOST_INFO__STATE__UP)
+			(void)peer_of(leaving, leaving->hosts->hosts[i]);
+}
+
 /* Who may be connected with the group's UDP ports: any host's programs with one that is not connected. */
 static int add_ports(struct leaving *leaving, struct migrate_source *source, struct object_dump *dump,
 		     struct err *err)
@@ -174,9 +182,8 @@ static int add_ports(struct leaving *leaving, struct migrate_source *source, str
 		wanted[i] = !port->peer.len || (host && peer_of(leaving, host) >= 0);
 		all = all || !port->peer.len;
 	}
-	for (size_t i = 0; all && i < leaving->hosts->n_hosts; i++)
-		if (leaving->hosts->hosts[i]->state == PBEAM__HOST_INFO__STATE__UP)
-			(void)peer_of(leaving, leaving->hosts->hosts[i]);
+	if (all)
+		add_all_hosts(leaving);
 	swap_ports_keep(&leaving->ports, wanted);
 	return 0;
 }
@@ -313,24 +320,42 @@ static void take_level(struct leaving_end *end, const Pbeam__SwapEnd *reply)
 		(struct swap_level){.waiting = reply->waiting, .queued = reply->queued, .room = reply->room};
 }
 
+static bool has_ends(const struct leaving *leaving, size_t peer)
+{
+	for (size_t i = 0; i < leaving->nends; i++)
+		if (leaving->ends[i].peer == peer)
+			return true;
+	return false;
+}
+
+static int open_channel(struct peer_host *peer, struct names *names, struct err *err)
+{
+	struct pollfd p = {.fd = peer->channel};
+
+	/* one that was opened ahead may have been lost since */
+	if (peer->channel >= 0 && poll(&p, 1, 0) == 0)
+		return 0;
+	if (peer->channel >= 0)
+		close(peer->channel);
+	peer->channel = peer->name[0] ? channel_open(peer->name, PBEAM__CHANNEL_KIND__CHANNEL_SWAP, NULL, err)
+				      : swap_fork(names, err);
+	return peer->channel < 0 ? peer->channel : 0;
+}
+
 /* Who does not answer may only be asked for callers of a UDP port: they go on through its bridge. */
 static int open_channels(struct leaving *leaving, struct names *names, struct err *err)
 {
 	for (size_t i = 0; i < leaving->npeers; i++) {
 		struct peer_host *peer = &leaving->peers[i];
-		bool needed = false;
+		bool needed = has_ends(leaving, i);
+		int r = needed || leaving->ports.n ? open_channel(peer, names, err) : 0;
 
-		for (size_t k = 0; k < leaving->nends; k++)
-			needed = needed || leaving->ends[k].peer == i;
-		if (!needed && !leaving->ports.n)
-			continue;
-		peer->channel =
-			peer->name[0] ? channel_open(peer->name, PBEAM__CHANNEL_KIND__CHANNEL_SWAP, NULL, err)
-				      : swap_fork(names, err);
-		if (peer->channel < 0 && needed)
-			return peer->channel;
-		if (peer->channel < 0)
+		if (r < 0 && needed)
+			return r;
+		if (r < 0)
 			log_info("swap: host %s is not told of UDP ports: %s", peer->name, err->text);
+		if (!needed && !leaving->ports.n && peer->channel >= 0)
+			close(steal_fd(&peer->channel));
 	}
 	err_clear(err);
 	return 0;
@@ -400,8 +425,8 @@ static int name_peers(const struct leaving *leaving, struct migrate_source *sour
 	return 0;
 }
 
-/* Hosts of which nothing was got are let go; connections that are not held too. */
-static void let_go(struct leaving *leaving)
+/* Hosts of which nothing was got are let go; connections that are not held too. True: some are. */
+static bool let_go(struct leaving *leaving)
 {
 	size_t kept = 0;
 
@@ -411,12 +436,14 @@ static void let_go(struct leaving *leaving)
 	for (size_t i = 0; i < leaving->nends; i++)
 		kept += leaving->ends[i].held;
 	log_debug("swap: %zu of %zu connections", kept, leaving->nends);
+	return kept != 0;
 }
 
 static int claim_all(struct leaving *leaving, struct migrate_source *source, struct object_dump *dump,
 		     struct err *err)
 {
 	int r = drop_shared(leaving, source, err);
+	bool some;
 
 	if (r == 0)
 		r = open_channels(leaving, source->names, err);
@@ -426,33 +453,58 @@ static int claim_all(struct leaving *leaving, struct migrate_source *source, str
 		r = take_own(leaving, dump, err);
 	if (r < 0)
 		return r;
-	let_go(leaving);
+	some = let_go(leaving);
 	r = name_peers(leaving, source, err);
-	if (r == 0)
-		r = swap_drain(drain_round, leaving, err);
+	if (r < 0 || !some)
+		return r;
+	r = swap_drain(drain_round, leaving, err);
 	if (r == 0)
 		r = ask_all(leaving, source->uuid, PBEAM__SWAP_REQUEST__OPERATION__LISTEN, NULL, err);
 	/* Answered when all have come. */
 	if (r == 0)
 		r = send_all(leaving, source->uuid, PBEAM__SWAP_REQUEST__OPERATION__ACCEPT, err);
+	leaving->accepts = true;
 	for (size_t i = 0; i < leaving->nends && r == 0; i++)
 		if (leaving->ends[i].held)
 			r = swap_end_look(&leaving->ends[i].end, err);
 	return r;
 }
 
+static struct leaving *leaving_of(struct migrate_source *source, void **state)
+{
+	struct leaving *leaving = *state ? *state : calloc(1, sizeof(*leaving));
+
+	*state = leaving;
+	if (!leaving)
+		return NULL;
+	leaving->uuid = source->uuid;
+	leaving->source = source;
+	source->ports = &leaving->ports;
+	return leaving;
+}
+
+/* All hosts may have to be asked for callers of a UDP port: that takes no time of the pause. */
+static int prepare(struct migrate_source *source, void **state, struct err *err)
+{
+	struct leaving *leaving =
+		source->dry_run || !swap_ports_any(source) ? NULL : leaving_of(source, state);
+
+	if (!leaving || know_hosts(leaving, err) < 0)
+		return leaving ? err->code : 0;
+	add_all_hosts(leaving);
+	for (size_t i = 0; i < leaving->npeers; i++)
+		if (open_channel(&leaving->peers[i], source->names, err) < 0)
+			log_info("swap: %s", err->text);
+	err_clear(err);
+	return 0;
+}
+
 static int claim(struct migrate_source *source, void **state, struct object_dump *dump, struct err *err)
 {
-	struct leaving *leaving = calloc(1, sizeof(*leaving));
+	struct leaving *leaving = leaving_of(source, state);
 	const struct object_source *of;
 	int r = leaving ? 0 : err_code(err, -ENOMEM, "look for connections");
 
-	*state = leaving;
-	if (leaving) {
-		leaving->uuid = source->uuid;
-		leaving->source = source;
-		source->ports = &leaving->ports;
-	}
 	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
 		struct swap_end end;
 
@@ -462,7 +514,7 @@ static int claim(struct migrate_source *source, void **state, struct object_dump
 	}
 	if (r == 0)
 		r = add_ports(leaving, source, dump, err);
-	if (r == 0 && leaving->nends + leaving->ports.n)
+	if (r == 0 && leaving->nends + leaving->ports.n + leaving->npeers)
 		r = claim_all(leaving, source, dump, err);
 	return r;
 }
@@ -542,7 +594,7 @@ static int held(struct migrate_source *source, void **state, const ProtobufCBina
 {
 	struct leaving *leaving = *state;
 
-	return leaving ? receive_all(leaving, NULL, err) : 0;
+	return leaving && leaving->accepts ? receive_all(leaving, NULL, err) : 0;
 }
 
 /* One that was killed has let its ends of the old connections go on, and those of the new ones are gone. */
@@ -602,6 +654,7 @@ static void end_all(struct migrate_source *source, void **state)
 
 const struct external_provider swap_provider = {
 	.name = "swap",
+	.prepare = prepare,
 	.claim = claim,
 	.dump = dump_end,
 	.held = held,
