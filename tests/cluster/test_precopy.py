@@ -236,21 +236,28 @@ print('whole', flush=True)
 """
 
 
+def changed_meanwhile(a, b, program, *words):
+    """A program that is another when its memory has gone ahead, and moves."""
+    a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
+    fault = a.file("fault", "migrate-after-rounds:sleep")
+    job = a.scip_run("python3", "-c", program, *words, env={"PBEAM_FAULT": str(fault)})
+    a.wait_until((a.home / "ready").exists, 60, "the program to be ready")
+    root = root_of(a)
+    moving = a.start(["pbeamctl", "migrate", str(root), b.name], "moving")
+    a.wait_until(lambda: fault.read_text() == "migrate-after-rounds:reached", what="the first rounds to have ended")
+    a.file("now")
+    a.wait_until((a.home / "changed").exists, 60, "the changes")
+    fault.write_text("")
+    assert moving.wait(60) == 0, moving.errors()
+    return job, root
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("what", ["fork", "exec"])
 def test_great_change(two, what):
     """What has come, and is too much to be sent while all stand still, is sent ahead in another beginning."""
     a, b = two
-    a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
-    word = a.file("fault", "migrate-after-rounds:sleep")
-    job = a.start(["scip", "run", "--", "python3", "-c", LATER, what, "120"], "later", env={"PBEAM_FAULT": str(word)})
-    a.wait_until((a.home / "ready").exists, 60, "the program to be ready")
-    moving = a.start(["pbeamctl", "migrate", str(root_of(a)), b.name], "moving")
-    a.wait_until(lambda: word.read_text() == "migrate-after-rounds:reached", what="the first rounds to have ended")
-    a.file("now")
-    a.wait_until((a.home / "changed").exists, 60, "the great change")
-    word.write_text("")
-    assert moving.wait(60) == 0, moving.errors()
+    job, _ = changed_meanwhile(a, b, LATER, what, "120")
     assert "begun anew" in a.log() and "sent again" not in a.log(), a.log()
     a.file("stop")
     assert job.wait(60) == 0 and set(job.text().split()) == {"whole"}, job.errors()
@@ -318,17 +325,7 @@ print(*(f'{name}={pid}' for name, pid in children.items()), flush=True)
 def test_changes(two):
     """Leaders that execute another program, end, or leave; orphans, sessions, a zombie: all that changes between the skeleton and the end is as it was."""
     a, b = two
-    word = a.file("fault", "migrate-after-rounds:sleep")
-    a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
-    job = a.start(["scip", "run", "--", "python3", "-c", CHANGES, "main"], "changes", env={"PBEAM_FAULT": str(word)})
-    a.wait_until((a.home / "ready").exists, 60, "the program to be ready")
-    root = root_of(a)
-    moving = a.start(["pbeamctl", "migrate", str(root), b.name], "moving")
-    a.wait_until(lambda: word.read_text() == "migrate-after-rounds:reached", what="the first rounds to have ended")
-    a.file("now")
-    a.wait_until((a.home / "changed").exists, 60, "the changes")
-    word.write_text("")
-    assert moving.wait(60) == 0, moving.errors()
+    job, root = changed_meanwhile(a, b, CHANGES, "main")
     assert "were made ahead" in a.log() and "sent again" not in a.log(), a.log()
     a.file("after")
     names = ("main", "executes", "member", "leaves", "young", "session", "orphan")
