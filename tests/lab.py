@@ -72,6 +72,8 @@ class LabHost(harness.Host):
         self.ip = f"10.77.0.{index + 1}"
         self.space = Namespace(lab.outer, mount=bool(private), numbers=numbers)
         self.daemon = None
+        # BBR, some machines' default, goes on for minutes with what it measured while packets were lost.
+        self.space.do("sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
         for path in private:
             own = self.files(path)
             own.mkdir(parents=True)
