@@ -199,6 +199,38 @@ static int resend(struct object_restore *restore, const Pbeam__UdpSocket *saved,
 	return socket_queue_send(restore, piece, sender, false, &to.any, to.len, err);
 }
 
+static union name_sockaddr as_name(const struct inet_address *address)
+{
+	union name_sockaddr name;
+
+	memset(&name, 0, sizeof(name));
+	memcpy(&name, &address->any, address->len);
+	return name;
+}
+
+/* Where the peer of a socket that is rolled back is now: it may have moved, or come home, since. On the
+ * loopback it is a bridge, or of this host. */
+static void find_peer(struct object_restore *restore, const Pbeam__Object *object, struct inet_address *peer)
+{
+	const Pbeam__UdpSocket *saved = object->udp;
+	union name_sockaddr real = as_name(peer), at;
+	struct inet_address name = *peer;
+	struct name_address found;
+
+	if (object->external || (saved->name_peer.len && !inet_address_parse(&saved->name_peer, &name)))
+		return;
+	at = as_name(&name);
+	if (address_is_loopback(&real) || address_is_loopback(&at))
+		return;
+	if (names_address_find(object_restore_names(restore), IPPROTO_UDP, &at.sa, NULL, &found) == 0 &&
+	    !found.caller)
+		at = found.real;
+	if (!address_in_family(&at, saved->family))
+		return;
+	peer->len = address_size(&at);
+	memcpy(&peer->any, &at, peer->len);
+}
+
 static int udp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
 {
 	const Pbeam__UdpSocket *saved = object->udp;
@@ -219,8 +251,10 @@ static int udp_finish(struct object_restore *restore, const Pbeam__Object *objec
 	if (lost)
 		log_warn("restore: %zu datagrams that waited at UDP %s are lost: their senders are not here",
 			 lost, inet_text(&local, text));
-	if (saved->connected && inet_address_parse(&saved->peer, &peer) &&
-	    connect(fd, &peer.any, peer.len) < 0)
+	if (!saved->connected || !inet_address_parse(&saved->peer, &peer))
+		return 0;
+	find_peer(restore, object, &peer);
+	if (connect(fd, &peer.any, peer.len) < 0)
 		return err_sys(err, "connect a UDP socket to %s", inet_text(&peer, text));
 	return 0;
 }
