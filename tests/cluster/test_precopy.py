@@ -359,16 +359,13 @@ while True:
 def test_session(make_lab):
     """An interactive program on the console: its memory goes ahead too, wherever it is it has its terminal, and what is typed reaches it."""
     a, b, c = make_lab(3).start().hosts
-    for host in (a, b, c):
-        host.env["PBEAM_LOG"] = "info"
     argv = a.as_user(["scip", "run", "--", "python3", "-c", SESSION])
     shell = pexpect.spawn(argv[0], argv[1:], timeout=30, cwd=str(a.home), env={**a.env, "TERM": "dumb"}, echo=False)
     shell.expect("> ")
     vpid = root_of(a)
     for n, (here, there) in enumerate(((a, b), (b, c), (c, a), (a, c), (c, b), (b, a))):
         said = here.ctl("migrate", vpid, there.name).stderr
-        assert "ahead" in here.log() and "stands still" not in here.log() and "sent again" not in here.log(), here.log()
-        assert float(re.search(r"([\d.]+)M sent", said)[1]) < 150, said
+        assert "(1 round)" not in said and float(re.search(r"([\d.]+)M sent", said)[1]) < 150, said
         shell.sendline(f"eval {n}+1000")
         shell.expect(f"answer {n + 1000}\r\n> ")
         shell.sendline("eval os.tcgetpgrp(0)==os.getpgrp(),open('/dev/tty').fileno()>2")
