@@ -266,8 +266,7 @@ void group_thaw(struct group *group)
 	group->cancel = cancel;
 }
 
-/* Connections within the group leave no TIME_WAIT: the image is to be restored on the same ports. */
-static void abort_connections(const struct group *group)
+void group_abort_connections(const struct group *group)
 {
 	struct rpid *rpids = calloc(group->n, sizeof(*rpids));
 
@@ -282,7 +281,7 @@ int group_terminate(struct group *group, struct err *err)
 {
 	int cancel = group->cancel, rc = 0;
 
-	abort_connections(group);
+	group_abort_connections(group);
 	group->cancel = -1;
 	for (size_t i = group->n; i-- > 0 && rc >= 0;) {
 		if (!group->v[i]->frozen)

@@ -73,7 +73,10 @@ must_check int group_problem(const struct group *group, struct err *err);
 must_check int group_cancelled(const struct group *group, struct err *err);
 /* Lets go what is frozen. Failures do not matter: who does not answer is gone. */
 void group_thaw(struct group *group);
-/* Ends every process, children first. */
+/* Connections within what is frozen of the group will leave no TIME_WAIT when it ends: the image is to be
+ * restored on the same ports. */
+void group_abort_connections(const struct group *group);
+/* Ends every process, children first, and their connections like that. */
 must_check int group_terminate(struct group *group, struct err *err);
 
 /* ---- tree.c ---- */

@@ -16,7 +16,7 @@
 #include "scip/migrate/cut_join.h"
 #include "scip/object/common.h"
 
-enum { CAPACITY_MAX = 1 << 20 };
+enum { CAPACITY_MAX = 1 << 20, CAPACITY_MOST = 1 << 30 };
 
 /* One side of a line, and the program's end there. */
 struct side {
@@ -156,30 +156,50 @@ static int into_socket(struct joining *joining, const struct side *to, const uin
 
 /* ---- the two ends become those of one thing ---- */
 
-/* So that all of it has room: a writer finds it fuller than it could have made it. */
-static uint32_t capacity_for(const Pbeam__Pipe *one, const Pbeam__Pipe *other, const Pbeam__Pipe *contents)
+/* A writer that has just been told that there is room must find it: as much as it had on its own host. */
+static uint64_t room_for(const Pbeam__Pipe *one, const Pbeam__Pipe *other, const Pbeam__Pipe *contents)
 {
-	uint64_t needed = contents && contents->contents ? contents->contents->length : 0;
-	uint32_t capacity = one->capacity > other->capacity ? one->capacity : other->capacity;
+	uint64_t bytes = contents && contents->contents ? contents->contents->length : 0;
+	uint64_t least = one->capacity > other->capacity ? one->capacity : other->capacity;
 
-	if (contents && contents->packet && contents->n_packets * (uint64_t)IMAGE_PAGE > needed)
-		needed = contents->n_packets * (uint64_t)IMAGE_PAGE;
-	while (capacity && capacity < needed && capacity < CAPACITY_MAX)
-		capacity *= 2;
-	return capacity;
+	if (contents && contents->packet && contents->n_packets * (uint64_t)IMAGE_PAGE > bytes)
+		bytes = contents->n_packets * (uint64_t)IMAGE_PAGE;
+	return bytes ? bytes + least : least;
+}
+
+static int choose_capacity(struct joining *joining, const struct side *one, const struct side *other,
+			   uint64_t ino, uint32_t *out)
+{
+	const Pbeam__Pipe *contents = find_contents(joining, ino);
+	uint64_t needed = room_for(one->object->pipe, other->object->pipe, contents), most = CAPACITY_MAX;
+	auto_free char *text = NULL;
+
+	if (io_slurp(-100, "/proc/sys/fs/pipe-max-size", 32, &text, NULL) == 0 && strtoull(text, NULL, 10))
+		most = strtoull(text, NULL, 10);
+	if (most > CAPACITY_MOST)
+		most = CAPACITY_MOST;
+	if (contents && contents->contents && contents->contents->length > most)
+		return err_set(
+			joining->err, -EFBIG,
+			"a pipe of vpid %d to another part has %llu bytes in it, more than it can hold on "
+			"one host (fs.pipe-max-size); name another host with --on",
+			one->line->vpid, (unsigned long long)contents->contents->length);
+	for (*out = IMAGE_PAGE; *out < needed && *out < most; *out *= 2)
+		continue;
+	return 0;
 }
 
 static int join_pipes(struct joining *joining, const struct side *one, const struct side *other)
 {
 	uint64_t ino = one->object->pipe->ino, gone = other->object->pipe->ino;
 	const struct side *reader = find_contents(joining, ino) ? one : other;
-	uint32_t capacity;
+	uint32_t capacity = 0;
 	int r = each_record(reader == one ? other : one, reader, into_pipe, joining);
 
+	if (r == 0)
+		r = choose_capacity(joining, one, other, reader->object->pipe->ino, &capacity);
 	if (r < 0)
 		return r;
-	capacity = capacity_for(one->object->pipe, other->object->pipe,
-				find_contents(joining, reader->object->pipe->ino));
 	for (size_t i = 0; i < joining->manifest->n_objects; i++) {
 		const Pbeam__Object *object = joining->manifest->objects[i];
 

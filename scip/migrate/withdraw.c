@@ -15,6 +15,8 @@ int migrate_withdraw(struct group *group, bool stub, struct err *err)
 
 	group->cancel = -1; /* it is too late for that */
 	if (root)
+		group_abort_connections(group); /* its own too: it may come back to these ports */
+	if (root)
 		root->frozen = false; /* group_terminate() leaves it alone */
 	r = group_terminate(group, err);
 	if (root) {

@@ -26,6 +26,7 @@
 #include "namespace/address_entry.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
+#include "scip/object/object_restore.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
@@ -286,9 +287,10 @@ static bool can_listen(const struct inet_address *at)
 	return bind(probe, &at->any, at->len) == 0 && listen(probe, 1) == 0;
 }
 
-/* An address that this host has: that of its birth if it can be, so that nothing is to be translated. */
-static bool usable(const ProtobufCBinaryData *name, const ProtobufCBinaryData *last, int family,
-		   struct inet_address *out)
+/* An address that this host has: that of its birth if it can be, so that nothing is to be translated. On
+ * another host than the one where it was last that one may be in use, by a bridge above all. */
+static bool usable(const struct object_restore *restore, const ProtobufCBinaryData *name,
+		   const ProtobufCBinaryData *last, int family, struct inet_address *out)
 {
 	if (name->len && inet_address_parse(name, out) && inet_is_local(out)) {
 		*out = inet_in_family(out, family);
@@ -298,7 +300,7 @@ static bool usable(const ProtobufCBinaryData *name, const ProtobufCBinaryData *l
 	if (!inet_address_parse(last, out) || !inet_is_local(out))
 		return false;
 	*out = inet_in_family(out, family);
-	return true;
+	return !restore->external || can_listen(out);
 }
 
 static int make_connection(struct object_restore *restore, const Pbeam__Object *object, int *fd,
@@ -308,8 +310,8 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 	const Pbeam__Object *peer = peer_of(restore, object);
 	const Pbeam__TcpSocket *other = peer ? peer->tcp : saved;
 	struct inet_address local, remote;
-	bool here = usable(&saved->name_own, &saved->local, saved->family, &local) &&
-		    usable(&saved->name_peer, &saved->peer, other->family, &remote);
+	bool here = usable(restore, &saved->name_own, &saved->local, saved->family, &local) &&
+		    usable(restore, &saved->name_peer, &saved->peer, other->family, &remote);
 	int fds[2], r;
 
 	if (!here || saved->shutdown & TCP_SHUTDOWN_LOST) {

@@ -18,6 +18,7 @@ def test_console_lost(make_lab):
     shell.expect(r"41 (\d+)\r\n")
     sleeper = int(shell.match.group(1))
     move(a, sleeper, b)
+    a.wait_until(lambda: not a.ctl("ps").stderr, 20, "all hosts to answer")
     a.checkpoint("shell")
     shell.kill(signal.SIGKILL)
     shell.wait()

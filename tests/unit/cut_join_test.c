@@ -270,6 +270,9 @@ static void test_one_pipe(void **state)
 	assert_int_equal(reader->pipe->contents->length, strlen("hello world"));
 	assert_int_equal(image_reader_get(image, reader->pipe->contents, text, &err), 0);
 	assert_string_equal(text, "hello world");
+	/* As much room as the writer had. */
+	assert_true(reader->pipe->capacity >= 4096 + strlen(text));
+	assert_int_equal(all->objects[0]->pipe->capacity, reader->pipe->capacity);
 	image_reader_close(image);
 }
 
