@@ -116,6 +116,8 @@ def make_lab(request, stage):
 
     def make(count, private=(), numbers=()):
         made.append(laboratory.Lab(stage, count, private, numbers))
+        for host in made[-1].hosts:
+            host.expect_loss()
         return made[-1]
 
     yield make

@@ -72,8 +72,6 @@ class LabHost(harness.Host):
         self.ip = f"10.77.0.{index + 1}"
         self.space = Namespace(lab.outer, mount=bool(private), numbers=numbers)
         self.daemon = None
-        # BBR, some machines' default, goes on for minutes with what it measured while packets were lost.
-        self.space.do("sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
         for path in private:
             own = self.files(path)
             own.mkdir(parents=True)
@@ -99,6 +97,10 @@ class LabHost(harness.Host):
         return self.daemon
 
     # ---- what can happen to a network ----
+
+    def expect_loss(self):
+        """From now on connections forget how it was when packets were lost: BBR, some machines' default, goes on with that for minutes."""
+        self.space.do("sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
 
     def cut(self):
         """No packet comes or goes until mend()."""
