@@ -80,25 +80,37 @@ static bool can_be_made(const struct group *group, struct place *places)
 	return r == 0;
 }
 
-size_t match_members(const struct tracked *v, size_t n, struct group *group)
+/* Those that are ahead must be able to go on without the others: else fewer are, or none. */
+static bool settle(struct group *group)
 {
 	auto_free struct place *places = calloc(group->n + 1, sizeof(*places));
-	size_t ahead = 0;
 
-	for (size_t i = 0; i < group->n; i++) {
-		group->v[i]->ahead = false;
-		for (size_t j = 0; j < n && places && !group->v[i]->ahead; j++)
-			group->v[i]->ahead = track_is(&v[j], group->v[i]);
-		if (places)
-			look(group, group->v[i], &places[i]);
-	}
+	for (size_t i = 0; i < group->n && places; i++)
+		look(group, group->v[i], &places[i]);
 	if (places)
 		close_set(group, places);
+	return places && group->v[0]->ahead && can_be_made(group, places);
+}
+
+static size_t count_ahead(const struct group *group)
+{
+	size_t ahead = 0;
+
 	for (size_t i = 0; i < group->n; i++)
 		ahead += group->v[i]->ahead;
-	if (ahead && group->v[0]->ahead && (ahead == group->n || can_be_made(group, places)))
-		return ahead;
-	for (size_t i = 0; i < group->n; i++)
+	return ahead;
+}
+
+size_t match_members(const struct tracked *v, size_t n, struct group *group)
+{
+	for (size_t i = 0; i < group->n; i++) {
 		group->v[i]->ahead = false;
-	return 0;
+		for (size_t j = 0; j < n && !group->v[i]->ahead; j++)
+			group->v[i]->ahead = track_is(&v[j], group->v[i]);
+	}
+	/* Mostly all are: they stand still, and nothing else is looked at. */
+	if (count_ahead(group) < group->n && !settle(group))
+		for (size_t i = 0; i < group->n; i++)
+			group->v[i]->ahead = false;
+	return count_ahead(group);
 }
