@@ -186,26 +186,36 @@ static int take_answer(const char *buf, size_t len, struct inet_diag_answer *out
 	return 0;
 }
 
-int inet_diag_tcp(const struct inet_address *own, const struct inet_address *peer,
-		  struct inet_diag_answer *out)
+/* `sock` may not have been made: errno says why. */
+static int ask_diag(int sock, uint16_t flags, const struct inet_diag_req_v2 *request)
 {
-	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	struct {
 		struct nlmsghdr header;
 		struct inet_diag_req_v2 request;
 	} message = {
 		.header = {.nlmsg_len = sizeof(message),
 			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			   .nlmsg_flags = NLM_F_REQUEST},
-		.request = {.sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u},
+			   .nlmsg_flags = NLM_F_REQUEST | flags},
+		.request = *request,
 	};
+
+	return sock < 0 || send(sock, &message, sizeof(message), 0) < 0 ? -errno : 0;
+}
+
+int inet_diag_tcp(const struct inet_address *own, const struct inet_address *peer,
+		  struct inet_diag_answer *out)
+{
+	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	struct inet_diag_req_v2 request = {.sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u};
 	char buf[8192];
 	ssize_t n;
+	int r;
 
 	memset(out, 0, sizeof(*out));
-	fill_id(&message.request.id, &message.request.sdiag_family, own, peer);
-	if (sock < 0 || send(sock, &message, sizeof(message), 0) < 0)
-		return -errno;
+	fill_id(&request.id, &request.sdiag_family, own, peer);
+	r = ask_diag(sock, 0, &request);
+	if (r < 0)
+		return r;
 	n = recv(sock, buf, sizeof(buf), 0);
 	return n < 0 ? -errno : take_answer(buf, (size_t)n, out);
 }
@@ -247,21 +257,14 @@ static int take_udp(const char *buf, size_t len, inet_udp_fn fn, void *arg)
 int inet_diag_udp(inet_udp_fn fn, void *arg)
 {
 	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	struct {
-		struct nlmsghdr header;
-		struct inet_diag_req_v2 request;
-	} message = {
-		.header = {.nlmsg_len = sizeof(message),
-			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			   .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
-		.request = {.sdiag_protocol = IPPROTO_UDP, .idiag_states = ~0u},
-	};
+	struct inet_diag_req_v2 request = {.sdiag_protocol = IPPROTO_UDP, .idiag_states = ~0u};
 	_Alignas(struct nlmsghdr) char buf[32768];
-	int r = sock < 0 ? -errno : 0;
+	int r = 0;
 
 	for (int i = 0; i < 2 && r == 0; i++) {
-		message.request.sdiag_family = i ? AF_INET6 : AF_INET;
-		r = send(sock, &message, sizeof(message), 0) < 0 ? -errno : 1;
+		request.sdiag_family = i ? AF_INET6 : AF_INET;
+		r = ask_diag(sock, NLM_F_DUMP, &request);
+		r = r < 0 ? r : 1;
 		while (r > 0) {
 			ssize_t n = recv(sock, buf, sizeof(buf), 0);
 

@@ -222,18 +222,27 @@ static int join(struct image_reader **out, struct err *err)
 	return cut_join(&cut, out, err);
 }
 
-/* ---- what comes of them ---- */
-
-static void test_one_tree(void **state)
+/* Of both as they are. */
+static struct image_reader *join_both(void)
 {
 	struct err err = ERR_INIT;
 	struct image_reader *image;
-	const Pbeam__Manifest *all;
 
 	make_first();
 	open_part(2);
 	close_part(begin_second());
 	assert_int_equal(join(&image, &err), 0);
+	return image;
+}
+
+/* ---- what comes of them ---- */
+
+static void test_one_tree(void **state)
+{
+	struct err err = ERR_INIT;
+	struct image_reader *image = join_both();
+	const Pbeam__Manifest *all;
+
 	assert_int_equal(image_reader_verify(image, &err), 0);
 	all = image_reader_manifest(image);
 	assert_int_equal(all->n_processes, 3);
@@ -248,15 +257,11 @@ static void test_one_tree(void **state)
 static void test_one_pipe(void **state)
 {
 	struct err err = ERR_INIT;
-	struct image_reader *image;
+	struct image_reader *image = join_both();
 	const Pbeam__Manifest *all;
 	const Pbeam__Object *reader;
 	char text[16] = "";
 
-	make_first();
-	open_part(2);
-	close_part(begin_second());
-	assert_int_equal(join(&image, &err), 0);
 	all = image_reader_manifest(image);
 	assert_int_equal(all->n_objects, 4);
 	for (size_t i = 0; i < 4; i++)
@@ -278,14 +283,9 @@ static void test_one_pipe(void **state)
 
 static void test_two_terminals(void **state)
 {
-	struct err err = ERR_INIT;
-	struct image_reader *image;
+	struct image_reader *image = join_both();
 	const Pbeam__Manifest *all;
 
-	make_first();
-	open_part(2);
-	close_part(begin_second());
-	assert_int_equal(join(&image, &err), 0);
 	all = image_reader_manifest(image);
 	assert_int_equal(all->objects[1]->tty->pty, 5);
 	assert_int_not_equal(all->objects[3]->tty->pty, 5);
