@@ -186,6 +186,7 @@ static int run_migrate(struct job *job, const struct coordinator_wish *wish, int
 
 	options.console = job->console;
 	options.job = &job->entry;
+	options.incarnation = job->incarnation;
 	options.flush = flush_console;
 	options.stay = keep_console;
 	options.flush_arg = job;
@@ -358,9 +359,7 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 	case KEEPER_MOVED:
 		coordinator->moved = true;
 		if (coordinator->begin && coordinator->begin->cut)
-			lines_reset_stubs(job);
-		if (coordinator->begin && coordinator->begin->cut)
-			lines_reset_guests(job, coordinator->begin->cut);
+			lines_reset(job, coordinator->begin->uuid, coordinator->begin->cut);
 		if (coordinator->begin && far_is_here(job, coordinator->begin))
 			far_come_here(job, coordinator->begin);
 		break;

@@ -46,6 +46,9 @@ struct job {
 	_Atomic uint64_t *far_taken; /* at home: far.h; NULL */
 	struct far *far;	     /* of a guest keeper: its console */
 	struct lines *lines;	     /* NULL: nothing of the job was ever on another host */
+	/* Of a job that was rolled back as a cut: the uuid of the last such rollback, the same in all its
+	 * keepers; else "". */
+	char incarnation[40];
 };
 
 /* The job's first process, from now on. */

@@ -27,12 +27,13 @@ struct line {
 	struct line *next;
 	struct job *job;
 	enum line_kind kind;
-	pid_t pid;	  /* of the process that has the channel */
-	int sock;	  /* to it */
-	struct vpid vpid; /* 0: not known yet */
-	pid_t rpid;	  /* guest; stub: its own, 0: not known */
-	char host[64];	  /* guest: of the stub */
-	bool waits;	  /* guest: `status` is to be told when the coordinator has ended */
+	pid_t pid;	      /* of the process that has the channel */
+	int sock;	      /* to it */
+	struct vpid vpid;     /* 0: not known yet */
+	pid_t rpid;	      /* guest; stub: its own, 0: not known */
+	char host[64];	      /* guest: of the stub */
+	char incarnation[40]; /* guest: what the job's was when the line was made */
+	bool waits;	      /* guest: `status` is to be told when the coordinator has ended */
 	int status;
 	int kept[KEPT_MAX]; /* guest: signals that came while it may have been on its way */
 	int nkept;
@@ -416,6 +417,7 @@ int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *hos
 	line->vpid = vpid;
 	line->rpid = rpid;
 	snprintf(line->host, sizeof(line->host), "%s", host);
+	snprintf(line->incarnation, sizeof(line->incarnation), "%s", job->incarnation);
 	if (job->lines->early && job->lines->awaited.n == vpid.n) {
 		line->status = job->lines->early_status;
 		tell(line);
@@ -497,7 +499,7 @@ static void forget(struct job *job, enum line_kind kind, struct vpid vpid)
 	drop(line);
 }
 
-void lines_reset_stubs(struct job *job)
+static void reset_stubs(struct job *job)
 {
 	drop_all(job, LINE_STUB);
 	if (job->lines)
@@ -515,7 +517,7 @@ static bool keeps_line(const struct job *job, const Pbeam__CutImageName *part, s
 	return false;
 }
 
-void lines_reset_guests(struct job *job, const Pbeam__CutImageName *part)
+static void reset_guests(struct job *job, const Pbeam__CutImageName *part)
 {
 	struct line *next;
 
@@ -530,12 +532,20 @@ void lines_reset_guests(struct job *job, const Pbeam__CutImageName *part)
 		pid_t rpid = names_real(job->names, vpid).n;
 		struct err err = ERR_INIT;
 
-		if (line && line->rpid == rpid)
+		if (line && line->rpid == rpid && !strcmp(line->incarnation, job->incarnation))
 			continue;
 		forget(job, LINE_GUEST, vpid);
 		if (lines_to_stub(job, vpid, rpid, part->guests[i]->host, &err) < 0)
 			log_error("vpid %d: %s", vpid.n, err.text);
 	}
+}
+
+void lines_reset(struct job *job, const char *incarnation, const Pbeam__CutImageName *part)
+{
+	if (strcmp(job->incarnation, incarnation) != 0)
+		reset_stubs(job);
+	snprintf(job->incarnation, sizeof(job->incarnation), "%s", incarnation);
+	reset_guests(job, part);
 }
 
 void lines_child(struct job *job, pid_t rpid, int status)

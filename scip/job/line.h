@@ -9,7 +9,8 @@
  *
  * At each end there is a process of its own, a child of the keeper, that may block; it talks with the keeper
  * over a seqpacket pair, struct line_word. The guest's end connects again and again until what it has to tell
- * has been confirmed; it outlives its keeper for that.
+ * has been confirmed; it outlives its keeper for that. It may outlive a rollback of the whole job as well: so
+ * it says of which incarnation of the job it is (job->incarnation), and no other's stub listens to it.
  */
 #ifndef SCIP_JOB_LINE_H
 #define SCIP_JOB_LINE_H
@@ -45,11 +46,10 @@ must_check int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, cons
 /* A process of ours was rolled back here: it is another process now, and the end of the old one is not to be
  * told. */
 void lines_renew(struct job *job, struct vpid vpid, pid_t rpid);
-/* All of the job here is the part of a cut by now, held, or gone: what was under way on the lines of its
- * stubs is not of now. */
-void lines_reset_stubs(struct job *job);
-/* Likewise: those of it whose stub is in another part have lines of their own, and nobody else has. */
-void lines_reset_guests(struct job *job, const Pbeam__CutImageName *part);
+/* All of the job here is the part of a cut by now, held, or gone, by the rollback `incarnation` (its uuid):
+ * what was under way on the lines of its stubs is not of now, and those of it whose stub is in another part
+ * have lines of their own, and nobody else has. The second time it has no effect. */
+void lines_reset(struct job *job, const char *incarnation, const Pbeam__CutImageName *part);
 /* The host where a process of ours has its stub, "" for none. */
 const char *lines_stub_host(const struct job *job, struct vpid vpid);
 /* A child of the keeper ended, stopped or went on. While a coordinator is at work this is kept. */

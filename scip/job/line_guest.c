@@ -60,6 +60,11 @@ static void append(struct guest *g, int status)
 	g->words[g->nwords++] = status;
 }
 
+static bool has_ended(const struct guest *g)
+{
+	return g->nwords && is_end(g->words[g->nwords - 1]);
+}
+
 static void hang_up(struct guest *g)
 {
 	close(g->channel);
@@ -72,7 +77,7 @@ static void lose_stub(struct guest *g)
 {
 	struct line_word word = {.type = LINE_WORD_SIGNAL, .vpid = g->vpid.n, .value = SIGKILL};
 
-	bool ended = g->nwords && is_end(g->words[g->nwords - 1]);
+	bool ended = has_ended(g);
 
 	g->nap_ms = REFUSED_NAP_MS;
 	if (++g->refused < (ended ? REFUSALS_ENDED : REFUSALS))
@@ -81,6 +86,18 @@ static void lose_stub(struct guest *g)
 	if (g->keeper >= 0 && send(g->keeper, &word, sizeof(word), MSG_NOSIGNAL) < 0)
 		log_debug("vpid %d: its keeper has left", g->vpid.n);
 	_exit(0);
+}
+
+/* The process was replaced by a rollback when it had ended; or its stub's keeper has not heard of the rollback
+ * yet. */
+static void be_refused(struct guest *g)
+{
+	hang_up(g);
+	if (g->keeper < 0 && ++g->refused == REFUSALS) {
+		log_info("vpid %d: it was rolled back since: nobody wants to know of its end", g->vpid.n);
+		_exit(0);
+	}
+	nanosleep(&(struct timespec){.tv_nsec = REFUSED_NAP_MS * 1000000L}, NULL);
 }
 
 /* Where it is by now. False: the process itself has moved on, and calls from there. */
@@ -114,6 +131,7 @@ static void dial(struct guest *g)
 	g->dialed = true;
 	hello.vpid = g->vpid.n;
 	hello.stub = g->stub;
+	hello.incarnation = (char *)(uintptr_t)g->job->incarnation;
 	g->channel = channel_open(g->host, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, g->cookie, &err);
 	if (g->channel >= 0 &&
 	    frame_send(g->channel, PBEAM__CHANNEL_MESSAGE__LINE_HELLO, &hello.base, NULL, 0, &err) < 0)
@@ -158,7 +176,7 @@ static void on_keeper(struct guest *g)
 	 */
 	close(g->keeper);
 	g->keeper = -1;
-	if (g->nwords && is_end(g->words[g->nwords - 1]))
+	if (has_ended(g))
 		return;
 	if (!find_stub(g))
 		_exit(0);
@@ -174,6 +192,8 @@ static int tell_orphan(const struct guest *g, struct err *err)
 	auto_close int sock = -1;
 	int r;
 
+	if (g->keeper < 0) /* who has the number now is another, of a rollback */
+		return 0;
 	if (names_process_get(g->job->names, g->vpid, &process) < 0 || process.state == NAME_STATE_DEAD ||
 	    !process.far_parent || process.parent.n == g->parent.n)
 		return 0;
@@ -226,6 +246,8 @@ static void on_channel(struct guest *g)
 		}
 		memmove(g->words, g->words + 1, (size_t)--g->nwords * sizeof(g->words[0]));
 		g->told = false;
+	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_REFUSED) {
+		be_refused(g);
 	} else if (line && frame.type == PBEAM__CHANNEL_MESSAGE__LINE_PARENT) {
 		g->stub = line->stub;
 		g->parent.n = line->parent > 0 ? line->parent : g->parent.n;

@@ -205,6 +205,15 @@ static void tell_parent(struct stub_line *s)
 		give_back(s);
 }
 
+/* What befell a process that a rollback of the whole job has replaced since is not told to the stub of the new
+ * one; or it is this keeper that has not heard of the rollback yet, and the other end calls again. The stub of
+ * the job's first process may be where its console is, in no part of a cut: its keeper hears of none. */
+static bool is_of_another(const struct job *job, const Pbeam__Line *line)
+{
+	return (job->home || line->vpid != job->entry.root.n) &&
+	       strcmp(line->incarnation, job->incarnation) != 0;
+}
+
 static void on_channel(struct stub_line *s)
 {
 	const struct job *job = s->job;
@@ -220,7 +229,11 @@ static void on_channel(struct stub_line *s)
 	line = (void *)frame_unpack(&frame, &pbeam__line__descriptor, NULL);
 	if (!line)
 		_exit(1);
-	if (frame.type == PBEAM__CHANNEL_MESSAGE__LINE_HELLO) {
+	if (frame.type == PBEAM__CHANNEL_MESSAGE__LINE_HELLO && is_of_another(job, line)) {
+		log_info("vpid %d: the line of another incarnation calls", line->vpid);
+		(void)!frame_send(channel, PBEAM__CHANNEL_MESSAGE__LINE_REFUSED, &line->base, NULL, 0, NULL);
+		_exit(0);
+	} else if (frame.type == PBEAM__CHANNEL_MESSAGE__LINE_HELLO) {
 		struct line_word word = {.type = LINE_WORD_HELLO, .vpid = line->vpid, .stub = line->stub};
 
 		vpid->n = line->vpid;

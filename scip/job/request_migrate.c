@@ -250,7 +250,9 @@ int arrival_settle(struct job *job, const Pbeam__MigrateBegin *begin, struct err
 	struct vpid vpid = {begin->root};
 
 	if (begin->cut)
-		lines_reset_guests(job, begin->cut);
+		lines_reset(job, begin->uuid, begin->cut);
+	else if (begin->job->incarnation[0]) /* the console's keeper may have had no part in the rollback */
+		snprintf(job->incarnation, sizeof(job->incarnation), "%s", begin->job->incarnation);
 	if (!begin->stub_host[0] || begin->came_back)
 		return 0;
 	return lines_to_stub(job, vpid, names_real(job->names, vpid).n, begin->stub_host, err);

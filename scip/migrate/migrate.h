@@ -35,6 +35,7 @@ struct migrate_options {
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */
 	const struct name_job *job;
+	const char *incarnation; /* of the job, "" */
 	/* Called when all are frozen: what they wrote to their console is to be there before they go on
 	 * elsewhere. An error: it is not, and they stay. */
 	int (*flush)(void *arg, struct err *err);

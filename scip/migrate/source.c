@@ -141,7 +141,8 @@ static int describe_job(const struct departure *d, Pbeam__MigrateBegin *begin)
 		log_debug("migrate: the checkpoints of %s have no numbers", store);
 	if (checkpoint_describe_streams(out, d->options->console) < 0)
 		return -ENOMEM;
-	if (message_string(&out->name, job->name) < 0 || message_string(&out->group, job->group) < 0)
+	if (message_string(&out->name, job->name) < 0 || message_string(&out->group, job->group) < 0 ||
+	    message_string(&out->incarnation, d->options->incarnation) < 0)
 		return -ENOMEM;
 	return message_string(&out->uuid, job->uuid);
 }

@@ -1,6 +1,7 @@
 """A tree whose processes are on several hosts: saved as one cut and rolled back as one, stubs, pipes and all."""
 import os
 import signal
+import time
 
 import pytest
 
@@ -152,8 +153,10 @@ def test_goes_back(make_lab, how, ahead):
     pair.end()
 
 
-def test_after_its_end(make_lab):
-    """All of it is gone, keepers too: brought back on the same hosts; signals, stops and the end go both ways between parent and child."""
+@pytest.mark.parametrize("late", (False, True))
+def test_after_its_end(make_lab, late):
+    """All of it is gone, keepers too: brought back on the same hosts; signals, stops and the end go both ways between parent and child. Where the end of
+    the old child is told late its parent's keeper is still there, and the new child's stub does not take it for its own."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     family = Family(a)
@@ -164,12 +167,20 @@ def test_after_its_end(make_lab):
     family.check()
     a.rollback(str(root))
     family.check()
+    lines = c.named("scip-line") if late else []
+    for pid in lines:
+        os.kill(pid, signal.SIGSTOP)
     for vpid in (root, family.parent, family.child):
         a.ctl("kill", "-s", "KILL", str(vpid))
     family.job.wait(20)
     a.wait_until(lambda: not a.vpids(), 20, "all to be gone")
     b.rollback(str(root))
     assert {row["vpid"]: row["host"] for row in a.ps()["processes"]} == {root: "a", family.parent: "b", family.child: "c"}
+    family.check()
+    for pid in lines:
+        os.kill(pid, signal.SIGCONT)
+    if lines:
+        time.sleep(.5)  # which is when they tell
     family.check()
     move(a, family.child, a)
     family.check()
