@@ -34,6 +34,24 @@ must_check int checkpoint_death_signals(struct process *process, uint64_t *signa
 struct group;
 struct object_external;
 struct checkpoint_result;
+/* A mapping of a shared object. */
+struct member;
+struct shared_use {
+	struct member *member;
+	Pbeam__SharedRef *ref;
+};
+/* A shared object of the frozen group. */
+struct shared_object {
+	const struct shared_use *uses;
+	size_t n;
+	uint64_t size; /* in bytes */
+	/* NULL: it cannot go ahead. Else its `pages` are those that the kernel says it has (address is the
+	 * offset in the object). Out: `ahead`, an id of its own, where it goes; at the end, where all of it
+	 * has gone, with `sent`. */
+	Pbeam__SharedMemory *there;
+};
+typedef int shared_ahead_fn(void *arg, struct shared_object *objects, size_t n, struct err *err);
+
 /* A migration: the image is a file in memory, and what becomes of the frozen processes is decided here. */
 struct checkpoint_mover {
 	void *arg;
@@ -44,6 +62,8 @@ struct checkpoint_mover {
 	const struct object_external *external;
 	/* All are frozen, nothing is dumped yet. It may change *what. */
 	int (*frozen)(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err);
+	/* Of the shared memory, when the processes are dumped: what goes ahead; or NULL. */
+	shared_ahead_fn *shared;
 	/* The image is whole. 0: they have left, and what is here of them is dealt with. Else they go on. */
 	int (*move)(void *arg, struct group *group, int image, uint64_t bytes, struct err *err);
 	/* They go on: called before they do, whatever has failed. */

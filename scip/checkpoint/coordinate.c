@@ -278,7 +278,9 @@ static int save(struct run *run, struct err *err)
 {
 	const struct checkpoint_mover *mover = run->options->mover;
 	const struct sharing_limits limits = {.max = run->options->save_files_max,
-					      .external = mover ? mover->external : NULL};
+					      .external = mover ? mover->external : NULL,
+					      .ahead = mover ? mover->shared : NULL,
+					      .ahead_arg = mover ? mover->arg : NULL};
 	int rc = group_freeze(&run->group, run->options->target, run->options->alone, err);
 
 	if (rc >= 0)
@@ -299,8 +301,11 @@ static int save(struct run *run, struct err *err)
 	note(run, "processes dumped");
 	if (rc >= 0)
 		rc = fault_point("after-dump", err);
-	if (rc >= 0 && run->what == PBEAM__SCIP_DUMP__WHAT__SKELETON)
-		return manifest_number(run->manifest);
+	if (run->what == PBEAM__SCIP_DUMP__WHAT__SKELETON) {
+		if (rc >= 0 && limits.ahead)
+			rc = group_list_shared(&run->group, run->writer, run->manifest, &limits, err);
+		return rc < 0 ? rc : manifest_number(run->manifest);
+	}
 	if (rc >= 0)
 		rc = group_dump_shared(&run->group, run->writer, run->manifest, &limits, err);
 	if (rc >= 0)

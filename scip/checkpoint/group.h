@@ -11,6 +11,7 @@
 #include "image/image.h"
 #include "namespace/names.h"
 #include "proto/control.pb-c.h"
+#include "scip/checkpoint/checkpoint.h"
 
 struct member {
 	struct rpid rpid;
@@ -99,10 +100,17 @@ struct object_external;
 struct sharing_limits {
 	uint64_t max;
 	const struct object_external *external; /* who may say otherwise, or NULL */
+	shared_ahead_fn *ahead;			/* or NULL: nothing has gone ahead */
+	void *ahead_arg;
 };
 /* Makes manifest->shared of the mappings that the dumps told of, gives them their ids, has the contents
  * dumped. */
 must_check int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
+				 const struct sharing_limits *limits, struct err *err);
+
+/* For a skeleton: limits->ahead is asked which are to go ahead, and these are in manifest->shared, without
+ * pages; the mappings know nothing of it. */
+must_check int group_list_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
 				 const struct sharing_limits *limits, struct err *err);
 
 /* ---- manifest.c ---- */

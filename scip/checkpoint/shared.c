@@ -21,7 +21,7 @@ struct shared {
 	struct process *process;
 	struct tracee *caller;
 	struct image_arena *arena;
-	struct page_writer *writer;
+	struct page_writer *writer; /* NULL: the pages are listed only */
 };
 
 static int resident(struct shared *shared, uint64_t start, uint64_t n, struct page_runs *runs,
@@ -52,10 +52,10 @@ static int dump_range(struct shared *shared, const Pbeam__SharedRef *range, Pbea
 {
 	int64_t shift = (int64_t)(range->offset - range->start);
 	struct page_runs runs = {NULL, 0, 0};
-	uint64_t total = 0, offset;
+	uint64_t total = 0, offset = 0;
 	int rc = 0;
 
-	if (range->swapped)
+	if (range->swapped && shared->writer)
 		return page_writer_common(shared->writer, range->start, (range->end - range->start) / PAGE,
 					  shift, true, &out->n_pages, &out->pages, err);
 	for (uint64_t at = range->start; at < range->end && rc >= 0; at += (uint64_t)ASK_PAGES * PAGE) {
@@ -65,15 +65,16 @@ static int dump_range(struct shared *shared, const Pbeam__SharedRef *range, Pbea
 	}
 	for (size_t i = 0; i < runs.n; i++)
 		total += runs.v[i].count;
-	offset = image_arena_take(shared->arena, total * PAGE);
+	if (shared->writer)
+		offset = image_arena_take(shared->arena, total * PAGE);
 	for (size_t i = 0; i < runs.n && rc >= 0; i++) {
 		const struct page_run *run = &runs.v[i];
 
 		rc = pages_append(&out->n_pages, &out->pages, run->start + (uint64_t)shift, run->count,
 				  offset);
-		if (rc >= 0)
-			rc = page_writer_add(shared->writer, run->start, run->count, offset,
-					     range->unreadable, err);
+		if (rc < 0 || !shared->writer)
+			continue;
+		rc = page_writer_add(shared->writer, run->start, run->count, offset, range->unreadable, err);
 		offset += run->count * PAGE;
 	}
 	page_runs_free(&runs);
@@ -91,7 +92,7 @@ static int dump_ranges(struct shared *shared, const Pbeam__ScipDumpShared *reque
 		if (rc < 0)
 			return err_wrap(err, rc, "shared memory at 0x%lx", (unsigned long)range->start);
 	}
-	return page_writer_flush(shared->writer, err);
+	return shared->writer ? page_writer_flush(shared->writer, err) : 0;
 }
 
 int checkpoint_dump_shared(struct process *process, int image_fd, struct image_arena *arena,
@@ -105,10 +106,11 @@ int checkpoint_dump_shared(struct process *process, int image_fd, struct image_a
 	if (!shared.caller)
 		return err_set(err, -ESRCH, "vpid %d has ended", process->vpid.n);
 	rc = collect_inject(process, shared.caller, &injected, err);
-	if (rc >= 0)
+	if (rc >= 0 && !request->list_only)
 		rc = page_writer_open(&shared.writer, process, shared.caller, image_fd, arena, err);
-	if (rc >= 0) {
+	if (rc >= 0)
 		rc = dump_ranges(&shared, request, out, err);
+	if (shared.writer) {
 		out->bytes = page_writer_bytes(shared.writer);
 		page_writer_close(shared.writer);
 	}

@@ -6,6 +6,8 @@
  * be saved); the object's descriptor, by the objects' dump, where somebody in the group holds one (memfd,
  * unlinked file); else from inside: each part from the first process that maps it. A large file that is
  * mapped shared is not saved: it stays a mapping of that file, and its identity is checked at the restore.
+ *
+ * In a migration anonymous memory and memory files may have gone ahead (limits.ahead): none of that comes.
  */
 #include "scip/checkpoint/group.h"
 
@@ -30,17 +32,11 @@
 
 enum { PAGE = 4096, COPY = 1 << 20, ANSWER_MS = 600000, SHM_REMOVED = 01000 };
 
-/* One mapping of a shared object. */
-struct use {
-	struct member *member;
-	Pbeam__SharedRef *ref;
-};
-
 /* One object, and who maps it. */
 struct object {
 	Pbeam__SharedMemory *memory; /* in the manifest; NULL: the mappings stay those of a file */
 	bool copied;		     /* from the file */
-	struct use *uses;
+	struct shared_use *uses;
 	size_t n;
 };
 struct sharing {
@@ -73,7 +69,7 @@ static struct object *find_object(struct sharing *sharing, const Pbeam__SharedRe
 static int add_use(struct sharing *sharing, struct member *member, Pbeam__SharedRef *ref)
 {
 	struct object *object = find_object(sharing, ref);
-	struct use *uses;
+	struct shared_use *uses;
 
 	if (!object)
 		return -ENOMEM;
@@ -84,7 +80,7 @@ static int add_use(struct sharing *sharing, struct member *member, Pbeam__Shared
 		return -ENOMEM;
 	}
 	object->uses = uses;
-	uses[object->n++] = (struct use){member, ref};
+	uses[object->n++] = (struct shared_use){member, ref};
 	return 0;
 }
 
@@ -230,7 +226,7 @@ static int describe(struct object *object, struct names *names, struct image_wri
 	object->memory->id = (uint32_t)manifest->n_shared;
 	rc = take_identity(object->memory, first);
 	for (size_t i = 0; i < object->n; i++) {
-		const struct use *use = &object->uses[i];
+		const struct shared_use *use = &object->uses[i];
 		Pbeam__Mapping *mapping = use->member->process->memory->mappings[use->ref->mapping];
 		uint64_t end = use->ref->offset + (use->ref->end - use->ref->start);
 
@@ -251,8 +247,8 @@ static int describe(struct object *object, struct names *names, struct image_wri
 	return copy_file(writer, fd, object->memory, err);
 }
 
-/* True if a descriptor of the process is this object. */
-static bool holds(const struct member *member, const Pbeam__SharedMemory *memory)
+/* True if a descriptor of the process is this object; its size is in *size then. */
+static bool holds(const struct member *member, uint64_t dev, uint64_t ino, uint64_t *size)
 {
 	auto_closedir DIR *dir = NULL;
 	const struct dirent *entry;
@@ -264,22 +260,24 @@ static bool holds(const struct member *member, const Pbeam__SharedMemory *memory
 		struct stat st;
 
 		if (entry->d_name[0] != '.' && fstatat(dirfd(dir), entry->d_name, &st, 0) == 0 &&
-		    st.st_ino == memory->ino && st.st_dev == memory->dev)
+		    st.st_ino == ino && st.st_dev == dev) {
+			*size = (uint64_t)st.st_size;
 			return true;
+		}
 	}
 	return false;
 }
 
 /* The objects' dump will have it. */
-static bool held(const struct group *group, const struct object *object)
+static bool held(const struct group *group, const struct object *object, uint64_t *size)
 {
-	const Pbeam__SharedMemory *memory = object->memory;
+	const Pbeam__SharedRef *ref = object->uses[0].ref;
 
-	if (memory->kind != PBEAM__SHARED_MEMORY__KIND__MEMFD &&
-	    memory->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE)
+	if (ref->kind != PBEAM__SHARED_MEMORY__KIND__MEMFD &&
+	    ref->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE)
 		return false;
 	for (size_t i = 0; i < group->n; i++)
-		if (group_has_contents(group->v[i]) && holds(group->v[i], memory))
+		if (group_has_contents(group->v[i]) && holds(group->v[i], ref->dev, ref->ino, size))
 			return true;
 	return false;
 }
@@ -291,7 +289,7 @@ struct order {
 	size_t n;
 };
 
-static int order_part(struct order *order, const struct use *use, struct mapping_range part,
+static int order_part(struct order *order, const struct shared_use *use, struct mapping_range part,
 		      Pbeam__SharedMemory *memory)
 {
 	Pbeam__SharedRef *range = message_add(&order->request, ranges, pbeam__shared_ref__descriptor);
@@ -313,7 +311,8 @@ static int order_part(struct order *order, const struct use *use, struct mapping
 }
 
 /* Each part of the object from the first that maps it. `orders[i]` is for group->v[i]. */
-static int distribute(const struct group *group, const struct object *object, struct order *orders)
+static int distribute(const struct group *group, const struct object *object, Pbeam__SharedMemory *memory,
+		      struct order *orders)
 {
 	auto_free struct mapping_range *covered = calloc(object->n, sizeof(*covered));
 	auto_free struct mapping_range *parts = calloc(object->n + 1, sizeof(*parts));
@@ -322,7 +321,7 @@ static int distribute(const struct group *group, const struct object *object, st
 	if (!covered || !parts)
 		return -ENOMEM;
 	for (size_t i = 0; i < object->n; i++) {
-		const struct use *use = &object->uses[i];
+		const struct shared_use *use = &object->uses[i];
 		struct mapping_range whole = {use->ref->offset,
 					      use->ref->offset + (use->ref->end - use->ref->start)};
 		size_t n = mapping_without(whole, covered, i, parts);
@@ -330,7 +329,7 @@ static int distribute(const struct group *group, const struct object *object, st
 		while (group->v[who] != use->member)
 			who++;
 		for (size_t j = 0; j < n; j++)
-			if (order_part(&orders[who], use, parts[j], object->memory) < 0)
+			if (order_part(&orders[who], use, parts[j], memory) < 0)
 				return -ENOMEM;
 		covered[i] = whole;
 	}
@@ -372,22 +371,19 @@ static int ask(struct group *group, struct image_writer *writer, struct order *o
 	return rc;
 }
 
-static int dump_inside(struct group *group, struct image_writer *writer, struct sharing *sharing,
-		       struct err *err)
+static struct order *new_orders(const struct group *group, bool list_only)
 {
 	struct order *orders = calloc(group->n, sizeof(*orders));
-	int rc = orders ? 0 : -ENOMEM;
 
-	for (size_t i = 0; i < group->n && rc >= 0; i++)
+	for (size_t i = 0; i < group->n && orders; i++) {
 		pbeam__scip_dump_shared__init(&orders[i].request);
-	for (size_t i = 0; i < sharing->n && rc >= 0; i++) {
-		const struct object *object = &sharing->v[i];
-
-		if (object->memory && !object->copied && !held(group, object))
-			rc = distribute(group, object, orders);
+		orders[i].request.list_only = list_only;
 	}
-	if (rc >= 0)
-		rc = ask(group, writer, orders, err);
+	return orders;
+}
+
+static void free_orders(const struct group *group, struct order *orders)
+{
 	for (size_t i = 0; orders && i < group->n; i++) {
 		for (size_t j = 0; j < orders[i].request.n_ranges; j++)
 			message_free(orders[i].request.ranges[j]);
@@ -395,7 +391,144 @@ static int dump_inside(struct group *group, struct image_writer *writer, struct 
 		free(orders[i].whose);
 	}
 	free(orders);
+}
+
+static int dump_inside(struct group *group, struct image_writer *writer, struct sharing *sharing,
+		       struct err *err)
+{
+	struct order *orders = new_orders(group, false);
+	int rc = orders ? 0 : -ENOMEM;
+	uint64_t size;
+
+	for (size_t i = 0; i < sharing->n && rc >= 0; i++) {
+		const struct object *object = &sharing->v[i];
+
+		if (object->memory && !object->copied && !object->memory->ahead &&
+		    !held(group, object, &size))
+			rc = distribute(group, object, object->memory, orders);
+	}
+	if (rc >= 0)
+		rc = ask(group, writer, orders, err);
+	free_orders(group, orders);
 	return rc;
+}
+
+/* ---- what goes ahead in a migration ---- */
+
+/* All of it is mapped, can be read, and is in memory. Named files and System V segments may be there already,
+ * where it goes. */
+static bool may_go_ahead(const struct group *group, const struct object *object, uint64_t *size)
+{
+	const Pbeam__SharedRef *first = object->uses[0].ref;
+	auto_free struct mapping_range *covered = calloc(object->n, sizeof(*covered));
+	auto_free struct mapping_range *parts = calloc(object->n + 1, sizeof(*parts));
+
+	*size = 0;
+	if (!covered || !parts ||
+	    (first->kind != PBEAM__SHARED_MEMORY__KIND__ANON &&
+	     first->kind != PBEAM__SHARED_MEMORY__KIND__MEMFD))
+		return false;
+	for (size_t i = 0; i < object->n; i++) {
+		const Pbeam__SharedRef *ref = object->uses[i].ref;
+
+		if (ref->swapped || ref->unreadable)
+			return false;
+		covered[i] = (struct mapping_range){ref->offset, ref->offset + (ref->end - ref->start)};
+		*size = *size > covered[i].end ? *size : covered[i].end;
+	}
+	return !held(group, object, size) ||
+	       mapping_without((struct mapping_range){0, *size}, covered, object->n, parts) == 0;
+}
+
+static int list_pages(struct group *group, struct image_writer *writer, const struct sharing *sharing,
+		      struct shared_object *list, struct err *err)
+{
+	struct order *orders = new_orders(group, true);
+	int rc = orders ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < sharing->n && rc >= 0; i++)
+		if (list[i].there)
+			rc = distribute(group, &sharing->v[i], list[i].there, orders);
+	if (rc >= 0)
+		rc = ask(group, writer, orders, err);
+	free_orders(group, orders);
+	return rc;
+}
+
+/* Lists those that may go ahead (the others have `there` NULL), and asks which do. */
+static int ask_ahead(struct group *group, struct image_writer *writer, const struct sharing *sharing,
+		     const struct sharing_limits *limits, struct shared_object *list, struct err *err)
+{
+	size_t n = 0;
+	int rc;
+
+	for (size_t i = 0; i < sharing->n; i++) {
+		list[i].uses = sharing->v[i].uses;
+		list[i].n = sharing->v[i].n;
+		if (!may_go_ahead(group, &sharing->v[i], &list[i].size))
+			continue;
+		list[i].there = message_new(&pbeam__shared_memory__descriptor);
+		if (!list[i].there)
+			return -ENOMEM;
+		n++;
+	}
+	rc = n ? list_pages(group, writer, sharing, list, err) : 0;
+	return rc < 0 ? rc : limits->ahead(limits->ahead_arg, list, sharing->n, err);
+}
+
+/* What has gone ahead is said to have. */
+static int leave_ahead(struct group *group, struct image_writer *writer, struct sharing *sharing,
+		       const struct sharing_limits *limits, struct err *err)
+{
+	struct shared_object *list = calloc(sharing->n + 1, sizeof(*list));
+	int rc = list ? ask_ahead(group, writer, sharing, limits, list, err) : -ENOMEM;
+
+	for (size_t i = 0; list && i < sharing->n; i++) {
+		Pbeam__SharedMemory *memory = sharing->v[i].memory, *there = list[i].there;
+
+		if (rc >= 0 && there && there->ahead && memory) {
+			memory->ahead = there->ahead;
+			memory->size = list[i].size;
+			memory->n_sent = there->n_sent;
+			memory->sent = there->sent;
+			there->n_sent = 0;
+			there->sent = NULL;
+		}
+		message_free(there);
+	}
+	free(list);
+	return rc;
+}
+
+int group_list_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
+		      const struct sharing_limits *limits, struct err *err)
+{
+	struct sharing sharing = {NULL, 0};
+	struct shared_object *list = NULL;
+	int rc = gather(group, &sharing);
+
+	if (rc >= 0 && sharing.n) {
+		list = calloc(sharing.n, sizeof(*list));
+		rc = list ? ask_ahead(group, writer, &sharing, limits, list, err) : -ENOMEM;
+	}
+	for (size_t i = 0; list && i < sharing.n; i++) {
+		Pbeam__SharedMemory *there = list[i].there, *out;
+
+		out = rc >= 0 && there && there->ahead
+			      ? message_add(manifest, shared, pbeam__shared_memory__descriptor)
+			      : NULL;
+		if (out) {
+			out->id = out->ahead = there->ahead;
+			out->size = list[i].size;
+			rc = take_identity(out, sharing.v[i].uses[0].ref);
+		} else if (rc >= 0 && there && there->ahead) {
+			rc = -ENOMEM;
+		}
+		message_free(there);
+	}
+	free(list);
+	sharing_free(&sharing);
+	return rc < 0 ? err_wrap(err, rc, "shared memory") : 0;
 }
 
 int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
@@ -406,6 +539,8 @@ int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__M
 
 	for (size_t i = 0; i < sharing.n && rc >= 0; i++)
 		rc = describe(&sharing.v[i], group->names, writer, manifest, limits, err);
+	if (rc >= 0 && sharing.n && limits->ahead)
+		rc = leave_ahead(group, writer, &sharing, limits, err);
 	if (rc >= 0 && sharing.n)
 		rc = dump_inside(group, writer, &sharing, err);
 	sharing_free(&sharing);

@@ -122,8 +122,14 @@ size_t precopy_match(const struct precopy *precopy, struct group *group);
 /* The last round, of those that precopy_match() has marked: nothing of what is tracked counts as written
  * afterwards. The others are not tracked any more. */
 must_check int precopy_last(struct precopy *precopy, const struct group *group, struct err *err);
+/* Of shared memory, when they are dumped: what has gone ahead is in its place, as a shared_ahead_fn says. */
+struct shared_object;
+must_check int precopy_last_shared(struct precopy *precopy, struct shared_object *list, size_t n,
+				   struct err *err);
 /* How many bytes were sent, in how many rounds. */
 void precopy_count(const struct precopy *precopy, uint64_t *bytes, uint32_t *rounds);
+/* How much shared memory has gone ahead. */
+uint64_t precopy_shared_bytes(const struct precopy *precopy);
 /* How long it takes to send so much. */
 uint64_t precopy_send_ns(const struct precopy *precopy, uint64_t bytes);
 /* Nothing is tracked any more. */

@@ -83,16 +83,28 @@ static bool belongs(const struct departure *d, struct names *names, struct name_
 	return false;
 }
 
-static uint64_t resident_bytes(pid_t pid)
+/* In memory of the process; `shared`: of files and shared memory. */
+static uint64_t resident_bytes(pid_t pid, uint64_t *shared)
 {
 	auto_free char *text = NULL;
-	unsigned long resident = 0;
+	unsigned long all = 0, files = 0;
 	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
-	if (io_slurp(AT_FDCWD, path, 4096, &text, NULL) < 0 || sscanf(text, "%*u %lu", &resident) != 1)
-		return 0;
-	return (uint64_t)resident * 4096;
+	if (io_slurp(AT_FDCWD, path, 4096, &text, NULL) < 0 || sscanf(text, "%*u %lu %lu", &all, &files) != 2)
+		all = files = 0;
+	*shared = (uint64_t)files * 4096;
+	return (uint64_t)all * 4096;
+}
+
+/* What would have to be sent of a process that has come: what it shares with others has gone ahead, if that
+ * is as much. */
+static uint64_t own_bytes(const struct departure *d, pid_t pid)
+{
+	const uint64_t ahead = d->precopy ? precopy_shared_bytes(d->precopy) : 0;
+	uint64_t shared, all = resident_bytes(pid, &shared);
+
+	return all - (shared < ahead ? shared : ahead);
 }
 
 /* Who would go, as it stands: into `all`, of PROCESSES_MAX. How many. */
@@ -112,13 +124,14 @@ static int list_processes(const struct departure *d, Pbeam__MigrateBegin *begin)
 {
 	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
 	size_t n = all ? find_processes(d, all) : 0;
+	uint64_t shared;
 
 	begin->vpids = n > 0 ? calloc(n, sizeof(*begin->vpids)) : NULL;
 	if (!begin->vpids)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
 		begin->vpids[begin->n_vpids++] = all[i].vpid.n;
-		begin->memory += resident_bytes(all[i].rpid.n);
+		begin->memory += resident_bytes(all[i].rpid.n, &shared);
 		begin->stubs = begin->stubs || all[i].state == NAME_STATE_STUB;
 	}
 	return 0;
@@ -336,7 +349,7 @@ static uint64_t find_ahead(struct departure *d, struct group *group)
 		if (d->ahead && group->v[i]->ahead)
 			d->ahead[d->nahead++] = group->v[i]->vpid.n;
 		else if (group_has_contents(group->v[i]))
-			bytes += resident_bytes(group->v[i]->rpid.n);
+			bytes += own_bytes(d, group->v[i]->rpid.n);
 	return bytes;
 }
 
@@ -371,6 +384,14 @@ static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what
 	if (r == 0)
 		r = end_files(d, group, what, err);
 	return r < 0 ? r : fault_point("migrate-frozen", err);
+}
+
+/* It goes on in what those have that were made ahead. */
+static int on_shared(void *arg, struct shared_object *list, size_t n, struct err *err)
+{
+	struct departure *d = arg;
+
+	return d->precopy && d->nahead ? precopy_last_shared(d->precopy, list, n, err) : 0;
 }
 
 static int send_state(struct departure *d, int image, uint64_t bytes, struct err *err)
@@ -576,7 +597,7 @@ static bool is_stable(const struct departure *d, const struct name_process *all,
 
 		for (size_t j = 0; j < d->nahead && !ahead; j++)
 			ahead = all[i].vpid.n == d->ahead[j];
-		bytes += ahead ? 0 : resident_bytes(all[i].rpid.n);
+		bytes += ahead ? 0 : own_bytes(d, all[i].rpid.n);
 	}
 	return is_little(d, bytes);
 }
@@ -612,6 +633,7 @@ static int go(struct departure *d, struct err *err)
 	struct checkpoint_mover mover = {.arg = d,
 					 .external = &d->external,
 					 .frozen = on_frozen,
+					 .shared = on_shared,
 					 .move = on_image,
 					 .abort = on_abort,
 					 .stays = options->stays,

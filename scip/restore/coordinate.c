@@ -139,8 +139,10 @@ static int let_go(struct coordinate *coordinate)
 
 static int make(struct coordinate *coordinate, uint64_t *since)
 {
-	int r = object_restore_make_all(coordinate->objects, coordinate->err);
+	int r = premake_shared_give(coordinate);
 
+	if (r == 0)
+		r = object_restore_make_all(coordinate->objects, coordinate->err);
 	if (r == 0)
 		r = shared_make_all(coordinate);
 	if (r == 0)

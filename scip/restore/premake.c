@@ -179,9 +179,11 @@ int restore_premake(struct restore_premade **out, struct names *names, struct im
 	if (r == 0) {
 		p->n = p->coordinate.manifest->n_processes;
 		p->processes = calloc(p->n + 1, sizeof(*p->processes));
-		r = p->processes && p->n ? make(p)
+		r = p->processes && p->n ? premake_shared_make(p)
 					 : err_set(err, -EINVAL, "there is no process in the image");
 	}
+	if (r == 0)
+		r = make(p);
 	p->coordinate.err = &p->err;
 	if (r < 0) {
 		restore_premade_abandon(p);
@@ -220,8 +222,13 @@ void restore_premade_abandon(struct restore_premade *p)
 
 /* ---- contents ---- */
 
-int restore_premade_find(const struct restore_premade *p, int32_t vpid)
+int restore_premade_find(const struct restore_premade *p, int32_t vpid, uint32_t shared_id)
 {
+	for (size_t i = 0; i < p->nshared && shared_id; i++)
+		if (p->shared[i].id == shared_id)
+			return (int)(p->n + i);
+	if (shared_id)
+		return -1;
 	for (size_t i = 0; i < p->n; i++)
 		if (p->coordinate.manifest->processes[i]->vpid == vpid)
 			return (int)i;
@@ -269,8 +276,11 @@ int restore_premade_write(struct restore_premade *p, size_t index, const struct 
 {
 	struct iovec local[RESTORE_PIECES], remote[RESTORE_PIECES];
 	size_t at = 0;
-	int r = place_pieces(p, index, pieces, n, remote, err);
+	int r;
 
+	if (index >= p->n)
+		return premake_shared_write(p, index - p->n, pieces, n, err);
+	r = place_pieces(p, index, pieces, n, remote, err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < n; i++)
@@ -297,8 +307,11 @@ int restore_premade_read(const struct restore_premade *p, size_t index, const st
 			 size_t n, uint8_t *to, struct err *err)
 {
 	struct iovec local = {to, 0}, remote[RESTORE_PIECES];
-	int r = place_pieces(p, index, pieces, n, remote, err);
+	int r;
 
+	if (index >= p->n)
+		return premake_shared_read(p, index - p->n, pieces, n, to, err);
+	r = place_pieces(p, index, pieces, n, remote, err);
 	for (size_t i = 0; i < n && r == 0; i++)
 		local.iov_len += pieces[i].len;
 	if (r == 0 && process_vm_readv(p->coordinate.made[index].rpid, &local, 1, remote, n, 0) !=

@@ -21,11 +21,19 @@ struct premade_process {
 	size_t settled;		     /* how long its list of pages was when it was last in order */
 };
 
+/* Shared memory that comes ahead, made as a memory file; -1: taken. */
+struct premade_shared {
+	uint32_t id;
+	int fd;
+};
+
 struct restore_premade {
 	struct coordinate coordinate;
 	struct restore_options options;
 	struct premade_process *processes;
 	size_t n;
+	struct premade_shared *shared;
+	size_t nshared;
 	struct err err;
 	pthread_mutex_t lock; /* of the lists of pages */
 };
@@ -46,6 +54,19 @@ static inline bool premake_is_tracked(const Pbeam__Mapping *map)
 
 /* Until the number of one that was killed is free: another may be made under it at once. */
 void premake_await_gone(struct names *names, struct vpid vpid);
+
+/* ---- premake_shared.c: shared memory that comes ahead ---- */
+/* A memory file for each that the skeleton names. */
+must_check int premake_shared_make(struct restore_premade *premade);
+/* As restore_premade_write() and restore_premade_read(). */
+must_check int premake_shared_write(const struct restore_premade *premade, size_t index,
+				    const struct restore_piece *pieces, size_t n, struct err *err);
+must_check int premake_shared_read(const struct restore_premade *premade, size_t index,
+				   const struct restore_piece *pieces, size_t n, uint8_t *to,
+				   struct err *err);
+/* What of the final manifest's shared memory came ahead is that of the objects that are made next. */
+must_check int premake_shared_give(struct coordinate *coordinate);
+void premake_shared_release(struct restore_premade *premade);
 
 /* ---- premake_take.c: the end ---- */
 /* Those of the final manifest that options->ahead names go on in `coordinate`, which plans and makes the

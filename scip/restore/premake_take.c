@@ -174,7 +174,7 @@ static int match(const struct coordinate *coordinate, const struct restore_prema
 			there[i] = options->ahead[j] == process->vpid;
 		if (!there[i])
 			continue;
-		index[i] = restore_premade_find(p, process->vpid);
+		index[i] = restore_premade_find(p, process->vpid, 0);
 		old = index[i] < 0 ? NULL : premade_at(p, (size_t)index[i]);
 		if (!old || old->vppid != process->vppid || old->vsid != process->vsid ||
 		    old->vpgid != process->vpgid ||
@@ -217,7 +217,7 @@ static int remove_one(struct restore_premade *p, size_t gone, const Pbeam__Manif
 	struct made *made = &coordinate->made[gone];
 	const struct vpid vpid = {premade_at(p, gone)->vpid};
 	const struct rpid rpid = {made->rpid};
-	int parent = restore_premade_find(p, premade_at(p, gone)->vppid), r = 0;
+	int parent = restore_premade_find(p, premade_at(p, gone)->vppid, 0), r = 0;
 
 	if (made->sock >= 0)
 		close(made->sock);
@@ -313,7 +313,7 @@ int premake_hide(struct coordinate *coordinate, int node, bool hide)
 {
 	const struct restore_premade *p = coordinate->premade;
 	const Pbeam__Process *process = coordinate->plan.nodes[node].process;
-	int index = p && process ? restore_premade_find(p, process->vpid) : -1;
+	int index = p && process ? restore_premade_find(p, process->vpid, 0) : -1;
 	const Pbeam__Memory *memory = index >= 0 && coordinate->made[node].has == p->processes[index].state
 					      ? &p->processes[index].memory
 					      : NULL;
@@ -346,5 +346,6 @@ void premake_release(struct restore_premade *p)
 		free(p->processes[i].more);
 	}
 	free(p->processes);
+	premake_shared_release(p);
 	free(p);
 }

@@ -68,7 +68,7 @@ struct restore_piece {
 	const uint8_t *data;
 };
 enum { RESTORE_PIECES = 256 };
-/* Contents for process number `index` of the skeleton, at most RESTORE_PIECES of them. From several threads
+/* Contents for number `index` (restore_premade_find()), at most RESTORE_PIECES of them. From several threads
  * at once. */
 must_check int restore_premade_write(struct restore_premade *premade, size_t index,
 				     const struct restore_piece *pieces, size_t n, struct err *err);
@@ -76,8 +76,9 @@ must_check int restore_premade_write(struct restore_premade *premade, size_t ind
 must_check int restore_premade_read(const struct restore_premade *premade, size_t index,
 				    const struct restore_piece *pieces, size_t n, uint8_t *to,
 				    struct err *err);
-/* The number of a process in the skeleton, or -1. */
-int restore_premade_find(const struct restore_premade *premade, int32_t vpid);
+/* The number of a process of the skeleton or, with an id, of its shared memory (whose addresses are offsets);
+ * -1: there is none. */
+int restore_premade_find(const struct restore_premade *premade, int32_t vpid, uint32_t shared_id);
 /* They are of no use: killed. */
 void restore_premade_abandon(struct restore_premade *premade);
 

@@ -45,7 +45,7 @@ must_check int lanes_open(struct lanes **out, const struct lanes_options *option
 /* To be sent in this round: a track_fn. Waits when too much is under way. */
 must_check int lanes_put(void *lanes, struct tracked *t, struct track_range *range, uint64_t start,
 			 uint64_t end);
-/* What was put so far is sent: before what belongs to another process. */
+/* What was put so far is sent: before what belongs to another process or object. */
 must_check int lanes_flush(struct lanes *lanes);
 /* Everything of the round is in its place there. */
 must_check int lanes_finish(struct lanes *lanes, struct err *err);

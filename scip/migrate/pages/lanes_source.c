@@ -146,7 +146,7 @@ static int send_batch(struct lane *lane, struct err *err)
 	pack_runs(lane->pack, batch->t, batch->runs, batch->n, &s->store, &packed);
 	for (size_t i = 0; i < batch->n; i++)
 		if (batch->runs[i].missing)
-			track_again(batch->t, batch->runs[i].start, batch->runs[i].end);
+			track_again(batch->t, &batch->runs[i]);
 	if (!packed.empty)
 		r = send_packed(lane, &packed, err);
 	pthread_mutex_lock(&s->lock);

@@ -151,12 +151,14 @@ static int put_deltas(struct lane_taker *taker, size_t index, const Pbeam__Migra
 static int take_pages(struct lane_taker *taker, const struct frame *frame, struct err *err)
 {
 	Pbeam__MigratePages *pages = (void *)frame_unpack(frame, &pbeam__migrate_pages__descriptor, err);
-	int index = pages ? restore_premade_find(taker->premade, pages->vpid) : -1, r;
+	int index = pages ? restore_premade_find(taker->premade, pages->vpid, pages->shared_id) : -1, r;
 	uint64_t at = 0;
 
 	if (!pages)
 		return -EPROTO;
-	r = index < 0 ? err_set(err, -EPROTO, "pages came for vpid %d, which is not expected", pages->vpid)
+	r = index < 0 ? err_set(err, -EPROTO,
+				"pages came for vpid %d, shared memory %u, which are not expected",
+				pages->vpid, pages->shared_id)
 		      : take_bulk(taker, pages, err);
 	if (r == 0)
 		r = put_runs(taker, (size_t)index, pages->pages, pages->n_pages, taker->raw, &at, pages->raw,

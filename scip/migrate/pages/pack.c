@@ -93,10 +93,12 @@ static void add_delta(struct pack *pack, uint64_t address, size_t len)
 	pack->changed += len;
 }
 
-static void add_page(struct pack *pack, struct note_store *store, const struct track_run *run,
-		     uint64_t address, const uint8_t *page)
+/* Of an object the place within it counts, not where it is mapped. */
+static void add_page(struct pack *pack, struct note_store *store, const struct track_run *run, uint64_t at,
+		     const uint8_t *page)
 {
-	const size_t number = (address - run->range->start) / PAGE;
+	const uint64_t within = at - run->range->start, address = run->range->object ? within : at;
+	const size_t number = within / PAGE;
 	size_t len = 0;
 
 	switch (notes_take(&run->range->notes, store, number, page, pack->deltas + pack->changed, &len)) {
@@ -166,7 +168,8 @@ void pack_runs(struct pack *pack, const struct tracked *t, struct track_run *run
 	memcpy(pack->read + pack->whole, pack->deltas, pack->changed);
 	*out = (struct packed){.data = pack->read};
 	pbeam__migrate_pages__init(&out->message);
-	out->message.vpid = t->vpid.n;
+	out->message.shared_id = n ? runs[0].range->object : 0;
+	out->message.vpid = out->message.shared_id ? 0 : t->vpid.n;
 	out->message.pages = pack->page_list;
 	out->message.n_pages = pack->npages;
 	out->message.zeroes = pack->zero_list;

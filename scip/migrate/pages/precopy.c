@@ -5,7 +5,7 @@
  * makes them ahead, and begins to track what is written (track.h). Each round sends what was written until
  * then (lanes.h); the rounds end when the rest can be sent in the pause that is allowed. That is done when
  * all are frozen, by one more round: so the final image has only what is not tracked, and those processes
- * that were not there before (match.h).
+ * that were not there before (match.h). Shared memory goes ahead too, and is compared at the end (objects.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,6 +25,7 @@
 #include "scip/migrate/migrate.h"
 #include "scip/migrate/pages/lanes.h"
 #include "scip/migrate/pages/match.h"
+#include "scip/migrate/pages/objects.h"
 #include "scip/migrate/pages/track.h"
 #include "scip/tracee/procfs.h"
 
@@ -34,24 +35,28 @@ enum {
 	RATE_BYTES = 1 << 20,	/* a round of less says nothing of how fast it goes */
 	RATE_GUESS = 256 << 20, /* bytes a second, until one has */
 	NS_PER_S = 1000000000,
+	SHARED_LEAST = 4 << 20,
 };
-#define PAUSE_NS   100000000ull /* as usual */
-#define FIXED_NS   20000000ull	/* of the pause, whatever there is to send */
-#define MOMENT_NS  1000000ull	/* nothing is measured in less */
-#define REPORT_NS  100000000ull
-#define LANE_BYTES (16ull << 20) /* what is worth one more lane */
+#define PAUSE_NS     100000000ull /* as usual */
+#define FIXED_NS     20000000ull  /* of the pause, whatever there is to send */
+#define MOMENT_NS    1000000ull	  /* nothing is measured in less */
+#define REPORT_NS    100000000ull
+#define LANE_BYTES   (16ull << 20) /* what is worth one more lane */
+#define COMPARE_RATE (8ull << 30)  /* bytes a second */
 
 struct precopy {
 	struct precopy_options options;
 	struct tracked *v;
 	size_t n;
+	struct ahead_objects *objects;
 	struct lanes *lanes;
 	bool usable; /* the skeleton is there */
 	/* how it goes */
 	unsigned round;
 	uint64_t begin_bytes, due; /* of this round: sent before it, and told as written */
 	uint64_t untracked;	   /* what has to wait for the end: private memory, */
-	uint64_t shared;	   /* and shared */
+	uint64_t shared;	   /* and shared, */
+	uint64_t compared;	   /* and what is only looked at then */
 	uint64_t rate, dirty_rate; /* bytes a second */
 	uint64_t expected_ns, reported_ns;
 };
@@ -73,6 +78,16 @@ static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what
 	return 0;
 }
 
+static int on_shared(void *arg, struct shared_object *list, size_t n, struct err *err)
+{
+	struct precopy *p = arg;
+
+	ahead_objects_free(p->objects); /* of a try that came to nothing */
+	p->objects = ahead_objects_new();
+	return p->objects ? ahead_objects_begin(p->objects, list, n, err)
+			  : err_code(err, -ENOMEM, "shared memory");
+}
+
 /* The skeleton is there, the group frozen still. */
 static int on_skeleton(void *arg, struct group *group, int image, uint64_t bytes, struct err *err)
 {
@@ -88,6 +103,8 @@ static int on_skeleton(void *arg, struct group *group, int image, uint64_t bytes
 			r = track_begin(&p->v[p->n++], group, group->v[i], err);
 	if (r < 0)
 		return r;
+	for (size_t i = 0; i < p->n && p->objects; i++)
+		ahead_objects_watch(p->objects, &p->v[i]);
 	state.bytes = bytes;
 	p->usable = true;
 	r = frame_send(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_SKELETON, &state.base, NULL, 0,
@@ -103,6 +120,12 @@ static void count_dirty(struct precopy *p)
 		track_count(&p->v[i], &p->due, &p->untracked);
 		p->shared += track_shared(&p->v[i]);
 	}
+	if (!p->objects)
+		return;
+	p->due += ahead_objects_due(p->objects);
+	p->compared = ahead_objects_bytes(p->objects);
+	p->shared -= p->shared < p->compared ? p->shared : p->compared;
+	p->shared = p->shared < SHARED_LEAST ? 0 : p->shared; /* by its part, and what was there at first */
 }
 
 static void tick(void *arg);
@@ -150,6 +173,7 @@ int precopy_begin(struct precopy **out, struct names *names, const struct migrat
 	const struct checkpoint_mover mover = {.arg = p,
 					       .what = PBEAM__SCIP_DUMP__WHAT__SKELETON,
 					       .frozen = on_frozen,
+					       .shared = on_shared,
 					       .move = on_skeleton,
 					       .stays = options->stays,
 					       .stays_arg = options->stays_arg};
@@ -218,6 +242,13 @@ static void tick(void *arg)
 	report(arg, NULL);
 }
 
+/* What rounds make no shorter. */
+static uint64_t fixed_ns(const struct precopy *p)
+{
+	return precopy_send_ns(p, p->shared) +
+	       (uint64_t)((double)p->compared / (double)COMPARE_RATE * NS_PER_S);
+}
+
 /* What one round tells of the next: how much there is by now, how fast that came, how long it would take. */
 static void judge(struct precopy *p, uint64_t took_ns)
 {
@@ -228,11 +259,11 @@ static void judge(struct precopy *p, uint64_t took_ns)
 		p->rate = (uint64_t)((double)sent / seconds);
 	count_dirty(p);
 	p->dirty_rate = (uint64_t)((double)p->due / seconds);
-	p->expected_ns = FIXED_NS + precopy_send_ns(p, p->due + p->untracked + p->shared);
+	p->expected_ns = FIXED_NS + precopy_send_ns(p, p->due + p->untracked) + fixed_ns(p);
 	log_info("migrate: round %u: %.1f MiB in %.0f ms; then %.1f + %.1f MiB written, %.1f MiB shared, "
-		 "expected pause %.0f ms",
+		 "%.1f MiB to be compared, expected pause %.0f ms",
 		 p->round, mib(sent), ms(took_ns), mib(p->due), mib(p->untracked), mib(p->shared),
-		 ms(p->expected_ns));
+		 mib(p->compared), ms(p->expected_ns));
 }
 
 /* Why it stands still for longer than it should. */
@@ -243,6 +274,10 @@ static void tell_end(struct precopy *p, uint64_t pause_ns)
 	if (p->shared)
 		snprintf(shared, sizeof(shared),
 			 " and has %.0f MiB of shared memory, which is sent at the end", mib(p->shared));
+	else if (p->compared)
+		snprintf(shared, sizeof(shared),
+			 " and has %.0f MiB of shared memory, which is looked at again then",
+			 mib(p->compared));
 	snprintf(text, sizeof(text),
 		 "after %u round%s it still writes %.0f MiB/s%s: a pause of %.0f ms is expected instead of "
 		 "%.0f "
@@ -255,7 +290,8 @@ static void tell_end(struct precopy *p, uint64_t pause_ns)
 
 /* ---- rounds ---- */
 
-static int send_round(struct precopy *p, struct err *err)
+/* The last one is of private memory only. */
+static int send_round(struct precopy *p, bool last, struct err *err)
 {
 	int r = 0, done;
 
@@ -269,6 +305,8 @@ static int send_round(struct precopy *p, struct err *err)
 		if (r == 0)
 			report(p, NULL);
 	}
+	if (r == 0 && p->objects && !last)
+		r = ahead_objects_round(p->objects, p->lanes);
 	done = lanes_finish(p->lanes, err);
 	if (r == 0)
 		r = done;
@@ -288,11 +326,11 @@ int precopy_rounds(struct precopy *p, struct err *err)
 		int r;
 
 		p->round++;
-		r = send_round(p, err);
+		r = send_round(p, false, err);
 		if (r < 0)
 			return r;
 		judge(p, io_now_ns(CLOCK_MONOTONIC) - at);
-		if (p->expected_ns - precopy_send_ns(p, p->shared) <= pause) {
+		if (p->expected_ns - fixed_ns(p) <= pause) {
 			if (p->expected_ns > pause)
 				tell_end(p, pause);
 			return 0;
@@ -324,9 +362,19 @@ int precopy_last(struct precopy *p, const struct group *group, struct err *err)
 		if (!is_ahead(group, &p->v[i]))
 			track_end(&p->v[i]);
 	p->round++;
-	r = send_round(p, err);
+	r = send_round(p, true, err);
 	log_info("migrate: last round: %.1f MiB in %.1f ms",
 		 mib(lanes_counted(p->lanes).pages - p->begin_bytes), ms(io_now_ns(CLOCK_MONOTONIC) - at));
+	return r;
+}
+
+int precopy_last_shared(struct precopy *p, struct shared_object *list, size_t n, struct err *err)
+{
+	const uint64_t at = io_now_ns(CLOCK_MONOTONIC), before = lanes_counted(p->lanes).wire;
+	int r = p->objects ? ahead_objects_last(p->objects, p->lanes, list, n, err) : 0;
+
+	log_info("migrate: %.1f MiB of shared memory sent at the end in %.1f ms",
+		 mib(lanes_counted(p->lanes).wire - before), ms(io_now_ns(CLOCK_MONOTONIC) - at));
 	return r;
 }
 
@@ -343,6 +391,11 @@ size_t precopy_match(const struct precopy *p, struct group *group)
 	return match_members(p->v, p->n, group);
 }
 
+uint64_t precopy_shared_bytes(const struct precopy *p)
+{
+	return p->objects ? ahead_objects_bytes(p->objects) : 0;
+}
+
 uint64_t precopy_send_ns(const struct precopy *p, uint64_t bytes)
 {
 	return p->rate ? (uint64_t)((double)bytes / (double)p->rate * NS_PER_S) : 0;
@@ -353,6 +406,7 @@ void precopy_end(struct precopy *p)
 	if (!p)
 		return;
 	lanes_close(p->lanes);
+	ahead_objects_free(p->objects);
 	for (size_t i = 0; i < p->n; i++)
 		track_end(&p->v[i]);
 	free(p->v);

@@ -122,6 +122,13 @@ static int open_memory(struct tracked *t, struct err *err)
 	return t->mem < 0 ? err_sys(err, "open %s", path) : 0;
 }
 
+bool track_watch(const struct tracked *t, uint64_t start, uint64_t end)
+{
+	struct uffdio_register args = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_WP};
+
+	return ioctl(t->uffd, UFFDIO_REGISTER, &args) == 0;
+}
+
 int track_begin(struct tracked *t, struct group *group, struct member *member, struct err *err)
 {
 	const Pbeam__Memory *memory = member->process->memory; /* NULL: a stub */
@@ -144,10 +151,8 @@ int track_begin(struct tracked *t, struct group *group, struct member *member, s
 	for (size_t i = 0; i < memory->n_mappings; i++) {
 		const Pbeam__Mapping *map = memory->mappings[i];
 		struct track_range *range = &t->ranges[t->nranges];
-		struct uffdio_register args = {.range = {map->start, map->end - map->start},
-					       .mode = UFFDIO_REGISTER_MODE_WP};
 
-		if (!is_tracked(map) || ioctl(t->uffd, UFFDIO_REGISTER, &args) < 0)
+		if (!is_tracked(map) || !track_watch(t, map->start, map->end))
 			continue;
 		*range = (struct track_range){.start = map->start, .end = map->end};
 		notes_init(&range->notes, map->end - map->start);
@@ -243,6 +248,22 @@ void track_count(const struct tracked *t, uint64_t *written, uint64_t *untracked
 		}
 }
 
+bool track_piece(const struct tracked *t, uint64_t start, uint64_t end, bool again, track_piece_fn fn,
+		 void *arg)
+{
+	struct scan_region regions[REGIONS];
+
+	for (uint64_t at = start; at < end;) {
+		int n = scan(t, &at, end, again ? SCAN_WP : 0, regions);
+
+		if (n < 0)
+			return false;
+		for (int j = 0; j < n; j++)
+			fn(arg, regions[j].start, regions[j].end);
+	}
+	return true;
+}
+
 /* Of whatever file in /proc/PID, a line "Key: N kB". */
 static uint64_t bytes_of(const struct tracked *t, const char *file, const char *key)
 {
@@ -270,10 +291,12 @@ void track_looked(struct tracked *t)
 		t->ranges[i].looked = true;
 }
 
-/* Page by page: the call ends at the first piece that is not tracked. */
-void track_again(struct tracked *t, uint64_t start, uint64_t end)
+/* Page by page: the call ends at the first piece that is not tracked. Objects are compared at the end. */
+void track_again(struct tracked *t, const struct track_run *run)
 {
-	for (uint64_t at = start; at < end; at += PAGE) {
+	if (run->range->object)
+		__atomic_store_n(run->range->missed, true, __ATOMIC_RELAXED);
+	for (uint64_t at = run->start; at < run->end && !run->range->object; at += PAGE) {
 		struct uffdio_writeprotect args = {.range = {at, PAGE}};
 
 		if (ioctl(t->uffd, UFFDIO_WRITEPROTECT, &args) < 0 && errno != ENOENT)
@@ -334,7 +357,7 @@ void track_read(const struct tracked *t, struct track_run *runs, size_t n, void 
 		return;
 	for (size_t i = 0; i < n; i++) {
 		const size_t len = runs[i].end - runs[i].start;
-		const bool shared = is_shared(t, runs[i].start, len);
+		const bool shared = !runs[i].range->object && is_shared(t, runs[i].start, len);
 
 		if (shared)
 			__atomic_store_n(&runs[i].range->shares, true, __ATOMIC_RELAXED);

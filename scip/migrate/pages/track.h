@@ -17,12 +17,15 @@
 #include "scip/checkpoint/group.h"
 #include "scip/migrate/pages/notes.h"
 
-/* A piece of private anonymous memory. */
+/* A piece of private anonymous memory; or a shared object as one process maps it (objects.h): then it begins
+ * where the object would, were all of it mapped. */
 struct track_range {
 	uint64_t start, end;
 	bool looked;	    /* it has been read once, */
 	bool shares;	    /* and then had pages that are mapped elsewhere too */
-	struct notes notes; /* what was sent of it */
+	struct notes notes; /* what was sent of it; of an object they are the object's */
+	uint32_t object;    /* its id, 0: private memory */
+	bool *missed;	    /* of an object: set when a piece could not be read */
 };
 
 struct tracked {
@@ -54,14 +57,17 @@ must_check int track_tell(struct tracked *t, track_fn fn, void *arg);
 /* Adds how many bytes track_tell() would tell of, and how many are where something was tracked that was moved
  * or mapped anew meanwhile: those are in the final image only. */
 void track_count(const struct tracked *t, uint64_t *written, uint64_t *untracked);
-/* Bytes of shared memory that are the process's by its part: no tracking tells of them, all is in the final
- * image. */
+/* The same of a piece of shared memory, watched by track_watch(): page by page contiguous, also where it was
+ * only looked at. With `again` it is not written from now on. False: it is not mapped there any more. */
+typedef void (*track_piece_fn)(void *arg, uint64_t start, uint64_t end);
+bool track_piece(const struct tracked *t, uint64_t start, uint64_t end, bool again, track_piece_fn fn,
+		 void *arg);
+/* False: it cannot be watched. */
+bool track_watch(const struct tracked *t, uint64_t start, uint64_t end);
+/* Bytes of shared memory that are the process's by its part. */
 uint64_t track_shared(const struct tracked *t);
 /* All of it has been told and read once. */
 void track_looked(struct tracked *t);
-/* It was told but cannot be sent: it is told again. */
-void track_again(struct tracked *t, uint64_t start, uint64_t end);
-
 /* Pieces of what was told. */
 enum { TRACK_RUNS = 256 };
 struct track_run {
@@ -69,6 +75,8 @@ struct track_run {
 	struct track_range *range;
 	bool missing; /* out: it could not be read whole */
 };
+/* It was told but cannot be sent: it is told again. */
+void track_again(struct tracked *t, const struct track_run *run);
 /* The memory of at most TRACK_RUNS pieces, one after the other, into `to`. Pages that other processes share
  * copy-on-write stay shared. */
 void track_read(const struct tracked *t, struct track_run *runs, size_t n, void *to);
