@@ -7,7 +7,8 @@
  * unlinked file); else from inside: each part from the first process that maps it. A large file that is
  * mapped shared is not saved: it stays a mapping of that file, and its identity is checked at the restore.
  *
- * In a migration anonymous memory and memory files may have gone ahead (limits.ahead): none of that comes.
+ * In a migration anonymous memory, memory files and System V segments may have gone ahead (limits.ahead):
+ * none of that comes.
  */
 #include "scip/checkpoint/group.h"
 
@@ -415,8 +416,7 @@ static int dump_inside(struct group *group, struct image_writer *writer, struct 
 
 /* ---- what goes ahead in a migration ---- */
 
-/* All of it is mapped, can be read, and is in memory. Named files and System V segments may be there already,
- * where it goes. */
+/* All of it is mapped, can be read, and is in memory. A named file may be there already, where it goes. */
 static bool may_go_ahead(const struct group *group, const struct object *object, uint64_t *size)
 {
 	const Pbeam__SharedRef *first = object->uses[0].ref;
@@ -426,7 +426,8 @@ static bool may_go_ahead(const struct group *group, const struct object *object,
 	*size = 0;
 	if (!covered || !parts ||
 	    (first->kind != PBEAM__SHARED_MEMORY__KIND__ANON &&
-	     first->kind != PBEAM__SHARED_MEMORY__KIND__MEMFD))
+	     first->kind != PBEAM__SHARED_MEMORY__KIND__MEMFD &&
+	     first->kind != PBEAM__SHARED_MEMORY__KIND__SYSV))
 		return false;
 	for (size_t i = 0; i < object->n; i++) {
 		const Pbeam__SharedRef *ref = object->uses[i].ref;
@@ -488,7 +489,8 @@ static int leave_ahead(struct group *group, struct image_writer *writer, struct 
 
 		if (rc >= 0 && there && there->ahead && memory) {
 			memory->ahead = there->ahead;
-			memory->size = list[i].size;
+			if (memory->kind != PBEAM__SHARED_MEMORY__KIND__SYSV)
+				memory->size = list[i].size;
 			memory->n_sent = there->n_sent;
 			memory->sent = there->sent;
 			there->n_sent = 0;

@@ -1,6 +1,6 @@
 /*
  * Shared memory of a migration that comes while the program runs elsewhere: it is written into the memory
- * file that the processes will map.
+ * file that the processes will map; a System V segment is made from it at the end (shared.c).
  *
  * Which there are is said by the skeleton. At the end the other side says of each that is still there of
  * which pages it consists; all of them must have come, and nothing else is left in it.
@@ -140,7 +140,8 @@ static int settle(struct coordinate *coordinate, const Pbeam__SharedMemory *save
 	}
 	if (r == 0)
 		r = empty(fd, at, room);
-	if (r == 0 && ftruncate(fd, (off_t)saved->size) < 0)
+	if (r == 0 && saved->kind != PBEAM__SHARED_MEMORY__KIND__SYSV &&
+	    ftruncate(fd, (off_t)saved->size) < 0)
 		r = -errno;
 	/* What MFD_NOEXEC_SEAL does. */
 	if (r == 0 && saved->seals & F_SEAL_EXEC && fchmod(fd, MODE_NOT_EXECUTABLE) < 0)

@@ -24,11 +24,32 @@
 #define F_SEAL_EXEC 0x20
 #endif
 
-enum { NAME_MAX_MEMFD = 240, MODE_BITS = 0777 };
+enum { NAME_MAX_MEMFD = 240, MODE_BITS = 0777, MOVE = 1 << 20 };
+
+/* From the memory file that it came into ahead, which loses it: there is not room for both. */
+static int move_ahead(struct coordinate *coordinate, const Pbeam__SharedMemory *saved, uint8_t *to)
+{
+	const int fd = object_restore_kept(coordinate->objects, PBEAM__OBJECT__KIND_MEMFD, saved->id);
+
+	for (size_t i = 0; i < saved->n_sent; i++) {
+		const uint64_t end = saved->sent[i]->address + saved->sent[i]->count * IMAGE_PAGE;
+
+		for (uint64_t at = saved->sent[i]->address, n; at < end; at += n) {
+			n = end - at < MOVE ? end - at : MOVE;
+			if (io_pread_full(fd, to + at, n, (off_t)at) != (ssize_t)n ||
+			    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)n) <
+				    0)
+				return err_set(coordinate->err, -EIO, "read shared memory %u", saved->id);
+		}
+	}
+	return 0;
+}
 
 static int read_pages(struct coordinate *coordinate, const Pbeam__SharedMemory *saved, uint8_t *to,
 		      uint64_t size)
 {
+	if (saved->ahead)
+		return move_ahead(coordinate, saved, to);
 	for (size_t i = 0; i < saved->n_pages; i++) {
 		const Pbeam__Pages *pages = saved->pages[i];
 		uint64_t bytes = pages->count * IMAGE_PAGE;

@@ -80,7 +80,7 @@ def test_furious(two):
     assert any(re.search(r"pbeamctl: after \d+ rounds it still writes \d+ MiB/s and has 2\d MiB of shared memory, which is looked at again then: a pause of \d+ ms is expected instead of 25 ms; going on\n", text) for text in said), said
 
 
-WAYS = {"all": "sfdwmp", "cut": "swt", "closed": "sfdc"}
+WAYS = {"all": "sfdwmp", "cut": "swt", "closed": "sfdcv"}
 
 
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS)
@@ -92,6 +92,7 @@ def test_shared(two, ways):
     for here, there in ((a, b), (b, a), (a, b)):
         sharing.move(here, there)
     assert a.log().count("MiB of shared memory sent at the end") == 2 and "is sent whole" not in a.log(), a.log()
+    assert all(float(mib) > 16 for mib in re.findall(r"([\d.]+) MiB to be compared", a.log())), a.log()
     sharing.end()
 
 

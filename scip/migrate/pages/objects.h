@@ -1,5 +1,6 @@
 /*
- * Shared memory that goes ahead: what several processes map of one object, anonymous memory or a memory file.
+ * Shared memory that goes ahead: what several processes map of one object, anonymous memory, a memory file or
+ * a System V segment.
  *
  * Each round sends what was written since the last one, each page once, whoever of the processes has written
  * it, read through one that maps it. Which pages these are is a guess: by the same marks as for private

@@ -9,6 +9,7 @@
  *   w  by pwrite()                              p  given back (a hole punched)
  *   t  the end of the memory file is cut off and grows again: the first process's, and only that is its
  *   c  no way: the memory file's descriptor is closed at first
+ *   v  no way: a System V segment takes the place of the anonymous memory
  * After a signal (SIGTERM) each looks at every page of its and exits 7, or 1 as soon as one is wrong. READY
  * gets a byte of each process.
  */
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -177,7 +179,7 @@ static void work(const char *ways, unsigned nap_us, unsigned part)
 		else if (way == 'p' && fallocate(region->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 						 (off_t)(i * PAGE), PAGE) == 0)
 			region->times[i] = 0;
-		else if (way != 'c' && way != 't')
+		else if (!strchr("ctv", way))
 			write_page(region, i, way);
 		if (nap_us && n % 16 == 0)
 			usleep(nap_us);
@@ -217,7 +219,16 @@ int main(int argc, char **argv)
 	pages = (size_t)atol(argv[2]) << 8;
 	step = (size_t)atol(argv[3]);
 	signal(SIGTERM, on_signal);
-	regions[0].at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (strchr(argv[6], 'v')) {
+		const int segment = shmget(IPC_PRIVATE, pages * PAGE, IPC_CREAT | 0600);
+
+		regions[0].name = "segment";
+		regions[0].at = shmat(segment, NULL, 0);
+		shmctl(segment, IPC_RMID, NULL);
+	} else {
+		regions[0].at =
+			mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	}
 	regions[1].fd = memfd_create("shared", 0);
 	need(regions[1].fd >= 0 && ftruncate(regions[1].fd, (off_t)(pages * PAGE)) == 0, "memfd_create");
 	regions[1].at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, regions[1].fd, 0);
