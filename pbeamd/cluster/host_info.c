@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/memory.h"
 #include "image/hash.h"
 #include "pbeamd/cluster/cluster.h"
 #include "proto/message.h"
@@ -80,24 +81,16 @@ static int add_addresses(Pbeam__HostInfo *info)
 	return r;
 }
 
-static uint64_t meminfo(const char *text, const char *name)
-{
-	const char *line = strstr(text, name);
-
-	return line ? strtoull(line + strlen(name), NULL, 10) * 1024 : 0;
-}
-
 void host_info_refresh(const struct cluster *cluster, Pbeam__HostInfo *info)
 {
-	auto_free char *text = NULL;
+	struct memory_size size;
 	double load;
 
 	if (getloadavg(&load, 1) == 1)
 		info->load = load;
-	if (io_slurp(AT_FDCWD, "/proc/meminfo", 1 << 16, &text, NULL) == 0) {
-		info->memory_total = meminfo(text, "MemTotal:");
-		info->memory_free = meminfo(text, "MemAvailable:");
-	}
+	memory_size("/proc", &size);
+	info->memory_total = size.total;
+	info->memory_free = size.available;
 	bridges_describe(info);
 	info->processes = (uint32_t)names_process_list(cluster->server->names, (struct rpid){0}, NULL, 0);
 	info->seen_ns = io_now_ns(CLOCK_REALTIME);

@@ -88,8 +88,8 @@ static void lose_stub(struct guest *g)
 	_exit(0);
 }
 
-/* The process was replaced by a rollback when it had ended; or its stub's keeper has not heard of the rollback
- * yet. */
+/* The process was replaced by a rollback when it had ended; or its stub's keeper has not heard of the
+ * rollback yet. */
 static void be_refused(struct guest *g)
 {
 	hang_up(g);

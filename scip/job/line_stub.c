@@ -205,9 +205,10 @@ static void tell_parent(struct stub_line *s)
 		give_back(s);
 }
 
-/* What befell a process that a rollback of the whole job has replaced since is not told to the stub of the new
- * one; or it is this keeper that has not heard of the rollback yet, and the other end calls again. The stub of
- * the job's first process may be where its console is, in no part of a cut: its keeper hears of none. */
+/* What befell a process that a rollback of the whole job has replaced since is not told to the stub of the
+ * new one; or it is this keeper that has not heard of the rollback yet, and the other end calls again. The
+ * stub of the job's first process may be where its console is, in no part of a cut: its keeper hears of none.
+ */
 static bool is_of_another(const struct job *job, const Pbeam__Line *line)
 {
 	return (job->home || line->vpid != job->entry.root.n) &&

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "channel/channel.h"
 #include "image/store.h"
 #include "proto/frame.h"
@@ -69,20 +70,6 @@ static int check_numbers(const struct arrival *a, struct err *err)
 	return 0;
 }
 
-static uint64_t memory_available(void)
-{
-	FILE *file = fopen("/proc/meminfo", "re");
-	unsigned long kib = 0;
-	char line[128];
-
-	if (!file)
-		return UINT64_MAX;
-	while (fgets(line, sizeof(line), file) && sscanf(line, "MemAvailable: %lu kB", &kib) != 1)
-		continue;
-	fclose(file);
-	return kib ? (uint64_t)kib * 1024 : UINT64_MAX;
-}
-
 static int check_host(const struct arrival *a, struct err *err)
 {
 	return restore_check_host(a->options->begin->host, a->options->begin->uid, err);
@@ -90,12 +77,14 @@ static int check_host(const struct arrival *a, struct err *err)
 
 static int check_memory(const struct arrival *a, struct err *err)
 {
-	uint64_t needed = a->options->begin->memory, free_bytes = memory_available();
+	uint64_t needed = a->options->begin->memory;
+	struct memory_size size;
 
-	if (needed <= free_bytes)
+	memory_size("/proc", &size);
+	if (needed <= size.available)
 		return 0;
 	return err_set(err, -ENOMEM, "it needs %llu MiB of memory, and %llu are free",
-		       (unsigned long long)(needed >> 20), (unsigned long long)(free_bytes >> 20));
+		       (unsigned long long)(needed >> 20), (unsigned long long)(size.available >> 20));
 }
 
 /* All that can be refused while the processes still run over there. A dry run wants to know all of it. */

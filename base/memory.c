@@ -1,0 +1,161 @@
+#include "base/memory.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+
+enum { TEXT_MAX = 1 << 20 };
+
+static const struct hierarchy {
+	const char *type, *controller;
+	const char *limit, *usage;
+	const char *files[2]; /* in memory.stat: what is given back when others want it */
+} HIERARCHIES[] = {
+	{"cgroup2", "", "memory.max", "memory.current", {"\ninactive_file ", "\nactive_file "}},
+	{"cgroup",
+	 "memory",
+	 "memory.limit_in_bytes",
+	 "memory.usage_in_bytes",
+	 {"\ntotal_inactive_file ", "\ntotal_active_file "}},
+};
+
+/* To be freed; NULL if there is none. */
+static char *slurp(const char *dir, const char *name)
+{
+	char path[PATH_MAX], *text;
+
+	if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path) ||
+	    io_slurp(AT_FDCWD, path, TEXT_MAX, &text, NULL) < 0)
+		return NULL;
+	return text;
+}
+
+/* What follows `name`. */
+static bool find_number(const char *text, const char *name, uint64_t *out)
+{
+	const char *at = text ? strstr(text, name) : NULL;
+	unsigned long long n;
+
+	if (!at || sscanf(at + strlen(name), "%llu", &n) != 1)
+		return false;
+	*out = n;
+	return true;
+}
+
+static bool read_number(const char *dir, const char *file, uint64_t *out)
+{
+	auto_free char *text = slurp(dir, file);
+
+	return find_number(text, "", out); /* "max" is none */
+}
+
+static void limit_by(const char *group, const struct hierarchy *hierarchy, struct memory_size *size)
+{
+	auto_free char *stat = slurp(group, "memory.stat");
+	uint64_t limit, usage, files;
+
+	if (!read_number(group, hierarchy->limit, &limit) || !read_number(group, hierarchy->usage, &usage))
+		return;
+	for (size_t i = 0; i < 2; i++)
+		if (find_number(stat, hierarchy->files[i], &files))
+			usage -= files < usage ? files : usage;
+	if (limit < size->total)
+		size->total = limit;
+	if (usage >= limit)
+		size->available = 0;
+	else if (limit - usage < size->available)
+		size->available = limit - usage;
+}
+
+/* "a,b,c" has b. */
+static bool has_word(const char *list, size_t len, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (const char *at = list; at <= list + len;) {
+		size_t here = strcspn(at, ",");
+
+		if (here > (size_t)(list + len - at))
+			here = (size_t)(list + len - at);
+		if (here == n && strncmp(at, word, n) == 0)
+			return true;
+		at += here + 1;
+	}
+	return false;
+}
+
+/* The group of this process, as its hierarchy's root sees it: lines "ID:CONTROLLERS:PATH". */
+static bool find_group(const char *text, const struct hierarchy *hierarchy, char *path, size_t size)
+{
+	for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line ? 1 : 0) {
+		const char *controllers = strchr(line, ':');
+		const char *at = controllers ? strchr(controllers + 1, ':') : NULL;
+
+		if (!at || !has_word(controllers + 1, (size_t)(at - controllers - 1), hierarchy->controller))
+			continue;
+		at++;
+		return snprintf(path, size, "%.*s", (int)strcspn(at, "\n"), at) < (int)size;
+	}
+	return false;
+}
+
+/* Where the hierarchy is mounted, and which of its groups is seen there. */
+static bool find_mount(const char *text, const struct hierarchy *hierarchy, char root[static PATH_MAX],
+		       char mount[static PATH_MAX])
+{
+	for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line ? 1 : 0) {
+		const char *rest = strstr(line, " - "), *end = strchr(line, '\n');
+		char type[32], options[1024];
+
+		if (!rest || (end && rest > end) ||
+		    sscanf(line, "%*d %*d %*u:%*u %4095s %4095s", root, mount) != 2 ||
+		    sscanf(rest, " - %31s %*s %1023s", type, options) != 2)
+			continue;
+		if (!strcmp(type, hierarchy->type) &&
+		    (!hierarchy->controller[0] || has_word(options, strlen(options), hierarchy->controller)))
+			return true;
+	}
+	return false;
+}
+
+/* By its own group and all above it. */
+static void limit_by_groups(const char *groups, const char *mounts, const struct hierarchy *hierarchy,
+			    struct memory_size *size)
+{
+	char path[PATH_MAX], root[PATH_MAX], mount[PATH_MAX], group[2 * PATH_MAX];
+	const char *below = path;
+	size_t nroot;
+
+	if (!find_group(groups, hierarchy, path, sizeof(path)) || !find_mount(mounts, hierarchy, root, mount))
+		return;
+	nroot = strcmp(root, "/") != 0 ? strlen(root) : 0;
+	if (nroot && strncmp(path, root, nroot) == 0)
+		below += nroot;
+	if (strstr(below, "/..")) /* it is outside of what is mounted here */
+		below = "";
+	snprintf(group, sizeof(group), "%s%s", mount, below);
+	while (strlen(group) >= strlen(mount)) {
+		limit_by(group, hierarchy, size);
+		*strrchr(group, '/') = '\0';
+	}
+}
+
+void memory_size(const char *proc, struct memory_size *out)
+{
+	auto_free char *meminfo = slurp(proc, "meminfo");
+	auto_free char *groups = slurp(proc, "self/cgroup");
+	auto_free char *mounts = slurp(proc, "self/mountinfo");
+
+	*out = (struct memory_size){UINT64_MAX, UINT64_MAX};
+	if (find_number(meminfo, "MemTotal:", &out->total))
+		out->total *= 1024;
+	if (find_number(meminfo, "MemAvailable:", &out->available))
+		out->available *= 1024;
+	for (size_t i = 0; i < sizeof(HIERARCHIES) / sizeof(HIERARCHIES[0]); i++)
+		limit_by_groups(groups, mounts, &HIERARCHIES[i], out);
+}
