@@ -55,15 +55,7 @@ struct run {
 /* What the process takes, shared pages counted in part, in pages; 0 if that cannot be read. */
 static uint64_t share_of(pid_t pid)
 {
-	auto_free char *text = NULL;
-	const char *field;
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", pid);
-	if (io_slurp(-100, path, PAGE, &text, NULL) < 0)
-		return 0;
-	field = procfs_field(text, "Pss");
-	return field ? strtoull(field, NULL, 10) / (PAGE / 1024) : 0;
+	return procfs_bytes(pid, "smaps_rollup", "Pss") / PAGE;
 }
 
 /* How many pages may be looked for in the image: those of a job with more than one process. A page that many

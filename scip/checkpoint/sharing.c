@@ -31,6 +31,8 @@
 #include "scip/checkpoint/write.h"
 #include "scip/object/object.h"
 
+#define AHEAD_LEAST (1ull << 20) /* bytes of an object: less is sent in no time */
+#define AHEAD_MAX   (1ull << 38) /* and of more the list takes long */
 enum { PAGE = 4096, COPY = 1 << 20, ANSWER_MS = 600000, SHM_REMOVED = 01000 };
 
 /* One object, and who maps it. */
@@ -416,7 +418,8 @@ static int dump_inside(struct group *group, struct image_writer *writer, struct 
 
 /* ---- what goes ahead in a migration ---- */
 
-/* All of it is mapped, can be read, and is in memory. A named file may be there already, where it goes. */
+/* It is worth it, all of it is mapped, can be read, and is in memory. A named file may be there already,
+ * where it goes. */
 static bool may_go_ahead(const struct group *group, const struct object *object, uint64_t *size)
 {
 	const Pbeam__SharedRef *first = object->uses[0].ref;
@@ -437,8 +440,10 @@ static bool may_go_ahead(const struct group *group, const struct object *object,
 		covered[i] = (struct mapping_range){ref->offset, ref->offset + (ref->end - ref->start)};
 		*size = *size > covered[i].end ? *size : covered[i].end;
 	}
-	return !held(group, object, size) ||
-	       mapping_without((struct mapping_range){0, *size}, covered, object->n, parts) == 0;
+	if (held(group, object, size) &&
+	    mapping_without((struct mapping_range){0, *size}, covered, object->n, parts))
+		return false;
+	return *size >= AHEAD_LEAST && *size <= AHEAD_MAX;
 }
 
 static int list_pages(struct group *group, struct image_writer *writer, const struct sharing *sharing,

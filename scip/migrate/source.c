@@ -83,28 +83,19 @@ static bool belongs(const struct departure *d, struct names *names, struct name_
 	return false;
 }
 
-/* In memory of the process; `shared`: of files and shared memory. */
-static uint64_t resident_bytes(pid_t pid, uint64_t *shared)
+static uint64_t resident_bytes(pid_t pid)
 {
-	auto_free char *text = NULL;
-	unsigned long all = 0, files = 0;
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
-	if (io_slurp(AT_FDCWD, path, 4096, &text, NULL) < 0 || sscanf(text, "%*u %lu %lu", &all, &files) != 2)
-		all = files = 0;
-	*shared = (uint64_t)files * 4096;
-	return (uint64_t)all * 4096;
+	return procfs_bytes(pid, "status", "VmRSS");
 }
 
-/* What would have to be sent of a process that has come: what it shares with others has gone ahead, if that
- * is as much. */
+/* What would have to be sent of a process that has come: not what it has from files, and what it shares with
+ * others has gone ahead, if that is as much. */
 static uint64_t own_bytes(const struct departure *d, pid_t pid)
 {
 	const uint64_t ahead = d->precopy ? precopy_shared_bytes(d->precopy) : 0;
-	uint64_t shared, all = resident_bytes(pid, &shared);
+	const uint64_t shared = procfs_bytes(pid, "status", "RssShmem");
 
-	return all - (shared < ahead ? shared : ahead);
+	return procfs_bytes(pid, "status", "RssAnon") + (shared > ahead ? shared - ahead : 0);
 }
 
 /* Who would go, as it stands: into `all`, of PROCESSES_MAX. How many. */
@@ -124,14 +115,13 @@ static int list_processes(const struct departure *d, Pbeam__MigrateBegin *begin)
 {
 	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
 	size_t n = all ? find_processes(d, all) : 0;
-	uint64_t shared;
 
 	begin->vpids = n > 0 ? calloc(n, sizeof(*begin->vpids)) : NULL;
 	if (!begin->vpids)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
 		begin->vpids[begin->n_vpids++] = all[i].vpid.n;
-		begin->memory += resident_bytes(all[i].rpid.n, &shared);
+		begin->memory += resident_bytes(all[i].rpid.n);
 		begin->stubs = begin->stubs || all[i].state == NAME_STATE_STUB;
 	}
 	return 0;

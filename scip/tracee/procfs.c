@@ -18,7 +18,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 
-enum { SLURP_MAX = 512 << 20, STAT_MAX = 4096, MAPS_AGAIN = 50 };
+enum { SLURP_MAX = 512 << 20, STAT_MAX = 4096, FIELDS_MAX = 1 << 20, MAPS_AGAIN = 50 };
 
 /* A cursor over one line; `bad` is sticky. */
 struct cursor {
@@ -399,6 +399,19 @@ const char *procfs_field(const char *text, const char *key)
 		return line;
 	}
 	return NULL;
+}
+
+uint64_t procfs_bytes(pid_t pid, const char *file, const char *key)
+{
+	auto_free char *text = NULL;
+	const char *field;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, file);
+	if (io_slurp(AT_FDCWD, path, FIELDS_MAX, &text, NULL) < 0)
+		return 0;
+	field = procfs_field(text, key);
+	return field ? strtoull(field, NULL, 10) * 1024 : 0;
 }
 
 int procfs_each_number(const char *dir, int (*each)(int number, void *arg), void *arg)

@@ -49,6 +49,8 @@ must_check int procfs_stat_read(pid_t pid, pid_t tid, struct procfs_stat *out, s
 
 /* The value of one "Key:\tvalue" line of status or fdinfo text; NULL if it is not there. */
 const char *procfs_field(const char *text, const char *key);
+/* Of a "Key: N kB" line of /proc/PID/FILE, in bytes; 0 if it cannot be had. */
+uint64_t procfs_bytes(pid_t pid, const char *file, const char *key);
 
 /* Calls `each` for every number that names an entry of the directory (task, fd, ...); stops at a non-zero
  * return and gives it. */

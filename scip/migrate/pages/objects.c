@@ -9,10 +9,7 @@
 #include "proto/message.h"
 #include "scip/checkpoint/group.h"
 
-enum { PAGE = 4096, WORD_BITS = 64 };
-#define LEAST	    (1u << 20)	 /* bytes of an object: less is sent at the end in no time */
-#define PAGES_MAX   (1ull << 28) /* of an object: 1 TiB */
-#define OBJECTS_MAX 4096
+enum { PAGE = 4096, WORD_BITS = 64, OBJECTS_MAX = 4096 };
 
 /* A set of pages. */
 struct set {
@@ -188,7 +185,7 @@ int ahead_objects_begin(struct ahead_objects *objects, struct shared_object *lis
 	for (size_t i = 0; i < n && objects->n < OBJECTS_MAX; i++) {
 		struct object *object = &objects->v[objects->n];
 
-		if (!list[i].there || list[i].size < LEAST || list[i].size / PAGE >= PAGES_MAX)
+		if (!list[i].there)
 			continue;
 		if (make_object(object, &list[i], (uint32_t)objects->n + 1) < 0) {
 			free_object(object);
@@ -400,7 +397,7 @@ int ahead_objects_last(struct ahead_objects *objects, struct lanes *lanes, struc
 	for (size_t i = 0; i < objects->nlasts && r == 0; i++) {
 		struct object *object = list[i].there ? find_object(objects, &list[i]) : NULL;
 
-		if (object && list[i].size / PAGE < PAGES_MAX)
+		if (object)
 			r = put_last(&objects->lasts[i], object, &list[i], lanes);
 	}
 	done = lanes_finish(lanes, err);

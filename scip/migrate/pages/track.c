@@ -264,25 +264,12 @@ bool track_piece(const struct tracked *t, uint64_t start, uint64_t end, bool aga
 	return true;
 }
 
-/* Of whatever file in /proc/PID, a line "Key: N kB". */
-static uint64_t bytes_of(const struct tracked *t, const char *file, const char *key)
-{
-	auto_free char *text = NULL;
-	const char *field;
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", t->rpid.n, file);
-	if (io_slurp(AT_FDCWD, path, PAGE, &text, NULL) < 0)
-		return 0;
-	field = procfs_field(text, key);
-	return field ? strtoull(field, NULL, 10) * 1024 : 0;
-}
-
 /* To know its part of it the kernel walks its page tables: only where there is much. */
 uint64_t track_shared(const struct tracked *t)
 {
-	return bytes_of(t, "status", "RssShmem") < SHARED_LEAST ? 0
-								: bytes_of(t, "smaps_rollup", "Pss_Shmem");
+	return procfs_bytes(t->rpid.n, "status", "RssShmem") < SHARED_LEAST
+		       ? 0
+		       : procfs_bytes(t->rpid.n, "smaps_rollup", "Pss_Shmem");
 }
 
 void track_looked(struct tracked *t)
