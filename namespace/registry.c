@@ -46,7 +46,9 @@ static void carry_out(const struct registry *registry, const Pbeam__RegistryRequ
 	case PBEAM__REGISTRY_REQUEST__OPERATION__LEASE:
 		if (registry_check_key(request->key, false, err) < 0)
 			return;
-		if (!request->count || request->count > REGISTRY_NUMBERS_END)
+		if (strncmp(request->key, REGISTRY_LEASE, strlen(REGISTRY_LEASE)) != 0)
+			err_set(err, -EINVAL, "%s: keys of ranges begin with " REGISTRY_LEASE, request->key);
+		else if (!request->count || request->count > REGISTRY_NUMBERS_END)
 			err_set(err, -EINVAL, "%s: %llu numbers cannot be leased", request->key,
 				(unsigned long long)request->count);
 		else

@@ -17,6 +17,9 @@
 #define REGISTRY_KEY_MAX       512	  /* bytes */
 #define REGISTRY_VALUE_MAX     (1u << 20) /* bytes */
 #define REGISTRY_SETS_MAX      20000	  /* entries that one request changes */
+#define REGISTRY_REVISION_MAX  (1ull << 62)
+
+#define REGISTRY_LEASE	       "lease/" /* keys of ranges begin so; the value is the next number, as text */
 
 /* The range of process numbers that no kernel gives, in which hosts lease blocks. */
 #define REGISTRY_NUMBERS       "lease/numbers"

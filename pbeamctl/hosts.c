@@ -68,21 +68,32 @@ static void print_table(const Pbeam__HostList *list)
 
 		format_size(host->memory_free, available);
 		format_size(host->memory_total, total);
-		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %s %s\n", host->name, state_word(host, i == 0),
+		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %s %s%s\n", host->name, state_word(host, i == 0),
 		       host->load, available, total, host->processors, host->processes, host->kernel,
-		       host->machine);
+		       host->machine, host->central ? "  (central)" : "");
 		for (size_t j = 0; j < host->n_depends; j++)
 			printf("    %s\n", host->depends[j]);
 	}
+}
+
+static void print_notes(const Pbeam__HostList *list)
+{
+	fflush(stdout);
+	for (size_t i = 0; i < list->n_notes; i++)
+		fprintf(stderr, "pbeamctl: %s\n", list->notes[i]);
 }
 
 static int run(const struct command_line *line)
 {
 	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
 	const char *remove = command_value(line, "remove");
+	bool take_over = command_flag(line, "take-over");
 	ProtobufCMessage *reply = NULL;
 	struct err err = ERR_INIT;
 
+	if (take_over && (remove || command_flag(line, "json")))
+		return command_misused(&hosts_command, "--take-over goes without other options");
+	request.take_over = take_over;
 	if (remove)
 		request.remove = (char *)(uintptr_t)remove;
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &request.base, &pbeam__host_list__descriptor,
@@ -90,8 +101,9 @@ static int run(const struct command_line *line)
 		return command_failed(&err);
 	if (command_flag(line, "json"))
 		print_json((const Pbeam__HostList *)reply);
-	else if (!remove)
+	else if (!remove && !take_over)
 		print_table((const Pbeam__HostList *)reply);
+	print_notes((const Pbeam__HostList *)reply);
 	message_free(reply);
 	return STATUS_DONE;
 }
@@ -99,18 +111,21 @@ static int run(const struct command_line *line)
 static const struct command_option options[] = {
 	{"json", 0, NULL, "one JSON document: {\"hosts\": [...]}; memory in bytes", NULL},
 	{"remove", 0, "HOST", "forget a host that is lost for good, and all that was there", NULL},
+	{"take-over", 0, NULL, "this host becomes the central one: that is lost for good", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
 const struct command hosts_command = {
 	.name = "hosts",
-	.synopsis = "[--json] [--remove HOST]",
+	.synopsis = "[--json] [--remove HOST | --take-over]",
 	.summary = "the hosts of the name space",
 	.text = "Lists the hosts of the name space, the one you are on first: whether anything is heard of "
 		"it,\n"
 		"its load, its memory, its processors, how many processes of the name space it has, its "
 		"kernel,\n"
-		"and who on other hosts depends on it.",
+		"and who on other hosts depends on it.\n"
+		"With --take-over the host where it is given becomes the central one; that the one before\n"
+		"is lost for good is your word. It is refused while any host hears of that one.",
 	.options = options,
 	.words = WORDS_NONE,
 	.run = run,

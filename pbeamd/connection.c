@@ -16,6 +16,7 @@ void connection_close(struct connection *connection)
 			break;
 		}
 	registry_forget_connection(connection);
+	take_over_forget_connection(connection);
 	pass_forget(connection);
 	if (connection->forward)
 		forward_end(connection->forward);

@@ -302,6 +302,8 @@ static const struct handler {
 	 handle_proc, offsetof(Pbeam__ProcRequest, target)},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_MEMBERS, &pbeam__members_request__descriptor,
 	 handle_members, NOWHERE},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_COPY, &pbeam__copy_request__descriptor,
+	 handle_copy, NOWHERE},
 };
 
 static const Pbeam__Target *target_of(const struct handler *handler, const ProtobufCMessage *message)

@@ -116,7 +116,6 @@ int cluster_open(struct server *server, struct err *err)
 		return err_code(err, -ENOMEM, "cluster");
 	cluster->server = server;
 	cluster->options = options;
-	cluster->central = !options->join[0];
 	cluster->listener = -1;
 	cluster->ticked_ns = io_now_ns(CLOCK_MONOTONIC);
 	server->cluster = cluster;
@@ -127,6 +126,9 @@ int cluster_open(struct server *server, struct err *err)
 		r = channel_listen(options->listen, err);
 		cluster->listener = r;
 	}
+	if (r < 0)
+		return r;
+	r = central_open(cluster, err);
 	if (r < 0)
 		return r;
 	cluster->self = host_info_new(cluster);
@@ -145,6 +147,7 @@ int cluster_open(struct server *server, struct err *err)
 void cluster_close(struct cluster *cluster)
 {
 	incoming_close_all(cluster);
+	take_over_close(cluster);
 	remote_close(cluster);
 	while (cluster->peers)
 		peer_close(cluster->peers);

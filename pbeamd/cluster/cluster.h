@@ -44,6 +44,17 @@ must_check int config_recall(struct cluster_options *options, struct err *err);
 
 struct peer;
 
+/* What is known of the central host. */
+struct registry_state {
+	uint64_t term; /* how many hosts have taken over so far; the later one counts */
+	uint64_t revision;
+	bool central;				/* it is this one */
+	uint8_t cluster[CLUSTER_INSTANCE_SIZE]; /* which of all clusters: a number made once */
+	char host[CHANNEL_HOST_MAX];		/* "" not known yet */
+	char address[CLUSTER_ADDRESS_MAX];	/* where it listens */
+	char told[CLUSTER_ADDRESS_MAX];		/* --join as it was given to this host by then */
+};
+
 /* When something is to be tried again. */
 struct dialler {
 	bool busy;
@@ -58,6 +69,7 @@ struct host {
 	Pbeam__HostInfo *info; /* its last word, NULL while there was none */
 	struct peer *peer;     /* NULL: no channel */
 	uint64_t heard_ns;     /* CLOCK_MONOTONIC, directly or through the central daemon; 0 never */
+	uint64_t quiet_ns;     /* since when there is no channel, as far as this daemon knows */
 	struct dialler dialler;
 	bool said_lost;
 };
@@ -70,7 +82,10 @@ struct cluster {
 	struct channel_key key;
 	uint8_t instance[CLUSTER_INSTANCE_SIZE]; /* tells this host from another of the same name */
 	bool central;
-	int listener; /* -1: it does not listen */
+	bool deposed; /* it was, until another host took over */
+	struct registry_state state;
+	struct take_over *take_over; /* this host is about to become central */
+	int listener;		     /* -1: it does not listen */
 	struct event *accepting, *tick;
 	uint64_t ticked_ns;
 	Pbeam__HostInfo *self;
@@ -78,7 +93,9 @@ struct cluster {
 	struct peer *peers;
 	struct incoming *incoming;
 	struct dialler join;
-	struct registry registry;
+	struct registry registry; /* one of these two: */
+	struct registry store, remote;
+	bool kept; /* the store has all that the copy has */
 	struct registry_copy *copy;
 	struct registry_wait *waits; /* local programs that have asked the registry */
 	struct heard_wait *unheard;  /* answers that wait until all hosts have heard */
@@ -102,6 +119,28 @@ must_check int cluster_need(const struct server *server, struct err *err);
 /* Fills info->depends: programs on other hosts whose connections go through bridges on this one. */
 void bridges_describe(Pbeam__HostInfo *info);
 
+/* ---- central.c ---- */
+/* Opens the store: who is central, as this host's last daemon knew it and the command line wants it. */
+must_check int central_open(struct cluster *cluster, struct err *err);
+bool central_is(const struct cluster *cluster, const char *host);
+/* Where it is to be dialled; "" if it is this host, or nobody knows. */
+const char *central_address(const struct cluster *cluster);
+/* Says so to the others. */
+must_check int central_describe(const struct cluster *cluster, Pbeam__HostInfo *self);
+/* -EINVAL if a host that says this is of another cluster. */
+must_check int central_check(const struct peer *peer, const Pbeam__HostInfo *info, struct err *err);
+/* What another host knows of it, which may be newer: then this one follows. */
+void central_heard(struct peer *peer, const Pbeam__HostInfo *info);
+/* This host is it from now on, by `state`, which is in the store. */
+void central_become(struct cluster *cluster, const struct registry_state *state);
+
+/* ---- take_over.c ---- */
+must_check int take_over_begin(struct connection *connection, struct err *err);
+int handle_copy(struct connection *connection, const ProtobufCMessage *message, struct err *err);
+/* The connection is gone: nobody waits for its answer. */
+void take_over_forget_connection(struct connection *connection);
+void take_over_close(struct cluster *cluster);
+
 /* ---- host_info.c ---- */
 /* How this host is; the caller frees it with message_free(). NULL without memory. */
 Pbeam__HostInfo *host_info_new(const struct cluster *cluster);
@@ -116,6 +155,8 @@ void host_forget(struct cluster *cluster, struct host *host);
 /* Takes the info. */
 void host_heard(struct host *host, Pbeam__HostInfo *info);
 bool host_is_up(const struct host *host);
+/* "ADDRESS:PORT" of one that says where it listens; false: it does not. */
+bool host_listens(const Pbeam__HostInfo *info, char address[CLUSTER_ADDRESS_MAX]);
 /* Where it listens, or -EHOSTUNREACH with a sentence. */
 must_check int host_address(const struct cluster *cluster, const struct host *host,
 			    char address[CLUSTER_ADDRESS_MAX], struct err *err);
@@ -137,6 +178,8 @@ struct peer {
 /* A channel of kind PEER, taken. `address`: where from or to. */
 void peer_open(struct cluster *cluster, int fd, const char *name, const char *address);
 void peer_close(struct peer *peer);
+/* Says to all how we are, now. */
+void peers_say(struct cluster *cluster);
 /* Every second or so: says how we are, gives up who is silent. */
 void peers_tick(struct cluster *cluster, uint64_t now_ns);
 /* -EHOSTUNREACH when there is no channel. */

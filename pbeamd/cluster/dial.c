@@ -16,7 +16,11 @@
 #include "pbeamd/cluster/cluster.h"
 #include "proto/message.h"
 
-enum { PAUSE_FIRST_MS = 250, PAUSE_MOST_MS = 4000 };
+enum {
+	PAUSE_FIRST_MS = 250,
+	PAUSE_MOST_MS = 4000,
+	QUIET_MS = PAUSE_MOST_MS + 1000, /* whoever is to dial has tried by then */
+};
 
 struct attempt {
 	struct cluster *cluster;
@@ -139,18 +143,15 @@ static bool is_due(const struct dialler *dialler, uint64_t now_ns)
 	return !dialler->busy && now_ns >= dialler->at_ns;
 }
 
-static const struct host *central_host(const struct cluster *cluster)
+/* Of two hosts that both listen the one with the later name dials, but all dial the central one. That dials
+ * who has not found it for a while: it may not know yet that another one is central by now. */
+static bool ours_to_dial(const struct cluster *cluster, const struct host *host, uint64_t now_ns)
 {
-	for (const struct host *host = cluster->hosts; host; host = host->next)
-		if (host->info && host->info->central)
-			return host;
-	return NULL;
-}
-
-/* Of two hosts that both listen the one with the later name dials; the central one never does. */
-static bool ours_to_dial(const struct cluster *cluster, const struct host *host)
-{
-	if (cluster->central || host->peer || !host->info || host->info->central || !host->info->port)
+	if (host->peer || !host->info || !host->info->port)
+		return false;
+	if (cluster->central)
+		return now_ns > host->quiet_ns + QUIET_MS * 1000000ull;
+	if (central_is(cluster, host->name))
 		return false;
 	return cluster->listener < 0 || strcmp(cluster->options->name, host->name) > 0;
 }
@@ -167,13 +168,13 @@ void dial_later(struct cluster *cluster, const char *name)
 
 void dial_tick(struct cluster *cluster, uint64_t now_ns)
 {
-	const struct host *central = central_host(cluster);
+	const struct host *central = host_find(cluster, cluster->state.host);
 	char address[CLUSTER_ADDRESS_MAX];
 
-	if (cluster->options->join[0] && !(central && central->peer) && is_due(&cluster->join, now_ns))
-		dial(cluster, &cluster->join, "", cluster->options->join);
+	if (central_address(cluster)[0] && !(central && central->peer) && is_due(&cluster->join, now_ns))
+		dial(cluster, &cluster->join, "", central_address(cluster));
 	for (struct host *host = cluster->hosts; host; host = host->next)
-		if (ours_to_dial(cluster, host) && is_due(&host->dialler, now_ns) &&
+		if (ours_to_dial(cluster, host, now_ns) && is_due(&host->dialler, now_ns) &&
 		    host_address(cluster, host, address, NULL) == 0)
 			dial(cluster, &host->dialler, host->name, address);
 }

@@ -131,7 +131,8 @@ Pbeam__HostInfo *host_info_new(const struct cluster *cluster)
 	    message_string(&info->kernel, name.release) < 0 ||
 	    message_string(&info->machine, name.machine) < 0 ||
 	    message_bytes(&info->instance, cluster->instance, sizeof(cluster->instance)) < 0 ||
-	    set_address(cluster, info) < 0 || digest_vdso(info) < 0 || add_addresses(info) < 0) {
+	    set_address(cluster, info) < 0 || central_describe(cluster, info) < 0 || digest_vdso(info) < 0 ||
+	    add_addresses(info) < 0) {
 		message_free(info);
 		return NULL;
 	}

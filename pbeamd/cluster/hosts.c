@@ -32,6 +32,7 @@ struct host *host_get(struct cluster *cluster, const char *name)
 	if (!host)
 		return NULL;
 	snprintf(host->name, sizeof(host->name), "%s", name);
+	host->quiet_ns = io_now_ns(CLOCK_MONOTONIC);
 	host->next = cluster->hosts;
 	cluster->hosts = host;
 	return host;
@@ -68,20 +69,25 @@ bool host_is_up(const struct host *host)
 	       io_now_ns(CLOCK_MONOTONIC) - host->heard_ns < LOST_AFTER_MS * 1000000ull;
 }
 
+bool host_listens(const Pbeam__HostInfo *info, char address[CLUSTER_ADDRESS_MAX])
+{
+	if (!info->port || !info->address[0])
+		return false;
+	snprintf(address, CLUSTER_ADDRESS_MAX, strchr(info->address, ':') ? "[%.250s]:%u" : "%.250s:%u",
+		 info->address, info->port);
+	return true;
+}
+
 int host_address(const struct cluster *cluster, const struct host *host, char address[CLUSTER_ADDRESS_MAX],
 		 struct err *err)
 {
-	const Pbeam__HostInfo *info = host->info;
-
-	if (info && info->central && cluster->options->join[0]) {
-		strcpy(address, cluster->options->join);
+	if (central_is(cluster, host->name) && central_address(cluster)[0]) {
+		strcpy(address, central_address(cluster));
 		return 0;
 	}
-	if (!info || !info->port || !info->address[0])
+	if (!host->info || !host_listens(host->info, address))
 		return err_set(err, -EHOSTUNREACH, "host %s does not listen; start its pbeamd with --listen",
 			       host->name);
-	snprintf(address, CLUSTER_ADDRESS_MAX, strchr(info->address, ':') ? "[%.250s]:%u" : "%.250s:%u",
-		 info->address, info->port);
 	return 0;
 }
 
@@ -193,6 +199,20 @@ static Pbeam__HostInfo *describe_alone(struct server *server)
 	return host_info_new(&alone);
 }
 
+/* Who was central is told so. */
+static int add_notes(const struct cluster *cluster, Pbeam__HostList *list)
+{
+	char text[320];
+
+	if (!cluster->deposed)
+		return 0;
+	snprintf(text, sizeof(text),
+		 "host %s has taken over: this host is not the central one any more, and what was "
+		 "changed in its registry since then is forgotten",
+		 cluster->state.host);
+	return message_append_string(&list->notes, &list->n_notes, text);
+}
+
 static int list_hosts(struct connection *connection, struct err *err)
 {
 	struct cluster *cluster = connection->server->cluster;
@@ -209,8 +229,12 @@ static int list_hosts(struct connection *connection, struct err *err)
 	}
 	for (const struct host *host = cluster ? cluster->hosts : NULL; host && r == 0; host = host->next)
 		r = add_host(list, host);
+	for (size_t i = 0; cluster && i < list->n_hosts; i++)
+		list->hosts[i]->central = central_is(cluster, list->hosts[i]->name);
 	if (r == 0 && cluster)
 		r = add_dependants(cluster, list);
+	if (r == 0 && cluster)
+		r = add_notes(cluster, list);
 	if (r == 0)
 		connection_reply(connection, &list->base);
 	else
@@ -225,5 +249,7 @@ int handle_hosts(struct connection *connection, const ProtobufCMessage *message,
 {
 	const Pbeam__HostsRequest *wish = (const Pbeam__HostsRequest *)message;
 
+	if (wish->take_over)
+		return take_over_begin(connection, err);
 	return wish->remove[0] ? hosts_remove(connection, wish->remove, err) : list_hosts(connection, err);
 }

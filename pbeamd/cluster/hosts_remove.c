@@ -111,8 +111,12 @@ int hosts_remove(struct connection *connection, const char *name, struct err *er
 		return err_set(err, -ENOENT, "there is no host %s; `pbeamctl hosts` lists all", name);
 	if (host_is_up(host))
 		return err_set(err, -EBUSY, "host %s is up; end its pbeamd first", name);
-	if (host->info && host->info->central)
-		return err_set(err, -EBUSY, "host %s is the central one; it cannot be removed", name);
+	if (central_is(cluster, name))
+		return err_set(
+			err, -EBUSY,
+			"host %s is the central one; if it is lost for good let another one be it first: "
+			"`pbeamctl hosts --take-over` there",
+			name);
 	request = make_request(cluster, name);
 	if (!request)
 		return err_code(err, -ENOMEM, "remove host %s", name);

@@ -36,7 +36,8 @@ void peer_close(struct peer *peer)
 	remote_lost(peer);
 	if (peer->host) {
 		peer->host->peer = NULL;
-		registry_lost(cluster, peer, peer->host->info && peer->host->info->central);
+		peer->host->quiet_ns = io_now_ns(CLOCK_MONOTONIC);
+		registry_lost(cluster, peer, central_is(cluster, peer->name));
 	}
 	stream_close(&peer->stream);
 	free(peer);
@@ -73,12 +74,8 @@ static int adopt(struct peer *peer, const Pbeam__HostInfo *info, struct err *err
 
 	if (strcmp(info->name, peer->name) != 0)
 		return err_set(err, -EPROTO, "it gives the name %s and then another", peer->name);
-	if (info->central && cluster->central)
-		return err_set(err, -EINVAL,
-			       "it is the central daemon of another cluster; start it with --join");
-	if (!info->central && !strcmp(peer->address, cluster->options->join))
-		return err_set(err, -EINVAL,
-			       "it is not the central daemon of its cluster, which is to be joined");
+	if (central_check(peer, info, err) < 0)
+		return err->code;
 	host = host_get(cluster, peer->name);
 	if (!host)
 		return err_code(err, -ENOMEM, "host %s", peer->name);
@@ -118,7 +115,10 @@ static bool valid(const Pbeam__HostInfo *info)
 {
 	return channel_host_ok(info->name) && info->port <= 65535 && strlen(info->address) < 256 &&
 	       info->n_addresses < 256 && info->n_depends < 4096 && info->instance.len <= 64 &&
-	       info->vdso_digest.len <= 64;
+	       info->vdso_digest.len <= 64 && info->term <= UINT32_MAX &&
+	       (!info->central_host[0] || channel_host_ok(info->central_host)) &&
+	       strlen(info->central_address) < CLUSTER_ADDRESS_MAX &&
+	       (!info->cluster.len || info->cluster.len == CLUSTER_INSTANCE_SIZE);
 }
 
 /* What the central daemon tells of another host: the truth where we have no channel to it. */
@@ -127,7 +127,8 @@ static void take_word(struct peer *peer, Pbeam__HostInfo *info)
 	struct cluster *cluster = peer->cluster;
 	struct host *host;
 
-	if (!peer->host->info->central || !strcmp(info->name, cluster->options->name)) {
+	if (cluster->central || !central_is(cluster, peer->name) ||
+	    !strcmp(info->name, cluster->options->name)) {
 		message_free(info);
 		return;
 	}
@@ -165,6 +166,7 @@ static void on_host(struct peer *peer, const struct frame *frame)
 	} else {
 		info->state = PBEAM__HOST_INFO__STATE__UP;
 		host_heard(peer->host, info);
+		central_heard(peer, info);
 		if (!known)
 			registry_greet(peer);
 	}
@@ -248,6 +250,12 @@ static void tell_of_others(struct peer *peer)
 							     : PBEAM__HOST_INFO__STATE__LOST;
 			say(peer, host->info);
 		}
+}
+
+void peers_say(struct cluster *cluster)
+{
+	for (struct peer *peer = cluster->peers; peer; peer = peer->next)
+		say(peer, cluster->self);
 }
 
 void peers_tick(struct cluster *cluster, uint64_t now_ns)

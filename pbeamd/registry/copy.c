@@ -130,6 +130,8 @@ static int take_in(struct registry_copy *copy, const Pbeam__RegistryEntry *entry
 int registry_copy_apply(struct registry_copy *copy, const Pbeam__RegistryChanges *changes,
 			registry_seen_fn seen, void *arg)
 {
+	if (changes->revision > REGISTRY_REVISION_MAX)
+		return -EBADMSG;
 	for (size_t i = 0; i < changes->n_entries; i++)
 		if (registry_check_key(changes->entries[i]->key, false, NULL) < 0 ||
 		    changes->entries[i]->value.len > REGISTRY_VALUE_MAX)
@@ -195,4 +197,9 @@ Pbeam__RegistryChanges *registry_copy_whole(const struct registry_copy *copy)
 bool registry_copy_ready(const struct registry_copy *copy)
 {
 	return copy->generation > 0;
+}
+
+uint64_t registry_copy_revision(const struct registry_copy *copy)
+{
+	return copy->revision;
 }

@@ -53,36 +53,46 @@ static void take_out(struct heard_wait *wait)
 		event_free(wait->patience);
 }
 
-static void answer(struct heard_wait *wait)
+static void answer(struct heard_wait *wait, const struct err *why)
 {
 	Pbeam__RegistryReply reply = PBEAM__REGISTRY_REPLY__INIT;
 
 	take_out(wait);
 	reply.version = wait->revision;
+	if (why) {
+		reply.code = why->code;
+		reply.text = (char *)(uintptr_t)why->text;
+	}
 	wait->done(wait->arg, &reply);
 	free(wait);
 }
 
 static void on_patience(evutil_socket_t fd, short what, void *arg)
 {
-	answer(arg);
+	answer(arg, NULL);
+}
+
+/* False without memory. */
+static bool put_in(struct heard_wait *wait, unsigned patience_ms)
+{
+	const struct timeval patience = {patience_ms / 1000, patience_ms % 1000 * 1000};
+	struct cluster *cluster = wait->cluster;
+
+	wait->patience = event_new(cluster->server->base, -1, 0, on_patience, wait);
+	if (!wait->patience || event_add(wait->patience, &patience) < 0)
+		return false;
+	wait->next = cluster->unheard;
+	cluster->unheard = wait;
+	return true;
 }
 
 static void on_done(void *arg, const Pbeam__RegistryReply *reply)
 {
-	const struct timeval patience = {.tv_usec = PATIENCE_MS * 1000};
 	struct heard_wait *wait = arg;
-	struct cluster *cluster = wait->cluster;
 
 	wait->revision = reply->version;
-	if (reply->code == 0 && !all_have_heard(cluster, wait->revision)) {
-		wait->patience = event_new(cluster->server->base, -1, 0, on_patience, wait);
-		if (wait->patience && event_add(wait->patience, &patience) == 0) {
-			wait->next = cluster->unheard;
-			cluster->unheard = wait;
-			return;
-		}
-	}
+	if (reply->code == 0 && !all_have_heard(wait->cluster, wait->revision) && put_in(wait, PATIENCE_MS))
+		return;
 	if (wait->patience)
 		event_free(wait->patience);
 	wait->done(wait->arg, reply);
@@ -105,6 +115,24 @@ void heard_carry_out(struct cluster *cluster, const Pbeam__RegistryRequest *requ
 	registry_carry_out(&cluster->registry, request, host, on_done, wait);
 }
 
+void heard_of_all(struct cluster *cluster, unsigned patience_ms, registry_done_fn done, void *arg)
+{
+	Pbeam__RegistryReply reply = PBEAM__REGISTRY_REPLY__INIT;
+	struct heard_wait *wait = calloc(1, sizeof(*wait));
+	uint64_t revision = registry_copy_revision(cluster->copy);
+
+	if (wait)
+		*wait = (struct heard_wait){
+			.cluster = cluster, .revision = revision, .done = done, .arg = arg};
+	if (wait && !all_have_heard(cluster, revision) && put_in(wait, patience_ms))
+		return;
+	if (wait && wait->patience)
+		event_free(wait->patience);
+	free(wait);
+	reply.version = revision;
+	done(arg, &reply);
+}
+
 static void look_again(struct cluster *cluster)
 {
 	struct heard_wait *next;
@@ -112,7 +140,7 @@ static void look_again(struct cluster *cluster)
 	for (struct heard_wait *wait = cluster->unheard; wait; wait = next) {
 		next = wait->next;
 		if (all_have_heard(cluster, wait->revision))
-			answer(wait);
+			answer(wait, NULL);
 	}
 }
 
@@ -137,8 +165,8 @@ void heard_lose(struct cluster *cluster, const struct peer *peer)
 	look_again(cluster);
 }
 
-void heard_close(struct cluster *cluster)
+void heard_close(struct cluster *cluster, const struct err *why)
 {
 	while (cluster->unheard)
-		answer(cluster->unheard);
+		answer(cluster->unheard, why);
 }

@@ -127,6 +127,20 @@ static void see_address(void *arg, const Pbeam__RegistryEntry *entry)
 	registry_names_seen(arg, entry);
 }
 
+/* Those that were known from before, and have been removed since. */
+static void forget_hosts(struct cluster *cluster)
+{
+	struct host *next;
+	char key[CHANNEL_HOST_MAX + 8];
+
+	for (struct host *host = cluster->hosts; host; host = next) {
+		next = host->next;
+		snprintf(key, sizeof(key), "host/%s", host->name);
+		if (!host->peer && !central_is(cluster, host->name) && !registry_copy_get(cluster->copy, key))
+			host_forget(cluster, host);
+	}
+}
+
 void registry_names_settle(struct cluster *cluster)
 {
 	struct names *names = cluster->server->names;
@@ -141,6 +155,7 @@ void registry_names_settle(struct cluster *cluster)
 		    names_block_set(names, block, NULL) < 0)
 			log_error("registry: block %u stays in the name table", block);
 	}
+	forget_hosts(cluster);
 	names_place_sweep(names, is_place_known, cluster);
 	names_address_clear(names, false);
 	registry_copy_each(cluster->copy, "address/", see_address, cluster);

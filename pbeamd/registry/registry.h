@@ -8,14 +8,32 @@
 #include "namespace/registry.h"
 #include "pbeamd/cluster/cluster.h"
 
+struct registry_copy;
+
 /* ---- store.c: SQLite under the state directory ---- */
 must_check int registry_store_open(struct registry *out, struct err *err);
+/* What is known of the central host: the zeroes while nothing is. */
+must_check int registry_store_state(struct registry *store, struct registry_state *out, struct err *err);
+/* Durable when it returns; the revision stays as it is. */
+must_check int registry_store_know(struct registry *store, const struct registry_state *state,
+				   struct err *err);
+/* What is kept there becomes the registry, durably and whole or not at all, with `state` as what is known.
+ * state->revision: the newest change heard of, and then the first of this host's; `numbers`: process numbers
+ * below are taken. */
+must_check int registry_store_take_over(struct registry *store, struct registry_state *state,
+					uint64_t numbers, struct err *err);
+/* On the other hosts: keeps changes that the central one has told; with `copy` instead everything that is
+ * there. */
+must_check int registry_store_keep(struct registry *store, const Pbeam__RegistryChanges *changes,
+				   const struct registry_copy *copy, struct err *err);
+/* All that is there, to be freed with message_free(); NULL with a sentence. */
+Pbeam__RegistryChanges *registry_store_whole(struct registry *store, struct err *err);
 
 /* ---- remote.c: asks the central daemon ---- */
 must_check int registry_remote_open(struct registry *out, struct cluster *cluster, struct err *err);
-/* Its answers and the changes that it tells. False: malformed. */
+/* Its answers (false: malformed) and the changes that it tells. */
 bool registry_remote_reply(struct registry *remote, const struct frame *frame);
-bool registry_remote_changes(struct registry *remote, const struct frame *frame, uint64_t *revision);
+void registry_remote_changes(struct registry *remote, const Pbeam__RegistryChanges *changes);
 /* There is no way to the central daemon any more: what was asked ends with -ECONNRESET. */
 void registry_remote_lost(struct registry *remote);
 
@@ -28,11 +46,12 @@ void heard_carry_out(struct cluster *cluster, const Pbeam__RegistryRequest *requ
 void heard_of(struct peer *peer, uint64_t revision);
 /* The channel to a host ends: it is still in the list of hosts, and has no peer any more. */
 void heard_lose(struct cluster *cluster, const struct peer *peer);
-/* All who wait are answered. */
-void heard_close(struct cluster *cluster);
+/* `done` is called once all hosts that are up have heard of all that is there now, or after a while. */
+void heard_of_all(struct cluster *cluster, unsigned patience_ms, registry_done_fn done, void *arg);
+/* All who wait are answered: with `why` (NULL: it is done). */
+void heard_close(struct cluster *cluster, const struct err *why);
 
 /* ---- copy.c ---- */
-struct registry_copy;
 struct registry_copy *registry_copy_new(void); /* NULL without memory */
 void registry_copy_free(struct registry_copy *copy);
 /* Brings it up to date. `seen` is called for every entry that has changed or (removed) is not there any more.
@@ -49,6 +68,7 @@ void registry_copy_each(const struct registry_copy *copy, const char *prefix, re
 Pbeam__RegistryChanges *registry_copy_whole(const struct registry_copy *copy);
 /* True once it has been whole. */
 bool registry_copy_ready(const struct registry_copy *copy);
+uint64_t registry_copy_revision(const struct registry_copy *copy);
 
 /* ---- names.c ---- */
 /* What an entry says goes into the name table. */
@@ -61,8 +81,17 @@ void registry_names_settle(struct cluster *cluster);
 void settled_tick(struct cluster *cluster, uint64_t now_ns);
 
 /* ---- registry.c ---- */
+/* central_open() has been called. */
 must_check int registry_open(struct cluster *cluster, struct err *err);
 void registry_close(struct cluster *cluster);
+/* Everything as this host has it, also what an earlier daemon kept; to be freed with message_free(). */
+Pbeam__RegistryChanges *registry_whole(struct cluster *cluster, struct err *err);
+/* Takes the whole that another host has, instead of what this one has. */
+must_check int registry_take_whole(struct cluster *cluster, const Pbeam__RegistryChanges *whole);
+/* This host has become the central one, and its database the registry; or another one has. What was asked of
+ * the one before and is not answered ends with -ECONNRESET. */
+void registry_serve(struct cluster *cluster);
+void registry_follow(struct cluster *cluster);
 /* One more host: the central daemon tells it all. */
 void registry_greet(struct peer *peer);
 /* A frame of a peer that is the registry's. False: malformed. */

@@ -23,10 +23,9 @@ struct remote {
 
 static struct host *central(const struct remote *remote)
 {
-	for (struct host *host = remote->cluster->hosts; host; host = host->next)
-		if (host->peer && host->info && host->info->central)
-			return host;
-	return NULL;
+	struct host *host = host_find(remote->cluster, remote->cluster->state.host);
+
+	return host && host->peer ? host : NULL;
 }
 
 static void ask(struct remote *remote, Pbeam__RegistryRequest *request, registry_done_fn done, void *arg)
@@ -46,6 +45,7 @@ static void ask(struct remote *remote, Pbeam__RegistryRequest *request, registry
 	*call = (struct call){.next = remote->calls, .id = ++remote->next_id, .done = done, .arg = arg};
 	remote->calls = call;
 	request->id = call->id;
+	request->term = remote->cluster->state.term;
 	if (peer_send(host, PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY, &request->base) < 0) {
 		remote->calls = call->next;
 		free(call);
@@ -123,19 +123,12 @@ bool registry_remote_reply(struct registry *registry, const struct frame *frame)
 	return true;
 }
 
-bool registry_remote_changes(struct registry *registry, const struct frame *frame, uint64_t *revision)
+void registry_remote_changes(struct registry *registry, const Pbeam__RegistryChanges *changes)
 {
 	struct remote *remote = registry->engine;
-	Pbeam__RegistryChanges *changes =
-		(Pbeam__RegistryChanges *)frame_unpack(frame, &pbeam__registry_changes__descriptor, NULL);
 
-	if (!changes)
-		return false;
 	if (remote->changed)
 		remote->changed(remote->watcher, changes);
-	*revision = changes->revision;
-	message_free(changes);
-	return true;
 }
 
 void registry_remote_lost(struct registry *registry)

@@ -20,7 +20,7 @@ def test_entries(make_lab):
     for host in lab.hosts:
         assert ask(host, "get", "k1").stdout == f"{version} v1\n"
     for words in (("set", "k1", "x", "0"), ("set", "k3", "x", "0", "k1", "x", "999999"), ("remove", "k2", "999999"), ("get", "k3"), ("set", "bad key", "x", "0"),
-                  ("lease", "lease/numbers", "99999999")):
+                  ("lease", "lease/numbers", "99999999"), ("lease", "range", "10")):
         done = ask(c, *words, check=False)
         assert done.returncode == 1 and done.stderr, words
     newer = ask(c, "set", "k1", "w", version, "k3", "z", "0").stdout.strip()
@@ -28,7 +28,7 @@ def test_entries(make_lab):
     assert ask(a, "list", "k").stdout.splitlines() == [f"k1 {newer} w", f"k2 {version} v2", f"k3 {newer} z"]
     ask(b, "remove", "k1", newer)
     assert ask(c, "get", "k1", check=False).returncode == 1
-    firsts = [int(ask(host, "lease", "range", "10").stdout) for host in (a, b, c, b)]
+    firsts = [int(ask(host, "lease", "lease/range", "10").stdout) for host in (a, b, c, b)]
     assert firsts == [1, 11, 21, 31]
 
 

@@ -45,8 +45,8 @@ def hello(kind=PEER, host="stranger", version=1, cookie=b""):
     return frame(HELLO, field(1, version) + field(2, kind) + field(3, host) + (field(4, cookie) if cookie else b""))
 
 
-def host_info(name="stranger", instance=b"0123456789abcdef", **more):
-    return frame(PEER_HOST, field(1, name) + field(19, instance))
+def host_info(name="stranger", instance=b"0123456789abcdef", more=b""):
+    return frame(PEER_HOST, field(1, name) + field(19, instance) + more)
 
 
 class Stranger:
@@ -164,6 +164,9 @@ PEERS = [
     (frame(PEER_HOST, b"\xff" * 9), "it describes no host"),
     (host_info(name="other"), "and then another"),
     (host_info(name="a/b"), "it describes no host"),
+    (host_info(more=field(21, "a/b")), "it describes no host"),
+    (host_info(more=field(23, b"three")), "it describes no host"),
+    (host_info(more=field(20, 1 << 40)), "it describes no host"),
     (frame(999), "message 999"),
     (frame(PEER_REQUEST, field(1, 1) + field(2, 2)), "a request or an answer that is none"),
     (frame(PEER_REGISTRY, field(2, 4)), "cannot come from it"),

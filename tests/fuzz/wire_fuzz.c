@@ -111,6 +111,8 @@ static void take_other(const struct frame *frame)
 		&pbeam__address_place__descriptor,
 		&pbeam__migration_record__descriptor,
 		&pbeam__migrate_begin__descriptor,
+		&pbeam__copy_request__descriptor,
+		&pbeam__copy_reply__descriptor,
 	};
 
 	message_free(frame_unpack(frame, bodies[frame->type % (sizeof(bodies) / sizeof(bodies[0]))], NULL));
