@@ -40,6 +40,14 @@ struct shared_use {
 	struct member *member;
 	Pbeam__SharedRef *ref;
 };
+/* Of the same object. That of a System V segment has its id in the place of its inode number, which another
+ * file of that device may have too (ipc/shm.c, newseg()). */
+static inline bool shared_is_same(const Pbeam__SharedRef *a, const Pbeam__SharedRef *b)
+{
+	const uint32_t sysv = PBEAM__SHARED_MEMORY__KIND__SYSV;
+
+	return a->dev == b->dev && a->ino == b->ino && (a->kind == sysv) == (b->kind == sysv);
+}
 /* A shared object of the frozen group. */
 struct shared_object {
 	const struct shared_use *uses;

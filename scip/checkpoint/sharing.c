@@ -59,7 +59,7 @@ static struct object *find_object(struct sharing *sharing, const Pbeam__SharedRe
 	struct object *v;
 
 	for (size_t i = sharing->n; i-- > 0;)
-		if (sharing->v[i].uses[0].ref->ino == ref->ino && sharing->v[i].uses[0].ref->dev == ref->dev)
+		if (shared_is_same(sharing->v[i].uses[0].ref, ref))
 			return &sharing->v[i];
 	v = reallocarray(sharing->v, sharing->n + 1, sizeof(*v));
 	if (!v)

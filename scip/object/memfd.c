@@ -38,7 +38,8 @@ static Pbeam__SharedMemory *find_shared(Pbeam__Manifest *manifest, const struct 
 	for (size_t i = 0; i < manifest->n_shared; i++) {
 		Pbeam__SharedMemory *shared = manifest->shared[i];
 
-		if (shared->dev == st->st_dev && shared->ino == st->st_ino)
+		if (shared->dev == st->st_dev && shared->ino == st->st_ino &&
+		    shared->kind != PBEAM__SHARED_MEMORY__KIND__SYSV) /* its inode number is its id */
 			return shared;
 		if (shared->id >= *next)
 			*next = shared->id + 1;

@@ -80,7 +80,7 @@ def test_furious(two):
     assert any(re.search(r"pbeamctl: after \d+ rounds it still writes \d+ MiB/s and has 2\d MiB of shared memory, which is looked at again then: a pause of \d+ ms is expected instead of 25 ms; going on\n", text) for text in said), said
 
 
-WAYS = {"all": "sfdwmp", "cut": "swt", "closed": "sfdcv"}
+WAYS = {"all": "sfdwmp", "cut": "swt", "closed": "sfcv"}
 
 
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS)

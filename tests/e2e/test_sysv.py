@@ -65,3 +65,43 @@ def test_objects_made_after_the_checkpoint_go_with_a_rollback(host):
     job.wait(20)
     for number in objects("s", key) + objects("s", key + 0x1000000):
         host.run(["ipcrm", "-s", number])
+
+
+TWO_OF_ONE_NUMBER = """
+import ctypes, mmap, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+libc.shmat.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_int
+file = os.memfd_create("one")
+os.ftruncate(file, 4096)
+memory = mmap.mmap(file, 4096)
+print("number", os.fstat(file).st_ino, flush=True)
+while not os.path.exists("go"): time.sleep(.01)
+segment = libc.shmget(0, 4096, 0o1600)
+at = libc.shmat(segment, None, 0)
+libc.shmctl(segment, 0, None)
+memory[:6] = b"memory"
+ctypes.memmove(at, b"segment", 7)
+print("segment", segment, flush=True)
+while not os.path.exists("look"): time.sleep(.01)
+print(memory[:6], ctypes.string_at(at, 7), flush=True)
+"""
+
+
+def test_segment_with_the_number_of_a_memory_file(host):
+    """The kernel has the id of a segment for its inode number, which a memory file may have too: they are two."""
+    job = host.scip_run("python3", "-c", TWO_OF_ONE_NUMBER, name="two").wait_for("number")
+    number = re.search(r"number (\d+)", job.text())[1]
+    try:
+        with open("/proc/sys/kernel/shm_next_id", "w", encoding="ascii") as file:
+            file.write(number)
+    except OSError:
+        pytest.skip("only an administrator can choose the id of a segment")
+    host.file("go")
+    job.wait_for("segment")
+    if f"segment {number}\n" not in job.text():
+        pytest.skip("somebody else has got the segment of that id")
+    host.checkpoint("two")
+    host.rollback("two")
+    host.file("look")
+    assert job.wait(20) == 0 and job.lines()[-1] == "b'memory' b'segment'", job.text() + job.errors()

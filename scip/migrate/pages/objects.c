@@ -27,7 +27,7 @@ struct view {
 };
 
 struct object {
-	uint64_t dev, ino;
+	Pbeam__SharedRef ref; /* dev, ino and kind: which it is */
 	uint32_t id;
 	struct set due;	 /* for the next round */
 	struct set sent; /* ever */
@@ -166,7 +166,11 @@ static int make_object(struct object *object, const struct shared_object *from, 
 {
 	const uint64_t pages = (from->size + PAGE - 1) / PAGE;
 
-	*object = (struct object){.dev = from->uses[0].ref->dev, .ino = from->uses[0].ref->ino, .id = id};
+	*object = (struct object){.id = id};
+	pbeam__shared_ref__init(&object->ref);
+	object->ref.dev = from->uses[0].ref->dev;
+	object->ref.ino = from->uses[0].ref->ino;
+	object->ref.kind = from->uses[0].ref->kind;
 	object->views = calloc(from->n, sizeof(*object->views));
 	if (!object->views || set_init(&object->due, pages) < 0 || set_init(&object->sent, pages) < 0)
 		return -ENOMEM;
@@ -333,8 +337,7 @@ int ahead_objects_round(struct ahead_objects *objects, struct lanes *lanes)
 static struct object *find_object(struct ahead_objects *objects, const struct shared_object *there)
 {
 	for (size_t i = 0; i < objects->n; i++)
-		if (objects->v[i].dev == there->uses[0].ref->dev &&
-		    objects->v[i].ino == there->uses[0].ref->ino)
+		if (shared_is_same(&objects->v[i].ref, there->uses[0].ref))
 			return &objects->v[i];
 	return NULL;
 }
