@@ -148,13 +148,17 @@ int central_check(const struct peer *peer, const Pbeam__HostInfo *info, struct e
 	bool same = is_same(&cluster->state, info);
 
 	if (cluster->central && info->central && !same)
-		return err_set(err, -EINVAL,
-			       "it is the central daemon of another cluster; start it with --join");
-	if (says_cluster(info) && has_cluster(&cluster->state) && !same)
 		return err_set(
 			err, -EINVAL,
-			"it is of another cluster; to have a host leave its cluster for another one end "
-			"its pbeamd, remove .cluster in its state directory and start it with --join");
+			"it is the central daemon of another cluster, as host %s is of its own; start one of "
+			"the two with --join",
+			cluster->options->name);
+	if (says_cluster(info) && has_cluster(&cluster->state) && !same)
+		return err_set(err, -EINVAL,
+			       "it is of another cluster than host %s; to have one of the two join the other "
+			       "end its "
+			       "pbeamd, remove .cluster in its state directory and start it with --join",
+			       cluster->options->name);
 	if (!has_cluster(&cluster->state) && is_joined(peer) && !info->central && !info->central_address[0])
 		return err_set(err, -EINVAL,
 			       "it is not the central daemon of its cluster, which is to be joined");

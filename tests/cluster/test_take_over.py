@@ -1,6 +1,7 @@
 """The central host is lost for good and another one takes its place; the old one comes back, or does not."""
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -145,6 +146,45 @@ def test_killed_meanwhile(make_lab, point):
     if point == "take-over":
         a.ctl("hosts")
     all_follow(lab, lab.hosts[point == "taken-over":], "a" if point == "take-over" else "b")
+
+
+@pytest.mark.long
+def test_new_machine(make_lab):
+    """One that has the name and the address of the lost one, but nothing of it, is nobody's central host; it can join. A host that has joined does not begin another cluster by mistake."""
+    lab = started(make_lab(3))
+    a, b, c = lab.hosts
+    lose(a, b, c)
+    b.ctl("hosts", "--take-over")
+    shutil.rmtree(a.state / "pbeam/.cluster")
+    a.start_daemon()
+    a.wait_until(lambda: "(c) is turned away: it is of another cluster" in a.daemon.errors(), 15, "it to be refused")
+    assert central(b) == central(c) == ["b"] and states(b)["a"] == "lost"
+    kill_daemon(a)
+    shutil.rmtree(a.state / "pbeam/.cluster")
+    b.ctl("hosts", "--remove", "a")
+    a.start_daemon("--join", b.ip)
+    all_follow(lab, lab.hosts, "b")
+    kill_daemon(c)
+    done = c.run(["pbeamd", "--listen", c.ip, "--cluster-key", lab.key_of(c), "--host-name", "c"], check=False)
+    assert done.returncode == 1 and "this host has joined a cluster, the central host of which is b" in done.stderr
+
+
+@pytest.mark.long
+def test_newest_copy(make_lab):
+    """What the host that takes over has missed it gets from one that has not."""
+    lab = started(make_lab(3))
+    a, b, c = lab.hosts
+    b.cut()
+    lost(b, a, c)
+    ask(c, "set", "late", "1", "0")
+    kill_daemon(a)
+    lost(a, c)
+    b.mend()
+    b.wait_until(lambda: not [line for line in b.ctl("ps").stderr.splitlines() if "host c" in line], 20, "c to answer")
+    b.ctl("hosts", "--take-over")
+    all_follow(lab, (b, c), "b")
+    for host in (b, c):
+        assert ask(host, "get", "late").stdout.endswith(" 1\n")
 
 
 @pytest.mark.long
