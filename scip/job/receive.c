@@ -65,7 +65,8 @@ int receive_pass_on(pid_t keeper, int channel, uint32_t type, const ProtobufCMes
 	r = frame_send(sock, type, message, &channel, 1, err);
 	if (r == 0)
 		r = frame_recv(sock, &answer, err);
-	if (r == 0)
+	/* It has ended, or has not even read this: the connection was waiting to be accepted still. */
+	if (r == 0 || r == -ECONNRESET || r == -EPIPE)
 		r = err_set(err, -ESRCH, "the job's keeper there has just ended; try again");
 	if (r > 0 && answer.type == PBEAM__DAEMON_REQUEST__DAEMON_FAILED) {
 		Pbeam__Failed *failed = (void *)frame_unpack(&answer, &pbeam__failed__descriptor, err);

@@ -108,6 +108,7 @@ def test_shared_stays(make_lab):
 
     def goes_on():
         a.wait_until(lambda: not any(" uw" in pathlib.Path(f"/proc/{pid}/smaps").read_text() for pid in (sharing.vpid, *children)), 20, "nobody to watch it any more")
+        b.wait_until(lambda: not b.named("scip-keeper"), 20, "what was made there to be gone")
         assert not sharing.job.text(), sharing.job.text()
 
     asking = a.start(["pbeamctl", "migrate", "--bandwidth", "2M", sharing.vpid, b.name], "asking")
