@@ -35,7 +35,9 @@ static void ask(struct remote *remote, Pbeam__RegistryRequest *request, registry
 	struct err err = ERR_INIT;
 
 	if (!host)
-		err_set(&err, -EHOSTUNREACH, "the central host of the cluster cannot be reached");
+		err_set(&err, -EHOSTUNREACH,
+			"the central host of the cluster cannot be reached; if it is lost for good let "
+			"another one be it: `pbeamctl hosts --take-over`");
 	else if (!call)
 		err_code(&err, -ENOMEM, "ask the central host");
 	if (err.code) {

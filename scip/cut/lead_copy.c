@@ -1,6 +1,7 @@
 /*
  * What makes a cut count, and lets it outlive any one host: each part's image is on the host where it was
- * made and on the leader's, the leader's own on another one; the manifest on all of these.
+ * made and on the leader's, the leader's own on another one, if need be one that has no part; the manifest on
+ * all of these.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,26 +25,41 @@ static bool is_own(const struct lead *lead, const char *host)
 	return !strcmp(host, lead->own);
 }
 
-/* Another host that has a part, NULL if there is none. */
-static const char *another(const struct lead *lead)
+/* Another host that has a part, else (*spare) any other; NULL if there is none. */
+static const char *another(const struct lead *lead, bool *spare)
 {
+	*spare = false;
 	for (size_t i = 0; i < lead->nparts; i++)
 		if (!is_own(lead, lead->parts[i].host))
 			return lead->parts[i].host;
+	*spare = true;
+	for (size_t i = 0; i < lead->hosts->n_hosts; i++)
+		if (!is_own(lead, lead->hosts->hosts[i]->name) &&
+		    lead_host_is_up(lead, lead->hosts->hosts[i]->name))
+			return lead->hosts->hosts[i]->name;
 	return NULL;
 }
 
 static int copy_part(struct lead *lead, const struct lead_part *part, struct err *err)
 {
-	const char *host = is_own(lead, part->host) ? another(lead) : part->host;
+	bool spare = false;
+	const char *host = is_own(lead, part->host) ? another(lead, &spare) : part->host;
 	int r = host ? lead_store(lead, host, err) : 0;
 
-	if (!host || r < 0)
-		return r;
-	if (is_own(lead, part->host))
+	if (!host)
+		return 0;
+	if (r < 0)
+		; /* it cannot be reached */
+	else if (is_own(lead, part->host))
 		r = cut_put_image(r, lead->name, lead->uuid, lead->number, part->index, part->index, err);
 	else
 		r = cut_get_image(r, lead->name, lead->number, part->index, part->index, err);
+	if (r < 0 && spare) { /* which the program does not depend on */
+		log_warn("%s: host %s has no copy of checkpoint %u: %s", lead->name, host, lead->number,
+			 err->text);
+		err_clear(err);
+		return 0;
+	}
 	return r < 0 ? err_wrap(err, r, "copy the image of vpid %d (host %s)", part->vpid, host) : 0;
 }
 

@@ -133,6 +133,34 @@ def test_lost_host(make_lab, lost):
 
 
 @pytest.mark.messy
+def test_all_on_the_lost_host(make_lab):
+    """All of a group was on one of two machines, the central one, and that is lost: the other one has a copy, and goes on with it."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    a.start(["scip", "run", "--name", "one", "--group", "both", "--", "python3", "-c", "out = open('count', 'w', buffering=1)\n" + COUNTER.replace("print(i, flush=True)", "out.write(f'{i}\\n')")], "one")
+    out = a.home / "count"
+
+    def counted():
+        numbers = out.read_text().split() if out.exists() else []
+        assert numbers == [str(i) for i in range(len(numbers))]
+        return len(numbers)
+
+    a.wait_until(lambda: counted() > 3, what="it to count")
+    a.checkpoint("both")
+    lose(lab, a)
+    refused = b.ctl("rollback", "--on", "a=b", "both", check=False)
+    assert refused.returncode == 1 and "--take-over" in refused.stderr, refused.stderr
+    b.ctl("hosts", "--take-over")
+    b.ctl("rollback", "--on", "a=b", "both")
+    before = counted()
+    b.wait_until(lambda: counted() > before, what="it to count on")
+    assert [row["host"] for row in b.ps()["processes"]] == ["b"]
+    b.ctl("hosts", "--remove", "a")
+    b.checkpoint("both")
+    assert "no copy" not in b.log()
+
+
+@pytest.mark.messy
 @pytest.mark.parametrize("where, point", [("part", "cut-frozen"), ("part", "cut-dumped"), ("leader", "cut-lead-frozen"), ("leader", "cut-lead-dumped"),
                                           ("leader", "cut-lead-before-manifest"), ("copy", "cut-put")])
 def test_given_up(make_lab, where, point):
