@@ -1,10 +1,11 @@
 /*
- * Something to save: hold BEAT memory MIB | writing MIB | threads N | processes N | shared MIB. Random
- * contents, so that nothing is saved by zeroes. `shared` is memory that 100 processes share copy-on-write.
- * Once set up it writes the time (CLOCK_MONOTONIC, ns) into the mapped file BEAT over and over: the first new
- * value after a restore says when the program ran again, the longest gap how long it was held. `writing` is
- * memory of which a tenth is written over and over, each word with itself. `memory` checks its contents at
- * each 100th beat's end when BEAT's second word asks for it.
+ * Something to save: hold BEAT memory MIB | writing MIB | mapped MIB | threads N | processes N | shared MIB.
+ * Random contents, so that nothing is saved by zeroes. `shared` is memory that 100 processes share
+ * copy-on-write, `mapped` one object that 4 map. Once set up it writes the time (CLOCK_MONOTONIC, ns) into
+ * the mapped file BEAT over and over: the first new value after a restore says when the program ran again,
+ * the longest gap how long it was held. `writing` is memory of which a tenth is written over and over, each
+ * word with itself. `memory` and `mapped` check their contents at each 100th beat's end when BEAT's second
+ * word asks for it.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SHARERS = 100 };
+enum { SHARERS = 100, MAPPERS = 4 };
 
 struct beat {
 	volatile uint64_t now, gap, check, checked, bad;
@@ -89,7 +90,7 @@ int main(int argc, char **argv)
 	int fd;
 
 	if (argc != 4) {
-		fprintf(stderr, "usage: hold BEAT memory|writing|threads|processes|shared N\n");
+		fprintf(stderr, "usage: hold BEAT memory|writing|mapped|threads|processes|shared N\n");
 		return 2;
 	}
 	amount = atol(argv[3]);
@@ -98,9 +99,12 @@ int main(int argc, char **argv)
 	if (beat == MAP_FAILED)
 		fail(argv[1]);
 	close(fd);
-	if (!strcmp(argv[2], "memory") || !strcmp(argv[2], "writing") || !strcmp(argv[2], "shared")) {
+	if (!strcmp(argv[2], "memory") || !strcmp(argv[2], "writing") || !strcmp(argv[2], "shared") ||
+	    !strcmp(argv[2], "mapped")) {
+		const int flags = strcmp(argv[2], "mapped") ? MAP_PRIVATE : MAP_SHARED;
+
 		n = (size_t)amount << 17;
-		words = mmap(NULL, n * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		words = mmap(NULL, n * 8, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
 		if (words == MAP_FAILED)
 			fail("memory");
 		fill(words, n);
@@ -115,6 +119,8 @@ int main(int argc, char **argv)
 		children = amount;
 	else if (!strcmp(argv[2], "shared"))
 		children = SHARERS;
+	else if (!strcmp(argv[2], "mapped"))
+		children = MAPPERS - 1;
 	for (long i = 0; i < children; i++) {
 		pid_t pid = fork();
 
