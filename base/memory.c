@@ -145,6 +145,16 @@ static void limit_by_groups(const char *groups, const char *mounts, const struct
 	}
 }
 
+uint64_t memory_swapped_out(void)
+{
+	auto_free char *text = slurp("/proc", "vmstat");
+	uint64_t written = 0, compressed = 0;
+
+	if (!find_number(text, "\npswpout ", &written) || !find_number(text, "\nzswpout ", &compressed))
+		return written; /* a kernel without zswap */
+	return written + compressed;
+}
+
 void memory_size(const char *proc, struct memory_size *out)
 {
 	auto_free char *meminfo = slurp(proc, "meminfo");

@@ -13,4 +13,8 @@ struct memory_size {
  * cgroup-v1/memory.rst. */
 void memory_size(const char *proc, struct memory_size *out);
 
+/* How many pages the kernel has written to swap since it was booted, whoever's (pswpout and zswpout of
+ * /proc/vmstat). Pages of nothing but zeroes do not count. */
+uint64_t memory_swapped_out(void);
+
 #endif

@@ -27,6 +27,7 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "proto/message.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
@@ -270,6 +271,7 @@ static int save(struct run *run, struct err *err)
 {
 	const struct checkpoint_mover *mover = run->options->mover;
 	const struct sharing_limits limits = {.max = run->options->save_files_max,
+					      .swapped_out = memory_swapped_out(),
 					      .external = mover ? mover->external : NULL,
 					      .ahead = mover ? mover->shared : NULL,
 					      .ahead_arg = mover ? mover->arg : NULL};

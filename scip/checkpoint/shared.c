@@ -3,8 +3,10 @@
  *
  * A page of shared memory may exist although this process never touched it, so its page tables say nothing.
  * mincore from inside tells which pages the object has; where some are swapped out mincore does not see them,
- * and everything is read.
+ * and everything is read. That some are was seen when the process was dumped (smaps); as mincore still sees a
+ * page for a while after it has been written to swap, it is enough that nothing was written there since.
  */
+#include "base/memory.h"
 #include "scip/checkpoint/checkpoint.h"
 
 #include <errno.h>
@@ -22,6 +24,7 @@ struct shared {
 	struct tracee *caller;
 	struct image_arena *arena;
 	struct page_writer *writer; /* NULL: the pages are listed only */
+	uint64_t swapped_out;	    /* memory_swapped_out() from before */
 };
 
 static int resident(struct shared *shared, uint64_t start, uint64_t n, struct page_runs *runs,
@@ -47,6 +50,27 @@ static int resident(struct shared *shared, uint64_t start, uint64_t n, struct pa
 	return rc;
 }
 
+/* The pages that the object has in the range. 1: some may be swapped out; who writes nothing gets all. */
+static int find_pages(struct shared *shared, const Pbeam__SharedRef *range, struct page_runs *runs,
+		      struct err *err)
+{
+	bool swapped = range->swapped && shared->writer;
+	int rc = 0;
+
+	for (uint64_t at = range->start; at < range->end && rc >= 0 && !swapped;
+	     at += (uint64_t)ASK_PAGES * PAGE) {
+		uint64_t n = (range->end - at) / PAGE;
+
+		rc = resident(shared, at, n < ASK_PAGES ? n : ASK_PAGES, runs, err);
+	}
+	swapped = swapped || memory_swapped_out() != shared->swapped_out;
+	if (rc < 0 || !swapped || shared->writer)
+		return rc < 0 ? rc : swapped;
+	page_runs_free(runs);
+	*runs = (struct page_runs){NULL, 0, 0};
+	return page_runs_add(runs, range->start, (range->end - range->start) / PAGE, PAGE_OWN);
+}
+
 static int dump_range(struct shared *shared, const Pbeam__SharedRef *range, Pbeam__SharedPages *out,
 		      struct err *err)
 {
@@ -55,13 +79,11 @@ static int dump_range(struct shared *shared, const Pbeam__SharedRef *range, Pbea
 	uint64_t total = 0, offset = 0;
 	int rc = 0;
 
-	if (range->swapped && shared->writer)
+	rc = find_pages(shared, range, &runs, err);
+	if (rc > 0) {
+		page_runs_free(&runs);
 		return page_writer_common(shared->writer, range->start, (range->end - range->start) / PAGE,
 					  shift, true, &out->n_pages, &out->pages, err);
-	for (uint64_t at = range->start; at < range->end && rc >= 0; at += (uint64_t)ASK_PAGES * PAGE) {
-		uint64_t n = (range->end - at) / PAGE;
-
-		rc = resident(shared, at, n < ASK_PAGES ? n : ASK_PAGES, &runs, err);
 	}
 	for (size_t i = 0; i < runs.n; i++)
 		total += runs.v[i].count;
@@ -99,7 +121,10 @@ int checkpoint_dump_shared(struct process *process, int image_fd, struct image_a
 			   const Pbeam__ScipDumpShared *request, Pbeam__ScipDumpedShared *out,
 			   struct err *err)
 {
-	struct shared shared = {.process = process, .arena = arena, .caller = collect_caller(process)};
+	struct shared shared = {.process = process,
+				.arena = arena,
+				.caller = collect_caller(process),
+				.swapped_out = request->swapped_out};
 	bool injected = false;
 	int rc;
 

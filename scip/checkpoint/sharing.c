@@ -374,13 +374,15 @@ static int ask(struct group *group, struct image_writer *writer, struct order *o
 	return rc;
 }
 
-static struct order *new_orders(const struct group *group, bool list_only)
+static struct order *new_orders(const struct group *group, const struct sharing_limits *limits,
+				bool list_only)
 {
 	struct order *orders = calloc(group->n, sizeof(*orders));
 
 	for (size_t i = 0; i < group->n && orders; i++) {
 		pbeam__scip_dump_shared__init(&orders[i].request);
 		orders[i].request.list_only = list_only;
+		orders[i].request.swapped_out = limits->swapped_out;
 	}
 	return orders;
 }
@@ -397,9 +399,9 @@ static void free_orders(const struct group *group, struct order *orders)
 }
 
 static int dump_inside(struct group *group, struct image_writer *writer, struct sharing *sharing,
-		       struct err *err)
+		       const struct sharing_limits *limits, struct err *err)
 {
-	struct order *orders = new_orders(group, false);
+	struct order *orders = new_orders(group, limits, false);
 	int rc = orders ? 0 : -ENOMEM;
 	uint64_t size;
 
@@ -447,9 +449,9 @@ static bool may_go_ahead(const struct group *group, const struct object *object,
 }
 
 static int list_pages(struct group *group, struct image_writer *writer, const struct sharing *sharing,
-		      struct shared_object *list, struct err *err)
+		      const struct sharing_limits *limits, struct shared_object *list, struct err *err)
 {
-	struct order *orders = new_orders(group, true);
+	struct order *orders = new_orders(group, limits, true);
 	int rc = orders ? 0 : -ENOMEM;
 
 	for (size_t i = 0; i < sharing->n && rc >= 0; i++)
@@ -478,7 +480,7 @@ static int ask_ahead(struct group *group, struct image_writer *writer, const str
 			return -ENOMEM;
 		n++;
 	}
-	rc = n ? list_pages(group, writer, sharing, list, err) : 0;
+	rc = n ? list_pages(group, writer, sharing, limits, list, err) : 0;
 	return rc < 0 ? rc : limits->ahead(limits->ahead_arg, list, sharing->n, err);
 }
 
@@ -549,7 +551,7 @@ int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__M
 	if (rc >= 0 && sharing.n && limits->ahead)
 		rc = leave_ahead(group, writer, &sharing, limits, err);
 	if (rc >= 0 && sharing.n)
-		rc = dump_inside(group, writer, &sharing, err);
+		rc = dump_inside(group, writer, &sharing, limits, err);
 	sharing_free(&sharing);
 	return rc < 0 ? err_wrap(err, rc, "shared memory") : 0;
 }
