@@ -16,7 +16,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "long: has a long form, which --long asks for")
+    config.addinivalue_line("markers", "long(only=False): has a long form, which --long asks for, or (only) is nothing else")
     config.addinivalue_line("markers", f"timeout(seconds): the test's own limit, {DEFAULT_TIMEOUT} without it")
     config.addinivalue_line("markers", "short: also run with the sanitizer build")
     config.addinivalue_line("markers", "messy: ends with processes that it could not end; they are ended without complaint")
@@ -25,6 +25,13 @@ def pytest_configure(config):
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     harness.become_subreaper()
+
+
+def pytest_collection_modifyitems(config, items):
+    """What is a long form only is left out of the short one."""
+    left_out = [] if config.getoption("--long") else [item for item in items if (mark := item.get_closest_marker("long")) and mark.kwargs.get("only")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _times_out(seconds):

@@ -2,7 +2,8 @@
 
 Each host has its own addresses (10.77.0.1, .2, ...), its own pbeamd, its own runtime and state folders and, where asked, its own files under some
 paths. A namespace lives by a process that waits on a pipe of ours, so whatever becomes of the tests nothing is left behind. Root makes the namespaces and
-the programs run as an ordinary user; who is not root makes them inside a user namespace.
+the programs run as an ordinary user; who is not root makes them inside a user namespace, where he is root, and the programs run inside another one, where he is
+himself again.
 
 As a program (`make lab`): N hosts in one cluster and a shell on the first; the commands a, b, c ... run theirs on that host.
 """
@@ -27,9 +28,9 @@ PORT = 7113
 class Namespace:
     """A network (and mount, and process number) namespace, held by a process that ends with us."""
 
-    def __init__(self, outer=None, user=False, mount=False, numbers=False):
+    def __init__(self, outer=None, user=False, mount=False, numbers=False, only_user=False):
         enter = outer.enter_argv(net=False) if outer else []
-        what = ["--net"] + (["--user", "--map-root-user"] if user else []) + (["--mount"] if mount else []) + (["--pid", "--fork", "--mount-proc"] if numbers else [])
+        what = ["--user", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"] if only_user else ["--net"] + (["--user", "--map-root-user"] if user else []) + (["--mount"] if mount else []) + (["--pid", "--fork", "--mount-proc"] if numbers else [])
         self.outer = outer
         self.user = user
         self.mount = mount or numbers
@@ -83,7 +84,8 @@ class LabHost(harness.Host):
         return self.top / "files" / str(path).strip("/").replace("/", "-")
 
     def as_user(self, argv):
-        return [*self.space.enter_argv(folder=self.home), *super().as_user(argv)]
+        back = ["nsenter", f"--user={self.lab.inner_name}", "--preserve-credentials", "--"] if self.lab.inner else []
+        return [*self.space.enter_argv(folder=self.home), *back, *super().as_user(argv)]
 
     def start_daemon(self, *options, wait=True):
         """pbeamd in the foreground, its messages in a file; returns when it serves."""
@@ -126,6 +128,11 @@ class Lab:
         self.stage = stage
         self.user = harness.ordinary_user()
         self.outer = None if os.getuid() == 0 else Namespace(user=True, mount=True)
+        self.inner = Namespace(self.outer, only_user=True) if self.outer else None
+        if self.inner:  # by a name, as hosts with numbers of their own do not know its number
+            self.inner_name = stage.top / f"user-{self.inner.pid}"
+            self.inner_name.touch()
+            self.outer.do("mount", "--bind", f"/proc/{self.inner.pid}/ns/user", str(self.inner_name))
         self.switch = Namespace(self.outer)
         self.switch.do("ip", "link", "add", "br0", "type", "bridge")
         self.switch.do("ip", "link", "set", "br0", "up")
@@ -179,8 +186,10 @@ class Lab:
         complaints = []
         for host in reversed(self.hosts):
             complaints += [f"{host.name}: {line}" for line in host.close(strict)]
-        for space in [host.space for host in self.hosts] + [self.switch] + ([self.outer] if self.outer else []):
+        for space in [host.space for host in self.hosts] + [self.switch] + ([self.inner, self.outer] if self.outer else []):
             space.close()
+        if self.inner:
+            self.inner_name.unlink()
         return complaints
 
 

@@ -96,7 +96,7 @@ def test_two_hosts(make_lab):
     assert b.run(["scip", "run", "--", "echo", "alive"]).stdout == "alive\n"
 
 
-@pytest.mark.parametrize("how", ["killed", pytest.param("cut", marks=pytest.mark.long)])
+@pytest.mark.parametrize("how", ["killed", pytest.param("cut", marks=pytest.mark.long(only=True))])
 def test_old_one_returns(make_lab, how):
     """It hears that it is not the central one any more, from whomever, and is an ordinary host; so does one that was lost at the time."""
     lab = started(make_lab(4))
@@ -148,7 +148,7 @@ def test_killed_meanwhile(make_lab, point):
     all_follow(lab, lab.hosts[point == "taken-over":], "a" if point == "take-over" else "b")
 
 
-@pytest.mark.long
+@pytest.mark.long(only=True)
 def test_new_machine(make_lab):
     """One that has the name and the address of the lost one, but nothing of it, is nobody's central host; it can join. A host that has joined does not begin another cluster by mistake."""
     lab = started(make_lab(3))
@@ -169,7 +169,7 @@ def test_new_machine(make_lab):
     assert done.returncode == 1 and "this host has joined a cluster, the central host of which is b" in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.long(only=True)
 def test_newest_copy(make_lab):
     """What the host that takes over has missed it gets from one that has not."""
     lab = started(make_lab(3))
@@ -187,7 +187,7 @@ def test_newest_copy(make_lab):
         assert ask(host, "get", "late").stdout.endswith(" 1\n")
 
 
-@pytest.mark.long
+@pytest.mark.long(only=True)
 def test_two_at_once(make_lab):
     """On the two sides of a cut: the one with the later name is it. When that is lost the first one takes over again."""
     lab = started(make_lab(4))
@@ -221,7 +221,7 @@ def test_two_at_once(make_lab):
 
 
 @pytest.mark.messy
-@pytest.mark.parametrize("point", ["registry-committed", pytest.param("registry-before-commit", marks=pytest.mark.long)])
+@pytest.mark.parametrize("point", ["registry-committed", pytest.param("registry-before-commit", marks=pytest.mark.long(only=True))])
 def test_undecided(make_lab, point):
     """A program that stands still until the central host says whether it has moved is told by the new one."""
     lab = make_lab(3)

@@ -56,7 +56,7 @@ def swapped(vpid):
     return int(pathlib.Path(f"/proc/{vpid}/smaps_rollup").read_text().split("\nSwap:")[1].split()[0]) << 10
 
 
-@pytest.mark.long
+@pytest.mark.long(only=True)
 def test_between_two_looks(swap_space, host):
     """Whether any of it is swapped out is looked at before the pages are listed, which mincore() still shows for some seconds after they have been written."""
     word = host.file("fault")

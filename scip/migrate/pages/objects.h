@@ -13,8 +13,8 @@
  * So nothing follows from them but what a round looks at. What is true is found out at the end, when all
  * stand still: every page that the object has by then, or that has ever been sent of it, is read through the
  * mappings as they are then, and compared with what was sent, by digest (notes.h). The kernel's list of pages
- * (mincore) may lack one that is swapped out that moment: that is why those that were sent are read as well,
- * and an object of which anything was swapped out when the processes were dumped is not taken. Where
+ * (mincore) lacks what is swapped out: an object of which anything was when the processes were dumped is not
+ * taken, and where anything was written to swap since then all pages count (checkpoint/shared.c). Where
  * something cannot be read, or cannot be seen through the mappings (part of a memory file is mapped by
  * nobody), the object is in the image as if nothing had gone ahead.
  *
