@@ -86,6 +86,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 	numbers_tick(cluster, now);
 	addresses_tick(cluster, now);
 	settled_tick(cluster, now);
+	superseded_tick(cluster, now);
 	cluster->ticked_ns = now;
 }
 

@@ -102,8 +102,11 @@ struct cluster {
 	struct numbers *numbers;
 	struct addresses *addresses;
 	uint64_t settled_ns, settled_version; /* when settled_tick() looked, and the newest record by then */
-	struct remote_call *calls;	      /* asked of other hosts */
-	struct guest *guests;		      /* asked by other hosts */
+	struct superseded *superseded;	      /* processes that may have been replaced by others elsewhere, */
+	uint64_t superseded_ns;		      /* to be looked at again then, */
+	uint64_t away_ns;	   /* CLOCK_REALTIME: if they are older than the loss of the central host */
+	struct remote_call *calls; /* asked of other hosts */
+	struct guest *guests;	   /* asked by other hosts */
 	int64_t next_call;
 };
 

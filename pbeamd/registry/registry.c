@@ -105,6 +105,8 @@ static int take(struct cluster *cluster, const Pbeam__RegistryChanges *changes)
 		registry_names_settle(cluster);
 		numbers_tick(cluster, io_now_ns(CLOCK_MONOTONIC));
 	}
+	if (r == 0 && changes->whole && !cluster->central)
+		superseded_look(cluster);
 	return r;
 }
 
@@ -164,6 +166,7 @@ int registry_open(struct cluster *cluster, struct err *err)
 		r = err_code(err, -ENOMEM, "registry");
 	if (r < 0)
 		return r;
+	superseded_away(cluster);
 	watch(cluster, cluster->central ? &cluster->store : &cluster->remote);
 	if (cluster->central)
 		record_host(cluster, cluster->self);
@@ -182,6 +185,7 @@ static void close_engine(struct registry *registry)
 void registry_close(struct cluster *cluster)
 {
 	heard_close(cluster, NULL);
+	superseded_forget(cluster);
 	cluster->registry.operations = NULL;
 	close_engine(&cluster->remote);
 	close_engine(&cluster->store);
@@ -192,8 +196,10 @@ void registry_close(struct cluster *cluster)
 void registry_lost(struct cluster *cluster, const struct peer *peer, bool central)
 {
 	heard_lose(cluster, peer);
-	if (central && !cluster->central && cluster->registry.operations)
+	if (central && !cluster->central && cluster->registry.operations) {
 		registry_remote_lost(&cluster->remote);
+		superseded_away(cluster);
+	}
 }
 
 void registry_serve(struct cluster *cluster)
@@ -212,6 +218,7 @@ void registry_follow(struct cluster *cluster)
 	err_set(&err, -ECONNRESET, "another host is the central one now; what was asked may be done or not");
 	heard_close(cluster, &err);
 	registry_remote_lost(&cluster->remote);
+	superseded_away(cluster);
 	watch(cluster, &cluster->remote);
 }
 

@@ -76,6 +76,14 @@ void registry_names_seen(struct cluster *cluster, const Pbeam__RegistryEntry *en
 /* After the first whole: what the table has of an earlier time and nobody says any more goes. */
 void registry_names_settle(struct cluster *cluster);
 
+/* ---- superseded.c ---- */
+/* The central host is out of reach from now on, or was until this daemon was started. */
+void superseded_away(struct cluster *cluster);
+/* The copy is whole again. */
+void superseded_look(struct cluster *cluster);
+void superseded_tick(struct cluster *cluster, uint64_t now_ns);
+void superseded_forget(struct cluster *cluster);
+
 /* ---- settled.c ---- */
 /* Removes the records of migrations that nobody asks for any more. */
 void settled_tick(struct cluster *cluster, uint64_t now_ns);

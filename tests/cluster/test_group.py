@@ -160,6 +160,31 @@ def test_all_on_the_lost_host(make_lab):
     assert "no copy" not in b.log()
 
 
+def test_host_was_only_away(make_lab):
+    """What was taken for lost, and was rolled back on another host, runs on still behind a cut link: when that is whole again it is ended there, all of it,
+    and what else runs there is not."""
+    lab = make_lab(2).start()
+    a, b = lab.hosts
+    program = COUNTER.replace("i = 0", "import os\ni, parent = 0, os.getpid()\nif os.fork() == 0:\n    while os.getppid() == parent: time.sleep(.1)\n    os._exit(0)")
+    jobs = [b.start(["scip", "run", "--name", name, *(["--group", "both"] if name == "one" else []), "--", "python3", "-c", program], name) for name in ("one", "two")]
+    for job in jobs:
+        b.wait_until(lambda job=job: job.lines(), what="it to count")
+    b.checkpoint("both")
+    b.cut()
+    a.wait_until(lambda: lab.up(a) == ["a"], 20, "the host to be lost")
+    a.ctl("rollback", "--on", "b=a", "both")
+    count = last(jobs[0])
+    b.wait_until(lambda: last(jobs[0]) > count, what="it to run on there as well")
+    b.mend()
+    assert jobs[0].wait(30) == 128 + signal.SIGKILL
+    a.wait_until(lambda: sorted(row["host"] for row in a.ps()["processes"] if row["job_name"] == "one") == ["a", "a"], 20, "it to run there alone")
+    count = last(jobs[1])
+    b.wait_until(lambda: last(jobs[1]) > count + 20, what="the other job to run on")
+    assert b.daemon.errors().count("was rolled back on host a while this host was away") == 1
+    a.ctl("kill", "-s", "KILL", "one")
+    b.ctl("kill", "-s", "KILL", "two")
+
+
 @pytest.mark.messy
 @pytest.mark.parametrize("where, point", [("part", "cut-frozen"), ("part", "cut-dumped"), ("leader", "cut-lead-frozen"), ("leader", "cut-lead-dumped"),
                                           ("leader", "cut-lead-before-manifest"), ("copy", "cut-put")])
