@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
@@ -147,9 +148,13 @@ static void limit_by_groups(const char *groups, const char *mounts, const struct
 
 uint64_t memory_swapped_out(void)
 {
-	auto_free char *text = slurp("/proc", "vmstat");
+	auto_free char *text = NULL;
 	uint64_t written = 0, compressed = 0;
+	struct sysinfo info;
 
+	if (sysinfo(&info) == 0 && !info.totalswap)
+		return 0;
+	text = slurp("/proc", "vmstat");
 	if (!find_number(text, "\npswpout ", &written) || !find_number(text, "\nzswpout ", &compressed))
 		return written; /* a kernel without zswap */
 	return written + compressed;

@@ -14,7 +14,8 @@ struct memory_size {
 void memory_size(const char *proc, struct memory_size *out);
 
 /* How many pages the kernel has written to swap since it was booted, whoever's (pswpout and zswpout of
- * /proc/vmstat). Pages of nothing but zeroes do not count. */
+ * /proc/vmstat). Pages of nothing but zeroes do not count; 0 while there is
+ * no swap space, and then it costs next to nothing. */
 uint64_t memory_swapped_out(void);
 
 #endif

@@ -6,12 +6,12 @@
  * and everything is read. That some are was seen when the process was dumped (smaps); as mincore still sees a
  * page for a while after it has been written to swap, it is enough that nothing was written there since.
  */
-#include "base/memory.h"
 #include "scip/checkpoint/checkpoint.h"
 
 #include <errno.h>
 #include <sys/syscall.h>
 
+#include "base/memory.h"
 #include "proto/message.h"
 #include "scip/checkpoint/collect.h"
 #include "scip/checkpoint/pages.h"
@@ -67,7 +67,6 @@ static int find_pages(struct shared *shared, const Pbeam__SharedRef *range, stru
 	if (rc < 0 || !swapped || shared->writer)
 		return rc < 0 ? rc : swapped;
 	page_runs_free(runs);
-	*runs = (struct page_runs){NULL, 0, 0};
 	return page_runs_add(runs, range->start, (range->end - range->start) / PAGE, PAGE_OWN);
 }
 

@@ -123,6 +123,8 @@ bool stub_is_in_group(const struct coordinate *coordinate, int node, pid_t group
 
 /* ---- shared.c ---- */
 must_check int shared_make_all(struct coordinate *coordinate);
+/* An empty memory file as this one was, with its name; -errno. */
+must_check int shared_memory_file(const Pbeam__SharedMemory *saved);
 /* True if shared_put_back() may write to what others can see when all is filled (coordinate->unverified), not
  * shared_make_all(): files that exist, and no System V objects. */
 bool shared_may_wait(const Pbeam__Manifest *manifest);

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,20 +19,8 @@
 #define F_SEAL_EXEC 0x20
 #endif
 
-enum { SHARED_MAX = 4096, NAME_MAX_MEMFD = 240, MODE_NOT_EXECUTABLE = 0666 };
+enum { SHARED_MAX = 4096, MODE_NOT_EXECUTABLE = 0666 };
 #define OFFSET_MAX (1ull << 46)
-
-static int make_one(struct premade_shared *shared, const Pbeam__SharedMemory *saved)
-{
-	const size_t len = saved->name.len < NAME_MAX_MEMFD ? saved->name.len : NAME_MAX_MEMFD;
-	char name[NAME_MAX_MEMFD + 1] = "";
-
-	if (len)
-		memcpy(name, saved->name.data, len);
-	shared->id = saved->id;
-	shared->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	return shared->fd < 0 ? -errno : 0;
-}
 
 int premake_shared_make(struct restore_premade *p)
 {
@@ -46,8 +33,11 @@ int premake_shared_make(struct restore_premade *p)
 	if (!p->shared)
 		return err_code(p->coordinate.err, -ENOMEM, "shared memory");
 	while (p->nshared < manifest->n_shared && r == 0) {
-		r = make_one(&p->shared[p->nshared], manifest->shared[p->nshared]);
+		r = shared_memory_file(manifest->shared[p->nshared]);
+		p->shared[p->nshared] =
+			(struct premade_shared){.id = manifest->shared[p->nshared]->id, .fd = r};
 		p->nshared++;
+		r = r < 0 ? r : 0;
 	}
 	return r < 0 ? err_code(p->coordinate.err, r, "make shared memory") : 0;
 }

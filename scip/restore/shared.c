@@ -85,17 +85,23 @@ static int fill_file(struct coordinate *coordinate, const Pbeam__SharedMemory *s
 	return r;
 }
 
-static int make_memfd(struct coordinate *coordinate, struct shared_made *made)
+int shared_memory_file(const Pbeam__SharedMemory *saved)
 {
 	char name[NAME_MAX_MEMFD + 1] = "";
-	size_t len = made->saved->name.len < NAME_MAX_MEMFD ? made->saved->name.len : NAME_MAX_MEMFD;
+	size_t len = saved->name.len < NAME_MAX_MEMFD ? saved->name.len : NAME_MAX_MEMFD;
+	int fd;
 
 	if (len)
-		memcpy(name, made->saved->name.data, len);
-	made->fd =
-		memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (made->saved->huge ? MFD_HUGETLB : 0u));
+		memcpy(name, saved->name.data, len);
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (saved->huge ? MFD_HUGETLB : 0u));
+	return fd < 0 ? -errno : fd;
+}
+
+static int make_memfd(struct coordinate *coordinate, struct shared_made *made)
+{
+	made->fd = shared_memory_file(made->saved);
 	if (made->fd < 0)
-		return err_sys(coordinate->err, "make shared memory %u", made->saved->id);
+		return err_code(coordinate->err, made->fd, "make shared memory %u", made->saved->id);
 	made->made = true;
 	return fill_file(coordinate, made->saved, made->fd);
 }
