@@ -375,7 +375,7 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 	answer(coordinator, n, &err);
 }
 
-static void on_message(void *arg, int fd, short revents)
+static void on_message(void *arg, int fd)
 {
 	struct job *job = arg;
 	union {
@@ -435,7 +435,7 @@ static void read_last_words(struct job *job)
 	char byte;
 
 	while (!coordinator->outcome_known && recv(coordinator->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
-		on_message(job, coordinator->sock, POLLIN);
+		on_message(job, coordinator->sock);
 }
 
 /* What arrives runs, and whoever moved it is told so, a moment before its coordinator has ended: he may ask
@@ -500,7 +500,7 @@ int coordinator_start(struct job *job, const struct coordinator_wish *wish, coor
 	}
 	coordinator->sock = pair[0];
 	theirs = pair[1];
-	r = loop_watch(&job->loop, pair[0], POLLIN, on_message, job);
+	r = loop_watch(&job->loop, pair[0], on_message, job);
 	if (r < 0) {
 		err_code(err, r, "watch the coordinator");
 		goto fail;

@@ -1,7 +1,6 @@
 #include "scip/job/husk.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -61,7 +60,7 @@ static void free_husk(struct husk *husk)
 }
 
 /* Handed over any earlier it would cost the scip that seizes it many turns. */
-static void on_ready(void *arg, int fd, short revents)
+static void on_ready(void *arg, int fd)
 {
 	struct husk *husk = arg;
 	struct job *job = husk->job;
@@ -118,7 +117,7 @@ int husk_make(struct husk **out, struct job *job, const struct keeper_request *r
 	if (vpid.n == request->vpid) /* else it is a helper without a name */
 		lines_await(job, vpid, husk->handoff.rpid);
 	if (r == 0) {
-		r = loop_watch(&job->loop, husk->ready, POLLIN, on_ready, husk);
+		r = loop_watch(&job->loop, husk->ready, on_ready, husk);
 		if (r < 0)
 			err_code(err, r, "wait for a process");
 	}

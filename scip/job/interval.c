@@ -26,7 +26,7 @@ static void on_time(void *arg);
 static void again(struct job *job)
 {
 	if (job->interval && !job->root_gone &&
-	    loop_alarm_in(&job->loop, job->entry.interval_ns, on_time, job) < 0)
+	    loop_timer_start(&job->loop, job->entry.interval_ns, on_time, job) < 0)
 		log_error("job %d: no more checkpoints at intervals: too many alarms", job->entry.root.n);
 }
 
@@ -132,7 +132,7 @@ int interval_start(struct job *job, struct err *err)
 
 void interval_stop(struct job *job)
 {
-	loop_alarm_cancel(&job->loop, on_time, job);
+	loop_timer_stop(&job->loop, on_time, job);
 	free(job->interval);
 	job->interval = NULL;
 }

@@ -52,14 +52,19 @@ void job_close_console(struct job *job)
 	}
 }
 
+/* The pool's wake descriptor stays: a scip rings it. */
+static void close_watched(void *arg, int fd)
+{
+	const struct job *job = arg;
+
+	if (!job->pool || fd != pool_wake_fd(job->pool))
+		close(fd);
+}
+
 void job_close_private(struct job *job)
 {
-	for (int i = 0; i < LOOP_WATCHES_MAX; i++) {
-		const struct loop_watch *watch = &job->loop.watches[i];
-
-		if (watch->ready && !(job->pool && watch->fd == pool_wake_fd(job->pool)))
-			close(watch->fd);
-	}
+	loop_each_fd(&job->loop, close_watched, job);
+	loop_close(&job->loop);
 	job_close_console(job);
 	for (int i = 0; i < 3; i++)
 		if (job->far_ends[i] >= 0)

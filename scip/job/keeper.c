@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,8 +81,8 @@ static void check_end(void *arg)
 		return;
 	if (names_process_list(job->names, job->entry.keeper, NULL, 0) <= 0)
 		leave(keeper);
-	loop_alarm_cancel(&job->loop, check_end, keeper);
-	if (loop_alarm_in(&job->loop, 50 * MS, check_end, keeper) < 0)
+	loop_timer_stop(&job->loop, check_end, keeper);
+	if (loop_timer_start(&job->loop, 50 * MS, check_end, keeper) < 0)
 		log_debug("no alarm to spare: the job's end is noticed at the next death");
 }
 
@@ -99,7 +98,7 @@ static void root_ended(struct keeper *keeper)
 
 /* ---- the program's start ---- */
 
-static void on_report(void *arg, int fd, short revents)
+static void on_report(void *arg, int fd)
 {
 	struct keeper *keeper = arg;
 	struct launch_report report;
@@ -149,10 +148,10 @@ static void fill_pool(void *arg)
 	struct err err = ERR_INIT;
 	int r = pool_fill(job->pool, &err);
 
-	loop_alarm_cancel(&job->loop, fill_pool, job);
+	loop_timer_stop(&job->loop, fill_pool, job);
 	if (r < 0)
 		log_warn("%s", err.text);
-	if (r != 0 && loop_alarm_in(&job->loop, 100 * MS, fill_pool, job) < 0)
+	if (r != 0 && loop_timer_start(&job->loop, 100 * MS, fill_pool, job) < 0)
 		log_warn("no alarm to spare");
 }
 
@@ -177,7 +176,7 @@ static void child_ended(struct keeper *keeper, pid_t pid, int status)
 		job->root_gone = true;
 		job->root_status = status;
 		while (keeper->report >= 0) /* its last words come first */
-			on_report(keeper, keeper->report, POLLIN);
+			on_report(keeper, keeper->report);
 		if (!job->replacing && !keeper->restoring)
 			root_ended(keeper);
 	} else {
@@ -185,7 +184,7 @@ static void child_ended(struct keeper *keeper, pid_t pid, int status)
 	}
 }
 
-static void on_children(void *arg, int fd, short revents)
+static void on_children(void *arg, int fd)
 {
 	struct keeper *keeper = arg;
 	struct job *job = &keeper->job;
@@ -215,7 +214,7 @@ static void on_children(void *arg, int fd, short revents)
 
 /* ---- the pool ---- */
 
-static void on_pool_low(void *arg, int fd, short revents)
+static void on_pool_low(void *arg, int fd)
 {
 	fill_pool(arg);
 }
@@ -351,7 +350,7 @@ static int hand_root_over(struct keeper *keeper, int report, struct err *err)
 	if (handoff.vpid != handoff.rpid)
 		handoff.flags |= HANDOFF_DIVERGED;
 	keeper->report = report;
-	r = loop_watch(&job->loop, report, POLLIN, on_report, keeper);
+	r = loop_watch(&job->loop, report, on_report, keeper);
 	return r < 0 ? r : pool_hand_over(job->pool, &handoff, err);
 }
 
@@ -456,7 +455,7 @@ static int begin_job(struct keeper *keeper, struct err *err)
 	if (r == 0)
 		r = pool_open(&job->pool, job->names, before_scip, job, err);
 	if (r == 0)
-		r = loop_watch(&job->loop, pool_wake_fd(job->pool), POLLIN, on_pool_low, job);
+		r = loop_watch(&job->loop, pool_wake_fd(job->pool), on_pool_low, job);
 	if (r == 0)
 		r = pool_fill(job->pool, err);
 	if (r > 0)
@@ -494,7 +493,7 @@ static int watch_children(struct keeper *keeper, struct err *err)
 	fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (fd < 0)
 		return err_sys(err, "make a signalfd");
-	return loop_watch(&keeper->job.loop, fd, POLLIN, on_children, keeper);
+	return loop_watch(&keeper->job.loop, fd, on_children, keeper);
 }
 
 _Noreturn static void keeper_main(struct keeper *keeper, int console_sock)
@@ -508,7 +507,9 @@ _Noreturn static void keeper_main(struct keeper *keeper, int console_sock)
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	prctl(PR_SET_NAME, "scip-keeper");
 	log_open_shared("scip");
-	r = watch_children(keeper, &err);
+	r = loop_open(&job->loop);
+	if (r == 0)
+		r = watch_children(keeper, &err);
 	if (r == 0)
 		r = viewer_open(job, console_sock, &err);
 	describe_job(job);

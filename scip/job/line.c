@@ -1,7 +1,6 @@
 #include "scip/job/line.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -233,7 +232,7 @@ static void send_signal(struct job *job, const struct line_word *word)
 		log_warn("vpid %d: signal %d is lost", word->vpid, word->value);
 }
 
-static void on_word(void *arg, int fd, short revents)
+static void on_word(void *arg, int fd)
 {
 	struct line *line = arg;
 	struct line_word word;
@@ -269,7 +268,7 @@ static void expect_again(void *arg)
 }
 
 /* A channel has come, for whatever it says. */
-static void on_expected(void *arg, int fd, short revents)
+static void on_expected(void *arg, int fd)
 {
 	struct line *line = arg;
 	struct job *job = line->job;
@@ -283,7 +282,7 @@ static void on_expected(void *arg, int fd, short revents)
 	if (r > 0)
 		return;
 	drop(line);
-	if (loop_alarm_in(&job->loop, AGAIN_NS, expect_again, job) < 0)
+	if (loop_timer_start(&job->loop, AGAIN_NS, expect_again, job) < 0)
 		log_warn("job %s: other hosts cannot reach it any more", job->entry.uuid);
 }
 
@@ -341,8 +340,7 @@ static int start(struct job *job, enum line_kind kind, int type, struct line **o
 		close(pair[1]);
 	if (r == 0) {
 		*line = (struct line){.job = job, .kind = kind, .pid = pid, .sock = pair[0]};
-		r = loop_watch(&job->loop, line->sock, POLLIN, kind == LINE_EXPECT ? on_expected : on_word,
-			       line);
+		r = loop_watch(&job->loop, line->sock, kind == LINE_EXPECT ? on_expected : on_word, line);
 		if (r < 0)
 			err_code(err, r, "watch a line");
 	}

@@ -1,102 +1,144 @@
 #include "scip/job/loop.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <time.h>
+#include <event2/event.h>
+#include <stdlib.h>
+#include <sys/time.h>
 
-#include "base/io.h"
+enum { NS_PER_US = 1000, US_PER_S = 1000000 };
 
-#define MS 1000000ull
+/* One watched descriptor, or (fd -1) one timer. */
+struct loop_source {
+	struct loop_source *next;
+	struct loop *loop;
+	struct event *event;
+	int fd;
+	loop_ready_fn ready;
+	loop_timer_fn expired;
+	void *arg;
+};
 
-int loop_watch(struct loop *loop, int fd, short events, loop_ready_fn ready, void *arg)
+int loop_open(struct loop *loop)
 {
-	for (int i = 0; i < LOOP_WATCHES_MAX; i++) {
-		if (loop->watches[i].ready)
-			continue;
-		loop->watches[i] = (struct loop_watch){fd, events, ready, arg};
+	static const char *const left_out[] = {"epoll", "select"};
+	struct event_config *config = event_config_new();
+
+	*loop = (struct loop){0};
+	if (!config)
+		return -ENOMEM;
+	for (size_t i = 0; i < sizeof(left_out) / sizeof(left_out[0]); i++)
+		if (event_config_avoid_method(config, left_out[i]) < 0)
+			goto out;
+	/* Timers are exact to the microsecond only on request, and nothing here needs that. */
+	loop->base = event_base_new_with_config(config);
+out:
+	event_config_free(config);
+	return loop->base ? 0 : -ENOMEM;
+}
+
+static void source_free(struct loop_source *source)
+{
+	for (struct loop_source **at = &source->loop->sources; *at; at = &(*at)->next)
+		if (*at == source) {
+			*at = source->next;
+			break;
+		}
+	if (source->event)
+		event_free(source->event);
+	free(source);
+}
+
+void loop_close(struct loop *loop)
+{
+	while (loop->sources)
+		source_free(loop->sources);
+	if (loop->base)
+		event_base_free(loop->base);
+	loop->base = NULL;
+}
+
+static void on_ready(evutil_socket_t fd, short events, void *arg)
+{
+	const struct loop_source *source = arg;
+
+	source->ready(source->arg, fd);
+}
+
+/* The source goes first: the callback may start the same timer again. */
+static void on_expired(evutil_socket_t fd, short events, void *arg)
+{
+	struct loop_source *source = arg;
+	const struct loop_source expired = *source;
+
+	source_free(source);
+	expired.expired(expired.arg);
+}
+
+static int source_add(struct loop *loop, const struct loop_source *from, short events,
+		      const struct timeval *after)
+{
+	struct loop_source *source = malloc(sizeof(*source));
+
+	if (!source)
+		return -ENOMEM;
+	*source = *from;
+	source->loop = loop;
+	source->next = loop->sources;
+	loop->sources = source;
+	source->event =
+		event_new(loop->base, source->fd, events, source->ready ? on_ready : on_expired, source);
+	if (source->event && event_add(source->event, after) == 0)
 		return 0;
-	}
-	return -ENOSPC;
+	source_free(source);
+	return -ENOMEM;
+}
+
+int loop_watch(struct loop *loop, int fd, loop_ready_fn ready, void *arg)
+{
+	const struct loop_source source = {.fd = fd, .ready = ready, .arg = arg};
+
+	return source_add(loop, &source, EV_READ | EV_PERSIST, NULL);
 }
 
 void loop_unwatch(struct loop *loop, int fd)
 {
-	for (int i = 0; i < LOOP_WATCHES_MAX; i++)
-		if (loop->watches[i].ready && loop->watches[i].fd == fd)
-			loop->watches[i].ready = NULL;
-}
+	struct loop_source *next;
 
-int loop_alarm(struct loop *loop, uint64_t at_ns, loop_alarm_fn ring, void *arg)
-{
-	for (int i = 0; i < LOOP_ALARMS_MAX; i++) {
-		if (loop->alarms[i].at_ns)
-			continue;
-		loop->alarms[i] = (struct loop_alarm){at_ns ? at_ns : 1, ring, arg};
-		return 0;
+	for (struct loop_source *source = loop->sources; source; source = next) {
+		next = source->next;
+		if (source->ready && source->fd == fd)
+			source_free(source);
 	}
-	return -ENOSPC;
 }
 
-int loop_alarm_in(struct loop *loop, uint64_t ns, loop_alarm_fn ring, void *arg)
+int loop_timer_start(struct loop *loop, uint64_t ns, loop_timer_fn expired, void *arg)
 {
-	return loop_alarm(loop, io_now_ns(CLOCK_MONOTONIC) + ns, ring, arg);
+	const struct loop_source source = {.fd = -1, .expired = expired, .arg = arg};
+	const uint64_t us = (ns + NS_PER_US - 1) / NS_PER_US;
+	const struct timeval after = {(time_t)(us / US_PER_S), (suseconds_t)(us % US_PER_S)};
+
+	return source_add(loop, &source, EV_TIMEOUT, &after);
 }
 
-void loop_alarm_cancel(struct loop *loop, loop_alarm_fn ring, void *arg)
+void loop_timer_stop(struct loop *loop, loop_timer_fn expired, void *arg)
 {
-	for (int i = 0; i < LOOP_ALARMS_MAX; i++)
-		if (loop->alarms[i].at_ns && loop->alarms[i].ring == ring && loop->alarms[i].arg == arg)
-			loop->alarms[i].at_ns = 0;
-}
+	struct loop_source *next;
 
-/* Milliseconds until the next alarm, -1 for none. */
-static int patience(const struct loop *loop)
-{
-	uint64_t now = io_now_ns(CLOCK_MONOTONIC), left = UINT64_MAX;
-
-	for (int i = 0; i < LOOP_ALARMS_MAX; i++) {
-		uint64_t at = loop->alarms[i].at_ns;
-
-		if (at && (at <= now || at - now < left))
-			left = at <= now ? 0 : at - now;
+	for (struct loop_source *source = loop->sources; source; source = next) {
+		next = source->next;
+		if (source->expired == expired && source->arg == arg)
+			source_free(source);
 	}
-	if (left == UINT64_MAX)
-		return -1;
-	return left / MS > 1000000 ? 1000000 : (int)((left + MS - 1) / MS);
 }
 
-static void ring_alarms(struct loop *loop)
+void loop_each_fd(const struct loop *loop, void (*visit)(void *arg, int fd), void *arg)
 {
-	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
-
-	for (int i = 0; i < LOOP_ALARMS_MAX; i++) {
-		struct loop_alarm due = loop->alarms[i];
-
-		if (!due.at_ns || due.at_ns > now)
-			continue;
-		loop->alarms[i].at_ns = 0;
-		due.ring(due.arg);
-	}
+	for (const struct loop_source *source = loop->sources; source; source = source->next)
+		if (source->ready)
+			visit(arg, source->fd);
 }
 
 void loop_step(struct loop *loop)
 {
-	struct pollfd polls[LOOP_WATCHES_MAX];
-	int slots[LOOP_WATCHES_MAX], n = 0;
-
-	for (int i = 0; i < LOOP_WATCHES_MAX; i++) {
-		if (!loop->watches[i].ready)
-			continue;
-		polls[n] = (struct pollfd){.fd = loop->watches[i].fd, .events = loop->watches[i].events};
-		slots[n++] = i;
-	}
-	if (poll(polls, (nfds_t)n, patience(loop)) > 0)
-		for (int i = 0; i < n; i++) {
-			struct loop_watch watch = loop->watches[slots[i]];
-
-			/* An earlier handler may have removed, or replaced, this one. */
-			if (polls[i].revents && watch.ready && watch.fd == polls[i].fd)
-				watch.ready(watch.arg, watch.fd, polls[i].revents);
-		}
-	ring_alarms(loop);
+	event_base_loop(loop->base, EVLOOP_ONCE);
 }

@@ -1,45 +1,50 @@
 /*
- * The keeper's event loop around poll(): descriptors and times that somebody waits for. Single-threaded; a
- * handler must not block. A leaf: it knows nothing of jobs.
+ * The keeper's event loop, on libevent: descriptors that are watched for input, and timers.
+ *
+ * libevent uses poll(2) here, not epoll(7). The keeper forks children that do not exec (scips, coordinators,
+ * links), and an epoll instance is shared with them: freeing the base in a child would remove the parent's
+ * interest. With poll a child can free its copy, and a keeper watches some ten descriptors.
  */
 #ifndef SCIP_JOB_LOOP_H
 #define SCIP_JOB_LOOP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
 
-/* `fd` is ready for `revents` (poll bits); a watch may remove itself. */
-typedef void (*loop_ready_fn)(void *arg, int fd, short revents);
-typedef void (*loop_alarm_fn)(void *arg);
+struct event_base;
+struct loop_source;
 
-enum { LOOP_WATCHES_MAX = 64, LOOP_ALARMS_MAX = 16 };
-struct loop_watch {
-	int fd;
-	short events;
-	loop_ready_fn ready; /* NULL = free */
-	void *arg;
-};
-struct loop_alarm {
-	uint64_t at_ns; /* CLOCK_MONOTONIC; 0 = free */
-	loop_alarm_fn ring;
-	void *arg;
-};
-/* Zeroed to begin with. */
+/* `fd` is readable, at end of file, or in error. The callback may unwatch it and any other. */
+typedef void (*loop_ready_fn)(void *arg, int fd);
+typedef void (*loop_timer_fn)(void *arg);
+
 struct loop {
-	struct loop_watch watches[LOOP_WATCHES_MAX];
-	struct loop_alarm alarms[LOOP_ALARMS_MAX];
+	struct event_base *base;
+	struct loop_source *sources; /* descriptors and timers, newest first */
 };
 
-/* poll() `fd` for `events` from now on. -ENOSPC when the table is full. The descriptor stays the caller's. */
-must_check int loop_watch(struct loop *loop, int fd, short events, loop_ready_fn ready, void *arg);
+/* -ENOMEM. */
+must_check int loop_open(struct loop *loop);
+
+/* Frees everything but the watched descriptors, which stay open. Also for a child's copy after fork. */
+void loop_close(struct loop *loop);
+
+/* Calls `ready` whenever `fd` has input, until loop_unwatch(). The descriptor stays the caller's. -ENOMEM. */
+must_check int loop_watch(struct loop *loop, int fd, loop_ready_fn ready, void *arg);
+/* To be called before `fd` is closed. No effect if it is not watched. */
 void loop_unwatch(struct loop *loop, int fd);
-/* Calls `ring` once at this CLOCK_MONOTONIC time. -ENOSPC when the table is full. */
-must_check int loop_alarm(struct loop *loop, uint64_t at_ns, loop_alarm_fn ring, void *arg);
-/* The same, `ns` from now. */
-must_check int loop_alarm_in(struct loop *loop, uint64_t ns, loop_alarm_fn ring, void *arg);
-void loop_alarm_cancel(struct loop *loop, loop_alarm_fn ring, void *arg);
-/* Waits until something is ready or due and serves that. */
+
+/* Calls `expired` once, `ns` nanoseconds from now. -ENOMEM. */
+must_check int loop_timer_start(struct loop *loop, uint64_t ns, loop_timer_fn expired, void *arg);
+/* Stops all timers with this callback and argument. */
+void loop_timer_stop(struct loop *loop, loop_timer_fn expired, void *arg);
+
+/* Calls `visit` for each watched descriptor. */
+void loop_each_fd(const struct loop *loop, void (*visit)(void *arg, int fd), void *arg);
+
+/* Waits until something is ready or due, and runs its callback. */
 void loop_step(struct loop *loop);
 
 #endif

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +85,7 @@ _Noreturn static void ask(struct job *job, struct vpid vpid, int out)
 	_exit(io_write_full(out, &err, sizeof(err)) < 0);
 }
 
-static void on_answer(void *arg, int fd, short revents)
+static void on_answer(void *arg, int fd)
 {
 	struct recall *recall = arg;
 	struct request *request = recall->request;
@@ -165,7 +164,7 @@ int recall_begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 	pbeam__migrate_request__pack(wish, recall->wish);
 	r = fd = start(job, vpid, err);
 	if (r >= 0) {
-		r = loop_watch(&job->loop, fd, POLLIN, on_answer, recall);
+		r = loop_watch(&job->loop, fd, on_answer, recall);
 		if (r < 0)
 			close(fd);
 	}

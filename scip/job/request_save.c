@@ -71,7 +71,7 @@ static void show_progress(void *arg)
 	if (progress.done > progress.total)
 		progress.done = progress.total;
 	request_reply(saving->request, PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS, &progress.base, NULL, 0);
-	if (loop_alarm_in(&saving->job->loop, PROGRESS_NS, show_progress, saving) < 0)
+	if (loop_timer_start(&saving->job->loop, PROGRESS_NS, show_progress, saving) < 0)
 		return; /* without an alarm to spare there is no progress to see */
 }
 
@@ -111,7 +111,7 @@ static void on_done(void *arg, const struct coordinator_outcome *outcome)
 	struct job *job = saving->job;
 	bool told = saving->no_wait || !request || request->fd < 0;
 
-	loop_alarm_cancel(&job->loop, show_progress, saving);
+	loop_timer_stop(&job->loop, show_progress, saving);
 	if (outcome->err.code && told)
 		log_error("vpid %d: %s", job->entry.root.n, outcome->err.text);
 	if (!outcome->err.code && saving->rolls_back)
@@ -137,7 +137,7 @@ static void forget(struct request *request)
 {
 	struct saving *saving = request->saving;
 
-	loop_alarm_cancel(&saving->job->loop, show_progress, saving);
+	loop_timer_stop(&saving->job->loop, show_progress, saving);
 	saving->request = NULL;
 	request->saving = NULL;
 }
@@ -253,7 +253,7 @@ static int begin(struct saving *saving, const struct coordinator_wish *wish, str
 	request->forget = forget;
 	if (saving->no_wait)
 		tell_checkpoint(saving, NULL);
-	else if (loop_alarm_in(&job->loop, PROGRESS_NS, show_progress, saving) < 0)
+	else if (loop_timer_start(&job->loop, PROGRESS_NS, show_progress, saving) < 0)
 		log_debug("no alarm to show progress with");
 	return 0;
 }

@@ -6,7 +6,6 @@
 #include "scip/job/requests.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,7 +176,7 @@ static bool dispatch(void *arg, struct frame *frame)
 	return r <= 0;
 }
 
-static void on_request(void *arg, int fd, short revents)
+static void on_request(void *arg, int fd)
 {
 	struct request *request = arg;
 
@@ -185,7 +184,7 @@ static void on_request(void *arg, int fd, short revents)
 		request_hang_up(request);
 }
 
-static void on_connection(void *arg, int listener, short revents)
+static void on_connection(void *arg, int listener)
 {
 	struct job *job = arg;
 	struct requests *requests = job->requests;
@@ -195,7 +194,7 @@ static void on_connection(void *arg, int listener, short revents)
 	if (fd < 0)
 		return;
 	request = calloc(1, sizeof(*request));
-	if (!request || loop_watch(&job->loop, fd, POLLIN, on_request, request) < 0) {
+	if (!request || loop_watch(&job->loop, fd, on_request, request) < 0) {
 		log_warn("a connection is turned away: too many");
 		free(request);
 		close(fd);
@@ -241,7 +240,7 @@ int requests_open(struct job *job, struct err *err)
 int requests_serve(struct job *job, struct err *err)
 {
 	const struct requests *requests = job->requests;
-	int r = loop_watch(&job->loop, requests->listener, POLLIN, on_connection, job);
+	int r = loop_watch(&job->loop, requests->listener, on_connection, job);
 
 	return r < 0 ? err_code(err, r, "listen on %s", requests->path) : 0;
 }

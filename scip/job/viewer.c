@@ -6,7 +6,6 @@
 #include "scip/job/viewer.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +50,7 @@ static void keep(struct viewer *viewer, const char *bytes, size_t n)
 
 static void look_again(void *arg);
 
-static void on_output(void *arg, int fd, short revents)
+static void on_output(void *arg, int fd)
 {
 	struct job *job = arg;
 	char bytes[16384];
@@ -65,7 +64,7 @@ static void on_output(void *arg, int fd, short revents)
 		return;
 	/* no other side while a rollback replaces it: it would poll as hung up all the time */
 	loop_unwatch(&job->loop, fd);
-	if (loop_alarm_in(&job->loop, LOOK_AGAIN_NS, look_again, job) < 0)
+	if (loop_timer_start(&job->loop, LOOK_AGAIN_NS, look_again, job) < 0)
 		job->viewer->draining = false;
 }
 
@@ -73,7 +72,7 @@ static void look_again(void *arg)
 {
 	struct job *job = arg;
 
-	if (loop_watch(&job->loop, job->pty_master, POLLIN, on_output, job) < 0)
+	if (loop_watch(&job->loop, job->pty_master, on_output, job) < 0)
 		job->viewer->draining = false;
 }
 
@@ -81,7 +80,7 @@ static void start_draining(struct job *job)
 {
 	if (job->pty_master < 0 || job->viewer->draining)
 		return;
-	if (loop_watch(&job->loop, job->pty_master, POLLIN, on_output, job) < 0)
+	if (loop_watch(&job->loop, job->pty_master, on_output, job) < 0)
 		log_warn("job %d: what it writes to its terminal cannot be kept", job->entry.root.n);
 	else
 		job->viewer->draining = true;
@@ -95,7 +94,7 @@ static int stop_draining(struct job *job)
 
 	if (viewer->draining) {
 		loop_unwatch(&job->loop, job->pty_master);
-		loop_alarm_cancel(&job->loop, look_again, job);
+		loop_timer_stop(&job->loop, look_again, job);
 		viewer->draining = false;
 	}
 	if (!viewer->len)
@@ -119,7 +118,7 @@ static void forget(struct job *job)
 	close(steal_fd(&viewer->sock));
 }
 
-static void on_console(void *arg, int fd, short revents)
+static void on_console(void *arg, int fd)
 {
 	struct job *job = arg;
 	char byte;
@@ -152,7 +151,7 @@ int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err)
 	theirs = pair[1];
 	viewer_tell(job, KEEPER_TAKEN, job->entry.root.n, "");
 	forget(job);
-	r = loop_watch(&job->loop, ours, POLLIN, on_console, job);
+	r = loop_watch(&job->loop, ours, on_console, job);
 	if (r < 0) {
 		start_draining(job);
 		return err_code(err, r, "watch the new console");
@@ -173,7 +172,7 @@ int viewer_open(struct job *job, int sock, struct err *err)
 	job->viewer->sock = sock;
 	if (sock < 0)
 		return 0;
-	r = loop_watch(&job->loop, sock, POLLIN, on_console, job);
+	r = loop_watch(&job->loop, sock, on_console, job);
 	return r < 0 ? err_code(err, r, "watch the console") : 0;
 }
 
