@@ -6,7 +6,7 @@
 #include "pbeamctl/command.h"
 #include "proto/daemon.h"
 
-/* Signal 0 asks whether it is there, so that an unknown one is refused in this command's own words. */
+/* Probes the target with signal 0, so that an unknown one is refused in pbeamctl's own words. */
 static int check_target(const char *word, struct err *err)
 {
 	Pbeam__KillRequest request = PBEAM__KILL_REQUEST__INIT;
@@ -23,7 +23,7 @@ static int check_target(const char *word, struct err *err)
 	return r;
 }
 
-static int run(const struct command_line *line)
+static int attach_run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	char scip[PATH_MAX];
@@ -36,20 +36,20 @@ static int run(const struct command_line *line)
 	return command_failed(&err);
 }
 
-static const struct command_option options[] = {{NULL, 0, NULL, NULL, NULL}};
+static const struct command_option attach_options[] = {{NULL, 0, NULL, NULL, NULL}};
 
 const struct command attach_command = {
 	.name = "attach",
 	.synopsis = "VPID|NAME",
-	.summary = "this terminal becomes its console",
-	.text = "Shows what the job wrote to its terminal while nobody looked, then all it writes; what is "
-		"typed\n"
-		"goes to it. An earlier console is told and ends. Ctrl-] d leaves again, the job goes on. "
-		"The exit\n"
-		"status is the program's, 0 after Ctrl-] d.",
-	.options = options,
+	.summary = "make this terminal the console of a job",
+	.text = "Prints what the job wrote to its terminal while it had no console, then everything it "
+		"writes,\n"
+		"and passes input to it. A console that is already attached is detached. Ctrl-] d detaches; "
+		"the\n"
+		"job continues. The exit status is the program's, or 0 after Ctrl-] d.",
+	.options = attach_options,
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,
-	.run = run,
+	.run = attach_run,
 };

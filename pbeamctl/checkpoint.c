@@ -10,7 +10,7 @@
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
 
-/* stop is there; the others have their names already. Returns -1 to go on, else the exit status. */
+/* Only mode stop is implemented. Returns -1 to continue, or the exit status. */
 static int check_mode(const struct command_line *line, const char *mode)
 {
 	struct err err = ERR_INIT;
@@ -18,13 +18,13 @@ static int check_mode(const struct command_line *line, const char *mode)
 	if (!strcmp(mode, "stop"))
 		return -1;
 	if (strcmp(mode, "cow") != 0 && strcmp(mode, "incremental") != 0)
-		return command_misused(line->command, "--mode %s: it is stop, cow or incremental", mode);
-	err_set(&err, -ENOTSUP, "%s: --mode %s is not there in this version; use --mode stop", line->words[0],
-		mode);
+		return command_misused(line->command, "--mode %s: must be stop, cow or incremental", mode);
+	err_set(&err, -ENOTSUP, "%s: this version does not support --mode %s; use --mode stop",
+		line->words[0], mode);
 	return command_failed(&err);
 }
 
-static int run(const struct command_line *line)
+static int checkpoint_run(const struct command_line *line)
 {
 	Pbeam__CheckpointRequest request = PBEAM__CHECKPOINT_REQUEST__INIT;
 	Pbeam__Target target;
@@ -39,12 +39,11 @@ static int run(const struct command_line *line)
 	if (mode && (r = check_mode(line, mode)) >= 0)
 		return r;
 	if (output && !*output)
-		return command_misused(line->command, "--output needs the name of a file");
+		return command_misused(line->command, "--output requires the name of a file");
 	if (save && parse_size(save, &request.save_files_max, &err) < 0)
 		return command_misused(line->command, "--save-files: %s", err.text);
 	if (save && !request.save_files_max)
-		request.save_files_max =
-			1; /* 0 would mean the job's own limit: a file of one byte may be saved, no more */
+		request.save_files_max = 1; /* in the request, 0 stands for the job's own limit */
 	client_target(line->words[0], &target);
 	request.target = &target;
 	request.output = (char *)(uintptr_t)(output ? output : "");
@@ -61,7 +60,7 @@ static int run(const struct command_line *line)
 	puts(done->path);
 	fflush(stdout);
 	for (size_t i = 0; i < done->n_outside; i++)
-		fprintf(stderr, "pbeamctl: %s, which is not saved with it: a rollback resets it\n",
+		fprintf(stderr, "pbeamctl: %s, which is outside the checkpoint: a rollback resets it\n",
 			done->outside[i]);
 	if (isatty(STDERR_FILENO) && !request.no_wait) {
 		format_size(done->bytes, size);
@@ -75,28 +74,28 @@ static int run(const struct command_line *line)
 	return STATUS_DONE;
 }
 
-static const struct command_option options[] = {
-	{"output", 'o', "FILE", "the image's path, instead of a numbered one of the job", NULL},
-	{"kill", 0, NULL, "end the program when its image is whole", NULL},
-	{"alone", 0, NULL, "just the process, not its descendants", NULL},
-	{"mode", 0, "MODE", "stop: frozen until written (cow, incremental: not there yet)", "stop"},
-	{"no-wait", 0, NULL, "return at once; the image appears when it is whole", NULL},
-	{"save-files", 0, "SIZE", "save the contents of files up to SIZE that are open for writing", NULL},
+static const struct command_option checkpoint_options[] = {
+	{"output", 'o', "FILE", "write the image to FILE instead of a numbered one of the job", NULL},
+	{"kill", 0, NULL, "kill the program once the image is durable", NULL},
+	{"alone", 0, NULL, "save the process without its descendants", NULL},
+	{"mode", 0, "MODE", "stop: frozen until written (cow, incremental: not implemented)", "stop"},
+	{"no-wait", 0, NULL, "return at once; the image appears when it is complete", NULL},
+	{"save-files", 0, "SIZE", "save the contents of files open for writing, up to SIZE each", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
 const struct command checkpoint_command = {
 	.name = "checkpoint",
 	.synopsis = "[-o FILE] [--kill] [--alone] [--mode MODE] [--no-wait] [--save-files SIZE] VPID|NAME",
-	.summary = "save a process and its descendants in an image",
+	.summary = "save a process and its descendants to an image",
 	.text = "Saves the process and its descendants, prints the image's path as the only line on "
 		"standard\n"
-		"output, and returns when the image is whole and durable. The program goes on. If anything "
-		"goes\n"
-		"wrong the program goes on too, and earlier images are untouched.",
-	.options = options,
+		"output, and returns when the image is complete and durable. The program continues, also "
+		"after a\n"
+		"failure; a failure leaves earlier images untouched.",
+	.options = checkpoint_options,
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,
-	.run = run,
+	.run = checkpoint_run,
 };

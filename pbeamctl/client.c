@@ -31,7 +31,7 @@ int client_ask(uint32_t type, const ProtobufCMessage *request, const ProtobufCMe
 	progress_end();
 	if (r == -EPIPE)
 		r = err_set(err, -EPIPE,
-			    "pbeamd was killed before it answered; what was asked for may be done or not, "
-			    "look and ask again");
+			    "pbeamd was killed before it replied; the request may or may not have been "
+			    "carried out, check and repeat it");
 	return r;
 }

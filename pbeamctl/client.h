@@ -1,17 +1,15 @@
-/*
- * The connection to pbeamd: one request, one answer, progress before it.
- */
+/* The connection to pbeamd: one request, progress messages, one reply. */
 #ifndef PBEAMCTL_CLIENT_H
 #define PBEAMCTL_CLIENT_H
 
 #include "base/err.h"
 #include "proto/daemon.pb-c.h"
 
-/* A word of the command line as a target: digits are a vpid, all else a name. The name is borrowed. */
+/* Parses a word of the command line as a target: a number is a vpid, all else a name. Borrows `word`. */
 void client_target(const char *word, Pbeam__Target *target);
 
-/* Connects (starting pbeamd if need be), asks, waits. *reply is the answer's message, to be freed with
- * protobuf_c_message_free_unpacked(). A refusal is an error with pbeamd's sentence. */
+/* Connects (starting pbeamd if necessary), sends the request and waits for the reply. The caller frees *reply
+ * with protobuf_c_message_free_unpacked(). A refusal is an error with pbeamd's message. */
 must_check int client_ask(uint32_t type, const ProtobufCMessage *request,
 			  const ProtobufCMessageDescriptor *answer, ProtobufCMessage **reply,
 			  struct err *err);

@@ -11,7 +11,7 @@ const struct command *const command_table[] = {
 	&doctor_command, &completion_command, NULL,
 };
 
-static const struct command *find(const char *name)
+static const struct command *command_find(const char *name)
 {
 	for (int i = 0; command_table[i]; i++)
 		if (!strcmp(command_table[i]->name, name))
@@ -24,10 +24,9 @@ static void print_overview(FILE *out)
 	fputs("usage: pbeamctl COMMAND [OPTION...] [ARGUMENT...]\n\n", out);
 	for (int i = 0; command_table[i]; i++)
 		fprintf(out, "  %-11s %s\n", command_table[i]->name, command_table[i]->summary);
-	fputs("\nA VPID is what the program itself gets from getpid(); a NAME is what `scip run --name` gave "
-	      "it.\n"
-	      "`pbeamctl COMMAND --help` tells more about each, the manual page pbeamctl(1) everything.\n"
-	      "Exit status: 0 done, 1 refused or failed, 2 wrong usage.\n",
+	fputs("\nA VPID is the number that the program gets from getpid(); a NAME is the one given to\n"
+	      "`scip run --name`. For details see `pbeamctl COMMAND --help` and pbeamctl(1).\n"
+	      "Exit status: 0 success, 1 refused or failed, 2 usage error.\n",
 	      out);
 }
 
@@ -92,7 +91,7 @@ bool command_flag(const struct command_line *line, const char *name)
 
 enum { OPTION_HELP = 1000, OPTION_FIRST };
 
-/* The row's options as getopt_long() wants them; --help and -h are everybody's. */
+/* Converts the row's options for getopt_long(). Every command also has -h and --help. */
 static void make_getopt(const struct command *command, struct option *longs, char *shorts)
 {
 	int n = 0, s = 0;
@@ -122,8 +121,8 @@ static int option_index(const struct command *command, int c)
 	return -1;
 }
 
-/* Returns -1 to go on, else the exit status. */
-static int parse(const struct command *command, int argc, char **argv, struct command_line *line)
+/* Returns -1 to continue, or the exit status. */
+static int command_parse(const struct command *command, int argc, char **argv, struct command_line *line)
 {
 	struct option longs[COMMAND_OPTIONS_MAX + 2];
 	char shorts[2 * COMMAND_OPTIONS_MAX + 4];
@@ -140,21 +139,21 @@ static int parse(const struct command *command, int argc, char **argv, struct co
 			return STATUS_DONE;
 		}
 		if (c == ':')
-			return command_misused(command, "%s needs a value", argv[optind - 1]);
+			return command_misused(command, "%s requires an argument", argv[optind - 1]);
 		if (c == '?' || i < 0)
-			return command_misused(command, "%s: no such option", argv[optind - 1]);
+			return command_misused(command, "%s: unknown option", argv[optind - 1]);
 		line->values[i] = optarg ? optarg : "";
 		if (line->ngiven == COMMAND_GIVEN_MAX)
-			return command_misused(command, "more than %d options", COMMAND_GIVEN_MAX);
+			return command_misused(command, "more than %d options given", COMMAND_GIVEN_MAX);
 		line->given[line->ngiven].option = i;
 		line->given[line->ngiven++].value = line->values[i];
 	}
 	line->words = argv + optind;
 	line->nwords = argc - optind;
 	if (line->nwords < command->least)
-		return command_misused(command, "something is missing: %s", command->synopsis);
+		return command_misused(command, "missing argument: %s", command->synopsis);
 	if (line->nwords > command->most)
-		return command_misused(command, "%s: that is one too many", line->words[command->most]);
+		return command_misused(command, "%s: unexpected argument", line->words[command->most]);
 	return -1;
 }
 
@@ -176,15 +175,15 @@ int command_main(int argc, char **argv)
 		puts("pbeamctl " PBEAM_VERSION);
 		return STATUS_DONE;
 	}
-	command = find(argv[1]);
+	command = command_find(argv[1]);
 	if (!command)
-		return command_misused(NULL, "%s: no such command", argv[1]);
+		return command_misused(NULL, "%s: unknown command", argv[1]);
 	line.command = command;
-	r = parse(command, argc - 1, argv + 1, &line);
+	r = command_parse(command, argc - 1, argv + 1, &line);
 	if (r < 0)
 		r = command->run(&line);
 	if ((fflush(stdout) != 0 || ferror(stdout)) && r == STATUS_DONE) {
-		fprintf(stderr, "pbeamctl: standard output cannot be written\n");
+		fprintf(stderr, "pbeamctl: cannot write to standard output\n");
 		r = STATUS_FAILED;
 	}
 	return r;

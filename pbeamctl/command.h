@@ -1,6 +1,6 @@
 /*
- * The table of subcommands: one row drives dispatch, the parsing of its options, --help and the completion of
- * shells. Each subcommand is a file of its own, named after it, with its row at the end.
+ * The table of subcommands. One row drives dispatch, option parsing, --help and shell completion. Each
+ * subcommand has a file of its own, named after it, with its row at the end.
  */
 #ifndef PBEAMCTL_COMMAND_H
 #define PBEAMCTL_COMMAND_H
@@ -23,17 +23,16 @@ struct command_option {
 	char letter;	      /* 'o': -o; 0 for none */
 	const char *argument; /* "FILE", or NULL for a flag */
 	const char *help;
-	const char *choices; /* "stop cow": what a shell offers; NULL for none */
+	const char *choices; /* "stop cow": values for shell completion; NULL for none */
 };
 
 enum command_words { WORDS_NONE, WORDS_TARGET, WORDS_FILES, WORDS_TARGET_OR_FILE };
 
-/* The words of one invocation, as its row asks for them. */
+/* The parsed command line of one invocation. */
 struct command_line {
 	const struct command *command;
-	const char *values[COMMAND_OPTIONS_MAX]; /* in the order of the row's options; NULL: not given, "" for
-						    a flag */
-	/* All that were given, by the row's number of each, in the order of the command line. */
+	const char *values[COMMAND_OPTIONS_MAX]; /* by option index; NULL: absent, "": a flag that is set */
+	/* Every option given, in the order of the command line. */
 	struct {
 		int option;
 		const char *value;
@@ -49,29 +48,29 @@ struct command {
 	const char *summary;  /* one line */
 	const char *text;     /* the rest of --help */
 	const struct command_option *options;
-	enum command_words words; /* what they are, for completion */
-	int least, most;	  /* how many words */
+	enum command_words words; /* their kind, for completion */
+	int least, most;	  /* number of words accepted */
 	int (*run)(const struct command_line *line);
 };
 
 extern const struct command *const command_table[];
 
-/* The value of an option of the row: NULL when it was not given, "" for a flag. */
+/* The value of an option: NULL if it is absent, "" for a flag. Of a repeated option, the last. */
 const char *command_value(const struct command_line *line, const char *name);
-/* The one that was given `nth`, from 0, of an option that may be repeated; NULL: there are no more. */
+/* The `nth` value, from 0, of an option that may be repeated; NULL after the last. */
 const char *command_repeated(const struct command_line *line, const char *name, int nth);
 bool command_flag(const struct command_line *line, const char *name);
 
-/* Parses and runs; returns the exit status. */
+/* Parses the command line and runs the subcommand. Returns the exit status. */
 int command_main(int argc, char **argv);
 
-/* "pbeamctl: sentence" on standard error; returns STATUS_FAILED. */
+/* Prints "pbeamctl: MESSAGE" on standard error; returns STATUS_FAILED. */
 int command_failed(const struct err *err);
-/* "pbeamctl NAME: sentence" and where help is; returns STATUS_USAGE. */
+/* Prints "pbeamctl COMMAND: MESSAGE" and a hint at --help; returns STATUS_USAGE. */
 int command_misused(const struct command *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* The script for bash. */
+/* Prints the completion script for bash. */
 void command_print_completion(FILE *out);
 
 extern const struct command ps_command, checkpoint_command, log_command, rollback_command, migrate_command,

@@ -12,7 +12,7 @@ static void print_words(FILE *out, const struct command *command)
 	fputs(" --help", out);
 }
 
-/* Values of options: what to offer after `--mode` and its like. */
+/* Completions of option arguments, such as that of --mode. */
 static void print_values(FILE *out, const struct command *command)
 {
 	for (const struct command_option *o = command->options; o->name; o++) {
@@ -76,21 +76,21 @@ void command_print_completion(FILE *out)
 	fputs("\tesac\n}\ncomplete -F _pbeamctl pbeamctl\n", out);
 }
 
-static int run(const struct command_line *line)
+static int completion_run(const struct command_line *line)
 {
 	command_print_completion(stdout);
 	return STATUS_DONE;
 }
 
-static const struct command_option options[] = {{NULL, 0, NULL, NULL, NULL}};
+static const struct command_option completion_options[] = {{NULL, 0, NULL, NULL, NULL}};
 
 const struct command completion_command = {
 	.name = "completion",
 	.synopsis = "",
-	.summary = "the completion script for bash",
-	.text = "Prints a script that teaches bash the commands, options, vpids and names:\n"
+	.summary = "print the completion script for bash",
+	.text = "Prints a script that completes commands, options, vpids and names in bash:\n"
 		"source <(pbeamctl completion)",
-	.options = options,
+	.options = completion_options,
 	.words = WORDS_NONE,
-	.run = run,
+	.run = completion_run,
 };

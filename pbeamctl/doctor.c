@@ -29,7 +29,7 @@ static void print_row(const struct check *check, enum finding finding, const cha
 	if (finding == FINDING_GOOD)
 		return;
 	printf("      %-18s %s\n", "", check->meaning);
-	printf("      %-18s to mend it: %s\n", "", check->mend);
+	printf("      %-18s fix: %s\n", "", check->mend);
 }
 
 static void print_json_row(const struct check *check, enum finding finding, const char *found)
@@ -67,8 +67,8 @@ static enum finding run_checks(const struct check *check, bool json)
 	return worst;
 }
 
-/* Calls that are not in the table were answered ENOSYS: which programs made any. Returns how many there were.
- */
+/* Lists the programs that made system calls that scip does not know and failed with ENOSYS. Returns the
+ * number of calls. */
 static uint64_t unknown_calls(const Pbeam__ProcessList *list, bool json)
 {
 	uint64_t sum = 0;
@@ -84,11 +84,11 @@ static uint64_t unknown_calls(const Pbeam__ProcessList *list, bool json)
 	return sum;
 }
 
-/* pbeamd's part of the examination: that it can be started, and what the running programs met. */
+/* Checks that pbeamd can be started, and what the running programs met. */
 static enum finding ask_daemon(bool json)
 {
-	static const struct check check = {"pbeamd", "the daemon that all commands go through",
-					   "see why with `pbeamd` in the foreground", NULL};
+	static const struct check check = {"pbeamd", "all commands go through the daemon",
+					   "run `pbeamd` in the foreground to see why it fails", NULL};
 	struct err err = ERR_INIT;
 	ProtobufCMessage *reply;
 	uint64_t unknown;
@@ -100,7 +100,7 @@ static enum finding ask_daemon(bool json)
 		(json ? print_json_row : print_row)(&check, FINDING_BAD, found);
 		return FINDING_BAD;
 	}
-	snprintf(found, sizeof(found), "answers, %zu processes",
+	snprintf(found, sizeof(found), "running, %zu processes",
 		 ((const Pbeam__ProcessList *)reply)->n_processes);
 	(json ? print_json_row : print_row)(&check, FINDING_GOOD, found);
 	unknown = unknown_calls((const Pbeam__ProcessList *)reply, json);
@@ -110,13 +110,13 @@ static enum finding ask_daemon(bool json)
 		json_key("unknown_calls");
 		json_unsigned(unknown);
 	} else if (!unknown) {
-		printf("%-5s %-18s none: every system call that running programs made is known\n",
+		printf("%-5s %-18s none: every system call of the running programs is known\n",
 		       word_in_colour(FINDING_GOOD), "unknown calls");
 	}
 	return FINDING_GOOD;
 }
 
-static int run(const struct command_line *line)
+static int doctor_run(const struct command_line *line)
 {
 	bool json = command_flag(line, "json");
 	enum finding worst = FINDING_GOOD, one;
@@ -126,7 +126,7 @@ static int run(const struct command_line *line)
 		json_key("checks");
 		json_open('[');
 	}
-	fflush(stdout); /* the checks fork: nothing may be printed twice */
+	fflush(stdout); /* the checks fork, and buffered output would be printed twice */
 	one = run_checks(doctor_host, json);
 	worst = one > worst ? one : worst;
 	fflush(stdout);
@@ -143,15 +143,15 @@ static int run(const struct command_line *line)
 		json_close('}');
 		json_end();
 	} else {
-		printf("\n%s\n", worst == FINDING_GOOD ? "This machine has all that is needed."
+		printf("\n%s\n", worst == FINDING_GOOD ? "This machine has everything that scip uses."
 				 : worst == FINDING_LACKS
-					 ? "This machine has what is needed; what it lacks is told above."
-					 : "Something that is needed is missing, see above.");
+					 ? "This machine has what scip needs; see above for what it lacks."
+					 : "Something that scip needs is missing; see above.");
 	}
 	return worst == FINDING_BAD ? STATUS_FAILED : STATUS_DONE;
 }
 
-static const struct command_option options[] = {
+static const struct command_option doctor_options[] = {
 	{"json", 0, NULL, "one JSON document: {\"checks\": [...], \"unknown_calls\": N, \"usable\": true}",
 	 NULL},
 	{NULL, 0, NULL, NULL, NULL},
@@ -160,11 +160,11 @@ static const struct command_option options[] = {
 const struct command doctor_command = {
 	.name = "doctor",
 	.synopsis = "[--json]",
-	.summary = "what this machine allows, what that means, how to mend it",
-	.text = "Tries, in a small way, everything that scip needs of the kernel and the user's "
-		"surroundings.\n"
-		"Exit status 1 if something that is needed is missing.",
-	.options = options,
+	.summary = "check what this machine allows, and how to fix it",
+	.text = "Tries everything that scip needs of the kernel and the user's environment. The exit status "
+		"is 1\n"
+		"if something that scip needs is missing.",
+	.options = doctor_options,
 	.words = WORDS_NONE,
-	.run = run,
+	.run = doctor_run,
 };

@@ -1,6 +1,6 @@
 /*
- * What this machine allows. Each check asks the kernel itself, by doing the thing in a small way;
- * doctor_checks.c and doctor_host.c have them, doctor.c shows what they found.
+ * What this machine allows. Each check tries the operation itself on a small scale. The checks are in
+ * doctor_checks.c and doctor_host.c; doctor.c prints the findings.
  */
 #ifndef PBEAMCTL_DOCTOR_H
 #define PBEAMCTL_DOCTOR_H
@@ -9,12 +9,12 @@ enum finding { FINDING_GOOD, FINDING_LACKS, FINDING_BAD };
 
 struct check {
 	const char *name;
-	const char *meaning; /* what it is needed for */
-	const char *mend;    /* what to do when it is not there */
-	/* Looks; `found` (128 bytes) is what was found. */
+	const char *meaning; /* the purpose of the feature */
+	const char *mend;    /* how to make it available */
+	/* Runs the check and describes the result in `found` (128 bytes). */
 	enum finding (*look)(char found[128]);
 };
 
-extern const struct check doctor_checks[], doctor_host[]; /* the last has no name */
+extern const struct check doctor_checks[], doctor_host[]; /* end with a row without a name */
 
 #endif

@@ -1,4 +1,4 @@
-/* What the machine and the user's surroundings are like. */
+/* Checks of the machine and the user's environment. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -35,7 +35,7 @@ static enum finding look_kernel(char found[128])
 	return FINDING_GOOD;
 }
 
-/* XCR0: the parts of the extended state that the kernel keeps for programs. */
+/* XCR0: the components of the extended state that the kernel saves for programs. */
 static enum finding look_xsave(char found[128])
 {
 #ifdef __x86_64__
@@ -123,19 +123,19 @@ static enum finding look_state(char found[128])
 }
 
 const struct check doctor_host[] = {
-	{"kernel", "Linux 5.14 or later on x86-64 is needed, 6.7 or later has all that is used",
+	{"kernel", "scip needs Linux 5.14 on x86-64, and uses features up to 6.7",
 	 "use a later kernel, on x86-64", look_kernel},
 	{"processor state",
-	 "an image can only be restored where the processor has what the program used of this",
+	 "an image can only be restored on a processor with the components that the program used",
 	 "use a processor with XSAVE", look_xsave},
-	{"open files", "the limit of open files: a checkpoint needs one for each file of the program",
+	{"open files", "the limit on open files; a checkpoint needs one for each file of the program",
 	 "ulimit -n 1024", look_files},
-	{"processes", "the limit of processes: each process of a program has a scip beside it",
-	 "ulimit -u 4096", look_processes},
-	{"runtime directory", "sockets and the name table are there; without XDG_RUNTIME_DIR in /tmp",
+	{"processes", "the limit on processes; each process of a program has a scip", "ulimit -u 4096",
+	 look_processes},
+	{"runtime directory", "holds the sockets and the name table; without XDG_RUNTIME_DIR it is in /tmp",
 	 "log in through a session manager, or set XDG_RUNTIME_DIR to a directory of your own with mode 0700",
 	 look_runtime},
-	{"state directory", "checkpoints without -o go there",
-	 "make room, or set XDG_STATE_HOME to where there is some", look_state},
+	{"state directory", "holds the checkpoints made without -o",
+	 "free some space, or set XDG_STATE_HOME to a directory with more", look_state},
 	{NULL, NULL, NULL, NULL},
 };

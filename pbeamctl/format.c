@@ -64,9 +64,9 @@ void format_heading(const char *line)
 
 /* ---- JSON ---- */
 
-static bool comma; /* something went before on this level */
+static bool comma; /* a value precedes on this level */
 
-static void separate(void)
+static void json_separate(void)
 {
 	if (comma)
 		putchar(',');
@@ -75,7 +75,7 @@ static void separate(void)
 
 void json_open(char bracket)
 {
-	separate();
+	json_separate();
 	putchar(bracket);
 	comma = false;
 }
@@ -86,9 +86,8 @@ void json_close(char bracket)
 	comma = true;
 }
 
-/* Length of the UTF-8 sequence at `s`, 0 if it is none: overlong forms and surrogates are left to whoever
- * prints. */
-static int sequence(const unsigned char *s)
+/* The length of the UTF-8 sequence at `s`, or 0. Does not look for all overlong forms or for surrogates. */
+static int utf8_length(const unsigned char *s)
 {
 	int n = s[0] < 0x80		      ? 1
 		: s[0] >= 0xc2 && s[0] < 0xe0 ? 2
@@ -102,13 +101,13 @@ static int sequence(const unsigned char *s)
 	return n;
 }
 
-static void quote(const char *text)
+static void json_quote(const char *text)
 {
 	const unsigned char *s = (const unsigned char *)text;
 
 	putchar('"');
 	while (*s) {
-		int n = sequence(s);
+		int n = utf8_length(s);
 
 		if (*s == '"' || *s == '\\')
 			printf("\\%c", *s);
@@ -125,39 +124,39 @@ static void quote(const char *text)
 
 void json_key(const char *key)
 {
-	separate();
-	quote(key);
+	json_separate();
+	json_quote(key);
 	putchar(':');
 	comma = false;
 }
 
 void json_string(const char *text)
 {
-	separate();
-	quote(text);
+	json_separate();
+	json_quote(text);
 }
 
 void json_number(int64_t value)
 {
-	separate();
+	json_separate();
 	printf("%" PRId64, value);
 }
 
 void json_real(double value)
 {
-	separate();
+	json_separate();
 	printf("%.2f", value);
 }
 
 void json_unsigned(uint64_t value)
 {
-	separate();
+	json_separate();
 	printf("%" PRIu64, value);
 }
 
 void json_bool(bool value)
 {
-	separate();
+	json_separate();
 	fputs(value ? "true" : "false", stdout);
 }
 

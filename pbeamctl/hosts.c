@@ -13,7 +13,7 @@ static const char *state_word(const Pbeam__HostInfo *host, bool here)
 	return host->state == PBEAM__HOST_INFO__STATE__UP ? "up" : "lost";
 }
 
-static void print_json(const Pbeam__HostList *list)
+static void hosts_print_json(const Pbeam__HostList *list)
 {
 	json_open('{');
 	json_key("hosts");
@@ -58,7 +58,7 @@ static void print_json(const Pbeam__HostList *list)
 	json_end();
 }
 
-static void print_table(const Pbeam__HostList *list)
+static void hosts_print_table(const Pbeam__HostList *list)
 {
 	char total[16], available[16];
 
@@ -83,7 +83,7 @@ static void print_notes(const Pbeam__HostList *list)
 		fprintf(stderr, "pbeamctl: %s\n", list->notes[i]);
 }
 
-static int run(const struct command_line *line)
+static int hosts_run(const struct command_line *line)
 {
 	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
 	const char *remove = command_value(line, "remove");
@@ -92,7 +92,7 @@ static int run(const struct command_line *line)
 	struct err err = ERR_INIT;
 
 	if (take_over && (remove || command_flag(line, "json")))
-		return command_misused(&hosts_command, "--take-over goes without other options");
+		return command_misused(&hosts_command, "--take-over excludes other options");
 	request.take_over = take_over;
 	if (remove)
 		request.remove = (char *)(uintptr_t)remove;
@@ -100,33 +100,33 @@ static int run(const struct command_line *line)
 		       &reply, &err) < 0)
 		return command_failed(&err);
 	if (command_flag(line, "json"))
-		print_json((const Pbeam__HostList *)reply);
+		hosts_print_json((const Pbeam__HostList *)reply);
 	else if (!remove && !take_over)
-		print_table((const Pbeam__HostList *)reply);
+		hosts_print_table((const Pbeam__HostList *)reply);
 	print_notes((const Pbeam__HostList *)reply);
 	message_free(reply);
 	return STATUS_DONE;
 }
 
-static const struct command_option options[] = {
+static const struct command_option hosts_options[] = {
 	{"json", 0, NULL, "one JSON document: {\"hosts\": [...]}; memory in bytes", NULL},
-	{"remove", 0, "HOST", "forget a host that is lost for good, and all that was there", NULL},
-	{"take-over", 0, NULL, "this host becomes the central one: that is lost for good", NULL},
+	{"remove", 0, "HOST", "forget a host that is lost for good, with everything on it", NULL},
+	{"take-over", 0, NULL, "make this host the central one; the old one is lost for good", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
 const struct command hosts_command = {
 	.name = "hosts",
 	.synopsis = "[--json] [--remove HOST | --take-over]",
-	.summary = "the hosts of the name space",
-	.text = "Lists the hosts of the name space, the one you are on first: whether anything is heard of "
-		"it,\n"
-		"its load, its memory, its processors, how many processes of the name space it has, its "
-		"kernel,\n"
-		"and who on other hosts depends on it.\n"
-		"With --take-over the host where it is given becomes the central one; that the one before\n"
-		"is lost for good is your word. It is refused while any host hears of that one.",
-	.options = options,
+	.summary = "list the hosts of the name space",
+	.text = "Lists the hosts of the name space, the local one first: state, load, memory, processors, "
+		"number\n"
+		"of processes in the name space, kernel, and the processes elsewhere that depend on the "
+		"host.\n"
+		"--take-over makes the local host the central one. You vouch that the old central host is "
+		"lost\n"
+		"for good; the command is refused while any host receives messages from it.",
+	.options = hosts_options,
 	.words = WORDS_NONE,
-	.run = run,
+	.run = hosts_run,
 };

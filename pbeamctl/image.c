@@ -54,7 +54,7 @@ static void show_process(const Pbeam__Process *process)
 	putchar('\n');
 }
 
-/* How many objects of each kind there are. */
+/* Prints the number of objects of each kind. */
 static void show_objects(const Pbeam__Manifest *manifest)
 {
 	enum { KINDS = 64 };
@@ -84,8 +84,8 @@ static void show_manifest(const char *path, const struct image_reader *image)
 	if (m->host)
 		printf("host       %s, Linux %s, %s\n", m->host->name, m->host->kernel, m->host->machine);
 	if (m->job)
-		printf("job        %s, first process vpid %d\n",
-		       m->job->name[0] ? m->job->name : "without a name", m->job->root_vpid);
+		printf("job        %s, first process vpid %d\n", m->job->name[0] ? m->job->name : "(no name)",
+		       m->job->root_vpid);
 	printf("user       %u, group %u\n", m->uid, m->gid);
 	show_objects(m);
 	printf("files      %zu with contents, %zu shared memory\n\n", m->n_files, m->n_shared);
@@ -94,7 +94,7 @@ static void show_manifest(const char *path, const struct image_reader *image)
 		show_process(m->processes[i]);
 }
 
-static int show(const char *path)
+static int image_show(const char *path)
 {
 	struct image_reader *image;
 	struct err err = ERR_INIT;
@@ -118,7 +118,7 @@ static int open_whole(struct image_reader **out, const char *path, struct err *e
 	return r;
 }
 
-static int verify(const char *path)
+static int image_check(const char *path)
 {
 	struct image_reader *image;
 	struct err err = ERR_INIT;
@@ -130,7 +130,7 @@ static int verify(const char *path)
 	return STATUS_DONE;
 }
 
-static int diff(const char *older, const char *newer)
+static int image_compare(const char *older, const char *newer)
 {
 	struct image_reader *a, *b;
 	struct err err = ERR_INIT;
@@ -147,25 +147,25 @@ static int diff(const char *older, const char *newer)
 	return r < 0 ? command_failed(&err) : STATUS_DONE;
 }
 
-static int run(const struct command_line *line)
+static int image_run(const struct command_line *line)
 {
 	const char *verb = line->words[0];
-	int (*act)(const char *path) = NULL;
+	int (*action)(const char *path) = NULL;
 	int r = STATUS_DONE;
 
 	if (!strcmp(verb, "diff"))
-		return line->nwords == 3 ? diff(line->words[1], line->words[2])
-					 : command_misused(line->command, "diff needs two images");
+		return line->nwords == 3 ? image_compare(line->words[1], line->words[2])
+					 : command_misused(line->command, "diff requires two images");
 	if (!strcmp(verb, "show"))
-		act = show;
+		action = image_show;
 	else if (!strcmp(verb, "verify"))
-		act = verify;
+		action = image_check;
 	else
-		return command_misused(line->command, "%s: it is show, verify or diff", verb);
+		return command_misused(line->command, "%s: must be show, verify or diff", verb);
 	if (line->nwords < 2)
-		return command_misused(line->command, "%s needs an image", verb);
+		return command_misused(line->command, "%s requires an image", verb);
 	for (int i = 1; i < line->nwords; i++) {
-		int one = act(line->words[i]);
+		int one = action(line->words[i]);
 
 		if (one != STATUS_DONE)
 			r = one;
@@ -173,17 +173,18 @@ static int run(const struct command_line *line)
 	return r;
 }
 
-static const struct command_option options[] = {{NULL, 0, NULL, NULL, NULL}};
+static const struct command_option image_options[] = {{NULL, 0, NULL, NULL, NULL}};
 
 const struct command image_command = {
 	.name = "image",
 	.synopsis = "show|verify IMAGE... | diff OLDER NEWER",
-	.summary = "what is in an image, whether it is whole, what changed",
-	.text = "show prints what an image holds, verify checks every byte of it against its digests, "
-		"diff tells what changed between two: processes, threads, descriptors, mappings, pages.",
-	.options = options,
+	.summary = "show, verify or compare images",
+	.text = "show prints the contents of an image, verify checks all of it against its digests, and diff "
+		"lists\n"
+		"what changed between two images: processes, threads, descriptors, mappings, pages.",
+	.options = image_options,
 	.words = WORDS_FILES,
 	.least = 1,
 	.most = 1 << 20,
-	.run = run,
+	.run = image_run,
 };

@@ -16,16 +16,16 @@
 
 enum { BATCH = 64 }; /* pages compared at a time */
 
-/* Pages of the one and of the other image. */
+/* Page counts of the comparison. */
 struct change {
 	uint64_t same, changed, added, gone;
 };
 
-/* The saved pages of one address space, in the order of their addresses. */
+/* The saved pages of one address space, sorted by address. */
 struct pages {
 	const Pbeam__Pages **runs;
 	size_t n, run;
-	uint64_t done; /* pages of runs[run] that were looked at */
+	uint64_t done; /* pages of runs[run] already compared */
 };
 
 static int compare_runs(const void *a, const void *b)
@@ -36,7 +36,7 @@ static int compare_runs(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static int gather(const Pbeam__Process *process, struct pages *out)
+static int pages_collect(const Pbeam__Process *process, struct pages *out)
 {
 	size_t n = 0;
 
@@ -54,8 +54,8 @@ static int gather(const Pbeam__Process *process, struct pages *out)
 	return 0;
 }
 
-/* Where the next page is and how many follow it at once; false at the end. */
-static bool next(const struct pages *pages, uint64_t *address, uint64_t *offset, uint64_t *count)
+/* The next contiguous run of pages; false at the end. */
+static bool pages_next(const struct pages *pages, uint64_t *address, uint64_t *offset, uint64_t *count)
 {
 	const Pbeam__Pages *run;
 
@@ -68,7 +68,7 @@ static bool next(const struct pages *pages, uint64_t *address, uint64_t *offset,
 	return true;
 }
 
-static void advance(struct pages *pages, uint64_t count)
+static void pages_advance(struct pages *pages, uint64_t count)
 {
 	pages->done += count;
 	if (pages->done >= pages->runs[pages->run]->count) {
@@ -98,14 +98,14 @@ static int compare_pages(const struct image_reader *const images[2], const uint6
 	return 0;
 }
 
-static int walk(const struct image_reader *const images[2], struct pages sides[2], struct change *change,
-		struct err *err)
+static int pages_walk(const struct image_reader *const images[2], struct pages sides[2],
+		      struct change *change, struct err *err)
 {
 	uint64_t address[2], offset[2], count[2];
 
 	for (;;) {
-		bool has[2] = {next(&sides[0], &address[0], &offset[0], &count[0]),
-			       next(&sides[1], &address[1], &offset[1], &count[1])};
+		bool has[2] = {pages_next(&sides[0], &address[0], &offset[0], &count[0]),
+			       pages_next(&sides[1], &address[1], &offset[1], &count[1])};
 		int first = !has[0] || (has[1] && address[1] < address[0]);
 		uint64_t step;
 
@@ -119,15 +119,15 @@ static int walk(const struct image_reader *const images[2], struct pages sides[2
 			r = compare_pages(images, offset, step, change, err);
 			if (r < 0)
 				return r;
-			advance(&sides[0], step);
-			advance(&sides[1], step);
+			pages_advance(&sides[0], step);
+			pages_advance(&sides[1], step);
 			continue;
 		}
 		step = count[first];
 		if (has[!first] && (address[!first] - address[first]) / IMAGE_PAGE < step)
 			step = (address[!first] - address[first]) / IMAGE_PAGE;
 		*(first ? &change->added : &change->gone) += step ? step : 1;
-		advance(&sides[first], step ? step : 1);
+		pages_advance(&sides[first], step ? step : 1);
 	}
 }
 
@@ -182,11 +182,11 @@ static int diff_process(const struct image_reader *const images[2], const Pbeam_
 {
 	struct pages pages[2] = {0};
 	struct change change = {0};
-	int r = gather(sides[0], &pages[0]);
+	int r = pages_collect(sides[0], &pages[0]);
 
 	if (r == 0)
-		r = gather(sides[1], &pages[1]);
-	r = r == 0 ? walk(images, pages, &change, err) : err_code(err, r, "pages");
+		r = pages_collect(sides[1], &pages[1]);
+	r = r == 0 ? pages_walk(images, pages, &change, err) : err_code(err, r, "pages");
 	free(pages[0].runs);
 	free(pages[1].runs);
 	if (r < 0)
@@ -236,7 +236,7 @@ int image_diff(const struct image_reader *older, const struct image_reader *newe
 			return r;
 	}
 	format_size((total.changed + total.added) * IMAGE_PAGE, size);
-	printf("in all %" PRIu64 " pages changed, %" PRIu64 " new, %" PRIu64 " gone, %" PRIu64
+	printf("total: %" PRIu64 " pages changed, %" PRIu64 " new, %" PRIu64 " gone, %" PRIu64
 	       " the same: %s to write\n",
 	       total.changed, total.added, total.gone, total.same, size);
 	return 0;

@@ -4,7 +4,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 
-static int run(const struct command_line *line)
+static int kill_run(const struct command_line *line)
 {
 	Pbeam__KillRequest request = PBEAM__KILL_REQUEST__INIT;
 	const char *name = command_value(line, "signal");
@@ -27,8 +27,8 @@ static int run(const struct command_line *line)
 	return STATUS_DONE;
 }
 
-static const struct command_option options[] = {
-	{"signal", 's', "SIGNAL", "TERM, SIGTERM or 15; TERM is the default",
+static const struct command_option kill_options[] = {
+	{"signal", 's', "SIGNAL", "a name or number: TERM (default), SIGTERM or 15",
 	 "HUP INT QUIT KILL USR1 USR2 TERM CONT STOP"},
 	{NULL, 0, NULL, NULL, NULL},
 };
@@ -37,10 +37,10 @@ const struct command kill_command = {
 	.name = "kill",
 	.synopsis = "[-s SIGNAL] VPID|NAME",
 	.summary = "send a signal to a process",
-	.text = "Sends a signal to the process that has this vpid, wherever it is now.",
-	.options = options,
+	.text = "Sends a signal to the process with this vpid, on whichever host it is.",
+	.options = kill_options,
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,
-	.run = run,
+	.run = kill_run,
 };

@@ -8,7 +8,7 @@
 
 enum { HOST_COLUMNS = 12 };
 
-static void print_json(const Pbeam__CheckpointLog *list)
+static void log_print_json(const Pbeam__CheckpointLog *list)
 {
 	json_open('{');
 	json_key("checkpoints");
@@ -45,7 +45,7 @@ static void print_json(const Pbeam__CheckpointLog *list)
 	json_end();
 }
 
-/* Not all of them are on the host where the command is given. */
+/* True if some are not on the local host. */
 static bool is_elsewhere(const Pbeam__CheckpointLog *list)
 {
 	for (size_t i = 0; i < list->n_entries; i++)
@@ -63,7 +63,7 @@ static void print_hosts(const Pbeam__LogEntry *e)
 	printf("%*s", width < HOST_COLUMNS ? HOST_COLUMNS - width + 1 : 1, "");
 }
 
-static void print_table(const Pbeam__CheckpointLog *list)
+static void log_print_table(const Pbeam__CheckpointLog *list)
 {
 	bool elsewhere = is_elsewhere(list);
 
@@ -94,7 +94,7 @@ static void print_table(const Pbeam__CheckpointLog *list)
 	}
 }
 
-static int run(const struct command_line *line)
+static int log_run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
@@ -107,12 +107,12 @@ static int run(const struct command_line *line)
 		return command_failed(&err);
 	list = (const Pbeam__CheckpointLog *)reply;
 	if (command_flag(line, "json"))
-		print_json(list);
+		log_print_json(list);
 	else
-		print_table(list);
+		log_print_table(list);
 	if (is_elsewhere(list) && isatty(STDERR_FILENO))
-		fputs("`pbeamctl rollback --to` takes them from here; `pbeamctl image` looks at an image on "
-		      "its host\n",
+		fputs("`pbeamctl rollback --to` works from here; run `pbeamctl image` on the host that has "
+		      "the image\n",
 		      stderr);
 	for (size_t i = 0; i < list->n_notes; i++)
 		fprintf(stderr, "pbeamctl: %s\n", list->notes[i]);
@@ -120,7 +120,7 @@ static int run(const struct command_line *line)
 	return STATUS_DONE;
 }
 
-static const struct command_option options[] = {
+static const struct command_option log_options[] = {
 	{"json", 0, NULL, "one JSON document: {\"checkpoints\": [...]}", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
@@ -128,17 +128,17 @@ static const struct command_option options[] = {
 const struct command log_command = {
 	.name = "log",
 	.synopsis = "[--json] VPID|NAME",
-	.summary = "its checkpoints: number, when, size, pause",
+	.summary = "list the checkpoints of a job",
 	.text = "Lists the numbered checkpoints of a job, also of one that has ended, on all hosts that "
-		"answer, under\n"
-		"what `rollback --to` takes for each: its number, or NUMBER@HOST where that is another's; in "
-		"parentheses\n"
-		"what it does not take as things are. An image that is damaged is listed with what is wrong "
-		"with it; one\n"
-		"of another host is looked at there.",
-	.options = options,
+		"answer.\n"
+		"The first column is the argument for `rollback --to`: the number, or NUMBER@HOST for "
+		"another\n"
+		"host's. A number in parentheses cannot be rolled back to at present. A damaged image is "
+		"listed\n"
+		"with the reason.",
+	.options = log_options,
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,
-	.run = run,
+	.run = log_run,
 };

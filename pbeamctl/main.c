@@ -1,4 +1,4 @@
-/* pbeamctl: the user's hand. Everything is in the table of command.c. */
+/* pbeamctl, the user's command. The subcommands are in the table of command.c. */
 #include <signal.h>
 
 #include "base/log.h"
@@ -6,7 +6,7 @@
 
 int main(int argc, char **argv)
 {
-	/* a reader that has enough of our output (head, less) is an error to be told, not a death */
+	/* When the reader of our output exits early (head, less), report EPIPE instead of dying. */
 	signal(SIGPIPE, SIG_IGN);
 	log_open("pbeamctl", NULL);
 	return command_main(argc, argv);

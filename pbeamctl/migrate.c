@@ -9,8 +9,8 @@
 #include "pbeamctl/command.h"
 #include "pbeamctl/migrate_all.h"
 
-/* -1 to go on, else the exit status. */
-static int take_limits(const struct command_line *line, Pbeam__MigrateRequest *request)
+/* Returns -1 to continue, or the exit status. */
+static int migrate_parse_limits(const struct command_line *line, Pbeam__MigrateRequest *request)
 {
 	const char *pause = command_value(line, "max-pause"), *rate = command_value(line, "bandwidth");
 	struct err err = ERR_INIT;
@@ -22,8 +22,8 @@ static int take_limits(const struct command_line *line, Pbeam__MigrateRequest *r
 	return -1;
 }
 
-/* -1 to go on, else the exit status. */
-static int take_maps(const struct command_line *line, Pbeam__MigrateRequest *request, char *maps[])
+/* Returns -1 to continue, or the exit status. */
+static int migrate_parse_maps(const struct command_line *line, Pbeam__MigrateRequest *request, char *maps[])
 {
 	const char *map;
 
@@ -48,7 +48,7 @@ static int show_dry_run(const Pbeam__MigrateReply *done)
 	return done->n_obstacles ? STATUS_FAILED : STATUS_DONE;
 }
 
-static int cancel(const struct command_line *line)
+static int migrate_cancel(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	ProtobufCMessage *reply;
@@ -62,7 +62,7 @@ static int cancel(const struct command_line *line)
 	return STATUS_DONE;
 }
 
-static int run(const struct command_line *line)
+static int migrate_run(const struct command_line *line)
 {
 	Pbeam__MigrateRequest request = PBEAM__MIGRATE_REQUEST__INIT;
 	Pbeam__Target target;
@@ -71,19 +71,20 @@ static int run(const struct command_line *line)
 	char *maps[COMMAND_GIVEN_MAX];
 	struct err err = ERR_INIT;
 	ProtobufCMessage *reply;
-	int r = take_limits(line, &request);
+	int r = migrate_parse_limits(line, &request);
 
 	if (r < 0)
-		r = take_maps(line, &request, maps);
+		r = migrate_parse_maps(line, &request, maps);
 	if (r >= 0)
 		return r;
 	if (command_flag(line, "cancel"))
-		return cancel(line);
+		return migrate_cancel(line);
 	if (line->nwords != (from ? 1 : 2))
 		return command_misused(line->command, "%s",
-				       from && line->nwords ? "--all-from takes no VPID" : "to which host?");
+				       from && line->nwords ? "--all-from takes no VPID"
+							    : "missing destination host");
 	if (from && (command_flag(line, "dry-run") || command_flag(line, "alone")))
-		return command_misused(line->command, "--all-from moves all: no --alone, no --dry-run");
+		return command_misused(line->command, "--all-from excludes --alone and --dry-run");
 	request.host = line->words[line->nwords - 1];
 	request.alone = command_flag(line, "alone");
 	request.dry_run = command_flag(line, "dry-run");
@@ -101,24 +102,22 @@ static int run(const struct command_line *line)
 	if (request.dry_run) {
 		r = show_dry_run(done);
 	} else {
-		migrate_tell(done);
+		migrate_print(done);
 	}
 	protobuf_c_message_free_unpacked(reply, NULL);
 	return r;
 }
 
-static const struct command_option options[] = {
-	{"alone", 0, NULL, "just the process, not its descendants", NULL},
-	{"dry-run", 0, NULL, "do nothing, list what stands in the way", NULL},
-	{"max-pause", 0, "TIME", "how long it may stand still (100ms)", NULL},
-	{"bandwidth", 0, "RATE", "send no more than RATE bytes a second", NULL},
-	{"map", 0, "FROM=TO", "what is at FROM is at TO there; may be repeated", NULL},
-	{"send-files", 0, NULL, "take files along that it writes and that are only here", NULL},
-	{"leave-shared", 0, NULL, "what a process that stays has open too is closed in the one that goes",
-	 NULL},
-	{"all-from", 0, "HOST", "move all that is on HOST; tell what cannot leave it and who depends on it",
-	 NULL},
-	{"cancel", 0, NULL, "give up the migration of it that is at work", NULL},
+static const struct command_option migrate_options[] = {
+	{"alone", 0, NULL, "move the process without its descendants", NULL},
+	{"dry-run", 0, NULL, "move nothing, list the obstacles", NULL},
+	{"max-pause", 0, "TIME", "longest acceptable pause (100ms)", NULL},
+	{"bandwidth", 0, "RATE", "send at most RATE bytes a second", NULL},
+	{"map", 0, "FROM=TO", "FROM is at TO on the destination; may be repeated", NULL},
+	{"send-files", 0, NULL, "also move the files that it writes and that exist only here", NULL},
+	{"leave-shared", 0, NULL, "close what a process that stays has open as well", NULL},
+	{"all-from", 0, "HOST", "move everything off HOST, list what cannot move or depends on it", NULL},
+	{"cancel", 0, NULL, "cancel the migration in progress", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
@@ -128,14 +127,13 @@ const struct command migrate_command = {
 		    "[--send-files] [--leave-shared] VPID|NAME HOST | "
 		    "--all-from HOST HOST | --cancel VPID|NAME",
 	.summary = "move a running process and its descendants to another host",
-	.text = "Moves the process and its descendants, and returns when they run on HOST. Its console stays "
+	.text = "Moves the process and its descendants, and returns when they run on HOST. The console stays "
 		"where\n"
-		"it is. Until the very moment of the change a failure, or Ctrl-C, leaves the program where "
-		"it "
+		"it is. Until the moment of the switch a failure, or Ctrl-C, leaves the program where it "
 		"was.",
-	.options = options,
+	.options = migrate_options,
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 2,
-	.run = run,
+	.run = migrate_run,
 };

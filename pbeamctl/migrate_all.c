@@ -12,13 +12,13 @@
 #include "proto/cluster.pb-c.h"
 #include "proto/message.h"
 
-/* Those that could not go: they are not tried again. */
-struct left {
+/* The processes that could not move; they are not tried again. */
+struct refused {
 	int32_t *vpids;
 	size_t n;
 };
 
-void migrate_tell(const Pbeam__MigrateReply *done)
+void migrate_print(const Pbeam__MigrateReply *done)
 {
 	char size[16], pause[24], total[24];
 
@@ -30,26 +30,26 @@ void migrate_tell(const Pbeam__MigrateReply *done)
 		done->rounds, done->rounds == 1 ? "" : "s", pause);
 }
 
-static bool is_left(const struct left *left, int32_t vpid)
+static bool is_refused(const struct refused *refused, int32_t vpid)
 {
-	for (size_t i = 0; i < left->n; i++)
-		if (left->vpids[i] == vpid)
+	for (size_t i = 0; i < refused->n; i++)
+		if (refused->vpids[i] == vpid)
 			return true;
 	return false;
 }
 
-static int leave(struct left *left, int32_t vpid)
+static int add_refused(struct refused *refused, int32_t vpid)
 {
-	int32_t *more = reallocarray(left->vpids, left->n + 1, sizeof(*more));
+	int32_t *more = reallocarray(refused->vpids, refused->n + 1, sizeof(*more));
 
 	if (!more)
 		return -ENOMEM;
-	left->vpids = more;
-	left->vpids[left->n++] = vpid;
+	refused->vpids = more;
+	refused->vpids[refused->n++] = vpid;
 	return 0;
 }
 
-/* Its parent is not on the host as well: whoever descends from it goes with it. */
+/* True if its parent is not on the same host. Its descendants move with it. */
 static bool is_top(const Pbeam__ProcessList *list, const Pbeam__ProcessInfo *process)
 {
 	for (size_t i = 0; i < list->n_processes; i++)
@@ -59,7 +59,7 @@ static bool is_top(const Pbeam__ProcessList *list, const Pbeam__ProcessInfo *pro
 	return true;
 }
 
-static int move(Pbeam__MigrateRequest *request, const Pbeam__ProcessInfo *process, struct err *err)
+static int move_tree(Pbeam__MigrateRequest *request, const Pbeam__ProcessInfo *process, struct err *err)
 {
 	Pbeam__Target target = PBEAM__TARGET__INIT;
 	ProtobufCMessage *reply;
@@ -72,13 +72,14 @@ static int move(Pbeam__MigrateRequest *request, const Pbeam__ProcessInfo *proces
 	request->target = NULL;
 	if (r < 0)
 		return r;
-	migrate_tell((const Pbeam__MigrateReply *)reply);
+	migrate_print((const Pbeam__MigrateReply *)reply);
 	message_free(reply);
 	return 0;
 }
 
-/* All that are there now. How many have left, or -errno. */
-static int pass(Pbeam__MigrateRequest *request, const char *from, struct left *left, struct err *err)
+/* Moves the processes that are there now. Returns the number of trees moved, or -errno. */
+static int move_present(Pbeam__MigrateRequest *request, const char *from, struct refused *refused,
+			struct err *err)
 {
 	ProtobufCMessage *reply;
 	int moved = 0, r;
@@ -92,20 +93,20 @@ static int pass(Pbeam__MigrateRequest *request, const char *from, struct left *l
 		struct err why = ERR_INIT;
 
 		if (strcmp(process->host, from) != 0 || !is_top(list, process) ||
-		    is_left(left, process->vpid))
+		    is_refused(refused, process->vpid))
 			continue;
-		if (move(request, process, &why) == 0) {
+		if (move_tree(request, process, &why) == 0) {
 			moved++;
-		} else if (why.code != -ESRCH) { /* it has ended meanwhile */
+		} else if (why.code != -ESRCH) { /* ESRCH: it has exited meanwhile */
 			printf("%s\n", why.text);
-			r = leave(left, process->vpid);
+			r = add_refused(refused, process->vpid);
 		}
 	}
 	message_free(reply);
 	return r < 0 ? r : moved;
 }
 
-/* How many are elsewhere and depend on the host. */
+/* Prints the processes elsewhere that depend on the host. Returns their number. */
 static int list_dependants(const char *from, struct err *err)
 {
 	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
@@ -127,17 +128,17 @@ static int list_dependants(const char *from, struct err *err)
 
 int migrate_all(Pbeam__MigrateRequest *request, const char *from)
 {
-	struct left left = {0};
+	struct refused refused = {0};
 	struct err err = ERR_INIT;
 	int r;
 
 	do
-		r = pass(request, from, &left, &err);
-	while (r > 0); /* those that were born meanwhile */
+		r = move_present(request, from, &refused, &err);
+	while (r > 0); /* for those forked meanwhile */
 	if (r == 0)
 		r = list_dependants(from, &err);
-	free(left.vpids);
+	free(refused.vpids);
 	if (r < 0)
 		return command_failed(&err);
-	return left.n || r > 0 ? STATUS_FAILED : STATUS_DONE;
+	return refused.n || r > 0 ? STATUS_FAILED : STATUS_DONE;
 }

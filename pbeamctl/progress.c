@@ -7,9 +7,9 @@
 
 enum { WIDTH = 24, PHASE_MAX = 8, DETAIL_MAX = 38, NOTE_MAX = 400 };
 
-static bool shown; /* there is a bar on the terminal */
+static bool shown; /* a bar is on the terminal */
 
-/* What comes from elsewhere does not steer the terminal. */
+/* Control characters from other processes must not reach the terminal. */
 static void print_plain(const char *text, int max)
 {
 	for (int i = 0; text[i] && i < max; i++)

@@ -1,12 +1,12 @@
-/* A bar on standard error, if that is a terminal. */
+/* A progress bar on standard error, if that is a terminal. */
 #ifndef PBEAMCTL_PROGRESS_H
 #define PBEAMCTL_PROGRESS_H
 
 #include "proto/daemon.pb-c.h"
 
-/* Its note, if it has one, is a line of its own, terminal or not. */
+/* Draws the bar. A note is printed on a line of its own, also without a terminal. */
 void progress_show(const Pbeam__Progress *progress);
-/* Removes it. No effect when there is none. */
+/* Removes the bar, if there is one. */
 void progress_end(void);
 
 #endif

@@ -8,7 +8,7 @@
 
 enum { COMMAND_COLUMNS = 60 };
 
-static void print_json(const Pbeam__ProcessList *list)
+static void ps_print_json(const Pbeam__ProcessList *list)
 {
 	json_open('{');
 	json_key("processes");
@@ -55,11 +55,11 @@ static void print_json(const Pbeam__ProcessList *list)
 static void print_missing(const Pbeam__ProcessList *list)
 {
 	for (size_t i = 0; i < list->n_missing; i++)
-		fprintf(stderr, "pbeamctl: host %s does not answer; its processes are not shown\n",
+		fprintf(stderr, "pbeamctl: host %s does not answer; its processes are not listed\n",
 			list->missing[i]);
 }
 
-/* In the middle of a migration, or held by one of theirs. */
+/* Processes whose migration has an outcome that only the central host knows. */
 static void print_undecided(const Pbeam__ProcessList *list)
 {
 	bool any = false;
@@ -67,13 +67,12 @@ static void print_undecided(const Pbeam__ProcessList *list)
 	for (size_t i = 0; i < list->n_processes; i++)
 		any = any || !strcmp(list->processes[i]->state, "undecided");
 	if (any)
-		fputs("pbeamctl: who is undecided stands still until the central host, which alone knows "
-		      "whether a migration has "
-		      "happened, answers again; `pbeamctl hosts` shows it\n",
+		fputs("pbeamctl: an undecided process is frozen until the central host answers, which alone "
+		      "knows the outcome of its migration; see `pbeamctl hosts`\n",
 		      stderr);
 }
 
-static void print_table(const Pbeam__ProcessList *list)
+static void ps_print_table(const Pbeam__ProcessList *list)
 {
 	char memory[16];
 
@@ -89,7 +88,7 @@ static void print_table(const Pbeam__ProcessList *list)
 	}
 }
 
-static int run(const struct command_line *line)
+static int ps_run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	ProtobufCMessage *reply;
@@ -98,16 +97,16 @@ static int run(const struct command_line *line)
 		       &err) < 0)
 		return command_failed(&err);
 	if (command_flag(line, "json"))
-		print_json((const Pbeam__ProcessList *)reply);
+		ps_print_json((const Pbeam__ProcessList *)reply);
 	else
-		print_table((const Pbeam__ProcessList *)reply);
+		ps_print_table((const Pbeam__ProcessList *)reply);
 	print_missing((const Pbeam__ProcessList *)reply);
 	print_undecided((const Pbeam__ProcessList *)reply);
 	protobuf_c_message_free_unpacked(reply, NULL);
 	return STATUS_DONE;
 }
 
-static const struct command_option options[] = {
+static const struct command_option ps_options[] = {
 	{"json", 0, NULL, "one JSON document: {\"processes\": [...]}, memory in bytes", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
@@ -115,13 +114,11 @@ static const struct command_option options[] = {
 const struct command ps_command = {
 	.name = "ps",
 	.synopsis = "[--json]",
-	.summary = "every process of the name space",
-	.text = "Lists every process of the name space: its vpid, its parent, the host it is on, what it "
-		"does,\n"
-		"its threads, the memory it has in use, and its name (for a job's first process the one "
-		"given\n"
-		"with --name).",
-	.options = options,
+	.summary = "list the processes of the name space",
+	.text = "Lists every process of the name space: vpid, parent, host, state, number of threads, "
+		"resident\n"
+		"memory, and name (for the first process of a job, the one given with --name).",
+	.options = ps_options,
 	.words = WORDS_NONE,
-	.run = run,
+	.run = ps_run,
 };

@@ -10,8 +10,8 @@
 
 enum { MAPS_MAX = 64 };
 
-/* "A=B,C=D" as a list of its pieces, cut in place. */
-static size_t split(char *text, char **pieces)
+/* Splits "A=B,C=D" at the commas, in place. */
+static size_t split_maps(char *text, char **pieces)
 {
 	size_t n = 0;
 	char *rest = NULL;
@@ -22,8 +22,8 @@ static size_t split(char *text, char **pieces)
 	return n;
 }
 
-/* N, N@HOST or a file; `place` has the text. NULL: the newest. */
-static void take_image(const char *to, char place[PATH_MAX], Pbeam__RollbackRequest *request)
+/* Parses N, N@HOST or a file name; NULL is the newest checkpoint. `place` holds the text. */
+static void parse_image(const char *to, char place[PATH_MAX], Pbeam__RollbackRequest *request)
 {
 	char *host;
 	uint64_t number;
@@ -43,7 +43,7 @@ static void take_image(const char *to, char place[PATH_MAX], Pbeam__RollbackRequ
 		request->host = host;
 }
 
-static int run(const struct command_line *line)
+static int rollback_run(const struct command_line *line)
 {
 	Pbeam__RollbackRequest request = PBEAM__ROLLBACK_REQUEST__INIT;
 	const Pbeam__RollbackReply *done;
@@ -58,13 +58,15 @@ static int run(const struct command_line *line)
 	request.target = &target;
 	request.force = command_flag(line, "force");
 	if (to && !*to)
-		return command_misused(line->command, "--to needs the number of a checkpoint or an image");
-	take_image(to, place, &request);
+		return command_misused(line->command,
+				       "--to requires the number of a checkpoint, or an image");
+	parse_image(to, place, &request);
 	if (getcwd(cwd, sizeof(cwd)))
 		request.cwd = cwd;
 	if (on && (snprintf(text, sizeof(text), "%s", on) >= (int)sizeof(text) || !strchr(on, '=')))
-		return command_misused(line->command, "--on %s: it is HOST=HOST, or several with commas", on);
-	request.n_on = on ? split(text, maps) : 0;
+		return command_misused(line->command,
+				       "--on %s: must be HOST=HOST, or several separated by commas", on);
+	request.n_on = on ? split_maps(text, maps) : 0;
 	request.on = maps;
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &request.base,
 		       &pbeam__rollback_reply__descriptor, &reply, &err) < 0)
@@ -80,27 +82,26 @@ static int run(const struct command_line *line)
 	return STATUS_DONE;
 }
 
-static const struct command_option options[] = {
-	{"to", 0, "N|FILE", "checkpoint number N, or N@HOST, as `pbeamctl log` lists it, or this image",
+static const struct command_option rollback_options[] = {
+	{"to", 0, "N|FILE", "roll back to checkpoint N (or N@HOST) of `pbeamctl log`, or to this image",
 	 NULL},
-	{"on", 0, "HOST=HOST",
-	 "of several parts: what was on the first host goes to the second, also beside another part", NULL},
-	{"force", 0, NULL, "go on although files cannot be put back as they were", NULL},
+	{"on", 0, "HOST=HOST", "restore on the second host what was on the first", NULL},
+	{"force", 0, NULL, "continue although files cannot be restored as they were", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
 const struct command rollback_command = {
 	.name = "rollback",
 	.synopsis = "[--to N|FILE] [--on HOST=HOST[,...]] [--force] VPID|NAME",
-	.summary = "replace the running processes by the state of a checkpoint",
-	.text = "Replaces the running processes by the state of the newest checkpoint, or of the one that "
-		"--to\n"
-		"names; the console stays. A job that has ended, or that was ended by `checkpoint --kill`, "
-		"is started\n"
-		"anew. If the image does not verify, or anything else speaks against it, nothing is touched.",
-	.options = options,
+	.summary = "replace the running processes with those of a checkpoint",
+	.text = "Replaces the running processes with those of the newest checkpoint, or of the one that --to "
+		"names.\n"
+		"The console stays. A job that has ended, or that `checkpoint --kill` has ended, is started "
+		"again.\n"
+		"If the image is damaged or cannot be restored here, nothing changes.",
+	.options = rollback_options,
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,
-	.run = run,
+	.run = rollback_run,
 };

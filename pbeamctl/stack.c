@@ -8,7 +8,7 @@
 #include "pbeamctl/command.h"
 #include "proto/daemon.h"
 
-/* Unwinding is scip's: it does the same for processes. */
+/* scip unwinds the stacks, as it does for processes. */
 static int show_image(const char *path)
 {
 	struct err err = ERR_INIT;
@@ -21,7 +21,7 @@ static int show_image(const char *path)
 	return command_failed(&err);
 }
 
-static int run(const struct command_line *line)
+static int stack_run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
@@ -43,18 +43,18 @@ static int run(const struct command_line *line)
 	return STATUS_DONE;
 }
 
-static const struct command_option options[] = {{NULL, 0, NULL, NULL, NULL}};
+static const struct command_option stack_options[] = {{NULL, 0, NULL, NULL, NULL}};
 
 const struct command stack_command = {
 	.name = "stack",
 	.synopsis = "VPID|NAME|IMAGE",
-	.summary = "where each thread is",
-	.text = "Prints the call stack of each thread of a process that runs (which goes on at once), or of "
+	.summary = "print the call stack of each thread",
+	.text = "Prints the call stack of each thread of a running process, which continues at once, or of "
 		"all\n"
 		"processes in an image.",
-	.options = options,
+	.options = stack_options,
 	.words = WORDS_TARGET_OR_FILE,
 	.least = 1,
 	.most = 1,
-	.run = run,
+	.run = stack_run,
 };
