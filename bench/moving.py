@@ -1,6 +1,6 @@
 """Traffic between hosts before, between and after migrations, and what a migration takes, beside native and iperf3 in the same run.
 
-Hosts are those of tests/lab.py: network namespaces with a bridge between them.
+Hosts are those of lab/: network namespaces with a bridge between them.
 """
 import itertools
 import json
@@ -12,7 +12,6 @@ import sys
 import time
 
 import harness
-import lab as laboratory
 import running
 import saving
 
@@ -142,7 +141,7 @@ def measure_moves(lab, programs, kind, mib, rounds):
 
 def measure_forks(stage, programs, rounds):
     """ns for fork+wait on a host whose central daemon is another, and without a cluster, in turns; and their ratio."""
-    lab = laboratory.Lab(stage, 2, numbers=(0,))  # else both would have the numbers of one kernel
+    lab = harness.Lab(stage, 2, numbers=(0,))  # else both would have the numbers of one kernel
     alone = harness.Host(stage, lab.user)
 
     def forks(host):
@@ -179,7 +178,7 @@ def measure_lookups(lab, programs):
 
 
 def measure(stage, programs, sizes, rounds):
-    lab = laboratory.Lab(stage, 3)
+    lab = harness.Lab(stage, 3)
     results = {"traffic": {}, "moves": []}
     try:
         lab.start()

@@ -3,7 +3,6 @@ import os
 import signal
 
 import harness
-import lab as laboratory
 import pytest
 from programs import COUNT, counted
 
@@ -118,11 +117,11 @@ def count(host):
 
 @pytest.fixture
 def make_lab(request, stage):
-    """make_lab(count, private=(), numbers=()) gives hosts in one network (lab.py), removed after the test."""
+    """make_lab(count, private=(), numbers=()) gives hosts in one network (lab/), removed after the test."""
     request.node.labs = made = []
 
     def make(count, private=(), numbers=()):
-        made.append(laboratory.Lab(stage, count, private, numbers))
+        made.append(harness.Lab(stage, count, private, numbers))
         for host in made[-1].hosts:
             host.expect_loss()
         return made[-1]

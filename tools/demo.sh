@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make demo: a Python program that holds data and computes is checkpointed, killed, rolled back, and goes on to its right end; then it
-# is moved, running, to another host and back (two network namespaces, tests/lab.py).
+# is moved, running, to another host and back (two network namespaces, lab/).
 # Runs as an ordinary user: called by root it becomes "nobody" first. All that it makes is below one temporary directory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -20,7 +20,8 @@ if [ "${1:-}" != inside ]; then
 	cd "$top/home"
 	"${become[@]}" env "HOME=$top/home" "XDG_RUNTIME_DIR=$top/run" "XDG_STATE_HOME=$top/state" PBEAMD_IDLE=1 "PATH=$top/bin:$PATH" \
 		bash "$top/demo.sh" inside "$top"
-	"${PYTHON:-/usr/bin/python3}" -B "$root/tests/lab.py" --hosts 2 --command "bash '$top/demo_migrate.sh' '$top'"
+	cd "$root"
+	"${PYTHON:-/usr/bin/python3}" -B -m lab --hosts 2 --command "bash '$top/demo_migrate.sh' '$top'"
 	exit
 fi
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of the given sections of packages.txt that are missing, saying which.
-#   tools/setup.sh build [test] [lint] [bench]
+# Installs the Debian packages of the given sections of packages.txt that are missing. It says what it will do first.
+#   tools/setup.sh build [lab] [test] [fresh] [lint] [bench]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -18,16 +18,21 @@ for section in "$@"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-printf 'setup: installing Debian packages: %s\n' "${missing[*]}"
+line="apt-get update && apt-get install --no-install-recommends ${missing[*]}"
 as_root=()
 if [ "$(id -u)" != 0 ]; then
-	if ! command -v sudo >/dev/null; then
-		echo "setup: not root and no sudo; as root: apt-get install ${missing[*]}" >&2
+	as_root=(sudo)
+	# sudo -v asks for the password, on a terminal only, and fails for a user who may not use sudo.
+	if ! command -v sudo >/dev/null || ! { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; }; }; then
+		echo "setup: these Debian packages are missing, and you cannot become root here. Ask an administrator to run, as root:" >&2
+		echo "  $line" >&2
 		exit 1
 	fi
-	as_root=(sudo)
 fi
-# Servers among them (redis) are wanted as programs: a policy that is there only for the while keeps them from being started.
+echo "setup: ${#missing[@]} Debian packages are missing. Running${as_root:+ with sudo}, without starting any service that they contain:"
+echo "  $line"
+
+# The tests want servers such as redis as programs only. For the time being a policy keeps them from being started.
 policy=/usr/sbin/policy-rc.d
 made_policy=
 if [ ! -e $policy ]; then
@@ -35,17 +40,18 @@ if [ ! -e $policy ]; then
 	"${as_root[@]}" chmod 755 $policy
 	made_policy=1
 fi
+log=$(mktemp)
 leave() {
 	[ -z "$made_policy" ] || "${as_root[@]}" rm -f $policy
+	[ -z "$log" ] || rm -f "$log"
 }
 trap leave EXIT
 apt() {
 	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"
 }
-log=$(mktemp)
 if ! { apt update && apt install --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
 	tail -n 40 "$log" >&2
 	echo "setup: apt-get failed; the whole log is in $log" >&2
+	log=
 	exit 1
 fi
-rm -f "$log"

@@ -15,7 +15,7 @@ mkdir -p "$results"
 single() { # name command...
 	local name=$1 start=$SECONDS out
 	shift
-	out=$(timeout 600 "$@" 2>&1)
+	out=$(timeout 900 "$@" 2>&1)
 	local rc=$?
 	{
 		printf '<testsuite name="%s"><testcase classname="%s" name="%s" time="%d">' check check "$name" $((SECONDS - start))
@@ -27,6 +27,16 @@ single() { # name command...
 	else
 		printf 'FAIL  %-28s %4d s\n%s\n' "$name" $((SECONDS - start)) "$out"
 	fi
+}
+
+# The README's first command, on a machine that has nothing yet.
+fresh() {
+	if [ "$(id -u)" != 0 ]; then
+		echo "SKIP  fresh-root: needs root to build a Debian root"
+		printf '<testsuite><testcase classname="check" name="fresh-root"><skipped message="needs root"/></testcase></testsuite>\n' >"$results/check-fresh-root.xml"
+		return
+	fi
+	single fresh-root tools/fresh_root.sh --user demo
 }
 
 unit() { # name builddir
@@ -67,6 +77,8 @@ if [ "$what" = all ]; then
 	# Its tests wait more than they compute: everything else goes on beside it.
 	e2e cluster build tests/cluster >"$results/cluster.log" 2>&1 &
 	cluster=$!
+	fresh >"$results/fresh.log" 2>&1 &
+	fresh=$!
 	single build-asan tools/build.sh asan
 	unit unit-asan build-asan
 	single build-fuzz tools/build.sh fuzz
@@ -79,6 +91,8 @@ if [ "$what" = all ]; then
 	e2e flavours build tests/flavours
 	wait "$cluster"
 	cat "$results/cluster.log"
+	wait "$fresh"
+	cat "$results/fresh.log"
 fi
 printf '\n== result\n'
 "$PYTHON" tools/summary.py $((SECONDS - began)) "$results"/*.xml
