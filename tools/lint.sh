@@ -27,7 +27,8 @@ listed() { # glob... -- command...: runs the command on the repository's files o
 step clang-format listed '*.c' '*.h' -- clang-format --dry-run -Werror
 step shellcheck listed '*.sh' '.ci/run' -- shellcheck
 step pyflakes listed '*.py' -- pyflakes3
-step includes "$PYTHON" tests/check_includes.py
+step layers "$PYTHON" tests/check_layers.py
+step source "$PYTHON" tests/check_source.py
 # It knows neither cleanup attributes nor the linker's symbols, and sees uninitialized values where the compilers do not.
 step cppcheck listed '*.c' -- cppcheck --quiet --error-exitcode=1 --inline-suppr --enable=portability -I. --suppress=memleak --suppress=resourceLeak --suppress=comparePointers --suppress=uninitvar --suppress=ctuuninitvar --suppress=ctunullpointer --suppress=internalAstError --suppress=autoVariables --suppress=uninitStructMember
 step clang tools/build.sh clang

@@ -60,16 +60,10 @@ e2e() { # name builddir pytest-arguments...
 }
 
 printf '\n== source\n'
-single includes "$PYTHON" tests/check_includes.py
 single format bash -c "git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror"
 for check in tests/check_*.py; do
-	case $check in
-	tests/check_includes.py) ;;
-	*)
-		name=${check#tests/check_}
-		single "${name%.py}" "$PYTHON" "$check"
-		;;
-	esac
+	name=${check#tests/check_}
+	single "${name%.py}" "$PYTHON" "$check"
 done
 unit unit build
 if [ "$what" = all ]; then

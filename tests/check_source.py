@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Names and sizes: base names of files, names of functions, lengths of functions, files and lines of the docs.
+
+Exceptions are in tests/ceilings.txt and can only become fewer.
+"""
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+
+import ceilings
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FUNCTION = re.compile(r"^[a-zA-Z_][\w *]*?[ *](\w+)\([^;{}]*?\)(?: __attribute__\(\(.*?\)\))?\n\{\n(.*?)^\}", re.M | re.S)
+FUNCTION_LINES, FILE_LINES, DOC_COLUMNS = 80, 800, 100
+# Written by scip/syscall/tool/syscalls_doc.c: a table, as wide as its notes.
+GENERATED = {"docs/SYSCALLS.md"}
+
+
+def tracked(*patterns):
+    return subprocess.check_output(["git", "ls-files", *patterns], cwd=ROOT, text=True).split()
+
+
+def is_product(path):
+    return path.split("/")[0] not in ("tests", "bench")
+
+
+def main():
+    counted = {}
+    bases = collections.defaultdict(list)
+    functions = collections.defaultdict(set)
+    for path in tracked("*.c", "*.h"):
+        if not (ROOT / path).exists():
+            continue
+        text = (ROOT / path).read_text()
+        if is_product(path):
+            bases[path.rpartition("/")[2]].append(path)
+        if text.count("\n") > FILE_LINES:
+            counted["file-lines", path] = (text.count("\n"), "look for the missing module")
+        for name, body in FUNCTION.findall(text):
+            if is_product(path):
+                functions[name].add(path)
+            if body.count("\n") + 2 > FUNCTION_LINES:
+                counted["function-lines", f"{path}:{name}"] = (body.count("\n") + 2, "look for the missing function")
+    del bases["main.c"], functions["main"]
+    for name, paths in bases.items():
+        counted["base-name", name] = (len(paths), " ".join(paths))
+    shared = 0
+    for name, paths in functions.items():
+        shared += len(paths) > 1
+        if "_" not in name:
+            counted["bare-function", name] = (len(paths), " ".join(sorted(paths)))
+    counted["shared-function", "names"] = (shared, "names of functions in more than one file")
+    for path in tracked("*.md"):
+        wide = [n for n, line in enumerate((ROOT / path).read_text().splitlines(), 1) if len(line) > DOC_COLUMNS]
+        if wide and path not in GENERATED:
+            counted["doc-columns", path] = (len(wide), f"lines over {DOC_COLUMNS} characters: {wide[:5]}")
+    allowed = {"base-name": 1, "bare-function": 1, "shared-function": 0, "file-lines": FILE_LINES,
+               "function-lines": FUNCTION_LINES, "doc-columns": 0}
+    return ceilings.judge(allowed, counted, "Name files and functions after their module, split what is too long; exceptions are in tests/ceilings.txt.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
