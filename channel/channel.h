@@ -5,8 +5,8 @@
  * TLS is spoken by a small process of its own, one for each channel, that does nothing but encrypt and
  * decrypt between the TCP connection and a socketpair: whoever uses a channel sees a blocking (or
  * event-driven) stream socket with frames (proto/frame.h), whatever a stranger sends meets a process without
- * any of our state, and a channel can be handed to another process as any descriptor can. Once hands are
- * shaken that process can also be replaced by whoever uses the channel (records.h).
+ * any of our state, and a channel can be handed to another process as any descriptor can. After the handshake
+ * the two users of a channel can also take its connection over (tls_stream.h).
  */
 #ifndef CHANNEL_CHANNEL_H
 #define CHANNEL_CHANNEL_H

@@ -1,6 +1,9 @@
 /* The cluster's key: one line of 64 hexadecimal digits, in a file that only its owner can read. */
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/core_names.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -10,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "channel/channel.h"
+#include "channel/tls.h"
 
 enum { DIGITS = 2 * CHANNEL_KEY_SIZE };
 
@@ -92,4 +96,25 @@ int channel_key_load(const char *path, struct channel_key *out, struct err *err)
 	if (r < 0)
 		return err_set(err, r, "%s is no key file; `pbeamd --make-key FILE` makes one", path);
 	return 0;
+}
+
+int channel_key_derive(const struct channel_key *key, struct tls_psk *out)
+{
+	static char info[] = "pbeam channel tls psk", digest[] = "SHA256", salt[] = "pbeam";
+	EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
+	EVP_KDF_CTX *ctx = kdf ? EVP_KDF_CTX_new(kdf) : NULL;
+	OSSL_PARAM params[] = {
+		OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, (void *)(uintptr_t)key->bytes,
+						  CHANNEL_KEY_SIZE),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, salt, sizeof(salt) - 1),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info, sizeof(info) - 1),
+		OSSL_PARAM_construct_end(),
+	};
+	int ok = ctx && EVP_KDF_derive(ctx, out->secret, TLS_SECRET, params) > 0;
+
+	EVP_KDF_CTX_free(ctx);
+	EVP_KDF_free(kdf);
+	out->identity = "pbeam cluster 1";
+	return ok ? 0 : -EIO;
 }

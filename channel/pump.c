@@ -1,19 +1,18 @@
 /*
- * One channel's process: a poll loop between the TCP connection, encrypted, and the socketpair, plain.
+ * The process behind a channel: a poll loop between the TCP connection, encrypted, and the socketpair, plain.
  *
- * OpenSSL reads from the TCP connection itself (ahead, in large pieces) and writes into memory, from where
- * the loop writes to the connection: 256 KiB of records by one system call instead of 16. Each direction has
- * one buffer, refilled only when it is empty, so that a slow reader slows its writer and nothing grows.
+ * Each direction has one buffer, refilled only when it is empty, so that a slow reader slows its writer and
+ * nothing grows.
  *
- * Half-closing goes through: end of file of the local side is a close_notify and a shutdown of the
- * connection's writing half; the other direction goes on until its own end. When the local socket is closed
- * for good (POLLHUP) what was written is still sent, then the process ends.
+ * Half-closing goes through: end of file on the local side becomes a close_notify; the other direction
+ * continues until its own end. When the local socket is closed for good (POLLHUP), what was written is still
+ * sent, then the process ends.
  *
- * A descriptor that comes from the local side asks for the connection itself (records.h).
+ * A descriptor received from the local side requests the TCP connection (tls_stream.h): it counts as end of
+ * file, and once both sides have closed TLS the connection is sent to it.
  */
 #include <errno.h>
 #include <openssl/crypto.h>
-#include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -26,92 +25,68 @@
 #include "channel/tls.h"
 #include "proto/frame.h"
 
-enum { PIECE = 256 << 10, HANDSHAKE_MS = 10000, ALERT_MS = 1000 };
+enum { ALERT_MS = 1000 };
 
 struct pump {
-	SSL *ssl;
+	struct tls *tls;
 	int tcp, local;
-	size_t sent;		   /* of what is in the memory BIO */
 	uint8_t *plain;		   /* decrypted, for the local side */
 	size_t have, done;	   /* in `plain` */
-	uint8_t *outgoing;	   /* of the local side, to be encrypted */
+	uint8_t *outgoing;	   /* from the local side, to be encrypted */
 	size_t due, encrypted;	   /* in `outgoing` */
 	bool local_eof, tcp_eof;   /* nothing more comes from there */
 	bool told_local, told_tcp; /* and the other side knows */
-	bool hung;		   /* nobody holds the local side's other end any more */
+	bool hung;		   /* nobody holds the other end of the local side */
 	bool cut;		   /* the connection is gone */
-	enum tls_role role;
-	int asked; /* who wants to have the connection (records.h); -1: nobody */
+	int asked;		   /* requests the connection; -1: none */
 };
 
 /* ---- the encrypted side ---- */
 
-/* Nothing more can be sent or will come; what has come is still given to the local side. */
+/* Nothing more can be sent or will come; what has come still goes to the local side. */
 static void cut_off(struct pump *pump)
 {
 	pump->cut = pump->tcp_eof = pump->local_eof = pump->told_tcp = true;
 	pump->due = pump->encrypted = 0;
 }
 
-static char *cipher_text(struct pump *pump, size_t *len)
+static void send_records(struct pump *pump)
 {
-	char *data;
-	long n = BIO_get_mem_data(SSL_get_wbio(pump->ssl), &data);
+	int r = pump->cut ? 0 : tls_send(pump->tls, MSG_DONTWAIT);
 
-	*len = n > 0 ? (size_t)n - pump->sent : 0;
-	return data + pump->sent;
-}
-
-static size_t cipher_due(struct pump *pump)
-{
-	size_t len;
-
-	cipher_text(pump, &len);
-	return len;
-}
-
-static void send_cipher(struct pump *pump)
-{
-	size_t len;
-	char *data = cipher_text(pump, &len);
-
-	while (len > 0) {
-		ssize_t n = send(pump->tcp, data, len, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			if (errno != EAGAIN)
-				cut_off(pump);
-			return;
-		}
-		pump->sent += (size_t)n;
-		data = cipher_text(pump, &len);
-	}
-	if (pump->sent) {
-		(void)BIO_reset(SSL_get_wbio(pump->ssl));
-		pump->sent = 0;
-	}
+	if (r < 0 && r != -EAGAIN)
+		cut_off(pump);
 }
 
 static void decrypt(struct pump *pump)
 {
-	while (!pump->tcp_eof && pump->have < PIECE) {
-		size_t n = 0;
-		int error;
+	while (!pump->tcp_eof && pump->have < TLS_PIECE) {
+		ssize_t n = tls_read(pump->tls, pump->plain + pump->have, TLS_PIECE - pump->have);
 
-		ERR_clear_error();
-		if (SSL_read_ex(pump->ssl, pump->plain + pump->have, PIECE - pump->have, &n)) {
-			pump->have += n;
-			continue;
-		}
-		error = SSL_get_error(pump->ssl, 0);
-		if (error == SSL_ERROR_ZERO_RETURN)
+		if (n > 0)
+			pump->have += (size_t)n;
+		else if (n == 0)
 			pump->tcp_eof = true;
-		else if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE)
+		else if (n == -EAGAIN)
+			return;
+		else
 			cut_off(pump);
-		return;
 	}
+}
+
+static void encrypt(struct pump *pump)
+{
+	while (pump->encrypted < pump->due) {
+		ssize_t n =
+			tls_write(pump->tls, pump->outgoing + pump->encrypted, pump->due - pump->encrypted);
+
+		if (n < 0) {
+			cut_off(pump);
+			return;
+		}
+		pump->encrypted += (size_t)n;
+	}
+	pump->due = pump->encrypted = 0;
 }
 
 /* ---- the plain side ---- */
@@ -135,60 +110,57 @@ static void send_plain(struct pump *pump)
 	pump->have = pump->done = 0;
 }
 
-/* recv(). The byte that a descriptor comes with is no data; it is the last one, behind which the kernel stops
- * (unix_stream_read_generic() in net/unix/af_unix.c, 6.18). */
-static ssize_t recv_local(struct pump *pump)
+/* recv(), and the descriptor that came with the bytes: *fd, the caller's, -1 for none. */
+static ssize_t recv_descriptor(int sock, void *to, size_t len, int *fd)
+{
+	struct iovec iov = {to, len};
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *cmsg;
+	ssize_t n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+	*fd = -1;
+	cmsg = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS)
+		memcpy(fd, CMSG_DATA(cmsg), sizeof(*fd));
+	return n;
+}
+
+static void recv_local(struct pump *pump)
 {
 	int fd;
-	ssize_t n = records_recv_descriptor(pump->local, pump->outgoing, PIECE, MSG_DONTWAIT, &fd);
+	ssize_t n = recv_descriptor(pump->local, pump->outgoing, TLS_PIECE, &fd);
 
-	if (fd < 0)
-		return n;
-	if (pump->asked >= 0)
-		close(pump->asked);
-	pump->asked = fd;
-	errno = EAGAIN;
-	return n > 1 ? n - 1 : -1;
-}
-
-static void take_local(struct pump *pump)
-{
-	ssize_t n = recv_local(pump);
-
-	if (n > 0)
+	if (fd >= 0) {
+		/* The byte that came with it is no data. It is the last one: the kernel stops behind it
+		 * (unix_stream_read_generic() in net/unix/af_unix.c, 6.18). */
+		pump->asked = fd;
+		pump->local_eof = true;
+		pump->due = (size_t)n - 1;
+	} else if (n > 0) {
 		pump->due = (size_t)n;
-	else if (n == 0)
+	} else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
 		pump->local_eof = true;
-	else if (errno != EAGAIN && errno != EINTR)
-		pump->local_eof = true;
-}
-
-static void encrypt(struct pump *pump)
-{
-	while (pump->encrypted < pump->due) {
-		size_t n = 0;
-
-		ERR_clear_error();
-		if (!SSL_write_ex(pump->ssl, pump->outgoing + pump->encrypted, pump->due - pump->encrypted,
-				  &n)) {
-			int error = SSL_get_error(pump->ssl, 0);
-
-			if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE)
-				cut_off(pump);
-			return;
-		}
-		pump->encrypted += n;
 	}
-	pump->due = pump->encrypted = 0;
 }
 
 /* ---- the ends ---- */
 
+/* A server's close_notify tells the client that the server's process reads nothing more (tls_stream.h). */
+static bool must_wait_for_client(const struct pump *pump)
+{
+	return pump->asked >= 0 && pump->tls->role == TLS_SERVER && !pump->tcp_eof && !pump->hung;
+}
+
 static void pass_ends_on(struct pump *pump)
 {
-	if (pump->local_eof && !pump->due && !pump->told_tcp) {
-		SSL_shutdown(pump->ssl);
-		send_cipher(pump);
+	if (pump->local_eof && !pump->due && !pump->told_tcp && !must_wait_for_client(pump)) {
+		tls_close_notify(pump->tls);
+		send_records(pump);
 		pump->told_tcp = true;
 	}
 	if (pump->tcp_eof && pump->have == pump->done && !pump->told_local) {
@@ -197,22 +169,39 @@ static void pass_ends_on(struct pump *pump)
 	}
 }
 
-static bool is_over(const struct pump *pump, size_t cipher)
+static bool is_over(const struct pump *pump)
 {
-	return pump->told_tcp && (!cipher || pump->cut) && (pump->told_local || pump->hung);
+	return pump->told_tcp && (pump->cut || !tls_unsent(pump->tls)) && (pump->told_local || pump->hung);
 }
 
-/* What is waited for. A descriptor of which nothing is wanted is left out: its hang-up would come at once and
- * for ever. */
-static void choose(const struct pump *pump, size_t cipher, struct pollfd fds[2])
+/* Sends the connection to the process that asked for it. If that fails, the process sees our end. */
+static void hand_over(struct pump *pump)
 {
+	Pbeam__ChannelConnection connection = PBEAM__CHANNEL_CONNECTION__INIT;
+	uint8_t secret[TLS_SECRET];
+
+	if (pump->cut || pump->hung || tls_export(pump->tls, secret) < 0)
+		return;
+	connection.secret.data = secret;
+	connection.secret.len = TLS_SECRET;
+	if (frame_send(pump->asked, PBEAM__CHANNEL_MESSAGE__CHANNEL_CONNECTION, &connection.base, &pump->tcp,
+		       1, NULL) < 0)
+		return;
+}
+
+/* Chooses what to wait for. A descriptor without an event to wait for is left out: its hang-up would be
+ * reported at once and for ever. */
+static void choose(const struct pump *pump, struct pollfd fds[2])
+{
+	const bool unsent = tls_unsent(pump->tls) > 0;
+
 	fds[0] = (struct pollfd){.fd = pump->tcp};
 	fds[1] = (struct pollfd){.fd = pump->local};
 	if (!pump->have && !pump->tcp_eof)
 		fds[0].events |= POLLIN;
-	if (cipher && !pump->cut)
+	if (unsent && !pump->cut)
 		fds[0].events |= POLLOUT;
-	if (!pump->due && !cipher && !pump->local_eof)
+	if (!pump->due && !unsent && !pump->local_eof)
 		fds[1].events |= POLLIN;
 	if (pump->have && !pump->hung)
 		fds[1].events |= POLLOUT;
@@ -222,34 +211,13 @@ static void choose(const struct pump *pump, size_t cipher, struct pollfd fds[2])
 		fds[1].fd = -1;
 }
 
-/* The connection is given to who asked for it, with what is known of it, and we are done; or it is not. */
-static void hand_over(struct pump *pump)
-{
-	struct records_answer answer = {0};
-
-	answer.given = !pump->have && !pump->local_eof && !pump->tcp_eof && !pump->cut &&
-		       tls_traffic(pump->ssl, pump->role, &answer.traffic);
-	if (frame_send_some(pump->asked, &answer, sizeof(answer), &pump->tcp, answer.given ? 1 : 0) < 0)
-		answer.given = false; /* it is gone, and the channel perhaps too */
-	OPENSSL_cleanse(&answer.traffic, sizeof(answer.traffic));
-	if (answer.given)
-		_exit(0);
-	close(pump->asked);
-	pump->asked = -1;
-}
-
 static void copy(struct pump *pump)
 {
-	for (;;) {
-		size_t cipher = cipher_due(pump);
-		bool more = SSL_has_pending(pump->ssl) && !pump->have && !pump->tcp_eof;
+	while (!is_over(pump)) {
+		bool more = SSL_has_pending(pump->tls->ssl) && !pump->have && !pump->tcp_eof;
 		struct pollfd fds[2];
 
-		if (is_over(pump, cipher))
-			return;
-		if (pump->asked >= 0 && !pump->due && !cipher)
-			hand_over(pump);
-		choose(pump, cipher, fds);
+		choose(pump, fds);
 		if (poll(fds, 2, more ? 0 : -1) < 0) {
 			if (errno != EINTR)
 				return;
@@ -258,11 +226,10 @@ static void copy(struct pump *pump)
 		if (fds[1].revents & (POLLHUP | POLLERR))
 			pump->hung = true;
 		if (fds[1].revents && fds[1].events & POLLIN)
-			take_local(pump);
+			recv_local(pump);
 		if (pump->due)
 			encrypt(pump);
-		if (!pump->cut)
-			send_cipher(pump);
+		send_records(pump);
 		if (!pump->have && (more || fds[0].revents & (POLLIN | POLLHUP | POLLERR)))
 			decrypt(pump);
 		if (pump->hung)
@@ -271,65 +238,27 @@ static void copy(struct pump *pump)
 			send_plain(pump);
 		pass_ends_on(pump);
 	}
+	if (pump->asked >= 0)
+		hand_over(pump);
 }
 
 /* ---- the beginning ---- */
-
-static int wait_for(const struct pump *pump, short events, uint64_t until)
-{
-	struct pollfd fds[2] = {{.fd = pump->tcp, .events = events}, {.fd = pump->local}};
-	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
-	int r;
-
-	if (now >= until)
-		return -ETIMEDOUT;
-	r = poll(fds, 2, (int)((until - now) / 1000000) + 1);
-	if (r < 0)
-		return errno == EINTR ? 0 : -errno;
-	return fds[1].revents ? -EPIPE : 0; /* whoever wanted the channel is gone */
-}
-
-static int shake_hands(struct pump *pump, enum tls_role role, struct err *err)
-{
-	uint64_t until = io_now_ns(CLOCK_MONOTONIC) + HANDSHAKE_MS * 1000000ull;
-
-	for (;;) {
-		int done, error, r;
-
-		ERR_clear_error();
-		done = SSL_do_handshake(pump->ssl);
-		error = SSL_get_error(pump->ssl, done);
-		if (done == 1) {
-			/* the client's last flight is still to be sent; copy() does it */
-			return SSL_session_reused(pump->ssl) ? 0 : tls_explain(role, err);
-		}
-		if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
-			r = tls_explain(role, err);
-			send_cipher(pump); /* the alert that tells the other side why */
-			return r;
-		}
-		send_cipher(pump);
-		if (pump->cut)
-			return err_set(err, -EPROTO, "it ended the connection during the handshake");
-		r = wait_for(pump, (short)(cipher_due(pump) ? POLLOUT | POLLIN : POLLIN), until);
-		if (r == -ETIMEDOUT)
-			return err_set(err, r, "it did not shake hands within %d s", HANDSHAKE_MS / 1000);
-		if (r < 0)
-			return err_code(err, r, "handshake");
-	}
-}
 
 /* An alert that was sent is lost when a connection is closed with bytes unread: they are read for a moment.
  */
 static void linger(const struct pump *pump)
 {
-	uint64_t until = io_now_ns(CLOCK_MONOTONIC) + ALERT_MS * 1000000ull;
+	const uint64_t until = io_now_ns(CLOCK_MONOTONIC) + ALERT_MS * 1000000ull;
+	struct pollfd fds[2] = {{.fd = pump->tcp, .events = POLLIN}, {.fd = pump->local}};
 	char bytes[4096];
 
 	shutdown(pump->tcp, SHUT_WR);
-	while (wait_for(pump, POLLIN, until) == 0) {
-		ssize_t n = recv(pump->tcp, bytes, sizeof(bytes), MSG_DONTWAIT);
+	for (uint64_t now; (now = io_now_ns(CLOCK_MONOTONIC)) < until;) {
+		ssize_t n;
 
+		if (poll(fds, 2, (int)((until - now) / 1000000) + 1) <= 0 || fds[1].revents)
+			return;
+		n = recv(pump->tcp, bytes, sizeof(bytes), MSG_DONTWAIT);
 		if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
 			return;
 	}
@@ -343,24 +272,30 @@ static void refuse(const struct pump *pump, const struct err *err)
 	refused.code = err->code;
 	if (frame_send(pump->local, PBEAM__CHANNEL_MESSAGE__CHANNEL_REFUSED, &refused.base, NULL, 0, NULL) <
 	    0)
-		return; /* nobody is there to hear it */
+		return; /* nobody is there to read it */
 }
 
 _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum tls_role role)
 {
-	struct pump pump = {.tcp = tcp, .local = local, .role = role, .asked = -1};
+	struct pump pump = {.tcp = tcp, .local = local, .asked = -1};
 	struct err err = ERR_INIT;
+	struct tls_psk psk;
+	int r = channel_key_derive(key, &psk);
 
-	pump.plain = malloc(PIECE);
-	pump.outgoing = malloc(PIECE);
-	pump.ssl = tls_new(tcp, key, role, &err);
 	OPENSSL_cleanse((void *)(uintptr_t)key, sizeof(*key));
-	if (!pump.ssl || !pump.plain || !pump.outgoing) {
+	pump.plain = malloc(TLS_PIECE);
+	pump.outgoing = malloc(TLS_PIECE);
+	if (r < 0)
+		err_set(&err, r, "no key can be derived");
+	else
+		pump.tls = tls_new(tcp, &psk, role, &err);
+	OPENSSL_cleanse(&psk, sizeof(psk));
+	if (!pump.tls || !pump.plain || !pump.outgoing) {
 		refuse(&pump, &err);
 		_exit(1);
 	}
 	sandbox_enter();
-	if (shake_hands(&pump, role, &err) < 0) {
+	if (tls_handshake(pump.tls, local, &err) < 0) {
 		refuse(&pump, &err);
 		linger(&pump);
 		_exit(1);

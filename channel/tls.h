@@ -1,37 +1,85 @@
-/* What the parts of channel/ share; private to it. */
+/* TLS 1.3 with a pre-shared key, by OpenSSL, and what else the files of channel/ share. Private to them. */
 #ifndef CHANNEL_TLS_H
 #define CHANNEL_TLS_H
 
 #include <openssl/types.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 #include "channel/channel.h"
-#include "channel/records.h"
+#include "channel/tls_stream.h"
 
 /* ---- address.c ---- */
-/* A TCP connection, non-blocking, or -errno. */
+/* Returns a non-blocking TCP connection or -errno. */
 must_check int address_connect(const char *address, struct err *err);
-/* Keep-alive and the like on a TCP connection. */
+/* Sets keep-alive and the like on a TCP connection. */
 void address_tune(int tcp);
 
 /* ---- tls.c ---- */
-enum tls_role { TLS_CLIENT, TLS_SERVER };
-/* An SSL object that reads from `tcp` (not owned) and writes into a memory BIO. NULL with err set. */
-SSL *tls_new(int tcp, const struct channel_key *key, enum tls_role role, struct err *err);
-/* What a failed handshake tells, as a sentence's end and a code: -EKEYREJECTED, -EPROTO. */
-int tls_explain(enum tls_role role, struct err *err);
-/* What somebody else needs to go on with the connection. False while there is no such point: before the
- * handshake, within a record, with one unread, or once keys or alerts have been sent. */
-bool tls_traffic(const SSL *ssl, enum tls_role role, struct records_traffic *out);
+enum { TLS_PIECE = 256 << 10 /* bytes that are encrypted, or read from the socket, at once */ };
+
+/* What both sides prove to have: which key it is, and the key. */
+struct tls_psk {
+	const char *identity; /* static */
+	uint8_t secret[TLS_SECRET];
+};
+
+/* One TLS connection. OpenSSL reads from the socket itself, ahead and in large pieces, and writes records
+ * into memory, which tls_send() sends by one system call instead of one per record. */
+struct tls {
+	SSL *ssl;
+	int tcp; /* not owned */
+	enum tls_role role;
+	struct tls_psk psk;
+	size_t sent;	      /* of the records in memory */
+	uint64_t records;     /* written under the present key */
+	uint64_t records_max; /* then the key is updated */
+};
+
+/* NULL with err set when out of memory. */
+struct tls *tls_new(int tcp, const struct tls_psk *psk, enum tls_role role, struct err *err);
+void tls_free(struct tls *tls);
+
+/* Performs the handshake on the socket, which must be non-blocking; at most 10 s. A hang-up of `local` (-1
+ * for none) cancels it with -EPIPE. -EKEYREJECTED: the peer has another key; -EPROTO: it speaks something
+ * else; -ETIMEDOUT. A client's last flight may still have to be sent. */
+must_check int tls_handshake(struct tls *tls, int local, struct err *err);
+
+/* Encrypts at most one record's worth of `data` into memory. Returns the bytes taken (> 0) or -EIO. Updates
+ * the sending key first when it is due. */
+must_check ssize_t tls_write(struct tls *tls, const void *data, size_t len);
+/* The bytes in memory that have not been sent. */
+size_t tls_unsent(const struct tls *tls);
+/* Sends the records in memory. Returns 0, -EAGAIN when the socket takes no more (non-blocking, MSG_DONTWAIT
+ * in `flags`, or its time limit), or -errno. */
+must_check int tls_send(struct tls *tls, int flags);
+/* Decrypts. Returns the bytes read, 0 after the peer's close_notify, -EAGAIN when nothing is there (as
+ * above), -EPIPE when the connection ended without a close_notify, -EBADMSG for a record that is not the
+ * peer's, or -errno. */
+must_check ssize_t tls_read(struct tls *tls, void *to, size_t len);
+/* Puts a close_notify into memory. */
+void tls_close_notify(struct tls *tls);
+
+/* Derives a secret that only the two ends of this connection know (RFC 8446, 7.5). 0 or -EIO. */
+must_check int tls_export(struct tls *tls, uint8_t out[TLS_SECRET]);
+
+/* ---- key.c ---- */
+/* The pre-shared key of the cluster's connections. 0 or -EIO. */
+must_check int channel_key_derive(const struct channel_key *key, struct tls_psk *out);
+
+/* ---- tls_stream.c ---- */
+/* A stream's TLS connection, for tests. */
+struct tls *tls_stream_tls(struct tls_stream *stream);
 
 /* ---- pump.c ---- */
-/* Shakes hands, then copies both ways until both ends are done. Says why on `local` (CHANNEL_REFUSED) when
- * there was no handshake. Never returns. */
+/* Performs the handshake, then copies both ways until both ends are done. Explains a failed handshake on
+ * `local` (CHANNEL_REFUSED). */
 _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum tls_role role);
 
 /* ---- sandbox.c ---- */
-/* From here on this process reads, writes and waits on what it has open, and no more. */
+/* Confines the process to reading, writing and waiting on the descriptors that it has open. */
 void sandbox_enter(void);
 
 #endif

@@ -29,7 +29,7 @@
 #include "scip/migrate/external.h"
 #include "scip/migrate/files/files.h"
 #include "scip/migrate/migrate.h"
-#include "scip/migrate/pages/lanes.h"
+#include "scip/migrate/pages/page_stream.h"
 #include "scip/restore/restore.h"
 #include "scip/tracee/procfs.h"
 
@@ -183,7 +183,7 @@ static int describe(const struct departure *d, Pbeam__MigrateBegin *begin, struc
 	begin->leads = leads_session(d);
 	begin->dry_run = d->options->dry_run;
 	begin->send_files = d->options->send_files;
-	begin->streams = LANES_MAX;
+	begin->streams = PAGE_STREAMS_MAX;
 	if (r == 0)
 		r = describe_job(d, begin);
 	if (r == 0)

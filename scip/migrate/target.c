@@ -25,7 +25,7 @@
 #include "scip/migrate/external.h"
 #include "scip/migrate/files/files.h"
 #include "scip/migrate/migrate.h"
-#include "scip/migrate/pages/lanes.h"
+#include "scip/migrate/pages/page_receiver.h"
 
 enum { COMMIT_S = 120, CUT_S = 1800, GONE_LOOKS = 1000, GONE_NAP_NS = 2000000 };
 
@@ -37,9 +37,8 @@ struct arrival {
 	bool ours;
 	struct restore_premade *premade;
 	struct files_arriving *files;
-	uint8_t *buffer;	  /* for files that come, of WIRE_PART_MAX bytes */
-	struct lane_taker *taker; /* of pages that come over the channel itself */
-	struct lane_guests *guests;
+	uint8_t *buffer; /* for files that come, of WIRE_PART_MAX bytes */
+	struct page_receiver *receiver;
 	char path[PATH_MAX];	    /* of a part of a cut */
 	Pbeam__MigrateState *state; /* that the final image came with */
 };
@@ -183,17 +182,15 @@ static int on_held(void *arg, struct err *err)
 	return r;
 }
 
-static void end_lanes(struct arrival *a)
+static void end_receiver(struct arrival *a)
 {
-	lane_guests_close(a->guests);
-	lane_taker_free(a->taker);
-	a->guests = NULL;
-	a->taker = NULL;
+	page_receiver_free(a->receiver);
+	a->receiver = NULL;
 }
 
 static void drop_premade(struct arrival *a)
 {
-	end_lanes(a);
+	end_receiver(a);
 	if (a->premade)
 		restore_premade_abandon(a->premade);
 	a->premade = NULL;
@@ -287,6 +284,7 @@ static int take_skeleton(struct arrival *a, const struct frame *frame, struct er
 	uint8_t cookie[CHANNEL_COOKIE_SIZE];
 	struct image_reader *image;
 	struct err why = ERR_INIT;
+	bool more = false;
 	int r = open_image(a, frame, &image, err);
 
 	if (r < 0)
@@ -295,13 +293,15 @@ static int take_skeleton(struct arrival *a, const struct frame *frame, struct er
 	r = restore_premake(&a->premade, a->target.names, image, &options, &why);
 	if (r < 0)
 		log_info("migrate: vpid %d: not made ahead: %s", a->options->begin->root, why.text);
-	if (r == 0 && !(a->taker = lane_taker_new(a->options->channel, a->premade)))
+	if (r == 0 && !(a->receiver = page_receiver_new(a->options->channel, a->premade)))
 		return err_code(err, -ENOMEM, "take pages");
 	ready.streams = r == 0;
-	if (r == 0 && a->options->begin->streams > 1 &&
-	    lane_guests_open(&a->guests, a->premade, cookie, &why) < 0)
-		log_info("migrate: one stream only: %s", why.text);
-	if (a->guests) {
+	if (r == 0 && a->options->begin->streams > 1) {
+		more = page_receiver_expect(a->receiver, cookie, &why) == 0;
+		if (!more)
+			log_info("migrate: one stream only: %s", why.text);
+	}
+	if (more) {
 		ready.cookie.data = cookie;
 		ready.cookie.len = sizeof(cookie);
 		ready.streams = streams_of_host(a->options->begin->streams);
@@ -316,7 +316,7 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 	for (;;) {
 		struct frame frame = {0};
 		bool done = false;
-		int r = a->guests ? lane_guests_wait(a->guests, a->options->channel, err) : 0;
+		int r = a->receiver ? page_receiver_wait(a->receiver, err) : 0;
 
 		if (r == 0)
 			r = wire_take_any(a->options->channel, &frame, err);
@@ -328,8 +328,8 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 			break;
 		case PBEAM__CHANNEL_MESSAGE__MIGRATE_PAGES:
 		case PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND:
-			r = a->taker ? lane_take(a->taker, &frame, err)
-				     : err_set(err, -EPROTO, "pages came that are not expected");
+			r = a->receiver ? page_receiver_take(a->receiver, &frame, err)
+					: err_set(err, -EPROTO, "pages came that are not expected");
 			break;
 		case PBEAM__CHANNEL_MESSAGE__MIGRATE_FILES:
 			r = files_arriving_told(a->files, a->options->channel, &frame, err);
@@ -338,7 +338,7 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 			r = files_arriving_part(a->files, a->options->channel, &frame, a->buffer, err);
 			break;
 		case PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE:
-			end_lanes(a);
+			end_receiver(a);
 			if (a->options->begin->dry_run)
 				r = err_set(err, -EPROTO, "processes came that were not to");
 			else
@@ -487,6 +487,6 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 	cut_unlisten(&a.target);
 	message_free(a.state);
 	free(a.buffer);
-	end_lanes(&a);
+	end_receiver(&a);
 	return r;
 }

@@ -215,7 +215,7 @@ def test_central_lost(make_lab, point, moved, killed):
         kill_named(b if killed == "source" else c, "scip-coordinate")
     before = count(b)
     shown = b.ctl("ps")
-    assert " undecided " in shown.stdout and "stands still until the central host" in shown.stderr
+    assert " undecided " in shown.stdout and "is frozen until the central host answers" in shown.stderr
     assert count(b) == before and moving.process.poll() is None
     word.write_text("")
     a.ctl("hosts")

@@ -287,7 +287,7 @@ static struct view *view_at(struct view *views, size_t n, uint64_t offset)
 }
 
 /* All pages of the set, read through these. False: some are shown by none. */
-static int put(struct lanes *lanes, const struct set *set, struct view *views, size_t n, bool *whole)
+static int put(struct page_sender *sender, const struct set *set, struct view *views, size_t n, bool *whole)
 {
 	struct view *last = NULL;
 	uint64_t at = 0, end;
@@ -307,15 +307,16 @@ static int put(struct lanes *lanes, const struct set *set, struct view *views, s
 		if ((view->end - shift) / PAGE < end)
 			end = (view->end - shift) / PAGE;
 		if (last && view->t != last->t)
-			r = lanes_flush(lanes);
+			r = page_sender_flush(sender);
 		last = view;
 		if (r == 0)
-			r = lanes_put(lanes, view->t, &view->range, at * PAGE + shift, end * PAGE + shift);
+			r = page_sender_put(sender, view->t, &view->range, at * PAGE + shift,
+					    end * PAGE + shift);
 	}
-	return r < 0 ? r : lanes_flush(lanes);
+	return r < 0 ? r : page_sender_flush(sender);
 }
 
-int ahead_objects_round(struct ahead_objects *objects, struct lanes *lanes)
+int ahead_objects_round(struct ahead_objects *objects, struct page_sender *sender)
 {
 	int r = 0;
 
@@ -326,7 +327,7 @@ int ahead_objects_round(struct ahead_objects *objects, struct lanes *lanes)
 		look(object, &object->due, true);
 		for (uint64_t w = 0; w < object->due.pages / WORD_BITS + 1; w++)
 			object->sent.words[w] |= object->due.words[w];
-		r = put(lanes, &object->due, object->views, object->n, &whole);
+		r = put(sender, &object->due, object->views, object->n, &whole);
 		set_empty(&object->due);
 	}
 	return r;
@@ -382,14 +383,14 @@ static int tell_sent(const struct set *set, Pbeam__SharedMemory *there)
 }
 
 static int put_last(struct last *last, struct object *object, const struct shared_object *there,
-		    struct lanes *lanes)
+		    struct page_sender *sender)
 {
 	int r = begin_last(last, object, there);
 
-	return r < 0 ? r : put(lanes, &last->set, last->views, last->n, &last->whole);
+	return r < 0 ? r : put(sender, &last->set, last->views, last->n, &last->whole);
 }
 
-int ahead_objects_last(struct ahead_objects *objects, struct lanes *lanes, struct shared_object *list,
+int ahead_objects_last(struct ahead_objects *objects, struct page_sender *sender, struct shared_object *list,
 		       size_t n, struct err *err)
 {
 	int r = 0, done;
@@ -401,9 +402,9 @@ int ahead_objects_last(struct ahead_objects *objects, struct lanes *lanes, struc
 		struct object *object = list[i].there ? find_object(objects, &list[i]) : NULL;
 
 		if (object)
-			r = put_last(&objects->lasts[i], object, &list[i], lanes);
+			r = put_last(&objects->lasts[i], object, &list[i], sender);
 	}
-	done = lanes_finish(lanes, err);
+	done = page_sender_finish(sender, err);
 	r = !objects->lasts ? -ENOMEM : r < 0 ? r : done;
 	for (size_t i = 0; i < objects->nlasts && r == 0; i++) {
 		const struct last *last = &objects->lasts[i];

@@ -24,11 +24,11 @@
 #define SCIP_MIGRATE_OBJECTS_H
 
 #include "scip/checkpoint/checkpoint.h"
-#include "scip/migrate/pages/lanes.h"
+#include "scip/migrate/pages/page_sender.h"
 
 struct ahead_objects;
 struct ahead_objects *ahead_objects_new(void);
-/* When the lanes are closed: their threads read through what it has. */
+/* When the sender are closed: their threads read through what it has. */
 void ahead_objects_free(struct ahead_objects *objects);
 /* Of the skeleton, all frozen: which of them go ahead (shared_object.there->ahead). */
 must_check int ahead_objects_begin(struct ahead_objects *objects, struct shared_object *list, size_t n,
@@ -39,10 +39,10 @@ void ahead_objects_watch(struct ahead_objects *objects, struct tracked *t);
 uint64_t ahead_objects_due(const struct ahead_objects *objects);
 uint64_t ahead_objects_bytes(const struct ahead_objects *objects);
 /* Puts what was written. */
-must_check int ahead_objects_round(struct ahead_objects *objects, struct lanes *lanes);
+must_check int ahead_objects_round(struct ahead_objects *objects, struct page_sender *sender);
 /* At the end, all frozen: of each object of the list that has gone ahead everything is in its place
  * (there->ahead, there->sent), or there->ahead is 0 and it is to be in the image. */
-must_check int ahead_objects_last(struct ahead_objects *objects, struct lanes *lanes,
+must_check int ahead_objects_last(struct ahead_objects *objects, struct page_sender *sender,
 				  struct shared_object *list, size_t n, struct err *err);
 
 #endif

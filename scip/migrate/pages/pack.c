@@ -12,9 +12,9 @@
 
 #include "base/io.h"
 #include "scip/migrate/pages/delta.h"
-#include "scip/migrate/pages/lanes.h"
+#include "scip/migrate/pages/page_stream.h"
 
-enum { PAGE = DELTA_PAGE, PAGES = LANES_BATCH / PAGE, LEVEL = 1, FIRST_TRIAL = 4, TRIAL_EVERY = 64 };
+enum { PAGE = DELTA_PAGE, PAGES = PAGE_STREAM_BATCH / PAGE, LEVEL = 1, FIRST_TRIAL = 4, TRIAL_EVERY = 64 };
 #define WEIGHT 0.25 /* of a new measurement */
 #define WORTH  0.9  /* what is left, at most */
 
@@ -38,9 +38,9 @@ struct pack *pack_new(void)
 
 	if (!pack)
 		return NULL;
-	pack->room = ZSTD_compressBound(LANES_BATCH);
-	pack->read = malloc(2 * LANES_BATCH); /* the second half is for the differences */
-	pack->deltas = malloc(LANES_BATCH);
+	pack->room = ZSTD_compressBound(PAGE_STREAM_BATCH);
+	pack->read = malloc(2 * PAGE_STREAM_BATCH); /* the second half is for the differences */
+	pack->deltas = malloc(PAGE_STREAM_BATCH);
 	pack->small = malloc(pack->room);
 	pack->zstd = ZSTD_createCCtx();
 	pack->left = 1;

@@ -15,7 +15,8 @@ struct packed {
 	const uint8_t *data; /* message.bytes of it */
 	bool empty;	     /* nothing is to be sent */
 };
-/* Reads at most TRACK_RUNS pieces of together at most LANES_BATCH bytes. *out is good until the next call.
+/* Reads at most TRACK_RUNS pieces of together at most PAGE_STREAM_BATCH bytes. *out is good until the next
+ * call.
  */
 void pack_runs(struct pack *pack, const struct tracked *t, struct track_run *runs, size_t n,
 	       struct note_store *store, struct packed *out);

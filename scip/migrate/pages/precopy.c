@@ -3,9 +3,10 @@
  *
  * A first, short freeze takes the skeleton (the processes without their contents), from which the target
  * makes them ahead, and begins to track what is written (track.h). Each round sends what was written until
- * then (lanes.h); the rounds end when the rest can be sent in the pause that is allowed. That is done when
- * all are frozen, by one more round: so the final image has only what is not tracked, and those processes
- * that were not there before (match.h). Shared memory goes ahead too, and is compared at the end (objects.h).
+ * then (page_sender.h); the rounds end when the rest can be sent in the pause that is allowed. That is done
+ * when all are frozen, by one more round: so the final image has only what is not tracked, and those
+ * processes that were not there before (match.h). Shared memory goes ahead too, and is compared at the end
+ * (objects.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,9 +24,10 @@
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
 #include "scip/migrate/migrate.h"
-#include "scip/migrate/pages/lanes.h"
 #include "scip/migrate/pages/match.h"
 #include "scip/migrate/pages/objects.h"
+#include "scip/migrate/pages/page_sender.h"
+#include "scip/migrate/pages/page_stream.h"
 #include "scip/migrate/pages/track.h"
 #include "scip/tracee/procfs.h"
 
@@ -41,7 +43,7 @@ enum {
 #define FIXED_NS     20000000ull  /* of the pause, whatever there is to send */
 #define MOMENT_NS    1000000ull	  /* nothing is measured in less */
 #define REPORT_NS    100000000ull
-#define LANE_BYTES   (16ull << 20) /* what is worth one more lane */
+#define STREAM_BYTES (16ull << 20) /* what is worth one more stream */
 #define COMPARE_RATE (8ull << 30)  /* bytes a second */
 
 struct precopy {
@@ -49,7 +51,7 @@ struct precopy {
 	struct tracked *v;
 	size_t n;
 	struct ahead_objects *objects;
-	struct lanes *lanes;
+	struct page_sender *sender;
 	bool usable; /* the skeleton is there */
 	/* how it goes */
 	unsigned round;
@@ -131,35 +133,35 @@ static void count_dirty(struct precopy *p)
 static void tick(void *arg);
 
 /* Besides the channel: as many as both hosts have processors, if it is worth it. */
-static unsigned choose_lanes(const struct precopy *p, const Pbeam__MigrateReady *ready)
+static unsigned choose_streams(const struct precopy *p, const Pbeam__MigrateReady *ready)
 {
 	const long processors = sysconf(_SC_NPROCESSORS_ONLN);
 	uint64_t n = ready->cookie.len == CHANNEL_COOKIE_SIZE ? ready->streams : 0;
 
 	if (processors > 0 && n > (uint64_t)processors)
 		n = (uint64_t)processors;
-	if (n > p->due / LANE_BYTES)
-		n = p->due / LANE_BYTES;
-	return n < LANES_MAX ? (unsigned)n : LANES_MAX;
+	if (n > p->due / STREAM_BYTES)
+		n = p->due / STREAM_BYTES;
+	return n < PAGE_STREAMS_MAX ? (unsigned)n : PAGE_STREAMS_MAX;
 }
 
 /* 1: it is ready for pages; 0: the processes cannot be made ahead. */
-static int open_lanes(struct precopy *p, const char *host, struct err *err)
+static int open_streams(struct precopy *p, const char *host, struct err *err)
 {
-	struct lanes_options options = {.host = host,
-					.channel = p->options.channel,
-					.bandwidth = p->options.bandwidth,
-					.tick = tick,
-					.tick_arg = p};
+	struct page_sender_options options = {.host = host,
+					      .channel = p->options.channel,
+					      .bandwidth = p->options.bandwidth,
+					      .tick = tick,
+					      .tick_arg = p};
 	Pbeam__MigrateReady *ready = NULL;
 	int r = wire_take(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
 			  &pbeam__migrate_ready__descriptor, &ready, err);
 
 	if (r == 0 && ready->streams) {
 		count_dirty(p);
-		options.n = choose_lanes(p, ready);
+		options.n = choose_streams(p, ready);
 		options.cookie = options.n ? ready->cookie.data : NULL;
-		r = lanes_open(&p->lanes, &options, err);
+		r = page_sender_open(&p->sender, &options, err);
 		r = r < 0 ? r : 1;
 	}
 	message_free(ready);
@@ -197,7 +199,7 @@ int precopy_begin(struct precopy **out, struct names *names, const struct migrat
 		return 0;
 	}
 	if (r == 0)
-		r = open_lanes(p, options->host, err);
+		r = open_streams(p, options->host, err);
 	if (r <= 0) {
 		precopy_end(p);
 		return r;
@@ -227,7 +229,7 @@ static void report(struct precopy *p, const char *note)
 	if (!p->options.progress || (!note && now - p->reported_ns < REPORT_NS))
 		return;
 	p->reported_ns = now;
-	sent = lanes_counted(p->lanes).pages - p->begin_bytes;
+	sent = page_sender_counted(p->sender).pages - p->begin_bytes;
 	progress.done = sent < p->due ? sent : p->due;
 	snprintf(progress.phase, sizeof(progress.phase), "round %u", p->round);
 	if (p->round > 1)
@@ -253,7 +255,7 @@ static uint64_t fixed_ns(const struct precopy *p)
 static void judge(struct precopy *p, uint64_t took_ns)
 {
 	const double seconds = (double)(took_ns > MOMENT_NS ? took_ns : MOMENT_NS) / NS_PER_S;
-	const uint64_t sent = lanes_counted(p->lanes).pages - p->begin_bytes;
+	const uint64_t sent = page_sender_counted(p->sender).pages - p->begin_bytes;
 
 	if (sent >= RATE_BYTES)
 		p->rate = (uint64_t)((double)sent / seconds);
@@ -295,19 +297,19 @@ static int send_round(struct precopy *p, bool last, struct err *err)
 {
 	int r = 0, done;
 
-	p->begin_bytes = lanes_counted(p->lanes).pages;
+	p->begin_bytes = page_sender_counted(p->sender).pages;
 	for (size_t i = 0; i < p->n && r == 0; i++) {
-		r = track_tell(&p->v[i], lanes_put, p->lanes);
+		r = track_tell(&p->v[i], page_sender_put, p->sender);
 		if (r == 0)
-			r = lanes_flush(p->lanes);
+			r = page_sender_flush(p->sender);
 		if (r == 0)
 			r = fault_point("migrate-round", err);
 		if (r == 0)
 			report(p, NULL);
 	}
 	if (r == 0 && p->objects && !last)
-		r = ahead_objects_round(p->objects, p->lanes);
-	done = lanes_finish(p->lanes, err);
+		r = ahead_objects_round(p->objects, p->sender);
+	done = page_sender_finish(p->sender, err);
 	if (r == 0)
 		r = done;
 	for (size_t i = 0; i < p->n; i++)
@@ -364,17 +366,18 @@ int precopy_last(struct precopy *p, const struct group *group, struct err *err)
 	p->round++;
 	r = send_round(p, true, err);
 	log_info("migrate: last round: %.1f MiB in %.1f ms",
-		 mib(lanes_counted(p->lanes).pages - p->begin_bytes), ms(io_now_ns(CLOCK_MONOTONIC) - at));
+		 mib(page_sender_counted(p->sender).pages - p->begin_bytes),
+		 ms(io_now_ns(CLOCK_MONOTONIC) - at));
 	return r;
 }
 
 int precopy_last_shared(struct precopy *p, struct shared_object *list, size_t n, struct err *err)
 {
-	const uint64_t at = io_now_ns(CLOCK_MONOTONIC), before = lanes_counted(p->lanes).wire;
-	int r = p->objects ? ahead_objects_last(p->objects, p->lanes, list, n, err) : 0;
+	const uint64_t at = io_now_ns(CLOCK_MONOTONIC), before = page_sender_counted(p->sender).wire;
+	int r = p->objects ? ahead_objects_last(p->objects, p->sender, list, n, err) : 0;
 
 	log_info("migrate: %.1f MiB of shared memory sent at the end in %.1f ms",
-		 mib(lanes_counted(p->lanes).wire - before), ms(io_now_ns(CLOCK_MONOTONIC) - at));
+		 mib(page_sender_counted(p->sender).wire - before), ms(io_now_ns(CLOCK_MONOTONIC) - at));
 	return r;
 }
 
@@ -382,7 +385,7 @@ int precopy_last_shared(struct precopy *p, struct shared_object *list, size_t n,
 
 void precopy_count(const struct precopy *p, uint64_t *bytes, uint32_t *rounds)
 {
-	*bytes = lanes_counted(p->lanes).wire;
+	*bytes = page_sender_counted(p->sender).wire;
 	*rounds = p->round;
 }
 
@@ -405,7 +408,7 @@ void precopy_end(struct precopy *p)
 {
 	if (!p)
 		return;
-	lanes_close(p->lanes);
+	page_sender_close(p->sender);
 	ahead_objects_free(p->objects);
 	for (size_t i = 0; i < p->n; i++)
 		track_end(&p->v[i]);
