@@ -1,6 +1,5 @@
 #include "scip/cut/return.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +15,11 @@
 static int host_address(const struct lead *lead, const char *host, ProtobufCBinaryData *out, struct err *err)
 {
 	for (size_t i = 0; i < lead->hosts->n_hosts; i++) {
-		struct sockaddr_in v4 = {.sin_family = AF_INET};
-		struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
-		const char *text = lead->hosts->hosts[i]->address;
+		struct inet_address address;
 
-		if (strcmp(lead->hosts->hosts[i]->name, host) != 0)
-			continue;
-		if (inet_pton(AF_INET, text, &v4.sin_addr) == 1)
-			return message_bytes(out, &v4, sizeof(v4));
-		if (inet_pton(AF_INET6, text, &v6.sin6_addr) == 1)
-			return message_bytes(out, &v6, sizeof(v6));
+		if (strcmp(lead->hosts->hosts[i]->name, host) == 0 &&
+		    inet_address_from_text(lead->hosts->hosts[i]->address, &address))
+			return message_bytes(out, &address.any, address.len);
 	}
 	return err_set(err, -EHOSTUNREACH, "host %s has no address that others can connect to", host);
 }

@@ -22,8 +22,7 @@ extern const struct external_provider cut_line_provider;
 /* out->external: these lines end here. An empty list: others say so. Returns 1 or -errno. */
 must_check int cut_mark_lines(Pbeam__Object *out, const Pbeam__BridgeList *lines, struct err *err);
 
-/* On the side where a part is restored: sockets for the other ends that call; `ready` tells their ports. */
+/* Opens target->acceptor for the other ends that connect; `ready` gets its ports. */
 must_check int cut_listen(struct migrate_target *target, Pbeam__MigrateReady *ready, struct err *err);
-void cut_unlisten(struct migrate_target *target);
 
 #endif

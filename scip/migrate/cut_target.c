@@ -19,13 +19,15 @@
 #include "base/io.h"
 #include "proto/message.h"
 #include "proto/swap.pb-c.h"
+#include "scip/ends/acceptor.h"
 #include "scip/migrate/cut_external.h"
+#include "scip/migrate/migrate.h"
 #include "scip/migrate/swap/end.h"
 #include "scip/migrate/swap/swap.h"
 #include "scip/object/common.h"
 #include "scip/object/tcp_socket.h"
 
-enum { BACKLOG = 4096, CALL_MS = 60000, LOOK_MS = 100, AGAIN_US = 20000 };
+enum { CALL_MS = 60000, LOOK_MS = 100, AGAIN_US = 20000 };
 
 int cut_mark(Pbeam__Object *out, uint64_t id, const struct swap_end *end, struct err *err)
 {
@@ -57,18 +59,15 @@ struct links {
 
 int cut_listen(struct migrate_target *target, Pbeam__MigrateReady *ready, struct err *err)
 {
-	target->listeners[0] = swap_listen(AF_INET, BACKLOG, &ready->port4, err);
-	if (target->listeners[0] < 0)
-		return target->listeners[0];
-	target->listeners[1] = swap_listen(AF_INET6, BACKLOG, &ready->port6, NULL);
-	return 0;
-}
+	struct inet_address address;
+	bool known = record_own_address(&address);
+	int r = acceptor_open(&target->acceptor, known ? &address : NULL, err);
 
-void cut_unlisten(struct migrate_target *target)
-{
-	for (int i = 0; i < 2; i++)
-		if (target->listeners[i] >= 0)
-			close(steal_fd(&target->listeners[i]));
+	if (r < 0)
+		return r;
+	ready->port4 = acceptor_port4(target->acceptor);
+	ready->port6 = acceptor_port6(target->acceptor);
+	return 0;
 }
 
 /* Of two ends that are both here the one that calls comes first. */
@@ -148,45 +147,40 @@ static int call(struct link *link, struct err *err)
 	link->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (link->fd < 0 || connect(link->fd, &to.any, to.len) < 0 ||
 	    send(link->fd, link->link->cookie.data, SWAP_COOKIE_SIZE, MSG_NOSIGNAL) != SWAP_COOKIE_SIZE)
-		return err_sys(err, "connect anew to %s", inet_text(&to, text));
+		return err_sys(err, "connect again to %s", inet_text(&to, text));
 	return 0;
 }
 
-/* One has come; whoever it is keeps it. Strangers are turned away. */
-static void admit(struct links *links, int listener)
+static bool links_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], int sock)
 {
-	auto_close int sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	uint8_t cookie[SWAP_COOKIE_SIZE];
+	struct links *links = arg;
 
-	if (sock < 0 || swap_read_cookie(sock, cookie, NULL) < 0)
-		return;
 	for (size_t i = 0; i < links->n; i++) {
 		struct link *link = &links->v[i];
 
-		if (!link->link->calls && link->fd < 0 &&
-		    memcmp(link->link->cookie.data, cookie, SWAP_COOKIE_SIZE) == 0) {
-			link->fd = steal_fd(&sock);
-			return;
-		}
+		if (link->link->calls || link->fd >= 0 ||
+		    memcmp(link->link->cookie.data, cookie, SWAP_COOKIE_SIZE) != 0)
+			continue;
+		link->fd = sock;
+		return true;
 	}
+	return false;
 }
 
 static int await(const struct migrate_target *target, struct links *links, const struct link *link,
 		 struct err *err)
 {
-	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + CALL_MS * 1000000ull;
+	const uint64_t end_ns = io_now_ns(CLOCK_MONOTONIC) + CALL_MS * 1000000ull;
 
 	while (link->fd < 0) {
-		struct pollfd polls[2] = {{.fd = target->listeners[0], .events = POLLIN},
-					  {.fd = target->listeners[1], .events = POLLIN}};
+		int r = acceptor_wait(target->acceptor, LOOK_MS, -1, links_claim, links, err);
 
-		if (poll(polls, 2, LOOK_MS) < 0 && errno != EINTR)
-			return err_sys(err, "wait for a connection");
-		for (int i = 0; i < 2; i++)
-			if (polls[i].revents & POLLIN)
-				admit(links, polls[i].fd);
-		if (io_now_ns(CLOCK_MONOTONIC) > end)
-			return err_set(err, -ETIMEDOUT, "the other end of a connection does not call");
+		if (r < 0)
+			return r;
+		if (link->fd < 0 && io_now_ns(CLOCK_MONOTONIC) > end_ns)
+			return err_set(err, -ETIMEDOUT,
+				       "the other end of a connection has not connected within %d s",
+				       CALL_MS / 1000);
 	}
 	return 0;
 }
@@ -223,7 +217,6 @@ static int fill(struct migrate_target *target, struct object_restore *restore, s
 		struct err *err)
 {
 	const Pbeam__TcpSocket *saved = link->object->tcp;
-	uint8_t cookie[SWAP_COOKIE_SIZE];
 	struct swap_end end;
 	int r;
 
@@ -238,8 +231,6 @@ static int fill(struct migrate_target *target, struct object_restore *restore, s
 	end.receive_lock = (int)link->ticket->receive_lock;
 	memcpy(end.cookie, link->link->cookie.data, SWAP_COOKIE_SIZE);
 	r = object_get_extent(restore, saved->receive_queue, &end.unread, &end.unread_len, err);
-	if (r == 0 && !link->link->calls)
-		r = swap_read_cookie(link->fd, cookie, err);
 	if (r == 0)
 		r = swap_end_fill(&end, link->link->calls, err);
 	if (r == 0)

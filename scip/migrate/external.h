@@ -74,7 +74,7 @@ struct migrate_target {
 	const Pbeam__Manifest *manifest;
 	Pbeam__AddressArrivals *arrivals; /* bound sockets that have come: address.h */
 	const Pbeam__MigrateState *links; /* of a part of a cut */
-	int listeners[2];		  /* likewise, for what calls: IPv4, IPv6; -1 none */
+	struct acceptor *acceptor;	  /* likewise, for ends that connect; or NULL */
 	void *state[EXTERNAL_PROVIDERS_MAX];
 };
 

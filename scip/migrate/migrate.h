@@ -209,5 +209,8 @@ uint64_t record_here(int32_t vpid);
 void record_forget_place(int32_t vpid, uint64_t version);
 /* The name of this host in the cluster. -ENOTCONN without a cluster. */
 must_check int record_own_host(char host[64], struct err *err);
+/* The address by which other hosts of the cluster reach this one. False: not known. */
+struct inet_address;
+bool record_own_address(struct inet_address *address);
 
 #endif

@@ -16,6 +16,7 @@
 #include "proto/ask.h"
 #include "proto/message.h"
 #include "scip/migrate/migrate.h"
+#include "scip/object/inet.h"
 
 enum { AGAIN_MS = 100, AGAIN_MOST_MS = 1600 };
 
@@ -451,4 +452,15 @@ int record_own_host(char host[64], struct err *err)
 		r = err_set(err, -ENOTCONN, "this host is in no cluster");
 	message_free(list);
 	return r;
+}
+
+bool record_own_address(struct inet_address *address)
+{
+	Pbeam__HostList *list = NULL;
+	struct err err = ERR_INIT;
+	bool known = ask_hosts(program, &list, &err) == 0 && list->n_hosts &&
+		     inet_address_from_text(list->hosts[0]->address, address);
+
+	message_free(list);
+	return known;
 }

@@ -19,6 +19,7 @@
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "scip/ends/acceptor.h"
 #include "scip/migrate/address.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/migrate/cut_join.h"
@@ -454,11 +455,8 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 	struct timeval patience = {.tv_sec = begin->cut ? CUT_S : COMMIT_S};
 	int r;
 
-	a.target = (struct migrate_target){.names = names,
-					   .begin = begin,
-					   .from = begin->from,
-					   .keeper = options->keeper,
-					   .listeners = {-1, -1}};
+	a.target = (struct migrate_target){
+		.names = names, .begin = begin, .from = begin->from, .keeper = options->keeper};
 	snprintf(a.target.uuid, sizeof(a.target.uuid), "%s", begin->uuid);
 	a.external = external_of_target(&a.target);
 	record_init(&a.record, begin->uuid);
@@ -484,7 +482,7 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 	}
 	files_arriving_free(a.files);
 	record_close(&a.record);
-	cut_unlisten(&a.target);
+	acceptor_close(a.target.acceptor);
 	message_free(a.state);
 	free(a.buffer);
 	end_receiver(&a);

@@ -27,6 +27,22 @@ bool inet_address_parse(const ProtobufCBinaryData *bytes, struct inet_address *o
 	       (out->any.sa_family == AF_INET6 && bytes->len == sizeof(out->v6));
 }
 
+bool inet_address_from_text(const char *text, struct inet_address *out)
+{
+	*out = (struct inet_address){0};
+	if (inet_pton(AF_INET, text, &out->v4.sin_addr) == 1) {
+		out->v4.sin_family = AF_INET;
+		out->len = sizeof(out->v4);
+		return true;
+	}
+	if (inet_pton(AF_INET6, text, &out->v6.sin6_addr) == 1) {
+		out->v6.sin6_family = AF_INET6;
+		out->len = sizeof(out->v6);
+		return true;
+	}
+	return false;
+}
+
 unsigned inet_port(const struct inet_address *address)
 {
 	return ntohs(address->any.sa_family == AF_INET ? address->v4.sin_port : address->v6.sin6_port);

@@ -235,8 +235,9 @@ int swap_end_connect(struct swap_end *end, const ProtobufCBinaryData *address, s
 	to = inet_in_family(&to, end->family);
 	if (end->fresh < 0)
 		end->fresh = socket(end->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (end->fresh < 0 || connect(end->fresh, &to.any, to.len) < 0)
-		return err_sys(err, "connect anew to %s", inet_text(&to, text));
+	if (end->fresh < 0 || connect(end->fresh, &to.any, to.len) < 0 ||
+	    send(end->fresh, end->cookie, SWAP_COOKIE_SIZE, MSG_NOSIGNAL) != SWAP_COOKIE_SIZE)
+		return err_sys(err, "connect again to %s", inet_text(&to, text));
 	return swap_end_fill(end, true, err);
 }
 

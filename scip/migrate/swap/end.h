@@ -43,15 +43,14 @@ must_check int swap_drain(int (*round)(void *arg, unsigned n, uint64_t *waiting,
 			  struct err *err);
 /* Both ends are drained: looks at the receive queue, and at what the end is by now. */
 must_check int swap_end_look(struct swap_end *end, struct err *err);
-/* The new socket, connected with the other end's new one: `cookie` is told (by who connects) or has been read
- * (by who accepted). Both tell what was not read and send it again. Options, flags and half-closed directions
- * are put on. */
+/* The new socket is connected with the other end's new one, and the cookie has been sent. Both ends exchange
+ * what was not read and send it again. Sets options, flags and half-closed directions. `connected`: this end
+ * has connected, and sends first. */
 must_check int swap_end_fill(struct swap_end *end, bool connected, struct err *err);
 /* The receive buffer's size as it was, and whether the program has chosen it. */
 void swap_end_put_buffer(const struct swap_end *end, int fd);
-/* Reads the cookie of a connection that has come. */
-must_check int swap_read_cookie(int sock, uint8_t cookie[SWAP_COOKIE_SIZE], struct err *err);
-/* Makes a new socket, connects it to `address` (struct sockaddr_in or sockaddr_in6) and fills it. */
+/* Makes a new socket, connects it to `address` (struct sockaddr_in or sockaddr_in6), sends the cookie, fills
+ * it. */
 must_check int swap_end_connect(struct swap_end *end, const ProtobufCBinaryData *address, struct err *err);
 /* The old connection ends here without a word to the other end. */
 void swap_end_drop_old(struct swap_end *end);

@@ -2,10 +2,11 @@
  * The queues of a new connection.
  *
  * What a program has not read can only come into its queue from the other end. So each end tells the other
- * what it is, over the new connection itself, and sends what it is told back:
+ * what it is, over the new connection itself, and sends what it is told back (after the cookie:
+ * scip/ends/acceptor.h):
  *
- *   who connects    cookie, length, bytes that its program has not read
- *   who accepts     length, bytes that its program has not read
+ *   connecting end  length, bytes that its program has not read
+ *   accepting end   length, bytes that its program has not read
  *   both            the other's bytes, once more: these stay in the queue
  *
  * The receive buffer is as large as the old one was, the send buffer as large as it can be: what has no room
@@ -146,11 +147,6 @@ static int send_staying(int sock, const char *data, size_t len, size_t expected,
 	return 0;
 }
 
-int swap_read_cookie(int sock, uint8_t cookie[SWAP_COOKIE_SIZE], struct err *err)
-{
-	return transfer(sock, cookie, SWAP_COOKIE_SIZE, false, err);
-}
-
 int swap_fill(struct swap_end *end, bool connected, struct err *err)
 {
 	auto_free char *theirs = NULL;
@@ -162,8 +158,6 @@ int swap_fill(struct swap_end *end, bool connected, struct err *err)
 	set(sock, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
 	set(sock, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (connected)
-		r = transfer(sock, end->cookie, SWAP_COOKIE_SIZE, true, err);
-	if (r == 0 && connected)
 		r = tell(sock, end->unread, end->unread_len, err);
 	if (r == 0)
 		r = hear(sock, &theirs, &other, err);

@@ -5,7 +5,7 @@
 #include "scip/migrate/swap/end.h"
 
 /* end->fresh is connected with the other end: afterwards its receive queue holds end->unread, and the other's
- * what that had not read. `connected`: we have called, and say the cookie. */
+ * what that had not read. `connected`: this end has connected, and sends first. */
 must_check int swap_fill(struct swap_end *end, bool connected, struct err *err);
 
 #endif

@@ -15,7 +15,6 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/migrate/swap/swap.h"
-#include "scip/object/inet.h"
 
 int swap_send(int channel, const Pbeam__SwapRequest *request, struct err *err)
 {
@@ -55,22 +54,6 @@ Pbeam__SwapReply *swap_receive(int channel, struct err *err)
 Pbeam__SwapReply *swap_ask(int channel, const Pbeam__SwapRequest *request, struct err *err)
 {
 	return swap_send(channel, request, err) < 0 ? NULL : swap_receive(channel, err);
-}
-
-int swap_listen(int family, int backlog, uint32_t *port, struct err *err)
-{
-	auto_close int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	struct inet_address any = {.any = {.sa_family = (sa_family_t)family}};
-	int off = 0;
-
-	any.len = family == AF_INET ? sizeof(any.v4) : sizeof(any.v6);
-	if (fd >= 0 && family == AF_INET6)
-		(void)!setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-	if (fd < 0 || bind(fd, &any.any, any.len) < 0 || listen(fd, backlog) < 0 ||
-	    getsockname(fd, &any.any, &any.len) < 0)
-		return err_sys(err, "listen for connections made anew");
-	*port = inet_port(&any);
-	return steal_fd(&fd);
 }
 
 int swap_fork(struct names *names, struct err *err)

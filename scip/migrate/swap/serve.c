@@ -22,6 +22,7 @@
 #include "proto/cluster.pb-c.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "scip/ends/acceptor.h"
 #include "scip/migrate/migrate.h"
 #include "scip/migrate/swap/callers.h"
 #include "scip/migrate/swap/hold.h"
@@ -38,7 +39,7 @@ struct serve {
 	size_t n;
 	struct swap_callers callers; /* of UDP */
 	unsigned round;		     /* of draining */
-	int listener[2];	     /* IPv4, IPv6 */
+	struct acceptor *acceptor;   /* NULL before LISTEN */
 	bool filled;		     /* all new connections are ready */
 	char migration[64];
 };
@@ -176,14 +177,20 @@ static int look_at_queues(struct serve *serve, struct err *err)
 
 /* ---- LISTEN, ACCEPT, CONNECT ---- */
 
-static int do_listen(struct serve *serve, Pbeam__SwapReply *reply, struct err *err)
+static int do_listen(struct serve *serve, const Pbeam__SwapRequest *request, Pbeam__SwapReply *reply,
+		     struct err *err)
 {
-	if (serve->listener[0] >= 0)
-		return err_set(err, -EPROTO, "it listens already");
-	serve->listener[0] = swap_listen(AF_INET, (int)serve->n, &reply->port4, err);
-	if (serve->listener[0] < 0)
-		return serve->listener[0];
-	serve->listener[1] = swap_listen(AF_INET6, (int)serve->n, &reply->port6, NULL);
+	struct inet_address address;
+	bool known = inet_address_parse(&request->address, &address);
+	int r;
+
+	if (serve->acceptor)
+		return err_set(err, -EPROTO, "second request to listen");
+	r = acceptor_open(&serve->acceptor, known ? &address : NULL, err);
+	if (r < 0)
+		return r;
+	reply->port4 = acceptor_port4(serve->acceptor);
+	reply->port6 = acceptor_port6(serve->acceptor);
 	return look_at_queues(serve, err); /* while the other side is busy */
 }
 
@@ -202,62 +209,69 @@ static int set_cookies(struct serve *serve, const Pbeam__SwapRequest *request, s
 	return 0;
 }
 
-/* Whose cookie it is; each is good for once. */
-static struct swap_end *claim(struct serve *serve, const uint8_t cookie[SWAP_COOKIE_SIZE])
+/* The end with this cookie. A cookie is valid once. */
+static bool serve_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], int sock)
 {
-	for (size_t i = 0; i < serve->n; i++)
-		if (serve->ends[i].old >= 0 && serve->ends[i].fresh < 0 &&
-		    memcmp(serve->ends[i].cookie, cookie, SWAP_COOKIE_SIZE) == 0)
-			return &serve->ends[i];
-	return NULL;
+	struct serve *serve = arg;
+
+	for (size_t i = 0; i < serve->n; i++) {
+		struct swap_end *end = &serve->ends[i];
+
+		if (end->old < 0 || end->fresh >= 0 || memcmp(end->cookie, cookie, SWAP_COOKIE_SIZE) != 0)
+			continue;
+		end->fresh = sock;
+		return true;
+	}
+	return false;
 }
 
-/* One has come. 1 when it was one of ours, 0 for a stranger, or -errno. */
-static int admit(struct serve *serve, int listener, struct err *err)
+/* Fills the ends that have been claimed since. Returns their number, or -errno. */
+static int fill_claimed(struct serve *serve, bool *done, struct err *err)
 {
-	auto_close int sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	uint8_t cookie[SWAP_COOKIE_SIZE];
-	struct swap_end *end = NULL;
-	int r;
+	int n = 0;
 
-	if (sock >= 0 && swap_read_cookie(sock, cookie, NULL) == 0)
-		end = claim(serve, cookie);
-	if (!end)
-		return 0;
-	end->fresh = steal_fd(&sock);
-	r = swap_end_fill(end, false, err);
-	return r < 0 ? r : 1;
+	for (size_t i = 0; i < serve->n; i++) {
+		int r;
+
+		if (serve->ends[i].fresh < 0 || done[i])
+			continue;
+		r = swap_end_fill(&serve->ends[i], false, err);
+		if (r < 0)
+			return r;
+		done[i] = true;
+		n++;
+	}
+	return n;
 }
 
 static int do_accept(struct serve *serve, const Pbeam__SwapRequest *request, struct err *err)
 {
-	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + ACCEPT_MS * 1000000ull;
-	size_t missing = 0;
-	int r = set_cookies(serve, request, err);
+	const uint64_t end_ns = io_now_ns(CLOCK_MONOTONIC) + ACCEPT_MS * 1000000ull;
+	auto_free bool *done = calloc(serve->n + 1, sizeof(*done));
+	struct pollfd channel = {.fd = serve->channel, .events = POLLIN};
+	int missing = 0, r = done ? set_cookies(serve, request, err) : err_code(err, -ENOMEM, "accept");
 
 	if (r == 0)
-		r = look_at_queues(serve, err);
+		r = serve->acceptor ? look_at_queues(serve, err)
+				    : err_set(err, -EPROTO, "request to accept before one to listen");
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < serve->n; i++)
 		missing += serve->ends[i].old >= 0;
-	while (r >= 0 && missing) {
-		struct pollfd p[3] = {{.fd = serve->listener[0], .events = POLLIN},
-				      {.fd = serve->listener[1], .events = POLLIN},
-				      {.fd = serve->channel, .events = POLLIN}};
-
-		if (poll(p, 3, ACCEPT_LOOK_MS) < 0 && errno != EINTR)
-			return err_sys(err, "wait for connections made anew");
-		for (int i = 0; i < 2 && r >= 0; i++)
-			if (p[i].revents & POLLIN) {
-				r = admit(serve, p[i].fd, err);
-				missing -= r == 1;
-			}
-		if (r >= 0 && missing && p[2].revents)
-			return err_set(err, -ECANCELED, "the migration was given up");
-		if (io_now_ns(CLOCK_MONOTONIC) > end)
-			return err_set(err, -ETIMEDOUT, "%zu connections were not made anew", missing);
+	while (missing) {
+		r = acceptor_wait(serve->acceptor, ACCEPT_LOOK_MS, serve->channel, serve_claim, serve, err);
+		if (r >= 0)
+			r = fill_claimed(serve, done, err);
+		if (r < 0)
+			return r;
+		missing -= r;
+		if (missing && poll(&channel, 1, 0) > 0)
+			return err_set(err, -ECANCELED, "the migration was cancelled");
+		if (missing && io_now_ns(CLOCK_MONOTONIC) > end_ns)
+			return err_set(err, -ETIMEDOUT, "%d connections were not made again within %d s",
+				       missing, ACCEPT_MS / 1000);
 	}
-	if (r >= 0)
-		r = fault_point("swap-filled", err);
+	r = fault_point("swap-filled", err);
 	serve->filled = r >= 0;
 	return r < 0 ? r : 0;
 }
@@ -346,7 +360,7 @@ static int serve_request(struct serve *serve, const Pbeam__SwapRequest *request,
 	case PBEAM__SWAP_REQUEST__OPERATION__DRAIN:
 		return do_drain(serve, reply, err);
 	case PBEAM__SWAP_REQUEST__OPERATION__LISTEN:
-		return do_listen(serve, reply, err);
+		return do_listen(serve, request, reply, err);
 	case PBEAM__SWAP_REQUEST__OPERATION__ACCEPT:
 		return do_accept(serve, request, err);
 	case PBEAM__SWAP_REQUEST__OPERATION__CONNECT:
@@ -409,7 +423,7 @@ static bool was_committed(struct serve *serve)
 
 int swap_serve(struct names *names, int channel)
 {
-	struct serve serve = {.names = names, .channel = channel, .listener = {-1, -1}};
+	struct serve serve = {.names = names, .channel = channel};
 	struct err err = ERR_INIT;
 	struct frame frame;
 	int r;
@@ -436,9 +450,7 @@ int swap_serve(struct names *names, int channel)
 	swap_hold_free(&serve.hold);
 	swap_callers_end(&serve.callers, names);
 	free(serve.ends);
-	for (int i = 0; i < 2; i++)
-		if (serve.listener[i] >= 0)
-			close(serve.listener[i]);
+	acceptor_close(serve.acceptor);
 	close(channel);
 	return r < 0;
 }

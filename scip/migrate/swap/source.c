@@ -62,20 +62,6 @@ struct leaving {
 
 /* ---- which, and where ---- */
 
-static bool parse_text(const char *text, struct inet_address *out)
-{
-	memset(out, 0, sizeof(*out));
-	if (inet_pton(AF_INET, text, &out->v4.sin_addr) == 1) {
-		out->v4.sin_family = AF_INET;
-		out->len = sizeof(out->v4);
-		return true;
-	}
-	out->v6.sin6_family = AF_INET6;
-	out->len = sizeof(out->v6);
-	return inet_pton(AF_INET6, text, &out->v6.sin6_addr) == 1;
-}
-
-/* The port is of no account here. */
 static bool has_address(const Pbeam__HostInfo *info, const struct inet_address *wanted)
 {
 	struct inet_address plain = *wanted, one;
@@ -85,7 +71,7 @@ static bool has_address(const Pbeam__HostInfo *info, const struct inet_address *
 	else
 		plain.v6.sin6_port = 0;
 	for (size_t i = 0; i < info->n_addresses; i++)
-		if (parse_text(info->addresses[i], &one) && inet_same(&one, &plain))
+		if (inet_address_from_text(info->addresses[i], &one) && inet_same(&one, &plain))
 			return true;
 	return false;
 }
@@ -113,7 +99,7 @@ static int peer_of(struct leaving *leaving, const Pbeam__HostInfo *info)
 		if (!strcmp(leaving->peers[i].name, name))
 			return (int)i;
 	snprintf(peer.name, sizeof(peer.name), "%s", name);
-	if (!parse_text(info->address, &peer.address) ||
+	if (!inet_address_from_text(info->address, &peer.address) ||
 	    object_append(leaving->peers, leaving->npeers, peer) < 0)
 		return -1;
 	return (int)leaving->npeers - 1;
@@ -256,6 +242,9 @@ static int send_all(struct leaving *leaving, const char *uuid, int operation, st
 			continue;
 		request = new_request(leaving, i, uuid, operation);
 		r = request ? 0 : err_code(err, -ENOMEM, "ask for connections");
+		if (r == 0 && operation == PBEAM__SWAP_REQUEST__OPERATION__LISTEN)
+			r = message_bytes(&request->address, &leaving->peers[i].address,
+					  leaving->peers[i].address.len);
 		if (r == 0 && operation == PBEAM__SWAP_REQUEST__OPERATION__LEAD)
 			r = swap_ports_lead(&leaving->ports, leaving->source, request, err);
 		if (r == 0)

@@ -54,8 +54,6 @@ Pbeam__SwapReply *swap_ask(int channel, const Pbeam__SwapRequest *request, struc
 /* The two halves of that, for asking several at the same time. */
 must_check int swap_send(int channel, const Pbeam__SwapRequest *request, struct err *err);
 Pbeam__SwapReply *swap_receive(int channel, struct err *err);
-/* A socket that waits for connections made anew, at all addresses of the host. -errno. */
-must_check int swap_listen(int family, int backlog, uint32_t *port, struct err *err);
 /* A `scip swap` on this host, as a child of ours. The channel, or -errno. */
 must_check int swap_fork(struct names *names, struct err *err);
 /* Waits before another try: a random time, longer with every try. */

@@ -1,0 +1,43 @@
+/*
+ * Accepts connections that another host makes again, and tells them from strangers.
+ *
+ * Both ends of a connection get a cookie over an authenticated channel. The end that connects sends it first.
+ * The acceptor reads cookies from all pending connections at once and never waits for a single one: programs
+ * stand still meanwhile, and anybody who reaches the port can connect and stay silent. A pending connection
+ * is closed after ACCEPTOR_SILENCE_MS, and when ACCEPTOR_PENDING_MAX are pending a new one replaces a random
+ * one (as sshd's MaxStartups: whoever floods the port cannot choose the victim).
+ */
+#ifndef SCIP_ENDS_ACCEPTOR_H
+#define SCIP_ENDS_ACCEPTOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "scip/object/inet.h"
+
+enum { ACCEPTOR_COOKIE_SIZE = 16, ACCEPTOR_PENDING_MAX = 128, ACCEPTOR_SILENCE_MS = 2000 };
+
+struct acceptor;
+
+/* Listens on ports that the kernel chooses, for IPv4 and, where the host has it, IPv6 sockets. `address` is
+ * the address of this host that peers connect to, with any port; NULL, or one that is not this host's
+ * (address translation), stands for all addresses. The caller frees *out with acceptor_close(). */
+must_check int acceptor_open(struct acceptor **out, const struct inet_address *address, struct err *err);
+
+/* The ports; 0: there is no socket of that family. */
+uint32_t acceptor_port4(const struct acceptor *acceptor);
+uint32_t acceptor_port6(const struct acceptor *acceptor);
+
+/* A connection has sent `cookie`. True: the callee owns `sock` from now on. */
+typedef bool (*acceptor_claim_fn)(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], int sock);
+
+/* Waits until `claim` has taken at least one connection, `cancel` (-1: none) is readable, or `timeout_ms`
+ * have passed. Returns the number of connections taken, or -errno. */
+must_check int acceptor_wait(struct acceptor *acceptor, int timeout_ms, int cancel, acceptor_claim_fn claim,
+			     void *arg, struct err *err);
+
+/* Closes the ports and all pending connections. NULL is allowed. */
+void acceptor_close(struct acceptor *acceptor);
+
+#endif

@@ -1,0 +1,166 @@
+/* The acceptor claims connections by their cookies, and silent strangers do not delay it. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/io.h"
+#include "scip/ends/acceptor.h"
+
+enum { STRANGERS = 300, QUICK_MS = 500 };
+
+static const uint8_t cookie[ACCEPTOR_COOKIE_SIZE] = "a valid cookie.";
+
+static struct inet_address loopback(uint32_t port)
+{
+	struct inet_address out = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}};
+
+	out.v4.sin_port = htons((uint16_t)port);
+	out.len = sizeof(out.v4);
+	return out;
+}
+
+static int connect_to(uint32_t port)
+{
+	struct inet_address to = loopback(port);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_true(fd >= 0);
+	assert_int_equal(connect(fd, &to.any, to.len), 0);
+	return fd;
+}
+
+static struct acceptor *open_at_loopback(void)
+{
+	struct inet_address address = loopback(0);
+	struct acceptor *acceptor = NULL;
+	struct err err = ERR_INIT;
+
+	assert_int_equal(acceptor_open(&acceptor, &address, &err), 0);
+	assert_true(acceptor_port4(acceptor) > 0);
+	return acceptor;
+}
+
+static bool claim(void *arg, const uint8_t seen[ACCEPTOR_COOKIE_SIZE], int sock)
+{
+	int *claimed = arg;
+
+	if (memcmp(seen, cookie, sizeof(cookie)) != 0)
+		return false;
+	*claimed = sock;
+	return true;
+}
+
+static uint64_t now_ms(void)
+{
+	return io_now_ns(CLOCK_MONOTONIC) / 1000000;
+}
+
+static void test_bound_to_its_address(void **state)
+{
+	struct acceptor *acceptor = open_at_loopback();
+	struct inet_address elsewhere = loopback(acceptor_port4(acceptor));
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	elsewhere.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+	assert_int_equal(connect(fd, &elsewhere.any, elsewhere.len), -1);
+	assert_int_equal(errno, ECONNREFUSED);
+	close(fd);
+	acceptor_close(acceptor);
+}
+
+static void test_strangers_do_not_delay(void **state)
+{
+	struct acceptor *acceptor = open_at_loopback();
+	struct err err = ERR_INIT;
+	int strangers[STRANGERS], ours, claimed = -1;
+	uint64_t began;
+
+	for (int i = 0; i < STRANGERS; i++) {
+		strangers[i] = connect_to(acceptor_port4(acceptor));
+		if (i % 3 == 0)
+			assert_int_equal(send(strangers[i], "half", 4, 0), 4);
+		if (i % 3 == 1)
+			assert_int_equal(send(strangers[i], "a wrong cookie!!", 16, 0), 16);
+	}
+	ours = connect_to(acceptor_port4(acceptor));
+	assert_int_equal(send(ours, cookie, sizeof(cookie), 0), sizeof(cookie));
+	began = now_ms();
+	while (claimed < 0 && now_ms() - began < QUICK_MS)
+		assert_true(acceptor_wait(acceptor, 100, -1, claim, &claimed, &err) >= 0);
+	assert_true(claimed >= 0);
+	assert_true(now_ms() - began < QUICK_MS);
+	close(claimed);
+	close(ours);
+	for (int i = 0; i < STRANGERS; i++)
+		close(strangers[i]);
+	acceptor_close(acceptor);
+}
+
+/* The cookie comes in two pieces, and what follows it is not read. */
+static void test_in_pieces(void **state)
+{
+	struct acceptor *acceptor = open_at_loopback();
+	struct err err = ERR_INIT;
+	int ours = connect_to(acceptor_port4(acceptor)), claimed = -1;
+	char rest[8] = "";
+
+	assert_int_equal(send(ours, cookie, 7, 0), 7);
+	assert_int_equal(acceptor_wait(acceptor, 50, -1, claim, &claimed, &err), 0);
+	assert_int_equal(send(ours, cookie + 7, 9, 0), 9);
+	assert_int_equal(send(ours, "rest", 4, 0), 4);
+	assert_int_equal(acceptor_wait(acceptor, 1000, -1, claim, &claimed, &err), 1);
+	assert_int_equal(recv(claimed, rest, sizeof(rest), 0), 4);
+	assert_string_equal(rest, "rest");
+	close(claimed);
+	close(ours);
+	acceptor_close(acceptor);
+}
+
+static void test_cancelled(void **state)
+{
+	struct acceptor *acceptor = open_at_loopback();
+	struct err err = ERR_INIT;
+	int ends[2], claimed = -1;
+	uint64_t began = now_ms();
+
+	assert_int_equal(pipe(ends), 0);
+	close(ends[1]);
+	assert_int_equal(acceptor_wait(acceptor, 5000, ends[0], claim, &claimed, &err), 0);
+	assert_true(now_ms() - began < 1000);
+	close(ends[0]);
+	acceptor_close(acceptor);
+}
+
+static void test_silence_ends(void **state)
+{
+	struct acceptor *acceptor = open_at_loopback();
+	struct err err = ERR_INIT;
+	int silent = connect_to(acceptor_port4(acceptor)), claimed = -1;
+	char byte;
+
+	assert_int_equal(acceptor_wait(acceptor, ACCEPTOR_SILENCE_MS + 200, -1, claim, &claimed, &err), 0);
+	assert_int_equal(recv(silent, &byte, 1, MSG_DONTWAIT), 0);
+	close(silent);
+	acceptor_close(acceptor);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_bound_to_its_address),
+		cmocka_unit_test(test_strangers_do_not_delay),
+		cmocka_unit_test(test_in_pieces),
+		cmocka_unit_test(test_cancelled),
+		cmocka_unit_test(test_silence_ends),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
