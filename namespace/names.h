@@ -81,8 +81,10 @@ must_check int names_job_add(struct names *names, const struct name_job *job,
 must_check int names_job_update(struct names *names, const struct name_job *job);
 void names_job_remove(struct names *names, struct rpid keeper); /* with all its processes and claims */
 must_check int names_job_get(struct names *names, struct rpid keeper, struct name_job *out);
-/* Up to `max` jobs into `out`; returns how many there are. */
-int names_job_list(struct names *names, struct name_job *out, int max);
+/* A copy of all jobs at one moment. Returns their number, or -errno with *out NULL; the caller frees *out. */
+must_check int names_jobs_snapshot(struct names *names, struct name_job **out);
+/* The number of jobs, or -errno. */
+must_check int names_job_count(struct names *names);
 
 /* ---- processes ---- */
 /* Registers a process. -EEXIST if another live process has its vpid. */
@@ -97,8 +99,11 @@ void names_process_remove(struct names *names, struct vpid vpid, struct rpid rpi
 void names_process_waited(struct names *names, struct vpid vpid, struct rpid rpid);
 must_check int names_process_get(struct names *names, struct vpid vpid, struct name_process *out);
 must_check int names_process_find_real(struct names *names, struct rpid rpid, struct name_process *out);
-/* Up to `max` processes (of one job, or of all with keeper 0) into `out`; returns how many there are. */
-int names_process_list(struct names *names, struct rpid keeper, struct name_process *out, int max);
+/* A copy of all processes of one job (keeper 0: of all jobs) at one moment, in no order. Returns their
+ * number, or -errno with *out NULL; the caller frees *out. */
+must_check int names_snapshot(struct names *names, struct rpid keeper, struct name_process **out);
+/* The number of processes of one job, or (keeper 0) of all, or -errno. */
+must_check int names_process_count(struct names *names, struct rpid keeper);
 
 /* ---- numbers ---- */
 /* What names_real() gives for a name that nothing has although the real number is something else's: no such

@@ -1,5 +1,6 @@
 /* Jobs and processes of the name table. All under its lock; see table.h. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "namespace/record.h"
@@ -180,20 +181,34 @@ int names_job_get(struct names *names, struct rpid keeper, struct name_job *out)
 	return found ? 0 : -ENOENT;
 }
 
-int names_job_list(struct names *names, struct name_job *out, int max)
+int names_jobs_snapshot(struct names *names, struct name_job **out)
+{
+	struct name_job *jobs = malloc(TABLE_JOBS * sizeof(*jobs));
+	int n = 0, r = jobs ? table_lock(names) : -ENOMEM;
+
+	*out = NULL;
+	if (r < 0) {
+		free(jobs);
+		return r;
+	}
+	table_sweep(names->table);
+	for (unsigned i = 0; i < TABLE_JOBS; i++)
+		if (used(&names->table->jobs[i].used))
+			jobs[n++] = names->table->jobs[i].j;
+	table_unlock(names);
+	*out = jobs;
+	return n;
+}
+
+int names_job_count(struct names *names)
 {
 	int n = 0, r = table_lock(names);
 
 	if (r < 0)
 		return r;
 	table_sweep(names->table);
-	for (unsigned i = 0; i < TABLE_JOBS; i++) {
-		if (!used(&names->table->jobs[i].used))
-			continue;
-		if (n < max)
-			out[n] = names->table->jobs[i].j;
-		n++;
-	}
+	for (unsigned i = 0; i < TABLE_JOBS; i++)
+		n += used(&names->table->jobs[i].used);
 	table_unlock(names);
 	return n;
 }
@@ -398,22 +413,53 @@ struct vpid names_parent(struct names *names, struct rpid rpid, struct rpid ppid
 	return names_virtual(names, ppid);
 }
 
-int names_process_list(struct names *names, struct rpid keeper, struct name_process *out, int max)
+/* With the table locked: copies the keeper's processes (keeper 0: all) to `out`, NULL to count them. */
+static int table_collect(struct table *table, struct rpid keeper, struct name_process *out)
 {
-	int n = 0, r = table_lock(names);
+	uint32_t seen = 0;
+	int n = 0;
+
+	for (unsigned i = 0; i < TABLE_PROCESSES && seen < table->nprocesses; i++) {
+		const struct table_process *entry = &table->processes[i];
+
+		if (!used(&entry->used))
+			continue;
+		seen++;
+		if (keeper.n && entry->p.keeper.n != keeper.n)
+			continue;
+		if (out)
+			out[n] = entry->p;
+		n++;
+	}
+	return n;
+}
+
+int names_snapshot(struct names *names, struct rpid keeper, struct name_process **out)
+{
+	struct name_process *all = NULL;
+	int n, r = table_lock(names);
+
+	*out = NULL;
+	if (r < 0)
+		return r;
+	table_sweep(names->table);
+	n = table_collect(names->table, keeper, NULL);
+	all = calloc((size_t)n + 1, sizeof(*all));
+	if (all)
+		table_collect(names->table, keeper, all);
+	table_unlock(names);
+	*out = all;
+	return all ? n : -ENOMEM;
+}
+
+int names_process_count(struct names *names, struct rpid keeper)
+{
+	int n, r = table_lock(names);
 
 	if (r < 0)
 		return r;
 	table_sweep(names->table);
-	for (unsigned i = 0; i < TABLE_PROCESSES && (uint32_t)n < names->table->nprocesses; i++) {
-		const struct table_process *entry = &names->table->processes[i];
-
-		if (!used(&entry->used) || (keeper.n && entry->p.keeper.n != keeper.n))
-			continue;
-		if (n < max)
-			out[n] = entry->p;
-		n++;
-	}
+	n = table_collect(names->table, keeper, NULL);
 	table_unlock(names);
 	return n;
 }

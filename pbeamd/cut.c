@@ -15,7 +15,7 @@
 #include "base/io.h"
 #include "proto/daemon.h"
 
-enum { USER_FD = 3, REQUEST_FD = 4, JOBS_MOST = 1024 };
+enum { USER_FD = 3, REQUEST_FD = 4 };
 
 struct leading {
 	const char *what;
@@ -24,11 +24,11 @@ struct leading {
 
 bool cut_is_group(struct server *server, const char *name)
 {
-	auto_free struct name_job *jobs = calloc(JOBS_MOST, sizeof(*jobs));
-	int n = jobs && name[0] ? names_job_list(server->names, jobs, JOBS_MOST) : 0;
+	auto_free struct name_job *jobs = NULL;
+	int n = name[0] ? names_jobs_snapshot(server->names, &jobs) : 0;
 	bool found = false;
 
-	for (int i = 0; i < n && i < JOBS_MOST; i++) {
+	for (int i = 0; i < n; i++) {
 		if (!strcmp(jobs[i].name, name))
 			return false; /* a job has the name */
 		found = found || !strcmp(jobs[i].group, name);
@@ -39,13 +39,13 @@ bool cut_is_group(struct server *server, const char *name)
 bool cut_is_spread(struct server *server, const struct target *target)
 {
 	struct rpid keeper = target->job.keeper;
-	int room = names_process_list(server->names, keeper, NULL, 0) + 16, n;
-	auto_free struct name_process *all = room > 0 ? calloc((size_t)room, sizeof(*all)) : NULL;
+	auto_free struct name_process *all = NULL;
+	int n;
 
-	if (!all || target->process.vpid.n != target->job.root.n)
+	if (target->process.vpid.n != target->job.root.n)
 		return false;
-	n = names_process_list(server->names, keeper, all, room);
-	for (int i = 0; i < n && i < room; i++)
+	n = names_snapshot(server->names, keeper, &all);
+	for (int i = 0; i < n; i++)
 		if (all[i].state == NAME_STATE_STUB && all[i].vpid.n != target->job.root.n)
 			return true;
 	return false;

@@ -14,8 +14,6 @@
 #include "base/cleanup.h"
 #include "pbeamd/server.h"
 
-enum { PROCESSES_MOST = 16384 };
-
 static bool is_excepted(const Pbeam__MembersRequest *wish, int32_t vpid)
 {
 	for (size_t i = 0; i < wish->n_except; i++)
@@ -61,8 +59,8 @@ int handle_members(struct connection *connection, const ProtobufCMessage *messag
 {
 	const Pbeam__MembersRequest *wish = (const Pbeam__MembersRequest *)message;
 	struct names *names = connection->server->names;
-	auto_free struct name_process *all = calloc(PROCESSES_MOST, sizeof(*all));
-	auto_free int32_t *vpids = calloc(PROCESSES_MOST, sizeof(*vpids));
+	auto_free struct name_process *all = NULL;
+	auto_free int32_t *vpids = NULL;
 	Pbeam__Members members = PBEAM__MEMBERS__INIT;
 	int n, r;
 
@@ -70,12 +68,12 @@ int handle_members(struct connection *connection, const ProtobufCMessage *messag
 	    (!wish->group && !wish->job_uuid[0]))
 		return err_set(err, -EINVAL, "the request names no group and no job");
 	/* not passed on: there are no other hosts */
-	n = all && connection->passed_on ? names_process_list(names, (struct rpid){0}, all, PROCESSES_MOST)
-					 : 0;
-	if (!all || !vpids || n < 0)
+	n = connection->passed_on ? names_snapshot(names, (struct rpid){0}, &all) : 0;
+	vpids = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(*vpids));
+	if (!vpids)
 		return err_code(err, n < 0 ? n : -ENOMEM, "look for the members");
 	members.vpids = vpids;
-	for (int i = 0; i < n && i < PROCESSES_MOST; i++) {
+	for (int i = 0; i < n; i++) {
 		if (!is_member(names, wish, &all[i]))
 			continue;
 		r = reach(wish, &all[i]);

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "pbeamd/server.h"
 
-enum { PROCESSES_MOST = 16384, JOBS_MOST = 1024, COMMAND_MAX = 256 };
+enum { COMMAND_MAX = 256 };
 
 struct stat_line {
 	char state;
@@ -163,22 +163,20 @@ static int by_vpid(const void *a, const void *b)
 
 void ps_work(struct server *server, int sock, const void *arg)
 {
-	struct name_process *processes = calloc(PROCESSES_MOST, sizeof(*processes));
-	struct name_job *jobs = calloc(JOBS_MOST, sizeof(*jobs));
+	struct name_process *processes = NULL;
+	struct name_job *jobs = NULL;
 	Pbeam__ProcessList list = PBEAM__PROCESS_LIST__INIT;
 	struct err err = ERR_INIT;
 	char host[256];
 	struct row *rows;
 	int n, njobs;
 
-	n = processes ? names_process_list(server->names, (struct rpid){0}, processes, PROCESSES_MOST) : 0;
-	njobs = jobs ? names_job_list(server->names, jobs, JOBS_MOST) : 0;
-	n = n > PROCESSES_MOST ? PROCESSES_MOST : n;
-	njobs = njobs > JOBS_MOST ? JOBS_MOST : njobs;
-	rows = calloc((size_t)n + 1, sizeof(*rows));
-	list.processes = calloc((size_t)n + 1, sizeof(Pbeam__ProcessInfo *));
-	if (!processes || !jobs || !rows || !list.processes) {
-		err_code(&err, -ENOMEM, "list %d processes", n);
+	n = names_snapshot(server->names, (struct rpid){0}, &processes);
+	njobs = names_jobs_snapshot(server->names, &jobs);
+	rows = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(*rows));
+	list.processes = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(Pbeam__ProcessInfo *));
+	if (!jobs || !rows || !list.processes) {
+		err_code(&err, n < 0 ? n : njobs < 0 ? njobs : -ENOMEM, "list the processes");
 		worker_refuse(sock, &err);
 		return;
 	}

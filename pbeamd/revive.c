@@ -20,7 +20,7 @@
 #include "pbeamd/server.h"
 #include "proto/daemon.h"
 
-enum { LOOK_EVERY_NS = 5000000, GONE_WITHIN_S = 10, PROCESSES_MOST = 16384 };
+enum { LOOK_EVERY_NS = 5000000, GONE_WITHIN_S = 10 };
 
 static int verify(const struct revive *revive, uint32_t *processes, struct err *err)
 {
@@ -39,10 +39,10 @@ static int verify(const struct revive *revive, uint32_t *processes, struct err *
 
 static void kill_leftovers(struct server *server, struct rpid keeper)
 {
-	auto_free struct name_process *list = calloc(PROCESSES_MOST, sizeof(*list));
-	int n = list ? names_process_list(server->names, keeper, list, PROCESSES_MOST) : 0;
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(server->names, keeper, &list);
 
-	for (int i = 0; i < n && i < PROCESSES_MOST; i++)
+	for (int i = 0; i < n; i++)
 		if (list[i].rpid.n > 1)
 			kill(list[i].rpid.n, SIGKILL);
 }
@@ -55,7 +55,7 @@ static int wait_for_keeper(struct server *server, const struct target *target, s
 	struct name_job job;
 
 	/* The list is without those whose keeper has ended. */
-	while (names_job_list(server->names, NULL, 0) >= 0 &&
+	while (names_job_count(server->names) >= 0 &&
 	       names_job_get(server->names, target->job.keeper, &job) == 0) {
 		struct name_process root;
 

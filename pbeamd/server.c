@@ -128,7 +128,6 @@ static void on_idle_check(evutil_socket_t fd, short what, void *arg)
 {
 	struct server *server = arg;
 	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
-	struct name_job one;
 
 	if (is_unreachable(server)) {
 		log_info("the socket %s is gone", server->path);
@@ -138,7 +137,7 @@ static void on_idle_check(evutil_socket_t fd, short what, void *arg)
 	sweep_sockets();
 	if (!server->options->background || server->cluster)
 		return;
-	if (server->connections || server->workers || names_job_list(server->names, &one, 1) > 0)
+	if (server->connections || server->workers || names_job_count(server->names) > 0)
 		server->active_ns = now;
 	else if (now - server->active_ns >= server->options->idle_s * 1000000000ull)
 		event_base_loopbreak(server->base);

@@ -17,8 +17,6 @@
 #include "image/store.h"
 #include "pbeamd/server.h"
 
-enum { JOBS_MOST = 1024 };
-
 void target_comm(struct rpid rpid, char comm[32])
 {
 	auto_free char *text = NULL;
@@ -65,10 +63,10 @@ static int find_vpid(struct server *server, int32_t vpid, struct target *out)
 /* The job's first process may be gone while its keeper is about to follow: the job is live all the same. */
 static int find_name(struct server *server, const char *name, struct target *out)
 {
-	auto_free struct name_job *jobs = calloc(JOBS_MOST, sizeof(*jobs));
-	int n = jobs ? names_job_list(server->names, jobs, JOBS_MOST) : 0;
+	auto_free struct name_job *jobs = NULL;
+	int n = names_jobs_snapshot(server->names, &jobs);
 
-	for (int i = 0; i < n && i < JOBS_MOST; i++) {
+	for (int i = 0; i < n; i++) {
 		if (strcmp(jobs[i].name, name) != 0)
 			continue;
 		out->job = jobs[i];

@@ -92,7 +92,7 @@ void host_info_refresh(const struct cluster *cluster, Pbeam__HostInfo *info)
 	info->memory_total = size.total;
 	info->memory_free = size.available;
 	bridges_describe(info);
-	info->processes = (uint32_t)names_process_list(cluster->server->names, (struct rpid){0}, NULL, 0);
+	info->processes = (uint32_t)names_process_count(cluster->server->names, (struct rpid){0});
 	info->seen_ns = io_now_ns(CLOCK_REALTIME);
 }
 

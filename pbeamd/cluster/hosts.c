@@ -12,7 +12,7 @@
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
 
-enum { LOST_AFTER_MS = 4000, UNDECIDED_MAX = 16384 };
+enum { LOST_AFTER_MS = 4000 };
 
 struct host *host_find(struct cluster *cluster, const char *name)
 {
@@ -161,12 +161,12 @@ static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
 /* Who stands still here until the central host says whether it has moved. */
 static void add_undecided(const struct cluster *cluster, struct dependants *all)
 {
-	auto_free struct name_process *list = calloc(UNDECIDED_MAX, sizeof(*list));
-	int n = list ? names_process_list(cluster->server->names, (struct rpid){0}, list, UNDECIDED_MAX) : 0;
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(cluster->server->names, (struct rpid){0}, &list);
 	char vpid[16];
 
-	all->failed = all->failed || !list;
-	for (int i = 0; i < n && i < UNDECIDED_MAX; i++) {
+	all->failed = all->failed || n < 0;
+	for (int i = 0; i < n; i++) {
 		if (list[i].state != NAME_STATE_FROZEN || !list[i].undecided)
 			continue;
 		snprintf(vpid, sizeof(vpid), "%d", list[i].vpid.n);

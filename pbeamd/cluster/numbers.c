@@ -365,11 +365,11 @@ static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
 static void look_at_processes(struct look *look)
 {
 	struct cluster *cluster = look->numbers->cluster;
-	auto_free struct name_process *all = calloc(PROCESSES_MOST, sizeof(*all));
+	auto_free struct name_process *all = NULL;
 	char key[32], host[NAME_TEXT_MAX];
-	int n = all ? names_process_list(cluster->server->names, (struct rpid){0}, all, PROCESSES_MOST) : 0;
+	int n = names_snapshot(cluster->server->names, (struct rpid){0}, &all);
 
-	for (int i = 0; i < n && i < PROCESSES_MOST; i++) {
+	for (int i = 0; i < n; i++) {
 		snprintf(key, sizeof(key), "vpid/%d", all[i].vpid.n);
 		if (all[i].state == NAME_STATE_RUNNING && !registry_copy_get(cluster->copy, key) &&
 		    names_block_find(cluster->server->names, all[i].vpid, host) == 0 &&
@@ -402,10 +402,10 @@ static void look_at_places(struct numbers *numbers)
 static void claim_existing(struct numbers *numbers)
 {
 	struct names *names = numbers->cluster->server->names;
-	auto_free struct name_process *all = calloc(PROCESSES_MOST, sizeof(*all));
-	int n = all ? names_process_list(names, (struct rpid){0}, all, PROCESSES_MOST) : 0;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(names, (struct rpid){0}, &all);
 
-	for (int i = 0; i < n && i < PROCESSES_MOST; i++)
+	for (int i = 0; i < n; i++)
 		claim_if_free(numbers, (uint32_t)all[i].vpid.n >> NAMES_BLOCK_BITS);
 }
 

@@ -17,7 +17,7 @@
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
 
-enum { EVERY_NS = 400000000, PROCESSES_MAX = 16384, AT_ONCE = 64 };
+enum { EVERY_NS = 400000000, AT_ONCE = 64 };
 
 static const char prefix[] = "migration/";
 
@@ -40,10 +40,10 @@ static bool is_known(const struct cluster *cluster, const char *host)
 /* True if one of this host's processes stands still: for a checkpoint, or until somebody says whose it is. */
 static bool is_any_frozen(const struct cluster *cluster)
 {
-	auto_free struct name_process *list = calloc(PROCESSES_MAX, sizeof(*list));
-	int n = list ? names_process_list(cluster->server->names, (struct rpid){0}, list, PROCESSES_MAX) : -1;
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(cluster->server->names, (struct rpid){0}, &list);
 
-	for (int i = 0; i < n && i < PROCESSES_MAX; i++)
+	for (int i = 0; i < n; i++)
 		if (list[i].state == NAME_STATE_FROZEN)
 			return true;
 	return n < 0;

@@ -22,7 +22,7 @@
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
 
-enum { LATER_NS = 2000000000, PROCESSES_MAX = 16384 };
+enum { LATER_NS = 2000000000 };
 
 struct superseded {
 	struct superseded *next;
@@ -70,11 +70,7 @@ static bool is_elsewhere(const struct cluster *cluster, const struct name_proces
 
 static int list_processes(const struct cluster *cluster, struct name_process **out)
 {
-	int n;
-
-	*out = calloc(PROCESSES_MAX, sizeof(**out));
-	n = *out ? names_process_list(cluster->server->names, (struct rpid){0}, *out, PROCESSES_MAX) : 0;
-	return n < PROCESSES_MAX ? n : PROCESSES_MAX;
+	return names_snapshot(cluster->server->names, (struct rpid){0}, out);
 }
 
 void superseded_look(struct cluster *cluster)

@@ -40,7 +40,6 @@ enum {
 	EXPECT_MIN = 1024,
 	EXPECT_LOOK = 1 << 17,
 	EXPECT_MAX = 1 << 22,
-	JOB_MAX = 4096
 };
 enum { RETRY_FIRST_MS = 10, RETRY_LAST_MS = 320, RETRY_LAST_MOVE_MS = 1280 };
 
@@ -64,12 +63,10 @@ static uint64_t share_of(pid_t pid)
  * the table, and a large one costs it as many page faults. */
 static uint64_t expect_pages(struct names *names, struct rpid keeper)
 {
-	auto_free struct name_process *all = calloc(JOB_MAX, sizeof(*all));
-	int n = all ? names_process_list(names, keeper, all, JOB_MAX) : 0;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(names, keeper, &all);
 	uint64_t sum = 0, shares = 0;
 
-	if (n > JOB_MAX)
-		n = JOB_MAX;
 	for (int i = 0; i < n && n > 1; i++) {
 		auto_free char *text = NULL;
 		unsigned long resident;

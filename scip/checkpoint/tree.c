@@ -18,7 +18,7 @@
 #include "base/io.h"
 #include "scip/tracee/procfs.h"
 
-enum { FREEZE_MS = 20000, BIRTH_MS = 5000, LOOK_AGAIN_US = 500, JOB_MAX = 65536 };
+enum { FREEZE_MS = 20000, BIRTH_MS = 5000, LOOK_AGAIN_US = 500 };
 
 /* One look at the tree. */
 struct look {
@@ -99,19 +99,10 @@ static bool parent_comes_later(struct group *group, struct rpid rpid, const stru
 static int list_orphans(struct group *group, struct look *look, struct err *err)
 {
 	auto_free struct name_process *all = NULL;
-	int room = 64, n;
+	int n = names_snapshot(group->names, group->keeper, &all);
 
-	for (;;) {
-		free(all);
-		all = calloc((size_t)room, sizeof(*all));
-		if (!all)
-			return -ENOMEM;
-		n = names_process_list(group->names, group->keeper, all, room);
-		if (n <= room || room >= JOB_MAX)
-			break;
-		room = n + 64;
-	}
-	n = n < room ? n : room;
+	if (n < 0)
+		return n;
 	for (int i = 0; i < n; i++) {
 		int rc;
 

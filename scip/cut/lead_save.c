@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
@@ -256,17 +257,15 @@ static void answer(struct lead *lead, const char *path, uint64_t begin_ns)
 /* Of a tree: its job says so, which is here. */
 static void find_keep(struct lead *lead)
 {
-	enum { JOBS_MAX = 1024 };
-	struct name_job *jobs = lead->group ? NULL : calloc(JOBS_MAX, sizeof(*jobs));
+	auto_free struct name_job *jobs = NULL;
 	struct names *names = NULL;
-	int n = jobs && names_open(&names, NULL) == 0 ? names_job_list(names, jobs, JOBS_MAX) : 0;
+	int n = !lead->group && names_open(&names, NULL) == 0 ? names_jobs_snapshot(names, &jobs) : 0;
 
-	for (int i = 0; i < n && i < JOBS_MAX; i++)
+	for (int i = 0; i < n; i++)
 		if (!strcmp(jobs[i].uuid, lead->uuid))
 			lead->keep = jobs[i].keep;
 	if (names)
 		names_close(names);
-	free(jobs);
 }
 
 static int check_wish(const struct lead *lead, const Pbeam__CheckpointRequest *wish, struct err *err)

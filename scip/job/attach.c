@@ -18,8 +18,6 @@
 #include "scip/job/console.h"
 #include "scip/job/relay.h"
 
-enum { JOBS_MOST = 1024 };
-
 static int32_t vpid_of(const char *target)
 {
 	char *end;
@@ -43,9 +41,8 @@ static int find_job(struct names *names, const char *target, struct name_job *ou
 				       "vpid %d: there is no such process; `pbeamctl ps` lists all", vpid);
 		return 0;
 	}
-	jobs = calloc(JOBS_MOST, sizeof(*jobs));
-	n = jobs ? names_job_list(names, jobs, JOBS_MOST) : 0;
-	for (int i = 0; i < n && i < JOBS_MOST; i++)
+	n = names_jobs_snapshot(names, &jobs);
+	for (int i = 0; i < n; i++)
 		if (!strcmp(jobs[i].name, target)) {
 			*out = jobs[i];
 			return 0;

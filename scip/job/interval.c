@@ -46,11 +46,10 @@ static void on_done(void *arg, const struct coordinator_outcome *outcome)
 /* The first process, or one that descends from it. */
 static bool is_anybody_away(const struct job *job)
 {
-	int room = names_process_list(job->names, job->entry.keeper, NULL, 0) + 16;
-	auto_free struct name_process *all = room > 0 ? calloc((size_t)room, sizeof(*all)) : NULL;
-	int n = all ? names_process_list(job->names, job->entry.keeper, all, room) : 0;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(job->names, job->entry.keeper, &all);
 
-	for (int i = 0; i < n && i < room; i++)
+	for (int i = 0; i < n; i++)
 		if (all[i].state == NAME_STATE_STUB)
 			return true;
 	return false;

@@ -79,7 +79,7 @@ static void check_end(void *arg)
 
 	if (!job->root_gone || job->coordinator)
 		return;
-	if (names_process_list(job->names, job->entry.keeper, NULL, 0) <= 0)
+	if (names_process_count(job->names, job->entry.keeper) <= 0)
 		leave(keeper);
 	loop_timer_stop(&job->loop, check_end, keeper);
 	if (loop_timer_start(&job->loop, 50 * MS, check_end, keeper) < 0)
@@ -386,16 +386,13 @@ static void on_received(void *arg, const struct coordinator_outcome *outcome)
 /* True if the job of our name has no process left: its keeper is on the way out. */
 static bool name_is_left(const struct job *job)
 {
-	int room = names_job_list(job->names, NULL, 0) + 8;
-	auto_free struct name_job *jobs = room > 0 ? calloc((size_t)room, sizeof(*jobs)) : NULL;
-	int n = jobs ? names_job_list(job->names, jobs, room) : 0;
+	auto_free struct name_job *jobs = NULL;
+	int n = names_jobs_snapshot(job->names, &jobs);
 
-	if (!jobs)
-		return false;
-	for (int i = 0; i < n && i < room; i++)
+	for (int i = 0; i < n; i++)
 		if (strcmp(jobs[i].name, job->entry.name) == 0)
-			return names_process_list(job->names, jobs[i].keeper, NULL, 0) <= 0;
-	return true;
+			return names_process_count(job->names, jobs[i].keeper) <= 0;
+	return n >= 0;
 }
 
 /* A console hears of the end of its program a moment before the name is free: who then takes the name at once

@@ -133,11 +133,10 @@ static bool obey(const struct job *job, const Pbeam__Line *line)
 
 static bool is_anybody_away(const struct job *job)
 {
-	int room = names_process_list(job->names, job->entry.keeper, NULL, 0);
-	auto_free struct name_process *all = room > 0 ? calloc((size_t)room, sizeof(*all)) : NULL;
-	int n = all ? names_process_list(job->names, job->entry.keeper, all, room) : 0;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(job->names, job->entry.keeper, &all);
 
-	for (int i = 0; i < n && i < room; i++)
+	for (int i = 0; i < n; i++)
 		if (all[i].state == NAME_STATE_STUB || all[i].state == NAME_STATE_FROZEN)
 			return true; /* frozen: a stub whose process is on its way home */
 	return false;

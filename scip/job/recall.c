@@ -14,7 +14,7 @@
 #include "proto/ask.h"
 #include "proto/message.h"
 
-enum { PROCESSES_MAX = 4096 };
+enum { DEPTH_MAX = 4096 };
 
 struct recall {
 	struct request *request; /* NULL: the job ends */
@@ -34,7 +34,7 @@ static void forget(struct request *request)
 
 static bool descends(struct names *names, struct name_process process, struct vpid target)
 {
-	for (int depth = 0; depth < PROCESSES_MAX && !process.far_parent; depth++) {
+	for (int depth = 0; depth < DEPTH_MAX && !process.far_parent; depth++) {
 		if (process.parent.n == target.n)
 			return true;
 		if (process.parent.n <= 0 || names_process_get(names, process.parent, &process) < 0)
@@ -46,11 +46,11 @@ static bool descends(struct names *names, struct name_process process, struct vp
 /* A descendant with a stub here that is on that host; 0 for none. */
 static struct vpid find(const struct job *job, struct vpid target, const char *host)
 {
-	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
-	int n = all ? names_process_list(job->names, job->entry.keeper, all, PROCESSES_MAX) : 0;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(job->names, job->entry.keeper, &all);
 	char place[NAME_TEXT_MAX];
 
-	for (int i = 0; i < n && i < PROCESSES_MAX; i++)
+	for (int i = 0; i < n; i++)
 		if (all[i].state == NAME_STATE_STUB && descends(job->names, all[i], target) &&
 		    names_place_find(job->names, all[i].vpid, place) == 0 && !strcmp(place, host))
 			return all[i].vpid;

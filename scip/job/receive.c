@@ -22,7 +22,7 @@
 #include "scip/job/streams.h"
 #include "scip/migrate/migrate.h"
 
-enum { CHANNEL_FD = 3, BEGIN_S = 20, JOBS_MAX = 1024, TRIES = 100, NAP_NS = 20000000 };
+enum { CHANNEL_FD = 3, BEGIN_S = 20, TRIES = 100, NAP_NS = 20000000 };
 
 static int take_begin(int channel, Pbeam__MigrateBegin **begin, struct err *err)
 {
@@ -36,20 +36,20 @@ static int take_begin(int channel, Pbeam__MigrateBegin **begin, struct err *err)
 
 pid_t receive_find_keeper(const char *uuid, struct err *err)
 {
-	auto_free struct name_job *jobs = calloc(JOBS_MAX, sizeof(*jobs));
+	auto_free struct name_job *jobs = NULL;
 	struct names *names;
 	pid_t keeper = 0;
 	int n, r;
 
-	r = jobs ? names_open(&names, err) : err_code(err, -ENOMEM, "look for the job");
+	r = names_open(&names, err);
 	if (r < 0)
 		return r;
-	n = names_job_list(names, jobs, JOBS_MAX);
-	for (int i = 0; i < n && i < JOBS_MAX; i++)
+	n = names_jobs_snapshot(names, &jobs);
+	for (int i = 0; i < n; i++)
 		if (!strcmp(jobs[i].uuid, uuid))
 			keeper = jobs[i].keeper.n;
 	names_close(names);
-	return keeper;
+	return n < 0 ? err_code(err, n, "look for the job") : keeper;
 }
 
 int receive_pass_on(pid_t keeper, int channel, uint32_t type, const ProtobufCMessage *message,

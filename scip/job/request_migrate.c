@@ -156,11 +156,10 @@ static int make_uuid(char uuid[40], struct err *err)
 static int keep_children(const struct job *job, const Pbeam__MigrateRequest *wish, struct err *err)
 {
 	struct vpid target = request_target(job, wish->target);
-	int room = names_process_list(job->names, job->entry.keeper, NULL, 0) + 8;
-	auto_free struct name_process *all = calloc(room > 0 ? (size_t)room : 1, sizeof(*all));
-	int n = all ? names_process_list(job->names, job->entry.keeper, all, room) : -ENOMEM;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(job->names, job->entry.keeper, &all);
 
-	for (int i = 0; i < n && i < room; i++)
+	for (int i = 0; i < n; i++)
 		if (all[i].parent.n == target.n && all[i].state != NAME_STATE_DEAD)
 			return err_set(
 				err, -ENOTSUP,

@@ -36,12 +36,11 @@ struct saving {
 
 static uint64_t resident_bytes(const struct job *job)
 {
-	enum { MOST = 4096 };
-	auto_free struct name_process *list = calloc(MOST, sizeof(*list));
+	auto_free struct name_process *list = NULL;
 	uint64_t sum = 0;
-	int n = list ? names_process_list(job->names, job->entry.keeper, list, MOST) : 0;
+	int n = names_snapshot(job->names, job->entry.keeper, &list);
 
-	for (int i = 0; i < n && i < MOST; i++) {
+	for (int i = 0; i < n; i++) {
 		char path[40], text[64] = "";
 		unsigned long size, resident;
 

@@ -12,15 +12,15 @@
 #include "scip/checkpoint/group.h"
 #include "scip/migrate/migrate.h"
 
-enum { PROCESSES_MAX = 4096, FREEZE_MS = 10000 };
+enum { FREEZE_MS = 10000 };
 
 /* Those that wait, parents first as they were born. */
 static int find_waiting(struct group *group, const struct name_job *job, struct err *err)
 {
-	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
-	int n = all ? names_process_list(group->names, job->keeper, all, PROCESSES_MAX) : -ENOMEM, r = 0;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(group->names, job->keeper, &all), r = 0;
 
-	for (int i = 0; i < n && i < PROCESSES_MAX && r == 0; i++)
+	for (int i = 0; i < n && r == 0; i++)
 		if (all[i].state == NAME_STATE_FROZEN)
 			r = group_add(group, &all[i], err);
 	return n < 0 ? n : r;

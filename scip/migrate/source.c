@@ -33,7 +33,7 @@
 #include "scip/restore/restore.h"
 #include "scip/tracee/procfs.h"
 
-enum { PROCESSES_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
+enum { DEPTH_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
 enum { BEGINNINGS = 3, LOOK_NS = 2000000 };
 #define PAUSE_NS    100000000ull /* as usual; half of it is not worth another try */
 #define PATIENCE_NS 500000000ull /* with processes that come and go */
@@ -73,7 +73,7 @@ static void set_patience(int channel, int seconds)
 /* True if `process` is the target or descends from it. */
 static bool belongs(const struct departure *d, struct names *names, struct name_process process)
 {
-	for (int depth = 0; depth < PROCESSES_MAX; depth++) {
+	for (int depth = 0; depth < DEPTH_MAX; depth++) {
 		if (process.vpid.n == d->options->target.n)
 			return true;
 		if (d->options->alone || process.parent.n <= 0 ||
@@ -98,28 +98,27 @@ static uint64_t own_bytes(const struct departure *d, pid_t pid)
 	return procfs_bytes(pid, "status", "RssAnon") + (shared > ahead ? shared - ahead : 0);
 }
 
-/* Who would go, as it stands: into `all`, of PROCESSES_MAX. How many. */
-static size_t find_processes(const struct departure *d, struct name_process *all)
+/* The processes that would move now, in *out, which the caller frees. Returns their number, or -errno. */
+static int find_processes(const struct departure *d, struct name_process **out)
 {
 	struct names *names = d->source.names;
-	int n = names_process_list(names, d->options->job->keeper, all, PROCESSES_MAX);
-	size_t kept = 0;
+	int n = names_snapshot(names, d->options->job->keeper, out), kept = 0;
 
-	for (int i = 0; i < n && i < PROCESSES_MAX; i++)
-		if (belongs(d, names, all[i]))
-			all[kept++] = all[i];
-	return kept;
+	for (int i = 0; i < n; i++)
+		if (belongs(d, names, (*out)[i]))
+			(*out)[kept++] = (*out)[i];
+	return n < 0 ? n : kept;
 }
 
 static int list_processes(const struct departure *d, Pbeam__MigrateBegin *begin)
 {
-	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
-	size_t n = all ? find_processes(d, all) : 0;
+	auto_free struct name_process *all = NULL;
+	int n = find_processes(d, &all);
 
-	begin->vpids = n > 0 ? calloc(n, sizeof(*begin->vpids)) : NULL;
+	begin->vpids = n > 0 ? calloc((size_t)n, sizeof(*begin->vpids)) : NULL;
 	if (!begin->vpids)
-		return -ENOMEM;
-	for (size_t i = 0; i < n; i++) {
+		return n < 0 ? n : n == 0 ? -ESRCH : -ENOMEM;
+	for (int i = 0; i < n; i++) {
 		begin->vpids[begin->n_vpids++] = all[i].vpid.n;
 		begin->memory += resident_bytes(all[i].rpid.n);
 		begin->stubs = begin->stubs || all[i].state == NAME_STATE_STUB;
@@ -284,11 +283,14 @@ static int begin_files(struct departure *d, struct err *err)
 					      .bandwidth = d->options->bandwidth,
 					      .obstacle = on_obstacle,
 					      .obstacle_arg = &d->source};
-	auto_free struct name_process *all = calloc(PROCESSES_MAX, sizeof(*all));
-	int r = all ? files_leaving_new(&d->files, &options, err) : err_code(err, -ENOMEM, "the files");
+	auto_free struct name_process *all = NULL;
+	int r = files_leaving_new(&d->files, &options, err), n;
 
 	d->source.files = d->files;
-	return r < 0 ? r : tell_files(d, all, find_processes(d, all), err);
+	if (r < 0)
+		return r;
+	n = find_processes(d, &all);
+	return n < 0 ? err_code(err, n, "list the processes") : tell_files(d, all, (size_t)n, err);
 }
 
 /* What they have opened since. Processes made ahead with all their files in place do not look for names that
@@ -577,12 +579,14 @@ static int send_ahead(struct departure *d, struct err *err)
 	return 0;
 }
 
-/* Little but those whose memory has been sent already. */
-static bool is_stable(const struct departure *d, const struct name_process *all, size_t n)
+/* True if little remains to be sent of the processes that were not pre-copied. */
+static bool is_stable(const struct departure *d)
 {
+	auto_free struct name_process *all = NULL;
+	int n = find_processes(d, &all);
 	uint64_t bytes = 0;
 
-	for (size_t i = 0; i < n; i++) {
+	for (int i = 0; i < n; i++) {
 		bool ahead = false;
 
 		for (size_t j = 0; j < d->nahead && !ahead; j++)
@@ -595,7 +599,6 @@ static bool is_stable(const struct departure *d, const struct name_process *all,
 /* Until those that have come have gone, or there is no time to wait any longer. */
 static void await_stable(struct departure *d, struct err *err)
 {
-	auto_free struct name_process *all = NULL;
 	const bool anew = d->then == BEGIN_ANEW;
 
 	if (d->then == GO_ON)
@@ -611,9 +614,7 @@ static void await_stable(struct departure *d, struct err *err)
 		d->changed_ns = d->nahead = 0;
 		return;
 	}
-	all = calloc(PROCESSES_MAX, sizeof(*all));
-	while (all && !is_stable(d, all, find_processes(d, all)) &&
-	       io_now_ns(CLOCK_MONOTONIC) - d->changed_ns < PATIENCE_NS)
+	while (!is_stable(d) && io_now_ns(CLOCK_MONOTONIC) - d->changed_ns < PATIENCE_NS)
 		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
 }
 

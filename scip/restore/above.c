@@ -58,14 +58,9 @@ static bool find_child(struct coordinate *coordinate)
 
 static int list_job(struct coordinate *coordinate, struct name_process **out)
 {
-	struct rpid keeper = coordinate->options->keeper;
-	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n;
+	int n = names_snapshot(coordinate->names, coordinate->options->keeper, out);
 
-	*out = calloc((size_t)room, sizeof(**out));
-	if (!*out)
-		return err_code(coordinate->err, -ENOMEM, "list of processes");
-	n = names_process_list(coordinate->names, keeper, *out, room);
-	return n < room ? n : room;
+	return n < 0 ? err_code(coordinate->err, n, "list the processes") : n;
 }
 
 /* The groups that stay of the session of `parent` (real number), and who has its terminal. */

@@ -26,13 +26,13 @@
 #include "scip/restore/keeper_protocol.h"
 #include "scip/tracee/procfs.h"
 
-enum { CLEAR_MS = 10000, LOOK_AGAIN_NS = 500000, JOB_MAX = 65536, FREEZE_MS = 3000, PASSES = 8 };
+enum { CLEAR_MS = 10000, LOOK_AGAIN_NS = 500000, DEPTH_MAX = 65536, FREEZE_MS = 3000, PASSES = 8 };
 
 /* How far below `root` the process is, or below the job's first one with `root` 0; -1 if it does not descend
  * from it. */
 static int depth_below(struct coordinate *coordinate, struct name_process process, struct vpid root)
 {
-	for (int depth = 0; depth < JOB_MAX; depth++) {
+	for (int depth = 0; depth < DEPTH_MAX; depth++) {
 		if (root.n > 0 && process.vpid.n == root.n)
 			return depth;
 		if (process.parent.n <= 0 ||
@@ -138,15 +138,13 @@ static void end_quietly(const struct victim *victim)
 /* Kills all that are left, parents first. How many there are, zombies of a whole job included. */
 static int kill_all(struct coordinate *coordinate)
 {
-	struct rpid keeper = coordinate->options->keeper;
-	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n, left = 0;
-	auto_free struct name_process *list = calloc((size_t)room, sizeof(*list));
-	auto_free struct victim *victims = calloc((size_t)room, sizeof(*victims));
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(coordinate->names, coordinate->options->keeper, &list), left = 0;
+	auto_free struct victim *victims = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(*victims));
 
-	if (!list || !victims)
-		return err_code(coordinate->err, -ENOMEM, "list of processes");
-	n = names_process_list(coordinate->names, keeper, list, room);
-	for (int i = 0; i < n && i < room; i++) {
+	if (!victims)
+		return err_code(coordinate->err, n < 0 ? n : -ENOMEM, "list the processes");
+	for (int i = 0; i < n; i++) {
 		if (!clear_is_victim(coordinate, &list[i]))
 			continue;
 		if (!coordinate->whole && remember(coordinate, list[i].rpid.n) < 0)
@@ -178,16 +176,14 @@ static bool was_asked(const struct coordinate *coordinate, const struct name_pro
  * are some that have no scip yet. */
 static int list_running(struct coordinate *coordinate, struct victim **out, bool *newborn)
 {
-	struct rpid keeper = coordinate->options->keeper;
-	int room = names_process_list(coordinate->names, keeper, NULL, 0) + 64, n, kept = 0;
-	auto_free struct name_process *list = calloc((size_t)room, sizeof(*list));
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(coordinate->names, coordinate->options->keeper, &list), kept = 0;
 
 	*newborn = false;
-	*out = calloc((size_t)room, sizeof(**out));
-	if (!*out || !list)
-		return err_code(coordinate->err, -ENOMEM, "list of processes");
-	n = names_process_list(coordinate->names, keeper, list, room);
-	for (int i = 0; i < n && i < room; i++) {
+	*out = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(**out));
+	if (!*out)
+		return err_code(coordinate->err, n < 0 ? n : -ENOMEM, "list the processes");
+	for (int i = 0; i < n; i++) {
 		if (!clear_is_victim(coordinate, &list[i]))
 			continue;
 		if (list[i].state == NAME_STATE_BORN)

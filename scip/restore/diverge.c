@@ -23,11 +23,10 @@ int diverge_hold(const struct name_process *process, uint32_t timeout_ms, struct
 /* One look at all of them; how many there were to see to. */
 static int pass(struct names *names, struct rpid keeper, restore_skip_fn skip, void *arg)
 {
-	int room = names_process_list(names, keeper, NULL, 0) + 64, n, found = 0;
-	auto_free struct name_process *list = calloc((size_t)room, sizeof(*list));
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(names, keeper, &list), found = 0;
 
-	n = list ? names_process_list(names, keeper, list, room) : -ENOMEM;
-	for (int i = 0; i < n && i < room; i++) {
+	for (int i = 0; i < n; i++) {
 		struct err err = ERR_INIT;
 		int sock;
 

@@ -280,15 +280,12 @@ static void bury(struct pool *pool, struct name_process *process)
 static int clean_up_after(struct pool *pool, pid_t scip)
 {
 	struct rpid keeper = {pool->seat.keeper};
-	int room = names_process_list(pool->seat.names, keeper, NULL, 0) + 64, n, found = 0;
-	auto_free struct name_process *list = room > 0 ? calloc((size_t)room, sizeof(*list)) : NULL;
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(pool->seat.names, keeper, &list), found = 0;
 
-	if (!list)
-		return 0;
-	n = names_process_list(pool->seat.names, keeper, list, room);
-	for (int i = 0; i < n && i < room; i++)
+	for (int i = 0; i < n; i++)
 		found += list[i].scip.n == scip;
-	for (int i = 0; i < n && i < room; i++)
+	for (int i = 0; i < n; i++)
 		if (list[i].state == NAME_STATE_BORN && (!found || list[i].scip.n == scip))
 			doubt(pool, &list[i]);
 		else if (list[i].scip.n == scip)

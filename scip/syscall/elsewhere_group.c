@@ -78,16 +78,17 @@ bool elsewhere_spread(const struct process *process, int32_t group)
 
 int elsewhere_stubs(struct names *names, int32_t group, int32_t **out)
 {
-	int room = names_process_list(names, (struct rpid){0}, NULL, 0) + 64, n, found = 0;
-	auto_free struct name_process *all = calloc(room > 0 ? (size_t)room : 1, sizeof(*all));
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(names, (struct rpid){0}, &all), found = 0;
 
-	*out = calloc(room > 0 ? (size_t)room : 1, sizeof(**out));
-	n = all && *out ? names_process_list(names, (struct rpid){0}, all, room) : -ENOMEM;
-	for (int i = 0; i < n && i < room; i++) {
+	*out = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(**out));
+	if (!*out)
+		return n < 0 ? n : -ENOMEM;
+	for (int i = 0; i < n; i++) {
 		pid_t real = all[i].state == NAME_STATE_STUB ? getpgid(all[i].rpid.n) : -1;
 
 		if (real > 0 && names_virtual(names, (struct rpid){real}).n == group)
 			(*out)[found++] = all[i].vpid.n;
 	}
-	return n < 0 ? n : found;
+	return found;
 }

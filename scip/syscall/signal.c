@@ -14,17 +14,16 @@
  * name. How many. */
 static int signal_job_here(const struct process *process, int sig)
 {
-	int room = names_process_list(process->names, process->keeper, NULL, 0) + 64, n, sent = 0;
-	auto_free struct name_process *all = calloc(room > 0 ? (size_t)room : 1, sizeof(*all));
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(process->names, process->keeper, &all), sent = 0;
 	siginfo_t info;
 
-	n = all ? names_process_list(process->names, process->keeper, all, room) : -ENOMEM;
 	memset(&info, 0, sizeof(info));
 	info.si_signo = sig;
 	info.si_code = SI_QUEUE;
 	info.si_pid = process->pid;
 	info.si_uid = getuid();
-	for (int i = 0; i < n && i < room; i++) {
+	for (int i = 0; i < n; i++) {
 		pid_t to = all[i].rpid.n;
 
 		if (to <= 0 || to == process->pid || all[i].state == NAME_STATE_DEAD ||

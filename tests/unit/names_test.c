@@ -230,7 +230,7 @@ static void test_many_numbers(void **state)
 static void test_processes(void **state)
 {
 	struct names *names = *state;
-	static struct name_process out[TABLE_PROCESSES];
+	struct name_process *out;
 	pid_t a = sleeper();
 	struct name_process p = process(200, a), q;
 	struct rpid all = {0}, other = {1};
@@ -241,8 +241,10 @@ static void test_processes(void **state)
 	assert_int_equal(q.rpid.n, a);
 	assert_int_equal(names_process_find_real(names, p.rpid, &q), 0);
 	assert_int_equal(q.vpid.n, 200);
-	assert_int_equal(names_process_list(names, all, out, 10), 1);
-	assert_int_equal(names_process_list(names, other, out, 10), 0);
+	assert_int_equal(names_snapshot(names, all, &out), 1);
+	free(out);
+	assert_int_equal(names_process_count(names, all), 1);
+	assert_int_equal(names_process_count(names, other), 0);
 	p.state = NAME_STATE_DEAD;
 	assert_int_equal(names_process_update(names, &p), 0);
 	p.state = NAME_STATE_RUNNING;
@@ -251,7 +253,7 @@ static void test_processes(void **state)
 	p.scip.n = 0;
 	assert_int_equal(names_process_update(names, &p), 0);
 	end(a);
-	assert_int_equal(names_process_list(names, all, out, 10), 0);
+	assert_int_equal(names_process_count(names, all), 0);
 	assert_int_equal(names_process_get(names, p.vpid, &q), -ENOENT);
 	assert_int_equal(names_process_update(names, &p), -ENOENT);
 	names_process_remove(names, p.vpid, p.rpid);
@@ -261,7 +263,11 @@ static void test_processes(void **state)
 	}
 	p = process(7000000, 7000000);
 	assert_int_equal(names_process_add(names, &p), -ENOSPC);
-	assert_int_equal(names_process_list(names, all, out, TABLE_PROCESSES), TABLE_PROCESSES);
+	/* nothing is truncated, however full the table is */
+	assert_int_equal(names_snapshot(names, all, &out), TABLE_PROCESSES);
+	for (int i = 0; i < (int)TABLE_PROCESSES; i++)
+		assert_int_equal(out[i].rpid.n, 5000000 + out[i].vpid.n);
+	free(out);
 	for (int i = 1; i <= (int)TABLE_PROCESSES; i++)
 		names_process_remove(names, (struct vpid){i}, (struct rpid){5000000 + i});
 	assert_int_equal(names->table->nprocesses, 0);
@@ -271,7 +277,7 @@ static void test_jobs(void **state)
 {
 	struct names *names = *state;
 	pid_t keeper = sleeper(), second = sleeper();
-	struct name_job job = {.keeper = {keeper}, .root = {300}, .name = "counter"}, out[4];
+	struct name_job job = {.keeper = {keeper}, .root = {300}, .name = "counter"}, out[1], *jobs;
 	struct name_process p = process(300, getpid());
 	struct err err = ERR_INIT;
 
@@ -289,9 +295,12 @@ static void test_jobs(void **state)
 	assert_int_equal(names_process_add(names, &p), 0);
 	assert_int_equal(names_number_bind(names, (struct vpid){300}, (struct rpid){getpid()}, job.keeper),
 			 0);
-	assert_int_equal(names_job_list(names, out, 4), 1);
+	assert_int_equal(names_job_count(names), 1);
+	assert_int_equal(names_jobs_snapshot(names, &jobs), 1);
+	assert_int_equal(jobs[0].keep, 5);
+	free(jobs);
 	end(keeper); /* with the keeper everything of its job goes */
-	assert_int_equal(names_job_list(names, out, 4), 0);
+	assert_int_equal(names_job_count(names), 0);
 	assert_int_equal(names_process_get(names, p.vpid, &p), -ENOENT);
 	assert_int_equal(names_real(names, (struct vpid){300}).n, 300);
 	job.keeper.n = second;

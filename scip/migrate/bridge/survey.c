@@ -14,16 +14,16 @@
 #include "scip/object/unix_diag.h"
 #include "scip/tracee/procfs.h"
 
-enum { PROCESSES_MAX = 4096 };
-
-/* The target and who descends from it, as it stands. */
-static size_t list_members(const struct migrate_source *source, pid_t *pids, size_t most)
+/* The target and its descendants now, in *out, which the caller frees. Returns their number, or -errno. */
+static int list_members(const struct migrate_source *source, pid_t **out)
 {
-	auto_free struct name_process *all = calloc(most, sizeof(*all));
-	int n = all ? names_process_list(source->names, source->job->keeper, all, most) : 0;
-	size_t found = 0;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(source->names, source->job->keeper, &all), found = 0;
+	pid_t *pids = *out = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(*pids));
 
-	for (int i = 0; i < n && (size_t)i < most; i++) {
+	if (!pids)
+		return n < 0 ? n : -ENOMEM;
+	for (int i = 0; i < n; i++) {
 		struct name_process at = all[i];
 		int depth = 0;
 
@@ -179,13 +179,14 @@ static int look_at(struct migrate_source *source, const struct survey *survey, c
 
 int bridge_survey(struct migrate_source *source, void **state, struct err *err)
 {
-	auto_free pid_t *pids = calloc(PROCESSES_MAX, sizeof(*pids));
-	struct survey survey = {.pids = pids};
-	int r;
+	auto_free pid_t *pids = NULL;
+	struct survey survey = {0};
+	int r = list_members(source, &pids);
 
-	if (!pids)
-		return err_code(err, -ENOMEM, "bridges");
-	survey.n = list_members(source, pids, PROCESSES_MAX);
+	if (r < 0)
+		return err_code(err, r, "list the processes");
+	survey.pids = pids;
+	survey.n = (size_t)r;
 	r = holders_read(&survey.outside, pids, survey.n, err);
 	if (r == 0)
 		r = holders_add(&survey.console, source->job->keeper.n);

@@ -20,7 +20,7 @@
 #define YOUNG_S	 600 /* just published: its link is about to be made */
 #define NEW_NAME "new-"
 
-enum { JOBS_MAX = 1024, HEX = 2 * IMAGE_DIGEST + 1 };
+enum { HEX = 2 * IMAGE_DIGEST + 1 };
 
 int files_digest(int fd, uint64_t size, uint8_t digest[IMAGE_DIGEST])
 {
@@ -261,7 +261,7 @@ static void remove_tree(int at, const char *name)
 
 static bool is_here(const struct name_job *jobs, int n, const char *uuid)
 {
-	for (int i = 0; i < n && i < JOBS_MAX; i++)
+	for (int i = 0; i < n; i++)
 		if (!strcmp(jobs[i].uuid, uuid))
 			return true;
 	return false;
@@ -269,12 +269,12 @@ static bool is_here(const struct name_job *jobs, int n, const char *uuid)
 
 static void sweep_jobs(const struct files_store *store, struct names *names)
 {
-	auto_free struct name_job *jobs = calloc(JOBS_MAX, sizeof(*jobs));
-	int n = jobs ? names_job_list(names, jobs, JOBS_MAX) : JOBS_MAX;
+	auto_free struct name_job *jobs = NULL;
+	int n = names_jobs_snapshot(names, &jobs);
 	char path[PATH_MAX];
 	const struct dirent *item;
 
-	if (n >= JOBS_MAX || join(path, store->top, "/job", "") < 0)
+	if (n < 0 || join(path, store->top, "/job", "") < 0)
 		return;
 	auto_closedir DIR *dir = opendir(path);
 	while (dir && (item = readdir(dir)) != NULL)

@@ -27,14 +27,7 @@
 #include "scip/object/common.h"
 #include "scip/object/epoll.h"
 
-enum {
-	PROCESSES_MAX = 16384,
-	FREEZE_MS = 5000,
-	ANSWER_MS = 10000,
-	LOOKS = 8,
-	LOOK_AGAIN_US = 2000,
-	FDINFO_MAX = 64 << 20
-};
+enum { FREEZE_MS = 5000, ANSWER_MS = 10000, LOOKS = 8, LOOK_AGAIN_US = 2000, FDINFO_MAX = 64 << 20 };
 
 void swap_hold_init(struct swap_hold *hold, struct names *names)
 {
@@ -139,18 +132,18 @@ static bool forbids(const struct name_process *process)
 /* Lists all aliases anew and asks holders that are not frozen to stop. How many were asked, or -errno. */
 static int look(struct swap_hold *hold, const uint64_t *inos, size_t n, bool *found, struct err *err)
 {
-	auto_free struct name_process *all = malloc(PROCESSES_MAX * sizeof(*all));
+	auto_free struct name_process *all = NULL;
 	auto_free bool *denied = calloc(n, sizeof(*denied));
 	Pbeam__ScipFreeze freeze = PBEAM__SCIP_FREEZE__INIT;
 	int asked = 0, count;
 
-	if (!all || !denied)
-		return err_code(err, -ENOMEM, "list the processes");
-	count = names_process_list(hold->names, (struct rpid){0}, all, PROCESSES_MAX);
+	count = denied ? names_snapshot(hold->names, (struct rpid){0}, &all) : -ENOMEM;
+	if (count < 0)
+		return err_code(err, count, "list the processes");
 	hold->naliases = 0;
 	memset(found, 0, n * sizeof(*found));
 	freeze.timeout_ms = FREEZE_MS;
-	for (int i = 0; i < count && i < PROCESSES_MAX; i++) {
+	for (int i = 0; i < count; i++) {
 		size_t before = hold->naliases;
 		int r = look_at(hold, all[i].rpid, inos, n, found);
 
@@ -228,13 +221,12 @@ int swap_hold_freeze(struct swap_hold *hold, const uint64_t *inos, size_t n, siz
 int swap_hold_shared(struct names *names, const struct group *members, const uint64_t *inos, size_t n,
 		     bool *shared)
 {
-	auto_free struct name_process *all = malloc(PROCESSES_MAX * sizeof(*all));
+	auto_free struct name_process *all = NULL;
 	struct swap_hold hold;
-	int count, r = all ? 0 : -ENOMEM;
+	int count = names_snapshot(names, (struct rpid){0}, &all), r = count < 0 ? count : 0;
 
 	swap_hold_init(&hold, names);
-	count = all ? names_process_list(names, (struct rpid){0}, all, PROCESSES_MAX) : 0;
-	for (int i = 0; i < count && i < PROCESSES_MAX && r >= 0; i++)
+	for (int i = 0; i < count && r >= 0; i++)
 		if (!group_find(members, all[i].rpid))
 			r = look_at(&hold, all[i].rpid, inos, n, shared);
 	free(hold.aliases);
@@ -243,13 +235,13 @@ int swap_hold_shared(struct names *names, const struct group *members, const uin
 
 bool swap_hold_any(struct names *names, struct rpid keeper, const uint64_t *inos, size_t n)
 {
-	auto_free struct name_process *all = malloc(PROCESSES_MAX * sizeof(*all));
+	auto_free struct name_process *all = NULL;
 	auto_free bool *found = calloc(n + 1, sizeof(*found));
 	struct swap_hold hold;
-	int count = all && found ? names_process_list(names, keeper, all, PROCESSES_MAX) : 0, r = 0;
+	int count = found ? names_snapshot(names, keeper, &all) : 0, r = 0;
 
 	swap_hold_init(&hold, names);
-	for (int i = 0; i < count && i < PROCESSES_MAX && r == 0; i++)
+	for (int i = 0; i < count && r == 0; i++)
 		r = look_at(&hold, all[i].rpid, inos, n, found);
 	free(hold.aliases);
 	return r > 0;
