@@ -3,7 +3,7 @@
  *
  * source.c runs in a child of the keeper that has the processes, target.c in a child of the guest keeper (or
  * of the keeper that has other processes of the job there already). They talk over one channel of kind
- * MIGRATE (wire.c). The image is that of a checkpoint, in a file that has no name on either side.
+ * MIGRATE (channel/wire.h). The image is that of a checkpoint, in a file that has no name on either side.
  *
  * The migration happens when migration/UUID in the registry goes from PREPARED to COMMITTED (record.c), and
  * at no other moment: before it whatever fails leaves the processes where they were, after it they are where
@@ -12,19 +12,14 @@
 #ifndef SCIP_MIGRATE_MIGRATE_H
 #define SCIP_MIGRATE_MIGRATE_H
 
+#include "channel/wire.h"
 #include "namespace/names.h"
 #include "proto/cluster.pb-c.h"
+#include "scip/precopy/migrate_progress.h"
 #include "scip/restore/restore.h"
 
 struct group;
 
-/* How far it is, for the user's eyes. */
-struct migrate_progress {
-	uint64_t done, total; /* of this phase */
-	char phase[16];
-	char detail[64]; /* "" for none */
-	char note[256];	 /* a sentence that is to be said once, "" for none */
-};
 struct migrate_options {
 	struct vpid target;
 	const char *host;
@@ -101,62 +96,6 @@ struct migrate_arrival {
 /* 0: they run here. Else nothing is left of them here. */
 must_check int migrate_target_run(struct names *names, const struct migrate_arrival *arrival,
 				  struct restore_result *result, struct err *err);
-
-/* ---- precopy.c: memory that goes ahead while the processes run ---- */
-struct precopy;
-struct precopy_options {
-	int channel;
-	uint64_t max_pause_ns, bandwidth; /* bytes a second, 0 for as much as there is */
-	bool comes_home;		  /* the first process's stub is there */
-	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */
-	void *progress_arg;
-};
-/* Freezes them for a moment, sends the skeleton, begins to track. 0 with *out NULL where it is of no use or
- * not possible: the log says why; an error only where the channel is broken. */
-must_check int precopy_begin(struct precopy **out, struct names *names, const struct migrate_options *options,
-			     const struct precopy_options *how, struct err *err);
-/* Rounds, until what is left can be sent in the pause that is allowed, or no round makes it less. */
-must_check int precopy_rounds(struct precopy *precopy, struct err *err);
-/* Marks those of the frozen group that are still what the skeleton says (member->ahead). How many. */
-size_t precopy_match(const struct precopy *precopy, struct group *group);
-/* The last round, of those that precopy_match() has marked: nothing of what is tracked counts as written
- * afterwards. The others are not tracked any more. */
-must_check int precopy_last(struct precopy *precopy, const struct group *group, struct err *err);
-/* Of shared memory, when they are dumped: what has gone ahead is in its place, as a shared_ahead_fn says. */
-struct shared_object;
-must_check int precopy_last_shared(struct precopy *precopy, struct shared_object *list, size_t n,
-				   struct err *err);
-/* How many bytes were sent, in how many rounds. */
-void precopy_count(const struct precopy *precopy, uint64_t *bytes, uint32_t *rounds);
-/* How much shared memory has gone ahead. */
-uint64_t precopy_shared_bytes(const struct precopy *precopy);
-/* How long it takes to send so much. */
-uint64_t precopy_send_ns(const struct precopy *precopy, uint64_t bytes);
-/* Nothing is tracked any more. */
-void precopy_end(struct precopy *precopy);
-
-/* ---- wire.c ---- */
-/* The next frame, which must be of this type; *out (NULL: its body does not matter) is to be freed with
- * message_free(). What the other side says has failed is the error; -EPIPE when it is gone. */
-must_check int wire_take(int channel, uint32_t type, const ProtobufCMessageDescriptor *body, void *out,
-			 struct err *err);
-/* Any frame but those that end it all. */
-struct frame;
-must_check int wire_take_any(int channel, struct frame *frame, struct err *err);
-/* The two halves of it and of wire_take(), for frames that come in another way: what frame_recv() has
- * returned is judged; a frame (taken) is what was to come. */
-must_check int wire_received(int r, struct frame *frame, struct err *err);
-must_check int wire_is(struct frame *frame, uint32_t type, const ProtobufCMessageDescriptor *body, void *out,
-		       struct err *err);
-/* Bulk bytes. WIRE_PART_MAX: with one MIGRATE_FILE. */
-enum { WIRE_PART_MAX = 4 << 20 };
-must_check int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err);
-/* `bytes` of the file from its beginning. */
-must_check int wire_send_file(int channel, int file, uint64_t bytes, struct err *err);
-/* The other end of it: into a new file in memory. The descriptor, the caller's, or -errno. */
-must_check int wire_take_file(int channel, uint64_t bytes, struct err *err);
-/* Says that it has failed and why; nobody minds if that cannot be said. */
-void wire_fail(int channel, const struct err *why);
 
 /* ---- record.c: migration/UUID and the places of processes ---- */
 struct record {

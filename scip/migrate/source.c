@@ -29,7 +29,8 @@
 #include "scip/migrate/external.h"
 #include "scip/migrate/files/files.h"
 #include "scip/migrate/migrate.h"
-#include "scip/migrate/pages/page_stream.h"
+#include "scip/precopy/page_stream.h"
+#include "scip/precopy/precopy.h"
 #include "scip/restore/restore.h"
 #include "scip/tracee/procfs.h"
 
@@ -370,7 +371,7 @@ static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what
 		return err_set(err, -ESTALE, "the processes have changed");
 	d->source.group = group;
 	if (d->precopy && d->nahead)
-		r = precopy_last(d->precopy, group, err);
+		r = precopy_send_last(d->precopy, group, err);
 	else
 		drop_ahead(d, what, "the processes have changed");
 	if (r == 0)
@@ -383,7 +384,7 @@ static int on_shared(void *arg, struct shared_object *list, size_t n, struct err
 {
 	struct departure *d = arg;
 
-	return d->precopy && d->nahead ? precopy_last_shared(d->precopy, list, n, err) : 0;
+	return d->precopy && d->nahead ? precopy_send_shared(d->precopy, list, n, err) : 0;
 }
 
 static int send_state(struct departure *d, int image, uint64_t bytes, struct err *err)
@@ -555,7 +556,13 @@ static void on_abort(void *arg)
 /* What can be sent while they run. */
 static int send_ahead(struct departure *d, struct err *err)
 {
-	const struct precopy_options how = {.channel = d->channel,
+	const struct precopy_options how = {.target = d->options->target,
+					    .alone = d->options->alone,
+					    .job = d->options->job,
+					    .stays = d->options->stays,
+					    .stays_arg = d->options->stays_arg,
+					    .host = d->options->host,
+					    .channel = d->channel,
 					    .max_pause_ns = d->options->max_pause_ns,
 					    .bandwidth = d->options->bandwidth,
 					    .comes_home = d->stub_host[0] &&
@@ -565,9 +572,9 @@ static int send_ahead(struct departure *d, struct err *err)
 	int r = fault_point("migrate-before-rounds", err);
 
 	if (r == 0 && !d->precopy)
-		r = precopy_begin(&d->precopy, d->source.names, d->options, &how, err);
+		r = precopy_begin(&d->precopy, d->source.names, &how, err);
 	if (r == 0 && d->precopy)
-		r = precopy_rounds(d->precopy, err);
+		r = precopy_send_rounds(d->precopy, err);
 	if (r == 0)
 		r = fault_point("migrate-after-rounds", err);
 	if (r < 0) {

@@ -26,7 +26,7 @@
 #include "scip/migrate/external.h"
 #include "scip/migrate/files/files.h"
 #include "scip/migrate/migrate.h"
-#include "scip/migrate/pages/page_receiver.h"
+#include "scip/precopy/page_receiver.h"
 
 enum { COMMIT_S = 120, CUT_S = 1800, GONE_LOOKS = 1000, GONE_NAP_NS = 2000000 };
 

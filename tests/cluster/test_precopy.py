@@ -77,7 +77,7 @@ def test_furious(two):
     furious = Furious(a, 24, 1, 0, 1000)
     said = [furious.move(here, there, "--max-pause", "25ms") for here, there in ((a, b), (b, a), (a, b), (b, a))]
     furious.end()
-    assert any(re.search(r"pbeamctl: after \d+ rounds it still writes \d+ MiB/s and has 2\d MiB of shared memory, which is looked at again then: a pause of \d+ ms is expected instead of 25 ms; going on\n", text) for text in said), said
+    assert any(re.search(r"pbeamctl: after \d+ rounds it still writes \d+ MiB/s and has 2\d MiB of shared memory, which is compared at the end: a pause of \d+ ms is expected instead of 25 ms; going on\n", text) for text in said), said
 
 
 WAYS = {"all": "sfdwmp", "cut": "swt", "closed": "sfcv"}

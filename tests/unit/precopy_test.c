@@ -10,8 +10,8 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "scip/migrate/pages/delta.h"
-#include "scip/migrate/pages/notes.h"
+#include "scip/precopy/delta.h"
+#include "scip/precopy/notes.h"
 
 static uint64_t before[DELTA_WORDS], after[DELTA_WORDS];
 

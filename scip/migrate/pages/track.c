@@ -155,7 +155,6 @@ int track_begin(struct tracked *t, struct group *group, struct member *member, s
 		if (!is_tracked(map) || !track_watch(t, map->start, map->end))
 			continue;
 		*range = (struct track_range){.start = map->start, .end = map->end};
-		notes_init(&range->notes, map->end - map->start);
 		t->nranges++;
 	}
 	return 0;
@@ -169,8 +168,6 @@ void track_end(struct tracked *t)
 		close(steal_fd(&t->pagemap));
 	if (t->mem >= 0)
 		close(steal_fd(&t->mem));
-	for (size_t i = 0; i < t->nranges; i++)
-		notes_free(&t->ranges[i].notes);
 	free(t->ranges);
 	t->ranges = NULL;
 	t->nranges = 0;

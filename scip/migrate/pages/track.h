@@ -13,19 +13,20 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "base/err.h"
 #include "namespace/names.h"
 #include "scip/checkpoint/group.h"
-#include "scip/migrate/pages/notes.h"
 
+struct notes;
 /* A piece of private anonymous memory; or a shared object as one process maps it (objects.h): then it begins
  * where the object would, were all of it mapped. */
 struct track_range {
 	uint64_t start, end;
-	bool looked;	    /* it has been read once, */
-	bool shares;	    /* and then had pages that are mapped elsewhere too */
-	struct notes notes; /* what was sent of it; of an object they are the object's */
-	uint32_t object;    /* its id, 0: private memory */
-	bool *missed;	    /* of an object: set when a piece could not be read */
+	bool looked;	     /* it has been read once, */
+	bool shares;	     /* and then had pages that are mapped elsewhere too */
+	struct notes *notes; /* the caller's: what was sent of it; for an object those of the object */
+	uint32_t object;     /* its id, 0: private memory */
+	bool *missed;	     /* of an object: set when a piece could not be read */
 };
 
 struct tracked {

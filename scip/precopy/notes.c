@@ -1,19 +1,19 @@
-#include "scip/migrate/pages/notes.h"
+#include "scip/precopy/notes.h"
 
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "image/hash.h"
-#include "scip/migrate/pages/delta.h"
+#include "scip/precopy/delta.h"
 
-enum { MEMORY_SHARE = 16 }; /* of the machine's memory, at most, for contents */
+enum { MEMORY_SHARE = 16 }; /* at most this part of the machine's memory holds contents */
 #define STORE_MAX (1ull << 30)
 
 struct page_note {
 	XXH128_hash_t digest;
 	bool sent;
-	uint32_t slot; /* of its contents, + 1; 0: they are not kept */
+	uint32_t slot; /* of its contents, plus 1; 0: they are not kept */
 };
 
 static void *map_lazily(uint64_t bytes)
@@ -56,8 +56,8 @@ void note_store_free(struct note_store *store)
 	store->pages = NULL;
 }
 
-/* A place for the page's contents, or NULL. */
-static uint8_t *place(struct note_store *store, struct page_note *note)
+/* Finds or makes room for the page's contents. NULL when the store is full. */
+static uint8_t *room_for(struct note_store *store, struct page_note *note)
 {
 	if (!note->slot && __atomic_load_n(&store->used, __ATOMIC_RELAXED) < store->room) {
 		const uint32_t slot = __atomic_fetch_add(&store->used, 1, __ATOMIC_RELAXED);
@@ -68,7 +68,7 @@ static uint8_t *place(struct note_store *store, struct page_note *note)
 	return note->slot ? store->pages + (uint64_t)(note->slot - 1) * DELTA_PAGE : NULL;
 }
 
-static enum note_verdict compare(uint8_t *before, const void *page, uint8_t *delta, size_t *len)
+static enum note_verdict compare_contents(uint8_t *before, const void *page, uint8_t *delta, size_t *len)
 {
 	const int n = delta_make(before, page, delta);
 
@@ -91,13 +91,13 @@ enum note_verdict notes_take(struct notes *notes, struct note_store *store, size
 	if (!note)
 		return NOTE_WHOLE;
 	if (note->slot)
-		return compare(place(store, note), page, delta, len);
+		return compare_contents(room_for(store, note), page, delta, len);
 	digest = XXH3_128bits(page, DELTA_PAGE);
 	if (note->sent && XXH128_isEqual(digest, note->digest))
 		return NOTE_SAME;
 	note->digest = digest;
-	if (note->sent) { /* it will be written again, most likely */
-		kept = place(store, note);
+	if (note->sent) { /* most likely it will be written again */
+		kept = room_for(store, note);
 		if (kept)
 			memcpy(kept, page, DELTA_PAGE);
 	}

@@ -1,4 +1,4 @@
-#include "scip/migrate/pages/page_sender.h"
+#include "scip/precopy/page_sender.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -13,8 +13,8 @@
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/migrate/pages/pack.h"
-#include "scip/migrate/pages/page_stream.h"
+#include "scip/precopy/pack.h"
+#include "scip/precopy/page_stream.h"
 
 enum { QUEUE = 4, TICK_NS = 100000000, NS_PER_S = 1000000000, PATIENCE_S = 600 };
 #define BURST_NS   20000000ull /* what a bandwidth limit lets through at once */

@@ -1,13 +1,5 @@
-/*
- * Pre-copy: memory sent while the processes run, round after round of what was written meanwhile.
- *
- * A first, short freeze takes the skeleton (the processes without their contents), from which the target
- * makes them ahead, and begins to track what is written (track.h). Each round sends what was written until
- * then (page_sender.h); the rounds end when the rest can be sent in the pause that is allowed. That is done
- * when all are frozen, by one more round: so the final image has only what is not tracked, and those
- * processes that were not there before (match.h). Shared memory goes ahead too, and is compared at the end
- * (objects.h).
- */
+#include "scip/precopy/precopy.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,55 +11,56 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "channel/channel.h"
+#include "channel/wire.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
-#include "scip/migrate/migrate.h"
-#include "scip/migrate/pages/match.h"
-#include "scip/migrate/pages/objects.h"
-#include "scip/migrate/pages/page_sender.h"
-#include "scip/migrate/pages/page_stream.h"
 #include "scip/migrate/pages/track.h"
+#include "scip/precopy/match.h"
+#include "scip/precopy/notes.h"
+#include "scip/precopy/page_sender.h"
+#include "scip/precopy/page_stream.h"
+#include "scip/precopy/shared_pages.h"
 #include "scip/tracee/procfs.h"
 
 enum {
 	ROUNDS_MAX = 30,
-	WORSE_MAX = 3,		/* rounds that did not make it better */
-	RATE_BYTES = 1 << 20,	/* a round of less says nothing of how fast it goes */
-	RATE_GUESS = 256 << 20, /* bytes a second, until one has */
+	WORSE_MAX = 3,		/* rounds that brought no improvement */
+	RATE_BYTES = 1 << 20,	/* a round of fewer bytes says nothing about the rate */
+	RATE_GUESS = 256 << 20, /* bytes per second, until a round has shown it */
 	NS_PER_S = 1000000000,
 	SHARED_LEAST = 4 << 20,
 };
-#define PAUSE_NS     100000000ull /* as usual */
+#define PAUSE_NS     100000000ull /* by default */
 #define FIXED_NS     20000000ull  /* of the pause, whatever there is to send */
-#define MOMENT_NS    1000000ull	  /* nothing is measured in less */
+#define MOMENT_NS    1000000ull	  /* shorter times are not measured */
 #define REPORT_NS    100000000ull
 #define STREAM_BYTES (16ull << 20) /* what is worth one more stream */
-#define COMPARE_RATE (8ull << 30)  /* bytes a second */
+#define COMPARE_RATE (8ull << 30)  /* bytes per second */
 
 struct precopy {
 	struct precopy_options options;
 	struct tracked *v;
+	struct notes **notes; /* for each of these one per range */
 	size_t n;
-	struct ahead_objects *objects;
+	struct shared_pages *shared_pages;
 	struct page_sender *sender;
-	bool usable; /* the skeleton is there */
-	/* how it goes */
+	bool usable; /* the skeleton has been sent */
 	unsigned round;
-	uint64_t begin_bytes, due; /* of this round: sent before it, and told as written */
-	uint64_t untracked;	   /* what has to wait for the end: private memory, */
-	uint64_t shared;	   /* and shared, */
-	uint64_t compared;	   /* and what is only looked at then */
-	uint64_t rate, dirty_rate; /* bytes a second */
+	uint64_t begin_bytes, due; /* of this round: sent before it, and written since the last one */
+	uint64_t untracked;	   /* private memory that has to wait for the end, */
+	uint64_t shared;	   /* shared memory that has to, */
+	uint64_t compared;	   /* and shared memory that is only compared then */
+	uint64_t rate, dirty_rate; /* bytes per second */
 	uint64_t expected_ns, reported_ns;
 };
 
 /* ---- the skeleton ---- */
 
-/* A session's terminal can be made its own again by its leader alone, before others are forked, from an
- * object that is not there yet. The first process's may be its stub's. */
-static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
+/* Refuses a session with a terminal: its leader alone can make the terminal the session's again, before
+ * others are forked, from an object that is not there yet. The first process may have its stub's terminal. */
+static int refuse_terminals(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
 {
 	const struct precopy *p = arg;
 	struct procfs_stat stat;
@@ -80,33 +73,63 @@ static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what
 	return 0;
 }
 
-static int on_shared(void *arg, struct shared_object *list, size_t n, struct err *err)
+static int begin_shared(void *arg, struct shared_object *list, size_t n, struct err *err)
 {
 	struct precopy *p = arg;
 
-	ahead_objects_free(p->objects); /* of a try that came to nothing */
-	p->objects = ahead_objects_new();
-	return p->objects ? ahead_objects_begin(p->objects, list, n, err)
-			  : err_code(err, -ENOMEM, "shared memory");
+	shared_pages_free(p->shared_pages); /* of an attempt that failed */
+	p->shared_pages = shared_pages_new();
+	return p->shared_pages ? shared_pages_begin(p->shared_pages, list, n, err)
+			       : err_code(err, -ENOMEM, "shared memory");
 }
 
-/* The skeleton is there, the group frozen still. */
-static int on_skeleton(void *arg, struct group *group, int image, uint64_t bytes, struct err *err)
+static int begin_tracking(struct precopy *p, struct group *group, struct member *member, struct err *err)
+{
+	struct tracked *t = &p->v[p->n];
+	struct notes **notes = &p->notes[p->n];
+	int r;
+
+	p->n++;
+	r = track_begin(t, group, member, err);
+	if (r < 0)
+		return r;
+	*notes = calloc(t->nranges + 1, sizeof(**notes));
+	if (!*notes)
+		return err_code(err, -ENOMEM, "track memory");
+	for (size_t i = 0; i < t->nranges; i++) {
+		notes_init(&(*notes)[i], t->ranges[i].end - t->ranges[i].start);
+		t->ranges[i].notes = &(*notes)[i];
+	}
+	return 0;
+}
+
+static void end_tracking(struct precopy *p, size_t i)
+{
+	for (size_t j = 0; p->notes[i] && j < p->v[i].nranges; j++)
+		notes_free(&p->notes[i][j]);
+	free(p->notes[i]);
+	p->notes[i] = NULL;
+	track_end(&p->v[i]);
+}
+
+/* Sends the skeleton, with the group still frozen. */
+static int send_skeleton(void *arg, struct group *group, int image, uint64_t bytes, struct err *err)
 {
 	struct precopy *p = arg;
 	Pbeam__MigrateState state = PBEAM__MIGRATE_STATE__INIT;
 	int r = 0;
 
 	p->v = calloc(group->n + 1, sizeof(*p->v));
-	if (!p->v)
+	p->notes = calloc(group->n + 1, sizeof(*p->notes));
+	if (!p->v || !p->notes)
 		return err_code(err, -ENOMEM, "track memory");
 	for (size_t i = 0; i < group->n && r == 0; i++)
 		if (!group->v[i]->zombie) /* mostly not for long */
-			r = track_begin(&p->v[p->n++], group, group->v[i], err);
+			r = begin_tracking(p, group, group->v[i], err);
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < p->n && p->objects; i++)
-		ahead_objects_watch(p->objects, &p->v[i]);
+	for (size_t i = 0; i < p->n && p->shared_pages; i++)
+		shared_pages_watch(p->shared_pages, &p->v[i]);
 	state.bytes = bytes;
 	p->usable = true;
 	r = frame_send(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_SKELETON, &state.base, NULL, 0,
@@ -114,7 +137,7 @@ static int on_skeleton(void *arg, struct group *group, int image, uint64_t bytes
 	return r < 0 ? r : wire_send_file(p->options.channel, image, bytes, err);
 }
 
-/* What is to be sent next. */
+/* Counts what would have to be sent next. */
 static void count_dirty(struct precopy *p)
 {
 	p->due = p->untracked = p->shared = 0;
@@ -122,17 +145,18 @@ static void count_dirty(struct precopy *p)
 		track_count(&p->v[i], &p->due, &p->untracked);
 		p->shared += track_shared(&p->v[i]);
 	}
-	if (!p->objects)
+	if (!p->shared_pages)
 		return;
-	p->due += ahead_objects_due(p->objects);
-	p->compared = ahead_objects_bytes(p->objects);
+	p->due += shared_pages_due(p->shared_pages);
+	p->compared = shared_pages_bytes(p->shared_pages);
 	p->shared -= p->shared < p->compared ? p->shared : p->compared;
-	p->shared = p->shared < SHARED_LEAST ? 0 : p->shared; /* by its part, and what was there at first */
+	p->shared = p->shared < SHARED_LEAST ? 0 : p->shared; /* each process counts its part */
 }
 
-static void tick(void *arg);
+static void report_tick(void *arg);
 
-/* Besides the channel: as many as both hosts have processors, if it is worth it. */
+/* Chooses the number of streams besides the channel: one per processor that both hosts have, if they are
+ * worth it. */
 static unsigned choose_streams(const struct precopy *p, const Pbeam__MigrateReady *ready)
 {
 	const long processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -145,13 +169,13 @@ static unsigned choose_streams(const struct precopy *p, const Pbeam__MigrateRead
 	return n < PAGE_STREAMS_MAX ? (unsigned)n : PAGE_STREAMS_MAX;
 }
 
-/* 1: it is ready for pages; 0: the processes cannot be made ahead. */
-static int open_streams(struct precopy *p, const char *host, struct err *err)
+/* Returns 1 when the target is ready for pages, 0 when it cannot make the pre-copied processes. */
+static int open_sender(struct precopy *p, struct err *err)
 {
-	struct page_sender_options options = {.host = host,
+	struct page_sender_options options = {.host = p->options.host,
 					      .channel = p->options.channel,
 					      .bandwidth = p->options.bandwidth,
-					      .tick = tick,
+					      .tick = report_tick,
 					      .tick_arg = p};
 	Pbeam__MigrateReady *ready = NULL;
 	int r = wire_take(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
@@ -168,15 +192,15 @@ static int open_streams(struct precopy *p, const char *host, struct err *err)
 	return r;
 }
 
-int precopy_begin(struct precopy **out, struct names *names, const struct migrate_options *options,
-		  const struct precopy_options *how, struct err *err)
+int precopy_begin(struct precopy **out, struct names *names, const struct precopy_options *options,
+		  struct err *err)
 {
 	struct precopy *p = calloc(1, sizeof(*p));
 	const struct checkpoint_mover mover = {.arg = p,
 					       .what = PBEAM__SCIP_DUMP__WHAT__SKELETON,
-					       .frozen = on_frozen,
-					       .shared = on_shared,
-					       .move = on_skeleton,
+					       .frozen = refuse_terminals,
+					       .shared = begin_shared,
+					       .move = send_skeleton,
 					       .stays = options->stays,
 					       .stays_arg = options->stays_arg};
 	const struct checkpoint_options save = {
@@ -188,10 +212,10 @@ int precopy_begin(struct precopy **out, struct names *names, const struct migrat
 	*out = NULL;
 	if (!p)
 		return 0;
-	p->options = *how;
+	p->options = *options;
 	p->rate = RATE_GUESS;
 	r = checkpoint_run(names, &save, &result, &why);
-	if (r < 0 && p->usable) /* it broke on the way: whoever reads on would read rubbish */
+	if (r < 0 && p->usable) /* the target would read the rest of the skeleton out of what follows */
 		r = err_set(err, r, "%s", why.text);
 	else if (r < 0) {
 		log_info("migrate: vpid %d is sent while it stands still: %s", options->target.n, why.text);
@@ -199,7 +223,7 @@ int precopy_begin(struct precopy **out, struct names *names, const struct migrat
 		return 0;
 	}
 	if (r == 0)
-		r = open_streams(p, options->host, err);
+		r = open_sender(p, err);
 	if (r <= 0) {
 		precopy_end(p);
 		return r;
@@ -208,7 +232,7 @@ int precopy_begin(struct precopy **out, struct names *names, const struct migrat
 	return 0;
 }
 
-/* ---- how it goes ---- */
+/* ---- progress ---- */
 
 static double mib(uint64_t bytes)
 {
@@ -220,7 +244,7 @@ static double ms(uint64_t ns)
 	return (double)ns / 1e6;
 }
 
-static void report(struct precopy *p, const char *note)
+static void report_progress(struct precopy *p, const char *note)
 {
 	struct migrate_progress progress = {.total = p->due};
 	const uint64_t now = io_now_ns(CLOCK_MONOTONIC);
@@ -239,20 +263,20 @@ static void report(struct precopy *p, const char *note)
 	p->options.progress(p->options.progress_arg, &progress);
 }
 
-static void tick(void *arg)
+static void report_tick(void *arg)
 {
-	report(arg, NULL);
+	report_progress(arg, NULL);
 }
 
-/* What rounds make no shorter. */
+/* The part of the pause that rounds cannot shorten. */
 static uint64_t fixed_ns(const struct precopy *p)
 {
 	return precopy_send_ns(p, p->shared) +
 	       (uint64_t)((double)p->compared / (double)COMPARE_RATE * NS_PER_S);
 }
 
-/* What one round tells of the next: how much there is by now, how fast that came, how long it would take. */
-static void judge(struct precopy *p, uint64_t took_ns)
+/* Concludes from a round how much there is to send by now, how fast that came, and how long it would take. */
+static void judge_round(struct precopy *p, uint64_t took_ns)
 {
 	const double seconds = (double)(took_ns > MOMENT_NS ? took_ns : MOMENT_NS) / NS_PER_S;
 	const uint64_t sent = page_sender_counted(p->sender).pages - p->begin_bytes;
@@ -268,8 +292,8 @@ static void judge(struct precopy *p, uint64_t took_ns)
 		 mib(p->compared), ms(p->expected_ns));
 }
 
-/* Why it stands still for longer than it should. */
-static void tell_end(struct precopy *p, uint64_t pause_ns)
+/* Explains why the pause will be longer than allowed. */
+static void report_end(struct precopy *p, uint64_t pause_ns)
 {
 	char shared[80] = "", text[250];
 
@@ -278,21 +302,20 @@ static void tell_end(struct precopy *p, uint64_t pause_ns)
 			 " and has %.0f MiB of shared memory, which is sent at the end", mib(p->shared));
 	else if (p->compared)
 		snprintf(shared, sizeof(shared),
-			 " and has %.0f MiB of shared memory, which is looked at again then",
+			 " and has %.0f MiB of shared memory, which is compared at the end",
 			 mib(p->compared));
 	snprintf(text, sizeof(text),
 		 "after %u round%s it still writes %.0f MiB/s%s: a pause of %.0f ms is expected instead of "
-		 "%.0f "
-		 "ms; going on",
+		 "%.0f ms; going on",
 		 p->round, p->round == 1 ? "" : "s", mib(p->dirty_rate), shared, ms(p->expected_ns),
 		 ms(pause_ns));
 	log_info("migrate: %s", text);
-	report(p, text);
+	report_progress(p, text);
 }
 
 /* ---- rounds ---- */
 
-/* The last one is of private memory only. */
+/* The last round has private memory only. */
 static int send_round(struct precopy *p, bool last, struct err *err)
 {
 	int r = 0, done;
@@ -305,10 +328,10 @@ static int send_round(struct precopy *p, bool last, struct err *err)
 		if (r == 0)
 			r = fault_point("migrate-round", err);
 		if (r == 0)
-			report(p, NULL);
+			report_progress(p, NULL);
 	}
-	if (r == 0 && p->objects && !last)
-		r = ahead_objects_round(p->objects, p->sender);
+	if (r == 0 && p->shared_pages && !last)
+		r = shared_pages_send_round(p->shared_pages, p->sender);
 	done = page_sender_finish(p->sender, err);
 	if (r == 0)
 		r = done;
@@ -317,7 +340,7 @@ static int send_round(struct precopy *p, bool last, struct err *err)
 	return r < 0 && !err->code ? err_code(err, r, "send pages") : r;
 }
 
-int precopy_rounds(struct precopy *p, struct err *err)
+int precopy_send_rounds(struct precopy *p, struct err *err)
 {
 	const uint64_t pause = p->options.max_pause_ns ? p->options.max_pause_ns : PAUSE_NS;
 	uint64_t best = UINT64_MAX;
@@ -331,38 +354,35 @@ int precopy_rounds(struct precopy *p, struct err *err)
 		r = send_round(p, false, err);
 		if (r < 0)
 			return r;
-		judge(p, io_now_ns(CLOCK_MONOTONIC) - at);
-		if (p->expected_ns - fixed_ns(p) <= pause) {
-			if (p->expected_ns > pause)
-				tell_end(p, pause);
-			return 0;
-		}
+		judge_round(p, io_now_ns(CLOCK_MONOTONIC) - at);
+		if (p->expected_ns - fixed_ns(p) <= pause)
+			break;
 		worse = p->expected_ns > best - best / 8 ? worse + 1 : 0;
 		if (p->expected_ns < best)
 			best = p->expected_ns;
-		if (worse >= WORSE_MAX || p->round >= ROUNDS_MAX) {
-			tell_end(p, pause);
-			return 0;
-		}
+		if (worse >= WORSE_MAX || p->round >= ROUNDS_MAX)
+			break;
 	}
+	if (p->expected_ns > pause)
+		report_end(p, pause);
+	return 0;
 }
 
-static bool is_ahead(const struct group *group, const struct tracked *t)
+static bool is_precopied(const struct group *group, const struct tracked *t)
 {
 	const struct member *member = group_find(group, t->rpid);
 
 	return member && member->ahead;
 }
 
-int precopy_last(struct precopy *p, const struct group *group, struct err *err)
+int precopy_send_last(struct precopy *p, const struct group *group, struct err *err)
 {
 	const uint64_t at = io_now_ns(CLOCK_MONOTONIC);
 	int r;
 
-	/* Memory that is tracked is not dumped whole. */
 	for (size_t i = 0; i < p->n; i++)
-		if (!is_ahead(group, &p->v[i]))
-			track_end(&p->v[i]);
+		if (!is_precopied(group, &p->v[i])) /* is dumped whole, tracked memory would not be */
+			end_tracking(p, i);
 	p->round++;
 	r = send_round(p, true, err);
 	log_info("migrate: last round: %.1f MiB in %.1f ms",
@@ -371,10 +391,10 @@ int precopy_last(struct precopy *p, const struct group *group, struct err *err)
 	return r;
 }
 
-int precopy_last_shared(struct precopy *p, struct shared_object *list, size_t n, struct err *err)
+int precopy_send_shared(struct precopy *p, struct shared_object *list, size_t n, struct err *err)
 {
 	const uint64_t at = io_now_ns(CLOCK_MONOTONIC), before = page_sender_counted(p->sender).wire;
-	int r = p->objects ? ahead_objects_last(p->objects, p->sender, list, n, err) : 0;
+	int r = p->shared_pages ? shared_pages_send_last(p->shared_pages, p->sender, list, n, err) : 0;
 
 	log_info("migrate: %.1f MiB of shared memory sent at the end in %.1f ms",
 		 mib(page_sender_counted(p->sender).wire - before), ms(io_now_ns(CLOCK_MONOTONIC) - at));
@@ -396,7 +416,7 @@ size_t precopy_match(const struct precopy *p, struct group *group)
 
 uint64_t precopy_shared_bytes(const struct precopy *p)
 {
-	return p->objects ? ahead_objects_bytes(p->objects) : 0;
+	return p->shared_pages ? shared_pages_bytes(p->shared_pages) : 0;
 }
 
 uint64_t precopy_send_ns(const struct precopy *p, uint64_t bytes)
@@ -409,9 +429,10 @@ void precopy_end(struct precopy *p)
 	if (!p)
 		return;
 	page_sender_close(p->sender);
-	ahead_objects_free(p->objects);
+	shared_pages_free(p->shared_pages);
 	for (size_t i = 0; i < p->n; i++)
-		track_end(&p->v[i]);
+		end_tracking(p, i);
+	free(p->notes);
 	free(p->v);
 	free(p);
 }

@@ -1,4 +1,4 @@
-#include "scip/migrate/pages/page_receiver.h"
+#include "scip/precopy/page_receiver.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -15,9 +15,9 @@
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/migrate/migrate.h"
-#include "scip/migrate/pages/delta.h"
-#include "scip/migrate/pages/page_stream.h"
+#include "scip/precopy/delta.h"
+#include "scip/precopy/page_stream.h"
+#include "scip/restore/restore.h"
 
 enum { PAGE = DELTA_PAGE, PAGES = PAGE_STREAM_BATCH / PAGE };
 

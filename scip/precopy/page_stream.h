@@ -3,8 +3,8 @@
  *
  * For one thread, except page_stream_stop(), which another thread calls.
  */
-#ifndef SCIP_MIGRATE_PAGE_STREAM_H
-#define SCIP_MIGRATE_PAGE_STREAM_H
+#ifndef SCIP_PRECOPY_PAGE_STREAM_H
+#define SCIP_PRECOPY_PAGE_STREAM_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -44,7 +44,7 @@ must_check int page_stream_send(struct page_stream *stream, uint32_t type, const
 must_check int page_stream_send_bulk(struct page_stream *stream, const void *data, uint64_t len,
 				     struct err *err);
 must_check int page_stream_flush(struct page_stream *stream, struct err *err);
-/* As wire_take_any(), wire_take() and wire_take_bytes() (migrate.h). */
+/* As wire_take_any(), wire_take() and wire_take_bytes() (channel/wire.h). */
 must_check int page_stream_take_any(struct page_stream *stream, struct frame *frame, struct err *err);
 must_check int page_stream_take(struct page_stream *stream, uint32_t type,
 				const ProtobufCMessageDescriptor *body, void *out, struct err *err);

@@ -1,9 +1,9 @@
-#include "scip/migrate/pages/delta.h"
+#include "scip/precopy/delta.h"
 
 #include <errno.h>
 #include <string.h>
 
-enum { HEAD = 4, GAP_WORDS = 1 /* equal words that are cheaper sent than skipped */ };
+enum { HEAD = 4, GAP_WORDS = 1 /* equal words that are cheaper to send than to skip */ };
 
 static void put_head(uint8_t *to, size_t skipped, size_t changed)
 {
@@ -21,7 +21,7 @@ static uint64_t word(const void *page, size_t i)
 	return out;
 }
 
-/* The first word from `i` on that differs. */
+/* Finds the first word from `i` on that differs. */
 static size_t skip_equal(const void *before, const void *after, size_t i)
 {
 	enum { STEP = 8 };
@@ -34,7 +34,7 @@ static size_t skip_equal(const void *before, const void *after, size_t i)
 	return i;
 }
 
-/* The end of what differs from `i` on, small gaps included. */
+/* Finds the end of the words that differ from `i` on, small gaps included. */
 static size_t skip_changed(const void *before, const void *after, size_t i)
 {
 	size_t end = i;

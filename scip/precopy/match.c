@@ -1,4 +1,4 @@
-#include "scip/migrate/pages/match.h"
+#include "scip/precopy/match.h"
 
 #include <stdlib.h>
 
@@ -7,13 +7,13 @@
 #include "scip/restore/plan.h"
 #include "scip/tracee/procfs.h"
 
-/* What a plan wants to know of a process. */
+/* What a plan needs to know about a process. */
 struct place {
 	Pbeam__Process process;
 	pid_t parent, group, session;
 };
 
-static void look(const struct group *group, const struct member *member, struct place *place)
+static void read_place(const struct group *group, const struct member *member, struct place *place)
 {
 	struct procfs_stat stat = {0};
 
@@ -32,25 +32,25 @@ static void look(const struct group *group, const struct member *member, struct 
 					      : PBEAM__PROCESS__STATE__RUNNING;
 }
 
-/* Not one of them, or one that is ahead. */
-static bool is_no_obstacle(const struct group *group, pid_t rpid)
+/* True for a process that is no member, or a pre-copied one. */
+static bool is_outside_or_precopied(const struct group *group, pid_t rpid)
 {
 	const struct member *member = group_find(group, (struct rpid){rpid});
 
 	return !member || member->ahead;
 }
 
-/* Who is ahead without his parent or leaders is not. */
-static void close_set(struct group *group, const struct place *places)
+/* A process counts as pre-copied only if its parent and leaders do too. */
+static void drop_dependents(struct group *group, const struct place *places)
 {
 	for (bool changed = true; changed;) {
 		changed = false;
 		for (size_t i = 0; i < group->n; i++) {
 			struct member *member = group->v[i];
 
-			if (!member->ahead || (is_no_obstacle(group, places[i].parent) &&
-					       is_no_obstacle(group, places[i].group) &&
-					       is_no_obstacle(group, places[i].session)))
+			if (!member->ahead || (is_outside_or_precopied(group, places[i].parent) &&
+					       is_outside_or_precopied(group, places[i].group) &&
+					       is_outside_or_precopied(group, places[i].session)))
 				continue;
 			member->ahead = false;
 			changed = true;
@@ -58,7 +58,7 @@ static void close_set(struct group *group, const struct place *places)
 	}
 }
 
-/* The other side will find an order in which the others are made. */
+/* True if the target will find an order in which to make the other processes. */
 static bool can_be_made(const struct group *group, struct place *places)
 {
 	auto_free Pbeam__Process **list = calloc(group->n + 1, sizeof(Pbeam__Process *));
@@ -76,23 +76,23 @@ static bool can_be_made(const struct group *group, struct place *places)
 	r = plan_make(&plan, list, group->n, there, NULL, &why);
 	plan_free(&plan);
 	if (r < 0)
-		log_info("migrate: those that have come cannot be made beside the others: %s", why.text);
+		log_info("migrate: new processes cannot be made beside the pre-copied ones: %s", why.text);
 	return r == 0;
 }
 
-/* Those that are ahead must be able to go on without the others: else fewer are, or none. */
-static bool settle(struct group *group)
+/* Leaves those pre-copied that can continue without the others. False: none can. */
+static bool reduce_to_usable(struct group *group)
 {
 	auto_free struct place *places = calloc(group->n + 1, sizeof(*places));
 
 	for (size_t i = 0; i < group->n && places; i++)
-		look(group, group->v[i], &places[i]);
+		read_place(group, group->v[i], &places[i]);
 	if (places)
-		close_set(group, places);
+		drop_dependents(group, places);
 	return places && group->v[0]->ahead && can_be_made(group, places);
 }
 
-static size_t count_ahead(const struct group *group)
+static size_t count_precopied(const struct group *group)
 {
 	size_t ahead = 0;
 
@@ -108,9 +108,9 @@ size_t match_members(const struct tracked *v, size_t n, struct group *group)
 		for (size_t j = 0; j < n && !group->v[i]->ahead; j++)
 			group->v[i]->ahead = track_is(&v[j], group->v[i]);
 	}
-	/* Mostly all are: they stand still, and nothing else is looked at. */
-	if (count_ahead(group) < group->n && !settle(group))
+	/* Usually all members match, and nothing else needs to be read while they are frozen. */
+	if (count_precopied(group) < group->n && !reduce_to_usable(group))
 		for (size_t i = 0; i < group->n; i++)
 			group->v[i]->ahead = false;
-	return count_ahead(group);
+	return count_precopied(group);
 }

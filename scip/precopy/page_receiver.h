@@ -3,8 +3,8 @@
  * pre-copied processes. The caller reads the migration's channel and passes frames with pages on; each
  * further stream has a thread of its own.
  */
-#ifndef SCIP_MIGRATE_PAGE_RECEIVER_H
-#define SCIP_MIGRATE_PAGE_RECEIVER_H
+#ifndef SCIP_PRECOPY_PAGE_RECEIVER_H
+#define SCIP_PRECOPY_PAGE_RECEIVER_H
 
 #include <stdint.h>
 

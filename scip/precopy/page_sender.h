@@ -12,10 +12,11 @@
  * (channel/tls_stream.h). That takes half the time, so the first one sends no more pages once another is
  * open. The migration fails when a stream breaks.
  */
-#ifndef SCIP_MIGRATE_PAGE_SENDER_H
-#define SCIP_MIGRATE_PAGE_SENDER_H
+#ifndef SCIP_PRECOPY_PAGE_SENDER_H
+#define SCIP_PRECOPY_PAGE_SENDER_H
 
 #include "scip/migrate/pages/track.h"
+#include "scip/precopy/notes.h"
 
 struct page_sender;
 struct page_sender_options {

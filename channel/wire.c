@@ -1,3 +1,5 @@
+#include "channel/wire.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,9 +10,9 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "proto/cluster.pb-c.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/migrate/migrate.h"
 
 static int take_failure(const struct frame *frame, struct err *err)
 {

@@ -1,9 +1,9 @@
 /*
- * Compressing pays when it takes less time than the bytes that it saves would take to be sent. Both are
- * measured: how fast zstd's level 1 is on what this program has and what it leaves of it, by compressing a
- * batch now and then whether it pays or not; and how long sending blocks.
+ * Compressing pays when it takes less time than sending the bytes that it saves. Both times are measured: the
+ * speed and the ratio of zstd's level 1 on the memory of this program, by compressing a batch now and then
+ * whether it pays or not; and how long sending blocks.
  */
-#include "scip/migrate/pages/pack.h"
+#include "scip/precopy/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,24 +11,24 @@
 #include <zstd.h>
 
 #include "base/io.h"
-#include "scip/migrate/pages/delta.h"
-#include "scip/migrate/pages/page_stream.h"
+#include "scip/precopy/delta.h"
+#include "scip/precopy/page_stream.h"
 
 enum { PAGE = DELTA_PAGE, PAGES = PAGE_STREAM_BATCH / PAGE, LEVEL = 1, FIRST_TRIAL = 4, TRIAL_EVERY = 64 };
-#define WEIGHT 0.25 /* of a new measurement */
-#define WORTH  0.9  /* what is left, at most */
+#define WEIGHT 0.25 /* of a new measurement in the mean */
+#define WORTH  0.9  /* a larger ratio is not worth it */
 
 struct pack {
-	uint8_t *read;	 /* the pages, whole ones moved to the front */
-	uint8_t *deltas; /* what changed in others */
+	uint8_t *read;	 /* the pages, those sent whole moved to the front */
+	uint8_t *deltas; /* differences of others */
 	uint8_t *small;	 /* both, compressed */
 	size_t whole, changed, room;
 	ZSTD_CCtx *zstd;
 	Pbeam__Pages pages[PAGES], zeroes[PAGES], *page_list[PAGES], *zero_list[PAGES];
 	Pbeam__PageDelta differences[PAGES], *difference_list[PAGES];
 	size_t npages, nzeroes, ndifferences;
-	/* what was measured; ns for a byte */
-	double link, zstd_cost, left;
+	double link, zstd_cost; /* measured, ns per byte */
+	double ratio;		/* measured, bytes left of a byte */
 	unsigned batches;
 };
 
@@ -43,7 +43,7 @@ struct pack *pack_new(void)
 	pack->deltas = malloc(PAGE_STREAM_BATCH);
 	pack->small = malloc(pack->room);
 	pack->zstd = ZSTD_createCCtx();
-	pack->left = 1;
+	pack->ratio = 1;
 	if (!pack->read || !pack->deltas || !pack->small || !pack->zstd) {
 		pack_free(pack);
 		return NULL;
@@ -62,7 +62,7 @@ void pack_free(struct pack *pack)
 	free(pack);
 }
 
-/* ---- what is sent ---- */
+/* ---- the message ---- */
 
 static bool is_zero(const uint8_t *page)
 {
@@ -93,7 +93,7 @@ static void add_delta(struct pack *pack, uint64_t address, size_t len)
 	pack->changed += len;
 }
 
-/* Of an object the place within it counts, not where it is mapped. */
+/* Pages of a shared object are addressed by their place in it, not by where they are mapped. */
 static void add_page(struct pack *pack, struct note_store *store, const struct track_run *run, uint64_t at,
 		     const uint8_t *page)
 {
@@ -101,7 +101,7 @@ static void add_page(struct pack *pack, struct note_store *store, const struct t
 	const size_t number = within / PAGE;
 	size_t len = 0;
 
-	switch (notes_take(&run->range->notes, store, number, page, pack->deltas + pack->changed, &len)) {
+	switch (notes_take(run->range->notes, store, number, page, pack->deltas + pack->changed, &len)) {
 	case NOTE_SAME:
 		break;
 	case NOTE_DELTA:
@@ -120,23 +120,23 @@ static void add_page(struct pack *pack, struct note_store *store, const struct t
 	}
 }
 
-static bool tries(const struct pack *pack)
+static bool is_trial_due(const struct pack *pack)
 {
 	return pack->batches >= FIRST_TRIAL && (pack->batches - FIRST_TRIAL) % TRIAL_EVERY == 0;
 }
 
-static bool pays(const struct pack *pack)
+static bool is_compressing_worth(const struct pack *pack)
 {
-	return pack->zstd_cost > 0 && pack->left < WORTH &&
-	       pack->zstd_cost + pack->left * pack->link < pack->link;
+	return pack->zstd_cost > 0 && pack->ratio < WORTH &&
+	       pack->zstd_cost + pack->ratio * pack->link < pack->link;
 }
 
-static double mix(double before, double now)
+static double update_mean(double before, double now)
 {
 	return before > 0 ? before + WEIGHT * (now - before) : now;
 }
 
-static void compress(struct pack *pack, struct packed *out)
+static void compress_message(struct pack *pack, struct packed *out)
 {
 	const uint64_t begin = io_now_ns(CLOCK_MONOTONIC);
 	const size_t n =
@@ -145,8 +145,8 @@ static void compress(struct pack *pack, struct packed *out)
 
 	if (ZSTD_isError(n))
 		return;
-	pack->zstd_cost = mix(pack->zstd_cost, (double)(io_now_ns(CLOCK_MONOTONIC) - begin) / raw);
-	pack->left = mix(pack->left, (double)n / raw);
+	pack->zstd_cost = update_mean(pack->zstd_cost, (double)(io_now_ns(CLOCK_MONOTONIC) - begin) / raw);
+	pack->ratio = update_mean(pack->ratio, (double)n / raw);
 	if ((double)n > raw * WORTH)
 		return;
 	out->message.compressed = true;
@@ -180,13 +180,13 @@ void pack_runs(struct pack *pack, const struct tracked *t, struct track_run *run
 	out->empty = !pack->npages && !pack->nzeroes && !pack->ndifferences;
 	if (!out->message.raw)
 		return;
-	if (tries(pack) || pays(pack))
-		compress(pack, out);
+	if (is_trial_due(pack) || is_compressing_worth(pack))
+		compress_message(pack, out);
 	pack->batches++;
 }
 
 void pack_sent(struct pack *pack, uint64_t bytes, uint64_t ns)
 {
 	if (bytes)
-		pack->link = mix(pack->link, (double)ns / (double)bytes);
+		pack->link = update_mean(pack->link, (double)ns / (double)bytes);
 }

@@ -1,4 +1,4 @@
-#include "scip/migrate/pages/page_stream.h"
+#include "scip/precopy/page_stream.h"
 
 #include <errno.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "channel/wire.h"
 #include "proto/cluster.pb-c.h"
-#include "scip/migrate/migrate.h"
 
 /* ---- beginning and end ---- */
 
