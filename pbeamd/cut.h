@@ -1,4 +1,4 @@
-/* Checkpoints and rollbacks of several parts: docs/CLUSTER.md. */
+/* Checkpoints and rollbacks of several parts: docs/CUTS.md. */
 #ifndef PBEAMD_CUT_H
 #define PBEAMD_CUT_H
 

@@ -68,7 +68,7 @@ def folder_of(path):
 
 
 def sources():
-    tracked = subprocess.check_output(["git", "ls-files", "*.c", "*.h"], cwd=ROOT, text=True).split()
+    tracked = subprocess.check_output(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.c", "*.h"], cwd=ROOT, text=True).split()
     return [path for path in tracked if not path.startswith(OTHERS) and (ROOT / path).exists()]
 
 

@@ -19,7 +19,7 @@ GENERATED = {"docs/SYSCALLS.md"}
 
 
 def tracked(*patterns):
-    return subprocess.check_output(["git", "ls-files", *patterns], cwd=ROOT, text=True).split()
+    return subprocess.check_output(["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns], cwd=ROOT, text=True).split()
 
 
 def is_product(path):

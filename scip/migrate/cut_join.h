@@ -1,6 +1,6 @@
 /*
  * Several parts of one job that are to be on one host: their images become one, as if all had always been
- * there (docs/CLUSTER.md, Cuts).
+ * there (docs/CUTS.md).
  *
  * A process whose stub was in another of them takes the place of that, so the tree is whole again; what they
  * call by numbers that were their own hosts' (objects, inodes, places in the file) gets numbers that are

@@ -1,5 +1,5 @@
 /*
- * Live migration: the two coordinators. docs/CLUSTER.md tells the story.
+ * Live migration: the two coordinators. docs/MIGRATION.md.
  *
  * source.c runs in a child of the keeper that has the processes, target.c in a child of the guest keeper (or
  * of the keeper that has other processes of the job there already). They talk over one channel of kind
