@@ -14,8 +14,8 @@ import ceilings
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FUNCTION = re.compile(r"^[a-zA-Z_][\w *]*?[ *](\w+)\([^;{}]*?\)(?: __attribute__\(\(.*?\)\))?\n\{\n(.*?)^\}", re.M | re.S)
 FUNCTION_LINES, FILE_LINES, DOC_COLUMNS = 80, 800, 100
-# Written by scip/syscall/tool/syscalls_doc.c: a table, as wide as its notes.
-GENERATED = {"docs/SYSCALLS.md"}
+# Written by syscalls_doc and by bench/run.py: tables as wide as their rows.
+GENERATED = {"docs/SYSCALLS.md", "bench/RESULTS.md"}
 
 
 def tracked(*patterns):
