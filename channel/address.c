@@ -1,4 +1,4 @@
-/* "ADDRESS[:PORT]", "[V6]:PORT": listening and connecting. */
+/* Listening on and connecting to "ADDRESS[:PORT]" or "[V6]:PORT". */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -16,11 +16,11 @@
 #include "channel/tls.h"
 
 enum { CONNECT_MS = 5000, BACKLOG = 128 };
-/* A connection on which nothing is heard is given up after about six seconds, busy or not. */
+/* A connection whose peer does not respond is closed after about six seconds, busy or idle. */
 enum { KEEPALIVE_IDLE_S = 2, KEEPALIVE_EVERY_S = 1, KEEPALIVE_COUNT = 4, UNACKNOWLEDGED_MS = 6000 };
 
-/* Splits into host and port; a lone IPv6 address may stand without brackets. */
-static int split(const char *text, char host[256], char port[8], struct err *err)
+/* Splits an address into host and port. An IPv6 address without a port needs no brackets. */
+static int split_address(const char *text, char host[256], char port[8], struct err *err)
 {
 	const char *end, *colon;
 	uint64_t number = CHANNEL_PORT;
@@ -28,8 +28,8 @@ static int split(const char *text, char host[256], char port[8], struct err *err
 	if (text[0] == '[') {
 		end = strchr(text, ']');
 		if (!end || (end[1] && end[1] != ':'))
-			return err_set(err, -EINVAL, "%s is no address; write ADDRESS[:PORT] or [V6]:PORT",
-				       text);
+			return err_set(err, -EINVAL,
+				       "%s is not an address; write ADDRESS[:PORT] or [V6]:PORT", text);
 		colon = end[1] ? end + 1 : NULL;
 		text++;
 	} else {
@@ -39,20 +39,20 @@ static int split(const char *text, char host[256], char port[8], struct err *err
 		end = colon ? colon : text + strlen(text);
 	}
 	if (end == text || end - text >= 256)
-		return err_set(err, -EINVAL, "there is no address in `%s`", text);
+		return err_set(err, -EINVAL, "`%s` contains no address", text);
 	if (colon && parse_number(colon + 1, 1, 65535, &number, NULL) < 0)
-		return err_set(err, -EINVAL, "`%s` is no port", colon + 1);
+		return err_set(err, -EINVAL, "`%s` is not a port", colon + 1);
 	memcpy(host, text, (size_t)(end - text));
 	host[end - text] = 0;
 	snprintf(port, 8, "%u", (unsigned)number);
 	return 0;
 }
 
-static int resolve(const char *text, int flags, struct addrinfo **out, struct err *err)
+static int resolve_address(const char *text, int flags, struct addrinfo **out, struct err *err)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags};
 	char host[256], port[8];
-	int r = split(text, host, port, err);
+	int r = split_address(text, host, port, err);
 
 	if (r < 0)
 		return r;
@@ -77,10 +77,10 @@ void address_tune(int tcp)
 
 	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
 		if (setsockopt(tcp, options[i].level, options[i].name, &options[i].value, sizeof(int)) < 0)
-			continue; /* a kernel without it notices a broken link later */
+			continue; /* a kernel without this option notices a broken link later */
 }
 
-/* One address; the descriptor or -errno. */
+/* Returns the descriptor or -errno. */
 static int try_connect(const struct addrinfo *to)
 {
 	auto_close int sock = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -107,7 +107,7 @@ static int try_connect(const struct addrinfo *to)
 int address_connect(const char *address, struct err *err)
 {
 	struct addrinfo *all;
-	int r = resolve(address, 0, &all, err);
+	int r = resolve_address(address, 0, &all, err);
 
 	if (r < 0)
 		return r;
@@ -126,7 +126,7 @@ int channel_listen(const char *address, struct err *err)
 	const int yes = 1;
 	auto_close int sock = -1;
 	struct addrinfo *all;
-	int r = resolve(address, AI_PASSIVE, &all, err);
+	int r = resolve_address(address, AI_PASSIVE, &all, err);
 
 	if (r < 0)
 		return r;
@@ -147,7 +147,7 @@ void channel_peer_name(int tcp, char *text, size_t size)
 	if (getpeername(tcp, (struct sockaddr *)&peer, &len) < 0 ||
 	    getnameinfo((struct sockaddr *)&peer, len, host, sizeof(host), port, sizeof(port),
 			NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-		snprintf(text, size, "somebody");
+		snprintf(text, size, "unknown address");
 	else
 		snprintf(text, size, peer.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }

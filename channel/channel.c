@@ -1,4 +1,4 @@
-/* Making channels: the process that speaks TLS, the greeting. */
+/* Making channels: starting the process that speaks TLS, and the greeting. */
 #include "channel/channel.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 
 enum { LOCAL_BUFFER = 1 << 20, GREETING_S = 12 };
 
-/* In the child. Everything that was open is closed, the two sockets have fixed places. */
+/* In the child: closes everything but the two sockets, which become descriptors 3 and 4. */
 static _Noreturn void become_pump(int tcp, int local, const struct channel_key *key, enum tls_role role)
 {
 	struct channel_key copy = *key;
@@ -28,7 +28,8 @@ static _Noreturn void become_pump(int tcp, int local, const struct channel_key *
 		signal(sig, SIG_DFL);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
-	signal(SIGINT, SIG_IGN); /* typed at a daemon in the foreground, not meant for channels of others */
+	signal(SIGINT,
+	       SIG_IGN); /* typed at a daemon in the foreground; its channels may be in use elsewhere */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	tcp = fcntl(tcp, F_DUPFD, 16);
@@ -43,16 +44,16 @@ static _Noreturn void become_pump(int tcp, int local, const struct channel_key *
 	pump_run(3, 4, &copy, role);
 }
 
-static void widen(int sock)
+static void widen_buffer(int sock)
 {
 	const int size = LOCAL_BUFFER;
 
 	if (setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) < 0)
-		return; /* slower, no worse */
+		return; /* only slower */
 }
 
-/* Takes `tcp`. */
-static int speak(int tcp, const struct channel_key *key, enum tls_role role, struct err *err)
+/* Takes `tcp`. Returns the plain end of the channel or -errno. */
+static int start_pump(int tcp, const struct channel_key *key, enum tls_role role, struct err *err)
 {
 	auto_close int ours = -1, theirs = -1, connection = tcp;
 	int ends[2];
@@ -62,8 +63,8 @@ static int speak(int tcp, const struct channel_key *key, enum tls_role role, str
 		return err_sys(err, "make a channel");
 	ours = ends[0];
 	theirs = ends[1];
-	widen(ours);
-	widen(theirs);
+	widen_buffer(ours);
+	widen_buffer(theirs);
 	child = fork();
 	if (child < 0)
 		return err_sys(err, "start a process for a channel");
@@ -79,7 +80,7 @@ int channel_accept(int tcp, const struct channel_key *key, struct err *err)
 		return err_sys(err, "accept a channel");
 	}
 	address_tune(tcp);
-	return speak(tcp, key, TLS_SERVER, err);
+	return start_pump(tcp, key, TLS_SERVER, err);
 }
 
 static int send_hello(int sock, const char *own_host, uint32_t kind, const uint8_t *cookie, struct err *err)
@@ -109,7 +110,7 @@ void channel_refuse(int sock, const struct err *why)
 	refused.text = (char *)(uintptr_t)why->text;
 	refused.code = why->code;
 	if (frame_send(sock, PBEAM__CHANNEL_MESSAGE__CHANNEL_REFUSED, &refused.base, NULL, 0, NULL) < 0)
-		return; /* gone already */
+		return; /* the peer is gone */
 }
 
 int channel_check_hello(const struct frame *frame, const char *own_host, Pbeam__ChannelHello **out,
@@ -130,19 +131,20 @@ int channel_check_hello(const struct frame *frame, const char *own_host, Pbeam__
 		return r;
 	}
 	if (frame->type != PBEAM__CHANNEL_MESSAGE__CHANNEL_HELLO)
-		return err_set(err, -EPROTO, "it begins with message %u instead of a greeting", frame->type);
+		return err_set(err, -EPROTO, "unexpected message %u instead of a greeting", frame->type);
 	hello = (Pbeam__ChannelHello *)frame_unpack(frame, &pbeam__channel_hello__descriptor, err);
 	if (!hello)
 		return -EPROTO;
 	if (hello->version != CHANNEL_VERSION)
-		r = err_set(err, -EPROTONOSUPPORT,
-			    "it speaks version %u between hosts, %s version %u; install the same on both",
-			    hello->version, own_host, CHANNEL_VERSION);
+		r = err_set(
+			err, -EPROTONOSUPPORT,
+			"it speaks version %u between hosts, %s version %u; install the same version on both",
+			hello->version, own_host, CHANNEL_VERSION);
 	else if (!channel_host_ok(hello->host))
-		r = err_set(err, -EPROTO, "its host name is none");
+		r = err_set(err, -EPROTO, "invalid host name in its greeting");
 	else if (!strcmp(hello->host, own_host))
 		r = err_set(err, -EADDRINUSE,
-			    "it is called %s as this host is; give one of them another --host-name",
+			    "it has the same name as this host, %s; give one of them another --host-name",
 			    own_host);
 	if (r < 0)
 		message_free(hello);
@@ -160,8 +162,8 @@ bool channel_host_ok(const char *name)
 	return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") == n;
 }
 
-static int greet(int sock, const char *own_host, uint32_t kind, const uint8_t *cookie,
-		 char host[CHANNEL_HOST_MAX], struct err *err)
+static int exchange_greetings(int sock, const char *own_host, uint32_t kind, const uint8_t *cookie,
+			      char host[CHANNEL_HOST_MAX], struct err *err)
 {
 	const struct timeval patience = {GREETING_S, 0}, forever = {0, 0};
 	Pbeam__ChannelHello *hello;
@@ -171,11 +173,11 @@ static int greet(int sock, const char *own_host, uint32_t kind, const uint8_t *c
 	if (setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
 		return err_sys(err, "greet");
 	r = send_hello(sock, own_host, kind, cookie, NULL);
-	if (r < 0 && r != -EPIPE && r != -ECONNRESET) /* why it ended is there to be read */
+	if (r < 0 && r != -EPIPE && r != -ECONNRESET) /* then the reason is there to be read */
 		return err_code(err, r, "greet");
 	r = frame_recv(sock, &frame, err);
 	if (r <= 0)
-		return r < 0 ? r : err_set(err, -ECONNRESET, "it ended the connection");
+		return r < 0 ? r : err_set(err, -ECONNRESET, "it closed the connection");
 	r = channel_check_hello(&frame, own_host, &hello, err);
 	frame_free(&frame);
 	if (r < 0)
@@ -195,10 +197,10 @@ int channel_connect(const char *address, const struct channel_key *key, const ch
 	int r = address_connect(address, err);
 
 	if (r >= 0)
-		r = sock = speak(r, key, TLS_CLIENT, err);
+		r = sock = start_pump(r, key, TLS_CLIENT, err);
 	if (r < 0)
 		return r;
-	r = greet(sock, own_host, kind, cookie, host, err);
+	r = exchange_greetings(sock, own_host, kind, cookie, host, err);
 	if (r < 0)
 		return err_wrap(err, r, "%s", address);
 	return steal_fd(&sock);

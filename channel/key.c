@@ -1,4 +1,4 @@
-/* The cluster's key: one line of 64 hexadecimal digits, in a file that only its owner can read. */
+/* The cluster's key: one line of 64 hexadecimal digits in a file that only its owner can read. */
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/core_names.h>
@@ -31,7 +31,7 @@ int channel_key_make(const char *path, struct err *err)
 	strcpy(text + DIGITS, "\n");
 	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0 && errno == EEXIST)
-		return err_set(err, -EEXIST, "%s is there already; it is left as it is", path);
+		return err_set(err, -EEXIST, "%s already exists; it is left as it is", path);
 	if (fd < 0)
 		return err_sys(err, "make key file %s", path);
 	r = fchmod(fd, 0600) < 0 ? -errno : io_write_full(fd, text, DIGITS + 1);
@@ -46,7 +46,7 @@ int channel_key_make(const char *path, struct err *err)
 	return 0;
 }
 
-static int digit(char c)
+static int hex_digit(char c)
 {
 	if (c >= '0' && c <= '9')
 		return c - '0';
@@ -55,14 +55,14 @@ static int digit(char c)
 	return -1;
 }
 
-static int parse(const char *text, size_t len, struct channel_key *out)
+static int parse_key(const char *text, size_t len, struct channel_key *out)
 {
 	if (len == DIGITS + 1 && text[DIGITS] == '\n')
 		len--;
 	if (len != DIGITS)
 		return -EINVAL;
 	for (int i = 0; i < CHANNEL_KEY_SIZE; i++) {
-		int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+		int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
 
 		if (high < 0 || low < 0)
 			return -EINVAL;
@@ -82,19 +82,19 @@ int channel_key_load(const char *path, struct channel_key *out, struct err *err)
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return err_sys(err, "open key file %s", path);
 	if (!S_ISREG(st.st_mode))
-		return err_set(err, -EINVAL, "key file %s is not a file", path);
+		return err_set(err, -EINVAL, "key file %s is not a regular file", path);
 	if (st.st_uid != geteuid())
 		return err_set(err, -EPERM, "key file %s belongs to user %u, not to you", path,
 			       (unsigned)st.st_uid);
 	if (st.st_mode & 077)
-		return err_set(err, -EPERM, "key file %s can be read by others; chmod 600 it", path);
+		return err_set(err, -EPERM, "key file %s can be read by others; run chmod 600 on it", path);
 	n = io_read_full(fd, text, sizeof(text));
 	if (n < 0)
 		return err_code(err, (int)n, "read key file %s", path);
-	r = parse(text, (size_t)n, out);
+	r = parse_key(text, (size_t)n, out);
 	explicit_bzero(text, sizeof(text));
 	if (r < 0)
-		return err_set(err, r, "%s is no key file; `pbeamd --make-key FILE` makes one", path);
+		return err_set(err, r, "%s is not a key file; `pbeamd --make-key FILE` makes one", path);
 	return 0;
 }
 

@@ -1,4 +1,5 @@
-/* For programs that do not have the cluster's key: pbeamd makes channels for them and passes them on. */
+/* For programs that do not have the cluster's key: pbeamd makes channels for them and passes the descriptors.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -15,7 +16,7 @@ enum { RETRY_NS = 100000000, PATIENCE_LEAST_NS = 1000000 };
 
 static const char program[] = "scip " PBEAM_VERSION;
 
-static int take_channel(struct frame *frame, struct err *err)
+static int take_descriptor(struct frame *frame, struct err *err)
 {
 	int fd = -1;
 
@@ -42,8 +43,8 @@ int channel_open(const char *host, uint32_t kind, const uint8_t *cookie, struct 
 	}
 	r = ask_frame(sock, PBEAM__DAEMON_REQUEST__DAEMON_CHANNEL, &request.base, NULL, &frame, err);
 	if (r == -EPIPE)
-		return err_set(err, r, "host %s: pbeamd ended before there was a channel", host);
-	return r < 0 ? r : take_channel(&frame, err);
+		return err_set(err, r, "host %s: pbeamd ended before the channel was open", host);
+	return r < 0 ? r : take_descriptor(&frame, err);
 }
 
 int channel_expect(const uint8_t cookie[CHANNEL_COOKIE_SIZE], struct err *err)
@@ -59,7 +60,7 @@ int channel_expect(const uint8_t cookie[CHANNEL_COOKIE_SIZE], struct err *err)
 	request.cookie.len = CHANNEL_COOKIE_SIZE;
 	r = ask_frame(sock, PBEAM__DAEMON_REQUEST__DAEMON_EXPECT, &request.base, NULL, &frame, err);
 	if (r == -EPIPE)
-		return err_set(err, r, "pbeamd ended before it could be told what to expect");
+		return err_set(err, r, "pbeamd ended before it replied");
 	if (r < 0)
 		return r;
 	frame_free(&frame);
@@ -82,7 +83,7 @@ int channel_take(int expecting, int timeout_ms, struct err *err)
 	r = frame_recv(expecting, &frame, err);
 	if (r == 0)
 		r = err_set(err, -EPIPE, "pbeamd ended");
-	return r < 0 ? r : take_channel(&frame, err);
+	return r < 0 ? r : take_descriptor(&frame, err);
 }
 
 /* ---- the registry ---- */

@@ -58,7 +58,7 @@ static void send_records(struct pump *pump)
 		cut_off(pump);
 }
 
-static void decrypt(struct pump *pump)
+static void decrypt_records(struct pump *pump)
 {
 	while (!pump->tcp_eof && pump->have < TLS_PIECE) {
 		ssize_t n = tls_read(pump->tls, pump->plain + pump->have, TLS_PIECE - pump->have);
@@ -74,7 +74,7 @@ static void decrypt(struct pump *pump)
 	}
 }
 
-static void encrypt(struct pump *pump)
+static void encrypt_local(struct pump *pump)
 {
 	while (pump->encrypted < pump->due) {
 		ssize_t n =
@@ -191,7 +191,7 @@ static void hand_over(struct pump *pump)
 
 /* Chooses what to wait for. A descriptor without an event to wait for is left out: its hang-up would be
  * reported at once and for ever. */
-static void choose(const struct pump *pump, struct pollfd fds[2])
+static void choose_events(const struct pump *pump, struct pollfd fds[2])
 {
 	const bool unsent = tls_unsent(pump->tls) > 0;
 
@@ -211,13 +211,13 @@ static void choose(const struct pump *pump, struct pollfd fds[2])
 		fds[1].fd = -1;
 }
 
-static void copy(struct pump *pump)
+static void copy_both_ways(struct pump *pump)
 {
 	while (!is_over(pump)) {
 		bool more = SSL_has_pending(pump->tls->ssl) && !pump->have && !pump->tcp_eof;
 		struct pollfd fds[2];
 
-		choose(pump, fds);
+		choose_events(pump, fds);
 		if (poll(fds, 2, more ? 0 : -1) < 0) {
 			if (errno != EINTR)
 				return;
@@ -228,10 +228,10 @@ static void copy(struct pump *pump)
 		if (fds[1].revents && fds[1].events & POLLIN)
 			recv_local(pump);
 		if (pump->due)
-			encrypt(pump);
+			encrypt_local(pump);
 		send_records(pump);
 		if (!pump->have && (more || fds[0].revents & (POLLIN | POLLHUP | POLLERR)))
-			decrypt(pump);
+			decrypt_records(pump);
 		if (pump->hung)
 			pump->have = pump->done = 0;
 		if (pump->have)
@@ -244,9 +244,9 @@ static void copy(struct pump *pump)
 
 /* ---- the beginning ---- */
 
-/* An alert that was sent is lost when a connection is closed with bytes unread: they are read for a moment.
- */
-static void linger(const struct pump *pump)
+/* Reads for a moment before the end: an alert that was sent is lost when the connection is closed with bytes
+ * unread. */
+static void linger_for_alert(const struct pump *pump)
 {
 	const uint64_t until = io_now_ns(CLOCK_MONOTONIC) + ALERT_MS * 1000000ull;
 	struct pollfd fds[2] = {{.fd = pump->tcp, .events = POLLIN}, {.fd = pump->local}};
@@ -264,7 +264,7 @@ static void linger(const struct pump *pump)
 	}
 }
 
-static void refuse(const struct pump *pump, const struct err *err)
+static void report_failure(const struct pump *pump, const struct err *err)
 {
 	Pbeam__ChannelRefused refused = PBEAM__CHANNEL_REFUSED__INIT;
 
@@ -291,15 +291,15 @@ _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum 
 		pump.tls = tls_new(tcp, &psk, role, &err);
 	OPENSSL_cleanse(&psk, sizeof(psk));
 	if (!pump.tls || !pump.plain || !pump.outgoing) {
-		refuse(&pump, &err);
+		report_failure(&pump, &err);
 		_exit(1);
 	}
 	sandbox_enter();
 	if (tls_handshake(pump.tls, local, &err) < 0) {
-		refuse(&pump, &err);
-		linger(&pump);
+		report_failure(&pump, &err);
+		linger_for_alert(&pump);
 		_exit(1);
 	}
-	copy(&pump);
+	copy_both_ways(&pump);
 	_exit(0);
 }

@@ -1,6 +1,6 @@
 /*
- * The process that meets the bytes of strangers is confined to what it needs: descriptors that it has,
- * memory, time. What is not on the list fails with EPERM.
+ * A seccomp filter for the process that meets the bytes of strangers: it may use the descriptors that it has,
+ * memory and clocks. Other calls fail with EPERM.
  */
 #include <errno.h>
 #include <seccomp.h>
@@ -36,7 +36,7 @@ void sandbox_enter(void)
 		return;
 	for (size_t i = 0; i < sizeof(allowed) / sizeof(allowed[0]); i++)
 		r |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, allowed[i], 0);
-	/* memory, but none to be executed */
+	/* memory, but not executable memory */
 	r |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, 4, 0));
 	r |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mprotect), 1,
 			      SCMP_A2(SCMP_CMP_MASKED_EQ, 4, 0));

@@ -240,7 +240,7 @@ int tls_export(struct tls *tls, uint8_t out[TLS_SECRET])
 }
 
 /* Turns the error of a failed handshake into a sentence's end and a code. */
-static int explain_failure(enum tls_role role, struct err *err)
+static int explain_handshake(enum tls_role role, struct err *err)
 {
 	unsigned long error = ERR_peek_error();
 
@@ -292,12 +292,12 @@ int tls_handshake(struct tls *tls, int local, struct err *err)
 		error = SSL_get_error(tls->ssl, done);
 		r = done == 1 || error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE
 			    ? 0
-			    : explain_failure(tls->role, err);
+			    : explain_handshake(tls->role, err);
 		sent = tls_send(tls, MSG_DONTWAIT); /* on failure the alert that tells the peer why */
 		if (r < 0)
 			return r;
 		if (done == 1)
-			return SSL_session_reused(tls->ssl) ? 0 : explain_failure(tls->role, err);
+			return SSL_session_reused(tls->ssl) ? 0 : explain_handshake(tls->role, err);
 		if (sent < 0 && sent != -EAGAIN)
 			return err_set(err, -EPROTO, "it ended the connection during the handshake");
 		r = wait_for_peer(tls, local, until, err);
