@@ -36,7 +36,6 @@ LAYERS = {
     "scip/migrate/pages": ["scip/ends"],
     "scip/precopy": ["scip/ends", "scip/migrate/pages"],
     "scip/checkpoint": ["scip/capture"],
-    "scip/restore": ["scip/rebuild"],
     "scip/rollback": ["scip/rebuild"],
     "scip/migrate": ["scip/rejoin", "scip/reconnect", "scip/relay", "scip/files", "scip/precopy"],
     "scip/migrate/bridge": ["scip/ends"],

@@ -1,5 +1,5 @@
 /*
- * Over one seqpacket pair the coordinator asks the keeper for husks (restore/keeper_protocol.h, husk.c) and
+ * Over one seqpacket pair the coordinator asks the keeper for husks (rebuild/keeper_protocol.h, husk.c) and
  * in the end sends its outcome, which is told from a request, and from how far it is, by its size. If it dies
  * without one the scips notice the end of their connections and let go what it froze; nothing here needs to
  * be undone.
@@ -25,7 +25,7 @@
 #include "scip/job/far.h"
 #include "scip/job/husk.h"
 #include "scip/job/line.h"
-#include "scip/restore/keeper_protocol.h"
+#include "scip/rebuild/keeper_protocol.h"
 #include "scip/supervisor/pool.h"
 
 enum { LAST_WORDS_MS = 3000 };
@@ -77,7 +77,7 @@ static int run_restore(struct job *job, const struct coordinator_wish *wish, int
 		       struct coordinator_outcome *outcome)
 {
 	struct image_reader *image;
-	struct restore_options options = {
+	struct rebuild_options options = {
 		.path = wish->path,
 		.force = wish->force,
 		.console = job->console,

@@ -9,7 +9,7 @@
 #include "scip/cut/cut.h"
 #include "scip/job/job.h"
 #include "scip/migrate/migrate.h"
-#include "scip/restore/restore.h"
+#include "scip/rebuild/rebuild.h"
 
 enum coordinator_kind {
 	COORDINATOR_CHECKPOINT,
@@ -44,7 +44,7 @@ struct coordinator_wish {
 struct coordinator_outcome {
 	struct err err;
 	struct checkpoint_result checkpoint;
-	struct restore_result restore;
+	struct rebuild_result restore;
 	struct migrate_result migrate;
 	bool killed; /* it did not say how it ended */
 	bool moved;  /* settle, or a killed one: the processes are where they were to go */

@@ -1,12 +1,12 @@
 /*
- * Husks that the coordinator of a restore asks the keeper for (restore/keeper_protocol.h): forked, named,
+ * Husks that the coordinator of a restore asks the keeper for (rebuild/keeper_protocol.h): forked, named,
  * handed to a spare scip. Nothing here waits: the husk tells when it is ready for its scip.
  */
 #ifndef SCIP_JOB_HUSK_H
 #define SCIP_JOB_HUSK_H
 
 #include "scip/job/job.h"
-#include "scip/restore/keeper_protocol.h"
+#include "scip/rebuild/keeper_protocol.h"
 
 struct husk;
 /* It has been handed over (err->code 0): a scip takes it soon; or it could not be made. Called once, unless

@@ -19,7 +19,7 @@
 #include "scip/job/line.h"
 #include "scip/migrate/bridge/bridge.h"
 #include "scip/migrate/migrate.h"
-#include "scip/restore/coordinate.h"
+#include "scip/rebuild/rebuild_parts.h"
 
 enum {
 	WORDS_MAX = 64,
@@ -207,11 +207,11 @@ static int tell_orphan(const struct guest *g, struct err *err)
 	/* With its parent it may have left the host that says so: what is left there is an orphan as well. */
 	if (strcmp(host, own) != 0 || strcmp(stub_host, g->host) != 0)
 		return 0;
-	sock = link_connect(process.scip, err);
+	sock = scip_link_connect(process.scip, err);
 	orphan.parent = g->parent.n;
 	return sock < 0 ? sock
-			: link_call(sock, PBEAM__SCIP_REQUEST__SCIP_ORPHAN, &orphan.base,
-				    &pbeam__scip_done__descriptor, NULL, err);
+			: scip_link_call(sock, PBEAM__SCIP_REQUEST__SCIP_ORPHAN, &orphan.base,
+					 &pbeam__scip_done__descriptor, NULL, err);
 }
 
 /* Who is just being moved is told where it will be, for there it has another line. */

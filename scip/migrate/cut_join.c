@@ -17,7 +17,7 @@
 #include "image/store.h"
 #include "proto/message.h"
 #include "scip/object/common.h"
-#include "scip/restore/restore.h"
+#include "scip/rebuild/rebuild.h"
 
 enum { INO_SHIFT = 56 };
 
@@ -420,7 +420,7 @@ static int add_part(Pbeam__Manifest *all, struct image_reader *part, uint64_t in
 			      .object = highest_object(all),
 			      .shared = highest_shared(all),
 			      .saved = (uint32_t)all->n_files};
-	int r = restore_check_host(manifest->host, manifest->uid, err);
+	int r = rebuild_check_host(manifest->host, manifest->uid, err);
 
 	if (r == 0)
 		r = copy_data(part, writer, &shift, err);

@@ -16,7 +16,7 @@
 #include "namespace/names.h"
 #include "proto/cluster.pb-c.h"
 #include "scip/precopy/migrate_progress.h"
-#include "scip/restore/restore.h"
+#include "scip/rebuild/rebuild.h"
 
 struct group;
 
@@ -89,13 +89,13 @@ struct migrate_arrival {
 	/* Called when they are ours, before they run. */
 	void (*ours)(void *arg);
 	void *ours_arg;
-	bool joins;		     /* as in restore_options */
-	struct vpid replace;	     /* as in restore_options: a part of a cut (begin->cut) */
-	struct restore_signs *signs; /* as in restore_options */
+	bool joins;		  /* as in rebuild_options */
+	struct vpid replace;	  /* as in rebuild_options: a part of a cut (begin->cut) */
+	struct fill_signs *signs; /* as in rebuild_options */
 };
 /* 0: they run here. Else nothing is left of them here. */
 must_check int migrate_target_run(struct names *names, const struct migrate_arrival *arrival,
-				  struct restore_result *result, struct err *err);
+				  struct rebuild_result *result, struct err *err);
 
 /* ---- record.c: migration/UUID and the places of processes ---- */
 struct record {

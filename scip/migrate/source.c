@@ -31,7 +31,7 @@
 #include "scip/migrate/migrate.h"
 #include "scip/precopy/page_stream.h"
 #include "scip/precopy/precopy.h"
-#include "scip/restore/restore.h"
+#include "scip/rebuild/rebuild.h"
 #include "scip/tracee/procfs.h"
 
 enum { DEPTH_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
@@ -523,7 +523,7 @@ static int on_image(void *arg, struct group *group, int image, uint64_t bytes, s
 	if (heard && !d->source.unheard)
 		record_remove(&d->record);
 	/* Those that stay find it in /proc (scip/syscall/elsewhere_proc.c). */
-	r = restore_diverge(d->source.names, d->options->job->keeper, NULL, NULL);
+	r = rebuild_diverge(d->source.names, d->options->job->keeper, NULL, NULL);
 	if (r < 0)
 		log_warn("migrate: who stays does not see vpid %d in /proc: %s", d->options->target.n,
 			 strerror(-r));

@@ -36,7 +36,7 @@ struct arrival {
 	struct object_external external;
 	struct record record;
 	bool ours;
-	struct restore_premade *premade;
+	struct precopied *precopied;
 	struct files_arriving *files;
 	uint8_t *buffer; /* for files that come, of WIRE_PART_MAX bytes */
 	struct page_receiver *receiver;
@@ -72,7 +72,7 @@ static int check_numbers(const struct arrival *a, struct err *err)
 
 static int check_host(const struct arrival *a, struct err *err)
 {
-	return restore_check_host(a->options->begin->host, a->options->begin->uid, err);
+	return rebuild_check_host(a->options->begin->host, a->options->begin->uid, err);
 }
 
 static int check_memory(const struct arrival *a, struct err *err)
@@ -189,12 +189,12 @@ static void end_receiver(struct arrival *a)
 	a->receiver = NULL;
 }
 
-static void drop_premade(struct arrival *a)
+static void drop_precopied(struct arrival *a)
 {
 	end_receiver(a);
-	if (a->premade)
-		restore_premade_abandon(a->premade);
-	a->premade = NULL;
+	if (a->precopied)
+		precopied_abandon(a->precopied);
+	a->precopied = NULL;
 }
 
 /* Nobody else has read it: the manifest is ours to change. */
@@ -236,12 +236,12 @@ static int on_step(void *arg, struct err *err)
 		     : wire_take(a->options->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, NULL, NULL, err);
 }
 
-static struct restore_options restore_options_of(struct arrival *a)
+static struct rebuild_options restore_options_of(struct arrival *a)
 {
 	const Pbeam__CutImageName *cut = a->options->begin->cut;
 
 	if (cut)
-		return (struct restore_options){.path = a->path,
+		return (struct rebuild_options){.path = a->path,
 						.force = cut->force,
 						.trusted = cut->n_with > 0, /* and verified */
 						.console = a->options->console,
@@ -254,7 +254,7 @@ static struct restore_options restore_options_of(struct arrival *a)
 						.step = on_step,
 						.held = on_held,
 						.held_arg = a};
-	return (struct restore_options){.path = "what came",
+	return (struct rebuild_options){.path = "what came",
 					.console = a->options->console,
 					.keeper_socket = a->options->keeper_socket,
 					.keeper = a->options->keeper,
@@ -264,7 +264,7 @@ static struct restore_options restore_options_of(struct arrival *a)
 					.external = &a->external,
 					.held = on_held,
 					.held_arg = a,
-					.premade = a->premade,
+					.precopied = a->precopied,
 					.ahead = a->state ? a->state->ahead : NULL,
 					.nahead = a->state ? a->state->n_ahead : 0};
 }
@@ -280,7 +280,7 @@ static uint32_t streams_of_host(uint32_t wanted)
 /* What cannot be made ahead is made when all is here. */
 static int take_skeleton(struct arrival *a, const struct frame *frame, struct err *err)
 {
-	const struct restore_options options = restore_options_of(a);
+	const struct rebuild_options options = restore_options_of(a);
 	Pbeam__MigrateReady ready = PBEAM__MIGRATE_READY__INIT;
 	uint8_t cookie[CHANNEL_COOKIE_SIZE];
 	struct image_reader *image;
@@ -290,11 +290,11 @@ static int take_skeleton(struct arrival *a, const struct frame *frame, struct er
 
 	if (r < 0)
 		return r;
-	drop_premade(a);
-	r = restore_premake(&a->premade, a->target.names, image, &options, &why);
+	drop_precopied(a);
+	r = precopied_make(&a->precopied, a->target.names, image, &options, &why);
 	if (r < 0)
 		log_info("migrate: vpid %d: not made ahead: %s", a->options->begin->root, why.text);
-	if (r == 0 && !(a->receiver = page_receiver_new(a->options->channel, a->premade)))
+	if (r == 0 && !(a->receiver = page_receiver_new(a->options->channel, a->precopied)))
 		return err_code(err, -ENOMEM, "take pages");
 	ready.streams = r == 0;
 	if (r == 0 && a->options->begin->streams > 1) {
@@ -352,19 +352,19 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 		}
 		frame_free(&frame);
 		if (r == 0 && done && a->state->n_ahead == 0)
-			drop_premade(a);
+			drop_precopied(a);
 		if (r < 0 || done)
 			return r;
 	}
 }
 
 /* Of a host where no part of the job goes. */
-static int end_all(struct arrival *a, struct restore_result *result, struct err *err)
+static int end_all(struct arrival *a, struct rebuild_result *result, struct err *err)
 {
-	const struct restore_options options = restore_options_of(a);
+	const struct rebuild_options options = restore_options_of(a);
 	int r = wire_take(a->options->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, NULL, NULL, err);
 
-	*result = (struct restore_result){.root = {a->options->begin->root}};
+	*result = (struct rebuild_result){.root = {a->options->begin->root}};
 	return r < 0 ? r : restore_end(a->target.names, &options, err);
 }
 
@@ -388,14 +388,14 @@ static int take_part(struct arrival *a, struct image_reader **image, struct err 
 	return r;
 }
 
-static int restore(struct arrival *a, struct restore_result *result, struct err *err)
+static int restore(struct arrival *a, struct rebuild_result *result, struct err *err)
 {
-	struct restore_options options;
+	struct rebuild_options options;
 	struct image_reader *image;
 	int r = a->options->begin->cut ? take_part(a, &image, err) : take_image(a, &image, err);
 
 	if (r < 0) {
-		drop_premade(a);
+		drop_precopied(a);
 		return r;
 	}
 	options = restore_options_of(a);
@@ -404,10 +404,10 @@ static int restore(struct arrival *a, struct restore_result *result, struct err 
 	if (r == 0)
 		r = fault_point("migrate-target-state", err);
 	if (r == 0) {
-		a->premade = NULL; /* it is taken */
+		a->precopied = NULL; /* it is taken */
 		r = restore_run(a->target.names, image, &options, result, err);
 	}
-	drop_premade(a);
+	drop_precopied(a);
 	if (!a->ours)
 		external_target_end(&a->target, false);
 	image_reader_close(image);
@@ -448,7 +448,7 @@ static int pretend(struct arrival *a, struct err *err)
 }
 
 int migrate_target_run(struct names *names, const struct migrate_arrival *options,
-		       struct restore_result *result, struct err *err)
+		       struct rebuild_result *result, struct err *err)
 {
 	struct arrival a = {.options = options};
 	const Pbeam__MigrateBegin *begin = options->begin;

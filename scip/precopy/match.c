@@ -4,7 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "scip/restore/plan.h"
+#include "scip/rebuild/plan.h"
 #include "scip/tracee/procfs.h"
 
 /* What a plan needs to know about a process. */

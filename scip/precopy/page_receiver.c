@@ -17,22 +17,22 @@
 #include "proto/message.h"
 #include "scip/precopy/delta.h"
 #include "scip/precopy/page_stream.h"
-#include "scip/restore/restore.h"
+#include "scip/rebuild/rebuild.h"
 
 enum { PAGE = DELTA_PAGE, PAGES = PAGE_STREAM_BATCH / PAGE };
 
 /* One of the streams. Those besides the migration's channel have a thread. */
 struct receiving {
 	struct page_stream stream;
-	struct restore_premade *premade;
+	struct precopied *precopied;
 	uint8_t *raw, *packed; /* PAGE_STREAM_BATCH each */
 	ZSTD_DCtx *zstd;
-	struct restore_piece pieces[PAGES];
+	struct precopied_piece pieces[PAGES];
 	pthread_t thread;
 };
 
 struct page_receiver {
-	struct restore_premade *premade;
+	struct precopied *precopied;
 	struct receiving *channel; /* of the migration */
 	int expecting;		   /* where further streams come from, -1 for none */
 	struct receiving *v[PAGE_STREAMS_MAX];
@@ -53,13 +53,13 @@ static void free_receiving(struct receiving *receiving)
 }
 
 /* Takes `fd`, unless it returns NULL: out of memory. */
-static struct receiving *new_receiving(int fd, struct restore_premade *premade)
+static struct receiving *new_receiving(int fd, struct precopied *precopied)
 {
 	struct receiving *receiving = calloc(1, sizeof(*receiving));
 
 	if (!receiving)
 		return NULL;
-	receiving->premade = premade;
+	receiving->precopied = precopied;
 	receiving->raw = malloc(PAGE_STREAM_BATCH);
 	receiving->packed = malloc(PAGE_STREAM_BATCH);
 	receiving->zstd = ZSTD_createDCtx();
@@ -109,20 +109,20 @@ static int put_runs(struct receiving *receiving, size_t index, Pbeam__Pages *con
 			const uint64_t count = data ? left : 1;
 
 			receiving->pieces[npieces++] =
-				(struct restore_piece){address, count * PAGE, data ? data + *at : zeroes};
+				(struct precopied_piece){address, count * PAGE, data ? data + *at : zeroes};
 			*at += data ? count * PAGE : 0;
 			address += count * PAGE;
 			left -= count;
 			if (npieces == PAGES) {
-				r = restore_premade_write(receiving->premade, index, receiving->pieces,
-							  npieces, err);
+				r = precopied_write(receiving->precopied, index, receiving->pieces, npieces,
+						    err);
 				npieces = 0;
 			}
 		}
 	}
 	return r < 0 || !npieces
 		       ? r
-		       : restore_premade_write(receiving->premade, index, receiving->pieces, npieces, err);
+		       : precopied_write(receiving->precopied, index, receiving->pieces, npieces, err);
 }
 
 /* Applies differences to the pages that are here. The buffer of the compressed bytes, which are not needed
@@ -136,10 +136,9 @@ static int put_deltas(struct receiving *receiving, size_t index, const Pbeam__Mi
 	if (n > PAGES)
 		return refuse_pages(err);
 	for (size_t i = 0; i < n; i++)
-		receiving->pieces[i] =
-			(struct restore_piece){pages->deltas[i]->address, PAGE, receiving->packed + i * PAGE};
-	r = n ? restore_premade_read(receiving->premade, index, receiving->pieces, n, receiving->packed, err)
-	      : 0;
+		receiving->pieces[i] = (struct precopied_piece){pages->deltas[i]->address, PAGE,
+								receiving->packed + i * PAGE};
+	r = n ? precopied_read(receiving->precopied, index, receiving->pieces, n, receiving->packed, err) : 0;
 	for (size_t i = 0; i < n && r == 0; i++) {
 		const uint32_t len = pages->deltas[i]->bytes;
 
@@ -148,13 +147,13 @@ static int put_deltas(struct receiving *receiving, size_t index, const Pbeam__Mi
 			return refuse_pages(err);
 		at += len;
 	}
-	return r < 0 || !n ? r : restore_premade_write(receiving->premade, index, receiving->pieces, n, err);
+	return r < 0 || !n ? r : precopied_write(receiving->precopied, index, receiving->pieces, n, err);
 }
 
 static int take_pages(struct receiving *receiving, const struct frame *frame, struct err *err)
 {
 	Pbeam__MigratePages *pages = (void *)frame_unpack(frame, &pbeam__migrate_pages__descriptor, err);
-	int index = pages ? restore_premade_find(receiving->premade, pages->vpid, pages->shared_id) : -1, r;
+	int index = pages ? precopied_find(receiving->precopied, pages->vpid, pages->shared_id) : -1, r;
 	uint64_t at = 0;
 
 	if (!pages)
@@ -268,7 +267,7 @@ static void admit_stream(struct page_receiver *receiver)
 		log_info("migrate: a stream did not come: %s", err.text);
 		return;
 	}
-	receiving = new_receiving(channel, receiver->premade);
+	receiving = new_receiving(channel, receiver->precopied);
 	if (!receiving) {
 		close(channel);
 		return;
@@ -299,15 +298,15 @@ int page_receiver_wait(struct page_receiver *receiver, struct err *err)
 
 /* ---- beginning and end ---- */
 
-struct page_receiver *page_receiver_new(int channel, struct restore_premade *premade)
+struct page_receiver *page_receiver_new(int channel, struct precopied *precopied)
 {
 	struct page_receiver *receiver = calloc(1, sizeof(*receiver));
 
 	if (!receiver)
 		return NULL;
-	receiver->premade = premade;
+	receiver->precopied = precopied;
 	receiver->expecting = -1;
-	receiver->channel = new_receiving(channel, premade);
+	receiver->channel = new_receiving(channel, precopied);
 	if (!receiver->channel) {
 		free(receiver);
 		return NULL;

@@ -11,11 +11,11 @@
 #include "base/err.h"
 
 struct frame;
-struct restore_premade;
+struct precopied;
 struct page_receiver;
 
 /* For the migration's channel, which remains the caller's. NULL when out of memory. */
-struct page_receiver *page_receiver_new(int channel, struct restore_premade *premade);
+struct page_receiver *page_receiver_new(int channel, struct precopied *precopied);
 /* Waits for the threads to end; cuts off streams that are still open. */
 void page_receiver_free(struct page_receiver *receiver);
 /* Admits further streams, which come with the cookie. 0 or -errno. */

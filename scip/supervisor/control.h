@@ -36,7 +36,7 @@ void control_process_gone(struct control *control, struct process *process);
 
 /* ---- restore_fork.c ---- */
 /* The held or frozen process forks a child, which is handed over, held; *rpid is its number, bound to `vpid`
- * (0: whatever number it gets). Another scip has it soon: restore_signs.taken is rung then. Where that fails
+ * (0: whatever number it gets). Another scip has it soon: fill_signs.taken is rung then. Where that fails
  * *rpid is 0, or a child that has been killed. */
 must_check int restore_fork(const struct seat *seat, struct process *process, struct vpid vpid,
 			    int exit_signal, bool same_files, struct rpid *rpid, struct err *err);

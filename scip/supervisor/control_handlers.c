@@ -4,8 +4,8 @@
 
 #include "base/cleanup.h"
 #include "scip/checkpoint/checkpoint.h"
+#include "scip/fill/fill.h"
 #include "scip/migrate/swap/swap.h"
-#include "scip/restore/restore.h"
 #include "scip/supervisor/control_request.h"
 #include "scip/supervisor/stub.h"
 #include "scip/syscall/syscall.h"
@@ -132,7 +132,7 @@ int control_restore_exec(struct control_request *request, struct err *err)
 	const Pbeam__ScipExec *exec = (const void *)request->message;
 	auto_free char *path = strndup((const char *)exec->path.data, exec->path.len);
 
-	return path ? restore_exec(request->process, path, err) : -ENOMEM;
+	return path ? fill_exec(request->process, path, err) : -ENOMEM;
 }
 
 void control_forget_fill(struct control *control)
@@ -153,7 +153,7 @@ int control_restore_fill(struct control_request *request, struct err *err)
 		return err_set(err, -EPROTO, "a fill needs the image and a process");
 	if (control->fill->process->state == PBEAM__PROCESS__STATE__STUB)
 		return stub_empty(control->seat, request->process, control->fill->process, err);
-	return restore_fill(request->process, control->fill, request->frame->fds[0], err);
+	return fill_husk(request->process, control->fill, request->frame->fds[0], err);
 }
 
 int control_restore_run(struct control_request *request, struct err *err)
@@ -169,7 +169,7 @@ int control_restore_run(struct control_request *request, struct err *err)
 		r = stub_begin(process, control->fill->process->stop_signal, err);
 	else {
 		orphan_restored(process, control->fill->process);
-		r = restore_release(process, control->fill->process, err);
+		r = fill_release(process, control->fill->process, err);
 	}
 	if (r < 0) {
 		process->held = true;
@@ -208,7 +208,7 @@ int control_restore_exit(struct control_request *request, struct err *err)
 	int r;
 
 	request->process->stub_ends = true; /* if it is one */
-	r = restore_exit(request->process, message->status, err);
+	r = fill_exit(request->process, message->status, err);
 
 	if (r < 0)
 		return r;

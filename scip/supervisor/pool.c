@@ -103,7 +103,7 @@ int pool_wake_fd(const struct pool *pool)
 	return pool->seat.wake;
 }
 
-struct restore_signs *pool_signs(const struct pool *pool)
+struct fill_signs *pool_signs(const struct pool *pool)
 {
 	return &pool->seat.shared->signs;
 }

@@ -36,7 +36,7 @@ must_check int pool_fill(struct pool *pool, struct err *err);
 bool pool_reaped(struct pool *pool, pid_t pid, int status);
 /* Gives a process of the keeper's (the first one, a husk) to a spare scip. */
 must_check int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err *err);
-struct restore_signs *pool_signs(const struct pool *pool);
+struct fill_signs *pool_signs(const struct pool *pool);
 /* The coordinator that is at work, 0 for none: the husks of one that has ended give themselves up. */
 void pool_set_coordinator(struct pool *pool, pid_t pid);
 

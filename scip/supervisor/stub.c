@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
-#include "scip/restore/restore.h"
+#include "scip/fill/fill.h"
 #include "scip/supervisor/control_request.h"
 #include "scip/syscall/elsewhere_group.h"
 #include "scip/tracee/memory.h"
@@ -205,7 +205,7 @@ static int empty(struct process *process, const char *comm, struct err *err)
 	if (r == 0 && io_readlink(AT_FDCWD, "/proc/self/exe", path, sizeof(path)) < 0)
 		r = err_set(err, -ENOENT, "scip's own file is gone");
 	if (r == 0)
-		r = restore_exec(process, path, err);
+		r = fill_exec(process, path, err);
 	if (r < 0)
 		return r;
 	inject_forget(process);

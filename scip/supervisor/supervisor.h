@@ -14,7 +14,7 @@
 
 #include "base/err.h"
 #include "namespace/names.h"
-#include "scip/restore/signs.h"
+#include "scip/fill/fill_signs.h"
 #include "scip/tracee/process.h"
 
 /* What a spare scip is told over the hand-over socket. */
@@ -49,7 +49,7 @@ struct seat_shared {
 	_Atomic uint32_t surplus;    /* a scip that would be one more than this leaves */
 	_Atomic uint64_t handed;     /* hand-overs so far */
 	_Atomic int32_t coordinator; /* the one that is at work, 0 none */
-	struct restore_signs signs;
+	struct fill_signs signs;
 };
 
 /* A scip's place in its job. */

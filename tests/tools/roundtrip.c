@@ -24,8 +24,8 @@
 #include "proto/message.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/freeze.h"
+#include "scip/fill/fill.h"
 #include "scip/object/object.h"
-#include "scip/restore/restore.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
 
@@ -166,7 +166,7 @@ static void restore(struct process *process, struct names *names, const char *pa
 	snprintf(exe, sizeof(exe), "%.*s", (int)saved->exe->path.len, (const char *)saved->exe->path.data);
 	make_process(process, names, NULL);
 	process->held = true;
-	if (restore_exec(process, exe, &err) < 0)
+	if (fill_exec(process, exe, &err) < 0)
 		die("exec");
 	t[2] = now_ms();
 	for (int i = 0; i < 3; i++) {
@@ -177,10 +177,10 @@ static void restore(struct process *process, struct names *names, const char *pa
 	fill.n_fds = 3;
 	fill.fds = list;
 	fill.coordinator_rpid = getpid();
-	if (restore_fill(process, &fill, image_reader_fd(reader), &err) < 0)
+	if (fill_husk(process, &fill, image_reader_fd(reader), &err) < 0)
 		die("fill");
 	t[3] = now_ms();
-	if (restore_release(process, saved, &err) < 0)
+	if (fill_release(process, saved, &err) < 0)
 		die("release");
 	t[4] = now_ms();
 	fprintf(stderr, "roundtrip: verify %.1f ms, exec %.1f ms, fill %.1f ms, release %.1f ms\n",

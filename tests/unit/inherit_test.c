@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "scip/restore/inherit.h"
+#include "scip/rebuild/inherit.h"
 
 enum { PAGE = 4096, BASE = 0x100000, SPAN = 64, FAMILY_MAX = 16 };
 

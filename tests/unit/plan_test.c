@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "scip/restore/plan.h"
+#include "scip/rebuild/plan.h"
 
 enum { MODEL_MAX = 200, KEEPER_NUMBER = 9000, KEEPER_SLOT = 0 };
 

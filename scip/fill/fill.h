@@ -1,0 +1,33 @@
+/*
+ * A held husk becomes a saved process. All of this runs in the scip that supervises the husk.
+ *
+ * The coordinator of a restore (scip/rebuild) asks for these steps, in this order, over the scip's socket:
+ * fill_exec(), any number of fill_husk() (all but the last with `memory_only`), fill_release().
+ */
+#ifndef SCIP_FILL_FILL_H
+#define SCIP_FILL_FILL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "image/image.h"
+#include "proto/control.pb-c.h"
+#include "scip/tracee/process.h"
+
+/* Executes `path` in the husk, which is then stopped before its first instruction. */
+must_check int fill_exec(struct process *process, const char *path, struct err *err);
+/* Rebuilds address space, contents, descriptors, threads, handlers and timers. Afterwards every thread is
+ * stopped with its saved registers. The caller keeps image_fd. */
+must_check int fill_husk(struct process *process, const Pbeam__ScipFill *fill, int image_fd, struct err *err);
+/* Makes the held husk exit with this wait status. Returns 0 once it is dying; the supervisor's loop then sees
+ * the exit like any other. */
+must_check int fill_exit(struct process *process, int status, struct err *err);
+/* Lets the filled process run, or leaves it stopped if it was saved so. */
+must_check int fill_release(struct process *process, const Pbeam__Process *saved, struct err *err);
+
+/* The protection that a mapping needs while it is being filled. */
+uint32_t fill_mapping_prot_needed(const Pbeam__Mapping *map);
+/* True for the kernel's own mappings, which every process has: vdso and vvar. */
+bool fill_mapping_is_kernels(const Pbeam__Mapping *map);
+
+#endif

@@ -1,0 +1,95 @@
+/*
+ * Inside scip/fill: what the parts of fill_husk() share.
+ *
+ * All work on the husk is done by system calls that it makes itself, gathered in batches which the injected
+ * code runs without a stop. fill_call() appends a call; the batch runs when it is full or on fill_flush().
+ * fill_reserve() announces calls that belong together, so that no run separates a call from the descriptor it
+ * uses.
+ */
+#ifndef SCIP_FILL_FILL_BATCH_H
+#define SCIP_FILL_FILL_BATCH_H
+
+#include "proto/control.pb-c.h"
+#include "scip/fill/fill.h"
+#include "scip/tracee/procfs.h"
+#include "scip/tracee/remote.h"
+
+/* Descriptors of the husk while its memory is built; its table is empty before, so the numbers are known. */
+enum { FILL_FD_SCIP = 0, FILL_FD_IMAGE = 1, FILL_FD_COORDINATOR = 2, FILL_FD_FIRST_FREE = 3 };
+
+#define FILL_NOT_MAPPED UINT32_MAX
+
+struct fill {
+	struct process *process;
+	struct tracee *leader;
+	const Pbeam__ScipFill *request;
+	const Pbeam__Process *saved;
+	int image_fd;
+	struct tracee *runner; /* runs the batches: the leader, or the thread that is being set up */
+	struct batch *batch;   /* under construction, or NULL */
+	int ncalls;
+	size_t room;	    /* bytes left for calls and data in this batch */
+	size_t space;	    /* bytes of an empty batch */
+	uint32_t *prot;	    /* current protection of each mapping, or FILL_NOT_MAPPED */
+	uint64_t low, high; /* range of the injected area and of the room for the moved vdso behind it */
+	struct err *err;
+};
+
+/* Appends a call. Returns its number in the batch, or -errno. */
+must_check int fill_call(struct fill *fill, uint32_t flags, int64_t nr, const uint64_t args[6]);
+/* Like fill_call(), for calls whose number is not needed. Returns 0 or -errno. */
+must_check int fill_do(struct fill *fill, int64_t nr, const uint64_t args[6]);
+/* Like fill_do(), for calls that may fail. */
+must_check int fill_try(struct fill *fill, int64_t nr, const uint64_t args[6]);
+/* Passes the result of call `from` as argument `arg` of call `number`. */
+void fill_from(struct fill *fill, int number, int from, unsigned arg);
+/* Call `number` must return exactly `value`. */
+void fill_expect(struct fill *fill, int number, int64_t value);
+/* Makes sure that `calls` calls with `bytes` of data fit without a run in between. */
+must_check int fill_reserve(struct fill *fill, int calls, size_t bytes);
+/* Puts data where the husk can read and write it until the batch has run. */
+must_check int fill_data(struct fill *fill, const void *data, size_t len, uint64_t *where);
+/* Runs the batch, if there is one. */
+must_check int fill_flush(struct fill *fill);
+
+/* ---- fill_mappings.c ---- */
+/* Finds room for the injected code that neither the husk nor the saved layout uses. */
+must_check int fill_mappings_find_room(struct fill *fill, const struct procfs_maps *maps, uint64_t bytes);
+/* Unmaps the husk's own program and moves the vdso to its saved address. */
+must_check int fill_mappings_clear(struct fill *fill, const struct procfs_maps *maps);
+/* Instead of fill_mappings_clear() where an earlier fill or a fork has left memory of the image: unmaps the
+ * rest. */
+must_check int fill_mappings_keep(struct fill *fill);
+/* Makes the saved mappings, writable where they get contents. */
+must_check int fill_mappings_make(struct fill *fill);
+/* After the contents: protection, advice, names, locks, and the kernel's record of the layout. */
+must_check int fill_mappings_finish(struct fill *fill);
+
+/* ---- fill_policies.c: NUMA policies; nodes that this machine lacks are left out ---- */
+/* Before the mapping has contents. */
+must_check int fill_policy_mapping(struct fill *fill, const Pbeam__Mapping *map);
+/* Of the thread that runs the batches. */
+must_check int fill_policy_thread(struct fill *fill, const Pbeam__Thread *saved);
+
+/* ---- fill_contents.c ---- */
+must_check int fill_contents(struct fill *fill);
+
+/* ---- fill_descriptors.c ---- */
+must_check int fill_descriptors(struct fill *fill);
+
+/* ---- fill_attributes.c: those of the whole process ---- */
+must_check int fill_attributes(struct fill *fill);
+must_check int fill_limits(struct fill *fill);
+
+/* ---- fill_signals.c ---- */
+must_check int fill_signal_actions(struct fill *fill);
+must_check int fill_signal_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *const *pending);
+must_check int fill_timers(struct fill *fill);
+
+/* ---- fill_filters.c: the program's own seccomp filters ---- */
+must_check int fill_filters(struct fill *fill);
+
+/* ---- fill_threads.c ---- */
+must_check int fill_threads(struct fill *fill);
+
+#endif

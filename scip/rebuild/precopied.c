@@ -1,0 +1,322 @@
+/*
+ * The processes of a migration made ahead, while those that they are to become still run elsewhere.
+ *
+ * The skeleton is an image without contents. Its plan is carried out, and each husk gets the private
+ * anonymous memory that its process has, empty and writable: the first of two fills (inherit.h). Contents are
+ * then written from outside, at their final addresses. The final image says of each page either where it is
+ * in the file or (offset 0) that it has been sent: the second fill keeps those, drops what is not to be there
+ * any more and reads the rest. To inherit_request() it looks as if what was sent lay in the file, at an
+ * offset that no file has and that is the page's own.
+ *
+ * Not made ahead: what needs objects first (a session with a terminal) or a living parent's help.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "proto/message.h"
+#include "scip/fill/fill.h"
+#include "scip/rebuild/keeper_protocol.h"
+#include "scip/rebuild/precopied_parts.h"
+#include "scip/tracee/remote.h"
+
+enum { GONE_LOOKS = 4000, GONE_NAP_NS = 500000, SETTLE_LEAST = 8192, PROCESSES_MAX = 16384 };
+
+/* ---- making them ---- */
+
+/* Some other is in its group or session. */
+static bool leads_others(const Pbeam__Manifest *manifest, const Pbeam__Process *leader)
+{
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		if (manifest->processes[i] != leader && (manifest->processes[i]->vpgid == leader->vpid ||
+							 manifest->processes[i]->vsid == leader->vpid))
+			return true;
+	return false;
+}
+
+/* Zombies are left for the end, where they will mostly have been waited for; not one whose number names what
+ * others are in. */
+static int leave_zombies(const struct rebuild *rebuild)
+{
+	Pbeam__Manifest *manifest = (Pbeam__Manifest *)(uintptr_t)rebuild->manifest; /* ours alone */
+	size_t kept = 0;
+
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		if (manifest->processes[i]->state == PBEAM__PROCESS__STATE__ZOMBIE &&
+		    leads_others(manifest, manifest->processes[i]))
+			return err_set(rebuild->err, -ENOTSUP, "zombie %d leads others",
+				       manifest->processes[i]->vpid);
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		if (manifest->processes[i]->state == PBEAM__PROCESS__STATE__ZOMBIE)
+			message_free(manifest->processes[i]);
+		else
+			manifest->processes[kept++] = manifest->processes[i];
+	manifest->n_processes = kept;
+	return 0;
+}
+
+static int check_plan(const struct rebuild *rebuild)
+{
+	if (rebuild->above.lives)
+		return err_set(rebuild->err, -ENOTSUP, "their parent is here");
+	if (rebuild->manifest->n_processes > PROCESSES_MAX)
+		return err_set(rebuild->err, -ENOTSUP, "they are too many");
+	return 0;
+}
+
+/* The mappings that it can have before all else, empty. */
+static int copy_memory(const Pbeam__Memory *from, struct precopied_process *to)
+{
+	to->copies = calloc(from->n_mappings + 1, sizeof(*to->copies));
+	to->memory = *from;
+	to->memory.n_mappings = 0;
+	to->memory.mappings = calloc(from->n_mappings + 1, sizeof(Pbeam__Mapping *));
+	if (!to->copies || !to->memory.mappings)
+		return -ENOMEM;
+	for (size_t i = 0; i < from->n_mappings; i++) {
+		Pbeam__Mapping *copy = &to->copies[to->memory.n_mappings];
+
+		if (!precopied_is_tracked(from->mappings[i]) && !fill_mapping_is_kernels(from->mappings[i]))
+			continue;
+		*copy = *from->mappings[i];
+		copy->n_pages = copy->n_guards = 0;
+		if (precopied_is_tracked(copy))
+			copy->prot |= PROT_READ | PROT_WRITE;
+		to->memory.mappings[to->memory.n_mappings++] = copy;
+	}
+	return 0;
+}
+
+static int note_state(struct rebuild *rebuild, struct precopied_process *process, int node)
+{
+	struct inherit_state *state = calloc(1, sizeof(*state));
+
+	if (!state)
+		return -ENOMEM;
+	state->next = rebuild->states;
+	rebuild->states = state;
+	state->like = &process->memory;
+	state->prot = calloc(process->memory.n_mappings + 1, sizeof(*state->prot));
+	if (!state->prot)
+		return -ENOMEM;
+	for (size_t i = 0; i < process->memory.n_mappings; i++)
+		state->prot[i] = process->memory.mappings[i]->prot;
+	process->state = state;
+	rebuild->made[node].has = state;
+	return 0;
+}
+
+static int fill_empty(struct precopied *p, size_t i)
+{
+	struct rebuild *rebuild = &p->rebuild;
+	Pbeam__ScipFill fill = PBEAM__SCIP_FILL__INIT;
+	Pbeam__Process process = *rebuild->manifest->processes[i];
+	int image = image_reader_fd(rebuild->image);
+	int r = copy_memory(process.memory, &p->processes[i]);
+
+	if (r == 0)
+		r = note_state(rebuild, &p->processes[i], (int)i);
+	if (r < 0)
+		return err_code(rebuild->err, r, "memory of vpid %d", process.vpid);
+	process.memory = &p->processes[i].memory;
+	process.n_descriptors = 0;
+	fill.process = &process;
+	fill.memory_only = true;
+	fill.coordinator_rpid = getpid();
+	r = scip_link_ask(rebuild->made[i].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL, &fill.base, &image,
+			  1, rebuild->err);
+	return r < 0 ? r
+		     : scip_link_answer(rebuild->made[i].sock, &pbeam__scip_done__descriptor, NULL,
+					rebuild->err);
+}
+
+static int make(struct precopied *p)
+{
+	struct rebuild *rebuild = &p->rebuild;
+	int r = rebuild_check_numbers(rebuild);
+
+	if (r == 0)
+		r = above_find(rebuild);
+	if (r == 0)
+		r = rebuild_plan(rebuild);
+	if (r == 0)
+		r = check_plan(rebuild);
+	if (r == 0)
+		r = above_hold(rebuild);
+	if (r == 0)
+		r = rebuild_tree_make(rebuild);
+	for (size_t i = 0; i < p->n && r == 0; i++)
+		if (rebuild->manifest->processes[i]->memory)
+			r = fill_empty(p, i);
+	return r;
+}
+
+int precopied_make(struct precopied **out, struct names *names, struct image_reader *image,
+		   const struct rebuild_options *options, struct err *err)
+{
+	struct precopied *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p) {
+		image_reader_close(image);
+		return err_code(err, -ENOMEM, "make processes");
+	}
+	pthread_mutex_init(&p->lock, NULL);
+	p->options = *options;
+	p->rebuild = (struct rebuild){.names = names,
+				      .image = image,
+				      .manifest = image_reader_manifest(image),
+				      .options = &p->options,
+				      .whole = rebuild_is_whole(names, options),
+				      .above = {.sock = -1},
+				      .err = err};
+	rebuild_prepare();
+	r = leave_zombies(&p->rebuild);
+	if (r == 0) {
+		p->n = p->rebuild.manifest->n_processes;
+		p->processes = calloc(p->n + 1, sizeof(*p->processes));
+		r = p->processes && p->n ? precopied_shared_make(p)
+					 : err_set(err, -EINVAL, "there is no process in the image");
+	}
+	if (r == 0)
+		r = make(p);
+	p->rebuild.err = &p->err;
+	if (r < 0) {
+		precopied_abandon(p);
+		return r;
+	}
+	*out = p;
+	return 0;
+}
+
+void precopied_await_gone(struct names *names, struct vpid vpid)
+{
+	struct name_process process;
+
+	for (int looks = 0; looks < GONE_LOOKS; looks++) {
+		if (names_process_get(names, vpid, &process) < 0 || process.state == NAME_STATE_STUB)
+			return;
+		nanosleep(&(struct timespec){.tv_nsec = GONE_NAP_NS}, NULL);
+	}
+}
+
+void precopied_abandon(struct precopied *p)
+{
+	const struct keeper_request request = {.type = KEEPER_REPLACE};
+	pid_t none;
+
+	/* Their end is not the job's. */
+	if (p->rebuild.made && rebuild_ask_keeper(&p->rebuild, &request, &none) < 0)
+		log_debug("the keeper does not answer");
+	rebuild_tree_kill(&p->rebuild);
+	for (size_t i = 0; i < p->n && p->rebuild.made; i++)
+		precopied_await_gone(p->rebuild.names,
+				     (struct vpid){p->rebuild.manifest->processes[i]->vpid});
+	rebuild_close(&p->rebuild);
+	precopied_release(p);
+}
+
+/* ---- contents ---- */
+
+int precopied_find(const struct precopied *p, int32_t vpid, uint32_t shared_id)
+{
+	for (size_t i = 0; i < p->nshared && shared_id; i++)
+		if (p->shared[i].id == shared_id)
+			return (int)(p->n + i);
+	if (shared_id)
+		return -1;
+	for (size_t i = 0; i < p->n; i++)
+		if (p->rebuild.manifest->processes[i]->vpid == vpid)
+			return (int)i;
+	return -1;
+}
+
+/* Where the pieces are to be, all within the process. */
+static int place_pieces(const struct precopied *p, size_t index, const struct precopied_piece *pieces,
+			size_t n, struct iovec remote[PRECOPIED_PIECES], struct err *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t address = pieces[i].address, len = pieces[i].len;
+
+		if (index >= p->n || !p->processes[index].state || n > PRECOPIED_PIECES ||
+		    address % IMAGE_PAGE || len % IMAGE_PAGE || address >= PRECOPIED_SENT_PROCESS ||
+		    len > PRECOPIED_SENT_PROCESS - address)
+			return err_set(err, -EPROTO, "pages that came are of no process");
+		remote[i] = (struct iovec){(void *)(uintptr_t)address, len}; // NOLINT: an address there
+	}
+	return 0;
+}
+
+/* They are there: from now on it looks as if they had been read from the image. What is written again and
+ * again does not make the list longer and longer. */
+static int note_pieces(struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n)
+{
+	struct precopied_process *process = &p->processes[index];
+	struct extents *list = &process->state->pages;
+	int r = 0;
+
+	pthread_mutex_lock(&p->lock);
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = extents_add(list, (struct extent){pieces[i].address, pieces[i].address + pieces[i].len,
+						      precopied_shift(index)});
+	if (r == 0 && list->n > 2 * process->settled + SETTLE_LEAST) {
+		extents_settle(list);
+		process->settled = list->n;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return r;
+}
+
+int precopied_write(struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n,
+		    struct err *err)
+{
+	struct iovec local[PRECOPIED_PIECES], remote[PRECOPIED_PIECES];
+	size_t at = 0;
+	int r;
+
+	if (index >= p->n)
+		return precopied_shared_write(p, index - p->n, pieces, n, err);
+	r = place_pieces(p, index, pieces, n, remote, err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < n; i++)
+		local[i] = (struct iovec){(void *)(uintptr_t)pieces[i].data, pieces[i].len};
+	while (at < n) {
+		ssize_t done = process_vm_writev(p->rebuild.made[index].rpid, local + at, n - at, remote + at,
+						 n - at, 0);
+
+		if (done <= 0)
+			return err_set(err, done < 0 ? -errno : -EFAULT, "write memory at %#lx",
+				       (unsigned long)(uintptr_t)remote[at].iov_base);
+		for (; at < n && (size_t)done >= remote[at].iov_len; at++)
+			done -= (ssize_t)remote[at].iov_len;
+		if (at < n) {
+			local[at].iov_base = (char *)local[at].iov_base + done;
+			remote[at].iov_base = (char *)remote[at].iov_base + done;
+			local[at].iov_len = remote[at].iov_len -= (size_t)done;
+		}
+	}
+	return note_pieces(p, index, pieces, n) < 0 ? err_code(err, -ENOMEM, "pages") : 0;
+}
+
+int precopied_read(const struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n,
+		   uint8_t *to, struct err *err)
+{
+	struct iovec local = {to, 0}, remote[PRECOPIED_PIECES];
+	int r;
+
+	if (index >= p->n)
+		return precopied_shared_read(p, index - p->n, pieces, n, to, err);
+	r = place_pieces(p, index, pieces, n, remote, err);
+	for (size_t i = 0; i < n && r == 0; i++)
+		local.iov_len += pieces[i].len;
+	if (r == 0 &&
+	    process_vm_readv(p->rebuild.made[index].rpid, &local, 1, remote, n, 0) != (ssize_t)local.iov_len)
+		r = err_set(err, -EPROTO, "what has changed in memory came before the memory");
+	return r;
+}

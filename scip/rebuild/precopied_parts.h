@@ -1,0 +1,80 @@
+/* Inside scip/rebuild: the processes of a migration that are made ahead. */
+#ifndef SCIP_REBUILD_PRECOPIED_PARTS_H
+#define SCIP_REBUILD_PRECOPIED_PARTS_H
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "scip/rebuild/rebuild_parts.h"
+
+/* Where what was sent lies, as far as inherit.h is concerned. */
+#define PRECOPIED_SENT_BASE    (1ull << 62)
+#define PRECOPIED_SENT_PROCESS (1ull << 47)
+
+/* What a process has by now. */
+struct precopied_process {
+	Pbeam__Memory memory; /* its mappings: copies of the skeleton's */
+	Pbeam__Mapping *copies;
+	Pbeam__Mapping **more; /* those that were added later, each malloc'd */
+	size_t nmore;
+	struct inherit_state *state; /* owned by the rebuild */
+	size_t settled;		     /* how long its list of pages was when it was last in order */
+};
+
+/* Shared memory that comes ahead, made as a memory file; -1: taken. */
+struct precopied_shared {
+	uint32_t id;
+	int fd;
+};
+
+struct precopied {
+	struct rebuild rebuild;
+	struct rebuild_options options;
+	struct precopied_process *processes;
+	size_t n;
+	struct precopied_shared *shared;
+	size_t nshared;
+	struct err err;
+	pthread_mutex_t lock; /* of the lists of pages */
+};
+
+static inline int64_t precopied_shift(size_t index)
+{
+	return (int64_t)(PRECOPIED_SENT_BASE + index * PRECOPIED_SENT_PROCESS);
+}
+
+/* Memory whose contents are sent ahead. */
+static inline bool precopied_is_tracked(const Pbeam__Mapping *map)
+{
+	bool anonymous = map->kind == PBEAM__MAPPING__KIND__ANON_PRIVATE ||
+			 map->kind == PBEAM__MAPPING__KIND__HEAP || map->kind == PBEAM__MAPPING__KIND__STACK;
+
+	return anonymous && (map->flags & MAP_PRIVATE) && !(map->flags & MAP_HUGETLB);
+}
+
+/* Until the number of one that was killed is free: another may be made under it at once. */
+void precopied_await_gone(struct names *names, struct vpid vpid);
+
+/* ---- precopied_shared.c: shared memory that comes ahead ---- */
+/* A memory file for each that the skeleton names. */
+must_check int precopied_shared_make(struct precopied *precopied);
+/* As precopied_write() and precopied_read(). */
+must_check int precopied_shared_write(const struct precopied *precopied, size_t index,
+				      const struct precopied_piece *pieces, size_t n, struct err *err);
+must_check int precopied_shared_read(const struct precopied *precopied, size_t index,
+				     const struct precopied_piece *pieces, size_t n, uint8_t *to,
+				     struct err *err);
+/* What of the final manifest's shared memory came ahead is that of the objects that are made next. */
+must_check int precopied_shared_give(struct rebuild *rebuild);
+void precopied_shared_release(struct precopied *precopied);
+
+/* ---- precopied_take.c: the end ---- */
+/* Those of the final manifest that options->ahead names go on in `rebuild`, which plans and makes the
+ * others beside them; what the manifest says has been sent is found where it was put. Those that are not in
+ * it any more are killed. `precopied` is taken in every case. */
+must_check int precopied_take(struct rebuild *rebuild, struct precopied *precopied);
+/* While a process that was made ahead forks another, that one has no use for its memory. */
+must_check int precopied_hide(struct rebuild *rebuild, int node, bool hide);
+void precopied_release(struct precopied *precopied);
+
+#endif

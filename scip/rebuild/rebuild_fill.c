@@ -1,0 +1,264 @@
+/*
+ * The husks filled and let go.
+ *
+ * All at the same time, since nothing of it depends on another process but what the coordinator has made
+ * before, and the memory that is passed on by fork (inherit.h), which is a step of the plan.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "proto/message.h"
+#include "scip/rebuild/rebuild_parts.h"
+
+static const Pbeam__Object *find_object(const Pbeam__Manifest *manifest, uint32_t id)
+{
+	size_t low = 0, high = manifest->n_objects;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (manifest->objects[middle]->id == id)
+			return manifest->objects[middle];
+		if (manifest->objects[middle]->id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		if (manifest->objects[i]->id == id)
+			return manifest->objects[i];
+	return NULL;
+}
+
+/* Everything that one fill needs; the arrays are freed by the caller. */
+struct fill_request {
+	Pbeam__ScipFill message;
+	Pbeam__FillFd *fds;
+	Pbeam__FillFd **list;
+	Pbeam__Object **late;
+	Pbeam__SharedMemory **shared;
+};
+
+static int add_descriptors(struct rebuild *rebuild, const Pbeam__Process *process, struct fill_request *fill)
+{
+	Pbeam__ScipFill *message = &fill->message;
+
+	for (size_t i = 0; i < process->n_descriptors; i++) {
+		const Pbeam__Descriptor *descriptor = process->descriptors[i];
+		const Pbeam__Object *object = find_object(rebuild->manifest, descriptor->object);
+		Pbeam__FillFd *fd = &fill->fds[message->n_fds];
+		bool listed = false;
+		int source;
+
+		if (!object)
+			return err_set(rebuild->err, -EINVAL,
+				       "vpid %d: fd %d is of object %u, which is not there", process->vpid,
+				       descriptor->fd, descriptor->object);
+		source = object_restore_get(rebuild->objects, descriptor->object, rebuild->err);
+		if (source < 0)
+			return source;
+		pbeam__fill_fd__init(fd);
+		fd->source = source;
+		fd->fd = descriptor->fd;
+		fd->cloexec = descriptor->cloexec;
+		fill->list[message->n_fds++] = fd;
+		for (size_t n = 0; n < message->n_late; n++)
+			listed = listed || fill->late[n] == object;
+		if (!listed && object_wants_install(object))
+			fill->late[message->n_late++] = (Pbeam__Object *)(uintptr_t)object;
+	}
+	return 0;
+}
+
+static int add_shared(struct rebuild *rebuild, const Pbeam__Process *process, struct fill_request *fill)
+{
+	Pbeam__ScipFill *message = &fill->message;
+
+	for (size_t i = 0; i < process->memory->n_mappings; i++) {
+		uint32_t id = process->memory->mappings[i]->shared_id;
+		const struct shared_made *made = id ? rebuild_shared_find(&rebuild->shared, id) : NULL;
+		Pbeam__FillFd *fd = &fill->fds[message->n_fds];
+		bool listed = false;
+
+		for (size_t n = 0; n < message->n_shared; n++)
+			listed = listed || fill->shared[n]->id == id;
+		if (!made || listed)
+			continue;
+		pbeam__fill_fd__init(fd);
+		fd->source = made->sysv_id >= 0 ? made->sysv_id : made->fd;
+		fd->fd = -1;
+		fd->shared_id = id;
+		fill->list[message->n_fds++] = fd;
+		fill->shared[message->n_shared++] = (Pbeam__SharedMemory *)(uintptr_t)made->saved;
+	}
+	return 0;
+}
+
+static int send_described(struct rebuild *rebuild, int node, const struct inherit_request *memory,
+			  bool memory_only)
+{
+	bool verifies = rebuild->unverified && rebuild->unverified[node];
+	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
+	size_t most = process->n_descriptors + process->memory->n_mappings + 1;
+	auto_free Pbeam__FillFd *fds = calloc(most, sizeof(*fds));
+	auto_free Pbeam__FillFd **list = calloc(most, sizeof(Pbeam__FillFd *));
+	auto_free Pbeam__Object **late = calloc(most, sizeof(Pbeam__Object *));
+	auto_free Pbeam__SharedMemory **shared = calloc(most, sizeof(Pbeam__SharedMemory *));
+	struct fill_request fill = {PBEAM__SCIP_FILL__INIT, fds, list, late, shared};
+	int image = image_reader_fd(rebuild->image), r;
+
+	if (!fds || !list || !late || !shared)
+		return err_code(rebuild->err, -ENOMEM, "descriptors of vpid %d", process->vpid);
+	r = add_descriptors(rebuild, process, &fill);
+	if (r == 0)
+		r = add_shared(rebuild, process, &fill);
+	if (r < 0)
+		return r;
+	fill.message.process = (Pbeam__Process *)(uintptr_t)&memory->process;
+	if (verifies && (memory_only || memory->inherits))
+		return err_set(rebuild->err, -EINVAL, "the memory of vpid %d is not filled at once",
+			       process->vpid);
+	fill.message.digests_offset = verifies ? image_reader_digests(rebuild->image) : 0;
+	fill.message.memory_only = memory_only;
+	fill.message.inherits = memory->inherits;
+	fill.message.n_kept = memory->n_kept;
+	fill.message.kept = memory->kept_list;
+	fill.message.n_dropped = memory->n_dropped;
+	fill.message.dropped = memory->dropped_list;
+	fill.message.fds = list;
+	fill.message.late = late;
+	fill.message.shared = shared;
+	fill.message.coordinator_rpid = getpid();
+	return scip_link_ask(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL,
+			     &fill.message.base, &image, 1, rebuild->err);
+}
+
+/* Asks for what is left to be done; with a `round` for what the process passes on in that. */
+static int send_fill(struct rebuild *rebuild, int node, int round)
+{
+	struct made *made = &rebuild->made[node];
+	struct inherit_state *next = NULL;
+	struct inherit_request request;
+	int r = inherit_request(made->has, rebuild->plan.nodes[node].process,
+				&rebuild->plan.inherit.passing[node], round, &request, &next);
+
+	if (r < 0)
+		err_code(rebuild->err, r, "memory of vpid %d", rebuild->plan.nodes[node].vpid);
+	else
+		r = send_described(rebuild, node, &request, round > 0);
+	inherit_request_free(&request);
+	if (next) {
+		next->next = rebuild->states;
+		rebuild->states = next;
+		made->has = next;
+	}
+	return r;
+}
+
+int rebuild_fill_round(struct rebuild *rebuild, int node, int round)
+{
+	int r = send_fill(rebuild, node, round);
+
+	return r < 0 ? r
+		     : scip_link_answer(rebuild->made[node].sock, &pbeam__scip_done__descriptor, NULL,
+					rebuild->err);
+}
+
+static bool is_stub(const struct rebuild *rebuild, int node)
+{
+	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
+
+	return process && process->state == PBEAM__PROCESS__STATE__STUB;
+}
+
+/* It is emptied, and waits to be let go like all others. */
+static int send_stub(struct rebuild *rebuild, int node)
+{
+	Pbeam__ScipFill fill = PBEAM__SCIP_FILL__INIT;
+	int image = image_reader_fd(rebuild->image);
+
+	fill.process = (Pbeam__Process *)(uintptr_t)rebuild->plan.nodes[node].process;
+	fill.coordinator_rpid = getpid();
+	return scip_link_ask(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL, &fill.base,
+			     &image, 1, rebuild->err);
+}
+
+static bool is_filled(const struct rebuild *rebuild, int node)
+{
+	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
+
+	return process && process->state != PBEAM__PROCESS__STATE__ZOMBIE;
+}
+
+static int gather(struct rebuild *rebuild)
+{
+	int r = 0;
+
+	for (int i = 0; i < rebuild->plan.nnodes && r == 0; i++)
+		if (is_filled(rebuild, i))
+			r = scip_link_answer(rebuild->made[i].sock, &pbeam__scip_done__descriptor, NULL,
+					     rebuild->err);
+	return r;
+}
+
+int rebuild_fill(struct rebuild *rebuild)
+{
+	int r = 0;
+
+	for (int i = 0; i < rebuild->plan.nnodes && r == 0; i++)
+		if (is_filled(rebuild, i))
+			r = is_stub(rebuild, i) ? send_stub(rebuild, i) : send_fill(rebuild, i, 0);
+	return r < 0 ? r : gather(rebuild);
+}
+
+/* Who does not hear it is not waited for. */
+static void send_run(struct rebuild *rebuild, int node)
+{
+	struct made *made = &rebuild->made[node];
+	struct err err = ERR_INIT;
+	int r = scip_link_ask(made->sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN, NULL, NULL, 0, &err);
+
+	if (r == 0)
+		r = fault_point("restore-let-go", &err);
+	if (r == 0)
+		return;
+	log_warn("vpid %d: %s", rebuild->plan.nodes[node].vpid, err.text);
+	close(made->sock);
+	made->sock = -1;
+}
+
+/* Nobody is left out because another one, whose scip was killed, does not answer. */
+int rebuild_release(struct rebuild *rebuild)
+{
+	int r = 0;
+
+	for (int i = 0; i < rebuild->plan.nnodes; i++)
+		if (is_filled(rebuild, i))
+			send_run(rebuild, i);
+	for (int i = 0; i < rebuild->plan.nnodes; i++) {
+		struct err err = ERR_INIT;
+		int one;
+
+		if (!is_filled(rebuild, i))
+			continue;
+		one = scip_link_answer(rebuild->made[i].sock, &pbeam__scip_done__descriptor, NULL, &err);
+		if (one < 0 && r == 0)
+			r = err_set(rebuild->err, one, "vpid %d: %s", rebuild->plan.nodes[i].vpid, err.text);
+	}
+	return r;
+}
+
+int rebuild_keep(struct rebuild *rebuild)
+{
+	int r = 0;
+
+	for (int i = 0; i < rebuild->plan.nnodes && r == 0; i++)
+		if (is_filled(rebuild, i))
+			r = scip_link_ask(rebuild->made[i].sock, PBEAM__SCIP_REQUEST__SCIP_KEEP, NULL, NULL,
+					  0, rebuild->err);
+	return r < 0 ? r : gather(rebuild);
+}

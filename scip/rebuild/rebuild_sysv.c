@@ -1,0 +1,346 @@
+/*
+ * System V semaphores and message queues, and what a process's end does to semaphores.
+ *
+ * An object that outlived its processes (it is there under its id with its key and size) is used again; else
+ * there is a new one under another id, translated from then on. What the job made after the checkpoint goes
+ * when the whole job is rolled back: it had not been made yet.
+ *
+ * A process gets its adjustments by operations of its own that leave the values as they are: the semaphore
+ * down to nothing, what it gives or takes with SEM_UNDO there and without back, the semaphore up again, all
+ * in one. Setting values from outside would clear adjustments, so that comes before.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "namespace/record.h"
+#include "scip/rebuild/rebuild_parts.h"
+#include "scip/tracee/remote.h"
+
+enum { MODE_BITS = 0777, VALUE_MAX = 32767, PAGE = 4096 };
+
+union semun {
+	int val;
+	struct semid_ds *buf;
+	unsigned short *array;
+};
+
+/* ---- what is there and is not in the image ---- */
+
+static bool is_saved(const Pbeam__Manifest *manifest, unsigned kind, int32_t virtual)
+{
+	for (size_t i = 0; kind == NAMES_IPC_SHM && i < manifest->n_shared; i++)
+		if (manifest->shared[i]->kind == PBEAM__SHARED_MEMORY__KIND__SYSV &&
+		    manifest->shared[i]->sysv_id == virtual)
+			return true;
+	for (size_t i = 0; kind == NAMES_IPC_SEM && i < manifest->n_sysv_sets; i++)
+		if (manifest->sysv_sets[i]->id == virtual)
+			return true;
+	for (size_t i = 0; kind == NAMES_IPC_MSG && i < manifest->n_sysv_queues; i++)
+		if (manifest->sysv_queues[i]->id == virtual)
+			return true;
+	return false;
+}
+
+static void remove_object(struct rebuild *rebuild, unsigned kind, int32_t real)
+{
+	int32_t virtual = names_ipc_virtual(rebuild->names, kind, real);
+	int r = kind == NAMES_IPC_SHM	? shmctl(real, IPC_RMID, NULL)
+		: kind == NAMES_IPC_SEM ? semctl(real, 0, IPC_RMID)
+					: msgctl(real, IPC_RMID, NULL);
+
+	if (r == 0)
+		log_info("restore: System V object %d was made after the checkpoint and is removed", virtual);
+	names_ipc_release(rebuild->names, kind, virtual);
+}
+
+int rebuild_sysv_clear(struct rebuild *rebuild)
+{
+	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++) {
+		auto_free int32_t *ids = NULL;
+		size_t n;
+		int r = record_ipc_list(rebuild->options->keeper, kind, &ids, &n);
+
+		if (r < 0)
+			return err_code(rebuild->err, r, "read which System V objects the job has made");
+		for (size_t i = 0; i < n; i++)
+			if (!is_saved(rebuild->manifest, kind,
+				      names_ipc_virtual(rebuild->names, kind, ids[i])))
+				remove_object(rebuild, kind, ids[i]);
+	}
+	return 0;
+}
+
+/* ---- semaphores ---- */
+
+static int find_set(struct rebuild *rebuild, const Pbeam__SysvSet *saved)
+{
+	int real = names_ipc_real(rebuild->names, NAMES_IPC_SEM, saved->id);
+	struct semid_ds ds;
+
+	if (real >= 0 && semctl(real, 0, IPC_STAT, (union semun){.buf = &ds}) == 0 &&
+	    ds.sem_perm.__key == saved->key && ds.sem_nsems == saved->n_values)
+		return real;
+	return semget(saved->key, (int)saved->n_values,
+		      IPC_CREAT | IPC_EXCL | (int)(saved->mode & MODE_BITS));
+}
+
+static int set_permissions(struct semid_ds *ds, const Pbeam__SysvSet *saved, int real)
+{
+	if (ds->sem_perm.uid == saved->uid && ds->sem_perm.gid == saved->gid &&
+	    (ds->sem_perm.mode & MODE_BITS) == saved->mode)
+		return 0;
+	ds->sem_perm.uid = saved->uid;
+	ds->sem_perm.gid = saved->gid;
+	ds->sem_perm.mode = saved->mode & MODE_BITS;
+	return semctl(real, 0, IPC_SET, (union semun){.buf = ds});
+}
+
+static int make_set(struct rebuild *rebuild, const Pbeam__SysvSet *saved, int *real)
+{
+	auto_free unsigned short *values = calloc(saved->n_values + 1, sizeof(*values));
+	struct semid_ds ds;
+
+	*real = saved->id < 0 || saved->n_values == 0 ? -1 : find_set(rebuild, saved);
+	if (!values)
+		return -ENOMEM;
+	for (size_t i = 0; i < saved->n_values; i++)
+		values[i] = (unsigned short)(saved->values[i] & VALUE_MAX);
+	if (*real < 0)
+		return err_sys(rebuild->err,
+			       "make the semaphores with key %#x; remove the old ones with ipcrm",
+			       (unsigned)saved->key);
+	if (semctl(*real, 0, SETALL, (union semun){.array = values}) < 0 ||
+	    semctl(*real, 0, IPC_STAT, (union semun){.buf = &ds}) < 0 ||
+	    set_permissions(&ds, saved, *real) < 0)
+		return err_sys(rebuild->err, "set the semaphores with key %#x", (unsigned)saved->key);
+	return 0;
+}
+
+/* ---- queues ---- */
+
+struct text {
+	long type;
+	char data[];
+};
+
+static int find_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved)
+{
+	int real = names_ipc_real(rebuild->names, NAMES_IPC_MSG, saved->id);
+	struct msqid_ds ds;
+
+	if (real >= 0 && msgctl(real, IPC_STAT, &ds) == 0 && ds.msg_perm.__key == saved->key)
+		return real;
+	return msgget(saved->key, IPC_CREAT | IPC_EXCL | (int)(saved->mode & MODE_BITS));
+}
+
+static int refill(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, int real)
+{
+	while (msgrcv(real, &(struct text){.type = 0}, 0, 0, IPC_NOWAIT | MSG_NOERROR) >= 0)
+		;
+	for (size_t i = 0; i < saved->n_messages; i++) {
+		const Pbeam__SysvMessage *message = saved->messages[i];
+		size_t len = message->data ? message->data->length : 0;
+		auto_free struct text *buf = malloc(sizeof(*buf) + len + 1);
+		int r = 0;
+
+		if (!buf)
+			return -ENOMEM;
+		buf->type = message->type;
+		if (len)
+			r = image_reader_get(rebuild->image, message->data, buf->data, rebuild->err);
+		if (r < 0)
+			return r;
+		if (msgsnd(real, buf, len, IPC_NOWAIT) < 0)
+			return err_sys(rebuild->err, "refill the message queue with key %#x",
+				       (unsigned)saved->key);
+	}
+	return 0;
+}
+
+static int make_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, int *real)
+{
+	struct msqid_ds ds;
+
+	*real = saved->id < 0 ? -1 : find_queue(rebuild, saved);
+	if (*real < 0 || msgctl(*real, IPC_STAT, &ds) < 0)
+		return err_sys(rebuild->err,
+			       "make the message queue with key %#x; remove the old one with ipcrm",
+			       (unsigned)saved->key);
+	if (ds.msg_perm.uid != saved->uid || ds.msg_perm.gid != saved->gid ||
+	    (ds.msg_perm.mode & MODE_BITS) != saved->mode || ds.msg_qbytes != saved->max_bytes) {
+		ds.msg_perm.uid = saved->uid;
+		ds.msg_perm.gid = saved->gid;
+		ds.msg_perm.mode = saved->mode & MODE_BITS;
+		ds.msg_qbytes = saved->max_bytes;
+		if (msgctl(*real, IPC_SET, &ds) < 0)
+			return err_sys(rebuild->err, "set owner and size of the message queue with key %#x",
+				       (unsigned)saved->key);
+	}
+	return refill(rebuild, saved, *real);
+}
+
+/* ---- all ---- */
+
+/* Named as it was, and the job's from now on. */
+static int own(struct rebuild *rebuild, unsigned kind, int32_t virtual, int32_t real)
+{
+	struct rpid keeper = rebuild->options->keeper;
+	auto_free int32_t *ids = NULL;
+	size_t n, i = 0;
+	int r = names_ipc_bind(rebuild->names, kind, virtual, real, keeper);
+
+	if (r == 0)
+		r = record_ipc_list(keeper, kind, &ids, &n);
+	if (r < 0)
+		return err_code(rebuild->err, r, "name System V object %d", virtual);
+	while (i < n && ids[i] != real)
+		i++;
+	r = i < n ? 0 : record_ipc_add(keeper, kind, real);
+	return r < 0 ? err_code(rebuild->err, r, "record System V object %d", virtual) : 0;
+}
+
+int rebuild_sysv_make_all(struct rebuild *rebuild)
+{
+	const Pbeam__Manifest *manifest = rebuild->manifest;
+	int r = 0, real;
+
+	for (size_t i = 0; i < manifest->n_sysv_sets && r == 0; i++) {
+		r = make_set(rebuild, manifest->sysv_sets[i], &real);
+		if (r == 0)
+			r = own(rebuild, NAMES_IPC_SEM, manifest->sysv_sets[i]->id, real);
+	}
+	for (size_t i = 0; i < manifest->n_sysv_queues && r == 0; i++) {
+		r = make_queue(rebuild, manifest->sysv_queues[i], &real);
+		if (r == 0)
+			r = own(rebuild, NAMES_IPC_MSG, manifest->sysv_queues[i]->id, real);
+	}
+	for (size_t i = 0; i < rebuild->shared.n && r == 0; i++) {
+		const struct shared_made *made = &rebuild->shared.v[i];
+
+		if (made->sysv_id >= 0 && (made->made || made->saved->sysv_own))
+			r = own(rebuild, NAMES_IPC_SHM, made->saved->sysv_id, made->sysv_id);
+	}
+	return r;
+}
+
+/* ---- in the processes ---- */
+
+/* A page of ours that the husk has mapped as well; it goes with all else when the husk is filled. */
+struct page {
+	struct sembuf *ops;
+	uint64_t there;
+	int fd;
+};
+
+static int map_page(struct rebuild *rebuild, int node, struct page *page)
+{
+	int64_t pidfd = rebuild_tree_call(rebuild, node, SYS_pidfd_open, remote_args((uint64_t)getpid(), 0)),
+		fd, at;
+
+	fd = pidfd < 0 ? pidfd
+		       : rebuild_tree_call(rebuild, node, SYS_pidfd_getfd,
+					   remote_args((uint64_t)pidfd, (uint64_t)page->fd, 0));
+	at = fd < 0 ? fd
+		    : rebuild_tree_call(
+			      rebuild, node, SYS_mmap,
+			      remote_args(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, (uint64_t)fd, 0));
+	page->there = at < 0 ? 0 : (uint64_t)at;
+	return at < 0 ? (int)at : 0;
+}
+
+static unsigned add(struct sembuf *ops, unsigned n, uint32_t number, int op, int flags)
+{
+	if (op)
+		ops[n++] = (struct sembuf){(unsigned short)number, (short)op, (short)flags};
+	return n;
+}
+
+/* The operations that give a process its adjustment, or make it the last, and leave the value. */
+static unsigned write_ops(struct sembuf *ops, const Pbeam__SysvUndo *undo, int value)
+{
+	unsigned n = 0;
+
+	if (undo->value > 0) {
+		n = add(ops, n, undo->number, -value, 0);
+		n = add(ops, n, undo->number, undo->value, 0);
+		n = add(ops, n, undo->number, -undo->value, SEM_UNDO);
+		return add(ops, n, undo->number, value, 0);
+	}
+	if (undo->value < 0) {
+		n = add(ops, n, undo->number, -value, 0);
+		n = add(ops, n, undo->number, -undo->value, SEM_UNDO);
+		n = add(ops, n, undo->number, undo->value, 0);
+		return add(ops, n, undo->number, value, 0);
+	}
+	n = add(ops, n, undo->number, value == VALUE_MAX ? -1 : 1, 0);
+	return add(ops, n, undo->number, value == VALUE_MAX ? 1 : -1, 0);
+}
+
+static int give_one(struct rebuild *rebuild, int node, const struct page *page, const Pbeam__SysvUndo *undo)
+{
+	int real = names_ipc_real(rebuild->names, NAMES_IPC_SEM, undo->id);
+	int value = semctl(real, (int)undo->number, GETVAL);
+	unsigned n;
+
+	if (value < 0 || undo->value > VALUE_MAX || undo->value < -VALUE_MAX)
+		return err_set(rebuild->err, -EINVAL,
+			       "vpid %d: it would change a semaphore at its end that there is not",
+			       rebuild->plan.nodes[node].vpid);
+	n = write_ops(page->ops, undo, value);
+	return (int)rebuild_tree_call(rebuild, node, SYS_semop, remote_args((uint64_t)real, page->there, n));
+}
+
+/* Whoever comes later is the last to have used a semaphore: so first those that were not. */
+static int give(struct rebuild *rebuild, struct page *page, bool last)
+{
+	int r = 0;
+
+	for (int node = 0; node < rebuild->plan.nnodes && r >= 0; node++) {
+		const Pbeam__Process *process = rebuild->plan.nodes[node].process;
+
+		page->there = 0;
+		for (size_t i = 0; process && i < process->n_sysv_undo && r >= 0; i++) {
+			if (process->sysv_undo[i]->last != last)
+				continue;
+			if (!page->there)
+				r = map_page(rebuild, node, page);
+			if (r >= 0)
+				r = give_one(rebuild, node, page, process->sysv_undo[i]);
+		}
+	}
+	return r < 0 ? r : 0;
+}
+
+int rebuild_sysv_give_undo(struct rebuild *rebuild)
+{
+	struct page page = {.fd = -1};
+	bool any = false;
+	int r;
+
+	for (int node = 0; node < rebuild->plan.nnodes; node++)
+		any = any ||
+		      (rebuild->plan.nodes[node].process && rebuild->plan.nodes[node].process->n_sysv_undo);
+	if (!any)
+		return 0;
+	auto_close int fd = memfd_create("semaphores", MFD_CLOEXEC);
+	if (fd < 0 || ftruncate(fd, PAGE) < 0)
+		return err_sys(rebuild->err, "make a memory file");
+	page.fd = fd;
+	page.ops = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (page.ops == MAP_FAILED)
+		return err_sys(rebuild->err, "map a memory file");
+	r = give(rebuild, &page, false);
+	if (r == 0)
+		r = give(rebuild, &page, true);
+	munmap(page.ops, PAGE);
+	return r;
+}

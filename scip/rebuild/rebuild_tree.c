@@ -1,0 +1,356 @@
+/*
+ * The plan of the tree carried out by the keeper and by husks: one step after another. (Filled they are all
+ * at the same time: rebuild_fill.c.) Until all are filled none is let go, so a failure anywhere leaves
+ * nothing behind but the husks, which are killed.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "proto/message.h"
+#include "scip/rebuild/keeper_protocol.h"
+#include "scip/rebuild/precopied_parts.h"
+
+int rebuild_ask_keeper(struct rebuild *rebuild, const struct keeper_request *request, pid_t *rpid)
+{
+	int sock = rebuild->options->keeper_socket;
+	struct keeper_reply reply;
+	ssize_t n = send(sock, request, sizeof(*request), MSG_NOSIGNAL);
+
+	do
+		n = n == sizeof(*request) ? recv(sock, &reply, sizeof(reply), 0) : -1;
+	while (n < 0 && errno == EINTR);
+	if (n != sizeof(reply))
+		return err_set(rebuild->err, -EPIPE, "the keeper of the job does not answer");
+	reply.text[sizeof(reply.text) - 1] = 0;
+	if (reply.code < 0)
+		return err_set(rebuild->err, reply.code, "%s",
+			       reply.text[0] ? reply.text : strerror(-reply.code));
+	*rpid = reply.rpid;
+	return 0;
+}
+
+int64_t rebuild_tree_call(struct rebuild *rebuild, int node, int64_t nr, const uint64_t args[6])
+{
+	Pbeam__ScipCall__One one = PBEAM__SCIP_CALL__ONE__INIT;
+	Pbeam__ScipCall__One *ones[1] = {&one};
+	Pbeam__ScipCall request = PBEAM__SCIP_CALL__INIT;
+	ProtobufCMessage *answer = NULL;
+	Pbeam__ScipCalled *called;
+	uint64_t copy[6];
+	int64_t ret;
+	int r;
+
+	memcpy(copy, args, sizeof(copy));
+	one.number = nr;
+	one.n_args = 6;
+	one.args = copy;
+	request.n_calls = 1;
+	request.calls = ones;
+	r = scip_link_call(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_CALL, &request.base,
+			   &pbeam__scip_called__descriptor, &answer, rebuild->err);
+	if (r < 0)
+		return r;
+	called = (Pbeam__ScipCalled *)(void *)answer;
+	ret = called->n_results == 1 ? called->results[0] : -EPROTO;
+	message_free(answer);
+	if (ret < 0)
+		err_code(rebuild->err, (int)ret, "call %ld of vpid %d", (long)nr,
+			 rebuild->plan.nodes[node].vpid);
+	return ret;
+}
+
+/* Waits until the husk has a scip and connects to that, if it was made and that is still to be done. Not as
+ * soon as it is forked: it is taken over while its parent forks the next. */
+static int connect_node(struct rebuild *rebuild, int node)
+{
+	struct made *made = &rebuild->made[node];
+
+	if (made->rpid && made->sock < 0)
+		made->sock = scip_link_open(rebuild, made->rpid);
+	return made->rpid && made->sock < 0 ? made->sock : 0;
+}
+
+/* Its parent is where it was, or is its stub's. */
+static bool comes_from_afar(const struct rebuild *rebuild, int node)
+{
+	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
+
+	if (!rebuild->options->external || !process)
+		return false;
+	for (size_t i = 0; node > 0 && !process->far_parent && i < rebuild->manifest->n_processes; i++)
+		if (rebuild->manifest->processes[i]->vpid == process->vppid)
+			return false;
+	return true;
+}
+
+static int step_husk(struct rebuild *rebuild, int node)
+{
+	struct keeper_request request = {.type = KEEPER_HUSK,
+					 .flags = node == 0 && rebuild->whole ? KEEPER_HUSK_ROOT : 0,
+					 .vpid = rebuild->plan.nodes[node].vpid,
+					 .exit_signal = rebuild->plan.nodes[node].exit_signal};
+	pid_t rpid;
+	int r = rebuild_stub_take(rebuild, node);
+
+	if (comes_from_afar(rebuild, node)) {
+		request.flags |= KEEPER_HUSK_FAR;
+		request.parent = rebuild->plan.nodes[node].process->vppid;
+	}
+
+	if (r)
+		return r < 0 ? r : 0;
+	r = rebuild_ask_keeper(rebuild, &request, &rpid);
+	if (r == 0)
+		rebuild->made[node].rpid = rpid;
+	return r;
+}
+
+/* `sock` is that of the process that forks it. */
+static int fork_node(struct rebuild *rebuild, int node, int sock, pid_t replaces)
+{
+	Pbeam__ScipFork request = PBEAM__SCIP_FORK__INIT;
+	ProtobufCMessage *answer = NULL;
+	int r;
+
+	request.vpid = rebuild->plan.nodes[node].vpid;
+	request.exit_signal = rebuild->plan.nodes[node].exit_signal;
+	request.replaces = replaces;
+	r = scip_link_call(sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FORK, &request.base,
+			   &pbeam__scip_forked__descriptor, &answer, rebuild->err);
+	if (r < 0)
+		return r;
+	rebuild->made[node].rpid = ((Pbeam__ScipForked *)(void *)answer)->rpid;
+	message_free(answer);
+	return 0;
+}
+
+static int step_fork(struct rebuild *rebuild, int node, int parent)
+{
+	int r = precopied_hide(rebuild, parent, true), shown;
+
+	rebuild->made[node].has = rebuild->made[parent].has;
+	if (r == 0)
+		r = fork_node(rebuild, node, rebuild->made[parent].sock, 0);
+	shown = precopied_hide(rebuild, parent, false);
+	return r < 0 ? r : shown;
+}
+
+static int step_exec(struct rebuild *rebuild, int node)
+{
+	Pbeam__ScipExec request = PBEAM__SCIP_EXEC__INIT;
+	char path[4096];
+	const char *what = rebuild_check_executable(rebuild->plan.nodes[node].process, path);
+
+	request.path.data = (uint8_t *)(uintptr_t)what;
+	request.path.len = strlen(what);
+	rebuild->made[node].has = NULL;
+	return scip_link_call(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXEC, &request.base,
+			      &pbeam__scip_done__descriptor, NULL, rebuild->err);
+}
+
+static int step_exit(struct rebuild *rebuild, int node)
+{
+	const struct plan_node *planned = &rebuild->plan.nodes[node];
+	struct made *made = &rebuild->made[node];
+	Pbeam__ScipExit request = PBEAM__SCIP_EXIT__INIT;
+	int r;
+
+	request.status = planned->process ? planned->process->exit_status : 0;
+	r = scip_link_call(made->sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXIT, &request.base,
+			   &pbeam__scip_done__descriptor, NULL, rebuild->err);
+	close(made->sock);
+	made->sock = -1;
+	/* The number of a leader that is gone lives on in its group and session. */
+	if (r == 0 && !planned->process && planned->vpid &&
+	    names_number_bind(rebuild->names, (struct vpid){planned->vpid}, (struct rpid){made->rpid},
+			      rebuild->options->keeper) < 0)
+		log_debug("number %d of a group is bound already", planned->vpid);
+	if (!planned->process)
+		made->rpid = 0;
+	return r;
+}
+
+static pid_t number_here(struct rebuild *rebuild, int32_t number)
+{
+	for (int i = 0; i < rebuild->plan.nnodes; i++)
+		if (rebuild->plan.nodes[i].vpid == number && rebuild->made[i].rpid)
+			return rebuild->made[i].rpid;
+	return names_real(rebuild->names, (struct vpid){number}).n;
+}
+
+/* Makes the session, and its terminal, if it had one, its controlling one: that only its leader can do, and
+ * those forked later inherit it. */
+static int step_setsid(struct rebuild *rebuild, int node)
+{
+	const struct vpid session = {rebuild->plan.nodes[node].vpid};
+	/* What is made ahead, without objects, has none. */
+	int tty = rebuild->objects ? object_restore_controlling_tty(rebuild->objects, session) : -1;
+	int64_t ret = rebuild_tree_call(rebuild, node, SYS_setsid, remote_args(0)), pidfd, fd;
+
+	if (ret < 0 || tty < 0)
+		return ret < 0 ? (int)ret : 0;
+	pidfd = rebuild_tree_call(rebuild, node, SYS_pidfd_open, remote_args((uint64_t)getpid()));
+	if (pidfd < 0)
+		return (int)pidfd;
+	fd = rebuild_tree_call(rebuild, node, SYS_pidfd_getfd, remote_args((uint64_t)pidfd, (uint64_t)tty));
+	ret = fd < 0 ? fd : rebuild_tree_call(rebuild, node, SYS_ioctl, remote_args((uint64_t)fd, TIOCSCTTY));
+	if (fd >= 0 && ret >= 0)
+		ret = rebuild_tree_call(rebuild, node, SYS_close, remote_args((uint64_t)fd));
+	if (ret >= 0)
+		ret = rebuild_tree_call(rebuild, node, SYS_close, remote_args((uint64_t)pidfd));
+	return ret < 0 ? err_wrap(rebuild->err, (int)ret, "controlling terminal") : 0;
+}
+
+static int do_step(struct rebuild *rebuild, const struct plan_step *step, pid_t *ended)
+{
+	uint64_t args[6] = {0};
+	int64_t nr;
+	int r = connect_node(rebuild, step->node);
+
+	if (r == 0 && (step->kind == PLAN_FORK || step->kind == PLAN_REAP))
+		r = connect_node(rebuild, step->other);
+	if (r < 0)
+		return r;
+	switch (step->kind) {
+	case PLAN_HUSK:
+		return rebuild->above.sock >= 0
+			       ? fork_node(rebuild, step->node, rebuild->above.sock, rebuild->above.replaces)
+			       : step_husk(rebuild, step->node);
+	case PLAN_FORK:
+		return step_fork(rebuild, step->node, step->other);
+	case PLAN_EXEC:
+		return step_exec(rebuild, step->node);
+	case PLAN_MEMORY:
+		return rebuild_fill_round(rebuild, step->node, step->number);
+	case PLAN_EXIT:
+		*ended = rebuild->made[step->node].rpid;
+		return step_exit(rebuild, step->node);
+	case PLAN_SETSID:
+		if (rebuild_stub_is_in_session(rebuild, step->node))
+			return 0;
+		return step_setsid(rebuild, step->node);
+	case PLAN_SETPGID:
+		nr = SYS_setpgid;
+		args[1] = step->number ? (uint64_t)number_here(rebuild, step->number) : 0;
+		if (rebuild_stub_is_in_group(rebuild, step->node, (pid_t)args[1]))
+			return 0;
+		break;
+	case PLAN_SUBREAPER:
+		nr = SYS_prctl;
+		args[0] = PR_SET_CHILD_SUBREAPER;
+		args[1] = (uint64_t)step->number;
+		break;
+	case PLAN_REAP:
+		nr = SYS_wait4;
+		args[0] = (uint64_t)*ended;
+		args[2] = __WALL;
+		break;
+	default:
+		return err_set(rebuild->err, -EINVAL, "unknown step %d", (int)step->kind);
+	}
+	nr = rebuild_tree_call(rebuild, step->kind == PLAN_REAP ? step->other : step->node, nr, args);
+	return nr < 0 ? (int)nr : 0;
+}
+
+/* Numbers that are the keeper's: the session it lends, and the parent that the first process had. */
+static void bind_keeper(struct rebuild *rebuild, int32_t number, pid_t rpid)
+{
+	if (number > 0 && number != rpid &&
+	    names_number_bind(rebuild->names, (struct vpid){number}, (struct rpid){rpid},
+			      rebuild->options->keeper) < 0)
+		log_debug("number %d cannot stand for the keeper", number);
+}
+
+/* A group whose leader, the parent, is not among the processes: a helper gives it the number. */
+static bool is_planned(const struct plan *plan, int32_t number)
+{
+	for (int i = 0; i < plan->nnodes; i++)
+		if (plan->nodes[i].vpid == number)
+			return true;
+	return false;
+}
+
+int rebuild_tree_make(struct rebuild *rebuild)
+{
+	const struct plan *plan = &rebuild->plan;
+	const Pbeam__Process *root = rebuild->manifest->processes[0];
+	pid_t keeper = rebuild->options->keeper.n, ended = 0;
+	bool begins = !rebuild->made;
+	int r = begins ? rebuild_begin_made(rebuild) : 0;
+
+	if (r < 0)
+		return r;
+	if (begins && !rebuild->above.found)
+		bind_keeper(rebuild, plan->keeper_session, getsid(keeper));
+	if (begins && rebuild->above.sock < 0 && !comes_from_afar(rebuild, 0) && root->vppid != root->vpid &&
+	    !is_planned(plan, root->vppid))
+		bind_keeper(rebuild, root->vppid, keeper);
+	for (int i = 0; i < plan->nsteps && r == 0; i++) {
+		r = do_step(rebuild, &plan->steps[i], &ended);
+		if (r < 0)
+			err_wrap(rebuild->err, r, "make vpid %d", plan->nodes[plan->steps[i].node].vpid);
+	}
+	for (int i = 0; i < plan->nnodes && r == 0; i++)
+		if (plan->nodes[i].process && plan->nodes[i].process->state != PBEAM__PROCESS__STATE__ZOMBIE)
+			r = connect_node(rebuild, i);
+	return r;
+}
+
+/* The children that the stub was given in vain are waited for: it never does so itself, and the program would
+ * find them when it is back. */
+static void bereave_stub(struct rebuild *rebuild)
+{
+	struct err *why = rebuild->err, unsaid = ERR_INIT;
+
+	rebuild->err = &unsaid;
+	for (int i = 1; i < rebuild->plan.nnodes; i++) {
+		struct vpid vpid = {rebuild->plan.nodes[i].vpid};
+		struct rpid rpid = {rebuild->made[i].rpid};
+
+		if (rpid.n <= 1 || rebuild_tree_call(rebuild, 0, SYS_wait4,
+						     remote_args((uint64_t)rpid.n, 0, __WALL, 0)) != rpid.n)
+			continue;
+		names_process_remove(rebuild->names, vpid, rpid);
+		names_number_release(rebuild->names, vpid, rpid);
+	}
+	rebuild->err = why;
+}
+
+void rebuild_tree_kill(struct rebuild *rebuild)
+{
+	struct made *made = rebuild->made;
+
+	for (int i = rebuild->plan.nnodes - 1; i >= 0 && made; i--) {
+		if (made[i].rpid <= 1 || made[i].stub)
+			continue;
+		if (made[i].sock >= 0)
+			close(made[i].sock);
+		made[i].sock = -1;
+		kill(made[i].rpid, SIGKILL);
+	}
+	if (rebuild->plan.nnodes && made && made[0].stub && made[0].sock >= 0)
+		bereave_stub(rebuild);
+	for (int i = rebuild->plan.nnodes - 1; i >= 0 && made; i--) {
+		if (made[i].stub && made[i].sock >= 0 &&
+		    scip_link_call(made[i].sock, PBEAM__SCIP_REQUEST__SCIP_STUB, NULL,
+				   &pbeam__scip_done__descriptor, NULL, NULL) < 0)
+			log_debug("the stub of vpid %d is a stub again by itself",
+				  rebuild->plan.nodes[i].vpid);
+		if (made[i].sock >= 0)
+			close(made[i].sock);
+		made[i].sock = -1;
+		made[i].rpid = 0;
+	}
+}

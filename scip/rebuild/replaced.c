@@ -1,0 +1,323 @@
+/*
+ * The end of the processes that a rollback replaces.
+ *
+ * Of a whole job: all of it. Of a part: the process and its descendants, and who else has a number of the
+ * image: one that was a descendant when that was made. They are frozen first, so that none sees another's end
+ * and acts upon it: removes its files, say. By their scips, not by SIGSTOP: nobody sees it, one that the user
+ * has stopped stays so, and if we are killed they go on; or end, all of them, once they are condemned
+ * (signs.h). In a rollback of several parts all of them on all hosts are frozen before the first one is
+ * killed: until then it can be given up.
+ *
+ * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part
+ * lives and is frozen, so nobody waits: names and entries are given up here.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "scip/object/object.h"
+#include "scip/rebuild/keeper_protocol.h"
+#include "scip/rebuild/rebuild_parts.h"
+#include "scip/tracee/procfs.h"
+
+enum { CLEAR_MS = 10000, LOOK_AGAIN_NS = 500000, DEPTH_MAX = 65536, FREEZE_MS = 3000, PASSES = 8 };
+
+/* How far below `root` the process is, or below the job's first one with `root` 0; -1 if it does not descend
+ * from it. */
+static int depth_below(struct rebuild *rebuild, struct name_process process, struct vpid root)
+{
+	for (int depth = 0; depth < DEPTH_MAX; depth++) {
+		if (root.n > 0 && process.vpid.n == root.n)
+			return depth;
+		if (process.parent.n <= 0 || names_process_get(rebuild->names, process.parent, &process) < 0)
+			return root.n > 0 ? -1 : depth;
+	}
+	return -1;
+}
+
+static bool is_of_image(const struct rebuild *rebuild, struct vpid vpid)
+{
+	for (size_t i = 0; i < rebuild->manifest->n_processes; i++)
+		if (rebuild->manifest->processes[i]->vpid == vpid.n)
+			return true;
+	return false;
+}
+
+/* At home the stub of the job's first process is the console's. */
+static bool is_consoles(struct rebuild *rebuild, const struct name_process *process)
+{
+	struct name_job job;
+
+	return process->state == NAME_STATE_STUB &&
+	       names_job_get(rebuild->names, rebuild->options->keeper, &job) == 0 && !job.home[0] &&
+	       job.root.n == process->vpid.n;
+}
+
+bool replaced_includes(struct rebuild *rebuild, const struct name_process *process)
+{
+	if (rebuild->ends && is_consoles(rebuild, process))
+		return false;
+	return rebuild->whole ||
+	       depth_below(rebuild, *process, (struct vpid){rebuild->manifest->processes[0]->vpid}) >= 0 ||
+	       is_of_image(rebuild, process->vpid);
+}
+
+struct victim {
+	struct vpid vpid;
+	pid_t rpid;
+	struct rpid scip;
+	int depth;
+	bool apart; /* a stub in a rollback of several parts: its process is replaced, or ends, by itself */
+};
+
+static int compare_depth(const void *a, const void *b)
+{
+	return ((const struct victim *)a)->depth - ((const struct victim *)b)->depth;
+}
+
+/* As one of those that are gone. */
+static int remember(struct rebuild *rebuild, pid_t rpid)
+{
+	struct above *above = &rebuild->above;
+	int32_t *more;
+
+	for (size_t i = 0; i < above->ngone; i++)
+		if (above->gone[i] == rpid)
+			return 0;
+	more = reallocarray(above->gone, above->ngone + 1, sizeof(*more));
+	if (!more)
+		return err_code(rebuild->err, -ENOMEM, "list of processes");
+	above->gone = more;
+	above->gone[above->ngone++] = rpid;
+	return 0;
+}
+
+/* Its scip was killed, and the kernel is still at killing it. */
+static bool is_dying(const struct name_process *process)
+{
+	struct procfs_stat stat;
+
+	return procfs_stat_read(process->rpid.n, 0, &stat, NULL) == 0 && stat.state != 'Z' &&
+	       stat.state != 'X';
+}
+
+/* Nobody waits for it while its parent is frozen, or a stub. */
+static void give_up(struct rebuild *rebuild, const struct name_process *process)
+{
+	names_number_release(rebuild->names, process->vpid, process->rpid);
+	names_process_remove(rebuild->names, process->vpid, process->rpid);
+}
+
+static struct victim victim_of(struct rebuild *rebuild, const struct name_process *process)
+{
+	return (struct victim){.vpid = process->vpid,
+			       .rpid = process->rpid.n,
+			       .scip = process->scip,
+			       .depth = depth_below(rebuild, *process, (struct vpid){0}),
+			       .apart = process->state == NAME_STATE_STUB && rebuild->options->step};
+}
+
+/* Its process on the other host does not hear of it. */
+static void end_quietly(const struct victim *victim)
+{
+	auto_close int sock = scip_link_connect(victim->scip, NULL);
+
+	if (sock < 0 || scip_link_call(sock, PBEAM__SCIP_REQUEST__SCIP_TERMINATE, NULL,
+				       &pbeam__scip_done__descriptor, NULL, NULL) < 0)
+		log_debug("clear: the stub %d has ended already", victim->rpid);
+}
+
+/* Kills all that are left, parents first. How many there are, zombies of a whole job included. */
+static int kill_all(struct rebuild *rebuild)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(rebuild->names, rebuild->options->keeper, &list), left = 0;
+	auto_free struct victim *victims = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(*victims));
+
+	if (!victims)
+		return err_code(rebuild->err, n < 0 ? n : -ENOMEM, "list the processes");
+	for (int i = 0; i < n; i++) {
+		if (!replaced_includes(rebuild, &list[i]))
+			continue;
+		if (!rebuild->whole && remember(rebuild, list[i].rpid.n) < 0)
+			return -ENOMEM;
+		if ((!rebuild->whole || rebuild->ends) && list[i].state == NAME_STATE_DEAD &&
+		    !is_dying(&list[i]))
+			give_up(rebuild, &list[i]);
+		else
+			victims[left++] = victim_of(rebuild, &list[i]);
+	}
+	qsort(victims, (size_t)left, sizeof(*victims), compare_depth);
+	for (int i = 0; i < left; i++)
+		if (victims[i].apart)
+			end_quietly(&victims[i]);
+		else if (victims[i].rpid > 1)
+			kill(victims[i].rpid, SIGKILL);
+	return left;
+}
+
+static bool was_asked(const struct rebuild *rebuild, const struct name_process *process)
+{
+	for (size_t i = 0; i < rebuild->nstill; i++)
+		if (rebuild->still[i].rpid == process->rpid.n)
+			return true;
+	return false;
+}
+
+/* Those that run and were not asked to stand still yet, parents first. How many, or -ENOMEM. *newborn: there
+ * are some that have no scip yet. */
+static int list_running(struct rebuild *rebuild, struct victim **out, bool *newborn)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(rebuild->names, rebuild->options->keeper, &list), kept = 0;
+
+	*newborn = false;
+	*out = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(**out));
+	if (!*out)
+		return err_code(rebuild->err, n < 0 ? n : -ENOMEM, "list the processes");
+	for (int i = 0; i < n; i++) {
+		if (!replaced_includes(rebuild, &list[i]))
+			continue;
+		if (list[i].state == NAME_STATE_BORN)
+			*newborn = true;
+		else if (list[i].state == NAME_STATE_RUNNING && list[i].scip.n &&
+			 !was_asked(rebuild, &list[i]))
+			(*out)[kept++] = victim_of(rebuild, &list[i]);
+	}
+	qsort(*out, (size_t)kept, sizeof(**out), compare_depth);
+	return kept;
+}
+
+static void does_not(struct still *still, const struct err *err)
+{
+	log_info("vpid %d does not stand still: %s", still->vpid.n, err->text);
+	if (still->sock >= 0)
+		close(still->sock);
+	still->sock = -1;
+}
+
+static int ask_to_freeze(struct rebuild *rebuild, const struct victim *victim)
+{
+	struct still *still = reallocarray(rebuild->still, rebuild->nstill + 1, sizeof(*rebuild->still));
+	Pbeam__ScipFreeze request = PBEAM__SCIP_FREEZE__INIT;
+	struct err err = ERR_INIT;
+
+	if (!still)
+		return err_code(rebuild->err, -ENOMEM, "stop the processes that are to be replaced");
+	rebuild->still = still;
+	still += rebuild->nstill++;
+	*still = (struct still){victim->vpid, victim->rpid, scip_link_connect(victim->scip, &err)};
+	request.timeout_ms = FREEZE_MS;
+	request.replaced = true;
+	if (still->sock < 0 ||
+	    scip_link_ask(still->sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, NULL, 0, &err) < 0)
+		does_not(still, &err);
+	return 0;
+}
+
+/* As many of them as are equally deep: their scips work at the same time. (Parents first: who waits in vfork
+ * stands still only when its child has executed.) How many, or -ENOMEM. */
+static int freeze_level(struct rebuild *rebuild, const struct victim *victims, int n)
+{
+	size_t first = rebuild->nstill;
+	int asked = 0, r = 0;
+
+	for (; asked < n && victims[asked].depth == victims[0].depth && r == 0; asked++)
+		r = ask_to_freeze(rebuild, &victims[asked]);
+	for (size_t i = first; i < rebuild->nstill && r == 0; i++) {
+		struct still *still = &rebuild->still[i];
+		struct err err = ERR_INIT;
+
+		if (still->sock >= 0 &&
+		    scip_link_answer(still->sock, &pbeam__scip_frozen__descriptor, NULL, &err) < 0)
+			does_not(still, &err);
+	}
+	return r < 0 ? r : asked;
+}
+
+/* Who is frozen has no more children. One that does not stand still (it waits in vfork, say) may see the end
+ * of others. */
+static int freeze_all(struct rebuild *rebuild)
+{
+	bool again = true;
+	int r = 0;
+
+	atomic_store(&rebuild->options->signs->condemned, false);
+	for (int pass = 0; pass < PASSES && again && r >= 0; pass++) {
+		auto_free struct victim *victims = NULL;
+		bool newborn = false;
+		int n = list_running(rebuild, &victims, &newborn);
+
+		r = n < 0 ? n : 0;
+		for (int i = 0; i < n && r >= 0; i += r)
+			r = freeze_level(rebuild, victims + i, n - i);
+		if (n == 0 && newborn)
+			nanosleep(&(struct timespec){0, LOOK_AGAIN_NS}, NULL);
+		again = n > 0 || newborn;
+	}
+	return r < 0 ? r : 0;
+}
+
+int replaced_freeze(struct rebuild *rebuild)
+{
+	const struct rebuild_options *options = rebuild->options;
+	int r = options->replace.n > 0 ? freeze_all(rebuild) : 0;
+
+	if (r == 0)
+		r = fault_point("restore-frozen", rebuild->err);
+	return r == 0 && options->step ? options->step(options->held_arg, rebuild->err) : r;
+}
+
+void replaced_close(struct rebuild *rebuild)
+{
+	for (size_t i = 0; i < rebuild->nstill; i++)
+		if (rebuild->still[i].sock >= 0)
+			close(rebuild->still[i].sock);
+	free(rebuild->still);
+	rebuild->still = NULL;
+	rebuild->nstill = 0;
+}
+
+/* What they have connected with each other is to be connected anew, between the same addresses. */
+static void abort_connections(const struct rebuild *rebuild)
+{
+	auto_free struct rpid *rpids = calloc(rebuild->nstill + 1, sizeof(*rpids));
+
+	for (size_t i = 0; i < rebuild->nstill && rpids; i++)
+		rpids[i].n = rebuild->still[i].sock >= 0 ? rebuild->still[i].rpid : 0;
+	if (rpids) /* else tcp_restore.c waits for what they leave behind */
+		object_abort_connections(rpids, rebuild->nstill);
+}
+
+int replaced_kill(struct rebuild *rebuild)
+{
+	const struct keeper_request request = {.type = KEEPER_REPLACE};
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + CLEAR_MS * 1000000ull;
+	pid_t none;
+	int r = rebuild->whole ? rebuild_ask_keeper(rebuild, &request, &none) : 0;
+
+	if (r == 0 && rebuild->above.replaces > 0) /* it may have left the table by now */
+		r = remember(rebuild, rebuild->above.replaces);
+	if (r < 0)
+		return r;
+	atomic_store(&rebuild->options->signs->condemned, true);
+	abort_connections(rebuild);
+	r = fault_point("restore-condemned", rebuild->err);
+	if (r < 0)
+		return r;
+	while ((r = kill_all(rebuild)) > 0) {
+		const struct timespec pause = {0, LOOK_AGAIN_NS};
+
+		if (io_now_ns(CLOCK_MONOTONIC) > end)
+			return err_set(rebuild->err, -ETIMEDOUT, "the processes to be replaced do not end");
+		nanosleep(&pause, NULL);
+	}
+	replaced_close(rebuild);
+	return r;
+}

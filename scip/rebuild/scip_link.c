@@ -1,0 +1,118 @@
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "scip/rebuild/rebuild_parts.h"
+
+enum { PATIENCE_MS = 10000, LOOK_ANYWAY_NS = 200000000 };
+
+/* A husk is in the name table before we hear of it; its scip says so there when it has taken it over. Whoever
+ * died meanwhile rings no bell, but its entry goes. */
+static int wait_for_scip(struct rebuild *rebuild, pid_t rpid, struct name_process *process)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_MS * 1000000ull;
+
+	while (io_now_ns(CLOCK_MONOTONIC) < end) {
+		uint32_t seen = bell_count(&rebuild->options->signs->taken);
+
+		if (names_process_find_real(rebuild->names, (struct rpid){rpid}, process) < 0)
+			return err_set(rebuild->err, -ESRCH, "the husk %d was killed", rpid);
+		if (process->scip.n && process->state == NAME_STATE_FROZEN)
+			return 0;
+		bell_wait(&rebuild->options->signs->taken, seen, LOOK_ANYWAY_NS);
+	}
+	return err_set(rebuild->err, -ETIMEDOUT, "no scip has taken over the husk %d", rpid);
+}
+
+int scip_link_connect(struct rpid scip, struct err *err)
+{
+	return frame_connect_to("scip", scip.n, err);
+}
+
+int scip_link_open(struct rebuild *rebuild, pid_t rpid)
+{
+	struct name_process process;
+	int r = wait_for_scip(rebuild, rpid, &process);
+
+	return r < 0 ? r : scip_link_connect(process.scip, rebuild->err);
+}
+
+int scip_link_freeze(const struct name_process *process, uint32_t timeout_ms, struct err *err)
+{
+	Pbeam__ScipFreeze request = PBEAM__SCIP_FREEZE__INIT;
+	auto_close int sock = scip_link_connect(process->scip, err);
+	int r;
+
+	if (sock < 0)
+		return sock;
+	request.timeout_ms = timeout_ms;
+	r = scip_link_call(sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base,
+			   &pbeam__scip_frozen__descriptor, NULL, err);
+	return r < 0 ? r : steal_fd(&sock);
+}
+
+static int ended(struct err *err)
+{
+	return err_set(err, -ECONNRESET, "a process or its scip ended in the middle of the restore");
+}
+
+int scip_link_ask(int sock, uint32_t type, const ProtobufCMessage *message, const int *fds, int nfds,
+		  struct err *err)
+{
+	int r = frame_send(sock, type, message, fds, nfds, err);
+
+	return r == -EPIPE || r == -ECONNRESET ? ended(err) : r;
+}
+
+static int refused(const struct frame *frame, struct err *err)
+{
+	Pbeam__ScipFailed *failed = (void *)frame_unpack(frame, &pbeam__scip_failed__descriptor, err);
+	int r = -EPROTO;
+
+	if (!failed)
+		return r;
+	r = failed->code < 0 ? failed->code : -EIO;
+	err_set(err, r, "%s", failed->text);
+	message_free(failed);
+	return r;
+}
+
+int scip_link_answer(int sock, const ProtobufCMessageDescriptor *kind, ProtobufCMessage **out,
+		     struct err *err)
+{
+	struct frame frame = {0};
+	ProtobufCMessage *message = NULL;
+	int r = frame_recv(sock, &frame, err);
+
+	if (r < 0 && r != -EPIPE && r != -ECONNRESET)
+		return err_wrap(err, r, "answer of a scip");
+	if (r <= 0)
+		return ended(err);
+	if (frame.type == PBEAM__SCIP_REQUEST__SCIP_FAILED)
+		r = refused(&frame, err);
+	else if (frame.type != PBEAM__SCIP_REQUEST__SCIP_REPLY)
+		r = err_set(err, -EPROTO, "a scip answered with %u", frame.type);
+	else {
+		message = frame_unpack(&frame, kind, err);
+		r = message ? 0 : -EPROTO;
+	}
+	frame_free(&frame);
+	if (r == 0 && out)
+		*out = message;
+	else
+		message_free(message);
+	return r;
+}
+
+int scip_link_call(int sock, uint32_t type, const ProtobufCMessage *message,
+		   const ProtobufCMessageDescriptor *kind, ProtobufCMessage **out, struct err *err)
+{
+	int r = scip_link_ask(sock, type, message, NULL, 0, err);
+
+	return r < 0 ? r : scip_link_answer(sock, kind, out, err);
+}
