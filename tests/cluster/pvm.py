@@ -8,7 +8,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class Machine:
-    """The virtual machine; `prefix` is put in front of every program of it."""
+    """The virtual machine; `prefix` goes in front of each of its programs."""
 
     def __init__(self, lab, prefix, hosts=None):
         self.lab = lab
@@ -32,7 +32,7 @@ class Machine:
         return done.stdout
 
     def whole(self):
-        """The daemon has told where it is, and all hosts have come."""
+        """The daemon has reported its address, and all hosts have joined."""
         return "pvmtmp" in self.daemon.text() and f"{len(self.hosts)} hosts" in self.console("conf")
 
     def ring(self, rounds, tasks, pause=0):

@@ -43,7 +43,7 @@ def serve(prefix):
 
 
 class Shells:
-    """A server on each host of a laboratory; `path` is the client, where every user can execute it."""
+    """A server on each host of a laboratory; `path` is the client, which every user can execute."""
 
     def __init__(self, lab, prefix, env=None):
         self.path = lab.stage.flavours / "remote_shell.py"

@@ -1,4 +1,4 @@
-"""Transport addresses keep the meaning that they had at their birth, wherever who has them is."""
+"""Transport addresses keep the meaning of their birth, wherever their sockets are."""
 import re
 import time
 
@@ -46,13 +46,13 @@ def three(make_lab):
 
 
 def entries(host):
-    """The registry's addresses."""
+    """The address entries of the registry."""
     done = host.run([host.stage.tools / "registry", "list", "address/"])
     return re.findall(r"^address/(\S+)", done.stdout, re.M)
 
 
 class Talk:
-    """A program that answers each line with one."""
+    """A program that answers each line with a line."""
 
     def __init__(self, host, *argv, name=None):
         self.process = host.popen(["scip", "run", *(["--name", name] if name else []), "--", "python3", "-c", *argv], stdin=-1, stdout=-1, text=True)
@@ -68,7 +68,7 @@ class Talk:
 
 
 def check_names(said, name, own=None):
-    """What both ends say of one connection."""
+    """Checks the addresses that both ends report for one connection."""
     client, peer, listener, accepted, caller = said
     assert peer == accepted == name, said
     assert client == caller, said
@@ -131,7 +131,7 @@ def ask(host, *words, check=True):
 
 @pytest.mark.parametrize("wild", [False, True])
 def test_two_on_one_port(three, wild):
-    """Servers on the same port, born on two hosts, meet on a third, where somebody else has that port."""
+    """Servers on the same port, born on two hosts, meet on a third where another program has that port."""
     a, b, c = three.hosts
     for host in three.hosts:
         bound = "0.0.0.0" if wild else host.ip
@@ -212,7 +212,7 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize("bound, how", [("10.77.0.1", "recvfrom"), ("0.0.0.0", "message")])
 def test_datagrams(three, bound, how):
-    """A server and a client that move, clients that stay, one outside: all call and are called by the names of their birth."""
+    """A server and a client that move, clients that stay, one outside: all use, and are known by, the addresses of their birth."""
     a, b, c = three.hosts
     a.file("go")
     server = a.scip_run("python3", "-c", DATAGRAMS, bound, "5000", a.home / "go", how, name="server")
@@ -249,7 +249,7 @@ def test_datagrams(three, bound, how):
 
 
 def test_datagrams_that_wait(three):
-    """What waits in the queue goes along, what is sent to the old place while nobody reads comes too."""
+    """Queued datagrams move along; those sent to the old address while the program stands still arrive too."""
     a, b, c = three.hosts
     server = a.scip_run("python3", "-c", DATAGRAMS, a.ip, "5000", "go", name="server")
     server.wait_for("ready")
@@ -312,7 +312,7 @@ print(c.makefile().read(), flush=True)
 
 
 def test_callers_that_wait(three):
-    """Who waits to be accepted while the listener moves is accepted where it is then, inside and outside of the name space."""
+    """A caller that waits to be accepted while the listener moves is accepted on the new host, inside and outside of the name space."""
     a, b, c = three.hosts
     server = a.scip_run("python3", "-c", LATE, a.ip, name="server")
     server.wait_for("ready")

@@ -1,4 +1,4 @@
-"""A job that has moved is rolled back to a checkpoint that was made elsewhere."""
+"""A job that has moved is rolled back to a checkpoint made on another host."""
 import os
 import signal
 import time
@@ -23,7 +23,7 @@ def saved_at_home(home, away, *words):
 
 @pytest.mark.parametrize("how", ["pipe", "socket"])
 def test_checkpoint_at_home(make_lab, how):
-    """Saved at home, moved as a whole, rolled back: it goes on from there where it is now, from whichever host that is asked for."""
+    """Saved at home, moved as a whole, rolled back from any host: it goes on where it is now."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     pair = saved_at_home(a, b, how, 60000)
@@ -37,7 +37,7 @@ def test_checkpoint_at_home(make_lab, how):
 
 
 def test_numbers_go_along(make_lab):
-    """The checkpoints of a job have one row of numbers, and the newest is the newest, whatever host each is on and the job has gone to."""
+    """A job's checkpoints share one sequence of numbers over all hosts, and the newest is found wherever it is."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     pair = saved_at_home(a, b)
@@ -64,7 +64,7 @@ def test_numbers_go_along(make_lab):
 
 
 def test_earlier_job_of_that_name(make_lab):
-    """What another job of the same name has left on the host to which it goes is not taken for its own, and stays."""
+    """Checkpoints that another job of the same name has left on the target are not taken for the job's own, and stay."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     b.detach("sleep", "1000", name="pair")
@@ -82,7 +82,7 @@ def test_earlier_job_of_that_name(make_lab):
 
 
 def test_refused(make_lab):
-    """A process of the checkpoint that its parent has left behind on another host ends there and is made again; one whose image cannot be had goes on."""
+    """A process of the checkpoint that is now on another host ends there and is restored with the job; if the image is missing the job goes on."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     pair = Pair(b, None)
@@ -104,7 +104,7 @@ def test_refused(make_lab):
 @pytest.mark.long
 @pytest.mark.timeout(120)
 def test_child_elsewhere(make_lab, long):
-    """Saved when all of it was at home, rolled back while the child is elsewhere: that one ends, all goes on from there at home."""
+    """Saved when all was at home, rolled back while the child is elsewhere: that one ends, and all goes on at home."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     pair = Pair(a, None)
@@ -120,7 +120,7 @@ def test_child_elsewhere(make_lab, long):
 
 
 def test_child_on_a_third_host(make_lab):
-    """Saved on one host, rolled back on a second while the child is on a third and its stub with the parent: with that it ends, all goes on on the second."""
+    """Saved on one host, rolled back on a second while the child is on a third and its stub with the parent: the old child ends, and all goes on on the second."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     pair = Pair(a, None)
@@ -140,7 +140,7 @@ def test_child_on_a_third_host(make_lab):
 
 
 def test_end_told_late(make_lab):
-    """The stub's end could not be told to the host where the child runs before the new child is there: it is not that one's."""
+    """The old child's host learns of the stub's end only after the new child exists: the new child is not affected."""
     lab = make_lab(2)
     a, b = lab.hosts
     word = a.file("fault")
@@ -186,7 +186,7 @@ CLIENT = "import socket, sys; c = socket.create_connection((sys.argv[1], 5600), 
 
 @pytest.mark.parametrize("wildcard", [False, True])
 def test_listening(make_lab, wildcard):
-    """A server that has moved goes back to what it was at home: on the address of its birth it is reached from everywhere."""
+    """A server that has moved is rolled back to its state at home: every host reaches it at the address of its birth."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     at = "0.0.0.0" if wildcard else a.ip
@@ -212,7 +212,7 @@ def test_listening(make_lab, wildcard):
 
 
 def test_refused_before_anything_ends(make_lab):
-    """Two UDP sockets that are connected with each other on an address of the host where it was saved: the rollback elsewhere says so, and it goes on."""
+    """Two UDP sockets connected to each other on an address of the host where they were saved: the rollback on another host is refused with the reason, and the job goes on."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     talk = """import socket, sys, time

@@ -1,4 +1,4 @@
-"""What ties a program that has moved to something that stays: connections with the outside, pipes, UNIX sockets."""
+"""Relays: connections to the outside, pipes and UNIX sockets of a program that has moved."""
 
 import pytest
 
@@ -247,7 +247,7 @@ sys.exit(child.wait())
 
 
 def test_left_to_who_stays(three):
-    """With --leave-shared a launcher keeps what it has left open in its child; for that one it is closed."""
+    """With --leave-shared a launcher keeps what it has left open in its child; in the child it is closed."""
     a, b, c = three.hosts
     echo = c.popen(["python3", "-u", "-c", ECHO], stdout=-1, text=True)
     assert echo.stdout.readline() == "ready\n"

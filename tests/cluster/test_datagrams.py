@@ -1,4 +1,4 @@
-"""UDP between programs of the name space: who is connected with a port that moves is told where it is, and needs no host that was left."""
+"""UDP within the name space: sockets connected to a port that moves are led to its new place and need no host that was left."""
 import json
 import random
 import threading
@@ -65,7 +65,7 @@ print("done", n, lost, flush=True)
 
 
 class Pair:
-    """A server and a client that is connected to it, each on its host."""
+    """A server and a client connected to it, each on its own host."""
 
     def __init__(self, lab, serves, asks, kind="unconnected", bound="0.0.0.0", env=None):
         self.lab, self.go, self.out = lab, lab.hosts[0].home / "go", lab.hosts[0].home / "count"
@@ -80,7 +80,7 @@ class Pair:
         self.goes_on()
 
     def count(self):
-        """How many were asked, how many were not answered."""
+        """The numbers of requests and of missing answers."""
         while self.out.exists():
             words = self.out.read_text().split()
             if words:  # else it is just being written
@@ -109,7 +109,7 @@ def dependants(host, seen_from):
 
 @pytest.mark.parametrize("kind, first", [("unconnected", "server"), ("connected", "client")])
 def test_moves(make_lab, kind, first):
-    """Nothing is lost, and all names stay, wherever the two ends go; of a connected socket nothing is left behind."""
+    """Wherever the two ends move nothing is lost and all names stay; a connected socket leaves nothing behind."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     pair = Pair(lab, b, a, kind, b.ip if kind == "connected" else "0.0.0.0")
@@ -125,7 +125,7 @@ def test_moves(make_lab, kind, first):
 
 
 def test_left_hosts_go(make_lab):
-    """Both ends have moved, and both hosts that they were born on are cut off: they go on."""
+    """Both ends have moved, and both hosts of birth are cut off: they go on."""
     lab = make_lab(4).start()
     a, b, c, d = lab.hosts
     pair = Pair(lab, b, c)
@@ -199,7 +199,7 @@ FAULTS = [("peer", "swap-held"), ("peer", "swap-led"), ("source", "migrate-befor
 @pytest.mark.parametrize("where, point", FAULTS)
 @pytest.mark.parametrize("moves", ["server", "client"])
 def test_given_up(make_lab, where, point, moves):
-    """Whatever becomes of the one that moves it, or of who holds the other end: they talk on, here or there."""
+    """Whichever coordinator or holder is killed, both ends continue, on either host."""
     lab = make_lab(3)
     a, b, c = lab.hosts
     if where == "peer":

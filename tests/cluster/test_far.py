@@ -1,4 +1,4 @@
-"""Parents and children on different hosts: what one does the other sees, wherever both are."""
+"""Parents and children on different hosts see each other's signals, stops and exits."""
 import json
 import signal
 
@@ -41,12 +41,12 @@ def move(host, vpid, to, *options):
 
 
 def keepers(host):
-    """Of jobs that have a process or a stub on this host."""
+    """The keepers of jobs that have a process or a stub on this host."""
     return [path.name for path in (host.runtime / "pbeam" / "job").glob("*")]
 
 
 class Family:
-    """FAMILY on host `home`: the numbers of its parent and child, and what they have said."""
+    """FAMILY on host `home`: the pids of its parent and child, and their output."""
 
     def __init__(self, home):
         self.home = home
@@ -82,7 +82,7 @@ def four(make_lab):
 
 
 def test_parent_moves_after_its_child(four):
-    """Parent and child on hosts of their own; then the parent moves on, and its child's stub with it: any number of times, and nothing stays where it was."""
+    """Parent and child on different hosts; then the parent moves repeatedly, with its child's stub, and nothing stays behind."""
     a, b, c, d = four
     family = Family(a)
     move(a, family.parent, b)
@@ -104,7 +104,7 @@ def test_parent_moves_after_its_child(four):
 
 
 def test_parent_goes_to_its_child(four):
-    """A process goes to the host where its child is: that is its child there, not a stub; both go on together and apart again."""
+    """A process moves to its child's host: there it is its real child, not a stub; both move on together and apart."""
     a, b, c, _ = four
     family = Family(a)
     move(a, family.child, b)
@@ -123,7 +123,7 @@ def test_parent_goes_to_its_child(four):
 
 
 def test_host_is_emptied(four):
-    """All that is on a host moves away; what depends on it still is told, and that the host can be left is the command's status."""
+    """Everything on a host moves away; what still depends on it is listed, and the exit status tells whether the host can be left."""
     a, b, c, _ = four
     family = Family(a)
     move(a, family.parent, b)

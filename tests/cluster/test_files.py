@@ -1,4 +1,4 @@
-"""Programs whose files the other host lacks, has elsewhere, or has otherwise."""
+"""Programs whose files the target lacks, has under another path, or has with other contents."""
 import os
 import pathlib
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def place():
-    """A path under which each host has files of its own."""
+    """A path below which each host has files of its own."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="pbeam-files-"))
     path.chmod(0o755)
     yield path
@@ -47,7 +47,7 @@ class Told:
 
 
 def install(host, place, library="libanswer.so"):
-    """Program, library and a file to read into the host's own place."""
+    """Installs the program, its library and a file to read below the host's own path."""
     own = host.files(place)
     shutil.copy(host.stage.cluster / "moved", own / "moved")
     shutil.copy(host.stage.cluster / library, own / "libanswer.so")
@@ -62,7 +62,7 @@ def migrate(host, vpid, to, *options, check=True):
 
 
 def test_sent_along(three, place):
-    """Program, library and an open file that only one host has go along, to the next host and home again."""
+    """Program, library and an open file that only one host has are sent along, to the next host and home again."""
     a, b, c = three
     install(a, place)
     told = Told(a, place, place / "lines")
@@ -90,7 +90,7 @@ def test_sent_along(three, place):
 
 
 def test_other_contents(three, place):
-    """The other host has another library and another file under the same paths: they are not taken for the program's."""
+    """The target has a different library and file under the same paths: they are not taken for the program's."""
     a, b, _ = three
     install(a, place)
     install(b, place, "libanswer_other.so")
@@ -106,7 +106,7 @@ def test_other_contents(three, place):
 
 
 def test_own_interpreter(three, place):
-    """A program with an ld.so and a libc of its own: what it executes of its own uses them, what is the other host's uses that one's."""
+    """A program with its own ld.so and libc: its own programs use them, the target's programs use the target's."""
     a, b, c = three
     own = install(a, place)
     loader = os.path.realpath("/lib64/ld-linux-x86-64.so.2")
@@ -128,7 +128,7 @@ def test_own_interpreter(three, place):
 
 
 def test_same_contents(three, place):
-    """What the other host has already, as other files of the same contents, is not sent."""
+    """Contents that the target already has in other files are not sent."""
     a, b, _ = three
     install(a, place)
     shutil.copytree(a.files(place), b.files(place), dirs_exist_ok=True)
@@ -141,7 +141,7 @@ def test_same_contents(three, place):
 
 @pytest.mark.parametrize("configured", [False, True])
 def test_map(make_lab, place, configured):
-    """A folder that is elsewhere on the other host: what is open there, the working directory, and names used later."""
+    """A directory with another path on the target: what is open there, the working directory, and names used later."""
     a, b = make_lab(2, private=(place,)).hosts
     there = b.file("there", "")
     there.unlink()
@@ -183,7 +183,7 @@ def test_map(make_lab, place, configured):
 
 
 def test_written_file(three, place):
-    """A file that is written and only here is refused by that sentence, or goes along and comes back with the program."""
+    """A written file that is only here is refused with that reason, or is sent along and returns with the program."""
     a, b, c = three
     out = install(a, place) / "work" / "out"
     told = Told(a, place, place / "lines", place / "work" / "out")
@@ -208,7 +208,7 @@ def test_written_file(three, place):
 
 
 def test_written_at_home(three, place):
-    """Somebody has changed the file at home meanwhile: it is not overwritten unasked. Where the program ends it stays."""
+    """The file at home was changed meanwhile: it is not overwritten without the option. Where the program ends the file stays."""
     a, b, _ = three
     out = install(a, place) / "work" / "out"
     told = Told(a, place, place / "lines", place / "work" / "out")
@@ -225,7 +225,7 @@ def test_written_at_home(three, place):
 
 
 def test_dry_run(three, place):
-    """One sentence for each thing in the way; nothing is touched."""
+    """One sentence for each obstacle; nothing is touched."""
     a, b, _ = three
     install(a, place)
     (b.files(place) / "work").rmdir()
@@ -244,7 +244,7 @@ def test_dry_run(three, place):
 
 
 def test_big_file(three, place):
-    """A large sparse file goes once, its holes not at all."""
+    """A large sparse file is sent once, without its holes."""
     a, b, c = three
     own = install(a, place)
     with open(own / "big", "wb") as file:
@@ -266,7 +266,7 @@ def test_big_file(three, place):
 
 
 def test_python(three, place):
-    """An interpreter with its modules, some of them shared objects, of which the other host has nothing."""
+    """An interpreter with its modules, some of them shared objects, none of which the target has."""
     a, b, _ = three
     own = a.files(place)
     subprocess.run(["cp", "-aL", os.path.realpath("/usr/bin/python3"), own / "python3"], check=True)
@@ -298,7 +298,7 @@ def test_python(three, place):
 
 @pytest.mark.parametrize("point", ["migrate-file-part", "migrate-file-sent"])
 def test_killed_in_the_middle(make_lab, place, point):
-    """Whoever is killed while files are sent: the program goes on, nothing half is left, and it can move later."""
+    """Any part is killed while files are sent: the program goes on, no partial file is left, and it can move later."""
     lab = make_lab(2, private=(place,))
     a, b = lab.hosts
     failing = b if point == "migrate-file-part" else a

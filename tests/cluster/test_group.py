@@ -1,4 +1,4 @@
-"""A group of jobs on several hosts: one consistent cut, and the way back."""
+"""A group of jobs on several hosts: one consistent cut, and its rollback."""
 import os
 import signal
 import time
@@ -28,7 +28,7 @@ def count(host, name, group="g"):
 
 
 def goes_back(host, job, first, before):
-    """It says again what it had said between the checkpoint and the rollback; the checkpoint was between these two numbers."""
+    """Its output after the checkpoint appears again; the checkpoint was between these two numbers."""
     lines = []
 
     def back():
@@ -47,7 +47,7 @@ def end_all(*pairs):
 
 
 def test_two_jobs(make_lab):
-    """Two programs on two hosts that have nothing to do with each other: saved as one, rolled back as one, from either host."""
+    """Two independent programs on two hosts: saved as one and rolled back as one, from either host."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     jobs = [count(host, f"count-{host.name}") for host in (a, b)]
@@ -68,7 +68,7 @@ def test_two_jobs(make_lab):
 
 
 def start_streams(lab, hosts, one, other):
-    """Two programs of one group that check every byte of what they send each other; their jobs."""
+    """Two programs of one group that verify every byte they exchange; their jobs."""
     jobs = []
     port = 20000 + os.getpid() % 10000
     for host, what, options in zip(hosts, ("listen", "connect"), (one, other)):
@@ -83,7 +83,7 @@ def start_streams(lab, hosts, one, other):
 @pytest.mark.parametrize("one, other", [(["how=block", "pace=500"], ["how=edge", "pace=500"]), (["how=block", "late=1"], ["how=epoll", "late=1"]), (["how=poll", "send=100000"], ["how=block"])],
                          ids=["block-edge", "full queues", "half-closed"])
 def test_connection(make_lab, one, other):
-    """A TCP connection between two jobs of the group: what was on its way is in the images. Rolled back twice, every byte is there once and in order."""
+    """A TCP connection between two jobs of the group: data under way is in the images. After two rollbacks every byte arrived once and in order."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     jobs = start_streams(lab, (a, b), one, other)
@@ -111,7 +111,7 @@ def lose(lab, host):
 @pytest.mark.messy
 @pytest.mark.parametrize("lost", [0, 1], ids=["leader", "other"])
 def test_lost_host(make_lab, lost):
-    """One of the two hosts is lost, the one where the command was given or the other: what was on it goes on on a third, connected as before."""
+    """One of the two hosts is lost, the leader's or the other: its part continues on a third, connected as before."""
     lab = make_lab(3).start()
     spare, first, second = lab.hosts
     jobs = start_streams(lab, (first, second), ["how=block", "pace=500"], ["how=edge", "pace=500"])
@@ -134,7 +134,7 @@ def test_lost_host(make_lab, lost):
 
 @pytest.mark.messy
 def test_all_on_the_lost_host(make_lab):
-    """All of a group was on one of two machines, the central one, and that is lost: the other one has a copy, and goes on with it."""
+    """A whole group was on the central host, which is lost: the other host has a copy and continues with it."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     a.start(["scip", "run", "--name", "one", "--group", "both", "--", "python3", "-c", "out = open('count', 'w', buffering=1)\n" + COUNTER.replace("print(i, flush=True)", "out.write(f'{i}\\n')")], "one")
@@ -161,8 +161,7 @@ def test_all_on_the_lost_host(make_lab):
 
 
 def test_host_was_only_away(make_lab):
-    """What was taken for lost, and was rolled back on another host, runs on still behind a cut link: when that is whole again it is ended there, all of it,
-    and what else runs there is not."""
+    """A job that was rolled back on another host still runs behind a cut link: when the link is mended the job is ended there completely, and nothing else is."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     program = COUNTER.replace("i = 0", "import os\ni, parent = 0, os.getpid()\nif os.fork() == 0:\n    while os.getppid() == parent: time.sleep(.1)\n    os._exit(0)")
@@ -189,7 +188,7 @@ def test_host_was_only_away(make_lab):
 @pytest.mark.parametrize("where, point", [("part", "cut-frozen"), ("part", "cut-dumped"), ("leader", "cut-lead-frozen"), ("leader", "cut-lead-dumped"),
                                           ("leader", "cut-lead-before-manifest"), ("copy", "cut-put")])
 def test_given_up(make_lab, where, point):
-    """Killed in the middle: a part's coordinator, the leader, who takes a copy. All go on with all their bytes, the older checkpoint counts, and nothing is left over."""
+    """A part's coordinator, the leader, or the receiver of a copy is killed: all go on with all their bytes, the older checkpoint counts, and nothing is left over."""
     lab = make_lab(2)
     a, b = lab.hosts
     for host in lab.hosts:
@@ -221,7 +220,7 @@ time.sleep(1000)
 
 
 def test_outside(make_lab):
-    """A connection with somebody who is not saved is told of, and reset by the rollback."""
+    """A connection to a program that is not saved is reported, and reset by the rollback."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     server = b.start(["python3", "-u", "-c", "import socket, time\ns = socket.create_server(('', 0))\nprint(s.getsockname()[1], 'port', flush=True)\nc = s.accept()\ntime.sleep(1000)"], "server").wait_for("port")
@@ -240,8 +239,7 @@ def test_outside(make_lab):
 
 @pytest.mark.messy
 def test_rollback_given_up(make_lab):
-    """The leader of a rollback is killed: while the old processes only stand still they go on, those that the user had stopped stay so; when they are gone the
-    next rollback brings them back."""
+    """The leader of a rollback is killed. If the old processes are only frozen they go on, and those stopped by the user stay stopped; if they are gone the next rollback restores them."""
     lab = make_lab(2)
     a, b = lab.hosts
     for host in lab.hosts:
@@ -271,7 +269,7 @@ def test_rollback_given_up(make_lab):
 
 
 def test_on_live_host(make_lab):
-    """--on with a host that is up: rolled back there, then moved; the console stays."""
+    """--on with a host that is up: rolled back, then moved there; the console stays."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     jobs = start_streams(lab, (a, b), ["how=block", "pace=500"], ["how=edge", "pace=500"])

@@ -1,4 +1,4 @@
-"""Hosts of a cluster: who is there, who is lost, who comes back; requests that go over hosts; whatever daemon is killed."""
+"""Hosts of a cluster: joining, loss, return; requests over hosts; daemons that are killed."""
 import json
 import os
 import signal
@@ -67,7 +67,7 @@ def test_alone(host):
 
 
 def test_cut_and_mended(make_lab):
-    """A link that is cut is noticed within some seconds, on both sides, and made again when it is mended."""
+    """Both sides notice a cut link within seconds and connect again when it is mended."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     c.cut()
@@ -84,7 +84,7 @@ def test_cut_and_mended(make_lab):
 
 
 def test_daemons_killed(make_lab):
-    """Each daemon killed, the central one too: programs go on, the next command finds all again."""
+    """Each daemon is killed, the central one too: programs go on, and the next command finds them."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     started = {host.name: host.detach("sleep", "100", name=f"job-{host.name}")[0] for host in lab.hosts}
@@ -117,7 +117,7 @@ def test_removed(make_lab):
 
 
 def test_names_are_unique(make_lab):
-    """Another host with the name of one that is there is turned away, and told why."""
+    """A host with the name of a present host is refused, with the reason."""
     lab = make_lab(3)
     for host in lab.hosts[:2]:
         host.start_daemon()
@@ -149,7 +149,7 @@ def test_requests_over_hosts(make_lab):
 
 
 def test_numbers_are_unique(make_lab):
-    """However many are born wherever, no two have the same number."""
+    """However many processes are born on whichever host, no two have the same number."""
     lab = make_lab(3).start()
     script = "for i in $(seq 60); do sh -c 'echo $$'; done"
     jobs = [host.scip_run("sh", "-c", script) for host in lab.hosts]
@@ -161,7 +161,7 @@ def test_numbers_are_unique(make_lab):
 
 
 def test_signals_over_hosts(make_lab):
-    """kill() and its kin find a process that is on another host, and nobody else's number."""
+    """kill() and its relatives find a process on another host, and signal no other."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     job = a.scip_run("python3", "-c", WAITS)
@@ -195,7 +195,7 @@ assert libc.syscall(200, {vpid}, 0) == 0  # tkill
 
 
 def test_signals_to_a_lost_host(make_lab):
-    """Who cannot be asked has not ended: it is another error than ESRCH."""
+    """A process on an unreachable host has not ended: the error is not ESRCH."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     job = b.scip_run("python3", "-c", WAITS)

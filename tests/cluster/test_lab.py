@@ -1,11 +1,11 @@
-"""The laboratory itself: hosts reach each other, and a cut is a cut."""
+"""The laboratory: hosts reach each other, and a cut link is cut."""
 import errno
 
 TRY = "import socket, sys\ns = socket.socket(); s.settimeout(2); print(s.connect_ex((sys.argv[1], 9)))"
 
 
 def reaches(host, other):
-    """A refusal is an answer too."""
+    """True also if the connection is refused."""
     return int(host.run(["python3", "-c", TRY, other.ip]).stdout) == errno.ECONNREFUSED
 
 

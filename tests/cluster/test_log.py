@@ -1,4 +1,4 @@
-"""`pbeamctl log` in a cluster: the checkpoints that all hosts have, each of which `rollback --to` takes."""
+"""`pbeamctl log` in a cluster lists the checkpoints of all hosts, and `rollback --to` takes each."""
 import json
 
 import pytest
@@ -7,7 +7,7 @@ from test_tree_cut import Pair
 
 
 def started(lab):
-    """Every host can ask every other, too: channels between those that have joined come a moment later."""
+    """Waits until every host can ask every other: channels between joined hosts come a moment later."""
     lab.start()
     for host in lab.hosts:
         host.wait_until(lambda host=host: not host.ctl("ps").stderr, what="all hosts to answer")
@@ -15,18 +15,18 @@ def started(lab):
 
 
 def rows(host, what, check=True):
-    """(number, hosts) of each; what was said on standard error."""
+    """(number, hosts) of each checkpoint, and standard error."""
     done = host.ctl("log", "--json", what, check=check)
     return [(row["number"], *row["hosts"]) for row in json.loads(done.stdout)["checkpoints"]], done.stderr
 
 
 def listed(host, what):
-    """What `rollback --to` takes, as it is shown."""
+    """The checkpoints as `rollback --to` takes them."""
     return [line.split()[0] for line in host.ctl("log", what).stdout.splitlines()[1:]]
 
 
 def runs(host):
-    """What runs, and where."""
+    """The processes and their hosts."""
     return [(row["command"], row["host"]) for row in host.ps()["processes"]]
 
 
@@ -37,7 +37,7 @@ def end(host, name):
 
 @pytest.mark.messy
 def test_of_all_hosts(make_lab):
-    """By name or number, from every host; when one is lost the others'. What runs on that one, as far as is known, is not started a second time."""
+    """By name or number, from every host. While a host is lost, the checkpoints of the others; a job that may still run on the lost host is not started again."""
     lab = started(make_lab(3))
     a, b, c = lab.hosts
     vpid, _ = a.detach("sleep", "1000", name="job")
@@ -60,7 +60,7 @@ def test_of_all_hosts(make_lab):
 
 
 def test_same_number(make_lab):
-    """What has one number on two hosts and is not the same is listed twice; a cut, whose manifest is on two hosts, once."""
+    """Two different checkpoints with one number on two hosts are listed twice; a cut, whose manifest is on two hosts, once."""
     lab = started(make_lab(2))
     a, b = lab.hosts
     for host in (b, a):
@@ -82,7 +82,7 @@ def test_same_number(make_lab):
 
 
 def test_any_of_them(make_lab):
-    """Those of an earlier run on another host, of the same number too: while the job runs, and when it has ended, from whichever host."""
+    """Checkpoints of an earlier run on another host, with the same number too, while the job runs and after it has ended, from any host."""
     lab = started(make_lab(3))
     a, b, c = lab.hosts
     a.detach("sleep", "1000", name="job")
@@ -117,7 +117,7 @@ def test_any_of_them(make_lab):
 
 
 def test_not_as_things_are(make_lab):
-    """In parentheses: a cut of an earlier run while another one is there, a subtree's on another host than that. Each is taken when that is mended."""
+    """In parentheses: a cut of an earlier run while another runs, and the checkpoint of a subtree that is now on another host. Each can be used once the obstacle is gone."""
     lab = started(make_lab(3))
     a, b, c = lab.hosts
     pair = Pair(a, b)

@@ -1,4 +1,4 @@
-"""Memory that changes while it is sent ahead: what arrives is what was there, whatever was mapped, moved and given back between two rounds."""
+"""Memory that changes during pre-copy arrives as it was, whatever was mapped, moved and unmapped between two rounds."""
 import pytest
 
 

@@ -1,5 +1,4 @@
-"""A target that is a control group of its own, as a batch system or a container makes them: what does not fit is refused before it is sent, and whomever the
-kernel kills when it is full all the same, the program runs in exactly one place."""
+"""A target with a memory control group, as in a batch system or a container: what does not fit is refused before it is sent. If the kernel kills a process of the target all the same the program runs in exactly one place."""
 import json
 import os
 import pathlib
@@ -26,7 +25,7 @@ sys.stdin.read()
 
 
 class Group:
-    """A control group that limits memory (version 1 or 2), below the tests' own."""
+    """A memory control group (version 1 or 2) below the tests' own."""
 
     def __init__(self, host):
         top = pathlib.Path("/sys/fs/cgroup")
@@ -52,11 +51,11 @@ class Group:
         return int((self.path / self.names[1]).read_text())
 
     def killed(self):
-        """How many the kernel has killed for it."""
+        """The number of processes that the kernel has killed in it."""
         return int((self.path / self.names[2]).read_text().split("oom_kill ")[1].split()[0])
 
     def remove(self):
-        """When all of it have ended."""
+        """Removes the group once its processes have ended."""
         for _ in range(200):
             try:
                 self.path.rmdir()

@@ -1,4 +1,4 @@
-"""A program that moves from host to host: who it is, what it hears, what its console shows."""
+"""A program that moves between hosts: its numbers, its signals, its console."""
 import os
 import signal
 import subprocess
@@ -66,7 +66,7 @@ os._exit(7)
 
 @pytest.mark.parametrize("moves", [1, 3])
 def test_ends_at_once_there(three, moves):
-    """It moves on, and ends, before those who have brought it there are done."""
+    """It moves and ends before the coordinators have finished."""
     a, b, c = three
     for turn in range(3):
         job = a.start(["scip", "run", "--name", f"job{turn}", "--", "python3", "-c", ENDS_THERE, moves], f"job{turn}")
@@ -125,7 +125,7 @@ def test_pipes(three):
 
 
 def test_nobody_reads(three):
-    """What the console does not take is not left behind: the program stays until somebody reads, and every line is there."""
+    """Output that the console does not take is not left behind: the program stays until it is read, and every line arrives."""
     a, b, c = three
     process = a.popen(["scip", "run", "--", "python3", "-c", "for i in range(2000000): print('line', i)"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     first = process.stdout.read(5)
@@ -138,7 +138,7 @@ def test_nobody_reads(three):
 
 
 def test_terminal(three):
-    """A shell at a terminal that stays: window size, Ctrl-C, variables, exit status."""
+    """A shell on a terminal that stays: window size, Ctrl-C, variables, exit status."""
     a, b, c = three
     argv = a.as_user(["scip", "run", "--", "bash", "--norc"])
     shell = pexpect.spawn(argv[0], [str(word) for word in argv[1:]], timeout=20, dimensions=(30, 90), cwd=str(a.home), env={**a.env, "TERM": "dumb", "PS1": "P# "})
@@ -172,7 +172,7 @@ def test_terminal(three):
 
 
 def test_tree(three):
-    """A tree with pipes and job control inside moves as one, and its members go on talking."""
+    """A tree with pipes and job control inside moves as one and goes on."""
     a, b, _ = three
     script = "i=0; while [ $i -lt 100 ]; do echo $i; i=$((i+1)); sleep .05; done | while read n; do echo \"n $n\"; done > out; exit 4"
     job = a.start(["scip", "run", "--", "sh", "-c", script], "tree")
@@ -197,7 +197,7 @@ def test_refusals(three):
 
 
 def test_part_of_a_job(three):
-    """A child leaves its parent behind and moves on: what it writes to the console they share arrives, in order, and nothing waits for it."""
+    """A child leaves its parent and moves on. Its output to the shared console arrives in order, and no process waits for it."""
     a, b, c = three
     child = "for n in $(seq 100); do echo $n; echo e $n >&2; sleep .05; done"
     job = a.popen(["scip", "run", "--", "sh", "-c", f"sh -c '{child}' & echo $! >child; wait $!; echo status $?"], stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True)
@@ -216,7 +216,7 @@ def test_part_of_a_job(three):
 @pytest.mark.long
 @pytest.mark.timeout(60)
 def test_forking_shell(make_lab, long):
-    """A shell whose children come and go while it is being moved, to and fro: its commands, sent ahead or not, may have ended since, or end at the freeze."""
+    """A shell whose children come and go moves to and fro: children, pre-copied or not, may have ended since or end at the freeze."""
     a, b = make_lab(2).start().hosts
     job = a.scip_run("bash", "-c", "for ((n = 0; ; n++)); do echo $n; sleep .0$((RANDOM % 5 + 1)); done")
     job.wait_for("3\n")
@@ -257,7 +257,7 @@ print("whole", flush=True)
 
 
 def test_home_after_half_a_transfer(make_lab):
-    """A send is cut short by the move, and goes on where the program is then: the stub that it has left, and comes back into, has none to go on with."""
+    """A send cut short by the move continues on the new host; the stub that the process left, and returns into, does not continue it."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     reader = a.scip_run("python3", "-c", HALFWAY, "read", name="reader").wait_for("\n")

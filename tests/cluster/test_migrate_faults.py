@@ -1,4 +1,4 @@
-"""A migration that fails, or whose parts are killed, at each of its steps: the program ends up in exactly one place."""
+"""A migration fails, or a part of it is killed, at each step: the program ends up in exactly one place."""
 import json
 import os
 import pathlib
@@ -24,12 +24,12 @@ def count(host):
 
 
 def running(host):
-    """The real numbers under which the program runs, wherever that is, stubs left out: it keeps the environment of its birth."""
+    """The real pids of the program on all hosts, without stubs: it keeps the environment of its birth."""
     return [pid for pid, line in host.processes().items() if "range(100000)" in line and line.startswith("python3")]
 
 
 def no_record(host):
-    """Everybody has settled, so nobody has to ask how the migration ended."""
+    """All sides have settled, so the outcome of the migration is not needed any more."""
     host.wait_until(lambda: not ask(host, "list", "migration/").stdout, 20, "the migration's record to be removed")
 
 
@@ -90,7 +90,7 @@ def test_target(make_lab, point, action):
 
 @pytest.mark.parametrize("action", ["fail", "kill"])
 def test_committed_target(make_lab, action):
-    """What fails on the target once it is committed stops nobody: there is no other copy."""
+    """A failure on the target after the commit stops no process: there is no other copy."""
     lab = make_lab(2)
     lab.hosts[1].env["PBEAM_FAULT"] = f"restore-adopted:{action}"
     lab.start()
@@ -104,7 +104,7 @@ AT_TARGET = ["migrate-target-state", "restore-before-run", "migrate-target-held"
 
 
 def test_on_the_way_home(make_lab):
-    """Either coordinator is killed when the stub has been made the process's place, or is about to be: it is a stub again, and nobody has heard of it."""
+    """A coordinator is killed while the stub is being filled: it is a stub again, and its parent has seen nothing."""
     lab = make_lab(2)
     words = {host: host.file("fault") for host in lab.hosts}
     for host, word in words.items():
@@ -147,7 +147,7 @@ for i in range(100000):
 
 @pytest.mark.parametrize("action", ["fail", "kill"])
 def test_some_let_go(make_lab, action):
-    """The target's coordinator is killed, or cannot reach one more, when it has let go some of the processes: all of them run."""
+    """The target's coordinator is killed, or cannot reach one process, after it has released others: all run."""
     lab = make_lab(2)
     a, b = lab.hosts
     b.env["PBEAM_FAULT"] = f"restore-let-go:{action}:2"
@@ -172,7 +172,7 @@ def test_some_let_go(make_lab, action):
 @pytest.mark.parametrize("victim", ["scip-coordinate", "scip-keeper"])
 @pytest.mark.parametrize("point", ["migrate-committed", "migrate-withdrawn"])
 def test_moved_on(make_lab, point, victim):
-    """Of a process that is moved on the coordinator, or its keeper, is killed once it is committed: a signal that came meanwhile is not lost, and home does not take it for ended."""
+    """A process moves on, and the coordinator or its keeper is killed after the commit: a signal that came meanwhile is not lost, and home does not report an exit."""
     lab = make_lab(3)
     a, b, c = lab.hosts
     word = b.file("fault")
@@ -200,7 +200,7 @@ def test_moved_on(make_lab, point, victim):
 
 @pytest.mark.parametrize("point,moved,killed", [("registry-before-commit", False, ""), ("registry-committed", True, ""), ("registry-committed", True, "source"), ("registry-committed", True, "target")])
 def test_central_lost(make_lab, point, moved, killed):
-    """The central host is lost in the moment of the change: neither side runs until it says what has happened, also when a coordinator is killed meanwhile."""
+    """The central host is lost in the moment of the commit: neither side runs until the outcome is known, also if a coordinator is killed meanwhile."""
     lab = make_lab(3)
     a, b, c = lab.hosts
     word = a.file("fault", f"{point}:kill")
@@ -224,7 +224,7 @@ def test_central_lost(make_lab, point, moved, killed):
 
 
 def test_just_started(make_lab):
-    """A program that is asked for while it is being started moves as soon as it runs."""
+    """A migration requested while the program starts is carried out as soon as it runs."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     for n in range(6):
@@ -240,7 +240,7 @@ def test_just_started(make_lab):
 
 @pytest.mark.parametrize("action", ["sleep", "kill"])
 def test_asks_late(make_lab, action):
-    """The source has lost its coordinator after the commit, and has settled what it has left, before the target asks what came of it."""
+    """The source has lost its coordinator after the commit, and has settled, before the target asks for the outcome."""
     lab = make_lab(2)
     a, b = lab.hosts
     word = b.file("fault", f"migrate-target-asks:{action}")
@@ -255,7 +255,7 @@ def test_asks_late(make_lab, action):
 
 
 def test_target_runs(make_lab):
-    """The target's coordinator is killed when all is done but for saying so to its keeper; the source has removed the record, or does so now."""
+    """The target's coordinator is killed just before it reports to its keeper; the source has removed the record, or does so now."""
     lab = make_lab(2)
     lab.hosts[1].env["PBEAM_FAULT"] = "migrate-target-runs:kill"
     lab.start()
@@ -276,7 +276,7 @@ def test_cancel(make_lab):
 
 
 def test_given_up_too_late(make_lab):
-    """Who asked for the migration goes when it is committed: it is carried through, the stub is made."""
+    """The caller of the migration is killed after the commit: the migration is completed and the stub made."""
     lab = make_lab(2)
     a = lab.hosts[0]
     word = a.file("fault", "migrate-committed:sleep")
@@ -293,7 +293,7 @@ def test_given_up_too_late(make_lab):
 
 @pytest.mark.parametrize("full", ["state", "run"])
 def test_disk_full(make_lab, full):
-    """No room on the target for the files that come along, or for anything at all: refused with that reason, nothing of it stays, and with room it moves."""
+    """No room on the target for files, or for anything: refused with the reason, nothing stays there, and with room the program moves."""
     place = pathlib.Path(tempfile.mkdtemp(prefix="pbeam-full-"))
     place.chmod(0o755)
     try:

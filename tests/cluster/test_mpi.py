@@ -1,4 +1,4 @@
-"""MPI over TCP with ranks on two hosts, started by its own launcher through a remote shell, everything supervised."""
+"""MPI over TCP with ranks on two hosts, started by its own launcher through a remote shell, all supervised."""
 import mpi
 import pytest
 import remote_shell
@@ -18,14 +18,14 @@ def test_supervised(make_lab, kind):
 
 
 def rank_on(host):
-    """The vpid of the rank that was started there."""
+    """The vpid of the rank on that host."""
     return next(row["vpid"] for row in host.ps()["processes"] if row["host"] == host.name and row["name"].startswith("reduce-"))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", sorted(mpi.KINDS))
 def test_rank_moves(make_lab, kind):
-    """A rank goes to a third host in the middle of the sums, and back. MPICH's launcher leaves sockets of its own open in its ranks."""
+    """A rank moves to a third host amid the sums, and back. MPICH's launcher leaves sockets of its own open in its ranks."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     shells = remote_shell.Shells(lab, ["scip", "run", "--"])

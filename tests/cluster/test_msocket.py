@@ -1,4 +1,4 @@
-"""What msocket's authors showed of migratable sockets: connections made before, during and after moves, a load swap, a walking pipe, and moves without number."""
+"""The experiments of msocket's authors: connections made before, during and after moves, a load swap, a walking pipe, and moves without number."""
 import os
 import pathlib
 import random
@@ -77,7 +77,7 @@ print(total, digest.hexdigest(), flush=True)
 
 
 def walk_on(here, name, there):
-    """As fast as it can the stream has, now and then, more under way than a new connection takes: it is moved a little later."""
+    """Moves the program. A fast stream may have more under way than a new connection takes: the move is then repeated."""
     for _ in range(100):
         done = here.ctl("migrate", name, there.name, timeout=60, check=False)
         if done.returncode == 0:
@@ -112,7 +112,7 @@ def test_walking_pipe(make_lab, long):
 
 
 def held(lab):
-    """What the daemons, keepers and bridges of all hosts have: descriptors, and memory of their own in KiB."""
+    """What the daemons, keepers and relays of all hosts hold: descriptors, and private memory in KiB."""
     fds = memory = 0
     for host in lab.hosts:
         for pid in host.processes():
@@ -129,7 +129,7 @@ def held(lab):
 @pytest.mark.long
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
 def test_ping_pong(make_lab, long, transport):
-    """2,000 moves (12 in the short form) of the two ends of a ping-pong, here and there in turn; nobody has more after the last than after the first ones."""
+    """2,000 moves (12 in the short form) of the two ends of a ping-pong in turn; afterwards no process holds more than after the first moves."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     jobs = start_pair(lab, a, b, "pingpong", transport, a.ip, port())
@@ -153,7 +153,7 @@ def test_ping_pong(make_lab, long, transport):
 @pytest.mark.timeout(300)
 @pytest.mark.long
 def test_producer_and_consumer(make_lab, long):
-    """Each is moved 200 times (8 in the short form), both at once at times."""
+    """Each moves 200 times (8 in the short form), at times both at once."""
     lab = make_lab(4).start()
     jobs = cluster_streams(lab, lab.hosts[0], lab.hosts[1], ["how=block"], ["how=edge", "send=100000"])
     wrong = []

@@ -1,4 +1,4 @@
-"""What one process of a job may do to another by its number, wherever both are: signals for groups, /proc, limits, priorities."""
+"""Calls on other processes of a job by number, on any host: group signals, /proc, limits, priorities."""
 import errno
 import signal
 
@@ -64,7 +64,7 @@ class Group:
         self.home.ctl("migrate", *options, self.vpids[who], to.name)
 
     def expect(self, number, *names):
-        """Since the last look each of these got the signal once, nobody else anything. A second signal shows that nothing is under way."""
+        """Since the last call each of these got the signal once, and no other process any. A second signal shows that none is under way."""
         want = sorted(["got", name, str(int(number))] for name in names)
         self.home.wait_until(lambda: len(self.said("got")) >= len(want), 10, f"signal {number} for {names}: {self.said('got')}")
         assert sorted(self.said("got")) == want
@@ -91,7 +91,7 @@ def three(make_lab):
 
 
 def test_group_on_three_hosts(three):
-    """A signal for a group, by kill(-pgid), kill(0) and kill(-1), reaches each member once, whether a stub of it is there or none."""
+    """A group signal, by kill(-pgid), kill(0) and kill(-1), reaches each member once, with or without a local stub."""
     a, b, c = three
     group = Group(three)
     group.move("two", b)  # three goes along and leaves no stub on a
@@ -114,7 +114,7 @@ def test_group_on_three_hosts(three):
 
 
 def test_interrupt_of_group_on_three_hosts(three):
-    """Ctrl-C on the console reaches all of the group that is in the foreground."""
+    """Ctrl-C on the console reaches the whole foreground group."""
     a, b, c = three
     group = Group(three, terminal=True)
     group.move("two", b)
@@ -131,7 +131,7 @@ def test_interrupt_of_group_on_three_hosts(three):
 
 
 class Shell:
-    """bash under scip on a terminal of host `home`, with a `sleep` of its on another host."""
+    """bash under scip on a terminal of host `home`, with a `sleep` child on another host."""
 
     PROMPT = "ready> "
 
@@ -160,7 +160,7 @@ def shell(make_lab):
 
 
 def test_proc_of_another_host(shell):
-    """ps, pgrep and top in a job see its processes of other hosts, as what they are there."""
+    """ps, pgrep and top in a job show its processes on other hosts as they are there."""
     vpid, run = shell.vpid, shell.run
     assert run(f"cat /proc/{vpid}/comm") == "sleep"
     assert run(f"tr '\\0' ' ' </proc/{vpid}/cmdline") == "sleep 1234"
@@ -194,7 +194,7 @@ def test_limits_and_priorities_of_another_host(shell):
 
 
 class Prompt:
-    """A Python prompt under scip; `tree` is a child of its, `leaf` a child of that one."""
+    """A Python prompt under scip with a child `tree`, whose child is `leaf`."""
 
     def __init__(self, home):
         self.child = home.terminal(["scip", "run", "--name", "prompt", "--", "python3", "-q"], env={"TERM": "dumb"}, size=(24, 500))
@@ -213,12 +213,12 @@ class Prompt:
         return self.child.before.replace("\r", "").strip()
 
     def error(self, line):
-        """Of a function, or -1 and errno of a call of libc's."""
+        """The result of a function, or -1 and errno of a libc call."""
         return self.run(f"exec('try: print({line}, ctypes.get_errno())\\nexcept OSError as e: print(e.errno)')")
 
 
 def test_pidfd_of_another_host(make_lab):
-    """That of a process which has its stub here is as good as any. Of others there is none, and a process's memory is not to be had: errors that say so."""
+    """A pidfd of a process with a stub here works like any other. For others pidfd_open and memory access fail with distinct errors."""
     a, b, c = make_lab(3).start().hosts
     prompt = Prompt(a)
     run = prompt.run
@@ -252,7 +252,7 @@ def test_pidfd_of_another_host(make_lab):
 
 
 def test_attach_from_another_host(make_lab):
-    """A terminal of any host becomes the console of a job of any other, also when its first process is on a third; size, keys, the detach key and the exit status go over."""
+    """A terminal of any host becomes the console of a job of any other, also if its first process is on a third: size, keys, the detach key and the exit status."""
     a, b, c = make_lab(3).start().hosts
     first = a.terminal(["scip", "run", "--name", "shell", "--", "bash", "--norc", "--noprofile"], env={"TERM": "dumb"})
     first.sendline("echo $((40 + 1)) begun")

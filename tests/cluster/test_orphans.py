@@ -1,4 +1,4 @@
-"""The end of a parent, wherever it and its child are: getppid() and PR_SET_PDEATHSIG of the child."""
+"""The end of a parent, with parent and child on any hosts: getppid() and PR_SET_PDEATHSIG of the child."""
 import os
 import random
 import threading
@@ -62,7 +62,7 @@ class Kin:
         self.home.wait_until(lambda: self.said("wants"), what="the child to want a signal")
 
     def check(self, parent):
-        """The child has heard of its parent's end, once, and has this one now."""
+        """The child has learned of its parent's end, once, and has this new parent."""
         self.home.wait_until(lambda: self.said("heard") and len(self.said("child")) > 1, 15, f"vpid {self.child} to hear of its parent's end")
         time.sleep(.2)
         assert self.said("heard") == [["heard", str(parent)]]
@@ -79,7 +79,7 @@ def keepers(host):
 
 
 def test_parent_ends_on_another_host(make_lab):
-    """As on one host: the child has another parent, and gets the signal that it has asked for, before it moved or since."""
+    """As on one host: the child has another parent, and gets the signal that it asked for before or after the move."""
     a, b, c = hosts = make_lab(3).start().hosts
     moved, both, left, reaped = made = [Kin(a, name, *reaper) for name, *reaper in (["moved"], ["both"], ["left"], ["reaped", "reaper"])]
     both.want()
@@ -111,7 +111,7 @@ def test_parent_ends_on_another_host(make_lab):
 
 
 def test_parent_ends_while_its_child_moves(make_lab, long):
-    """In the middle of a migration the parent's end is neither lost nor heard of twice."""
+    """The parent's end during a migration is reported exactly once."""
     a, b, c = make_lab(3).start().hosts
     seed = int(os.environ.get("PBEAM_FAULT_SEED", random.randrange(1 << 30) if long else 1))
     dice = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Parts of one job that were on several hosts when they were saved are rolled back on one that is left."""
+"""Parts of one job that were saved on several hosts are rolled back on one remaining host."""
 import signal
 
 import pytest
@@ -10,7 +10,7 @@ from test_tree_cut import Pair, numbers
 
 @pytest.mark.messy
 def test_console_lost(make_lab):
-    """The host of the parent, and of the console, is lost: it goes on beside its child, on the terminal there, which can be attached to from anywhere."""
+    """The host of the parent and the console is lost: the parent continues beside its child, on the terminal there, which can be attached from any host."""
     lab = make_lab(3).start()
     spare, a, b = lab.hosts
     shell = a.terminal(["scip", "run", "--name", "shell", "--", "bash", "--norc", "--noprofile"], env={"TERM": "dumb"})
@@ -129,8 +129,7 @@ class Ring(Pair):
 @pytest.mark.messy
 @pytest.mark.long
 def test_three_hosts(make_lab, long):
-    """Three generations on three hosts, connected by TCP, a UNIX connection and a pipe; of three hosts one, or two, are left. What was on its way between
-    them arrives, and those that are together are one tree as if they had never been apart: saved and rolled back, and their ends are heard of."""
+    """Three generations on three hosts, connected by TCP, a UNIX connection and a pipe; one or two hosts remain. Data under way arrives, and processes on one host are one tree again: saved, rolled back, and their exits seen."""
     ways = [("bc", "b=a,c=a", "aaa"), ("b", "b=c", "acc"), ("b", "b=a", "aac"), ("c", "c=a", "aba")]
     for lost, on, where in ways if long else ways[:1]:
         lab = make_lab(3).start()
@@ -155,7 +154,7 @@ def test_three_hosts(make_lab, long):
 
 
 def test_nothing_lost(make_lab):
-    """Where nothing is lost --on moves what was rolled back; where all has ended, what was on two hosts begins on one, at last. A mistyped host is told."""
+    """With nothing lost --on moves the rolled back job; after the job has ended a part of two hosts starts on one. A mistyped host is reported."""
     lab = make_lab(2)
     a, b = lab.hosts
     for host in lab.hosts:

@@ -1,4 +1,4 @@
-"""Memory that goes ahead while its program runs: rounds, what they show, and that every page is right afterwards."""
+"""Pre-copy: rounds, their display, and that every page is right afterwards."""
 import os
 import pathlib
 import re
@@ -30,7 +30,7 @@ def root_of(host):
 
 
 def test_bar(two):
-    """On a terminal a bar shows the round and goes away; elsewhere there is one line at the end, and no bar."""
+    """On a terminal a bar shows the round and disappears; elsewhere there is one line at the end, and no bar."""
     a, b = two
     vpid = start(a, HOLD % 48)
     argv = a.as_user(["pbeamctl", "migrate", "--bandwidth", "32M", str(vpid), b.name])
@@ -48,7 +48,7 @@ def test_bar(two):
 # ---- memory that is written all the time ----
 
 class Furious:
-    """tests/cluster/programs/furious.c on a: it finds out itself if any of its memory is not what it wrote."""
+    """tests/cluster/programs/furious.c on a: it verifies all of its memory itself."""
 
     def __init__(self, host, mib, processes, nap_us, part, name="furious", more=()):
         self.host = host
@@ -66,13 +66,13 @@ class Furious:
         return done.stderr
 
     def end(self):
-        """It looks at all its memory, and ends."""
+        """It verifies all its memory and ends."""
         self.host.run(["pbeamctl", "kill", "-s", "TERM", self.vpid])
         assert self.job.wait(60) == 7, self.job.text() + self.job.errors()
 
 
 def test_furious(two):
-    """One process that writes all of its memory in random order, to and fro: it is said that the rounds do not end."""
+    """One process that writes all its memory in random order, to and fro: the command says that the rounds do not converge."""
     a, b = two
     furious = Furious(a, 24, 1, 0, 1000)
     said = [furious.move(here, there, "--max-pause", "25ms") for here, there in ((a, b), (b, a), (a, b), (b, a))]
@@ -85,7 +85,7 @@ WAYS = {"all": "sfdwmp", "cut": "swt", "closed": "sfcv"}
 
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS)
 def test_shared(two, ways):
-    """Anonymous memory and a memory file that three processes write in all ways that no marks tell of: it goes ahead, and what has changed since is found."""
+    """Anonymous memory and a memory file that three processes write in every way that tracking cannot see: it is pre-copied, and later changes are found."""
     a, b = two
     a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
     sharing = Furious(a, 12, 3, 200, 300, "sharing", [ways])
@@ -97,7 +97,7 @@ def test_shared(two, ways):
 
 
 def test_shared_stays(make_lab):
-    """It goes on at home, unharmed and no longer watched, when it is given up in the middle, or either side is killed or fails in any of the steps; and can go later."""
+    """The migration is cancelled, or either side is killed or fails at any step: the program goes on at home, no longer tracked, and can move later."""
     lab = make_lab(2)
     words = {host: host.file("fault") for host in lab.hosts}
     for host, word in words.items():
@@ -130,7 +130,7 @@ def test_shared_stays(make_lab):
 
 
 def test_tree(two):
-    """Three processes with memory of their own and some that they share, some of it written."""
+    """Three processes with private and shared memory, some of it written."""
     a, b = two
     furious = Furious(a, 12, 3, 200, 300)
     for here, there in ((a, b), (b, a), (a, b), (b, a)):
@@ -139,7 +139,7 @@ def test_tree(two):
 
 
 def test_compressed(two):
-    """Over a slow line what can be compressed is: less is sent than there is, and it is all there."""
+    """Over a slow link compressible memory is compressed: less is sent than there is, and all arrives."""
     a, b = two
     program = "words = b'000000000000007,'\nkept = bytearray(words * (1 << 21))\n" + HOLD % 4 + ""
     program = program.replace("while True: time.sleep(.01)", "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(0 if kept == words * (1 << 21) else 1))\nwhile True: time.sleep(.01)")
@@ -155,7 +155,7 @@ def test_compressed(two):
 
 
 def test_cancelled(two):
-    """Given up in the middle of a round: the program goes on at home, and can go later."""
+    """Cancelled in the middle of a round: the program goes on at home and can move later."""
     a, b = two
     furious = Furious(a, 16, 1, 100, 100)
     asking = a.start(["pbeamctl", "migrate", "--bandwidth", "2M", furious.vpid, b.name], "asking")
@@ -182,7 +182,7 @@ print('whole', flush=True)
 
 
 def there_and_back(a, b, job, vpid, times=1):
-    """Moves a program that runs commands all the time; what it sent at least, in MiB."""
+    """Moves a program that runs commands all the time; the least amount sent, in MiB."""
     sent = []
     for here, there in ((a, b), (b, a)) * times:
         moved = here.ctl("migrate", vpid, there.name, timeout=100)
@@ -197,7 +197,7 @@ def there_and_back(a, b, job, vpid, times=1):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("busy, idle", [(".02", "0"), (".3", ".1")])
 def test_children_come_and_go(two, busy, idle):
-    """A program with much memory runs short commands while it is moved: its memory is sent once, although others are there at the end than in the beginning."""
+    """A program with much memory runs short commands while it moves: its memory is sent once, although its children change."""
     a, b = two
     a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
     job = a.scip_run("python3", "-c", CHILDREN, busy, idle)
@@ -232,7 +232,7 @@ print('whole', flush=True)
 
 @pytest.mark.timeout(120)
 def test_busy_tree(two):
-    """So does one with a zombie that nobody waits for, sessions, groups, pipelines and orphans."""
+    """The same with an unreaped zombie, sessions, groups, pipelines and orphans."""
     a, b = two
     a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
     job = a.scip_run("python3", "-c", BUSY)
@@ -266,7 +266,7 @@ print('whole', flush=True)
 
 
 def changed_meanwhile(a, b, program, *words):
-    """A program that is another when its memory has gone ahead, and moves."""
+    """Moves a program that changes after its memory was pre-copied."""
     a.env["PBEAM_LOG"] = b.env["PBEAM_LOG"] = "info"
     fault = a.file("fault", "migrate-after-rounds:sleep")
     job = a.scip_run("python3", "-c", program, *words, env={"PBEAM_FAULT": str(fault)})
@@ -284,7 +284,7 @@ def changed_meanwhile(a, b, program, *words):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("what", ["fork", "exec"])
 def test_great_change(two, what):
-    """What has come, and is too much to be sent while all stand still, is sent ahead in another beginning."""
+    """New memory that is too much for the pause is pre-copied in another attempt."""
     a, b = two
     job, _ = changed_meanwhile(a, b, LATER, what, "120")
     assert "begun anew" in a.log() and "sent again" not in a.log(), a.log()
@@ -352,7 +352,7 @@ print(*(f'{name}={pid}' for name, pid in children.items()), flush=True)
 
 @pytest.mark.timeout(120)
 def test_changes(two):
-    """Leaders that execute another program, end, or leave; orphans, sessions, a zombie: all that changes between the skeleton and the end is as it was."""
+    """Leaders that execute another program, end, or leave; orphans, sessions, a zombie: every change between the skeleton and the freeze is reproduced."""
     a, b = two
     job, root = changed_meanwhile(a, b, CHANGES, "main")
     assert "were made ahead" in a.log() and "sent again" not in a.log(), a.log()
@@ -386,7 +386,7 @@ while True:
 
 @pytest.mark.timeout(120)
 def test_session(make_lab):
-    """An interactive program on the console: its memory goes ahead too, wherever it is it has its terminal, and what is typed reaches it."""
+    """An interactive program on the console: its memory is pre-copied, it keeps its terminal on every host, and input reaches it."""
     a, b, c = make_lab(3).start().hosts
     argv = a.as_user(["scip", "run", "--", "python3", "-c", SESSION])
     shell = pexpect.spawn(argv[0], argv[1:], timeout=30, cwd=str(a.home), env={**a.env, "TERM": "dumb"}, echo=False)

@@ -1,4 +1,4 @@
-"""Real programs that move from host to host in the middle of their work: a, b, c and back, what they make is checked."""
+"""Real programs that move between hosts at work: a, b, c and back; their results are checked."""
 import pathlib
 import random
 import subprocess
@@ -61,7 +61,7 @@ def test_moved(three, stage, name):
 
 @pytest.mark.timeout(400)
 def test_xz(three):
-    """50 MB packed by two threads in three places are what they are when packed in one."""
+    """50 MB compressed by two threads on three hosts are the same as compressed on one."""
     a = three[0]
     generator = random.Random(2026)
     blocks = [generator.randbytes(32 * 1024) for _ in range(16)] + [bytes([n]) * 32 * 1024 for n in range(16)]
@@ -79,7 +79,7 @@ def test_xz(three):
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 def test_sqlite(three, mode):
-    """On a shared path: moved with a transaction that reads. One that writes has locks which two hosts cannot have at once: refused, and it is committed whole."""
+    """On a shared path: moved with a read transaction. A write transaction holds locks that two hosts cannot both have: refused, and committed completely."""
     a = three[0]
     a.run(["sqlite3", "data", f"pragma journal_mode={mode}; create table t(n)"])
     shell = a.popen(["scip", "run", "--", "sqlite3", "-batch", "data"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -129,7 +129,7 @@ print("result ok", flush=True)
 
 @pytest.mark.timeout(300)
 def test_redis(three):
-    """The server moves under its client, then the client does; both come back. Every INCR is done once."""
+    """The server moves under its client, then the client moves; both return. Every INCR is done once."""
     a, b, c = three
     server = a.scip_run("redis-server", "--port", "6390", "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "", "--dir", a.home, name="redis")
     server.wait_for("Ready to accept connections", 30)
@@ -151,7 +151,7 @@ POSTGRES = pathlib.Path("/usr/lib/postgresql/15/bin")
 
 @pytest.mark.timeout(200)
 def test_postgres(three):
-    """A server of many processes with shared memory goes round while others write to its tables: not one transaction is lost or fails."""
+    """A server of many processes with shared memory moves round while clients write: no transaction is lost or fails."""
     a, b, c = three
     port, database = str(random.randrange(20000, 30000)), a.home / "database"
     client = ["-h", a.ip, "-p", port, "-U", "tests"]
@@ -195,7 +195,7 @@ def sources(where):
 
 @pytest.mark.timeout(300)
 def test_build(three):
-    """A build whose compilers come and go is moved all the time: what it makes is what it makes undisturbed."""
+    """A build whose compilers come and go moves all the time: its result is that of an undisturbed build."""
     a, b, _ = three
     for name in ("moved", "native"):
         sources(a.home / name)

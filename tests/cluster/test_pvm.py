@@ -1,4 +1,4 @@
-"""Tasks of PVM on two hosts that talk over direct connections, daemons and tasks supervised."""
+"""PVM tasks on two hosts with direct connections, daemons and tasks supervised."""
 import pvm
 import pytest
 
@@ -12,13 +12,13 @@ def test_supervised(make_lab):
 
 
 def task_on(host):
-    """The vpid of a task that was started there."""
+    """The vpid of a task on that host."""
     return next(row["vpid"] for row in host.ps()["processes"] if row["host"] == host.name and row["name"].startswith("ring_pvm") and row["state"] != "zombie")
 
 
 @pytest.mark.timeout(300)
 def test_task_moves(make_lab):
-    """One task of the ring goes to a third host in the middle, back, and to the host of the others; the daemons stay."""
+    """One task of the ring moves to a third host and back, and to the host of the others; the daemons stay."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     machine = pvm.Machine(lab, ["scip", "run", "--"], hosts=[a, b])

@@ -44,7 +44,7 @@ def network(pid):
 
 
 class World:
-    """Three hosts, the program, which was born on b, and its peer on a, the central host."""
+    """Three hosts; the program, born on b, and its peer on a, the central host."""
 
     def __init__(self, lab):
         self.lab = lab
@@ -59,7 +59,7 @@ class World:
     # ---- who there is ----
 
     def here(self, host):
-        """Processes that run on that host: {pid: command line}. They keep the environment of their birth."""
+        """The processes on that host: {pid: command line}. They keep the environment of their birth."""
         found = {}
         for one in self.lab.hosts:
             found.update(one.processes())
@@ -67,11 +67,11 @@ class World:
         return {pid: line for pid, line in found.items() if network(pid) == space}
 
     def programs(self, what):
-        """The real numbers under which it runs, stubs, which have no command line, left out, and the hosts."""
+        """The real pids of the program and their hosts, without stubs, which have no command line."""
         return [(pid, host) for host in self.lab.hosts for pid, line in self.here(host).items() if f"/stream {what} " in line and "scip run" not in line and "bash" not in line]
 
     def victims(self, kind, moving, source, target):
-        """Whom to kill."""
+        """The processes to choose from."""
         a = self.lab.hosts[0]
         if kind == "pbeamctl":
             return [pid for pid, line in self.here(source).items() if line.startswith("pbeamctl migrate")]
@@ -102,7 +102,7 @@ class World:
         self.at = b
 
     def ended(self):
-        """It, or its peer, has ended: all that is left of both goes."""
+        """The program or its peer has ended: removes what is left of both."""
         hosts = self.lab.hosts
         for name in ("connect", "listen"):
             hosts[0].ctl("kill", "-s", "KILL", name, check=False)
@@ -114,7 +114,7 @@ class World:
         return [job.text().count("at ") for job in self.jobs]
 
     def has_ended(self):
-        """Either its end is seen, or that it goes on."""
+        """Waits until it is seen to have ended, or to go on."""
         before = self.told()
         self.lab.hosts[0].wait_until(lambda: any(job.process.poll() is not None for job in self.jobs) or all(now > then for now, then in zip(self.told(), before)), 40,
                                      "the program to end or to go on")
@@ -150,7 +150,7 @@ class World:
         a.wait_until(lambda: [row["host"] for row in a.ps()["processes"] if "connect" in row["command"]] == [self.at.name], 20, "ps to know where it is")
 
     def nothing_left(self):
-        """No process that had a part in the migration, no keeper without processes, no record, no socket of a process that has ended."""
+        """No process of the migration, no keeper without processes, no record, no socket of an ended process."""
         a = self.lab.hosts[0]
 
         def leftovers():
@@ -203,7 +203,7 @@ class Round:
         return f"{self.source.name} -> {self.target.name}: {self.what} at {self.point}"
 
     def hurt(self, moving):
-        """At the point, or wherever it is when that is not passed."""
+        """Kills at the fault point, or wherever the migration is if the point is not passed."""
         world = self.world
         word = world.faults[self.where]
         end = time.monotonic() + 8
@@ -223,7 +223,7 @@ class Round:
         word.write_text("")
 
     def outlast(self, moving):
-        """How long the network is away: for some seconds, or until the migration has ended without it, or cannot."""
+        """How long the network is down: some seconds, or until the migration has ended or cannot."""
         end = time.monotonic() + PAUSES * (1 + self.chance)
         if self.what.startswith("sever"):
             end = time.monotonic() + 60
@@ -231,7 +231,7 @@ class Round:
             time.sleep(0.1)
 
     def limit(self, memory):
-        """What the target's daemon starts from now on has so much."""
+        """Limits the memory of what the target's daemon starts from now on."""
         for pid in daemon_pids(self.target):
             self.target.run(["prlimit", "--pid", pid, f"--as={memory}:"])
 

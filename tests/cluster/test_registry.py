@@ -1,4 +1,4 @@
-"""The registry: what one host writes all read, whoever is killed; and channels between local programs."""
+"""The registry: every host reads what one writes, whichever daemon is killed; channels between local programs."""
 import os
 import signal
 import subprocess
@@ -33,7 +33,7 @@ def test_entries(make_lab):
 
 
 def test_numbers_are_given_back(make_lab):
-    """Blocks of process numbers that the kernel has left behind are there for other hosts, unless somebody has a number of them."""
+    """Blocks of pids that the kernel has passed are available to other hosts, unless a process has a number of them."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     ask(b, "set", "block/3000", "b", "0", "block/3001", "b", "0", f"vpid/{3001 * 1024 + 5}", "\n\x01a", "0")
@@ -42,7 +42,7 @@ def test_numbers_are_given_back(make_lab):
 
 
 def test_one_of_many_wins(make_lab):
-    """Many at once want the same entry: one gets it."""
+    """Many concurrent writers of one entry: one succeeds."""
     lab = make_lab(2).start()
     racers = [lab.hosts[i % 2].popen([lab.stage.tools / "registry", "set", "prize", str(i), "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(16)]
     won = [i for i, racer in enumerate(racers) if racer.communicate(timeout=30) and racer.returncode == 0]
@@ -51,7 +51,7 @@ def test_one_of_many_wins(make_lab):
 
 
 def test_what_was_answered_stays(make_lab):
-    """The central daemon is killed again and again while a host writes: what was answered is there."""
+    """The central daemon is killed repeatedly while a host writes: every acknowledged write is there."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     written = []
@@ -84,7 +84,7 @@ def test_nobody_to_ask(make_lab):
 
 
 def test_channels(make_lab):
-    """Bytes come through whole, both ways, to who expects them; the daemons may be killed meanwhile."""
+    """Bytes pass completely, both ways, to the expected receiver; the daemons may be killed meanwhile."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     data = os.urandom(20 << 20)

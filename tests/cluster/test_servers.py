@@ -1,4 +1,4 @@
-"""Servers with a run-time system of their own move from host to host under clients inside and outside the name space."""
+"""Servers with a run-time system of their own move under clients inside and outside the name space."""
 import os
 import pathlib
 import random

@@ -1,4 +1,4 @@
-"""Who comes without the key, or with it and sends what is none: turned away, named in the log, and nobody else notices."""
+"""Strangers without the key, or with it and malformed messages: refused, named in the log, and without effect on others."""
 import hashlib
 import hmac
 import os
@@ -17,7 +17,7 @@ PEER, MIGRATE, SESSION = 1, 2, 3
 
 
 def psk_of(key):
-    """What the channel derives from the cluster's key (RFC 5869)."""
+    """The channel's key, derived from the cluster's key (RFC 5869)."""
     secret = hmac.new(b"pbeam", bytes.fromhex(key.decode().strip()), hashlib.sha256).digest()
     return hmac.new(secret, b"pbeam channel tls psk\x01", hashlib.sha256).digest()
 
@@ -50,7 +50,7 @@ def host_info(name="stranger", instance=b"0123456789abcdef", more=b""):
 
 
 class Stranger:
-    """On a host of the laboratory, with or without the key."""
+    """A program on a host of the laboratory, with or without the key."""
 
     def __init__(self, lab, host):
         self.lab = lab
@@ -59,7 +59,7 @@ class Stranger:
         self.key = lab.key_of(host).read_bytes()
 
     def tls(self, data, psk=None, options=(), wait=1.0, version="-tls1_3"):
-        """Sends over TLS, gives what comes back."""
+        """Sends over TLS and returns the answer."""
         words = ["openssl", "s_client", "-quiet", version, "-connect", self.target, *options]
         if psk:
             words += ["-psk_identity", IDENTITY, "-psk", psk.hex(), "-ciphersuites", "TLS_AES_128_GCM_SHA256"]
@@ -79,7 +79,7 @@ class Stranger:
         return self.tls(data, psk_of(self.key), wait=wait)
 
     def tcp(self, data, wait=1.0):
-        """Plain bytes; gives what comes back, None where the connection stays open."""
+        """Sends plain bytes and returns the answer; None if the connection stays open."""
         program = ("import socket,sys,time\ns=socket.create_connection((sys.argv[1],int(sys.argv[2])),5)\ns.settimeout(float(sys.argv[3]))\n"
                    "s.sendall(sys.stdin.buffer.read())\ntry:\n while s.recv(65536): pass\n print('ended')\nexcept socket.timeout: print('open')\nexcept OSError: print('ended')")
         child = self.host.popen(["python3", "-c", program, *self.target.split(":"), str(wait)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -107,7 +107,7 @@ def logged(stranger, text, times=1):
 
 
 def forget(stranger):
-    """Where it has been let in for a moment."""
+    """Removes it where it was briefly accepted."""
     for host in stranger.lab.hosts[:2]:
         host.wait_until(lambda host=host: "stranger" not in stranger.lab.up(host), 10, "it to be lost")
     stranger.lab.hosts[1].ctl("hosts", "--remove", "stranger")
@@ -194,7 +194,7 @@ def test_requests_that_peers_may_not_make(stranger):
 
 
 def test_slow_ones(stranger):
-    """Many that say nothing, or little and slowly, do not keep others out, and are ended."""
+    """Many silent or slow connections do not keep others out, and are closed."""
     program = ("import socket,sys,time\nall=[]\nfor i in range(40):\n all.append(socket.create_connection((sys.argv[1],int(sys.argv[2])),5))\n"
                "print('open',flush=True)\nend=time.time()+14\nleft=set(range(40))\n"
                "while time.time()<end and left:\n"

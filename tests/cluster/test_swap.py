@@ -1,4 +1,4 @@
-"""TCP connections swapped for new ones, in place on one host: both ends at once, as a migration does it with one."""
+"""Reconnecting TCP: in place on one host with both ends at once, and between hosts."""
 import os
 import random
 import threading
@@ -24,7 +24,7 @@ PAIRS = [
 
 
 def streams(stage, host, one, other):
-    """Two ends that check their bytes; returns their jobs, the port and the file that ends them."""
+    """Two ends that verify their bytes; returns their jobs, the port and the file that ends them."""
     port = random.randrange(20000, 30000)
     go = host.home / "go"
     env = {"GO": str(go), "ANY_NAME": "1"}
@@ -36,7 +36,7 @@ def streams(stage, host, one, other):
 
 
 def end_well(host, first, second, go):
-    """Every byte has arrived where it was to."""
+    """Checks that every byte has arrived."""
     host.file(go.name)
     assert first.wait(60) == 0, first.text() + first.errors()
     assert second.wait(60) == 0, second.text() + second.errors()
@@ -56,7 +56,7 @@ def test_in_place(stage, host, one, other, times, given_up):
 
 
 def cluster_streams(lab, listen_on, connect_on, one, other, fault=None):
-    """As streams(), on two hosts of a cluster. Their jobs, and the file on each host that ends them."""
+    """As streams(), on two hosts of a cluster: the jobs, and the file on each host that ends them."""
     port = random.randrange(20000, 30000)
     jobs = []
     for host, what, options in ((listen_on, "listen", one), (connect_on, "connect", other)):
@@ -80,7 +80,7 @@ def end_cluster(lab, jobs, timeout=90):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["block", "edge"])
 def test_one_end_moves(make_lab, how):
-    """The one end goes round; in between the other does too."""
+    """One end moves round; in between the other does too."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     jobs = cluster_streams(lab, a, b, [f"how={how}", "pace=500"], [f"how={how}", "pace=500"])
@@ -92,7 +92,7 @@ def test_one_end_moves(make_lab, how):
 
 
 def wander(lab, name, at, moves, seed, trail):
-    """Moves a program from host to host, wherever chance leads. What is refused because the other end is just moving is tried again."""
+    """Moves a program between random hosts. A refusal because the other end is moving is retried."""
     chance = random.Random(seed)
     for _ in range(moves):
         to = chance.choice([host for host in lab.hosts if host is not at])
@@ -132,7 +132,7 @@ def test_both_ends_move_at_once(make_lab, one, other):
 
 @pytest.mark.timeout(240)
 def test_ring(make_lab):
-    """A ring of processes of one tree, which move one after the other, each by itself: in between some are here and some there."""
+    """A ring of processes of one tree that move one after the other, so that at times the tree is on several hosts."""
     lab = make_lab(3).start()
     a = lab.hosts[0]
     job = a.start(["scip", "run", "--", lab.stage.cluster / "ring", 1500, a.ip], "ring")
@@ -155,7 +155,7 @@ def test_ring(make_lab):
 @pytest.mark.parametrize("fault", [f"{point}:{action}" for action in ("fail", "kill")
                                    for point in ("migrate-frozen", "migrate-before-state", "migrate-held", "migrate-before-commit", "migrate-committed")])
 def test_given_up_halfway(make_lab, fault):
-    """Whatever becomes of the one that moves it: both ends go on with all their bytes, here or there."""
+    """Whichever coordinator is killed, both ends go on with all their bytes, on either host."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     jobs = cluster_streams(lab, a, b, ["how=edge", "pace=500"], ["how=block", "pace=500"], fault=fault)

@@ -1,4 +1,4 @@
-"""The central host is lost for good and another one takes its place; the old one comes back, or does not."""
+"""The central host is lost for good and another takes over; the old one returns, or does not."""
 import json
 import os
 import shutil
@@ -16,7 +16,7 @@ def central(host):
 
 
 def all_answer(hosts):
-    """Every two of them have a channel: in the first second some have it by the central host's word only."""
+    """Waits until every two hosts have a channel: in the first second some know each other through the central host only."""
     for host in hosts:
         host.wait_until(lambda host=host: not host.ctl("ps").stderr, 20, "all hosts to answer")
 
@@ -33,7 +33,7 @@ def lost(host, *others):
 
 
 def lose(host, *others):
-    """The machine is gone, with all that it runs."""
+    """The machine is gone with everything that it runs."""
     for pid in sorted(host.processes(), reverse=True):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -49,7 +49,7 @@ def all_follow(lab, hosts, name, up=None):
 
 @pytest.mark.messy
 def test_three_hosts(make_lab):
-    """Whatever the central host was needed for works again, and programs have not noticed anything."""
+    """Everything that needed the central host works again, and programs have not noticed."""
     lab = make_lab(4)
     a, b, c, d = lab.hosts
     for host in (a, b, c):
@@ -78,7 +78,7 @@ def test_three_hosts(make_lab):
 
 @pytest.mark.messy
 def test_two_hosts(make_lab):
-    """The other one of two goes on alone, also if its daemon has been started anew since; what was on the lost one is rolled back there."""
+    """The remaining one of two continues alone, also after a restart of its daemon; what was on the lost host is rolled back there."""
     lab = started(make_lab(2))
     a, b = lab.hosts
     jobs = [host.detach("sleep", "1000", name=f"on-{host.name}", options=["--group", "g"])[0] for host in lab.hosts]
@@ -98,7 +98,7 @@ def test_two_hosts(make_lab):
 
 @pytest.mark.parametrize("how", ["killed", pytest.param("cut", marks=pytest.mark.long(only=True))])
 def test_old_one_returns(make_lab, how):
-    """It hears that it is not the central one any more, from whomever, and is an ordinary host; so does one that was lost at the time."""
+    """It learns from any host that it has been replaced, and is an ordinary host; so does a host that was lost at the time."""
     lab = started(make_lab(4))
     a, b, c, d = lab.hosts
     vpid, _ = a.detach("sleep", "1000", name="job-a")
@@ -132,7 +132,7 @@ def test_old_one_returns(make_lab, how):
 
 @pytest.mark.parametrize("point", ["take-over", "taken-over"])
 def test_killed_meanwhile(make_lab, point):
-    """The daemon that takes over is killed before or after it is written down: nothing has happened, or all."""
+    """The daemon that takes over is killed before or after the change is durable: nothing has happened, or everything."""
     lab = make_lab(3)
     a, b, c = lab.hosts
     word = b.file("fault", f"{point}:kill")
@@ -150,7 +150,7 @@ def test_killed_meanwhile(make_lab, point):
 
 @pytest.mark.long(only=True)
 def test_new_machine(make_lab):
-    """One that has the name and the address of the lost one, but nothing of it, is nobody's central host; it can join. A host that has joined does not begin another cluster by mistake."""
+    """A machine with the name and address of the lost host, but not its state, is not central; it can join. A host that has joined does not start another cluster by mistake."""
     lab = started(make_lab(3))
     a, b, c = lab.hosts
     lose(a, b, c)
@@ -171,7 +171,7 @@ def test_new_machine(make_lab):
 
 @pytest.mark.long(only=True)
 def test_newest_copy(make_lab):
-    """What the host that takes over has missed it gets from one that has not."""
+    """The host that takes over gets changes that it missed from a host that has them."""
     lab = started(make_lab(3))
     a, b, c = lab.hosts
     b.cut()
@@ -189,7 +189,7 @@ def test_newest_copy(make_lab):
 
 @pytest.mark.long(only=True)
 def test_two_at_once(make_lab):
-    """On the two sides of a cut: the one with the later name is it. When that is lost the first one takes over again."""
+    """Two hosts take over on the two sides of a cut link: the one with the later name stays central. When it is lost the first takes over again."""
     lab = started(make_lab(4))
     a, b, c, d = lab.hosts
     a.cut()
@@ -223,7 +223,7 @@ def test_two_at_once(make_lab):
 @pytest.mark.messy
 @pytest.mark.parametrize("point", ["registry-committed", pytest.param("registry-before-commit", marks=pytest.mark.long(only=True))])
 def test_undecided(make_lab, point):
-    """A program that stands still until the central host says whether it has moved is told by the new one."""
+    """A program that waits for the outcome of its migration gets it from the new central host."""
     lab = make_lab(3)
     a, b, c = lab.hosts
     a.env["PBEAM_FAULT"] = str(a.file("fault", f"{point}:kill"))

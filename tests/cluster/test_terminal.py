@@ -1,4 +1,4 @@
-"""A shell on a pseudo-terminal whose other side a program keeps that stays (script, an ssh server, orted do so): it moves, is typed into, and comes home."""
+"""A shell on a pseudo-terminal whose other side stays (script, an ssh server, orted): it moves, is typed into, and returns."""
 import os
 import select
 import time
@@ -42,7 +42,7 @@ while True:
 
 
 class Keeper:
-    """KEEPER on a host, and what it runs."""
+    """KEEPER on a host, and the program that it runs."""
 
     def __init__(self, host, *command):
         self.job = host.popen(["scip", "run", "--", "python3", "-c", KEEPER, *command], stdin=-1, stdout=-1)
@@ -51,7 +51,7 @@ class Keeper:
         self.child = int(child)
 
     def until(self, text, seconds=20):
-        """Everything up to this text has come; it is taken away."""
+        """Waits for this text, and removes everything up to it."""
         end = time.monotonic() + seconds
         while text not in self.text:
             left = end - time.monotonic()
@@ -75,7 +75,7 @@ class Keeper:
         self.command("type", repr(text.encode()))
 
     def size(self):
-        """As the shell sees it."""
+        """The window size that the shell sees."""
         self.type("stty size | sed s/^/size=/\n")
         self.until("\nsize=")
         return self.until("\r\n")
@@ -134,7 +134,7 @@ def test_shell_moves(three):
 
 
 def test_typed_ahead(three):
-    """What was typed and not read goes along, an unfinished line too, and is not echoed twice; so does much output. The keeper hangs up."""
+    """Unread input moves along, an unfinished line too, and is not echoed twice; so does much output. The keeper hangs up."""
     a, b, c = three
     shell = Keeper(a, "bash", "--norc", "--noprofile", "-i")
     shell.until("$ ")
@@ -160,7 +160,7 @@ def test_typed_ahead(three):
 
 
 def test_sides_part(three):
-    """Neither side leaves the other behind where somebody would notice; the keeper takes its shell along, wherever that is."""
+    """A move that would visibly separate the two sides is refused; the keeper takes its shell along to any host."""
     a, b, _ = three
     shell = Keeper(a, "bash", "--norc", "--noprofile", "-i")
     shell.until("$ ")

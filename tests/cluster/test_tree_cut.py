@@ -1,4 +1,4 @@
-"""A tree whose processes are on several hosts: saved as one cut and rolled back as one, stubs, pipes and all."""
+"""A tree with processes on several hosts is saved as one cut and rolled back as one, with stubs and pipes."""
 import os
 import signal
 import time
@@ -89,7 +89,7 @@ sys.exit(40 + status)
 
 
 def numbers(job, word):
-    """Those behind this word, once the line is whole."""
+    """The numbers after this word, once the line is complete."""
     found = []
 
     def there():
@@ -135,8 +135,7 @@ class Pair:
 
 @pytest.mark.parametrize("how, ahead", [("pipe", 60000), ("socket", 60000)])
 def test_goes_back(make_lab, how, ahead):
-    """Parent here, child there, numbers on their way in both directions: saved and rolled back twice, from either host. Not one is lost, and the child's
-    end arrives."""
+    """Parent here, child there, numbers under way in both directions: saved and rolled back twice, from either host. No number is lost, and the child's exit arrives."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     pair = Pair(a, b, how, ahead)
@@ -155,8 +154,7 @@ def test_goes_back(make_lab, how, ahead):
 
 @pytest.mark.parametrize("late", (False, True))
 def test_after_its_end(make_lab, late):
-    """All of it is gone, keepers too: brought back on the same hosts; signals, stops and the end go both ways between parent and child. Where the end of
-    the old child is told late its parent's keeper is still there, and the new child's stub does not take it for its own."""
+    """The whole job has ended, keepers too: it is restored on the same hosts. Signals, stops and the exit pass both ways between parent and child. A late report of the old child's exit finds the parent's old keeper, and the new child's stub ignores it."""
     lab = make_lab(3).start()
     a, b, c = lab.hosts
     family = Family(a)
@@ -192,8 +190,7 @@ def test_after_its_end(make_lab, late):
 @pytest.mark.messy
 @pytest.mark.long
 def test_lost_host(make_lab, long):
-    """The host of the child is lost (the long form: of the parent, too): that part goes on on a third host, the other where it was, and what was on its way
-    between them arrives."""
+    """The child's host is lost (in the long form the parent's too): that part continues on a third host, the other where it was, and data under way between them arrives."""
     for lost in (1, 0) if long else (1,):
         lab = make_lab(3).start()
         spare, first, second = lab.hosts
@@ -216,7 +213,7 @@ def test_lost_host(make_lab, long):
 
 
 def test_interval(make_lab):
-    """--interval goes on when a part has moved: cuts, of which the newest are kept, each of which can be verified and gone back to."""
+    """--interval continues when a part has moved: it makes cuts, keeps the newest, and each can be verified and rolled back to."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     pair = Pair(a, b, options=("--interval", "1s", "--keep", "2"))
@@ -241,8 +238,7 @@ def test_interval(make_lab):
 
 @pytest.mark.messy
 def test_given_up(make_lab):
-    """Killed in the middle of a cut: a part's coordinator, the leader, a daemon, a scip. The older cut counts, the program runs on; the one whose scip was
-    killed is brought back."""
+    """A part's coordinator, the leader, a daemon or a scip is killed during a cut: the older cut counts, the program runs on, and a process whose scip was killed is restored."""
     lab = make_lab(2)
     a, b = lab.hosts
     for host in lab.hosts:
@@ -300,7 +296,7 @@ os.waitpid(pid, 0)
 
 
 def test_refused(make_lab):
-    """A part that cannot be saved refuses the whole, with its reason; all goes on."""
+    """A part that cannot be saved refuses the whole cut, with its reason; all processes continue."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     job = a.start(["bash", "-c", '"$@" 3> >(cat >seen)', "bash", "scip", "run", "--name", "out", "--", "python3", "-u", "-c", OUTSIDE], "out")
@@ -318,7 +314,7 @@ def test_refused(make_lab):
 
 
 def test_two_jobs_of_one_host(make_lab):
-    """Two jobs of a group on one host, connected over a UNIX socket: so they are again, on one host or on two."""
+    """Two jobs of a group on one host with a UNIX connection between them: it is restored on one host or on two."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     words = [["scip", "run", "--name", how, "--group", "g", "--", "python3", "-u", "-c", FAMILY, how, 60000] for how in ("listen", "connect")]

@@ -1,4 +1,4 @@
-"""Each program of tests/cases natively, supervised, checkpointed, and rolled back more than once."""
+"""Each program of tests/cases, natively, supervised, checkpointed, and rolled back more than once."""
 import pathlib
 
 import pytest
@@ -15,7 +15,7 @@ def as_root():
 
 
 def verdict(status, text, errors):
-    """Skips or fails the test as the case's end says."""
+    """Skips or fails the test according to the case's exit."""
     if status == 77:
         pytest.skip(next((line[6:] for line in text.splitlines() if line.startswith("skip: ")), "the case said so"))
     assert status == 0 and text.rstrip().endswith("pass"), f"exit {status}: {text}{errors}"
@@ -56,7 +56,7 @@ def supervised(host, name, cycles, kill):
 
 
 def killed(host, name, job):
-    """Killed and restored from the image, with a new console."""
+    """Kills the case and restores it from the image with a new console."""
     image = host.checkpoint(name, "--kill")
     job.wait(20)
     return host.start(["scip", "restore", image], "restored")

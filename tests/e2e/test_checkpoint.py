@@ -1,4 +1,4 @@
-"""checkpoint, log, rollback, restore, kill, image: the contract's sentences, one by one."""
+"""checkpoint, log, rollback, restore, kill, image: each statement of the manual."""
 import os
 import signal
 import stat
@@ -35,7 +35,7 @@ def test_rollback(host, count):
 
 
 def test_rollback_cuts_off_what_was_appended(host):
-    """The file is put back at the rollback, not merely overwritten."""
+    """The file is restored at the rollback, not merely overwritten."""
     vpid, out = host.detach("sh", "-c", "echo first; sleep 2; echo second; exec sleep 60", name="two")
     host.wait_until(lambda: "first" in out.read_text(), what="the first line")
     host.checkpoint("two")
@@ -49,7 +49,7 @@ def test_rollback_cuts_off_what_was_appended(host):
 @pytest.mark.short
 @pytest.mark.parametrize("times", [5])
 def test_killed_and_rolled_back(host, count, times):
-    """kill -9 from outside, then rollback by name: again and again."""
+    """kill -9, then rollback by name, repeatedly."""
     vpid, out = count
     for _ in range(times):
         host.checkpoint("count")
@@ -131,7 +131,7 @@ def test_restore_detached(host, count):
 
 
 def test_console_stays(host):
-    """The console of a foreground job shows the rolled back program, and ends with its status."""
+    """The console of a foreground job shows the rolled back program and exits with its status."""
     job = host.scip_run("python3", "-uc", """
 import os, time
 print("ready")
@@ -164,7 +164,7 @@ def test_tree(host):
 
 
 def test_pipe_output(host):
-    """Output to a pipe that somebody reads: what was written after the checkpoint comes again, nothing is lost."""
+    """Output to a pipe: what was written after the checkpoint is written again, and nothing is lost."""
     process = host.popen(["scip", "run", "--name", "piped", "--", *COUNT], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     read = [int(process.stdout.readline()) for _ in range(5)]
     host.checkpoint("piped")
@@ -215,7 +215,7 @@ def test_no_wait(host, count):
 
 
 def test_alone(host):
-    """--alone saves just the one process."""
+    """--alone saves one process only."""
     job = host.scip_run("sh", "-c", "sleep 60 & child=$!; echo ready; while [ ! -e go ]; do sleep 0.05; done; kill $child", name="parent")
     job.wait_for("ready")
     whole = host.checkpoint("parent")
@@ -256,7 +256,7 @@ time.sleep(60)
 
 
 def test_what_is_under_way_is_waited_for(host):
-    """Events that were not read yet and a connection that was not accepted yet cannot be saved: soon they need not be."""
+    """Unread events and unaccepted connections cannot be saved: the checkpoint waits a little for them."""
     job = host.scip_run("python3", "-c", SOON, name="soon").wait_for("ready")
     host.checkpoint("soon")
     job.wait_for("read early")
@@ -266,7 +266,7 @@ def test_what_is_under_way_is_waited_for(host):
 
 
 def test_daemons_with_children(host):
-    """Servers that have left their parents, as tmux does: whatever order the name table has them in, parents come first in the image."""
+    """Servers that have left their parents, as tmux does: parents come first in the image, whatever their order in the name table."""
     three = "sh -c 'sleep 1000; :'; :"
     vpid, _ = host.detach("sh", "-c", "for i in 1 2 3 4 5 6 7 8; do (sh -c \"$1\" &); done; exec sleep 1000", "sh", three, name="servers")
 
@@ -307,7 +307,7 @@ while data := accepted.recv(20):
 
 
 def test_connection_whose_port_is_not_free(host):
-    """Whoever is killed first leaves its end in TIME_WAIT: the server's end, so that the client's port is bound to; then the client's, on that port."""
+    """The end that is killed first stays in TIME_WAIT: first the server's, so that the client's port is bound, then the client's on that port."""
     host.file("calls.py", CALLS)
     server, out = host.detach("python3", "calls.py", name="calls")
 

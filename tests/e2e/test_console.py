@@ -1,4 +1,4 @@
-"""The console in detail: what is shown, who gets the keys, how it is left and taken over."""
+"""The console: what it shows, where keys go, how it is detached and attached."""
 import os
 import signal
 import time
@@ -22,7 +22,7 @@ def test_all_output_before_the_end(host):
 
 
 def test_terminal_is_put_back(host):
-    """Whatever becomes of the program the shell's terminal is as it was."""
+    """Whatever happens to the program, the shell's terminal is restored."""
     shell = host.terminal(["bash", "--norc", "-i"])
     shell.sendline("PS1='$ '; before=$(stty -g); scip run -- sh -c 'kill -KILL $$'; scip run -- true; "
                    "[ \"$before\" = \"$(stty -g)\" ] && echo sa''me")
@@ -58,7 +58,7 @@ def test_keys_of_the_terminal(host):
 
 
 def test_one_stream_is_a_pipe(host):
-    """A pipeline on a terminal: the terminal stays in line mode, what is typed arrives once, Ctrl-C ends all."""
+    """A pipeline on a terminal: the terminal stays in line mode, input arrives once, Ctrl-C ends all."""
     shell = host.terminal(["bash", "--norc", "-i"])
     shell.sendline("PS1='$ '; scip run -- sh -c 'while read l; do echo \"<$l>\"; done' | cat; echo status ${PIPESTATUS[0]}")
     shell.expect("status \\$")  # the echo of the command itself
@@ -77,7 +77,7 @@ def test_one_stream_is_a_pipe(host):
 
 
 def test_detach_and_attach(host):
-    """Ctrl-] d leaves; what was written meanwhile comes first at the next attach; Ctrl-] Ctrl-] is one Ctrl-]."""
+    """Ctrl-] d detaches; output written meanwhile comes first at the next attach; Ctrl-] Ctrl-] is one Ctrl-]."""
     vpid = int(host.run(["scip", "run", "-d", "--name", "talk", "--", "true"]).stdout)
     assert vpid > 0
     first = host.terminal(["scip", "run", "--name", "talk2", "--", *SHELL])
@@ -100,7 +100,7 @@ def test_detach_and_attach(host):
 
 
 def test_backlog(host):
-    """Output without a console neither blocks the program nor is lost, up to its limit."""
+    """Output without a console neither blocks the program nor is lost, up to the limit."""
     child = host.terminal(["scip", "run", "--name", "chatty", "--", "sh", "-c", "echo begin; while [ ! -e go ]; do sleep 0.05; done; seq 1 20000; echo written >done; cat"])
     child.expect("begin")
     child.kill(signal.SIGKILL)
@@ -118,7 +118,7 @@ def test_backlog(host):
 
 
 def test_detached_on_a_terminal(host):
-    """-d on a terminal: the program has one of its own, to be attached to."""
+    """-d on a terminal: the program has a terminal of its own, which can be attached."""
     child = host.terminal(["scip", "run", "-d", "--name", "own", "--", "sh", "-c", "tty; read line; exit 9"])
     child.expect(r"(\d+)\r\n")
     vpid = int(child.match.group(1))
@@ -136,7 +136,7 @@ def test_the_vpid_can_be_captured(host):
 
 
 def test_rollback_on_a_terminal_then_window_size(host):
-    """After a rollback the console feeds the new processes, and its size is theirs."""
+    """After a rollback the console feeds the new processes and sets their window size."""
     child = host.terminal(["scip", "run", "--name", "sized", "--", "sh", "-c", "echo ready; while read l; do stty size; done; exit 2"], size=(30, 90))
     child.expect("ready")
     host.checkpoint("sized")
@@ -152,7 +152,7 @@ def test_rollback_on_a_terminal_then_window_size(host):
 
 
 def test_terminal_closed(host):
-    """The terminal's window is closed: the program goes on, and can be attached to."""
+    """The terminal's window is closed: the program goes on and can be attached."""
     child = host.terminal(["scip", "run", "--name", "orphan", "--", *SHELL])
     child.sendline("one")
     child.expect("got one")
@@ -167,7 +167,7 @@ def test_terminal_closed(host):
 
 
 def test_attach_without_a_terminal_of_its_own(host):
-    """A job with files as streams: attach waits for its end and passes signals on."""
+    """A job with files as streams: attach waits for its exit and forwards signals."""
     _, out = host.detach(*COUNT, name="count")
     host.wait_until(lambda: counted(out) > 3, what="counting")  # a Python that is starting may lose an interrupt
     child = host.terminal(["pbeamctl", "attach", "count"])
@@ -178,7 +178,7 @@ def test_attach_without_a_terminal_of_its_own(host):
 
 
 def test_streams_of_a_job_that_is_started_anew(host):
-    """Rollback of a job that has ended: its file goes on where it was."""
+    """Rollback of a job that has ended: its output file continues."""
     vpid, out = host.detach(*COUNT, name="count")
     host.wait_until(lambda: counted(out) > 3, what="counting")
     host.checkpoint("count", "--kill")
@@ -191,7 +191,7 @@ def test_streams_of_a_job_that_is_started_anew(host):
 
 
 def test_a_terminal_that_is_started_anew(host):
-    """... and one that had a terminal gets one again, to be attached to."""
+    """A job that had a terminal gets a new one, which can be attached."""
     child = host.python_prompt()
     host.checkpoint("prompt", "--kill")
     assert child.end() == 137

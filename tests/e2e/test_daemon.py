@@ -1,4 +1,4 @@
-"""pbeamd: on demand, found again, gone when idle; what the commands say."""
+"""pbeamd: start on demand, discovery of running programs, exit when idle; messages of the commands."""
 import os
 import signal
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def test_started_on_demand_and_found_again(host):
-    """Killed, the programs go on and the next command finds them again."""
+    """When pbeamd is killed the programs go on, and the next command finds them."""
     vpid, out = host.detach(*COUNT, name="count")
     assert vpid in host.vpids()
     for _ in range(3):

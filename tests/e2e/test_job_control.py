@@ -1,4 +1,4 @@
-"""A program under scip is a job of the user's shell: it stops, goes to the background and comes back as natively."""
+"""A program under scip is a job of the user's shell: it stops, goes to the background and returns as natively."""
 import os
 import signal
 
@@ -19,14 +19,14 @@ def shell(host):
 
 
 def command(shell, line):
-    """Types it and returns what is shown until the prompt."""
+    """Types a command and returns the output up to the prompt."""
     shell.sendline(line)
     shell.expect(PROMPT)
     return shell.before
 
 
 def test_a_program_stops_itself(host, shell):
-    """SIGTSTP that a program sends itself: its group is no orphaned one, so it stops, and the shell sees it."""
+    """The program sends itself SIGTSTP: its group is not orphaned, so it stops, and the shell sees it."""
     shown = command(shell, "scip run -- sh -c 'echo bef''ore; kill -TSTP $$; echo af''ter; exit 3'; echo status $?")
     assert "before" in shown and "Stopped" in shown and "status 148" in shown and "after" not in shown
     assert "Stopped" in command(shell, "jobs")
@@ -35,14 +35,14 @@ def test_a_program_stops_itself(host, shell):
 
 
 def test_in_a_pipeline(host, shell):
-    """Its streams are no terminal: still it is the console that the shell sees stopped."""
+    """Its streams are not a terminal: the shell still sees the console stopped."""
     assert "Stopped" in command(shell, "echo typ''ed | scip run -- sh -c 'kill -TSTP $$; cat; exit 4'")
     shown = command(shell, "fg; echo status $?")
     assert "typed" in shown and "status 4" in shown
 
 
 def test_editor(host, shell):
-    """vim stops itself on Ctrl-Z in raw mode; the shell's terminal is as the shell left it, vim's as vim did."""
+    """vim stops itself on Ctrl-Z in raw mode; the shell's terminal is as the shell left it, vim's as vim left it."""
     before = command(shell, "stty -g").split()[-1]
     shell.sendline("scip run --name editor -- vim -u NONE -N text")
     shell.expect("\\[New\\]|\"text\"")
@@ -61,7 +61,7 @@ def test_editor(host, shell):
 
 
 def test_background(host, shell):
-    """Stopped by Ctrl-Z, on in the background, brought back and typed into."""
+    """Stopped by Ctrl-Z, continued in the background, brought to the foreground and typed into."""
     shell.sendline("scip run --name talk -- cat")
     host.wait_until(lambda: "cat" in host.ctl("ps").stdout, what="cat")
     shell.send("\x1a")
@@ -89,7 +89,7 @@ def test_stopped_and_rolled_back(host, shell):
 
 
 def test_console_killed_on_a_raw_terminal(host):
-    """kill -9 of the console: the terminal is as it was, though the shell (no job control) does not see to that."""
+    """kill -9 of the console: the terminal is restored although the shell (without job control) does not do it."""
     shell = host.terminal(["sh"], env={"PS1": PROMPT, "ENV": ""})
     shell.expect(PROMPT)
     before = command(shell, "stty -g").split()[-1]
@@ -109,7 +109,7 @@ def test_console_killed_on_a_raw_terminal(host):
 
 @pytest.mark.skipif(open("/proc/sys/dev/tty/legacy_tiocsti").read() == "0\n", reason="the kernel allows no TIOCSTI")
 def test_typed_ahead(shell):
-    """What the program does not read is the shell's."""
+    """Input that the program does not read goes to the shell."""
     shell.sendline("scip run -- sh -c 'read line; echo \"<$line>\"; sleep 0.5'")
     shell.sendline("for the program")
     shell.expect("<for the program>")
@@ -137,8 +137,7 @@ def state(pid):
 
 
 def test_continued_by_others(host):
-    """Who stops the program, and lets it go on, need not be the console's shell: the console stops and goes on with it, any number of times, and hears of
-    its end while both are stopped."""
+    """Another process stops and continues the program: the console stops and continues with it, repeatedly, and sees its exit while both are stopped."""
     job = host.scip_run("sh", "-c", "trap 'echo told; exit 5' TERM; echo begun; while :; do sleep .01; done", name="stops")
     job.wait_for("begun")
     for turn in range(20):

@@ -1,5 +1,4 @@
-"""Names that differ from the first moment on: PBEAM_TEST_DIVERGE gives every process and thread a virtual number that is not its own,
-so that all runs behind the restored filter without a restore."""
+"""PBEAM_TEST_DIVERGE gives every process and thread a virtual number other than its own, so that all names diverge from birth and all programs run behind the restored filter."""
 import json
 import pathlib
 import subprocess

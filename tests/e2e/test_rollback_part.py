@@ -1,4 +1,4 @@
-"""A part of a job rolled back under its living parent, which must not notice: wait, SIGCHLD, groups, sessions, terminal."""
+"""A part of a job is rolled back under its living parent, which must not notice: wait, SIGCHLD, groups, sessions, terminal."""
 import os
 import re
 import time
@@ -90,7 +90,7 @@ def test_under_a_busy_parent(host, how):
 
 
 def test_parent_in_wait(host):
-    """The parent is in wait all the time, and gets the status of the process that took the place of the first."""
+    """The parent waits all the time and gets the status of the process that replaced the first."""
     above = host.file("above")
     job = host.scip_run("sh", "-c", 'python3 -c "$1" above & wait $!; echo "status $?"', "sh", COUNTER)
     goes_on(host, above)
@@ -106,7 +106,7 @@ def test_parent_in_wait(host):
 
 
 def test_pidfd(host):
-    """The parent's pidfd, watched by epoll, is that of the process that is there."""
+    """The parent's pidfd, watched by epoll, is that of the new process."""
     above = host.file("above")
     program = """
 import os, select, signal, sys
@@ -177,7 +177,7 @@ def test_parent_has_gone(host):
 @pytest.mark.parametrize("point", ["restore-made-objects", "restore-made-tree", "restore-before-run"])
 @pytest.mark.parametrize("action", ["fail", "kill"])
 def test_failure(host, point, action):
-    """A rollback that does not come to its end: the parent finds its child killed, once, and goes on."""
+    """A rollback that fails midway: the parent finds its child killed, once, and goes on."""
     above, fault = host.file("above"), host.file("fault")
     program = 'trap "echo trapped" CHLD; python3 -c "$1" above & wait $!; wait $!; echo "status $?"; sleep 0.1; echo on'
     job = host.scip_run("bash", "-c", program, "bash", COUNTER, env={"PBEAM_FAULT": str(fault)})
@@ -213,7 +213,7 @@ def test_refused_before_anything_is_touched(host):
 
 
 def test_job_of_a_shell_in_the_job(host):
-    """An interactive shell's foreground program, then its stopped one: the terminal goes where it should."""
+    """An interactive shell's foreground program, then its stopped one: the terminal goes to the right group."""
     child = host.terminal(["scip", "run", "--name", "shell", "--", "bash", "--norc", "-i"])
     child.sendline("PS1='pro''mpt '")
     child.expect("prompt ")
@@ -255,7 +255,7 @@ def test_job_of_a_shell_in_the_job(host):
 
 
 def test_stopped_while_its_parent_waits_for_that(host):
-    """A state that the rollback itself changes is told: the image's process was stopped."""
+    """A state changed by the rollback itself is reported: the image's process was stopped."""
     above = host.file("above")
     program = """
 import os, signal, subprocess, sys

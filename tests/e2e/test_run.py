@@ -57,7 +57,7 @@ def test_environment_and_directory(host):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_to_the_console(host, number):
-    """A signal sent to `scip run` is the program's."""
+    """A signal sent to `scip run` reaches the program."""
     job = host.scip_run("python3", "-uc", f"""
 import signal, sys, time
 signal.signal({int(number)}, lambda *a: (print("caught"), sys.exit(5)))
@@ -145,7 +145,7 @@ def test_tree(host):
 
 
 def test_orphans(host):
-    """A job with processes that outlive its first one: the console ends with the first, as a shell's would; nothing is lost."""
+    """A job with processes that outlive its first: the console exits with the first, as a shell's would, and nothing is lost."""
     done = host.run(["scip", "run", "--", "sh", "-c", "(sleep 0.7; echo late >late) >/dev/null 2>&1 & exit 4"], check=False)
     assert done.returncode == 4
     host.wait_until(lambda: (host.home / "late").exists(), what="the orphan's work")
@@ -207,7 +207,7 @@ print("bad", sum(os.waitpid(pid, 0)[1] != 0 for pid in children))
 
 
 def test_births_on_a_busy_machine(host):
-    """More children at once than there are spare scips, on a machine that has better things to do: none is killed for that."""
+    """More births at once than spare scips on a busy machine: no child is killed for it."""
     loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(8)]
     try:
         for _ in range(3):

@@ -1,11 +1,11 @@
-"""Memory that processes share copy-on-write is shared after a restore as well, and a dump does not end the sharing."""
+"""Copy-on-write sharing between processes is restored, and a dump does not end it."""
 import pathlib
 
 PROCESSES = 13  # of tests/cases/shared_pages.c
 
 
 def pss(host):
-    """What all processes of the case take together, KiB."""
+    """The sum of Pss of the case's processes, KiB."""
     total = 0
     for pid in host.pids_of("shared_pages"):
         text = pathlib.Path("/proc", str(pid), "smaps_rollup").read_text()

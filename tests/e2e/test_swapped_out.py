@@ -1,4 +1,4 @@
-"""Shared memory that is written to swap space while a checkpoint is made."""
+"""Shared memory that is swapped out during a checkpoint."""
 import ctypes
 import os
 import pathlib
@@ -22,7 +22,7 @@ print('the same' if hashlib.sha256(memory).digest() == digest else 'lost', flush
 
 @pytest.fixture
 def swap_space():
-    """The machine's, or a file of ours."""
+    """The machine's swap space, or a file of the test."""
     if len(open("/proc/swaps").readlines()) > 1:
         yield
         return
@@ -37,7 +37,7 @@ def swap_space():
 
 
 def page_out(vpid):
-    """All shared anonymous memory of the process, as the kernel does when memory is short."""
+    """Swaps out all shared anonymous memory of the process, as the kernel does when memory is short."""
 
     class Range(ctypes.Structure):
         _fields_ = [("start", ctypes.c_void_p), ("len", ctypes.c_size_t)]
@@ -58,7 +58,7 @@ def swapped(vpid):
 
 @pytest.mark.long(only=True)
 def test_between_two_looks(swap_space, host):
-    """Whether any of it is swapped out is looked at before the pages are listed, which mincore() still shows for some seconds after they have been written."""
+    """Swapped-out pages are detected before pages are listed: mincore() shows them for some seconds after they were written out."""
     word = host.file("fault")
     job = host.scip_run("python3", "-c", PROGRAM, env={"PBEAM_FAULT": str(word)})
     job.wait_for("ready")

@@ -1,4 +1,4 @@
-"""System V objects outlive processes: what a restore does where they are gone, and where there are new ones."""
+"""System V objects outlive processes: restores after they were removed, and when others have been made."""
 import re
 
 import pytest
@@ -7,7 +7,7 @@ KINDS = {"s": ("sem", "semid"), "q": ("msg", "msqid"), "m": ("shm", "shmid")}
 
 
 def objects(kind, key):
-    """Ids of the objects of this kind with this key: one or none."""
+    """The ids of objects of this kind with this key: one or none."""
     table, name = KINDS[kind]
     with open(f"/proc/sysvipc/{table}", encoding="ascii") as lines:
         names = lines.readline().split()
@@ -17,7 +17,7 @@ def objects(kind, key):
 
 @pytest.mark.timeout(60)
 def test_objects_that_are_gone_are_made_again(host):
-    """Under other ids, which the program does not see; and again after that."""
+    """With other ids, which the program does not see; and again after that."""
     name, go = "sysv_objects", host.home / "go"
     job = host.scip_run(host.stage.cases / name, name=name, env={"CASE_GO": str(go)}).wait_for("ready")
     first, key = job, int(re.search(r"key (\d+)", job.text()).group(1))
@@ -50,7 +50,7 @@ while True:
 
 @pytest.mark.timeout(60)
 def test_objects_made_after_the_checkpoint_go_with_a_rollback(host):
-    """The program makes one exclusively after the checkpoint: it can do so again after each rollback."""
+    """The program makes an object exclusively after the checkpoint and can do so again after each rollback."""
     go = host.home / "go"
     job = host.scip_run("python3", "-c", MAKER, name="maker", env={"CASE_GO": str(go)}).wait_for("key")
     key = int(re.search(r"key (\d+)", job.text()).group(1))
@@ -89,7 +89,7 @@ print(memory[:6], ctypes.string_at(at, 7), flush=True)
 
 
 def test_segment_with_the_number_of_a_memory_file(host):
-    """The kernel has the id of a segment for its inode number, which a memory file may have too: they are two."""
+    """A segment's inode number is its id, which a memory file may have too: the two are told apart."""
     job = host.scip_run("python3", "-c", TWO_OF_ONE_NUMBER, name="two").wait_for("number")
     number = re.search(r"number (\d+)", job.text())[1]
     try:

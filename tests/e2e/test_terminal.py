@@ -19,7 +19,7 @@ def test_python_prompt(host):
 
 
 def test_attach(host):
-    """A job whose console went away is taken up by another terminal."""
+    """Another terminal attaches to a job whose console is gone."""
     first = host.python_prompt()
     first.kill(signal.SIGKILL)  # the console only; a terminal that is closed hangs its program up, as natively
     first.wait()

@@ -1,4 +1,4 @@
-"""Images that are damaged, foreign or out of place: a clear sentence, a status, the program still running, nothing touched."""
+"""Damaged, foreign or misplaced images: a clear sentence, an exit status, the program still runs, nothing is touched."""
 import os
 import random
 import shutil
@@ -17,7 +17,7 @@ def refused(done, *words):
 
 
 def altered(host, image, change):
-    """A copy of the image with its bytes changed."""
+    """A copy of the image with some bytes changed."""
     data = bytearray(image.read_bytes())
     change(data)
     copy = host.file("altered.ckpt", bytes(data))
@@ -33,7 +33,7 @@ def flip(at):
 
 
 def test_any_byte(host, count):
-    """Flipped, missing or added: verify finds it. Bytes all over the file, and the first and last of every page of structure."""
+    """Flipped, missing or added bytes are found by verify: bytes all over the file, and the first and last of every page of structure."""
     image = host.checkpoint("count")
     size = image.stat().st_size
     generator = random.Random(1998)
@@ -78,7 +78,7 @@ with open("log", "a", buffering=1) as log:
 
 
 def test_large_memory_damaged(host):
-    """Pages of a large process are checked while they are copied into it: one damaged byte anywhere, nothing runs and no file is changed."""
+    """The pages of a large process are verified while they are copied: with one damaged byte nothing runs and no file is changed."""
     log, mapped = host.file("log"), host.file("mapped", b"0" * 4096)
     host.detach("sh", "-c", f"cd {host.home}; exec python3 -c '{LARGE}'", name="large")
     host.wait_until(lambda: counted(log) > 3, what="counting")
@@ -161,7 +161,7 @@ def small_disk(host):
 
 
 def test_full_disk(host, small_disk):
-    """The dump does not fit: the older image is whole, no part of the new one is left, the program runs."""
+    """The dump does not fit: the older image is whole, no part of the new one remains, the program runs."""
     hold = ["python3", "-uc", """
 import os, time
 data = b""
@@ -189,7 +189,7 @@ while True:
 
 
 def test_limit_on_file_size(host):
-    """RLIMIT_FSIZE of whoever asks is not the program's business; but a dump that cannot be written is told."""
+    """RLIMIT_FSIZE of the caller does not affect the program; a dump that cannot be written is reported."""
     vpid, out = host.detach("sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *COUNT, name="limited")
     host.wait_until(lambda: counted(out) > 3, what="counting")
     done = host.ctl("checkpoint", "limited", check=False)
@@ -199,7 +199,7 @@ def test_limit_on_file_size(host):
 
 
 def test_missing_program_file(host):
-    """The program's own file is gone or another: the refusal names it."""
+    """The program's own file is missing or replaced: the refusal names it."""
     program = host.home / "sleeper"
     shutil.copy("/bin/sleep", program)
     program.chmod(0o755)
@@ -213,7 +213,7 @@ def test_missing_program_file(host):
 
 
 def has_open(host, path):
-    """True if a supervised program has the file open. Descriptors may be closed, and programs end, while one looks."""
+    """True if a supervised program has the file open. Descriptors may be closed, and programs end, meanwhile."""
     for pid in host.program_pids():
         try:
             if any(os.readlink(entry.path) == str(path) for entry in os.scandir(f"/proc/{pid}/fd")):
@@ -224,7 +224,7 @@ def has_open(host, path):
 
 
 def test_missing_open_file(host):
-    """A file that it had open for reading is gone."""
+    """A file that was open for reading is missing."""
     path = host.file("data", "content")
     host.detach("python3", "-c", "import time; f = open('data'); time.sleep(1000)", name="reader")
     host.wait_until(lambda: has_open(host, path), what="the open file")

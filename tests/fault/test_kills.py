@@ -1,4 +1,4 @@
-"""kill -9 of each part at any moment; programs that end while they are saved; requests that meet."""
+"""kill -9 of each part at any moment; programs that end while they are saved; concurrent requests."""
 import os
 import pathlib
 import random
@@ -36,7 +36,7 @@ def ended(host, name="count"):
 
 
 def whole(host):
-    """Every image that has a name verifies, and no half one lies about."""
+    """Every named image verifies, and no partial one is left."""
     for path in host.state.rglob("*"):
         if path.is_file() and ".ckpt" in path.name:
             assert ".tmp-" not in path.name, path
@@ -53,7 +53,7 @@ def background(host, *words):
 
 
 def test_pbeamctl_killed(host):
-    """Whether the checkpoint comes to its end or not: the program runs."""
+    """The program runs, whether the checkpoint is completed or not."""
     vpid, out = started(host)
     for moment in moments(1):
         asked = background(host, "checkpoint", "count")
@@ -85,7 +85,7 @@ def test_pbeamd_killed(host):
 
 
 def scips(host):
-    """The supervisors: those who trace."""
+    """The supervisors: the processes that trace."""
     traced = set()
     for pid in host.program_pids():
         try:
@@ -96,7 +96,7 @@ def scips(host):
 
 
 def test_scip_killed(host):
-    """Its process must not run on unsupervised; the older image brings it back."""
+    """Its process must not run on unsupervised; the older image restores it."""
     vpid, out = started(host)
     host.checkpoint("count")
     for moment in moments(3):
@@ -115,7 +115,7 @@ def test_scip_killed(host):
 
 
 def test_all_scips_killed_at_once(host):
-    """The keeper hears of its program's end before it hears of theirs: what they leave goes all the same."""
+    """The keeper sees its program's exit before theirs: everything is cleaned up all the same."""
     vpid, out = started(host, COUNT)
     pids = {pid: comm(pid) for pid in host.pids_of("scip")}
     keeper, = [pid for pid, name in pids.items() if name == "scip-keeper"]
@@ -131,7 +131,7 @@ def test_all_scips_killed_at_once(host):
 
 
 def test_keeper_killed_at_birth(host):
-    """No scip has the process yet that it has made: that ends with it, and whoever waits for it is told."""
+    """The keeper is killed before any scip has the new process: the process ends too, and the waiting caller is informed."""
     started(host, COUNT)
     image = host.checkpoint("--kill", "count")
     for words, fault in (["scip", "run", "-d", "--", *COUNT], "job-launched"), (["scip", "restore", "-d", image], "husk-launched"):
@@ -159,7 +159,7 @@ def test_program_killed(host):
 
 
 def test_rollback_interrupted(host):
-    """A rollback whose parts are killed at any moment: the image is whole, and another rollback works."""
+    """Parts of a rollback are killed at any moment: the image is whole, and another rollback works."""
     vpid, out = started(host)
     host.checkpoint("count")
     generator = random.Random(5)
@@ -177,7 +177,7 @@ def test_rollback_interrupted(host):
 
 
 def test_program_exits_meanwhile(host):
-    """Programs that end in the middle of their checkpoint, and trees whose members come and go."""
+    """Programs that end during their checkpoint, and trees whose members come and go."""
     for moment in moments(6):
         host.detach("sleep", f"{moment:.3f}", name="brief")
         for _ in range(40):
@@ -196,7 +196,7 @@ def test_program_exits_meanwhile(host):
 
 
 def test_two_at_once(host):
-    """The second is refused, or waits for its turn; both tell the truth."""
+    """The second is refused or waits; both report correctly."""
     vpid, out = started(host)
     for _ in range(5):
         asked = [background(host, "checkpoint", "count") for _ in range(3)]
@@ -227,7 +227,7 @@ def test_names(host):
 
 
 def test_tree_member_killed(host):
-    """kill -9 of one member of a tree in mid-checkpoint; the rest goes on or ends as it would natively."""
+    """kill -9 of one member of a tree during a checkpoint; the rest goes on or ends as natively."""
     for moment in moments(7)[:4]:
         job = host.scip_run(*TREE, name="tree")
         job.wait_for("ids")

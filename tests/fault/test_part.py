@@ -1,7 +1,4 @@
-"""
-A part of a job is rolled back under its living parent, and a scip or the coordinator is killed meanwhile: the parent hears of
-exactly one end of the child, under its number, or of none when the rollback went through. Nothing is left, an older image restores.
-"""
+"""A part of a job is rolled back under its living parent while a scip or the coordinator is killed: the parent sees exactly one end of the child, or none if the rollback succeeded. Nothing is left over, and an older image restores."""
 import os
 import random
 import signal
@@ -47,7 +44,7 @@ def proc(pid, name):
 
 
 def field(pid, name):
-    """Of /proc/PID/status, 0 when it has ended."""
+    """A field of /proc/PID/status; 0 once the process has ended."""
     text = proc(pid, "status")
     return int(text.split(f"{name}:\t")[1].split("\n")[0]) if text else 0
 
@@ -70,7 +67,7 @@ class Family:
         self.ended = set()
 
     def count(self, name):
-        """How far it is; its numbers never change, and it counts without gap."""
+        """The child's progress; its numbers never change, and it counts without gaps."""
         path = self.files[name]
         return numbers(path)[1] if path.exists() else 0
 
@@ -82,7 +79,7 @@ class Family:
         return [int(line.split()[2]) for line in self.job.lines() if line.startswith(f"ended {self.vpids[name]} ")]
 
     def numbers(self):
-        """The real numbers: parent, child by name, for what is there; and the number of the parent's scip."""
+        """The real pids: the parent, the children by name, the parent's scip."""
         rows = self.host.ps()["processes"]
         real = {name: row["pid"] for row in rows for name, vpid in self.vpids.items() if row["vpid"] == vpid}
         parent, = [row for row in rows if row["vpid"] not in self.vpids.values()]
@@ -92,7 +89,7 @@ class Family:
         return self.job.process.poll() is None
 
     def settle(self, name):
-        """After a rollback of this child that something has happened to: it goes on, or its end is heard, once."""
+        """After a disturbed rollback of this child: it goes on, or its end is seen, once."""
         before = self.count(name)
         self.host.wait_until(lambda: self.heard(name) or self.count(name) > before + 3, what=f"{name} to go on, or its end to be heard")
         if self.heard(name):
@@ -100,7 +97,7 @@ class Family:
             self.ended.add(name)
 
     def finish(self):
-        """The others end, one after another; the parent has heard of one end for each and of nothing else."""
+        """The others end one after another; the parent has seen one end for each, and nothing else."""
         for name in set(self.vpids) - self.ended:
             self.goes_on(name)
             self.host.ctl("kill", "-s", "TERM", self.vpids[name])
@@ -119,7 +116,7 @@ def free(host):
 
 
 def restores(family, image):
-    """The older image of the whole job is whole, and all run on from it."""
+    """The older image of the whole job is intact, and all processes continue from it."""
     host = family.host
     host.ctl("image", "verify", image)
     job = host.start(["scip", "restore", image], "again")
@@ -139,7 +136,7 @@ def children(pid):
 
 
 def victims(kind, before, scip):
-    """Whom to kill. `before`: the programs that there were before the rollback; the scip of their parent."""
+    """The processes to choose from. `before`: the programs before the rollback, and the scip of their parent."""
     named = {pid: proc(pid, "comm").strip() for pid in children(field(scip, "PPid"))}
     scips = [pid for pid, name in named.items() if name == "scip"]
     traced = {field(pid, "TracerPid"): pid for pid in [before["parent"], *children(before["parent"])]}
@@ -153,7 +150,7 @@ def victims(kind, before, scip):
 
 
 def kill(pids):
-    """Returns those that were there."""
+    """Returns those that existed."""
     there = set()
     for pid in pids:
         try:
@@ -170,7 +167,7 @@ def roll_back(family, name):
 
 
 def told(asked):
-    """It was done, or there is one sentence."""
+    """The command succeeded, or printed one sentence."""
     out, errors = asked.communicate(timeout=60)
     assert asked.returncode == 0 or (asked.returncode == 1 and errors.count("\n") == 1), (asked.returncode, out, errors)
     print(errors, end="", flush=True)
@@ -178,7 +175,7 @@ def told(asked):
 
 
 def clear_away(family):
-    """The parent was killed with its scip: the console says so, its children went on without it."""
+    """The parent was killed with its scip: the console reports it, and its children went on."""
     assert family.job.wait() == 128 + signal.SIGKILL, (family.job.text(), family.job.errors())
     family.host.wait_until(lambda: not kill(family.host.program_pids()) and not family.host.program_pids(), what="the rest to end")
     free(family.host)
@@ -186,7 +183,7 @@ def clear_away(family):
 
 @pytest.mark.parametrize("kind", ["coordinator", "parent", "idle", "new", "beside", "child", "new coordinator"])
 def test_at_points(host, kind):
-    """One child for each point; all in one job, unless its first process is killed. What is only frozen goes on without a coordinator."""
+    """One child for each fault point, all in one job unless its first process is killed. What is only frozen goes on without a coordinator."""
     fault, names = host.file("fault"), [*POINTS, "beside"]
     family = None
     for name in POINTS:

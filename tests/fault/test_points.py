@@ -38,7 +38,7 @@ def test_failure(host, point):
 
 @pytest.mark.parametrize("point", COORDINATOR)
 def test_coordinator_killed(host, point):
-    """Its connections end, and that thaws; what it left is removed by the next one."""
+    """Its connections end, which thaws the processes; the next checkpoint removes its temporary file."""
     fault, out = started(host)
     older = host.checkpoint("count")
     fault.write_text(f"{point}:kill\n")
@@ -54,7 +54,7 @@ def test_coordinator_killed(host, point):
 
 @pytest.mark.parametrize("point", ["restore-frozen", "restore-condemned"])
 def test_rollback_killed(host, point):
-    """What is to be replaced goes on, all of it, or is gone, all of it; the image brings it back."""
+    """The processes to be replaced go on, all of them, or are gone, all of them; the image restores them."""
     fault = host.file("fault")
     for name in "abc":
         host.file(name)
@@ -91,7 +91,7 @@ def test_killed_with_kill_option(host):
 
 
 def test_cancelled(host):
-    """Killing pbeamctl in the middle: the program goes on."""
+    """pbeamctl is killed midway: the program goes on."""
     fault, out = started(host)
     fault.write_text("after-freeze:sleep\n")
     asked = host.popen(["pbeamctl", "checkpoint", "count"])

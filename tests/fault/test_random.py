@@ -1,9 +1,4 @@
-"""
-kill -9 of any part at any moment of any command. After each: a sentence and a status other than 0, or it was done; the program
-counts on without gap or repetition if only helpers were killed; the images are whole, and the last one brings it back.
-
-PBEAM_FAULT_ROUNDS=300 makes it long, PBEAM_FAULT_SEED repeats a run.
-"""
+"""kill -9 of any part at any moment of any command. Afterwards the command has succeeded or printed one sentence with a non-zero status; the program counts on without gap or repetition if only helpers were killed; the images are whole, and the last one restores it. PBEAM_FAULT_ROUNDS=300 makes it long, PBEAM_FAULT_SEED repeats a run."""
 import os
 import random
 import signal
@@ -20,7 +15,7 @@ HARMLESS = {"pbeamd", "pbeamctl", "coordinator"}  # to a program that is not bei
 
 
 def parts(host, command):
-    """Who there is to be killed, by kind."""
+    """The candidates to be killed, by kind."""
     found = {"pbeamctl": [command.pid] if command.poll() is None else [], "program": host.program_pids(), "pbeamd": host.pids_of("pbeamd")}
     for pid in host.pids_of("scip"):
         kind = {"scip-coordinate": "coordinator", "scip-keeper": "keeper"}.get(comm(pid), "scip")
@@ -37,7 +32,7 @@ def kill(pid):
 
 
 def running(host):
-    """The job is there: its number in the name space."""
+    """The job's vpid if it runs."""
     return [row["vpid"] for row in host.ps()["processes"] if row["job_name"] == "count"]
 
 
@@ -49,7 +44,7 @@ class Round:
         self.delay = 0.12 * generator.random() ** 2
 
     def begin(self):
-        """The command, in the background."""
+        """Starts the command in the background."""
         words = {"checkpoint": ["pbeamctl", "checkpoint", "count"], "rollback": ["pbeamctl", "rollback", "count"],
                  "restore": ["pbeamctl", "rollback", "count"], "attach": ["pbeamctl", "attach", "count"],
                  "run": ["scip", "run", "-d", "--name", "other", "--", "sleep", "1000"]}[self.operation]
@@ -59,7 +54,7 @@ class Round:
         return self.host.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def told(self, command):
-        """It ends, and says what has become of it. attach goes on as long as the program does."""
+        """It ends and reports its result. attach lasts as long as the program."""
         try:
             out, errors = command.communicate(timeout=2 if self.operation == "attach" else 60)
         except subprocess.TimeoutExpired:
@@ -71,7 +66,7 @@ class Round:
             assert command.returncode == 0 or errors.count("\n") == 1, (self, command.returncode, out, errors)
 
     def settle(self):
-        """The program counts on, if it was not to be replaced or killed itself; else its image brings it back."""
+        """The program counts on, unless it was replaced or killed itself; then its image restores it."""
         host = self.host
         for path in host.state.rglob("*.ckpt"):
             done = host.ctl("image", "verify", path, check=False)

@@ -1,4 +1,4 @@
-"""State of a process, beyond its descriptors, that cannot be saved: one sentence that names it, and the program goes on."""
+"""Process state beyond descriptors that cannot be saved: one sentence names it, and the program goes on."""
 import pytest
 
 pytestmark = pytest.mark.timeout(60)

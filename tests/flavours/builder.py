@@ -1,4 +1,4 @@
-"""Builds the programs of the flavours into a directory; what is newer than its sources is left alone."""
+"""Builds the programs of the flavours into a directory; what is up to date is left alone."""
 import os
 import pathlib
 import shutil
@@ -24,7 +24,7 @@ BUILDS = {
 
 
 def build(target, out):
-    """Builds one target; raises with the compiler's words when that fails."""
+    """Builds one target; raises with the compiler's messages on failure."""
     command, sources = BUILDS[target]
     made = out / target
     newest = max((SOURCES / name).stat().st_mtime for name in sources)
@@ -44,7 +44,7 @@ def build(target, out):
 
 
 def copy(target, stage):
-    """Puts a built target, or a source that is run as it is, where users can read it."""
+    """Copies a built target, or a script, where the user can read it."""
     source = SOURCES / target if (SOURCES / target).exists() else stage.build / target
     shutil.copy(source, stage.flavours)
     (stage.flavours / target).chmod(0o755)

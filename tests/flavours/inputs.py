@@ -1,4 +1,4 @@
-"""What the flavours work on, made the same each time."""
+"""The inputs of the flavours, the same each time."""
 import random
 import re
 import shutil
@@ -23,7 +23,7 @@ def big_file(host):
 
 
 def redis(host):
-    """Debian's configuration, with paths and port of our own, in the foreground; a client that counts."""
+    """Debian's configuration, with our paths and port, in the foreground; a client that counts."""
     try:
         debian = open("/etc/redis/redis.conf", encoding="utf-8").read()
     except PermissionError:
@@ -73,13 +73,13 @@ def project(host):
 
 
 def project_result(host):
-    """The objects, byte for byte, and what the program prints."""
+    """The objects, byte for byte, and the program's output."""
     folder = host.home / "project"
     printed = host.run([folder / "program"]).stdout
     return [printed] + [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.o"))]
 
 
 def openssl_result(host):
-    """Which algorithms have a figure; the figures differ from run to run."""
+    """The algorithms that have a figure; the figures differ from run to run."""
     text = "".join((host.home / name).read_text() for name in ("flavour.out", "native.out", "native.err") if (host.home / name).exists())
     return sorted({match.lower() for match in re.findall(r"^(sha256|sha512|aes-128-cbc|md5) +[0-9.]+k", text, re.M | re.I)})

@@ -40,7 +40,7 @@ def ticking(name, argv, needs, **more):
 
 
 def digest(*names):
-    """A result: the digests of files in the home directory."""
+    """The digests of files in the home directory, as a result."""
 
     def take(host):
         return [hashlib.sha256((host.home / name).read_bytes()).hexdigest() for name in names]
@@ -80,7 +80,7 @@ def native_results():
 
 
 def ready(flavour, stage):
-    """Builds and copies what it needs. Returns its argv."""
+    """Builds and copies its inputs. Returns its argv."""
     for command in flavour.commands:
         assert shutil.which(command), f"{command} is not installed (tools/packages.txt)"
     for target in flavour.needs:
@@ -91,7 +91,7 @@ def ready(flavour, stage):
 
 
 def natively(flavour, host, argv):
-    """Runs it undisturbed; returns its result, and how many seconds it took from its first tick on."""
+    """Runs it undisturbed; returns its result and the seconds from its first tick."""
     job = host.start(argv, "native")
     if flavour.size:
         job.wait_for(flavour.size, 60)
@@ -116,7 +116,7 @@ def test_native(host, stage, native_results, flavour):
 
 
 class Detached:
-    """The program as a job of its own, its exit status in a file: killed and rolled back it has no console."""
+    """The program as a job, its exit status in a file: killed and rolled back it has no console."""
 
     def __init__(self, host, argv):
         self.host = host
