@@ -4,15 +4,13 @@
  * it arrives as one of sigqueue(3), with the sender's id and user.
  */
 #include <errno.h>
-#include <linux/ioprio.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "pbeamd/server.h"
-#include "proto/remote_call.h"
+#include "syscalls/syscall_table.h"
 
 int signal_process(pid_t pid, pid_t tid, int signal, siginfo_t *info)
 {
@@ -88,37 +86,32 @@ int handle_signal(struct connection *connection, const ProtobufCMessage *message
 /* ---- other calls ---- */
 
 /* The call with its numbers, its process and its memory in place. */
-static int make_call(const struct remote_call_row *row, const Pbeam__RemoteCall *wish, pid_t pid,
+static int make_call(const struct syscall_row *row, const Pbeam__RemoteCall *wish, pid_t pid,
 		     Pbeam__Done *done)
 {
-	static uint8_t in[REMOTE_CALL_BYTES], out[REMOTE_CALL_BYTES]; /* static: large, used at once */
-	int64_t args[6] = {0};
+	static uint8_t in[SYSCALL_REMOTE_BYTES], out[SYSCALL_REMOTE_BYTES]; /* static: large, used at once */
+	uint64_t args[6] = {0};
 	size_t room;
 	long r;
 
 	for (size_t i = 0; i < 6 && i < wish->n_args; i++)
-		args[i] = wish->args[i];
-	room = remote_call_bytes(row, REMOTE_CALL_OUT, args);
+		args[i] = (uint64_t)wish->args[i];
+	room = syscall_remote_out_bytes(row, args);
+	if (!syscall_remote_possible(row, args))
+		return -EINVAL;
 	if ((wish->room && wish->room != room) ||
-	    (wish->has_data && wish->data.len != remote_call_bytes(row, REMOTE_CALL_IN, args)))
-		return -EINVAL;
-	if (row->number != SYS_ioprio_get && row->number != SYS_ioprio_set &&
-	    remote_call_arg(row, REMOTE_CALL_WHICH) >= 0 && args[0] != PRIO_PROCESS)
-		return -EINVAL;
-	if ((row->number == SYS_ioprio_get || row->number == SYS_ioprio_set) && args[0] != IOPRIO_WHO_PROCESS)
+	    (wish->has_data && wish->data.len != syscall_remote_in_bytes(row, args)))
 		return -EINVAL;
 	memset(in, 0, sizeof(in));
 	memset(out, 0, sizeof(out));
 	if (wish->has_data && wish->data.len)
 		memcpy(in, wish->data.data, wish->data.len);
-	for (unsigned i = 0; i < 6; i++)
-		if (row->args[i] == REMOTE_CALL_PROCESS)
-			args[i] = pid;
-		else if (row->args[i] == REMOTE_CALL_IN)
-			args[i] = wish->has_data ? (int64_t)(uintptr_t)in : 0;
-		else if (row->args[i] == REMOTE_CALL_OUT)
-			args[i] = wish->room ? (int64_t)(uintptr_t)out : 0;
-	r = syscall(row->number, args[0], args[1], args[2], args[3], args[4], args[5]);
+	args[syscall_remote_process(row)] = (uint64_t)pid;
+	if (row->remote.in)
+		args[row->remote.in] = wish->has_data ? (uintptr_t)in : 0;
+	if (row->remote.out)
+		args[row->remote.out] = wish->room ? (uintptr_t)out : 0;
+	r = syscall(wish->number, args[0], args[1], args[2], args[3], args[4], args[5]);
 	if (r < 0)
 		return -errno;
 	done->value = r;
@@ -130,7 +123,7 @@ static int make_call(const struct remote_call_row *row, const Pbeam__RemoteCall 
 int handle_call(struct connection *connection, const ProtobufCMessage *message, struct err *err)
 {
 	const Pbeam__RemoteCall *wish = (const Pbeam__RemoteCall *)message;
-	const struct remote_call_row *row = remote_call_find(wish->number);
+	const struct syscall_row *row = syscall_row(wish->number);
 	struct names *names = connection->server->names;
 	Pbeam__Done done = PBEAM__DONE__INIT;
 	pid_t pid;
@@ -138,13 +131,13 @@ int handle_call(struct connection *connection, const ProtobufCMessage *message, 
 
 	if (r < 0)
 		return r;
-	if (!row)
+	if (!row || !row->remote.when.op)
 		return err_set(err, -ENOSYS, "call %d cannot be made for a process of another host",
 			       wish->number);
 	r = make_call(row, wish, pid, &done);
 	if (r < 0)
 		return err_code(err, r, "vpid %d", wish->target->vpid);
-	if (row->gives_process)
+	if (row->ret == KIND_RET_VPID)
 		done.value = names_virtual(names, (struct rpid){(int32_t)done.value}).n;
 	connection_reply(connection, &done.base);
 	return 0;

@@ -16,12 +16,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # From the bottom to the top. A folder sees itself, what it names here, and everything that those see.
 LAYERS = {
     "base": [],
+    "syscalls": [],
     "proto": ["base"],
     "namespace": ["proto"],
     "image": ["proto"],
     "channel": ["proto"],
     "inject": [],
-    "scip/tracee": ["namespace", "inject"],
+    "scip/tracee": ["namespace", "inject", "syscalls"],
     "scip/syscall": ["scip/tracee"],
     "scip/object": ["scip/tracee", "image"],
     "scip/dump": ["scip/syscall", "scip/object"],
@@ -45,7 +46,7 @@ LAYERS = {
     "scip/supervisor": ["scip/dump", "scip/fill"],
     "scip/job": ["scip/checkpoint", "scip/rollback", "scip/migrate", "scip/cut", "scip/supervisor"],
     "scip": ["scip/job"],
-    "pbeamd/transport": ["namespace", "image", "channel"],
+    "pbeamd/transport": ["namespace", "image", "channel", "syscalls"],
     "pbeamd/registry": ["pbeamd/transport"],
     "pbeamd/services": ["pbeamd/registry"],
     "pbeamd/handlers": ["pbeamd/services"],
@@ -54,7 +55,7 @@ LAYERS = {
     "pbeamctl": ["namespace", "image"],
 }
 # Folders that belong to the layer of the one above them.
-INNER = {"scip/tracee/arch/x86_64": "scip/tracee", "scip/syscall/tool": "scip/syscall"}
+INNER = {"scip/tracee/arch/x86_64": "scip/tracee", "syscalls/tool": "syscalls"}
 OTHERS = ("tests/", "bench/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 OBJECT = re.compile(r"build/(.*?)CMakeFiles/[^/]+\.dir/(.*\.c)\.o$")

@@ -17,6 +17,7 @@
 #include "namespace/record.h"
 #include "proto/message.h"
 #include "scip/syscall/syscall.h"
+#include "syscalls/syscall_table.h"
 
 /* What the injected code calls to dump a process. */
 static const int32_t NEEDED[] = {SYS_openat,	   SYS_close,	  SYS_mmap,	     SYS_munmap,

@@ -130,7 +130,7 @@ static int answer_by_address(const struct call *call)
 	return address_answer(call, call->args[1], call->args[2], call->keep[0], &real);
 }
 
-int exit_socket_name(struct call *call)
+static int exit_socket_name(struct call *call, bool own)
 {
 	const union name_sockaddr *side;
 	struct name_socket name;
@@ -140,10 +140,20 @@ int exit_socket_name(struct call *call)
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[0]);
 	if (call->rval != 0 || stat(path, &st) < 0 || !S_ISSOCK(st.st_mode))
 		return 0;
-	side = call->nr == SYS_getsockname ? &name.own : &name.peer;
+	side = own ? &name.own : &name.peer;
 	if (names_socket_get(call->process->names, st.st_ino, &name) < 0 || !side->sa.sa_family)
 		return answer_by_address(call);
 	return address_answer(call, call->args[1], call->args[2], call->keep[0], side);
+}
+
+int exit_getsockname(struct call *call)
+{
+	return exit_socket_name(call, true);
+}
+
+int exit_getpeername(struct call *call)
+{
+	return exit_socket_name(call, false);
 }
 
 /* ---- connect ---- */

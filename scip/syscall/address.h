@@ -2,7 +2,7 @@
 #ifndef SCIP_SYSCALL_ADDRESS_H
 #define SCIP_SYSCALL_ADDRESS_H
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 /* The cheap test: no address of this host's table is elsewhere, no socket has another name. */
 bool address_nothing_moved(const struct call *call);

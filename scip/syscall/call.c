@@ -12,7 +12,7 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
 

@@ -4,12 +4,11 @@
  * own clocks, timers on processor time and RLIMIT_CPU count from the restore on.
  */
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/times.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 enum { NSEC_PER_SEC = 1000000000, NSEC_PER_USEC = 1000, USEC_PER_SEC = 1000000 };
 
@@ -45,57 +44,47 @@ static void write_back(const struct call *call, uint64_t address, const void *da
 	(void)!call_write(call, address, data, len);
 }
 
-static void amend_times(const struct call *call)
+int exit_times(struct call *call)
 {
 	const int64_t *before = call->process->cpu_before;
 	struct tms tms;
 
-	if (!call->args[0] || call_read(call, call->args[0], &tms, sizeof(tms)) < 0)
-		return;
+	if (call->rval < 0 || !call->args[0] || call_read(call, call->args[0], &tms, sizeof(tms)) < 0)
+		return 0;
 	add_ticks(&tms.tms_utime, before[CPU_USER]);
 	add_ticks(&tms.tms_stime, before[CPU_SYSTEM]);
 	add_ticks(&tms.tms_cutime, before[CPU_CHILDREN_USER]);
 	add_ticks(&tms.tms_cstime, before[CPU_CHILDREN_SYSTEM]);
 	write_back(call, call->args[0], &tms, sizeof(tms));
+	return 0;
 }
 
-static void amend_rusage(const struct call *call)
+int exit_getrusage(struct call *call)
 {
 	const int64_t *before = call->process->cpu_before;
 	bool children = (int)call->args[0] == RUSAGE_CHILDREN;
 	struct timeval tv[2]; /* what a struct rusage begins with: user, system */
 
-	if (call_read(call, call->args[1], tv, sizeof(tv)) < 0)
-		return;
+	if (call->rval < 0 || call_read(call, call->args[1], tv, sizeof(tv)) < 0)
+		return 0;
 	add_timeval(&tv[0], before[children ? CPU_CHILDREN_USER : CPU_USER]);
 	add_timeval(&tv[1], before[children ? CPU_CHILDREN_SYSTEM : CPU_SYSTEM]);
 	write_back(call, call->args[1], tv, sizeof(tv));
+	return 0;
 }
 
-static void amend_clock(const struct call *call)
+int exit_clock_gettime(struct call *call)
 {
 	const int64_t *before = call->process->cpu_before;
 	struct timespec ts;
 	int64_t ns;
 
-	if (call_read(call, call->args[1], &ts, sizeof(ts)) < 0)
-		return;
+	if (call->rval < 0 || call_read(call, call->args[1], &ts, sizeof(ts)) < 0)
+		return 0;
 	ns = (int64_t)ts.tv_sec * NSEC_PER_SEC + ts.tv_nsec + before[CPU_USER] + before[CPU_SYSTEM];
 	ns = ns < 0 ? 0 : ns;
 	ts.tv_sec = ns / NSEC_PER_SEC;
 	ts.tv_nsec = ns % NSEC_PER_SEC;
 	write_back(call, call->args[1], &ts, sizeof(ts));
-}
-
-int exit_cputime(struct call *call)
-{
-	if (call->rval < 0)
-		return 0;
-	if (call->nr == SYS_times)
-		amend_times(call);
-	else if (call->nr == SYS_getrusage)
-		amend_rusage(call);
-	else
-		amend_clock(call);
 	return 0;
 }

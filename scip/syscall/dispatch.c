@@ -11,11 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 #include "scip/tracee/regs.h"
 
 int call_enter_regular(struct call *call)
@@ -121,6 +120,7 @@ static int enter_unknown(struct call *call)
 int syscall_enter(struct tracee *tracee)
 {
 	struct call call;
+	call_handler *enter;
 	int r;
 
 	drop_frame(tracee);
@@ -129,7 +129,8 @@ int syscall_enter(struct tracee *tracee)
 		return r;
 	if (r > 0)
 		return enter_unknown(&call);
-	r = call.row->enter ? call.row->enter(&call) : call_enter_regular(&call);
+	enter = syscall_handlers[call.nr].enter;
+	r = enter ? enter(&call) : call_enter_regular(&call);
 	if (r == SYSCALL_WANT_EXIT) {
 		tracee->frame = malloc(sizeof(call));
 		if (!tracee->frame) {
@@ -170,16 +171,18 @@ static int exit_mapping(struct call *call)
 
 static bool executed(const struct call *call)
 {
-	return (call->nr == SYS_execve || call->nr == SYS_execveat) && call->rval == 0 && !call->mapping;
+	return call->row->file_use == FILE_USE_EXECUTE && call->rval == 0 && !call->mapping;
 }
 
 int syscall_exit(struct tracee *tracee)
 {
 	struct call *call = tracee->frame;
+	call_handler *exit_handler;
 	int r = 0;
 
 	if (!call)
 		return 0;
+	exit_handler = syscall_handlers[call->nr].exit;
 	errno = 0;
 	call->rval = ptrace(PTRACE_PEEKUSER, tracee->tid, offsetof(struct user_regs_struct, rax), NULL);
 	if (errno)
@@ -191,7 +194,7 @@ int syscall_exit(struct tracee *tracee)
 	if (r == 0 && call->mapping)
 		r = exit_mapping(call);
 	else if (r == 0)
-		r = call->row->exit ? call->row->exit(call) : call_exit_regular(call);
+		r = exit_handler ? exit_handler(call) : call_exit_regular(call);
 	if (r == CALL_AGAIN)
 		r = make_again(call);
 	drop_frame(tracee);
@@ -227,8 +230,8 @@ int syscall_expect_birth(struct tracee *parent)
 		free(call);
 		return 0; /* no call that makes one: a 32-bit entry */
 	}
-	if (call->row->enter)
-		r = call->row->enter(call);
+	if (syscall_handlers[call->nr].enter)
+		r = syscall_handlers[call->nr].enter(call);
 	parent->frame = call;
 	parent->call = call->nr;
 	parent->want_exit_stop = true;

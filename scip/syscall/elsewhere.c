@@ -9,13 +9,10 @@
 #include "scip/syscall/elsewhere.h"
 
 #include <errno.h>
-#include <linux/ioprio.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -23,7 +20,6 @@
 #include "base/log.h"
 #include "proto/ask.h"
 #include "proto/message.h"
-#include "proto/remote_call.h"
 
 enum { PATIENCE_S = 5 };
 
@@ -157,13 +153,13 @@ int enter_inside(struct call *call)
 
 /* ---- other calls ---- */
 
-static int make_call(struct call *call, const struct remote_call_row *row, int32_t vpid)
+static int make_call(struct call *call, int32_t vpid)
 {
-	int in = remote_call_arg(row, REMOTE_CALL_IN), out = remote_call_arg(row, REMOTE_CALL_OUT);
+	unsigned in = call->row->remote.in, out = call->row->remote.out;
 	Pbeam__RemoteCall wish = PBEAM__REMOTE_CALL__INIT;
 	Pbeam__Target target = PBEAM__TARGET__INIT;
 	Pbeam__Done *done = NULL;
-	uint8_t data[REMOTE_CALL_BYTES];
+	uint8_t data[SYSCALL_REMOTE_BYTES];
 	struct err err = ERR_INIT;
 	int64_t args[6], value;
 	int r;
@@ -171,18 +167,18 @@ static int make_call(struct call *call, const struct remote_call_row *row, int32
 	memcpy(args, call->args, sizeof(args));
 	target.vpid = vpid;
 	wish.target = &target;
-	wish.number = row->number;
+	wish.number = (int32_t)call->nr;
 	wish.n_args = 6;
 	wish.args = args;
-	if (in >= 0 && call->args[in]) {
+	if (in && call->args[in]) {
 		wish.has_data = true;
 		wish.data.data = data;
-		wish.data.len = remote_call_bytes(row, REMOTE_CALL_IN, args);
+		wish.data.len = syscall_remote_in_bytes(call->row, call->args);
 		if (call_read(call, call->args[in], data, wish.data.len) < 0)
 			return call_answer(call, -EFAULT);
 	}
-	if (out >= 0 && call->args[out])
-		wish.room = (uint32_t)remote_call_bytes(row, REMOTE_CALL_OUT, args);
+	if (out && call->args[out])
+		wish.room = (uint32_t)syscall_remote_out_bytes(call->row, call->args);
 	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_CALL, &wish.base, &pbeam__done__descriptor, &done,
 			  &err);
 	if (r < 0)
@@ -195,23 +191,14 @@ static int make_call(struct call *call, const struct remote_call_row *row, int32
 	return call_answer(call, value);
 }
 
-/* Groups' and users' priorities are those of this host. */
-static bool names_process(const struct call *call, const struct remote_call_row *row)
-{
-	bool io = row->number == SYS_ioprio_get || row->number == SYS_ioprio_set;
-
-	return remote_call_arg(row, REMOTE_CALL_WHICH) < 0 ||
-	       (int)call->args[0] == (io ? (int)IOPRIO_WHO_PROCESS : (int)PRIO_PROCESS);
-}
-
 int elsewhere_call(struct call *call)
 {
-	const struct remote_call_row *row = remote_call_find(call->nr);
-	int arg = row ? remote_call_arg(row, REMOTE_CALL_PROCESS) : -1;
+	int32_t vpid;
 
-	if (arg < 0 || !names_process(call, row) || !elsewhere(call, (int32_t)call->args[arg]))
+	if (!syscall_remote_possible(call->row, call->args))
 		return SYSCALL_CONTINUE;
-	return make_call(call, row, (int32_t)call->args[arg]);
+	vpid = (int32_t)call->args[syscall_remote_process(call->row)];
+	return elsewhere(call, vpid) ? make_call(call, vpid) : SYSCALL_CONTINUE;
 }
 
 int enter_about(struct call *call)

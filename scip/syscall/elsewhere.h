@@ -3,8 +3,8 @@
 #define SCIP_SYSCALL_ELSEWHERE_H
 
 #include "proto/daemon.pb-c.h"
+#include "scip/syscall/call.h"
 #include "scip/syscall/elsewhere_group.h"
-#include "scip/syscall/table.h"
 
 /* One request of pbeamd, which is given some seconds; *reply is to be freed with message_free(). */
 must_check int elsewhere_ask(uint32_t type, const ProtobufCMessage *request,
@@ -21,7 +21,7 @@ bool elsewhere(const struct call *call, int32_t number);
 must_check int elsewhere_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, uint64_t info);
 /* Something that cannot be had from another host: `code` if there is such a process, else why not. */
 must_check int elsewhere_refuse(struct call *call, int32_t vpid, int code);
-/* The call itself is made there, if it is one that can be (proto/remote_call.h) and about a process of
+/* The call itself is made there, if it is one that can be (REMOTE in syscalls/table_x86_64.def) and about a process of
  * another host; SYSCALL_CONTINUE: it is not. */
 must_check int elsewhere_call(struct call *call);
 

@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <stddef.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 int enter_fcntl(struct call *call)
 {

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 struct range {
 	uint32_t first;
@@ -30,22 +30,37 @@ struct program {
 	size_t n, room;
 };
 
-static struct syscall_condition condition(enum syscall_filter which, uint32_t nr, uint32_t *data)
+/* The first of two conditions that the row has. */
+static const struct syscall_condition *either(const struct syscall_condition *first,
+					      const struct syscall_condition *second)
 {
-	const struct syscall_row *row = syscall_row(nr);
-	const struct syscall_condition *cluster;
-	bool restored;
+	return first->op ? first : second;
+}
 
-	*data = row ? TRAP_ROW : TRAP_UNKNOWN;
-	if (!row)
-		return (struct syscall_condition){.op = COND_ALWAYS};
-	if (which >= SYSCALL_FILTER_HEARS)
-		return *syscall_datagram_condition(nr, which == SYSCALL_FILTER_TALKS);
-	if (which == SYSCALL_FILTER_MAPPED && path_map_wants(row))
-		return (struct syscall_condition){.op = COND_ALWAYS};
-	restored = which >= SYSCALL_FILTER_RESTORED;
-	cluster = syscall_cluster_condition(nr, which);
-	return cluster ? *cluster : restored ? row->restored : row->born;
+struct syscall_condition syscall_filter_condition(enum syscall_filter which, const struct syscall_row *row)
+{
+	static const struct syscall_condition always = {.op = COND_ALWAYS};
+	const struct syscall_condition *diverged = either(&row->diverged, &row->restored);
+
+	switch (which) {
+	case SYSCALL_FILTER_BORN:
+		return row->born;
+	case SYSCALL_FILTER_CLUSTER:
+		return *either(&row->cluster, &row->born);
+	case SYSCALL_FILTER_RESTORED:
+		return row->restored;
+	case SYSCALL_FILTER_DIVERGED:
+		return *diverged;
+	case SYSCALL_FILTER_MOVED:
+		return *either(&row->moved, diverged);
+	case SYSCALL_FILTER_MAPPED:
+		return syscall_has_path(row) ? always : *either(&row->moved, diverged);
+	case SYSCALL_FILTER_RECEIVE:
+		return row->receive;
+	case SYSCALL_FILTER_SEND:
+		return *either(&row->send, &row->receive);
+	}
+	return always;
 }
 
 /* Neighbours with the same constant action are one range; the last one reaches to the highest number. */
@@ -54,9 +69,13 @@ static size_t find_ranges(enum syscall_filter which, struct range *out)
 	size_t n = 0;
 
 	for (uint32_t nr = 0; nr <= SYSCALL_ROWS; nr++) {
-		struct range r = {.first = nr};
+		const struct syscall_row *row = syscall_row(nr);
+		struct range r = {.first = nr, .when.op = COND_ALWAYS, .data = TRAP_UNKNOWN};
 
-		r.when = condition(which, nr, &r.data);
+		if (row) {
+			r.when = syscall_filter_condition(which, row);
+			r.data = TRAP_ROW;
+		}
 		if (r.when.op > COND_ALWAYS || n == 0 || out[n - 1].when.op != r.when.op ||
 		    out[n - 1].data != r.data)
 			out[n++] = r;
@@ -87,7 +106,7 @@ static int emit_leaf(struct program *p, const struct range *range)
 	const uint32_t trace = SECCOMP_RET_TRACE | range->data;
 	int r = 0;
 
-	if (c->op == COND_NEVER || c->op == COND_ALWAYS || c->op == COND_SIGNALFD)
+	if (c->op == COND_NEVER || c->op == COND_ALWAYS)
 		return emit(p, BPF_RET | BPF_K, c->op == COND_ALWAYS ? trace : SECCOMP_RET_ALLOW, 0, 0);
 	/* little endian: the low half comes first */
 	r = emit(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, args) + 8u * c->arg, 0,
@@ -155,4 +174,19 @@ int syscall_filter_build(enum syscall_filter which, struct sock_fprog *out, stru
 	out->len = (unsigned short)p.n;
 	out->filter = p.v;
 	return 0;
+}
+
+enum syscall_filter syscall_filter_born(struct names *names)
+{
+	return names_cluster(names, NULL) ? SYSCALL_FILTER_CLUSTER : SYSCALL_FILTER_BORN;
+}
+
+enum syscall_filter syscall_filter_diverged(struct names *names)
+{
+	return names_cluster(names, NULL) ? SYSCALL_FILTER_DIVERGED : SYSCALL_FILTER_RESTORED;
+}
+
+enum syscall_filter syscall_filter_restored(struct names *names)
+{
+	return names_cluster(names, NULL) ? SYSCALL_FILTER_MOVED : SYSCALL_FILTER_RESTORED;
 }

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/remote.h"
 
@@ -84,17 +84,19 @@ static int build_and_load(struct tracee *tracee, enum syscall_filter which, stru
 	return r;
 }
 
-int syscall_filter_datagrams(struct tracee *tracee, bool talks, struct err *err)
+int syscall_filter_datagrams(struct tracee *tracee, bool send, struct err *err)
 {
 	struct process *process = tracee->process;
 	int r;
 
-	if (process->talks || (process->hears && !talks))
+	if (process->traps_send || (process->traps_receive && !send))
 		return 0;
-	r = build_and_load(tracee, talks ? SYSCALL_FILTER_TALKS : SYSCALL_FILTER_HEARS, err);
-	process->hears = process->hears || r == 0;
-	process->talks = process->talks || (talks && r == 0);
-	return r;
+	r = build_and_load(tracee, send ? SYSCALL_FILTER_SEND : SYSCALL_FILTER_RECEIVE, err);
+	if (r < 0)
+		return r;
+	process->traps_receive = true;
+	process->traps_send = send;
+	return 0;
 }
 
 int syscall_filter_inject(struct tracee *tracee, struct err *err)

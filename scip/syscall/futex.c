@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 #include "scip/tracee/regs.h"
 
 enum { PHASE_MARKED = 1, PHASE_WAITED, PHASE_UNLOCKED, PHASE_WOKEN_BY_DEATH };

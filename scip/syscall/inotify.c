@@ -12,7 +12,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "namespace/record.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 #include "scip/tracee/memory.h"
 
 /* The path as the program sees it, absolute, and as scip can reach it. */

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -39,38 +38,6 @@ const struct paths *path_map_of(struct process *process)
 		process->paths_seen = now;
 	}
 	return process->paths.n ? &process->paths : NULL;
-}
-
-/* True if the argument is a path that names something (the text of a symbolic link names nothing yet). */
-static bool names_something(const struct syscall_row *row, unsigned arg)
-{
-	return row->args[arg] == KIND_PATH &&
-	       !(arg == 0 && (row == syscall_row(SYS_symlink) || row == syscall_row(SYS_symlinkat)));
-}
-
-bool path_map_wants(const struct syscall_row *row)
-{
-	for (unsigned i = 0; i < 6; i++)
-		if (names_something(row, i))
-			return true;
-	return row->exit == exit_getcwd;
-}
-
-bool path_map_changes(int64_t nr)
-{
-	static const int changes[] = {
-		SYS_truncate,  SYS_rename,    SYS_renameat,    SYS_renameat2,	 SYS_mkdir,
-		SYS_mkdirat,   SYS_rmdir,     SYS_creat,       SYS_link,	 SYS_linkat,
-		SYS_unlink,    SYS_unlinkat,  SYS_symlink,     SYS_chmod,	 SYS_fchmodat,
-		SYS_symlinkat, SYS_chown,     SYS_lchown,      SYS_fchownat,	 SYS_utime,
-		SYS_utimes,    SYS_utimensat, SYS_futimesat,   SYS_mknod,	 SYS_mknodat,
-		SYS_setxattr,  SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, 452 /* fchmodat2 */,
-	};
-
-	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
-		if (changes[i] == nr)
-			return true;
-	return false;
 }
 
 /* Without "//" and "/./" and a slash at the end. False: there is a ".." in it, which only the file system can
@@ -180,9 +147,8 @@ const struct path_entry *path_map_find(const struct call *call, int dir_arg, con
 		return entry;
 	if (entry->kind == PATH_LIBRARY && is_native(call, &call->process->paths, entry->name))
 		return NULL;
-	program = call->nr == SYS_execve || call->nr == SYS_execveat
-			  ? paths_program(&call->process->paths, entry->name)
-			  : NULL;
+	program = call->row->file_use == FILE_USE_EXECUTE ? paths_program(&call->process->paths, entry->name)
+							  : NULL;
 	if (!program || strlen(program->real) >= size)
 		return entry;
 	strcpy(out, program->real);

@@ -3,7 +3,7 @@
 #define SCIP_SYSCALL_PATH_MAP_H
 
 #include "namespace/paths.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 /* The paths of the process's job; NULL: none is elsewhere, at the cost of one load. */
 const struct paths *path_map_of(struct process *process);
@@ -12,7 +12,5 @@ const struct path_entry *path_map_find(const struct call *call, int dir_arg, con
 				       size_t size);
 /* What the program calls `real`: its length, 0: just that. */
 int path_map_name(const struct call *call, const char *real, char *out, size_t size);
-/* The call changes what its path names, or makes or removes it. */
-bool path_map_changes(int64_t nr);
 
 #endif

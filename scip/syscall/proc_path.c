@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 
 #include "base/io.h"
 #include "scip/syscall/elsewhere.h"
@@ -255,19 +254,7 @@ static int far_path_enter(struct call *call, unsigned path_arg, const struct pro
 {
 	char own[96];
 
-	switch (call->nr) {
-	case SYS_stat:
-	case SYS_lstat:
-	case SYS_newfstatat:
-	case SYS_statx:
-	case SYS_access:
-	case SYS_faccessat:
-	case SYS_faccessat2:
-		break;
-	default:
-		return call_answer(call, -EACCES);
-	}
-	if (path->file[0] && !proc_text_known(path->file))
+	if (call->row->file_use != FILE_USE_LOOK || (path->file[0] && !proc_text_known(path->file)))
 		return call_answer(call, -EACCES);
 	snprintf(own, sizeof(own), "/proc/%d%s%s", call->process->pid, path->file[0] ? "/" : "",
 		 strncmp(path->file, "task/", 5) == 0 ? strrchr(path->file, '/') + 1 : path->file);
@@ -285,7 +272,7 @@ int proc_path_enter(struct call *call, int dir_arg, unsigned path_arg)
 		return far_path_enter(call, path_arg, &path);
 	if (r < 0 || !path.changed)
 		return r;
-	if (path.read_only && path_map_changes(call->nr))
+	if (path.read_only && call->row->file_use == FILE_USE_CHANGE)
 		return call_answer(call, -EROFS);
 	return call_replace(call, path_arg, path.text, strlen(path.text) + 1);
 }

@@ -3,7 +3,7 @@
 #define SCIP_SYSCALL_PROC_PATH_H
 
 #include "namespace/proc_text.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 enum proc_leaf {
 	PROC_NOTHING,	  /* not a path into a process's part of /proc */

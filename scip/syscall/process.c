@@ -127,17 +127,19 @@ int syscall_newborn(const struct process *process, pid_t tid, struct vpid vtid)
 	const struct process self = {.pid = tid, .names = process->names};
 	struct user_regs_struct regs;
 	struct clone_args args = {0};
+	call_handler *made_by;
 
 	if (vtid.n == tid)
 		return 0;
 	if (ptrace(PTRACE_GETREGS, tid, NULL, &regs) < 0)
 		return -errno;
-	if (regs.orig_rax == SYS_clone) {
+	made_by = syscall_row((int64_t)regs.orig_rax) ? syscall_handlers[regs.orig_rax].exit : NULL;
+	if (made_by == exit_clone) {
 		args.flags = regs.rdi;
 		args.parent_tid = regs.rdx;
 		args.child_tid = regs.r10;
-	} else if (regs.orig_rax != SYS_clone3 || memory_read(&self, (struct taddr){regs.rdi}, &args,
-							      offsetof(struct clone_args, exit_signal)) < 0) {
+	} else if (made_by != exit_clone3 || memory_read(&self, (struct taddr){regs.rdi}, &args,
+							 offsetof(struct clone_args, exit_signal)) < 0) {
 		return 0;
 	}
 	if ((args.flags & CLONE_CHILD_SETTID) && args.child_tid &&

@@ -1,7 +1,7 @@
 /* A process has one tracer, and that is its scip: debuggers are refused inside a job. */
 #include <errno.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 int enter_ptrace(struct call *call)
 {

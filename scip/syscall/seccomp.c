@@ -16,7 +16,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "namespace/record.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 #include "scip/tracee/regs.h"
 
 #define DUMPABLE_MAX 1

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/ptrace.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 /* As the kernel's siginfo_layout(): SI_USER, SI_TKILL, SI_QUEUE, SI_MESGQ, any other code below zero that is
  * not a timer's or SIGIO's, and what tells of a child. */

@@ -20,7 +20,7 @@
 
 #include "base/io.h"
 #include "base/log.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 #include "scip/tracee/procfs.h"
 
 #define FDS_MAX 64u
@@ -49,8 +49,18 @@ static int note(int fd, void *arg)
 	return 0;
 }
 
-static const int trapped[] = {SYS_read, SYS_dup, SYS_dup2, SYS_dup3, SYS_fcntl};
-#define TRAPPED (sizeof(trapped) / sizeof(trapped[0]))
+#define TRAPPED_MAX 8u
+
+/* The calls that are trapped for a signalfd. */
+static unsigned trapped_calls(uint32_t calls[TRAPPED_MAX])
+{
+	unsigned n = 0;
+
+	for (uint32_t nr = 0; nr < SYSCALL_ROWS && n < TRAPPED_MAX; nr++)
+		if (syscall_table[nr].on_signalfd)
+			calls[n++] = nr;
+	return n;
+}
 
 static bool is_known(const struct process *process, int fd)
 {
@@ -67,7 +77,9 @@ static void know(struct process *process, int fd)
  * trace; allow; trace */
 static int trap(struct tracee *tracee, const struct fds *wanted, struct err *err)
 {
-	struct sock_filter code[FDS_MAX + TRAPPED + 8];
+	uint32_t calls[TRAPPED_MAX];
+	unsigned n_calls = trapped_calls(calls);
+	struct sock_filter code[FDS_MAX + TRAPPED_MAX + 8];
 	struct sock_fprog program = {.filter = code};
 	struct fds fds = {.n = 0};
 	unsigned n = 0;
@@ -81,11 +93,11 @@ static int trap(struct tracee *tracee, const struct fds *wanted, struct err *err
 	code[n++] =
 		(struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
 	code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0,
-						 (uint8_t)(TRAPPED + 1));
+						 (uint8_t)(n_calls + 1));
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-	for (unsigned i = 0; i < TRAPPED; i++)
-		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)trapped[i],
-							 (uint8_t)(TRAPPED - i), 0);
+	for (unsigned i = 0; i < n_calls; i++)
+		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i],
+							 (uint8_t)(n_calls - i), 0);
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_JMP | BPF_JA, fds.n + 1);
 	code[n++] =
 		(struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));

@@ -1,20 +1,22 @@
 /*
- * System calls: the one table, the filter built from it, what is done at a trap. docs/HOWTO_ADD_SYSCALL.md.
+ * System calls of the programs: the seccomp filters and what is done at a trap. docs/HOWTO_ADD_SYSCALL.md.
  *
- * Each row of the table (table.c, from table_x86_64.def) gives number, name, support level, argument kinds,
- * what a freeze does to the call, a note. The seccomp filters, the dispatch, docs/SYSCALLS.md and the tests
- * come from it.
+ * The table (syscalls/syscall_table.h) says of each call when the filters trap it:
  *
- * Filters. The *born* filter is loaded before the first exec: it traps what must be seen or translated even
- * when nothing has diverged (kill and its like where the pid is not 0, exec, SysV ids, seccomp, calls not in
- * the table). The *cluster* filter takes its place on a host of a cluster: it traps as well what may name
- * something of another host (filter_cluster.c). The *restored* filter traps every call that carries a name;
- * it is loaded for restored processes, and from inside (SECCOMP_FILTER_FLAG_TSYNC) into a process whose own
- * names diverge. In a cluster the latter is the *diverged* filter, which traps what carries transport
- * addresses too, as far as it matters to who has not moved; for restored processes it is the *moved* filter:
- * theirs are of datagrams as well. On a host where files of the job are under other paths that is the
- * *mapped* filter, which traps as well every other call that takes or gives a path. Two more come on top of
- * one of these: see SYSCALL_FILTER_HEARS.
+ * - born: of every new process. Traps what must be seen or translated although all names are still true: kill
+ *   and others where the pid is not 0, SysV ids, seccomp, calls that are not in the table.
+ * - cluster: replaces born on a host of a cluster. Also traps what may name something on another host, and
+ *   calls that pass transport addresses.
+ * - restored: of restored processes, and loaded from inside (SECCOMP_FILTER_FLAG_TSYNC) into a process whose
+ *   own names diverge. Traps every call that carries a name.
+ * - diverged: replaces restored in a cluster for processes that have not moved. Also traps calls that pass
+ *   transport addresses, but no datagrams.
+ * - moved: replaces restored in a cluster for processes made from an image. Also traps datagrams.
+ * - mapped: replaces moved where files of the job have other paths. Also traps every call with a path.
+ * - receive, send: added to one of those in a process that has not moved and exchanges datagrams with one
+ * that has. The receive filter traps datagrams that arrive, the send filter both directions.
+ *
+ * Filters add up: a call that several of them trap is trapped once.
  */
 #ifndef SCIP_SYSCALL_SYSCALL_H
 #define SCIP_SYSCALL_SYSCALL_H
@@ -30,12 +32,10 @@ enum syscall_filter {
 	SYSCALL_FILTER_DIVERGED,
 	SYSCALL_FILTER_MOVED,
 	SYSCALL_FILTER_MAPPED,
-	/* beside one of those, of who has not moved itself: who has sent a datagram that came, and to whom
-	   one goes */
-	SYSCALL_FILTER_HEARS,
-	SYSCALL_FILTER_TALKS,
+	SYSCALL_FILTER_RECEIVE,
+	SYSCALL_FILTER_SEND,
 };
-/* Which one newborns get, those whose names diverge, and those that come from an image. */
+/* The filter of a new process, of one whose names diverge, and of one made from an image. */
 enum syscall_filter syscall_filter_born(struct names *names);
 enum syscall_filter syscall_filter_diverged(struct names *names);
 enum syscall_filter syscall_filter_restored(struct names *names);
@@ -46,9 +46,9 @@ must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog
  */
 must_check int syscall_filter_inject(struct tracee *tracee, struct err *err);
 
-/* Likewise SYSCALL_FILTER_HEARS, or with `talks` SYSCALL_FILTER_TALKS, where what it has does not trap these
- * calls already. */
-must_check int syscall_filter_datagrams(struct tracee *tracee, bool talks, struct err *err);
+/* Likewise the receive filter, or with `send` the send filter. Does nothing where the filters of the process
+ * trap these calls already. */
+must_check int syscall_filter_datagrams(struct tracee *tracee, bool send, struct err *err);
 
 /* Traps the reads of the signalfds that a stopped, diverged process has: after a restore. */
 must_check int syscall_filter_signalfds(struct tracee *tracee, struct err *err);
@@ -78,10 +78,5 @@ bool syscall_siginfo_to_virtual(struct names *names, void *siginfo);
 bool syscall_siginfo_to_real(struct names *names, void *siginfo);
 /* The tracee is gone or has executed another program: drops what is kept for it. */
 void syscall_forget(struct tracee *tracee);
-
-/* What a freeze does to an interrupted call. */
-enum syscall_freeze { SYSCALL_FREEZE_REISSUE, SYSCALL_FREEZE_EINTR, SYSCALL_FREEZE_WAIT };
-enum syscall_freeze syscall_freeze_of(int64_t nr);
-const char *syscall_name(int64_t nr);
 
 #endif

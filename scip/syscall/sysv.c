@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 #include "namespace/record.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 /* Not named by every libc. The commands for each kind: by index, by index for anybody, about all. */
 enum { SHM_BY_INDEX_ANY = 15, SEM_BY_INDEX_ANY = 20, MSG_BY_INDEX_ANY = 13 };

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <sys/wait.h>
 
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 int enter_wait4(struct call *call)
 {

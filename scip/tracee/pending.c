@@ -4,15 +4,17 @@
  * At a stop within get_signal() the registers tell: orig_rax is the call, rax one of -512, -513, -514, -516.
  * Left as they are, the kernel restarts the call when the tracee is resumed without a handler to run. What it
  * does not do by itself:
- * - Calls that answer -EINTR: rax is set to -514 (ERESTARTNOHAND) while stopped. The kernel then restarts
- *   them, and still makes it EINTR for a handler that runs first: nothing needs to be known of dispositions.
- *   The same mends an old artefact of ptrace: an ignored signal (SIGCHLD) wakes a traced thread and made
- *   its epoll_wait fail.
+ * - nanosleep, clock_nanosleep (relative), poll and futex (with any timeout) give -516: the kernel keeps the
+ * end of the wait. select, pselect6 and ppoll give -514 and have stored the time left (probed on 6.18).
+ * - Calls that answer -EINTR (the table's ANSWERS_EINTR): rax is set to -514 (ERESTARTNOHAND) while stopped.
+ * The kernel then restarts them, and still makes it EINTR for a handler that runs first: nothing needs to be
+ * known of dispositions. The same mends an old artefact of ptrace: an ignored signal (SIGCHLD) wakes a traced
+ * thread and made its epoll_wait fail.
  * - Their timeouts, which would begin again: the time left is put in their place when the tracee is resumed.
  *   In memory that is a page of ours, a slot for each thread in turn: the kernel reads it at once.
  * - After the first restart of a -516 orig_rax is 219 (restart_syscall) for ever: the call is remembered, or
  *   read from the `mov $nr, %eax` before its instruction.
- * - Transfers that were cut short: continue.c.
+ * - Transfers that were cut short: transfer.c.
  *
  * A call made again with other arguments is run with PTRACE_SYSCALL; at its exit the program's own arguments
  * are put back. If a handler is to run instead, they are put back before.
@@ -41,11 +43,12 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "scip/tracee/memory.h"
-#include "scip/tracee/pending_table.h"
 #include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/remote_arch.h"
+#include "scip/tracee/transfer.h"
+#include "syscalls/syscall_table.h"
 
 #ifndef PTRACE_EVENT_STOP
 #define PTRACE_EVENT_STOP 128
@@ -58,6 +61,7 @@ enum {
 	CODE_RESTARTNOHAND = -514,
 	CODE_RESTART_BLOCK = -516,
 	PAGE = 4096,
+	NSEC_PER_SEC = 1000000000,
 	NSEC_PER_MSEC = 1000000,
 	SCHED_TEXT_MAX = 65536,
 	CPUS_AT_ONCE = 64,
@@ -167,10 +171,41 @@ static bool read_call(const struct tracee *tracee, int64_t *number, uint64_t arg
 	return true;
 }
 
+/* The timeout that the program has given, in nanoseconds. False: none, or it cannot be read. */
+static bool read_timeout(const struct process *process, const struct syscall_timeout *where,
+			 const uint64_t args[6], uint64_t *ns)
+{
+	uint64_t value = args[where->arg];
+	struct timespec ts;
+
+	if (where->unit == TIMEOUT_UNIT_MS) {
+		*ns = (uint64_t)(uint32_t)value * NSEC_PER_MSEC;
+		return (int32_t)value >= 0;
+	}
+	if (!value || memory_read(process, (struct taddr){value}, &ts, sizeof(ts)) < 0)
+		return false;
+	if (ts.tv_sec < 0 || ts.tv_nsec < 0 || ts.tv_nsec >= NSEC_PER_SEC)
+		return false;
+	/* Some programs sleep for ever by the largest number there is. */
+	if ((uint64_t)ts.tv_sec > INT64_MAX / NSEC_PER_SEC - 1)
+		*ns = INT64_MAX;
+	else
+		*ns = (uint64_t)ts.tv_sec * NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
+	return true;
+}
+
+/* True if the call answers -EINTR to PTRACE_INTERRUPT instead of asking to be restarted. */
+static bool answers_eintr(const struct user_regs_struct *regs)
+{
+	const struct syscall_row *row = syscall_row((int64_t)regs->orig_rax);
+
+	return row && row->eintr;
+}
+
 static void sample(struct tracee *tracee, struct clocks *clocks)
 {
 	struct tracee_pending *p = &tracee->pending;
-	struct pending_timeout where;
+	const struct syscall_timeout *where;
 	struct sched_numbers sched;
 	struct procfs_stat stat;
 	uint64_t args[6], timeout;
@@ -179,16 +214,16 @@ static void sample(struct tracee *tracee, struct clocks *clocks)
 	p->sampled_call = -1;
 	if (!read_call(tracee, &number, args) || number < 0)
 		return;
-	where = pending_timeout_of(number, args);
-	if (where.arg < 0 || (where.left >= 0 && args[where.left]) ||
-	    !pending_read_timeout(tracee->process, where, args, &timeout))
+	where = syscall_timeout(number, args);
+	if (!where || (where->left && args[where->left]) ||
+	    !read_timeout(tracee->process, where, args, &timeout))
 		return;
 	if (!read_sched(tracee->process->pid, tracee->tid, &sched) ||
 	    procfs_stat_read(tracee->process->pid, tracee->tid, &stat, NULL) < 0 || stat.state != 'S' ||
 	    !clock_of(clocks, stat.processor, &offset))
 		return;
 	p->sampled_call = number;
-	p->sampled_timeout = args[where.arg];
+	p->sampled_timeout = args[where->arg];
 	p->sampled_switches = sched.switches;
 	p->sampled_ns = io_now_ns(CLOCK_MONOTONIC);
 	p->asleep_ns = sched.exec_start + (uint64_t)offset;
@@ -232,26 +267,26 @@ static uint64_t later(uint64_t from, uint64_t by)
 static void note_deadline(struct tracee *tracee, const struct user_regs_struct *regs, bool restarted)
 {
 	struct tracee_pending *p = &tracee->pending;
-	struct pending_timeout where;
+	const struct syscall_timeout *where;
 	uint64_t args[6], ns;
 
 	p->stopped_ns = io_now_ns(CLOCK_MONOTONIC);
 	if (p->active) /* known since it was interrupted first */
 		return;
-	pending_args(regs, args);
-	where = pending_timeout_of(tracee->restart_call, args);
-	if (where.left >= 0 && args[where.left]) {
-		struct pending_timeout left = {.arg = where.left, .left = -1};
+	regs_unpack_args(regs, args);
+	where = syscall_timeout(tracee->restart_call, args);
+	if (where && where->left && args[where->left]) {
+		const struct syscall_timeout left = {.unit = TIMEOUT_UNIT_TIMESPEC, .arg = where->left};
 
-		p->timed = pending_read_timeout(tracee->process, left, args, &ns);
+		p->timed = read_timeout(tracee->process, &left, args, &ns);
 		p->deadline_ns = p->timed ? later(p->stopped_ns, ns) : 0;
 		return;
 	}
 	if (restarted && p->timed)
 		return;
-	p->timed = pending_read_timeout(tracee->process, where, args, &ns);
+	p->timed = where && read_timeout(tracee->process, where, args, &ns);
 	if (p->timed)
-		p->deadline_ns = later(begun_at(tracee, tracee->restart_call, args[where.arg]), ns);
+		p->deadline_ns = later(begun_at(tracee, tracee->restart_call, args[where->arg]), ns);
 }
 
 /* The call behind restart_syscall, from the instruction that loaded its number. */
@@ -290,7 +325,7 @@ static void give_up(struct tracee *tracee, struct user_regs_struct *regs)
 {
 	struct tracee_pending *p = &tracee->pending;
 
-	pending_set_args(regs, p->args);
+	regs_pack_args(regs, p->args);
 	regs->rip = p->rip;
 	regs->orig_rax = (uint64_t)p->number;
 	if (p->done)
@@ -329,7 +364,7 @@ static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool
 		return true;
 	if ((int64_t)regs->orig_rax < 0)
 		return false;
-	if ((int64_t)regs->rax == -EINTR && pending_says_eintr((int64_t)regs->orig_rax)) {
+	if ((int64_t)regs->rax == -EINTR && answers_eintr(regs)) {
 		regs->rax = (uint64_t)(int64_t)CODE_RESTARTNOHAND;
 		*changed = true;
 	}
@@ -338,7 +373,7 @@ static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool
 	/* The transfer's own: the other end went away after a part, which is all there is to be told. */
 	if (tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP && tracee->signal == SIGPIPE)
 		return false;
-	if (!tracee->pending.active && continue_begin(tracee, regs)) {
+	if (!tracee->pending.active && transfer_begin(tracee, regs)) {
 		*changed = true;
 		return true;
 	}
@@ -410,16 +445,17 @@ static bool write_left(const struct process *process, uint64_t at, uint64_t left
 void pending_before_resume(struct tracee *tracee)
 {
 	struct tracee_pending *p = &tracee->pending;
-	struct pending_timeout where;
+	const struct syscall_timeout *where;
 	struct user_regs_struct regs;
 	uint64_t args[6], left;
 
 	if (tracee->restart_call < 0 || !p->timed || regs_get(tracee, &regs) < 0 ||
 	    !remote_arch_in_restart(&regs))
 		return;
-	pending_args(&regs, args);
-	where = pending_timeout_of(tracee->restart_call, p->active ? p->args : args);
-	if (where.arg < 0 || where.kernel || (!where.ms && !tracee->process->timeouts.a))
+	regs_unpack_args(&regs, args);
+	where = syscall_timeout(tracee->restart_call, p->active ? p->args : args);
+	if (!where || where->kernel_keeps ||
+	    (where->unit == TIMEOUT_UNIT_TIMESPEC && !tracee->process->timeouts.a))
 		return;
 	if (!p->active) {
 		p->number = tracee->restart_call;
@@ -428,15 +464,15 @@ void pending_before_resume(struct tracee *tracee)
 		p->done = 0;
 	}
 	left = time_left(p, io_now_ns(CLOCK_MONOTONIC));
-	if (where.ms) {
+	if (where->unit == TIMEOUT_UNIT_MS) {
 		left = (left + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
-		args[where.arg] = left > INT32_MAX ? INT32_MAX : left;
+		args[where->arg] = left > INT32_MAX ? INT32_MAX : left;
 	} else {
-		args[where.arg] = timeout_slot(tracee);
-		if (!write_left(tracee->process, args[where.arg], left))
+		args[where->arg] = timeout_slot(tracee);
+		if (!write_left(tracee->process, args[where->arg], left))
 			return;
 	}
-	pending_set_args(&regs, args);
+	regs_pack_args(&regs, args);
 	p->active = regs_set(tracee, &regs) == 0;
 }
 
@@ -450,7 +486,7 @@ static void take_exit(struct tracee *tracee, struct user_regs_struct *regs)
 		p->done += (uint64_t)ret;
 		regs->rax = p->done;
 		/* A short count: the stop again, or an end of file, which the next call tells. */
-		if (continue_piece(tracee, regs)) {
+		if (transfer_piece(tracee, regs)) {
 			regs->rax = regs->orig_rax;
 			regs->orig_rax = UINT64_MAX;
 			regs->rip = p->rip - SYSCALL_INSN_SIZE;
@@ -459,7 +495,7 @@ static void take_exit(struct tracee *tracee, struct user_regs_struct *regs)
 	} else if (p->done) {
 		regs->rax = p->done;
 	}
-	pending_set_args(regs, p->args);
+	regs_pack_args(regs, p->args);
 	p->active = p->timed = false;
 	tracee->restart_call = -1;
 }
@@ -487,7 +523,7 @@ bool pending_syscall_stop(struct tracee *tracee)
 	ret = (int64_t)regs.rax;
 	/* The signal that woke it may be taken by another thread (an ignored SIGCHLD, which only a traced
 	 * process gets): then no stop would come and the program would see the EINTR. */
-	if (ret == -EINTR && pending_says_eintr((int64_t)regs.orig_rax))
+	if (ret == -EINTR && answers_eintr(&regs))
 		ptrace(PTRACE_INTERRUPT, tracee->tid, NULL, NULL);
 	if (ret != -EINTR && (ret > CODE_RESTARTSYS || ret < CODE_RESTART_BLOCK)) {
 		take_exit(tracee, &regs);
@@ -513,15 +549,15 @@ void pending_prepare(struct process *process)
 {
 	for (struct tracee *t = process->tracees; t; t = t->next) {
 		uint64_t args[6];
-		struct pending_timeout where;
+		const struct syscall_timeout *where;
 		struct user_regs_struct regs;
 
 		if (t->restart_call < 0 || !t->pending.timed || t->stop == TRACEE_RUNNING ||
 		    t->stop == TRACEE_EXITED || regs_get(t, &regs) < 0)
 			continue;
-		pending_args(&regs, args);
-		where = pending_timeout_of(t->restart_call, args);
-		if (where.arg < 0 || where.kernel || where.ms)
+		regs_unpack_args(&regs, args);
+		where = syscall_timeout(t->restart_call, args);
+		if (!where || where->kernel_keeps || where->unit == TIMEOUT_UNIT_MS)
 			continue;
 		map_timeouts(t);
 		return;
@@ -564,13 +600,13 @@ int pending_saved_registers(struct tracee *tracee, struct user_regs_struct *regs
 			"thread %d is in a call that was interrupted before and cannot be told; try again",
 			tracee->tid);
 	call->restart = (int32_t)regs->rax;
-	pending_args(regs, args);
+	regs_unpack_args(regs, args);
 	if (p->active)
 		memcpy(args, p->args, sizeof(args));
 	code = fill_call(call, args, tracee);
 	if (code < 0)
 		return err_code(err, code, "save the call of thread %d", tracee->tid);
-	pending_set_args(regs, args);
+	regs_pack_args(regs, args);
 	regs->rax = (uint64_t)tracee->restart_call;
 	regs->rip -= SYSCALL_INSN_SIZE;
 	regs->orig_rax = UINT64_MAX;
@@ -579,22 +615,22 @@ int pending_saved_registers(struct tracee *tracee, struct user_regs_struct *regs
 
 /* Lets the kernel itself begin the wait for what is left of it. *ret: -516, or what the call had to say at
  * once. */
-static int arm_wait(struct tracee *tracee, struct pending_timeout where, const Pbeam__PendingCall *call,
-		    int64_t *ret, struct err *err)
+static int arm_wait(struct tracee *tracee, const struct syscall_timeout *where,
+		    const Pbeam__PendingCall *call, int64_t *ret, struct err *err)
 {
 	struct process *process = tracee->process;
 	uint64_t args[6];
 
 	memcpy(args, call->args, sizeof(args));
-	if (where.ms) {
+	if (where->unit == TIMEOUT_UNIT_MS) {
 		uint64_t ms = (call->left_ns + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
 
-		args[where.arg] = ms > INT32_MAX ? INT32_MAX : ms;
+		args[where->arg] = ms > INT32_MAX ? INT32_MAX : ms;
 	} else {
 		map_timeouts(tracee);
 		if (!process->timeouts.a || !write_left(process, process->timeouts.a, call->left_ns))
 			return err_set(err, -ENOMEM, "no room for a timeout in process %d", process->pid);
-		args[where.arg] = process->timeouts.a;
+		args[where->arg] = process->timeouts.a;
 	}
 	return remote_call_interrupted(tracee, ret, err, call->number, args);
 }
@@ -602,7 +638,7 @@ static int arm_wait(struct tracee *tracee, struct pending_timeout where, const P
 int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct err *err)
 {
 	struct tracee_pending *p = &tracee->pending;
-	struct pending_timeout where;
+	const struct syscall_timeout *where;
 	struct user_regs_struct regs;
 	int64_t ret;
 	int code;
@@ -614,20 +650,20 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	if (code < 0)
 		return err_code(err, code, "read the registers of thread %d", tracee->tid);
 	ret = call->restart;
-	where = pending_timeout_of(call->number, call->args);
+	where = syscall_timeout(call->number, call->args);
 	tracee->restart_call = call->number;
 	p->number = call->number;
 	memcpy(p->args, call->args, sizeof(p->args));
 	p->rip = regs.rip + SYSCALL_INSN_SIZE;
 	p->done = call->done;
-	p->timed = call->has_left && where.arg >= 0;
+	p->timed = call->has_left && where;
 	p->stopped_ns = io_now_ns(CLOCK_MONOTONIC);
 	p->deadline_ns = later(p->stopped_ns, call->left_ns);
 	if (ret == CODE_RESTART_BLOCK)
 		ret = CODE_RESTARTNOHAND; /* no timeout, or an absolute one */
-	if (p->timed && where.kernel)
+	if (p->timed && where->kernel_keeps)
 		code = arm_wait(tracee, where, call, &ret, err);
-	else if (p->timed && !where.ms)
+	else if (p->timed && where->unit == TIMEOUT_UNIT_TIMESPEC)
 		map_timeouts(tracee);
 	if (code == -ESRCH)
 		return err_wrap(err, code, "go on with call %lld of thread %d", (long long)call->number,
@@ -638,7 +674,7 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	regs.orig_rax = (uint64_t)call->number;
 	regs.rax = (uint64_t)ret;
 	if (p->done)
-		p->active = continue_piece(tracee, &regs);
+		p->active = transfer_piece(tracee, &regs);
 	if (p->done && !p->active)
 		regs.rax = p->done;
 	return remote_settle(tracee, &regs, err);

@@ -90,12 +90,12 @@ struct process {
 	struct tracee *tracees;
 	unsigned ntracees;
 	struct tracee *buckets[PROCESS_BUCKETS]; /* the same by tid */
-	struct tracee *expected; /* while freezing: the next that is likely to stop; stops_wait() */
-	bool diverged;		 /* runs behind the restored filter; names are translated */
-	bool hears, talks;	 /* runs behind these filters of datagrams as well (syscall.h) */
-	bool parked;		 /* its registers are kept elsewhere and will be put back: what a stop has
-				    interrupted is nothing of the program's */
-	bool held;		 /* a husk of a restore: never resumed but by the coordinator's requests */
+	struct tracee *expected;	/* while freezing: the next that is likely to stop; stops_wait() */
+	bool diverged;			/* runs behind the restored filter; names are translated */
+	bool traps_receive, traps_send; /* has these filters of datagrams too; scip/syscall/syscall.h */
+	bool parked; /* its registers are kept elsewhere and will be put back: what a stop has
+			interrupted is nothing of the program's */
+	bool held;   /* a husk of a restore: never resumed but by the coordinator's requests */
 	bool frozen;
 	bool freezing;	   /* from freeze_begin() to thaw_process(): what is resumed is interrupted again */
 	bool stub;	   /* it has moved to another host: scip/supervisor/stub.c */

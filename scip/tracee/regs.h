@@ -13,6 +13,10 @@ must_check int regs_set_call(const struct tracee *tracee, int64_t nr); /* -1: sk
 must_check int regs_set_arg(const struct tracee *tracee, unsigned arg, uint64_t value);
 must_check int regs_set_ret(const struct tracee *tracee, int64_t value);
 
+/* All arguments of a call in a copy of the registers. */
+void regs_unpack_args(const struct user_regs_struct *regs, uint64_t args[6]);
+void regs_pack_args(struct user_regs_struct *regs, const uint64_t args[6]);
+
 /* A thread in a restartable sequence (rseq) is moved to the sequence's abort handler in `regs`, as the kernel
  * will do when it resumes it; its rseq_cs pointer is cleared. For whoever changes or saves the registers. */
 void regs_abort_rseq(const struct tracee *tracee, struct user_regs_struct *regs);

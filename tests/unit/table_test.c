@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
-#include "scip/syscall/table.h"
+#include "scip/syscall/call.h"
 
 static void test_kernel_headers(void **state)
 {
@@ -72,11 +72,10 @@ static void test_running_kernel(void **state)
 		print_message("kernel newer than the table: %d calls\n", missing);
 }
 
-static bool may_trap(const struct syscall_row *row, uint32_t nr)
+static bool may_trap(const struct syscall_row *row)
 {
-	return row->born.op != COND_NEVER || row->restored.op != COND_NEVER ||
-	       syscall_cluster_condition(nr, SYSCALL_FILTER_CLUSTER) ||
-	       syscall_cluster_condition(nr, SYSCALL_FILTER_MOVED);
+	return row->born.op || row->restored.op || row->cluster.op || row->diverged.op || row->moved.op ||
+	       row->receive.op || row->send.op || row->on_signalfd;
 }
 
 static void test_rows(void **state)
@@ -89,7 +88,7 @@ static void test_rows(void **state)
 		assert_non_null(row->note);
 		assert_true(row->level >= LEVEL_PASS && row->level <= LEVEL_DENY);
 		/* nothing traps that passes, nothing that is translated never traps */
-		assert_int_equal(row->level == LEVEL_PASS, !may_trap(row, (uint32_t)nr));
+		assert_int_equal(row->level == LEVEL_PASS, !may_trap(row));
 		/* what the born filter traps the restored one traps too */
 		if (row->born.op != COND_NEVER)
 			assert_int_not_equal(row->restored.op, COND_NEVER);
@@ -111,7 +110,7 @@ static void test_document(void **state)
 	assert_int_equal(io_slurp(AT_FDCWD, PBEAM_SOURCE "/docs/SYSCALLS.md", 1u << 20, &text, &len), 0);
 	if (strcmp(text, made) != 0)
 		fail_msg("docs/SYSCALLS.md is not what the table says: ninja -C build syscalls_doc && "
-			 "build/scip/syscalls_doc > "
+			 "build/syscalls/syscalls_doc > "
 			 "docs/SYSCALLS.md");
 	free(text);
 	free(made);
@@ -154,39 +153,15 @@ static uint32_t run(const struct sock_fprog *p, const struct seccomp_data *data)
 	return 0;
 }
 
-static bool traps(const struct syscall_condition *c, uint64_t value)
-{
-	uint32_t low = (uint32_t)value & c->mask;
-
-	switch (c->op) {
-	case COND_ALWAYS:
-		return true;
-	case COND_NOT:
-		return low != c->values[0];
-	case COND_BITS:
-		return low != 0;
-	case COND_IN:
-		for (unsigned i = 0; i < c->n; i++)
-			if (low == c->values[i])
-				return true;
-		return false;
-	default:
-		return false;
-	}
-}
-
 static void check_number(const struct sock_fprog *p, enum syscall_filter which, int nr)
 {
 	const struct syscall_row *row = syscall_row(nr);
-	bool restored = which >= SYSCALL_FILTER_RESTORED;
-	const struct syscall_condition *c = row ? restored ? &row->restored : &row->born : NULL;
+	struct syscall_condition condition = {0}, *c = row ? &condition : NULL;
 	uint64_t values[32] = {0, 1, ~0ull, 1ull << 32, 12345};
 	unsigned n = 5;
 
-	if (row && syscall_cluster_condition((uint32_t)nr, which))
-		c = syscall_cluster_condition((uint32_t)nr, which);
-	if (row && which >= SYSCALL_FILTER_HEARS)
-		c = syscall_datagram_condition((uint32_t)nr, which == SYSCALL_FILTER_TALKS);
+	if (row)
+		condition = syscall_filter_condition(which, row);
 	for (unsigned i = 0; c && i < c->n; i++)
 		values[n++] = c->values[i] | 0xabcull << 32;
 	if (c && c->op == COND_BITS)
@@ -194,14 +169,13 @@ static void check_number(const struct sock_fprog *p, enum syscall_filter which, 
 	for (unsigned i = 0; i < n; i++) {
 		struct seccomp_data data = {.nr = nr, .arch = AUDIT_ARCH_X86_64};
 		uint32_t expect = SECCOMP_RET_TRACE | TRAP_UNKNOWN;
+		uint64_t args[6];
 
 		for (unsigned arg = 0; arg < 6; arg++)
-			data.args[arg] = values[i];
+			data.args[arg] = args[arg] = values[i];
 		if (c)
-			expect =
-				traps(c, values[i]) || (which == SYSCALL_FILTER_MAPPED && path_map_wants(row))
-					? SECCOMP_RET_TRACE | TRAP_ROW
-					: SECCOMP_RET_ALLOW;
+			expect = syscall_condition_holds(c, args) ? SECCOMP_RET_TRACE | TRAP_ROW
+								       : SECCOMP_RET_ALLOW;
 		if (run(p, &data) != expect)
 			fail_msg("call %d (%s), argument %llx: %x, not %x", nr, syscall_name(nr),
 				 (unsigned long long)values[i], run(p, &data), expect);
@@ -211,7 +185,7 @@ static void check_number(const struct sock_fprog *p, enum syscall_filter which, 
 static void check_filter(enum syscall_filter which)
 {
 	struct sock_fprog p;
-	bool restored = which >= SYSCALL_FILTER_RESTORED && which < SYSCALL_FILTER_HEARS;
+	bool restored = which >= SYSCALL_FILTER_RESTORED && which < SYSCALL_FILTER_RECEIVE;
 	struct seccomp_data data = {.nr = SYS_read, .arch = AUDIT_ARCH_I386};
 	pid_t pid;
 	int status;
@@ -264,18 +238,18 @@ static void test_filters_of_a_cluster(void **state)
 	check_filter(SYSCALL_FILTER_CLUSTER);
 	check_filter(SYSCALL_FILTER_DIVERGED);
 	check_filter(SYSCALL_FILTER_MOVED);
-	check_filter(SYSCALL_FILTER_HEARS);
-	check_filter(SYSCALL_FILTER_TALKS);
+	check_filter(SYSCALL_FILTER_RECEIVE);
+	check_filter(SYSCALL_FILTER_SEND);
 }
 
 /* Calls with paths, and the one that gives a path. */
 static void test_mapped_filter(void **state)
 {
 	check_filter(SYSCALL_FILTER_MAPPED);
-	assert_true(path_map_wants(syscall_row(SYS_rename)));
-	assert_true(path_map_wants(syscall_row(SYS_symlinkat)));
-	assert_true(path_map_wants(syscall_row(SYS_getcwd)));
-	assert_false(path_map_wants(syscall_row(SYS_read)));
+	assert_true(syscall_has_path(syscall_row(SYS_rename)));
+	assert_true(syscall_has_path(syscall_row(SYS_symlinkat)));
+	assert_true(syscall_has_path(syscall_row(SYS_getcwd)));
+	assert_false(syscall_has_path(syscall_row(SYS_read)));
 }
 
 int main(void)

@@ -86,6 +86,26 @@ void regs_abort_rseq(const struct tracee *tracee, struct user_regs_struct *regs)
 		regs->rip = section.abort_ip;
 }
 
+void regs_unpack_args(const struct user_regs_struct *regs, uint64_t args[6])
+{
+	args[0] = regs->rdi;
+	args[1] = regs->rsi;
+	args[2] = regs->rdx;
+	args[3] = regs->r10;
+	args[4] = regs->r8;
+	args[5] = regs->r9;
+}
+
+void regs_pack_args(struct user_regs_struct *regs, const uint64_t args[6])
+{
+	regs->rdi = args[0];
+	regs->rsi = args[1];
+	regs->rdx = args[2];
+	regs->r10 = args[3];
+	regs->r8 = args[4];
+	regs->r9 = args[5];
+}
+
 int regs_get_xstate(const struct tracee *tracee, void **buf, size_t *len)
 {
 	for (size_t room = XSTATE_ROOM; room <= XSTATE_MAX; room *= 2) {

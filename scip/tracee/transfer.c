@@ -1,10 +1,12 @@
 /*
  * Transfers that a stop has cut short. A blocking write() to a pipe or socket that was interrupted after some
- * bytes returns their number: without a stop it would have gone on. It is made again for the rest; when that
- * returns (an exit stop that nobody else sees) the program's own arguments are put back and the counts added.
- * A vector goes on piece by piece as write() or sendto(), so that nothing has to be written to the program's
- * memory.
+ * bytes returns their number; without the stop it would have gone on. It is made again for the rest. When
+ * that returns (an exit stop that nobody else sees), the program's own arguments are restored and the counts
+ * added. A vector is continued element by element as write() or sendto(), so that nothing has to be written
+ * to the program's memory. Which calls are continued, and how, is in the table (TRANSFER).
  */
+#include "scip/tracee/transfer.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,19 +20,20 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "scip/tracee/memory.h"
-#include "scip/tracee/pending_table.h"
 #include "scip/tracee/procfs.h"
+#include "scip/tracee/regs.h"
+#include "syscalls/syscall_table.h"
 
 enum { CODE_RESTARTNOHAND = -514, VECTOR_MAX = 1024, MEM_MAJOR = 1, FDINFO_MAX = 1 << 20 };
 
 /* Vector and flags of a call on a vector. */
-static bool vector_of(const struct process *process, int64_t number, const uint64_t args[6], uint64_t *iov,
+static bool vector_of(const struct process *process, uint8_t shape, const uint64_t args[6], uint64_t *iov,
 		      uint64_t *count, uint64_t *flags)
 {
 	struct msghdr message;
 
 	*flags = 0;
-	if (number == SYS_writev) {
+	if (shape == TRANSFER_VECTOR) {
 		*iov = args[1];
 		*count = args[2];
 	} else {
@@ -66,92 +69,53 @@ static bool find_part(const struct process *process, uint64_t iov, uint64_t coun
 	return found;
 }
 
-static bool vector_piece(struct tracee *tracee, uint64_t piece[6], int64_t *number)
+/* The rest of the vector element that the transfer has reached, as arguments of the table's `piece`. */
+static bool vector_piece(const struct process *process, const struct tracee_pending *p, uint8_t shape,
+			 uint64_t piece[6])
 {
-	struct tracee_pending *p = &tracee->pending;
 	uint64_t iov, count, flags, total;
 	struct iovec part;
 
-	if (!vector_of(tracee->process, p->number, p->args, &iov, &count, &flags) ||
-	    !find_part(tracee->process, iov, count, p->done, &part, &total))
+	if (!vector_of(process, shape, p->args, &iov, &count, &flags) ||
+	    !find_part(process, iov, count, p->done, &part, &total))
 		return false;
 	piece[1] = (uint64_t)(uintptr_t)part.iov_base;
 	piece[2] = part.iov_len;
 	piece[3] = flags;
 	piece[4] = piece[5] = 0;
-	*number = p->number == SYS_writev ? SYS_write : p->number == SYS_sendmsg ? SYS_sendto : SYS_recvfrom;
 	return true;
 }
 
-bool continue_piece(struct tracee *tracee, struct user_regs_struct *regs)
+bool transfer_piece(struct tracee *tracee, struct user_regs_struct *regs)
 {
 	struct tracee_pending *p = &tracee->pending;
+	const struct syscall_row *row = syscall_row(p->number);
+	const struct syscall_transfer *transfer;
 	uint64_t piece[6];
 	int64_t number = p->number;
 
-	memcpy(piece, p->args, sizeof(piece));
-	switch (p->number) {
-	case SYS_read:
-	case SYS_write:
-	case SYS_sendto:
-	case SYS_recvfrom:
-		if (p->done >= p->args[2])
-			return false;
-		piece[1] += p->done;
-		piece[2] -= p->done;
-		p->piece = piece[2];
-		break;
-	case SYS_sendfile:
-		if (p->done >= p->args[3])
-			return false;
-		piece[3] -= p->done;
-		p->piece = piece[3];
-		break;
-	case SYS_splice:
-		if (p->done >= p->args[4])
-			return false;
-		piece[4] -= p->done;
-		p->piece = piece[4];
-		break;
-	case SYS_writev:
-	case SYS_sendmsg:
-	case SYS_recvmsg:
-		if (!vector_piece(tracee, piece, &number))
-			return false;
-		p->piece = piece[2];
-		break;
-	default:
+	if (!row || !row->transfer.shape)
 		return false;
+	transfer = &row->transfer;
+	memcpy(piece, p->args, sizeof(piece));
+	if (transfer->shape == TRANSFER_BYTES) {
+		if (p->done >= p->args[transfer->count])
+			return false;
+		piece[transfer->count] -= p->done;
+		if (transfer->buffer)
+			piece[transfer->buffer] += p->done;
+		p->piece = piece[transfer->count];
+	} else {
+		if (!vector_piece(tracee->process, p, transfer->shape, piece))
+			return false;
+		number = transfer->piece;
+		p->piece = piece[2];
 	}
-	if (number == SYS_sendto) /* no SIGPIPE after part of it has been sent */
-		piece[3] |= MSG_NOSIGNAL;
+	if (row->no_sigpipe) /* after a part has been sent */
+		piece[row->no_sigpipe] |= MSG_NOSIGNAL;
 	regs->orig_rax = (uint64_t)number;
-	pending_set_args(regs, piece);
+	regs_pack_args(regs, piece);
 	return true;
-}
-
-/* The descriptor that may have made the call wait, or -1 if the call's flags say that it does not. */
-static int waiting_fd(int64_t number, const uint64_t args[6])
-{
-	switch (number) {
-	case SYS_write:
-	case SYS_writev:
-	case SYS_read:
-	case SYS_sendfile:
-		return (int)args[0];
-	case SYS_splice: /* a pipe is at one end at least; the output is what fills up */
-		return args[5] & SPLICE_F_NONBLOCK ? -1 : (int)args[2];
-	case SYS_sendto:
-		return args[3] & MSG_DONTWAIT ? -1 : (int)args[0];
-	case SYS_sendmsg:
-		return args[2] & MSG_DONTWAIT ? -1 : (int)args[0];
-	case SYS_recvfrom:
-		return (args[3] & (MSG_DONTWAIT | MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL ? (int)args[0] : -1;
-	case SYS_recvmsg:
-		return (args[2] & (MSG_DONTWAIT | MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL ? (int)args[0] : -1;
-	default:
-		return -1;
-	}
 }
 
 /* MSG_WAITALL means nothing to sockets that keep messages apart: a short one is whole. */
@@ -166,8 +130,8 @@ static bool is_stream(const struct tracee *tracee, int fd)
 	       type == SOCK_STREAM;
 }
 
-/* A file whose transfers are not cut short but by signals. */
-static bool waits(const struct tracee *tracee, int64_t number, int fd)
+/* True if transfers of the file are cut short by signals alone. */
+static bool waits(const struct tracee *tracee, uint8_t file, int fd)
 {
 	pid_t pid = tracee->process->pid;
 	char path[64], *text;
@@ -178,9 +142,10 @@ static bool waits(const struct tracee *tracee, int64_t number, int fd)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", pid, tracee->tid, fd);
 	if (stat(path, &st) < 0)
 		return false;
-	if (number == SYS_read) /* /dev/zero and /dev/urandom stop at signals; all else gives what is there */
+	if (file == TRANSFER_FILE_MEMORY) /* /dev/zero and /dev/urandom stop at signals; all else gives what
+					     is there */
 		return S_ISCHR(st.st_mode) && major(st.st_rdev) == MEM_MAJOR;
-	if ((number == SYS_recvfrom || number == SYS_recvmsg) && !is_stream(tracee, fd))
+	if (file == TRANSFER_FILE_STREAM && !is_stream(tracee, fd))
 		return false;
 	if (!S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode) && !S_ISCHR(st.st_mode))
 		return false;
@@ -193,26 +158,26 @@ static bool waits(const struct tracee *tracee, int64_t number, int fd)
 	return blocking;
 }
 
-bool continue_begin(struct tracee *tracee, struct user_regs_struct *regs)
+bool transfer_begin(struct tracee *tracee, struct user_regs_struct *regs)
 {
+	const struct syscall_row *row = syscall_row((int64_t)regs->orig_rax);
 	struct tracee_pending *p = &tracee->pending;
 	uint64_t args[6];
-	int fd;
 
-	if ((int64_t)regs->rax <= 0)
+	if ((int64_t)regs->rax <= 0 || !row || !row->transfer.shape)
 		return false;
-	pending_args(regs, args);
-	fd = waiting_fd((int64_t)regs->orig_rax, args);
-	if (fd < 0)
+	regs_unpack_args(regs, args);
+	if (!syscall_condition_holds(&row->transfer.waits, args))
 		return false;
 	p->number = (int64_t)regs->orig_rax;
 	memcpy(p->args, args, sizeof(args));
 	p->done = regs->rax;
 	p->rip = regs->rip;
-	if (!continue_piece(tracee, regs) || !waits(tracee, p->number, fd)) {
+	if (!transfer_piece(tracee, regs) ||
+	    !waits(tracee, row->transfer.file, (int)args[row->transfer.fd])) {
 		p->done = 0;
 		regs->orig_rax = (uint64_t)p->number;
-		pending_set_args(regs, args);
+		regs_pack_args(regs, args);
 		return false;
 	}
 	p->active = true;

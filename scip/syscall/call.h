@@ -1,75 +1,26 @@
 /*
- * The table of system calls and what its handlers work with. Private to scip/syscall/.
+ * What the handlers of trapped calls work with. Private to scip/syscall/.
  *
- * A row is either regular, its numbers and paths translated by the kinds of its arguments (dispatch.c), or
- * has handlers of its own, in one file per family. Whatever a handler puts into an argument register is put
- * back at the exit stop: a program may rely on its registers, and a call that a signal interrupts is made
- * again from them and trapped again. Numbers that the kernel holds are real; translated are only those that
- * pass between it and the program.
+ * A row of the table is either regular, and its numbers and paths are translated by the kinds of its
+ * arguments (dispatch.c), or it has handlers, in one file for each family. A changed argument register is
+ * restored at the exit stop: a program may rely on its registers, and a call that a signal interrupts is made
+ * again from them and trapped again. The kernel holds real numbers; they are translated where they pass
+ * between kernel and program.
  */
-#ifndef SCIP_SYSCALL_TABLE_H
-#define SCIP_SYSCALL_TABLE_H
-
-#include <stdio.h>
+#ifndef SCIP_SYSCALL_CALL_H
+#define SCIP_SYSCALL_CALL_H
 
 #include "scip/syscall/syscall.h"
-
-enum syscall_level {
-	LEVEL_PASS = 1, /* never trapped for names: the kernel's answer is right */
-	LEVEL_VIRT,	/* names are translated, the kernel does the work */
-	LEVEL_EMUL,	/* answered by scip */
-	LEVEL_DENY,	/* refused */
-};
-
-/* What an argument is. Those that name something are translated in regular rows. */
-enum syscall_kind {
-	KIND_NONE = 0,
-	KIND_INT,
-	KIND_FD,
-	KIND_DIRFD, /* a directory for the PATH that follows */
-	KIND_PATH,
-	KIND_PTR,
-	KIND_SIZE,
-	KIND_SIG,
-	KIND_VPID,     /* a process, 0 itself */
-	KIND_VTID,     /* a thread, 0 itself */
-	KIND_VPGID,    /* a group, 0 its own */
-	KIND_VPID_ALL, /* as kill(): negative a group, -1 all */
-	KIND_SOCKADDR_IN,
-	KIND_SOCKADDR_OUT,
-	KIND_RET_FD,
-	KIND_RET_VPID,
-	KIND_COUNT,
-};
-
-/* When a filter traps the call: by the low 32 bits of one argument. */
-enum condition_op { COND_NEVER, COND_ALWAYS, COND_NOT, COND_IN, COND_BITS, COND_SIGNALFD /* signalfd.c */ };
-struct syscall_condition {
-	uint8_t op, arg, n;
-	uint32_t mask;
-	uint32_t values[24];
-};
+#include "syscalls/syscall_table.h"
 
 struct call;
 typedef int call_handler(struct call *call);
 
-struct syscall_row {
-	const char *name;
-	enum syscall_level level;
-	uint8_t args[6], ret;
-	struct syscall_condition born, restored;
-	enum syscall_freeze freeze;
-	call_handler *enter, *exit; /* NULL: regular */
-	const char *note;
+/* The handlers of a row; NULL where its names are translated by the kinds of its arguments. handler_table.c */
+struct syscall_handlers {
+	call_handler *enter, *exit;
 };
-
-#define SYSCALL_ROWS 470
-extern const struct syscall_row syscall_table[SYSCALL_ROWS];
-/* NULL for a number that is not in the table. */
-const struct syscall_row *syscall_row(int64_t nr);
-
-/* The table as a page for readers. */
-void syscall_write_document(FILE *out);
+extern const struct syscall_handlers syscall_handlers[SYSCALL_ROWS];
 
 /* SECCOMP_RET_DATA of the filters. */
 enum { TRAP_ROW = 0, TRAP_UNKNOWN = 1 };
@@ -136,15 +87,8 @@ must_check int filter_load(struct tracee *tracee, const struct sock_fprog *progr
 #define SIGINFO_PID   16
 bool siginfo_has_pid(const void *siginfo);
 
-/* What one of the filters of a cluster has for a number in place of the born, or restored, filter's
- * condition; NULL: nothing, or it is none of those. filter_cluster.c */
-const struct syscall_condition *syscall_cluster_condition(uint32_t nr, enum syscall_filter which);
-
-/* What SYSCALL_FILTER_TALKS, or SYSCALL_FILTER_HEARS, have for a number of the table. filter_cluster.c */
-const struct syscall_condition *syscall_datagram_condition(uint32_t nr, bool talks);
-
-/* The mapped filter traps it, whatever the others do. path_map.c */
-bool path_map_wants(const struct syscall_row *row);
+/* When a filter traps a call of the table. filter.c */
+struct syscall_condition syscall_filter_condition(enum syscall_filter which, const struct syscall_row *row);
 
 /* Handlers, by family. */
 call_handler enter_getpid, enter_gettid, enter_clone, enter_clone3, exit_clone, exit_clone3;
@@ -153,7 +97,7 @@ call_handler enter_getppid, enter_getpgid, enter_getpgrp, enter_getsid, enter_ex
 call_handler enter_about, enter_kill, enter_tkill, enter_tgkill, enter_sigqueue, enter_tgsigqueue,
 	enter_sigtimedwait, exit_sigtimedwait;
 call_handler enter_wait4, exit_wait4, enter_waitid, exit_waitid;
-call_handler enter_cputime, exit_cputime;
+call_handler enter_cputime, exit_times, exit_getrusage, exit_clock_gettime;
 call_handler enter_priority, enter_ioprio, enter_capability;
 call_handler enter_fcntl, exit_fcntl, enter_ioctl, exit_ioctl;
 call_handler enter_exit_only, enter_shmget, exit_shmget, enter_semget, exit_semget, enter_msgget, exit_msgget,
@@ -161,8 +105,8 @@ call_handler enter_exit_only, enter_shmget, exit_shmget, enter_semget, exit_semg
 	enter_msgctl, exit_msgctl, enter_timer_create;
 call_handler enter_getsockopt, exit_getsockopt, enter_sendmsg, enter_sendmmsg, exit_sendmmsg, enter_recvmsg,
 	exit_recvmsg, enter_recvmmsg, exit_recvmmsg;
-call_handler enter_socket_name, exit_socket_name, enter_connect, exit_connect, enter_accept, exit_accept,
-	enter_bind, exit_bind, enter_sendto, enter_recvfrom, exit_recvfrom;
+call_handler enter_socket_name, exit_getsockname, exit_getpeername, enter_connect, exit_connect, enter_accept,
+	exit_accept, enter_bind, exit_bind, enter_sendto, enter_recvfrom, exit_recvfrom;
 call_handler enter_getcwd, exit_getcwd;
 call_handler enter_open, enter_openat, enter_openat2, exit_open, enter_readlink, enter_readlinkat,
 	exit_readlink;

@@ -1,7 +1,7 @@
 /* Writes docs/SYSCALLS.md to standard output. */
 #include <stdio.h>
 
-#include "scip/syscall/table.h"
+#include "syscalls/syscall_table.h"
 
 int main(void)
 {
