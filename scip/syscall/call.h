@@ -16,7 +16,8 @@
 struct call;
 typedef int call_handler(struct call *call);
 
-/* The handlers of a row; NULL where its names are translated by the kinds of its arguments. handler_table.c */
+/* The handlers of a row; NULL where its names are translated by the kinds of its arguments. handler_table.c
+ */
 struct syscall_handlers {
 	call_handler *enter, *exit;
 };

@@ -21,8 +21,8 @@ bool elsewhere(const struct call *call, int32_t number);
 must_check int elsewhere_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, uint64_t info);
 /* Something that cannot be had from another host: `code` if there is such a process, else why not. */
 must_check int elsewhere_refuse(struct call *call, int32_t vpid, int code);
-/* The call itself is made there, if it is one that can be (REMOTE in syscalls/table_x86_64.def) and about a process of
- * another host; SYSCALL_CONTINUE: it is not. */
+/* The call itself is made there, if it is one that can be (REMOTE in syscalls/table_x86_64.def) and about a
+ * process of another host; SYSCALL_CONTINUE: it is not. */
 must_check int elsewhere_call(struct call *call);
 
 /* ---- elsewhere_proc.c ---- */

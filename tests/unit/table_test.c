@@ -175,7 +175,7 @@ static void check_number(const struct sock_fprog *p, enum syscall_filter which, 
 			data.args[arg] = args[arg] = values[i];
 		if (c)
 			expect = syscall_condition_holds(c, args) ? SECCOMP_RET_TRACE | TRAP_ROW
-								       : SECCOMP_RET_ALLOW;
+								  : SECCOMP_RET_ALLOW;
 		if (run(p, &data) != expect)
 			fail_msg("call %d (%s), argument %llx: %x, not %x", nr, syscall_name(nr),
 				 (unsigned long long)values[i], run(p, &data), expect);
