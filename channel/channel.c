@@ -15,6 +15,7 @@
 #include "channel/tls.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum { LOCAL_BUFFER = 1 << 20, GREETING_S = 12 };
 
@@ -105,11 +106,11 @@ int channel_welcome(int sock, const char *own_host, struct err *err)
 
 void channel_refuse(int sock, const struct err *why)
 {
-	Pbeam__ChannelRefused refused = PBEAM__CHANNEL_REFUSED__INIT;
+	Pbeam__Failed refused = PBEAM__FAILED__INIT;
 
 	refused.text = (char *)(uintptr_t)why->text;
 	refused.code = why->code;
-	if (frame_send(sock, PBEAM__CHANNEL_MESSAGE__CHANNEL_REFUSED, &refused.base, NULL, 0, NULL) < 0)
+	if (frame_send(sock, PBEAM__RPC__RPC_FAILED, &refused.base, NULL, 0, NULL) < 0)
 		return; /* the peer is gone */
 }
 
@@ -120,9 +121,9 @@ int channel_check_hello(const struct frame *frame, const char *own_host, Pbeam__
 	int r = 0;
 
 	*out = NULL;
-	if (frame->type == PBEAM__CHANNEL_MESSAGE__CHANNEL_REFUSED) {
-		Pbeam__ChannelRefused *refused = (Pbeam__ChannelRefused *)frame_unpack(
-			frame, &pbeam__channel_refused__descriptor, err);
+	if (frame->type == PBEAM__RPC__RPC_FAILED) {
+		Pbeam__Failed *refused =
+			(Pbeam__Failed *)frame_unpack(frame, &pbeam__failed__descriptor, err);
 
 		if (!refused)
 			return -EPROTO;
@@ -165,13 +166,11 @@ bool channel_host_ok(const char *name)
 static int exchange_greetings(int sock, const char *own_host, uint32_t kind, const uint8_t *cookie,
 			      char host[CHANNEL_HOST_MAX], struct err *err)
 {
-	const struct timeval patience = {GREETING_S, 0}, forever = {0, 0};
 	Pbeam__ChannelHello *hello;
 	struct frame frame;
 	int r;
 
-	if (setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
-		return err_sys(err, "greet");
+	rpc_set_timeout(sock, GREETING_S * 1000);
 	r = send_hello(sock, own_host, kind, cookie, NULL);
 	if (r < 0 && r != -EPIPE && r != -ECONNRESET) /* then the reason is there to be read */
 		return err_code(err, r, "greet");
@@ -185,8 +184,7 @@ static int exchange_greetings(int sock, const char *own_host, uint32_t kind, con
 	if (host)
 		strcpy(host, hello->host);
 	message_free(hello);
-	if (setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof(forever)) < 0)
-		return err_sys(err, "greet");
+	rpc_set_timeout(sock, 0);
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 #include "channel/channel.h"
 #include "proto/ask.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum { RETRY_NS = 100000000, PATIENCE_LEAST_NS = 1000000 };
 
@@ -91,16 +92,13 @@ int channel_take(int expecting, int timeout_ms, struct err *err)
 static int ask_registry(const Pbeam__RegistryRequest *request, uint64_t left_ns, Pbeam__RegistryReply **reply,
 			struct err *err)
 {
-	const struct timeval patience = {(time_t)(left_ns / 1000000000u),
-					 (suseconds_t)(left_ns % 1000000000u / 1000)};
 	auto_close int sock = ask_open(program, err);
 	ProtobufCMessage *message;
 	int r;
 
 	if (sock < 0)
 		return sock;
-	if (setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
-		return err_sys(err, "ask the registry");
+	rpc_set_timeout(sock, (unsigned)(left_ns / 1000000u) + 1);
 	r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_REGISTRY, &request->base, NULL,
 			&pbeam__registry_reply__descriptor, &message, err);
 	if (r == -EPIPE)

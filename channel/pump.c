@@ -24,6 +24,7 @@
 #include "base/io.h"
 #include "channel/tls.h"
 #include "proto/frame.h"
+#include "proto/rpc.h"
 
 enum { ALERT_MS = 1000 };
 
@@ -266,12 +267,11 @@ static void linger_for_alert(const struct pump *pump)
 
 static void report_failure(const struct pump *pump, const struct err *err)
 {
-	Pbeam__ChannelRefused refused = PBEAM__CHANNEL_REFUSED__INIT;
+	Pbeam__Failed refused = PBEAM__FAILED__INIT;
 
 	refused.text = (char *)(uintptr_t)err->text;
 	refused.code = err->code;
-	if (frame_send(pump->local, PBEAM__CHANNEL_MESSAGE__CHANNEL_REFUSED, &refused.base, NULL, 0, NULL) <
-	    0)
+	if (frame_send(pump->local, PBEAM__RPC__RPC_FAILED, &refused.base, NULL, 0, NULL) < 0)
 		return; /* nobody is there to read it */
 }
 

@@ -75,7 +75,7 @@ struct tls *tls_stream_tls(struct tls_stream *stream);
 
 /* ---- pump.c ---- */
 /* Performs the handshake, then copies both ways until both ends are done. Explains a failed handshake on
- * `local` (CHANNEL_REFUSED). */
+ * `local` (RPC_FAILED). */
 _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum tls_role role);
 
 /* ---- sandbox.c ---- */

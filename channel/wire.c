@@ -13,34 +13,17 @@
 #include "proto/cluster.pb-c.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
-static int take_failure(const struct frame *frame, struct err *err)
-{
-	Pbeam__MigrateFailed *failed = (void *)frame_unpack(frame, &pbeam__migrate_failed__descriptor, err);
-	int r;
-
-	if (!failed)
-		return -EPROTO;
-	r = failed->code < 0 ? failed->code : -EIO;
-	err_set(err, r, "%s", failed->text);
-	message_free(failed);
-	return r;
-}
+static const char other_host[] = "the other host";
 
 int wire_received(int r, struct frame *frame, struct err *err)
 {
-	if (r == 0 || r == -ECONNRESET)
-		return err_set(err, -EPIPE, "the connection with the other host has ended");
-	if (r < 0)
-		return err_wrap(err, r, "the other host");
-	r = 0;
-	if (frame->type == PBEAM__CHANNEL_MESSAGE__MIGRATE_FAILED)
-		r = take_failure(frame, err);
-	else if (frame->type == PBEAM__CHANNEL_MESSAGE__MIGRATE_ABORT)
-		r = err_set(err, -ECANCELED, "the migration was given up by the other host");
-	if (r < 0)
-		frame_free(frame);
-	return r;
+	r = rpc_check_frame(r, other_host, frame, err);
+	if (r < 0 || frame->type != PBEAM__CHANNEL_MESSAGE__MIGRATE_ABORT)
+		return r;
+	frame_free(frame);
+	return err_set(err, -ECANCELED, "the other host has cancelled the migration");
 }
 
 int wire_take_any(int channel, struct frame *frame, struct err *err)
@@ -51,18 +34,7 @@ int wire_take_any(int channel, struct frame *frame, struct err *err)
 int wire_is(struct frame *frame, uint32_t type, const ProtobufCMessageDescriptor *body, void *out,
 	    struct err *err)
 {
-	ProtobufCMessage **message = out;
-	int r = 0;
-
-	if (frame->type != type)
-		r = err_set(err, -EPROTO, "the other host sent message %u where %u was to come", frame->type,
-			    type);
-	else if (message) {
-		*message = frame_unpack(frame, body, err);
-		r = *message ? 0 : -EPROTO;
-	}
-	frame_free(frame);
-	return r;
+	return rpc_unpack(frame, other_host, type, body, out, err);
 }
 
 int wire_take(int channel, uint32_t type, const ProtobufCMessageDescriptor *body, void *out, struct err *err)
@@ -89,6 +61,18 @@ int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err)
 	return 0;
 }
 
+/* Sending has failed because the other host has closed the channel: it has sent the reason before that. */
+static int take_reason(int channel, struct err *err)
+{
+	struct frame frame = {0};
+	int r = wire_take_any(channel, &frame, err);
+
+	if (r < 0)
+		return r;
+	frame_free(&frame);
+	return err_set(err, -EPIPE, "the connection with %s has ended", other_host);
+}
+
 int wire_send_file(int channel, int file, uint64_t bytes, struct err *err)
 {
 	off_t at = 0;
@@ -98,6 +82,8 @@ int wire_send_file(int channel, int file, uint64_t bytes, struct err *err)
 
 		if (n < 0 && errno == EINTR)
 			continue;
+		if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
+			return take_reason(channel, err);
 		if (n <= 0)
 			return err_set(err, n < 0 ? -errno : -EIO, "send the image: %s",
 				       n < 0 ? strerror(errno) : "it ends too early");
@@ -119,14 +105,4 @@ int wire_take_file(int channel, uint64_t bytes, struct err *err)
 	r = wire_take_bytes(channel, map, bytes, err);
 	munmap(map, bytes ? bytes : 1);
 	return r < 0 ? r : steal_fd(&file);
-}
-
-void wire_fail(int channel, const struct err *why)
-{
-	Pbeam__MigrateFailed failed = PBEAM__MIGRATE_FAILED__INIT;
-
-	failed.code = why->code;
-	failed.text = (char *)(uintptr_t)why->text;
-	if (frame_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_FAILED, &failed.base, NULL, 0, NULL) < 0)
-		log_debug("migrate: the other side is gone");
 }

@@ -26,11 +26,9 @@ must_check int wire_is(struct frame *frame, uint32_t type, const ProtobufCMessag
 enum { WIRE_PART_MAX = 4 << 20 /* bytes of bulk data with one MIGRATE_FILE */ };
 /* Receives bulk data. 0 or -errno. */
 must_check int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err);
-/* Sends the first `bytes` of the file. 0 or -errno. */
+/* Sends the first `bytes` of the file. 0, the peer's error when it has closed the channel, or -errno. */
 must_check int wire_send_file(int channel, int file, uint64_t bytes, struct err *err);
 /* Receives them into a new file in memory. Returns the descriptor, the caller's, or -errno. */
 must_check int wire_take_file(int channel, uint64_t bytes, struct err *err);
-/* Reports a failure to the peer, if it is still there. */
-void wire_fail(int channel, const struct err *why);
 
 #endif

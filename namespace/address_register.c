@@ -9,6 +9,7 @@
 #include "namespace/address_entry.h"
 #include "proto/ask.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum { PATIENCE_S = 5 };
 
@@ -54,14 +55,13 @@ bool address_reached(int fd, union name_sockaddr *out)
 
 static int ask(const Pbeam__RegistryRequest *request, Pbeam__RegistryReply **reply, struct err *err)
 {
-	const struct timeval patience = {PATIENCE_S, 0};
 	auto_close int sock = ask_open(program, err);
 	ProtobufCMessage *message = NULL;
 	int r = sock;
 
 	*reply = NULL;
-	if (sock >= 0 && setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
-		r = err_sys(err, "ask the registry");
+	if (sock >= 0)
+		rpc_set_timeout(sock, PATIENCE_S * 1000);
 	if (r >= 0)
 		r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_REGISTRY, &request->base, NULL,
 				&pbeam__registry_reply__descriptor, &message, err);

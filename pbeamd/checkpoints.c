@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum { ENTRIES_MOST = 65536, UUID_MAX = 40 };
 
@@ -97,10 +98,10 @@ int checkpoints_take(Pbeam__CheckpointLog *all, const char *host, uint32_t type,
 	ProtobufCMessage *answer = NULL;
 	int r;
 
-	if (type == PBEAM__DAEMON_REQUEST__DAEMON_REPLY) {
+	if (type == PBEAM__RPC__RPC_REPLY) {
 		answer = protobuf_c_message_unpack(&pbeam__checkpoint_log__descriptor, NULL, len, body);
 		r = take_list(all, host, (Pbeam__CheckpointLog *)(void *)answer);
-	} else if (type == PBEAM__DAEMON_REQUEST__DAEMON_FAILED) {
+	} else if (type == PBEAM__RPC__RPC_FAILED) {
 		answer = protobuf_c_message_unpack(&pbeam__failed__descriptor, NULL, len, body);
 		r = take_failure(all, host, (const Pbeam__Failed *)(const void *)answer);
 	} else {

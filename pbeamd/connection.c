@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "pbeamd/cluster/remote.h"
 #include "pbeamd/registry/registry.h"
+#include "proto/rpc.h"
 
 void connection_close(struct connection *connection)
 {
@@ -40,7 +41,7 @@ void connection_relay(struct connection *connection, struct frame *frame)
 void connection_reply(struct connection *connection, const ProtobufCMessage *message)
 {
 	connection->phase = CONNECTION_GREETED;
-	connection_send(connection, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, message, NULL, 0);
+	connection_send(connection, PBEAM__RPC__RPC_REPLY, message, NULL, 0);
 }
 
 void connection_refuse(struct connection *connection, const struct err *err)
@@ -50,7 +51,7 @@ void connection_refuse(struct connection *connection, const struct err *err)
 	failed.code = err->code;
 	failed.text = (char *)(uintptr_t)err->text;
 	connection->phase = CONNECTION_GREETED;
-	connection_send(connection, PBEAM__DAEMON_REQUEST__DAEMON_FAILED, &failed.base, NULL, 0);
+	connection_send(connection, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0);
 }
 
 static void on_frame(struct stream *stream, struct frame *frame)

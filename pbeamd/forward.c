@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "pbeamd/server.h"
+#include "proto/rpc.h"
 
 struct forward {
 	struct connection *connection;
@@ -88,10 +89,10 @@ static void on_answer(evutil_socket_t fd, short what, void *arg)
 		return;
 	}
 	switch (frame.type) {
-	case PBEAM__DAEMON_REQUEST__DAEMON_FAILED:
+	case PBEAM__RPC__RPC_FAILED:
 		on_failed(forward, &frame);
 		break;
-	case PBEAM__DAEMON_REQUEST__DAEMON_REPLY:
+	case PBEAM__RPC__RPC_REPLY:
 		forward_end(forward);
 		connection->phase = CONNECTION_GREETED;
 		connection_relay(connection, &frame);

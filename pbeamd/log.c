@@ -15,6 +15,7 @@
 #include "pbeamd/checkpoints.h"
 #include "pbeamd/server.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 static int describe_manifest(Pbeam__LogEntry *entry, const Pbeam__Manifest *manifest)
 {
@@ -98,7 +99,7 @@ void log_work(struct server *server, int sock, const void *arg)
 	if (r < 0) {
 		err_wrap(&err, r, "%s", target->who);
 		worker_refuse(sock, &err);
-	} else if (frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &list->base, NULL, 0, &err) < 0) {
+	} else if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &list->base, NULL, 0, &err) < 0) {
 		log_info("list of checkpoints: %s", err.text);
 	}
 	message_free(list);

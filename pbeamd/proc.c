@@ -12,6 +12,7 @@
 #include "namespace/proc_text.h"
 #include "pbeamd/server.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 struct wish {
 	struct rpid keeper;
@@ -43,7 +44,7 @@ static void proc_work(struct server *server, int sock, const void *arg)
 		worker_refuse(sock, &err);
 	} else {
 		reply->booted_ns = io_now_ns(CLOCK_REALTIME) - io_now_ns(CLOCK_BOOTTIME);
-		if (frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &reply->base, NULL, 0, &err) < 0)
+		if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &reply->base, NULL, 0, &err) < 0)
 			log_info("text of /proc: %s", err.text);
 	}
 	message_free(reply);

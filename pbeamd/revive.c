@@ -19,6 +19,7 @@
 #include "image/image.h"
 #include "pbeamd/server.h"
 #include "proto/daemon.h"
+#include "proto/rpc.h"
 
 enum { LOOK_EVERY_NS = 5000000, GONE_WITHIN_S = 10 };
 
@@ -158,6 +159,6 @@ void revive_work(struct server *server, int sock, const void *arg)
 	done.path = (char *)(uintptr_t)revive->path;
 	done.total_ns = io_now_ns(CLOCK_MONOTONIC) - start;
 	done.processes = processes;
-	if (frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0, &err) < 0)
+	if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0, &err) < 0)
 		log_info("rolled back, and nobody is there to hear it: %s", err.text);
 }

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "pbeamd/cluster/cluster.h"
 #include "pbeamd/server.h"
+#include "proto/rpc.h"
 
 struct worker {
 	struct worker *next;
@@ -23,7 +24,7 @@ void worker_refuse(int sock, const struct err *err)
 
 	failed.code = err->code;
 	failed.text = (char *)(uintptr_t)err->text;
-	if (frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_FAILED, &failed.base, NULL, 0, NULL) < 0)
+	if (frame_send(sock, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0, NULL) < 0)
 		log_info("refused, and nobody is there to hear it: %s", err->text);
 }
 

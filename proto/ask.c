@@ -6,22 +6,9 @@
 #include "base/cleanup.h"
 #include "proto/daemon.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum { ATTEMPTS = 4 };
-
-static int take_failure(const struct frame *frame, struct err *err)
-{
-	Pbeam__Failed *failed = (Pbeam__Failed *)frame_unpack(frame, &pbeam__failed__descriptor, err);
-	int code = -EPROTO;
-
-	if (failed) {
-		/* -EPIPE is what we say ourselves, of the connection */
-		code = failed->code < 0 && failed->code != -EPIPE ? failed->code : -EIO;
-		err_set(err, code, "%s", failed->text);
-		message_free(failed);
-	}
-	return code;
-}
 
 static void take_progress(const struct frame *frame, ask_progress_fn show)
 {
@@ -39,20 +26,11 @@ int ask_frame(int sock, uint32_t type, const ProtobufCMessage *request, ask_prog
 	int r = frame_send(sock, type, request, NULL, 0, err);
 
 	while (r == 0) {
-		r = frame_recv(sock, answer, err);
-		if (r <= 0)
-			return r < 0 && r != -ECONNRESET ? r : -EPIPE;
-		r = 0;
-		if (answer->type == PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS) {
-			take_progress(answer, progress);
-			frame_free(answer);
-			continue;
-		}
-		if (answer->type == PBEAM__DAEMON_REQUEST__DAEMON_FAILED) {
-			r = take_failure(answer, err);
-			frame_free(answer);
-		}
-		break;
+		r = rpc_receive_frame(sock, "pbeamd", answer, err);
+		if (r < 0 || answer->type != PBEAM__RPC__RPC_PROGRESS)
+			return r;
+		take_progress(answer, progress);
+		frame_free(answer);
 	}
 	return r;
 }

@@ -9,7 +9,7 @@
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
 
-#define DAEMON_PROTOCOL 1u /* of Hello */
+#define DAEMON_PROTOCOL 2u /* of Hello */
 
 /* Connects, starting pbeamd if need be, and greets it as `program`. The socket, the caller's, or -errno. */
 must_check int ask_open(const char *program, struct err *err);

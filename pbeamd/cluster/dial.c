@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "pbeamd/cluster/cluster.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum {
 	PAUSE_FIRST_MS = 250,
@@ -74,13 +75,13 @@ static void on_answer(struct stream *stream, struct frame *frame)
 {
 	struct attempt *attempt = stream->owner;
 	struct dialler *dialler = dialler_of(attempt->cluster, attempt->name);
-	Pbeam__ChannelRefused *refused;
+	Pbeam__Failed *refused;
 
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__CHANNEL_HELLO) {
 		on_reached(attempt, frame);
 		return;
 	}
-	refused = (Pbeam__ChannelRefused *)frame_unpack(frame, &pbeam__channel_refused__descriptor, NULL);
+	refused = (Pbeam__Failed *)frame_unpack(frame, &pbeam__failed__descriptor, NULL);
 	/* that a host is not there is said once; another key or version again and again */
 	if (refused && (!dialler || dialler->wait_ms < PAUSE_MOST_MS || refused->code == -EKEYREJECTED))
 		log_warn("%s", refused->text);

@@ -6,6 +6,7 @@
 #include "pbeamd/cluster/remote.h"
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 struct gather {
 	struct cluster *cluster;
@@ -99,7 +100,7 @@ static void on_part(void *arg, const char *host, uint32_t type, const void *body
 {
 	struct gather *gather = arg;
 
-	if (type == PBEAM__DAEMON_REQUEST__DAEMON_REPLY)
+	if (type == PBEAM__RPC__RPC_REPLY)
 		take(gather, host, body, len);
 	else
 		missing(gather, host);

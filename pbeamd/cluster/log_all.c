@@ -12,6 +12,7 @@
 #include "pbeamd/checkpoints.h"
 #include "pbeamd/cluster/remote.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 /* A host has to open every image. One that is lost is noticed before that. */
 enum { PATIENCE_S = 30 };
@@ -59,9 +60,8 @@ static bool is_store(const struct log_all *log, const char *store)
 static void on_store(void *arg, const char *host, uint32_t type, const void *body, size_t len)
 {
 	struct log_all *log = arg;
-	Pbeam__CheckpointLog *part = type == PBEAM__DAEMON_REQUEST__DAEMON_REPLY
-					     ? pbeam__checkpoint_log__unpack(NULL, len, body)
-					     : NULL;
+	Pbeam__CheckpointLog *part =
+		type == PBEAM__RPC__RPC_REPLY ? pbeam__checkpoint_log__unpack(NULL, len, body) : NULL;
 
 	if (part && is_store(log, part->store) && rank(log, host, part) > log->known_by) {
 		log->known_by = rank(log, host, part);

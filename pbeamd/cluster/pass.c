@@ -13,6 +13,7 @@
 #include "pbeamd/cut.h"
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 /* A connection whose request another host carries out, or that is being found out. */
 struct pass {
@@ -83,7 +84,7 @@ static void on_came(void *arg, uint32_t type, const void *body, size_t len)
 	struct pass *pass = arg;
 	struct connection *connection = pass->connection;
 
-	if (type != PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS) {
+	if (type != PBEAM__RPC__RPC_PROGRESS) {
 		pass->call = 0;
 		forget(pass);
 		connection->phase = CONNECTION_GREETED;
@@ -265,8 +266,7 @@ static int list_checkpoints(struct connection *connection, const Pbeam__Target *
 
 static int take_members(Pbeam__Members *all, const char *host, uint32_t type, const void *body, size_t len)
 {
-	Pbeam__Members *part =
-		type == PBEAM__DAEMON_REQUEST__DAEMON_REPLY ? pbeam__members__unpack(NULL, len, body) : NULL;
+	Pbeam__Members *part = type == PBEAM__RPC__RPC_REPLY ? pbeam__members__unpack(NULL, len, body) : NULL;
 	int32_t *grown;
 
 	if (!part)

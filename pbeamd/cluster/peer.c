@@ -17,6 +17,7 @@
 #include "pbeamd/cluster/remote.h"
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum {
 	SILENT_MS = 4000,    /* a peer that says nothing for so long is given up */
@@ -174,8 +175,7 @@ static void on_host(struct peer *peer, const struct frame *frame)
 
 static void on_refused(struct peer *peer, const struct frame *frame)
 {
-	Pbeam__ChannelRefused *refused =
-		(Pbeam__ChannelRefused *)frame_unpack(frame, &pbeam__channel_refused__descriptor, NULL);
+	Pbeam__Failed *refused = (Pbeam__Failed *)frame_unpack(frame, &pbeam__failed__descriptor, NULL);
 
 	log_error("host %s refuses this one: %s", peer->name, refused ? refused->text : "no reason given");
 	message_free(refused);
@@ -190,7 +190,7 @@ static void on_frame(struct stream *stream, struct frame *frame)
 	peer->heard_ns = io_now_ns(CLOCK_MONOTONIC);
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__PEER_HOST) {
 		on_host(peer, frame);
-	} else if (frame->type == PBEAM__CHANNEL_MESSAGE__CHANNEL_REFUSED) {
+	} else if (frame->type == PBEAM__RPC__RPC_FAILED) {
 		on_refused(peer, frame);
 	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REQUEST &&
 		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_REPLY) {

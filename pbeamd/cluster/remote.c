@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 /* Asked by us. */
 struct remote_call {
@@ -55,7 +56,7 @@ static void came(struct cluster *cluster, struct remote_call *call, uint32_t typ
 	remote_frame_fn fn = call->came;
 	void *arg = call->arg;
 
-	if (type != PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS)
+	if (type != PBEAM__RPC__RPC_PROGRESS)
 		forget_call(cluster, call);
 	fn(arg, type, body, len);
 }
@@ -75,7 +76,7 @@ static void forget_guest(struct guest *guest)
 
 static void deliver(struct guest *guest, uint32_t type, const void *body, size_t len)
 {
-	bool progress = type == PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS;
+	bool progress = type == PBEAM__RPC__RPC_PROGRESS;
 	Pbeam__PeerReply reply = PBEAM__PEER_REPLY__INIT;
 	struct cluster *cluster = guest->cluster;
 	struct peer *peer = guest->peer;
@@ -107,7 +108,7 @@ static void deliver_failure(struct guest *guest, int code, const char *text)
 
 	failed.code = code;
 	failed.text = (char *)(uintptr_t)text;
-	deliver(guest, PBEAM__DAEMON_REQUEST__DAEMON_FAILED, bytes, pbeam__failed__pack(&failed, bytes));
+	deliver(guest, PBEAM__RPC__RPC_FAILED, bytes, pbeam__failed__pack(&failed, bytes));
 }
 
 static void on_frame(struct stream *stream, struct frame *frame)
@@ -243,7 +244,7 @@ static void refuse(struct peer *peer, uint64_t id, const struct err *err)
 	failed.code = err->code;
 	failed.text = (char *)(uintptr_t)err->text;
 	reply.id = id;
-	reply.type = PBEAM__DAEMON_REQUEST__DAEMON_FAILED;
+	reply.type = PBEAM__RPC__RPC_FAILED;
 	reply.body.data = bytes;
 	reply.body.len = pbeam__failed__pack(&failed, bytes);
 	if (stream_send(&peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_REPLY, &reply.base, NULL, 0) < 0)
@@ -290,7 +291,7 @@ static bool on_reply(struct peer *peer, const struct frame *frame)
 
 	if (!reply)
 		return false;
-	if (progress != (reply->type == PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS)) {
+	if (progress != (reply->type == PBEAM__RPC__RPC_PROGRESS)) {
 		message_free(reply);
 		return false;
 	}
@@ -336,7 +337,7 @@ void remote_lost(struct peer *peer)
 			call = call->next;
 		if (!call)
 			return;
-		came(cluster, call, PBEAM__DAEMON_REQUEST__DAEMON_FAILED, bytes, len);
+		came(cluster, call, PBEAM__RPC__RPC_FAILED, bytes, len);
 	}
 }
 

@@ -8,7 +8,7 @@
 
 #include "pbeamd/cluster/cluster.h"
 
-/* A frame of the answer: DAEMON_PROGRESS, any number of them, then once DAEMON_REPLY or DAEMON_FAILED. */
+/* A frame of the answer: RPC_PROGRESS, any number of them, then once RPC_REPLY or RPC_FAILED. */
 typedef void (*remote_frame_fn)(void *arg, uint32_t type, const void *body, size_t len);
 
 /* Asks a host, this one with host NULL. Returns a number for remote_cancel(), or -errno with a sentence;
@@ -35,7 +35,7 @@ must_check int pass_elsewhere(struct connection *connection, const Pbeam__Target
 void pass_forget(struct connection *connection);
 
 /* ---- scatter.c ---- */
-/* Called for each host: type DAEMON_REPLY or DAEMON_FAILED and the answer, or DAEMON_NONE where there is
+/* Called for each host: type RPC_REPLY or RPC_FAILED and the answer, or DAEMON_NONE where there is
  * none.
  */
 typedef void (*scatter_part_fn)(void *arg, const char *host, uint32_t type, const void *body, size_t len);

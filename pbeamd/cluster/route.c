@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "pbeamd/cluster/cluster.h"
 #include "proto/daemon.h"
+#include "proto/rpc.h"
 
 enum { CHANNEL_FD = 3 };
 
@@ -169,7 +170,7 @@ static void connect_work(struct server *server, int sock, const void *arg)
 		err_set(&err, -EHOSTUNREACH, "host %s: %s is host %s now", wanted->host, wanted->address,
 			host);
 		worker_refuse(sock, &err);
-	} else if (frame_send(sock, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, &fd, 1, &err) < 0) {
+	} else if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &done.base, &fd, 1, &err) < 0) {
 		log_info("a channel is there, and nobody wants it any more: %s", err.text);
 	}
 }
@@ -196,7 +197,7 @@ static int connect_here(struct connection *connection, const Pbeam__ChannelReque
 		return r;
 	if (frame_recv(ours, &frame, err) == 1) /* the welcome is there already */
 		frame_free(&frame);
-	connection_send(connection, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, &ours, 1);
+	connection_send(connection, PBEAM__RPC__RPC_REPLY, &done.base, &ours, 1);
 	return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "pbeamd/cluster/remote.h"
+#include "proto/rpc.h"
 
 enum { HOSTS_MAX = 256, PATIENCE_S = 4 };
 
@@ -64,7 +65,7 @@ static void on_part(void *arg, uint32_t type, const void *body, size_t len)
 	struct part *part = arg;
 	struct scatter *scatter = part->scatter;
 
-	if (type == PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS)
+	if (type == PBEAM__RPC__RPC_PROGRESS)
 		return;
 	part->open = false;
 	scatter->came(scatter->arg, part->host, type, body, len);

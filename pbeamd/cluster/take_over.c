@@ -22,6 +22,7 @@
 #include "pbeamd/cluster/remote.h"
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum { HEARD_MS = 2000 };
 
@@ -204,11 +205,10 @@ static void on_whole(void *arg, uint32_t type, const void *body, size_t len)
 	struct err err = ERR_INIT;
 	Pbeam__CopyReply *reply;
 
-	if (type == PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS)
+	if (type == PBEAM__RPC__RPC_PROGRESS)
 		return;
 	take_over->call = 0;
-	reply = type == PBEAM__DAEMON_REQUEST__DAEMON_REPLY ? pbeam__copy_reply__unpack(NULL, len, body)
-							    : NULL;
+	reply = type == PBEAM__RPC__RPC_REPLY ? pbeam__copy_reply__unpack(NULL, len, body) : NULL;
 	if (reply && reply->copy && reply->copy->whole && reply->copy->revision >= take_over->newest) {
 		conclude(take_over, reply->copy);
 	} else {
@@ -250,11 +250,10 @@ static void add_name(char *list, size_t size, const char *host)
 static void on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
 {
 	struct take_over *take_over = arg;
-	Pbeam__CopyReply *reply = type == PBEAM__DAEMON_REQUEST__DAEMON_REPLY
-					  ? pbeam__copy_reply__unpack(NULL, len, body)
-					  : NULL;
+	Pbeam__CopyReply *reply =
+		type == PBEAM__RPC__RPC_REPLY ? pbeam__copy_reply__unpack(NULL, len, body) : NULL;
 	Pbeam__Failed *failed =
-		type == PBEAM__DAEMON_REQUEST__DAEMON_FAILED ? pbeam__failed__unpack(NULL, len, body) : NULL;
+		type == PBEAM__RPC__RPC_FAILED ? pbeam__failed__unpack(NULL, len, body) : NULL;
 
 	if (failed && failed->code != -ECONNRESET && !take_over->refused.code)
 		err_set(&take_over->refused, -EBUSY, "host %s: %s", host, failed->text);

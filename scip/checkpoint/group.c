@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/object/object.h"
 
 enum { ANSWER_MS = 30000 };
@@ -135,37 +136,16 @@ void group_ask(struct member *member, uint32_t type, const ProtobufCMessage *mes
 	member->asked = true;
 }
 
-static void take_failure(struct member *member, const struct frame *frame)
+/* Receives a reply, or finds that the scip has ended. */
+static void take_reply(struct member *member, const ProtobufCMessageDescriptor *kind)
 {
-	Pbeam__ScipFailed *failed =
-		(void *)frame_unpack(frame, &pbeam__scip_failed__descriptor, &member->problem);
-
-	if (!failed)
-		return;
-	err_set(&member->problem, failed->code < 0 ? failed->code : -EIO, "%s", failed->text);
-	message_free(failed);
-}
-
-/* One answer has come, or the connection has ended. */
-static void take_answer(struct member *member, const ProtobufCMessageDescriptor *kind)
-{
-	struct frame frame = {0};
-	int rc = frame_recv(member->sock, &frame, &member->problem);
+	int r = rpc_receive(member->sock, "a scip", PBEAM__RPC__RPC_REPLY, kind, &member->reply,
+			    &member->problem);
 
 	member->asked = false;
-	if (rc <= 0) {
+	if (r == -EPIPE)
 		err_set(&member->problem, -ESRCH, "vpid %d ended in the middle of the checkpoint; try again",
 			member->vpid.n);
-		return;
-	}
-	if (frame.type == PBEAM__SCIP_REQUEST__SCIP_FAILED)
-		take_failure(member, &frame);
-	else if (frame.type == PBEAM__SCIP_REQUEST__SCIP_REPLY)
-		member->reply = frame_unpack(&frame, kind, &member->problem);
-	else
-		err_set(&member->problem, -EPROTO, "vpid %d: its scip gave answer %u", member->vpid.n,
-			frame.type);
-	frame_free(&frame);
 }
 
 int group_cancelled(const struct group *group, struct err *err)
@@ -230,7 +210,7 @@ int group_gather(struct group *group, const ProtobufCMessageDescriptor *kind, in
 			return group_cancelled(group, err);
 		for (size_t i = 1; i < n; i++)
 			if (polls[i].revents)
-				take_answer(who[i], kind);
+				take_reply(who[i], kind);
 	}
 }
 

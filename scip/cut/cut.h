@@ -39,10 +39,6 @@ must_check int cut_send(int channel, const Pbeam__CutRequest *request, struct er
 Pbeam__CutReply *cut_receive(int channel, struct err *err);
 /* The other side: the next request, to be freed; NULL with err->code -EPIPE when the channel has ended. */
 Pbeam__CutRequest *cut_take(int channel, struct err *err);
-must_check int cut_reply(int channel, const Pbeam__CutReply *reply, struct err *err);
-void cut_refuse(int channel, const struct err *why);
-/* How long the other side may be silent. */
-void cut_patience(int channel, int seconds);
 /* 0 if it may be the name of checkpoints. */
 must_check int cut_check_name(const char *name, struct err *err);
 

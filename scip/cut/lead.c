@@ -15,6 +15,7 @@
 #include "proto/ask.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/cut/cut.h"
 #include "scip/object/common.h"
 
@@ -55,7 +56,7 @@ int lead_store(struct lead *lead, const char *host, struct err *err)
 	new.channel = channel_open(host, PBEAM__CHANNEL_KIND__CHANNEL_CUT, NULL, err);
 	if (new.channel < 0)
 		return new.channel;
-	cut_patience(new.channel, PATIENCE_S);
+	rpc_set_timeout(new.channel, PATIENCE_S * 1000);
 	if (object_append(lead->known, lead->nknown, new) < 0) {
 		close(new.channel);
 		return err_code(err, -ENOMEM, "host %s", host);
@@ -164,7 +165,7 @@ static void refuse(const struct lead *lead, const struct err *err)
 	}
 	failed.code = err->code;
 	failed.text = (char *)(uintptr_t)err->text;
-	if (frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_FAILED, &failed.base, NULL, 0, NULL) < 0)
+	if (frame_send(lead->user, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0, NULL) < 0)
 		log_info("refused, and nobody is there to hear it: %s", err->text);
 }
 

@@ -28,6 +28,7 @@
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/return.h"
@@ -69,7 +70,6 @@ static int send_begin(const struct lead *lead, const char *uuid, bool force, con
 		      size_t n, struct returning *returning, struct err *err)
 {
 	Pbeam__MigrateBegin *begin = message_new(&pbeam__migrate_begin__descriptor);
-	const struct timeval patience = {.tv_sec = PART_S};
 	int r = -ENOMEM;
 
 	if (!begin || !(begin->cut = message_new(&pbeam__cut_image_name__descriptor)) ||
@@ -98,9 +98,8 @@ static int send_begin(const struct lead *lead, const char *uuid, bool force, con
 	}
 	r = returning->channel =
 		channel_open(returning->host, PBEAM__CHANNEL_KIND__CHANNEL_MIGRATE, NULL, err);
-	if (r >= 0 &&
-	    setsockopt(returning->channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
-		log_debug("cut: no time limit for the channel");
+	if (r >= 0)
+		rpc_set_timeout(returning->channel, PART_S * 1000);
 	if (r >= 0)
 		r = frame_send(returning->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &begin->base, NULL,
 			       0, err);
@@ -321,7 +320,7 @@ static void answer(struct lead *lead, const struct returning *v, size_t n, const
 	for (size_t i = 0; i < n; i++)
 		done->processes += v[i].saved->processes;
 	done->total_ns = io_now_ns(CLOCK_MONOTONIC) - begin_ns;
-	if (frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done->base, NULL, 0, &err) < 0)
+	if (frame_send(lead->user, PBEAM__RPC__RPC_REPLY, &done->base, NULL, 0, &err) < 0)
 		log_info("rolled back, and nobody is there to hear it: %s", err.text);
 	message_free(done);
 }
@@ -352,7 +351,7 @@ static int in_place(struct lead *lead, const Pbeam__RollbackRequest *wish, bool 
 	lead->answered = true;
 	return_drop_copies(lead);
 	if ((of_copy && message_string(&done->path, lead->chosen->copies[0]->path) < 0) ||
-	    frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done->base, NULL, 0, NULL) < 0)
+	    frame_send(lead->user, PBEAM__RPC__RPC_REPLY, &done->base, NULL, 0, NULL) < 0)
 		log_info("rolled back, and nobody is there to hear it");
 	message_free(done);
 	return 0;

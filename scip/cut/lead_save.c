@@ -12,6 +12,7 @@
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/kin.h"
 #include "scip/cut/lead.h"
@@ -118,7 +119,7 @@ static int begin_part(struct lead *lead, struct lead_part *part, const Pbeam__Ch
 	int r = part->channel = channel_open(part->host, PBEAM__CHANNEL_KIND__CHANNEL_CUT, NULL, err);
 
 	if (r >= 0) {
-		cut_patience(part->channel, PART_S);
+		rpc_set_timeout(part->channel, PART_S * 1000);
 		request.operation = PBEAM__CUT_REQUEST__OPERATION__SAVE;
 		request.name = lead->name;
 		request.number = lead->number;
@@ -187,7 +188,7 @@ static int cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct e
 	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
 		lead->parts[i].outside = lead->parts[i].reply;
 		lead->parts[i].reply = NULL;
-		cut_patience(lead->parts[i].channel, DURABLE_S);
+		rpc_set_timeout(lead->parts[i].channel, DURABLE_S * 1000);
 	}
 	if (r == 0)
 		r = fault_point("cut-lead-dumped", err);
@@ -249,7 +250,7 @@ static void answer(struct lead *lead, const char *path, uint64_t begin_ns)
 		if (saved->pause_ns > done->pause_ns)
 			done->pause_ns = saved->pause_ns;
 	}
-	if (frame_send(lead->user, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done->base, NULL, 0, &err) < 0)
+	if (frame_send(lead->user, PBEAM__RPC__RPC_REPLY, &done->base, NULL, 0, &err) < 0)
 		log_info("saved, and nobody is there to hear it: %s", err.text);
 	message_free(done);
 }

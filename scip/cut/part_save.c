@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "image/store.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
 #include "scip/cut/cut.h"
@@ -37,7 +38,7 @@ struct part {
 static Pbeam__CutRequest *go_on(struct part *part, int operation, struct err *err)
 {
 	Pbeam__CutRequest *request = NULL;
-	int r = cut_reply(part->options->channel, part->next, err);
+	int r = rpc_reply(part->options->channel, &part->next->base, err);
 
 	message_free(part->next);
 	part->next = message_new(&pbeam__cut_reply__descriptor);
@@ -213,7 +214,7 @@ static int on_dumped(void *arg, struct err *err)
 	struct part *part = arg;
 	int r = fault_point("cut-dumped", err);
 
-	cut_patience(part->options->channel, DURABLE_S);
+	rpc_set_timeout(part->options->channel, DURABLE_S * 1000);
 	if (r == 0)
 		r = step(part, PBEAM__CUT_REQUEST__OPERATION__THAW, err);
 	cut_ends_free(&part->ends); /* what draining has changed is as it was before they go on */
@@ -235,7 +236,7 @@ static int on_durable(void *arg, const struct checkpoint_result *result, struct 
 	saved->vpids = steal_ptr(&part->vpids);
 	saved->n_vpids = part->nvpids;
 	return part->options->save->kill ? step(part, PBEAM__CUT_REQUEST__OPERATION__KILL, err)
-					 : cut_reply(part->options->channel, part->next, err);
+					 : rpc_reply(part->options->channel, &part->next->base, err);
 }
 
 int cut_part_save(struct names *names, const struct cut_part *options, struct err *err)
@@ -261,7 +262,7 @@ int cut_part_save(struct names *names, const struct cut_part *options, struct er
 	struct checkpoint_result result;
 	int r = cut_check_name(save->name, err);
 
-	cut_patience(options->channel, PATIENCE_S);
+	rpc_set_timeout(options->channel, PATIENCE_S * 1000);
 	part.next = message_new(&pbeam__cut_reply__descriptor);
 	if (r == 0 && (!part.next || !save->part || !save->number))
 		r = err_set(err, -EPROTO, "a part without a number");
@@ -276,12 +277,12 @@ int cut_part_save(struct names *names, const struct cut_part *options, struct er
 	cut_ends_free(&part.ends);
 	cut_lines_free(&part.lines);
 	if (r == 0 && save->kill)
-		r = cut_reply(options->channel, part.next, err);
+		r = rpc_reply(options->channel, &part.next->base, err);
 	message_free(part.next);
 	free(part.vpids);
 	free(part.bound.addresses);
 	free(part.bound.address_inos);
 	if (r < 0)
-		cut_refuse(options->channel, err);
+		rpc_refuse(options->channel, err);
 	return r;
 }

@@ -16,6 +16,7 @@
 #include "image/image.h"
 #include "image/store.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/cut/cut.h"
 #include "scip/migrate/migrate.h"
 
@@ -179,10 +180,10 @@ static int do_get(int channel, const Pbeam__CutRequest *request, struct err *err
 	if (r == 0)
 		r = size_of(path, &reply.bytes, err);
 	if (r < 0) {
-		cut_refuse(channel, err);
+		rpc_refuse(channel, err);
 		return 0;
 	}
-	r = cut_reply(channel, &reply, err);
+	r = rpc_reply(channel, &reply.base, err);
 	return r < 0 ? r : send_image(channel, path, reply.bytes, err);
 }
 
@@ -200,11 +201,11 @@ static int do_put(int channel, const Pbeam__CutRequest *request, struct err *err
 	if (r == 0)
 		r = take_image(channel, path, request->bytes, err);
 	if (r < 0) {
-		cut_refuse(channel, err);
+		rpc_refuse(channel, err);
 		shutdown(channel, SHUT_RD);
 		return r;
 	}
-	return cut_reply(channel, &reply, err);
+	return rpc_reply(channel, &reply.base, err);
 }
 
 int cut_serve_store(int channel, const Pbeam__CutRequest *request, struct err *err)
@@ -213,7 +214,7 @@ int cut_serve_store(int channel, const Pbeam__CutRequest *request, struct err *e
 	int r = cut_check_name(request->name, err);
 
 	if (r < 0) {
-		cut_refuse(channel, err);
+		rpc_refuse(channel, err);
 		return r;
 	}
 	switch ((int)request->operation) {
@@ -240,9 +241,9 @@ int cut_serve_store(int channel, const Pbeam__CutRequest *request, struct err *e
 	else if (r == 0)
 		store_prune(request->name, request->keep);
 	if (r < 0)
-		cut_refuse(channel, err);
+		rpc_refuse(channel, err);
 	else
-		r = cut_reply(channel, reply, err);
+		r = rpc_reply(channel, &reply->base, err);
 	message_free(reply);
 	return r < 0 ? r : 1;
 }

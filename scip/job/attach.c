@@ -15,6 +15,7 @@
 #include "base/io.h"
 #include "proto/ask.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/job/console.h"
 #include "scip/job/relay.h"
 
@@ -55,7 +56,7 @@ static int take_reply(struct frame *frame, struct relay_options *out, struct err
 	Pbeam__AttachReply *reply;
 	ProtobufCMessage *message;
 
-	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_FAILED) {
+	if (frame->type == PBEAM__RPC__RPC_FAILED) {
 		message = frame_unpack(frame, &pbeam__failed__descriptor, err);
 		if (message)
 			err_set(err, -EIO, "%s", ((Pbeam__Failed *)message)->text);

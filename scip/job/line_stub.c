@@ -16,6 +16,7 @@
 #include "proto/control.pb-c.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/job/far.h"
 #include "scip/job/line.h"
 #include "scip/migrate/migrate.h"
@@ -34,9 +35,8 @@ static int ask(int sock, uint32_t type, const ProtobufCMessage *message, struct 
 		r = frame_recv(sock, &answer, err);
 	if (r == 0)
 		r = err_set(err, -ESRCH, "it has ended");
-	if (r > 0 && answer.type == PBEAM__SCIP_REQUEST__SCIP_FAILED) {
-		Pbeam__ScipFailed *failed =
-			(void *)frame_unpack(&answer, &pbeam__scip_failed__descriptor, err);
+	if (r > 0 && answer.type == PBEAM__RPC__RPC_FAILED) {
+		Pbeam__Failed *failed = (void *)frame_unpack(&answer, &pbeam__failed__descriptor, err);
 
 		r = failed ? err_set(err, failed->code < 0 ? failed->code : -EIO, "%s", failed->text)
 			   : -EPROTO;

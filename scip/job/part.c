@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "proto/daemon.pb-c.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/cut/cut.h"
 #include "scip/job/receive.h"
 
@@ -30,7 +31,7 @@ int part_run(void)
 
 	if (fcntl(CHANNEL_FD, F_SETFD, FD_CLOEXEC) < 0)
 		return EXIT_FAILURE;
-	cut_patience(CHANNEL_FD, PATIENCE_S);
+	rpc_set_timeout(CHANNEL_FD, PATIENCE_S * 1000);
 	while ((request = cut_take(CHANNEL_FD, &err))) {
 		bool part = request->operation == PBEAM__CUT_REQUEST__OPERATION__SAVE;
 		int r = part ? save(request, &err) : cut_serve_store(CHANNEL_FD, request, &err);
@@ -44,7 +45,7 @@ int part_run(void)
 			err_set(&err, -EPROTO, "a request came that is not known");
 		log_error("part: %s", err.text);
 		if (r == 0 || part)
-			cut_refuse(CHANNEL_FD, &err);
+			rpc_refuse(CHANNEL_FD, &err);
 		return EXIT_FAILURE;
 	}
 	return err.code == -EPIPE ? EXIT_SUCCESS : EXIT_FAILURE;

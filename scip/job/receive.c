@@ -18,6 +18,7 @@
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/job/keeper.h"
 #include "scip/job/streams.h"
 #include "scip/migrate/migrate.h"
@@ -26,10 +27,7 @@ enum { CHANNEL_FD = 3, BEGIN_S = 20, TRIES = 100, NAP_NS = 20000000 };
 
 static int take_begin(int channel, Pbeam__MigrateBegin **begin, struct err *err)
 {
-	struct timeval patience = {.tv_sec = BEGIN_S};
-
-	if (setsockopt(channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
-		return err_sys(err, "the channel");
+	rpc_set_timeout(channel, BEGIN_S * 1000);
 	return wire_take(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &pbeam__migrate_begin__descriptor,
 			 begin, err);
 }
@@ -68,7 +66,7 @@ int receive_pass_on(pid_t keeper, int channel, uint32_t type, const ProtobufCMes
 	/* It has ended, or has not even read this: the connection was waiting to be accepted still. */
 	if (r == 0 || r == -ECONNRESET || r == -EPIPE)
 		r = err_set(err, -ESRCH, "the job's keeper there has just ended; try again");
-	if (r > 0 && answer.type == PBEAM__DAEMON_REQUEST__DAEMON_FAILED) {
+	if (r > 0 && answer.type == PBEAM__RPC__RPC_FAILED) {
 		Pbeam__Failed *failed = (void *)frame_unpack(&answer, &pbeam__failed__descriptor, err);
 
 		r = failed ? err_set(err, failed->code < 0 ? failed->code : -EIO, "%s", failed->text)
@@ -96,7 +94,7 @@ static int add_maps(Pbeam__MigrateBegin *begin, struct err *err)
 static int fail(int channel, const struct err *err)
 {
 	log_error("receive: %s", err->text);
-	wire_fail(channel, err);
+	rpc_refuse(channel, err);
 	return EXIT_FAILURE;
 }
 

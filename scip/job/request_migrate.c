@@ -14,6 +14,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/far.h"
 #include "scip/job/line.h"
@@ -66,7 +67,7 @@ static void tell(const struct moving *moving, const struct migrate_result *resul
 	done.processes = result->processes;
 	done.n_obstacles = split_lines(text, lines, LINES_MAX);
 	done.obstacles = lines;
-	request_reply(moving->request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+	request_reply(moving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
 
 static void on_gone(void *arg, const struct coordinator_outcome *outcome);
@@ -83,7 +84,7 @@ static void on_progress(void *arg, const struct migrate_progress *progress)
 	out.total = progress->total;
 	out.detail = (char *)(uintptr_t)progress->detail;
 	out.note = (char *)(uintptr_t)progress->note;
-	request_reply(moving->request, PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS, &out.base, NULL, 0);
+	request_reply(moving->request, PBEAM__RPC__RPC_PROGRESS, &out.base, NULL, 0);
 }
 
 /* The one that was at work was killed: another one asks the registry. False: it cannot be started. */
@@ -339,7 +340,7 @@ int request_receive(struct request *request, const ProtobufCMessage *message, st
 		free(arriving);
 		return r;
 	}
-	request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+	request_reply(request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 	return 0;
 }
 
@@ -364,6 +365,6 @@ int request_cancel(struct request *request, const ProtobufCMessage *message, str
 
 	if (coordinator_cancel(request->job) < 0)
 		return err_set(err, -ESRCH, "no migration of it is at work");
-	request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+	request_reply(request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 	return 0;
 }

@@ -14,6 +14,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "image/image.h"
+#include "proto/rpc.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/line.h"
 #include "scip/job/requests.h"
@@ -69,7 +70,7 @@ static void show_progress(void *arg)
 		progress.done = (uint64_t)st.st_blocks * 512;
 	if (progress.done > progress.total)
 		progress.done = progress.total;
-	request_reply(saving->request, PBEAM__DAEMON_REQUEST__DAEMON_PROGRESS, &progress.base, NULL, 0);
+	request_reply(saving->request, PBEAM__RPC__RPC_PROGRESS, &progress.base, NULL, 0);
 	if (loop_timer_start(&saving->job->loop, PROGRESS_NS, show_progress, saving) < 0)
 		return; /* without an alarm to spare there is no progress to see */
 }
@@ -84,7 +85,7 @@ static void tell_rollback(const struct saving *saving, const struct coordinator_
 	done.path = (char *)(uintptr_t)saving->path;
 	done.total_ns = io_now_ns(CLOCK_MONOTONIC) - saving->start_ns;
 	done.processes = outcome->restore.processes;
-	request_reply(saving->request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+	request_reply(saving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
 
 static void tell_checkpoint(const struct saving *saving, const struct coordinator_outcome *outcome)
@@ -100,7 +101,7 @@ static void tell_checkpoint(const struct saving *saving, const struct coordinato
 		done.processes = outcome->checkpoint.processes;
 		done.threads = outcome->checkpoint.threads;
 	}
-	request_reply(saving->request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+	request_reply(saving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
 
 static void on_done(void *arg, const struct coordinator_outcome *outcome)
@@ -336,6 +337,6 @@ int request_save_part(struct request *request, const ProtobufCMessage *message, 
 	what.channel = channel = steal_fd(&request->frame->fds[0]);
 	r = coordinator_start(request->job, &what, on_part_saved, request->job, err);
 	if (r == 0)
-		request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &done.base, NULL, 0);
+		request_reply(request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 	return r;
 }

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "proto/control.pb-c.h"
+#include "proto/rpc.h"
 #include "scip/job/requests.h"
 
 /* In a child of the keeper: blocking, it may take as long as the scip takes. */
@@ -29,10 +30,10 @@ static int ask_scip_for_stack(const struct job *job, struct vpid target, char **
 		r = frame_recv(sock, &answer, err);
 	if (r <= 0)
 		return r < 0 ? r : err_set(err, -ESRCH, "vpid %d has ended", target.n);
-	if (answer.type == PBEAM__SCIP_REQUEST__SCIP_FAILED) {
-		message = frame_unpack(&answer, &pbeam__scip_failed__descriptor, err);
+	if (answer.type == PBEAM__RPC__RPC_FAILED) {
+		message = frame_unpack(&answer, &pbeam__failed__descriptor, err);
 		if (message)
-			err_set(err, -EIO, "%s", ((Pbeam__ScipFailed *)message)->text);
+			err_set(err, -EIO, "%s", ((Pbeam__Failed *)message)->text);
 		return -EIO;
 	}
 	message = frame_unpack(&answer, &pbeam__scip_stack__descriptor, err);
@@ -59,7 +60,7 @@ int request_stack(struct request *request, const ProtobufCMessage *message, stru
 				       &problem) < 0)
 			request_refuse(request, &problem);
 		else
-			request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &answer.base, NULL, 0);
+			request_reply(request, PBEAM__RPC__RPC_REPLY, &answer.base, NULL, 0);
 		_exit(0);
 	}
 	return 1;

@@ -17,6 +17,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/cut.pb-c.h"
+#include "proto/rpc.h"
 #include "proto/serve.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/viewer.h"
@@ -44,7 +45,7 @@ void request_refuse(struct request *request, const struct err *err)
 
 	failed.code = err->code;
 	failed.text = (char *)(uintptr_t)err->text;
-	request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_FAILED, &failed.base, NULL, 0);
+	request_reply(request, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0);
 }
 
 static void free_request(struct request *request)
@@ -101,7 +102,7 @@ static int request_attach(struct request *request, const ProtobufCMessage *messa
 		fds[n++] = job->pty_master;
 	if (attached.tty && backlog >= 0)
 		fds[n++] = backlog;
-	request_reply(request, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, &attached.base, fds, n);
+	request_reply(request, PBEAM__RPC__RPC_REPLY, &attached.base, fds, n);
 	return 0;
 }
 

@@ -24,6 +24,7 @@
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
 #include "scip/migrate/external.h"
@@ -61,15 +62,6 @@ struct departure {
 };
 
 /* ---- before the freeze ---- */
-
-/* How long the other side may be silent. */
-static void set_patience(int channel, int seconds)
-{
-	struct timeval timeout = {.tv_sec = seconds};
-
-	if (setsockopt(channel, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
-		log_debug("migrate: no time limit for the channel");
-}
 
 /* True if `process` is the target or descends from it. */
 static bool belongs(const struct departure *d, struct names *names, struct name_process process)
@@ -212,7 +204,7 @@ static int ask(struct departure *d, struct err *err)
 		r = d->channel =
 			channel_open(d->options->host, PBEAM__CHANNEL_KIND__CHANNEL_MIGRATE, NULL, err);
 		if (r >= 0)
-			set_patience(d->channel, READY_S);
+			rpc_set_timeout(d->channel, READY_S * 1000);
 	}
 	if (r >= 0)
 		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &begin->base, NULL, 0, err);
@@ -409,7 +401,7 @@ static int await_held(struct departure *d, struct err *err)
 	Pbeam__MigrateHeld *held = NULL;
 	int r;
 
-	set_patience(d->channel, HELD_S);
+	rpc_set_timeout(d->channel, HELD_S * 1000);
 	r = wire_take(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_HELD, &pbeam__migrate_held__descriptor,
 		      &held, err);
 	if (r == 0)

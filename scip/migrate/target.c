@@ -19,6 +19,7 @@
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/ends/acceptor.h"
 #include "scip/migrate/address.h"
 #include "scip/migrate/cut_external.h"
@@ -452,7 +453,6 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 {
 	struct arrival a = {.options = options};
 	const Pbeam__MigrateBegin *begin = options->begin;
-	struct timeval patience = {.tv_sec = begin->cut ? CUT_S : COMMIT_S};
 	int r;
 
 	a.target = (struct migrate_target){
@@ -462,8 +462,7 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 	record_init(&a.record, begin->uuid);
 	a.record.undecided = on_undecided;
 	a.record.undecided_arg = &a;
-	if (setsockopt(options->channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
-		log_debug("migrate: no time limit for the channel");
+	rpc_set_timeout(options->channel, (begin->cut ? CUT_S : COMMIT_S) * 1000);
 	r = make_ready(&a, err);
 	if (r == 0)
 		r = begin->dry_run		     ? pretend(&a, err)
@@ -478,7 +477,7 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 			log_info("migrate: vpid %d runs, and where it comes from is gone", begin->root);
 		(void)!fault_point("migrate-target-runs", NULL); /* as in ask_registry() */
 	} else if (r != -ECANCELED) {
-		wire_fail(options->channel, err);
+		rpc_refuse(options->channel, err);
 	}
 	files_arriving_free(a.files);
 	record_close(&a.record);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "channel/wire.h"
 #include "proto/cluster.pb-c.h"
+#include "proto/rpc.h"
 
 /* ---- beginning and end ---- */
 
@@ -47,10 +48,7 @@ int page_stream_secure(struct page_stream *stream, enum tls_role role, struct er
 
 void page_stream_set_timeout(const struct page_stream *stream, int seconds)
 {
-	const struct timeval timeout = {.tv_sec = seconds};
-
-	if (setsockopt(stream->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
-		log_debug("migrate: no time limit for a stream");
+	rpc_set_timeout(stream->fd, (unsigned)seconds * 1000);
 }
 
 void page_stream_stop(struct page_stream *stream)
@@ -122,11 +120,9 @@ int page_stream_flush(struct page_stream *stream, struct err *err)
 
 void page_stream_fail(struct page_stream *stream, const struct err *why)
 {
-	Pbeam__MigrateFailed failed = PBEAM__MIGRATE_FAILED__INIT;
+	const Pbeam__Failed failed = rpc_failed(why);
 
-	failed.code = why->code;
-	failed.text = (char *)(uintptr_t)why->text;
-	if (page_stream_send(stream, PBEAM__CHANNEL_MESSAGE__MIGRATE_FAILED, &failed.base, NULL) < 0 ||
+	if (page_stream_send(stream, PBEAM__RPC__RPC_FAILED, &failed.base, NULL) < 0 ||
 	    page_stream_flush(stream, NULL) < 0)
 		log_debug("migrate: the peer of a stream is gone");
 }

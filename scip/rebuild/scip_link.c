@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/rebuild/rebuild_parts.h"
 
 enum { PATIENCE_MS = 10000, LOOK_ANYWAY_NS = 200000000 };
@@ -69,43 +70,18 @@ int scip_link_ask(int sock, uint32_t type, const ProtobufCMessage *message, cons
 	return r == -EPIPE || r == -ECONNRESET ? ended(err) : r;
 }
 
-static int refused(const struct frame *frame, struct err *err)
-{
-	Pbeam__ScipFailed *failed = (void *)frame_unpack(frame, &pbeam__scip_failed__descriptor, err);
-	int r = -EPROTO;
-
-	if (!failed)
-		return r;
-	r = failed->code < 0 ? failed->code : -EIO;
-	err_set(err, r, "%s", failed->text);
-	message_free(failed);
-	return r;
-}
-
 int scip_link_answer(int sock, const ProtobufCMessageDescriptor *kind, ProtobufCMessage **out,
 		     struct err *err)
 {
-	struct frame frame = {0};
-	ProtobufCMessage *message = NULL;
-	int r = frame_recv(sock, &frame, err);
+	ProtobufCMessage *reply = NULL;
+	int r = rpc_receive(sock, "a scip", PBEAM__RPC__RPC_REPLY, kind, &reply, err);
 
-	if (r < 0 && r != -EPIPE && r != -ECONNRESET)
-		return err_wrap(err, r, "answer of a scip");
-	if (r <= 0)
+	if (r == -EPIPE)
 		return ended(err);
-	if (frame.type == PBEAM__SCIP_REQUEST__SCIP_FAILED)
-		r = refused(&frame, err);
-	else if (frame.type != PBEAM__SCIP_REQUEST__SCIP_REPLY)
-		r = err_set(err, -EPROTO, "a scip answered with %u", frame.type);
-	else {
-		message = frame_unpack(&frame, kind, err);
-		r = message ? 0 : -EPROTO;
-	}
-	frame_free(&frame);
 	if (r == 0 && out)
-		*out = message;
+		*out = reply;
 	else
-		message_free(message);
+		message_free(reply);
 	return r;
 }
 

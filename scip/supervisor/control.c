@@ -17,6 +17,7 @@
 #include "base/dirs.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "proto/rpc.h"
 #include "scip/checkpoint/freeze.h"
 #include "scip/supervisor/control_request.h"
 #include "scip/supervisor/stub.h"
@@ -38,21 +39,21 @@ static void reply_done(struct control_connection *c)
 {
 	Pbeam__ScipDone done = PBEAM__SCIP_DONE__INIT;
 
-	reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &done.base);
+	reply(c, PBEAM__RPC__RPC_REPLY, &done.base);
 }
 
 static void reply_failed(struct control_connection *c, int code, const char *text)
 {
-	Pbeam__ScipFailed failed = PBEAM__SCIP_FAILED__INIT;
+	Pbeam__Failed failed = PBEAM__FAILED__INIT;
 
 	failed.code = code;
 	failed.text = (char *)(text[0] ? text : strerror(-code));
-	reply(c, PBEAM__SCIP_REQUEST__SCIP_FAILED, &failed.base);
+	reply(c, PBEAM__RPC__RPC_FAILED, &failed.base);
 }
 
 void control_answer(struct control_request *request, const ProtobufCMessage *message)
 {
-	reply(request->connection, PBEAM__SCIP_REQUEST__SCIP_REPLY, message);
+	reply(request->connection, PBEAM__RPC__RPC_REPLY, message);
 	request->answered = true;
 }
 
@@ -99,7 +100,7 @@ static void reply_frozen(struct control *control, struct control_connection *c, 
 	frozen.resident = resident_bytes(process->pid);
 	frozen.vfork_pending = process->vfork_pending;
 	frozen.stub_stopped = process->stub ? process->stub_stopped : 0;
-	reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &frozen.base);
+	reply(c, PBEAM__RPC__RPC_REPLY, &frozen.base);
 }
 
 /* A stop that lasts as long as it takes to look at the stacks, or to say one thing. */
@@ -183,7 +184,7 @@ static void reply_stack(struct control_connection *c, struct process *process)
 	if (r < 0)
 		reply_failed(c, r, err.text);
 	else
-		reply(c, PBEAM__SCIP_REQUEST__SCIP_REPLY, &stack.base);
+		reply(c, PBEAM__RPC__RPC_REPLY, &stack.base);
 	free(text);
 }
 

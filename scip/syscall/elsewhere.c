@@ -20,19 +20,19 @@
 #include "base/log.h"
 #include "proto/ask.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum { PATIENCE_S = 5 };
 
 int elsewhere_ask(uint32_t type, const ProtobufCMessage *request,
 		  const ProtobufCMessageDescriptor *descriptor, void *reply, struct err *err)
 {
-	const struct timeval patience = {PATIENCE_S, 0};
 	auto_close int sock = ask_open("scip " PBEAM_VERSION, err);
-	int r = sock;
 
-	if (sock >= 0 && setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0)
-		r = err_sys(err, "ask pbeamd");
-	return r < 0 ? r : ask_message(sock, type, request, NULL, descriptor, reply, err);
+	if (sock < 0)
+		return sock;
+	rpc_set_timeout(sock, PATIENCE_S * 1000);
+	return ask_message(sock, type, request, NULL, descriptor, reply, err);
 }
 
 int elsewhere_errno(int code)

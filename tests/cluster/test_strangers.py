@@ -41,7 +41,7 @@ def frame(kind, body=b"", magic=0x4D454250, version=1, length=None):
     return struct.pack("<IHHII", magic, version, 0, kind, len(body) if length is None else length) + body
 
 
-def hello(kind=PEER, host="stranger", version=1, cookie=b""):
+def hello(kind=PEER, host="stranger", version=2, cookie=b""):
     return frame(HELLO, field(1, version) + field(2, kind) + field(3, host) + (field(4, cookie) if cookie else b""))
 
 
@@ -144,7 +144,7 @@ GREETED = [
     (frame(HELLO, length=0xFFFFFFFF), "over the limit"),
     (frame(HELLO, b"\xff" * 40), "is not a ChannelHello"),
     (frame(77), "instead of a greeting"),
-    (hello(version=2), "speaks version 2"),
+    (hello(version=1), "speaks version 1"),
     (hello(host="a"), "the same name as this host, a;"),
     (hello(host="../etc"), "invalid host name"),
     (hello(host="x" * 200), "invalid host name"),

@@ -15,6 +15,7 @@
 #include "pbeamd/checkpoints.h"
 #include "pbeamd/registry/registry.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -132,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		size = 0;
 	close(ends[0]);
 	while (size && frame_recv(ends[1], &frame, NULL) == 1) {
-		if (frame.type <= PBEAM__CHANNEL_MESSAGE__CHANNEL_REFUSED)
+		if (frame.type <= PBEAM__RPC__RPC_FAILED)
 			take_greeting(&frame);
 		else if (frame.type == PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY)
 			take_request(&frame);

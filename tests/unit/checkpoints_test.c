@@ -11,6 +11,7 @@
 
 #include "pbeamd/checkpoints.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 static Pbeam__CheckpointLog *new_list(const char *here)
 {
@@ -43,7 +44,7 @@ static void take(Pbeam__CheckpointLog *all, const char *host, Pbeam__CheckpointL
 
 	assert_non_null(body);
 	pbeam__checkpoint_log__pack(answer, body);
-	assert_int_equal(checkpoints_take(all, host, PBEAM__DAEMON_REQUEST__DAEMON_REPLY, body, len), 0);
+	assert_int_equal(checkpoints_take(all, host, PBEAM__RPC__RPC_REPLY, body, len), 0);
 	free(body);
 	message_free(answer);
 }
@@ -124,8 +125,7 @@ static void test_malformed(void **state)
 	assert_non_null(text);
 	memset(text, 'x', 9999);
 	text[9999] = 0;
-	assert_int_equal(
-		checkpoints_take(all, "b", PBEAM__DAEMON_REQUEST__DAEMON_REPLY, noise, sizeof(noise)), 0);
+	assert_int_equal(checkpoints_take(all, "b", PBEAM__RPC__RPC_REPLY, noise, sizeof(noise)), 0);
 	for (int what = 0; what < 7; what++) {
 		answer = new_list("c");
 		add(answer, 1, 1);
@@ -167,11 +167,11 @@ static void test_without_a_list(void **state)
 	failed.code = -ESRCH;
 	failed.text = (char *)(uintptr_t) "none";
 	len = pbeam__failed__pack(&failed, body);
-	assert_int_equal(checkpoints_take(all, "b", PBEAM__DAEMON_REQUEST__DAEMON_FAILED, body, len), 0);
+	assert_int_equal(checkpoints_take(all, "b", PBEAM__RPC__RPC_FAILED, body, len), 0);
 	assert_int_equal(all->n_notes, 0);
 	failed.code = -EACCES;
 	len = pbeam__failed__pack(&failed, body);
-	assert_int_equal(checkpoints_take(all, "b", PBEAM__DAEMON_REQUEST__DAEMON_FAILED, body, len), 0);
+	assert_int_equal(checkpoints_take(all, "b", PBEAM__RPC__RPC_FAILED, body, len), 0);
 	assert_int_equal(checkpoints_take(all, "c", PBEAM__DAEMON_REQUEST__DAEMON_NONE, NULL, 0), 0);
 	assert_string_equal(all->notes[0], "host b refuses (none); its checkpoints are not shown");
 	assert_string_equal(all->notes[1], "host c does not answer; its checkpoints are not shown");

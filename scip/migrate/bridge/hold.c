@@ -12,6 +12,7 @@
 #include "base/dirs.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/migrate/bridge/line.h"
 
 enum { ANSWER_S = 10 };
@@ -62,11 +63,10 @@ static int ask(int sock, uint32_t type, uint64_t ino, uint32_t wanted, const Pro
 /* To the bridge that listens there, with a limit to how long it may take to answer. */
 static int call(const char *path)
 {
-	const struct timeval patience = {.tv_sec = ANSWER_S};
 	int sock = frame_connect(path, NULL);
 
 	if (sock >= 0)
-		(void)!setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+		rpc_set_timeout(sock, ANSWER_S * 1000);
 	return sock;
 }
 

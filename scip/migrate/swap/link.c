@@ -14,6 +14,7 @@
 #include "proto/cluster.pb-c.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/migrate/swap/swap.h"
 
 int swap_send(int channel, const Pbeam__SwapRequest *request, struct err *err)
@@ -21,33 +22,14 @@ int swap_send(int channel, const Pbeam__SwapRequest *request, struct err *err)
 	return frame_send(channel, PBEAM__CHANNEL_MESSAGE__SWAP_REQUEST, &request->base, NULL, 0, err);
 }
 
-static void take_failure(const struct frame *frame, struct err *err)
-{
-	Pbeam__SwapFailed *failed = (void *)frame_unpack(frame, &pbeam__swap_failed__descriptor, err);
-
-	if (!failed)
-		return;
-	err_set(err, failed->code < 0 ? failed->code : -EIO, "%s", failed->text);
-	message_free(failed);
-}
-
 Pbeam__SwapReply *swap_receive(int channel, struct err *err)
 {
 	Pbeam__SwapReply *reply = NULL;
-	struct frame frame = {0};
-	int r = frame_recv(channel, &frame, err);
+	int r = rpc_receive(channel, "the peer's host", PBEAM__RPC__RPC_REPLY, &pbeam__swap_reply__descriptor,
+			    &reply, err);
 
-	if (r == 0)
-		err_set(err, -EPIPE, "the host of the other end of a connection is lost");
-	if (r <= 0)
-		return NULL;
-	if (frame.type == PBEAM__CHANNEL_MESSAGE__SWAP_REPLY)
-		reply = (void *)frame_unpack(&frame, &pbeam__swap_reply__descriptor, err);
-	else if (frame.type == PBEAM__CHANNEL_MESSAGE__SWAP_FAILED)
-		take_failure(&frame, err);
-	else
-		err_set(err, -EPROTO, "the host of the other end of a connection answers nonsense");
-	frame_free(&frame);
+	if (r == -EPIPE)
+		err_set(err, -EPIPE, "the host of a connection's other end is lost");
 	return reply;
 }
 

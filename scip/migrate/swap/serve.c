@@ -22,6 +22,7 @@
 #include "proto/cluster.pb-c.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/ends/acceptor.h"
 #include "scip/migrate/migrate.h"
 #include "scip/migrate/swap/callers.h"
@@ -374,10 +375,10 @@ static int serve_request(struct serve *serve, const Pbeam__SwapRequest *request,
 	}
 }
 
+/* Serves one request. -errno: the channel is of no use any more. */
 static int answer(struct serve *serve, const struct frame *frame, struct err *err)
 {
 	Pbeam__SwapReply *reply = message_new(&pbeam__swap_reply__descriptor);
-	Pbeam__SwapFailed failed = PBEAM__SWAP_FAILED__INIT;
 	Pbeam__SwapRequest *request = NULL;
 	struct err why = ERR_INIT;
 	int r = -EPROTO;
@@ -389,13 +390,10 @@ static int answer(struct serve *serve, const struct frame *frame, struct err *er
 	message_free(request);
 	if (r < 0) {
 		log_info("swap: %s", why.text);
-		failed.code = r;
-		failed.text = why.text;
-		r = frame_send(serve->channel, PBEAM__CHANNEL_MESSAGE__SWAP_FAILED, &failed.base, NULL, 0,
-			       err);
+		rpc_refuse(serve->channel, &why);
+		r = 0;
 	} else {
-		r = frame_send(serve->channel, PBEAM__CHANNEL_MESSAGE__SWAP_REPLY, &reply->base, NULL, 0,
-			       err);
+		r = rpc_reply(serve->channel, &reply->base, err);
 	}
 	message_free(reply);
 	return r;
