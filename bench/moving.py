@@ -15,13 +15,13 @@ import harness
 import running
 import saving
 
-PORTS = itertools.count(5600)  # each once: what has moved holds its port at home for a moment longer than it lives
+PORTS = itertools.count(5600)  # each used once: a port that has moved stays reserved at home a moment longer than its program lives
 SETTLED = 6  # lines of a program's report that a figure is the median of
 TURNS = 5
 
 
 class Talk:
-    """One end that serves and one that asks, each on a processor of its own wherever it runs, and the newest lines of what it reports."""
+    """A server and a client, each on a processor of its own on every host, and the newest lines of their reports."""
 
     def __init__(self, server, client, words, programs, supervised):
         self.server, self.client = server, client
@@ -33,13 +33,13 @@ class Talk:
         self.asking = run(client, "taskset", "-c", "1", programs / "traffic", *words, server.ip, port)
 
     def figure(self):
-        """The median of the lines that come from now on; the first one may have begun earlier."""
+        """The median of the next lines; the first may have begun earlier."""
         have = len(self.asking.lines())
         self.client.wait_until(lambda: len(self.asking.lines()) > have + SETTLED, 60, "traffic")
         return statistics.median(float(line.split()[1]) for line in self.asking.lines()[have + 1:have + 1 + SETTLED])
 
     def stand_still(self, still):
-        """So that only one of two is measured."""
+        """Stops the pair while another is measured."""
         for host, job, words in ((self.client, self.asking, "traffic "), (self.server, self.serving, "traffic serve")):
             if self.supervised:
                 host.ctl("kill", "-s", "STOP" if still else "CONT", vpid_of(host, words))
@@ -53,7 +53,7 @@ class Talk:
 
 
 def beside(native, talk):
-    """Both in turns: the medians, and that of the ratios."""
+    """Measures both in turns: the medians, and the median of the ratios."""
     turns = []
     for _ in range(TURNS):
         talk.stand_still(True)
@@ -123,7 +123,7 @@ def one_move(host, vpid, target, beat, kind):
 
 
 def measure_moves(lab, programs, kind, mib, rounds):
-    """The process goes to and fro between two hosts; medians."""
+    """The process moves to and fro between two hosts; medians."""
     a, b = lab.hosts[:2]
     beat = saving.Beat(a, f"beat-{kind}-{mib}")
     vpid, _ = a.detach(programs / "hold", beat.path, kind, mib)
@@ -141,7 +141,7 @@ def measure_moves(lab, programs, kind, mib, rounds):
 
 def measure_forks(stage, programs, rounds):
     """ns for fork+wait on a host whose central daemon is another, and without a cluster, in turns; and their ratio."""
-    lab = harness.Lab(stage, 2, numbers=(0,))  # else both would have the numbers of one kernel
+    lab = harness.Lab(stage, 2, numbers=(0,))  # otherwise both hosts would have the pids of one kernel
     alone = harness.Host(stage, lab.user)
 
     def forks(host):

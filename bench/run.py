@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What it costs, beside native and beside its peers, all in one run.
+"""Measures costs against native execution and peers, all in one run.
 
   bench/run.py [--quick] [--only run,save,move] [--sizes 8,64,...] [--dir DIR] [--pin CPU] [--out DIR] [--publish]
 
@@ -38,7 +38,7 @@ def build_programs(stage):
 
 
 def publish(text, picture):
-    """The tables of bench/RESULTS.md, between its two marks, are these."""
+    """Puts the tables into bench/RESULTS.md, between its two marks."""
     path = ROOT / "bench" / "RESULTS.md"
     before, rest = path.read_text().split("<!-- tables -->\n", 1)
     after = rest.split("<!-- end of tables -->\n", 1)[1]
@@ -49,7 +49,7 @@ def publish(text, picture):
 
 
 def earlier(out):
-    """The figures of an earlier run of today: parts that are not measured this time keep theirs."""
+    """Figures of an earlier run today: parts that are not measured now keep theirs."""
     try:
         results = json.loads((out / "results.json").read_text())
     except (OSError, ValueError):

@@ -33,7 +33,7 @@ def run_filtered(host, micro, operation):
 
 
 def run_restored(host, micro, operation):
-    """The same program, saved before it begins, killed, rolled back, and only then let go."""
+    """The same program, saved before it starts to work, killed, rolled back, then started."""
     go = host.home / "go"
     go.unlink(missing_ok=True)
     vpid, out = host.detach(micro, "--after", go, operation)

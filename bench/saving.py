@@ -66,7 +66,7 @@ def dd(host, target, mib, sync):
 
 
 def end_all(host):
-    """Every process of the name space is killed, and gone."""
+    """Kills every process of the name space and waits until all are gone."""
     for vpid in host.vpids():
         host.run(["pbeamctl", "kill", "-s", "KILL", vpid], check=False)
     host.wait_until(lambda: not host.vpids(), 20, "the end of the program")
@@ -96,7 +96,7 @@ def one_cycle(host, beat, target, vpid, mib, check):
 
 
 def total_pss(host):
-    """What the supervised programs take together, a shared page counted once, bytes."""
+    """Bytes of all supervised programs, a shared page counted once."""
     total = 0
     for pid in host.pids_of("hold"):
         text = pathlib.Path("/proc", str(pid), "smaps_rollup").read_text()
@@ -127,7 +127,7 @@ def peer(argv):
 
 
 def users_of(path):
-    """Everything that has the file mapped but us."""
+    """The pids of all other processes that map the file."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
@@ -140,7 +140,7 @@ def users_of(path):
 
 
 def end_peer(beat, *jobs):
-    """A peer's programs are killed, and gone."""
+    """Kills a peer's programs and waits until all are gone."""
     for pid in users_of(beat.path):
         os.kill(pid, signal.SIGKILL)
     for job in jobs:
@@ -159,7 +159,7 @@ def hold(programs, beat, kind, amount, wrapper=()):
 
 
 def cycle_criu(host, programs, folder, kind, amount):
-    """As root, as criu wants it; the same program, the same place."""
+    """As root, which criu needs; the same program, the same directory."""
     beat = Beat(host, f"criu-{kind}-{amount}")
     program = hold(programs, beat, kind, amount)
     try:
@@ -225,7 +225,7 @@ def measure_peer(cycle):
 
 
 def ways():
-    """Who saves on this machine. What another program cannot do or takes too long for is told in its row."""
+    """The programs that can save on this machine. Failures and time-outs of a peer are in its row."""
     found = {"scip": measure_scip}
     if shutil.which("criu") and os.getuid() == 0:
         found["criu"] = measure_peer(cycle_criu)

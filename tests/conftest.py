@@ -19,7 +19,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", f"timeout(seconds): the test's own limit, {DEFAULT_TIMEOUT} without it")
     config.addinivalue_line("markers", "short: also run with the sanitizer build")
     config.addinivalue_line("markers", "messy: ends with processes that it could not end; they are ended without complaint")
-    # Ignored under nohup or in the background of a shell, and so in every program of ours.
+    # nohup and background shells ignore these signals, and every program that we start would inherit that.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,7 +27,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """What is a long form only is left out of the short one."""
+    """Deselects tests that exist in the long form only."""
     left_out = [] if config.getoption("--long") else [item for item in items if (mark := item.get_closest_marker("long")) and mark.kwargs.get("only")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
@@ -70,7 +70,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture
 def long(request):
-    """Whether the long form is asked for."""
+    """True if the long form is requested."""
     return request.config.getoption("--long")
 
 
@@ -94,13 +94,13 @@ def _host(request, stage, user):
 
 @pytest.fixture
 def host(request, stage):
-    """An ordinary user's world."""
+    """A host with an ordinary user."""
     yield from _host(request, stage, harness.ordinary_user())
 
 
 @pytest.fixture
 def root_host(request, stage):
-    """Root's world."""
+    """A host with root as user."""
     if os.getuid() != 0:
         pytest.skip("needs root to run as root")
     yield from _host(request, stage, None)
@@ -108,7 +108,7 @@ def root_host(request, stage):
 
 @pytest.fixture
 def count(host):
-    """A program called "count" that counts (programs.COUNT), and where."""
+    """A job "count" that counts (programs.COUNT), and its output."""
     vpid, out = host.detach(*COUNT, name="count")
     host.wait_until(lambda: counted(out) > 3, what="counting")
     yield vpid, out

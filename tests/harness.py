@@ -1,4 +1,4 @@
-"""The tests' hosts: those of the laboratory, with pseudo-terminals, and the test programs beside the product's."""
+"""The tests' hosts: the laboratory's, with pseudo-terminals and test programs."""
 import os
 import shutil
 import sys
@@ -53,7 +53,7 @@ class Terminal(pexpect.spawn):
 
 
 class Terminals:
-    """What a test's host adds to the laboratory's: commands on pseudo-terminals."""
+    """Mixin: commands on pseudo-terminals."""
 
     def terminal(self, argv, env=None, timeout=20, size=(24, 80)):
         """Starts a command on a pseudo-terminal: a Terminal."""

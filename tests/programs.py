@@ -1,6 +1,6 @@
 """Small programs that several tests run."""
 
-# Counts into its output: however often it is checkpointed and rolled back, the file holds 0, 1, 2 ... without gap or repetition.
+# Counts into its output file, which holds 0, 1, 2 ... without gap or repetition after any number of rollbacks.
 COUNT = ["python3", "-uc", """
 import time
 n = 0
@@ -10,7 +10,7 @@ while True:
     time.sleep(0.02)
 """]
 
-# Says its numbers and counts into the file that it is given.
+# Writes its ids and counts into the given file.
 COUNTER = """
 import os, sys, time
 out, n = open(sys.argv[1], "a", 1), 0
@@ -20,7 +20,7 @@ while True:
     time.sleep(0.01)
 """
 
-# A tree of three that says its ids, then waits for the file "go" and checks them.
+# A tree of three processes: writes its ids, waits for the file "go" and checks them.
 TREE = ["python3", "-uc", """
 import os, time
 def go():
@@ -54,13 +54,13 @@ def counted(path):
 
 
 def counts(host, path, more=5, timeout=20):
-    """Waits until it has gone on by `more`."""
+    """Waits until the counter has advanced by `more`."""
     before = counted(path)
     host.wait_until(lambda: counted(path) >= before + more, timeout, "the program to go on counting")
 
 
 def numbers(path):
-    """What a COUNTER has written: its ids, which never change, and how far it is; its numbers go up by one."""
+    """Checks the output of a COUNTER: its ids never change, its numbers go up by one. Returns ids and number."""
     rows = [[int(word) for word in line.split()] for line in path.read_text().split("\n")[:-1]]
     assert len({tuple(row[:4]) for row in rows}) <= 1, rows[-5:]
     assert [row[4] for row in rows] == list(range(len(rows))), [row[4] for row in rows][-50:]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make demo: a Python program that holds data and computes is checkpointed, killed, rolled back, and goes on to its right end; then it
-# is moved, running, to another host and back (two network namespaces, lab/).
-# Runs as an ordinary user: called by root it becomes "nobody" first. All that it makes is below one temporary directory.
+# make demo: checkpoints, kills and rolls back a Python program, which then finishes with the right result; then migrates one to another
+# host and back while it runs (two network namespaces, lab/). Runs as an ordinary user: root becomes "nobody" first. All files are below
+# one temporary directory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -42,7 +42,7 @@ try pbeamctl checkpoint primes
 until_shown ' 7000 primes'
 try tail -n 1 output
 
-say "It is killed: what it had found is gone from memory"
+say "It is killed"
 try pbeamctl kill -s KILL primes
 sleep 0.5
 try pbeamctl ps

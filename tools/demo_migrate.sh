@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The second part of make demo, on the first of the laboratory's hosts: a live migration, seen in the terminal.
+# The second part of make demo: a live migration, run on the laboratory's first host.
 set -euo pipefail
 top=$1
 # shellcheck source=tools/demo_steps.sh

@@ -1,7 +1,7 @@
-# What the parts of `make demo` share: sourced.
+# Functions for the parts of `make demo`, which source this file.
 # shellcheck shell=bash
 
-# What the caller's shell had open besides the standard streams is not the program's.
+# Close descriptors inherited from the caller's shell: a checkpoint would refuse foreign pipes and sockets.
 for fd in /proc/self/fd/*; do
 	fd=${fd##*/}
 	case $fd in
@@ -21,11 +21,11 @@ try() {
 	printf '$ %s\n' "$*"
 	"$@"
 }
-leave() { # ends what the demo started, by the name it gave it
+leave() { # ends the demo's job
 	pbeamctl kill -s KILL primes >/dev/null 2>&1 || true
 }
 trap leave EXIT
-until_shown() { # until the output has the text
+until_shown() { # waits until the output has the text
 	local left=600
 	while [ $((left -= 1)) -gt 0 ]; do
 		! grep -q "$1" output || return 0

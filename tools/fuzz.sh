@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs one fuzzer for some seconds from its seeds: tools/fuzz.sh build-fuzz/tests/fuzz/FUZZER SECONDS
-# From the same random seed unless PBEAM_FUZZ_SEED says another. Inputs to begin with are in tests/fuzz/seeds/NAME, if there are any. What it finds stays in build-fuzz/findings.
+# The random seed is fixed unless PBEAM_FUZZ_SEED is set. Seed inputs are in tests/fuzz/seeds/NAME. Findings stay in build-fuzz/findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fuzzer=$1

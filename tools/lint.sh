@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What reads the source without running it. Every tool is run; the exit status says whether any complained.
+# Static checks. Runs every tool; the exit status is 1 if any complained.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 : "${PYTHON:=/usr/bin/python3}"
@@ -15,7 +15,7 @@ step() {
 	fi
 }
 # shellcheck disable=SC2317 # called through step
-listed() { # glob... -- command...: runs the command on the repository's files of these names
+listed() { # glob... -- command...: runs the command on the matching files of the repository
 	local globs=()
 	while [ "$1" != -- ]; do
 		globs+=("$1")
@@ -29,7 +29,7 @@ step shellcheck listed '*.sh' '.ci/run' -- shellcheck
 step pyflakes listed '*.py' -- pyflakes3
 step layers "$PYTHON" tests/check_layers.py
 step source "$PYTHON" tests/check_source.py
-# It knows neither cleanup attributes nor the linker's symbols, and sees uninitialized values where the compilers do not.
+# cppcheck knows neither cleanup attributes nor linker symbols, and reports uninitialized values that both compilers rule out.
 step cppcheck listed '*.c' -- cppcheck --quiet --error-exitcode=1 --inline-suppr --enable=portability -I. --suppress=memleak --suppress=resourceLeak --suppress=comparePointers --suppress=uninitvar --suppress=ctuuninitvar --suppress=ctunullpointer --suppress=internalAstError --suppress=autoVariables --suppress=uninitStructMember
 step clang tools/build.sh clang
 exit $bad

@@ -32,7 +32,7 @@ fi
 echo "setup: ${#missing[@]} Debian packages are missing. Running${as_root:+ with sudo}, without starting any service that they contain:"
 echo "  $line"
 
-# The tests want servers such as redis as programs only. For the time being a policy keeps them from being started.
+# The tests need servers such as redis as programs only: a policy keeps dpkg from starting them.
 policy=/usr/sbin/policy-rc.d
 made_policy=
 if [ ! -e $policy ]; then

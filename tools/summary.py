@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds up JUnit files and says what failed and what was skipped: summary.py SECONDS FILE... The exit status is the verdict."""
+"""Adds up JUnit files and lists failed and skipped tests: summary.py SECONDS FILE... Exits 1 if any failed."""
 import pathlib
 import sys
 import xml.etree.ElementTree as ET

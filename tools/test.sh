@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The test run, stage by stage; every stage leaves a JUnit file in build/results, summary.py adds them up.
+# Runs the tests in stages. Each stage writes a JUnit file to build/results; summary.py adds them up.
 #   tools/test.sh all|quick
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -11,7 +11,7 @@ began=$SECONDS
 tools/build.sh release || exit 1
 mkdir -p "$results"
 
-# A stage that is one command: passes with it, its output is shown when it fails.
+# A stage that is one command. Shows its output if it fails.
 single() { # name command...
 	local name=$1 start=$SECONDS out
 	shift
@@ -29,7 +29,7 @@ single() { # name command...
 	fi
 }
 
-# The README's first command, on a machine that has nothing yet.
+# make demo in a fresh Debian root.
 fresh() {
 	if [ "$(id -u)" != 0 ]; then
 		echo "SKIP  fresh-root: needs root to build a Debian root"
@@ -68,7 +68,7 @@ done
 unit unit build
 if [ "$what" = all ]; then
 	e2e e2e build tests/e2e
-	# Its tests wait more than they compute: everything else goes on beside it.
+	# The cluster tests wait more than they compute: the other stages run beside them.
 	e2e cluster build tests/cluster >"$results/cluster.log" 2>&1 &
 	cluster=$!
 	fresh >"$results/fresh.log" 2>&1 &
