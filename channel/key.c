@@ -55,7 +55,7 @@ static int hex_digit(char c)
 	return -1;
 }
 
-static int parse_key(const char *text, size_t len, struct channel_key *out)
+static int parse_key_text(const char *text, size_t len, struct channel_key *out)
 {
 	if (len == DIGITS + 1 && text[DIGITS] == '\n')
 		len--;
@@ -91,7 +91,7 @@ int channel_key_load(const char *path, struct channel_key *out, struct err *err)
 	n = io_read_full(fd, text, sizeof(text));
 	if (n < 0)
 		return err_code(err, (int)n, "read key file %s", path);
-	r = parse_key(text, (size_t)n, out);
+	r = parse_key_text(text, (size_t)n, out);
 	explicit_bzero(text, sizeof(text));
 	if (r < 0)
 		return err_set(err, r, "%s is not a key file; `pbeamd --make-key FILE` makes one", path);

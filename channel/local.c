@@ -89,8 +89,8 @@ int channel_take(int expecting, int timeout_ms, struct err *err)
 
 /* ---- the registry ---- */
 
-static int ask_registry(const Pbeam__RegistryRequest *request, uint64_t left_ns, Pbeam__RegistryReply **reply,
-			struct err *err)
+static int call_registry_once(const Pbeam__RegistryRequest *request, uint64_t left_ns,
+			      Pbeam__RegistryReply **reply, struct err *err)
 {
 	auto_close int sock = ask_open(program, err);
 	ProtobufCMessage *message;
@@ -121,8 +121,9 @@ int registry_call(const Pbeam__RegistryRequest *request, int timeout_ms, Pbeam__
 
 		*reply = NULL;
 		err_clear(err);
-		r = ask_registry(request, now + PATIENCE_LEAST_NS < until ? until - now : PATIENCE_LEAST_NS,
-				 reply, err);
+		r = call_registry_once(request,
+				       now + PATIENCE_LEAST_NS < until ? until - now : PATIENCE_LEAST_NS,
+				       reply, err);
 		if (r != -EHOSTUNREACH || now + RETRY_NS >= until)
 			return r;
 		message_free(*reply);

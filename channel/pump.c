@@ -45,7 +45,7 @@ struct pump {
 /* ---- the encrypted side ---- */
 
 /* Nothing more can be sent or will come; what has come still goes to the local side. */
-static void cut_off(struct pump *pump)
+static void lose_connection(struct pump *pump)
 {
 	pump->cut = pump->tcp_eof = pump->local_eof = pump->told_tcp = true;
 	pump->due = pump->encrypted = 0;
@@ -56,7 +56,7 @@ static void send_records(struct pump *pump)
 	int r = pump->cut ? 0 : tls_send(pump->tls, MSG_DONTWAIT);
 
 	if (r < 0 && r != -EAGAIN)
-		cut_off(pump);
+		lose_connection(pump);
 }
 
 static void decrypt_records(struct pump *pump)
@@ -71,7 +71,7 @@ static void decrypt_records(struct pump *pump)
 		else if (n == -EAGAIN)
 			return;
 		else
-			cut_off(pump);
+			lose_connection(pump);
 	}
 }
 
@@ -82,7 +82,7 @@ static void encrypt_local(struct pump *pump)
 			tls_write(pump->tls, pump->outgoing + pump->encrypted, pump->due - pump->encrypted);
 
 		if (n < 0) {
-			cut_off(pump);
+			lose_connection(pump);
 			return;
 		}
 		pump->encrypted += (size_t)n;
@@ -170,13 +170,13 @@ static void pass_ends_on(struct pump *pump)
 	}
 }
 
-static bool is_over(const struct pump *pump)
+static bool is_pump_done(const struct pump *pump)
 {
 	return pump->told_tcp && (pump->cut || !tls_unsent(pump->tls)) && (pump->told_local || pump->hung);
 }
 
 /* Sends the connection to the process that asked for it. If that fails, the process sees our end. */
-static void hand_over(struct pump *pump)
+static void hand_connection_over(struct pump *pump)
 {
 	Pbeam__ChannelConnection connection = PBEAM__CHANNEL_CONNECTION__INIT;
 	uint8_t secret[TLS_SECRET];
@@ -214,7 +214,7 @@ static void choose_events(const struct pump *pump, struct pollfd fds[2])
 
 static void copy_both_ways(struct pump *pump)
 {
-	while (!is_over(pump)) {
+	while (!is_pump_done(pump)) {
 		bool more = SSL_has_pending(pump->tls->ssl) && !pump->have && !pump->tcp_eof;
 		struct pollfd fds[2];
 
@@ -240,7 +240,7 @@ static void copy_both_ways(struct pump *pump)
 		pass_ends_on(pump);
 	}
 	if (pump->asked >= 0)
-		hand_over(pump);
+		hand_connection_over(pump);
 }
 
 /* ---- the beginning ---- */
@@ -265,7 +265,7 @@ static void linger_for_alert(const struct pump *pump)
 	}
 }
 
-static void report_failure(const struct pump *pump, const struct err *err)
+static void report_handshake(const struct pump *pump, const struct err *err)
 {
 	Pbeam__Failed refused = PBEAM__FAILED__INIT;
 
@@ -291,12 +291,12 @@ _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum 
 		pump.tls = tls_new(tcp, &psk, role, &err);
 	OPENSSL_cleanse(&psk, sizeof(psk));
 	if (!pump.tls || !pump.plain || !pump.outgoing) {
-		report_failure(&pump, &err);
+		report_handshake(&pump, &err);
 		_exit(1);
 	}
 	sandbox_enter();
 	if (tls_handshake(pump.tls, local, &err) < 0) {
-		report_failure(&pump, &err);
+		report_handshake(&pump, &err);
 		linger_for_alert(&pump);
 		_exit(1);
 	}

@@ -40,7 +40,6 @@ LAYERS = {
     "scip/rollback": ["scip/rebuild"],
     "scip/migrate": ["scip/rejoin", "scip/reconnect", "scip/relay", "scip/files", "scip/precopy"],
     "scip/migrate/bridge": ["scip/ends"],
-    "scip/migrate/files": ["scip/ends"],
     "scip/migrate/swap": ["scip/ends"],
     "scip/cut": ["scip/rejoin", "scip/reconnect", "scip/relay", "scip/files", "scip/precopy"],
     "scip/supervisor": ["scip/dump", "scip/fill"],

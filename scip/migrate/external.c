@@ -8,10 +8,10 @@
 
 #include "base/log.h"
 #include "proto/message.h"
+#include "scip/files/files.h"
 #include "scip/migrate/address.h"
 #include "scip/migrate/bridge/external.h"
 #include "scip/migrate/cut_external.h"
-#include "scip/migrate/files/files.h"
 #include "scip/migrate/swap/external.h"
 
 const struct external_provider *const external_table[] = {
@@ -99,7 +99,7 @@ static uint64_t source_file_limit(void *arg, const struct stat *st, uint64_t max
 {
 	const struct migrate_source *source = arg;
 
-	return source->files ? files_leaving_limit(source->files, st, max) : max;
+	return source->files ? files_sender_limit(source->files, st, max) : max;
 }
 
 struct object_external external_of_source(struct migrate_source *source)

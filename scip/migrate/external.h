@@ -35,7 +35,7 @@
 
 enum { EXTERNAL_PROVIDERS_MAX = 7 };
 
-struct files_leaving;
+struct files_sender;
 struct swap_ports;
 
 /* What a migration is, on the side that it leaves. */
@@ -54,8 +54,8 @@ struct migrate_source {
 	struct address_entry *addresses; /* bound sockets that go: address.h */
 	uint64_t *address_inos;		 /* of each */
 	size_t naddresses;
-	const struct files_leaving *files; /* or NULL */
-	const struct swap_ports *ports;	   /* UDP sockets that others are told of: swap/ports.h; or NULL */
+	const struct files_sender *files; /* or NULL */
+	const struct swap_ports *ports;	  /* UDP sockets that others are told of: swap/ports.h; or NULL */
 	void *state[EXTERNAL_PROVIDERS_MAX];
 	const char **peers; /* hosts that have connections for it; the names are their provider's */
 	size_t npeers;

@@ -27,8 +27,8 @@
 #include "proto/rpc.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
+#include "scip/files/files.h"
 #include "scip/migrate/external.h"
-#include "scip/migrate/files/files.h"
 #include "scip/migrate/migrate.h"
 #include "scip/precopy/page_stream.h"
 #include "scip/precopy/precopy.h"
@@ -49,7 +49,7 @@ struct departure {
 	char own_host[64];
 	char stub_host[64]; /* where the first process has its stub already, "" */
 	int channel;
-	struct files_leaving *files;
+	struct files_sender *files;
 	uint64_t frozen_ns;
 	bool stated, committed, ended;
 	struct precopy *precopy;
@@ -260,7 +260,7 @@ static void on_obstacle(void *arg, const char *text)
 
 static int tell_files(struct departure *d, const struct name_process *processes, size_t n, struct err *err)
 {
-	int r = files_leaving_tell(d->files, d->channel, processes, n, &d->result->bytes, err);
+	int r = files_sender_announce(d->files, d->channel, processes, n, &d->result->bytes, err);
 
 	return r < 0 ? err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host) : 0;
 }
@@ -277,7 +277,7 @@ static int begin_files(struct departure *d, struct err *err)
 					      .obstacle = on_obstacle,
 					      .obstacle_arg = &d->source};
 	auto_free struct name_process *all = NULL;
-	int r = files_leaving_new(&d->files, &options, err), n;
+	int r = files_sender_new(&d->files, &options, err), n;
 
 	d->source.files = d->files;
 	if (r < 0)
@@ -292,7 +292,7 @@ static int end_files(struct departure *d, const struct group *group, Pbeam__Scip
 		     struct err *err)
 {
 	auto_free struct name_process *all = calloc(group->n + 1, sizeof(*all));
-	bool elsewhere = files_leaving_elsewhere(d->files);
+	bool elsewhere = files_sender_has_other_paths(d->files);
 	size_t n = 0;
 	int r;
 
@@ -303,7 +303,7 @@ static int end_files(struct departure *d, const struct group *group, Pbeam__Scip
 			all[n++] =
 				(struct name_process){.vpid = group->v[i]->vpid, .rpid = group->v[i]->rpid};
 	r = tell_files(d, all, n, err);
-	if (r == 0 && !elsewhere && files_leaving_elsewhere(d->files))
+	if (r == 0 && !elsewhere && files_sender_has_other_paths(d->files))
 		drop_ahead(d, what, "their files have other paths there");
 	return r;
 }
@@ -505,7 +505,7 @@ static int on_image(void *arg, struct group *group, int image, uint64_t bytes, s
 	d->options->gone(d->options->gone_arg);
 	external_source_end(&d->source, true);
 	heard = let_run(d);
-	files_leaving_left(d->files);
+	files_sender_departed(d->files);
 	r = migrate_withdraw(group, d->options->stub, err);
 	if (r < 0)
 		log_error("migrate: vpid %d runs on %s; what is left of it here: %s", d->options->target.n,
@@ -720,7 +720,7 @@ int migrate_source_run(struct names *names, const struct migrate_options *option
 	list_obstacles(&d);
 	if (d.channel >= 0)
 		close(d.channel);
-	files_leaving_free(d.files);
+	files_sender_free(d.files);
 	record_close(&d.record);
 	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - begin_ns;
 	return r;

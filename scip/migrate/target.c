@@ -21,11 +21,11 @@
 #include "proto/message.h"
 #include "proto/rpc.h"
 #include "scip/ends/acceptor.h"
+#include "scip/files/files.h"
 #include "scip/migrate/address.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/migrate/cut_join.h"
 #include "scip/migrate/external.h"
-#include "scip/migrate/files/files.h"
 #include "scip/migrate/migrate.h"
 #include "scip/precopy/page_receiver.h"
 
@@ -38,7 +38,7 @@ struct arrival {
 	struct record record;
 	bool ours;
 	struct precopied *precopied;
-	struct files_arriving *files;
+	struct files_receiver *files;
 	uint8_t *buffer; /* for files that come, of WIRE_PART_MAX bytes */
 	struct page_receiver *receiver;
 	char path[PATH_MAX];	    /* of a part of a cut */
@@ -202,7 +202,7 @@ static void drop_precopied(struct arrival *a)
 static int localize(const struct arrival *a, struct image_reader *image, bool last, struct err *err)
 {
 	Pbeam__Manifest *manifest = (Pbeam__Manifest *)(uintptr_t)image_reader_manifest(image);
-	int r = files_arriving_apply(a->files, manifest, last, err);
+	int r = files_receiver_localize(a->files, manifest, last, err);
 
 	if (r < 0)
 		image_reader_close(image);
@@ -334,10 +334,10 @@ static int take_image(struct arrival *a, struct image_reader **image, struct err
 					: err_set(err, -EPROTO, "pages came that are not expected");
 			break;
 		case PBEAM__CHANNEL_MESSAGE__MIGRATE_FILES:
-			r = files_arriving_told(a->files, a->options->channel, &frame, err);
+			r = files_receiver_answer(a->files, a->options->channel, &frame, err);
 			break;
 		case PBEAM__CHANNEL_MESSAGE__MIGRATE_FILE:
-			r = files_arriving_part(a->files, a->options->channel, &frame, a->buffer, err);
+			r = files_receiver_take_part(a->files, a->options->channel, &frame, a->buffer, err);
 			break;
 		case PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE:
 			end_receiver(a);
@@ -419,14 +419,17 @@ static int restore(struct arrival *a, struct rebuild_result *result, struct err 
 static int make_ready(struct arrival *a, struct err *err)
 {
 	Pbeam__MigrateReady *ready = message_new(&pbeam__migrate_ready__descriptor);
+	char own_host[NAME_TEXT_MAX];
 	int r = !ready ? -ENOMEM
 		: a->options->begin->cut
 			? cut_listen(&a->target, ready, err) /* its image is checked by the restore */
 			: check(a, ready, err);
 
 	if (r == 0)
-		r = files_arriving_new(&a->files, a->target.names, a->options->keeper, a->options->begin,
-				       err);
+		r = record_own_host(own_host, err);
+	if (r == 0)
+		r = files_receiver_new(&a->files, a->target.names, a->options->keeper, a->options->begin,
+				       own_host, err);
 	a->buffer = malloc(WIRE_PART_MAX);
 	if (r == 0 && !a->buffer)
 		r = err_code(err, -ENOMEM, "make room for what comes");
@@ -479,7 +482,7 @@ int migrate_target_run(struct names *names, const struct migrate_arrival *option
 	} else if (r != -ECANCELED) {
 		rpc_refuse(options->channel, err);
 	}
-	files_arriving_free(a.files);
+	files_receiver_free(a.files);
 	record_close(&a.record);
 	acceptor_close(a.target.acceptor);
 	message_free(a.state);

@@ -66,6 +66,11 @@ static int directory_restore(struct object_restore *restore, const Pbeam__Object
 	return 0;
 }
 
+static int directory_visit_files(Pbeam__Object *object, const struct object_visitor *visitor)
+{
+	return visitor->file(visitor->arg, object->directory->file, NULL);
+}
+
 const struct object_ops object_directory = {
 	.name = "directory",
 	.kind = PBEAM__OBJECT__KIND_DIRECTORY,
@@ -74,4 +79,5 @@ const struct object_ops object_directory = {
 	.dump = directory_dump,
 	.check = directory_check,
 	.restore = directory_restore,
+	.visit_files = directory_visit_files,
 };

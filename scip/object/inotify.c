@@ -186,6 +186,15 @@ static int inotify_restore(struct object_restore *restore, const Pbeam__Object *
 	return *fd < 0 ? err_sys(err, "make an inotify instance") : 0;
 }
 
+static int inotify_visit_files(Pbeam__Object *object, const struct object_visitor *visitor)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < object->inotify->n_watches && r == 0; i++)
+		r = visitor->path(visitor->arg, &object->inotify->watches[i]->path);
+	return r;
+}
+
 const struct object_ops object_inotify = {
 	.name = "inotify instance",
 	.kind = PBEAM__OBJECT__KIND_INOTIFY,
@@ -196,4 +205,5 @@ const struct object_ops object_inotify = {
 	.check = inotify_check,
 	.restore = inotify_restore,
 	.finish = inotify_finish,
+	.visit_files = inotify_visit_files,
 };

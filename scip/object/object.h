@@ -106,6 +106,15 @@ must_check int object_restore_renamed_pts(struct object_restore *restore, int sa
 must_check int object_restore_map_path(struct object_restore *restore, const char *path, char *buf,
 				       size_t size, struct err *err);
 
+/* Visits what names a file in a message of the image, so that it can be given the names of another host. */
+struct object_visitor {
+	void *arg;
+	/* A file's identity; `ctime_ns` is that of the file, NULL where it is not saved. 0 or -errno. */
+	int (*file)(void *arg, Pbeam__FileIdentity *file, uint64_t *ctime_ns);
+	/* A path, which may be empty. 0 or -errno. */
+	int (*path)(void *arg, ProtobufCBinaryData *path);
+};
+
 struct object_ops {
 	const char *name; /* as users read it: "pipe", "UNIX socket" */
 	Pbeam__Object__KindCase kind;
@@ -137,6 +146,8 @@ struct object_ops {
 	 * May be NULL. */
 	int (*install)(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process,
 		       int fd, struct batch *batch, struct err *err);
+	/* Visits the files that the message names. NULL: it names none. 0 or the visitor's -errno. */
+	int (*visit_files)(Pbeam__Object *object, const struct object_visitor *visitor);
 };
 
 extern const struct object_ops *const object_table[]; /* NULL at the end */

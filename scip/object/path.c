@@ -74,6 +74,11 @@ static int path_restore(struct object_restore *restore, const Pbeam__Object *obj
 	return *fd < 0 ? err_sys(err, "open %s again", path) : 0;
 }
 
+static int path_visit_files(Pbeam__Object *object, const struct object_visitor *visitor)
+{
+	return visitor->file(visitor->arg, object->path->file, NULL);
+}
+
 const struct object_ops object_path = {
 	.name = "O_PATH descriptor",
 	.kind = PBEAM__OBJECT__KIND_PATH,
@@ -82,4 +87,5 @@ const struct object_ops object_path = {
 	.dump = path_dump,
 	.check = path_check,
 	.restore = path_restore,
+	.visit_files = path_visit_files,
 };

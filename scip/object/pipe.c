@@ -348,6 +348,15 @@ static int pipe_restore(struct object_restore *restore, const Pbeam__Object *obj
 	return *fd < 0 ? err_code(err, *fd, "open an end of a pipe") : 0;
 }
 
+static int pipe_visit_files(Pbeam__Object *object, const struct object_visitor *visitor)
+{
+	int r = visitor->path(visitor->arg, &object->pipe->fifo_path);
+
+	if (r < 0 || !object->pipe->fifo)
+		return r;
+	return visitor->path(visitor->arg, &object->pipe->fifo->path);
+}
+
 const struct object_ops object_pipe = {
 	.name = "pipe",
 	.kind = PBEAM__OBJECT__KIND_PIPE,
@@ -357,4 +366,5 @@ const struct object_ops object_pipe = {
 	.verify = pipe_verify,
 	.check = pipe_check,
 	.restore = pipe_restore,
+	.visit_files = pipe_visit_files,
 };

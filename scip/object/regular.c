@@ -380,6 +380,13 @@ static int regular_restore(struct object_restore *restore, const Pbeam__Object *
 	return 0;
 }
 
+static int regular_visit_files(Pbeam__Object *object, const struct object_visitor *visitor)
+{
+	Pbeam__RegularFile *regular = object->regular;
+
+	return regular->unlinked ? 0 : visitor->file(visitor->arg, regular->file, &regular->ctime_ns);
+}
+
 const struct object_ops object_regular = {
 	.name = "file",
 	.kind = PBEAM__OBJECT__KIND_REGULAR,
@@ -389,4 +396,5 @@ const struct object_ops object_regular = {
 	.verify = regular_verify,
 	.check = regular_check,
 	.restore = regular_restore,
+	.visit_files = regular_visit_files,
 };

@@ -57,7 +57,7 @@ void note_store_free(struct note_store *store)
 }
 
 /* Finds or makes room for the page's contents. NULL when the store is full. */
-static uint8_t *room_for(struct note_store *store, struct page_note *note)
+static uint8_t *note_room(struct note_store *store, struct page_note *note)
 {
 	if (!note->slot && __atomic_load_n(&store->used, __ATOMIC_RELAXED) < store->room) {
 		const uint32_t slot = __atomic_fetch_add(&store->used, 1, __ATOMIC_RELAXED);
@@ -91,13 +91,13 @@ enum note_verdict notes_take(struct notes *notes, struct note_store *store, size
 	if (!note)
 		return NOTE_WHOLE;
 	if (note->slot)
-		return compare_contents(room_for(store, note), page, delta, len);
+		return compare_contents(note_room(store, note), page, delta, len);
 	digest = XXH3_128bits(page, DELTA_PAGE);
 	if (note->sent && XXH128_isEqual(digest, note->digest))
 		return NOTE_SAME;
 	note->digest = digest;
 	if (note->sent) { /* most likely it will be written again */
-		kept = room_for(store, note);
+		kept = note_room(store, note);
 		if (kept)
 			memcpy(kept, page, DELTA_PAGE);
 	}

@@ -64,12 +64,12 @@ void pack_free(struct pack *pack)
 
 /* ---- the message ---- */
 
-static bool is_zero(const uint8_t *page)
+static bool is_zero_page(const uint8_t *page)
 {
 	return !page[0] && !memcmp(page, page + 1, PAGE - 1);
 }
 
-static void add_pages(Pbeam__Pages *v, Pbeam__Pages **list, size_t *n, uint64_t address)
+static void append_page(Pbeam__Pages *v, Pbeam__Pages **list, size_t *n, uint64_t address)
 {
 	if (*n && v[*n - 1].address + v[*n - 1].count * PAGE == address) {
 		v[*n - 1].count++;
@@ -108,14 +108,14 @@ static void add_page(struct pack *pack, struct note_store *store, const struct t
 		add_delta(pack, address, len);
 		break;
 	case NOTE_WHOLE:
-		if (is_zero(page)) {
-			add_pages(pack->zeroes, pack->zero_list, &pack->nzeroes, address);
+		if (is_zero_page(page)) {
+			append_page(pack->zeroes, pack->zero_list, &pack->nzeroes, address);
 			break;
 		}
 		if (pack->read + pack->whole != page)
 			memmove(pack->read + pack->whole, page, PAGE);
 		pack->whole += PAGE;
-		add_pages(pack->pages, pack->page_list, &pack->npages, address);
+		append_page(pack->pages, pack->page_list, &pack->npages, address);
 		break;
 	}
 }

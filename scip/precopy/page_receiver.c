@@ -150,7 +150,7 @@ static int put_deltas(struct receiving *receiving, size_t index, const Pbeam__Mi
 	return r < 0 || !n ? r : precopied_write(receiving->precopied, index, receiving->pieces, n, err);
 }
 
-static int take_pages(struct receiving *receiving, const struct frame *frame, struct err *err)
+static int write_pages(struct receiving *receiving, const struct frame *frame, struct err *err)
 {
 	Pbeam__MigratePages *pages = (void *)frame_unpack(frame, &pbeam__migrate_pages__descriptor, err);
 	int index = pages ? precopied_find(receiving->precopied, pages->vpid, pages->shared_id) : -1, r;
@@ -185,10 +185,10 @@ static int take_round(struct receiving *receiving, const struct frame *frame, st
 	return r;
 }
 
-static int take_frame(struct receiving *receiving, const struct frame *frame, struct err *err)
+static int take_pages_frame(struct receiving *receiving, const struct frame *frame, struct err *err)
 {
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__MIGRATE_PAGES)
-		return take_pages(receiving, frame, err);
+		return write_pages(receiving, frame, err);
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__MIGRATE_ROUND)
 		return take_round(receiving, frame, err);
 	return err_set(err, -EPROTO, "unexpected message %u", frame->type);
@@ -196,7 +196,7 @@ static int take_frame(struct receiving *receiving, const struct frame *frame, st
 
 int page_receiver_take(struct page_receiver *receiver, const struct frame *frame, struct err *err)
 {
-	return take_frame(receiver->channel, frame, err);
+	return take_pages_frame(receiver->channel, frame, err);
 }
 
 /* ---- the other streams ---- */
@@ -217,7 +217,7 @@ static void *receiver_thread(void *arg)
 		r = page_stream_take_any(&receiving->stream, &frame, &err);
 		if (r < 0)
 			break;
-		r = take_frame(receiving, &frame, &err);
+		r = take_pages_frame(receiving, &frame, &err);
 		if (r < 0)
 			page_stream_fail(&receiving->stream, &err);
 		frame_free(&frame);
@@ -240,7 +240,7 @@ int page_receiver_expect(struct page_receiver *receiver, uint8_t cookie[16], str
 	return 0;
 }
 
-static int start_thread(struct receiving *receiving)
+static int start_receiver_thread(struct receiving *receiving)
 {
 	sigset_t all, before;
 	int r;
@@ -272,7 +272,7 @@ static void admit_stream(struct page_receiver *receiver)
 		close(channel);
 		return;
 	}
-	if (start_thread(receiving) == 0) {
+	if (start_receiver_thread(receiving) == 0) {
 		receiver->v[receiver->n++] = receiving;
 		return;
 	}

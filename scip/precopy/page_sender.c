@@ -72,7 +72,7 @@ static void fail_round(struct page_sender *s, const struct err *err)
 	pthread_mutex_unlock(&s->lock);
 }
 
-static bool is_over(struct page_sender *s)
+static bool is_sender_over(struct page_sender *s)
 {
 	bool over;
 
@@ -83,7 +83,7 @@ static bool is_over(struct page_sender *s)
 }
 
 /* Holds all streams together to the bandwidth limit. */
-static void limit_rate(struct page_sender *s, uint64_t bytes)
+static void limit_page_rate(struct page_sender *s, uint64_t bytes)
 {
 	uint64_t now = io_now_ns(CLOCK_MONOTONIC), until;
 
@@ -94,7 +94,7 @@ static void limit_rate(struct page_sender *s, uint64_t bytes)
 		s->next_ns = now - BURST_NS;
 	until = s->next_ns += (uint64_t)((double)bytes / (double)s->options.bandwidth * NS_PER_S);
 	pthread_mutex_unlock(&s->lock);
-	for (; until > now && !is_over(s); now = io_now_ns(CLOCK_MONOTONIC)) {
+	for (; until > now && !is_sender_over(s); now = io_now_ns(CLOCK_MONOTONIC)) {
 		const uint64_t nap = until - now < TICK_NS ? until - now : TICK_NS;
 
 		nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL);
@@ -129,7 +129,7 @@ static int send_packed(struct sending *sending, struct packed *packed, struct er
 		r = page_stream_flush(stream, err);
 	if (r < 0)
 		return explain_end(sending, r, err);
-	limit_rate(s, packed->message.bytes);
+	limit_page_rate(s, packed->message.bytes);
 	if (!sending->round_bytes)
 		sending->round_ns = begin;
 	sending->round_bytes += packed->message.bytes;
@@ -375,7 +375,7 @@ struct page_sender_count page_sender_counted(struct page_sender *s)
 	return counted;
 }
 
-static int start_thread(struct page_sender *s, struct sending *sending)
+static int start_sender_thread(struct page_sender *s, struct sending *sending)
 {
 	sigset_t all, before;
 	int r;
@@ -419,7 +419,7 @@ int page_sender_open(struct page_sender **out, const struct page_sender_options 
 		page_stream_init(&sending->stream, i > 0 ? -1 : options->channel);
 		if (i == 0)
 			page_stream_set_timeout(&sending->stream, PATIENCE_S);
-		r = start_thread(s, sending);
+		r = start_sender_thread(s, sending);
 		if (r == 0)
 			s->n++;
 	}

@@ -141,7 +141,7 @@ void shared_pages_free(struct shared_pages *shared)
 	free(shared);
 }
 
-static void add_pages(struct page_set *set, const Pbeam__SharedMemory *there)
+static void add_listed_pages(struct page_set *set, const Pbeam__SharedMemory *there)
 {
 	for (size_t i = 0; i < there->n_pages; i++)
 		page_set_add(set, there->pages[i]->address / PAGE,
@@ -183,7 +183,7 @@ static int make_object(struct copied_object *object, const struct shared_object 
 	    page_set_init(&object->sent, pages) < 0)
 		return -ENOMEM;
 	notes_init(&object->notes, pages * PAGE);
-	add_pages(&object->due, from->there);
+	add_listed_pages(&object->due, from->there);
 	for (object->n = 0; object->n < from->n; object->n++)
 		object->views[object->n] = view_of(&from->uses[object->n], object);
 	return 0;
@@ -344,7 +344,8 @@ int shared_pages_send_round(struct shared_pages *shared, struct page_sender *sen
 
 /* ---- the end ---- */
 
-static struct copied_object *find_object(struct shared_pages *shared, const struct shared_object *there)
+static struct copied_object *find_copied_object(struct shared_pages *shared,
+						const struct shared_object *there)
 {
 	for (size_t i = 0; i < shared->n; i++)
 		if (shared_is_same(&shared->v[i].ref, there->uses[0].ref))
@@ -373,7 +374,7 @@ static int begin_last(struct last_read *last, struct copied_object *object, cons
 		last->views[i].t = &last->readers[i];
 		share_state(object, &last->views[i]);
 	}
-	add_pages(&last->set, there->there);
+	add_listed_pages(&last->set, there->there);
 	for (uint64_t at = 0, end; (end = page_set_next(&object->sent, &at)) != 0; at = end)
 		page_set_add(&last->set, at, end);
 	return 0;
@@ -409,7 +410,7 @@ int shared_pages_send_last(struct shared_pages *shared, struct page_sender *send
 	shared->lasts = calloc(n + 1, sizeof(*shared->lasts));
 	shared->nlasts = shared->lasts ? n : 0;
 	for (size_t i = 0; i < shared->nlasts && r == 0; i++) {
-		struct copied_object *object = list[i].there ? find_object(shared, &list[i]) : NULL;
+		struct copied_object *object = list[i].there ? find_copied_object(shared, &list[i]) : NULL;
 
 		if (object)
 			r = queue_last(&shared->lasts[i], object, &list[i], sender);

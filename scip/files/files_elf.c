@@ -1,18 +1,18 @@
 /*
- * The program interpreter of an ELF file (PT_INTERP). The kernel reads its path from wherever in the file the
- * program header says, so another one is put behind the end; the old text stays, mapped, for ld.so, which
- * takes it for the name by which others know it.
+ * The program interpreter of an ELF file (PT_INTERP). The kernel reads its path from the place in the file
+ * that the program header names, so another path is appended to the file. The old one remains mapped for
+ * ld.so, which uses it as its own name.
  */
 #include <elf.h>
 #include <errno.h>
 #include <string.h>
 
 #include "base/io.h"
-#include "scip/migrate/files/files.h"
+#include "scip/files/files.h"
 
 enum { HEADERS_MAX = 128 };
 
-/* The program header and where in the file it is. */
+/* Reads the PT_INTERP program header; *at is its offset in the file. */
 static bool find_header(int fd, Elf64_Phdr *header, off_t *at)
 {
 	Elf64_Ehdr elf;

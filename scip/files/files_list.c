@@ -1,4 +1,4 @@
-/* Which files a process uses, from /proc. */
+/* Lists the files that a process uses, from /proc. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,15 +11,15 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/message.h"
-#include "scip/migrate/files/files.h"
+#include "scip/files/files.h"
 #include "scip/tracee/procfs.h"
 
 #define NFS_MAGIC 0x6969
 
 enum { FDINFO_MAX = 1 << 16 };
 
-/* What one process is being asked for. */
-struct asked {
+/* The listing of one process. */
+struct listing {
 	struct files_list *list;
 	const struct name_process *process;
 	const struct paths *paths;
@@ -60,7 +60,7 @@ const char *files_contents(const struct paths *paths, const char *path)
 	return entry ? entry->real : path;
 }
 
-static Pbeam__MigrateFile *find(const struct files_list *list, const char *path)
+static Pbeam__MigrateFile *find_listed(const struct files_list *list, const char *path)
 {
 	size_t len = strlen(path);
 
@@ -70,8 +70,8 @@ static Pbeam__MigrateFile *find(const struct files_list *list, const char *path)
 	return NULL;
 }
 
-/* The name that the program knows, and where the file at home is that this one has taken the place of. */
-static int set_name(Pbeam__MigrateFile *file, const struct paths *paths, const char *path)
+/* Sets the name that the program knows, and the file at home whose place this one has taken. */
+static int set_file_name(Pbeam__MigrateFile *file, const struct paths *paths, const char *path)
 {
 	char name[PATH_MAX];
 	const struct path_entry *entry = paths_name(paths, path, name, sizeof(name));
@@ -90,11 +90,11 @@ static int set_name(Pbeam__MigrateFile *file, const struct paths *paths, const c
 	return message_text(&file->name, name);
 }
 
-static int add(const struct asked *asked, const char *path, const struct stat *st, uint32_t use,
-	       const char *what)
+static int list_file(const struct listing *listing, const char *path, const struct stat *st, uint32_t use,
+		     const char *what)
 {
-	Pbeam__MigrateFile *file = find(asked->list, path);
-	const char *contents = files_contents(asked->paths, path);
+	Pbeam__MigrateFile *file = find_listed(listing->list, path);
+	const char *contents = files_contents(listing->paths, path);
 	struct stat original;
 	char who[128];
 
@@ -104,7 +104,7 @@ static int add(const struct asked *asked, const char *path, const struct stat *s
 	}
 	if (contents != path && stat(contents, &original) == 0)
 		st = &original;
-	file = message_append_new(&asked->list->v, &asked->list->n, &pbeam__migrate_file__descriptor);
+	file = message_append_new(&listing->list->v, &listing->list->n, &pbeam__migrate_file__descriptor);
 	if (!file)
 		return -ENOMEM;
 	file->use = use;
@@ -113,14 +113,15 @@ static int add(const struct asked *asked, const char *path, const struct stat *s
 	file->size = (uint64_t)st->st_size;
 	file->mtime_ns = files_mtime_ns(st);
 	file->ctime_ns = files_ctime_ns(st);
-	snprintf(who, sizeof(who), "vpid %d (%s): %s", asked->process->vpid.n, asked->comm, what);
+	snprintf(who, sizeof(who), "vpid %d (%s): %s", listing->process->vpid.n, listing->comm, what);
 	if (message_text(&file->path, path) < 0 || message_string(&file->who, who) < 0)
 		return -ENOMEM;
-	return set_name(file, asked->paths, path);
+	return set_file_name(file, listing->paths, path);
 }
 
-/* Of the kernel's own file systems: their files are made anew there or refused for other reasons. */
-static bool is_kernels(const char *path)
+/* True for files of the kernel's own file systems, which are made again on the target or refused for other
+ * reasons. */
+static bool is_kernel_file(const char *path)
 {
 	static const char *const tops[] = {"/proc", "/sys", "/dev"};
 
@@ -133,36 +134,37 @@ static bool is_kernels(const char *path)
 	return path[0] != '/';
 }
 
-static int add_link(const struct asked *asked, const char *link, uint32_t use, const char *what)
+static int list_link(const struct listing *listing, const char *link, uint32_t use, const char *what)
 {
 	char proc[64], path[PATH_MAX];
 	struct stat st, named;
 
-	snprintf(proc, sizeof(proc), "/proc/%d/%s", asked->process->rpid.n, link);
-	if (io_readlink(AT_FDCWD, proc, path, sizeof(path)) < 0 || is_kernels(path) || stat(proc, &st) < 0 ||
-	    stat(path, &named) < 0 || named.st_ino != st.st_ino || named.st_dev != st.st_dev)
+	snprintf(proc, sizeof(proc), "/proc/%d/%s", listing->process->rpid.n, link);
+	if (io_readlink(AT_FDCWD, proc, path, sizeof(path)) < 0 || is_kernel_file(path) ||
+	    stat(proc, &st) < 0 || stat(path, &named) < 0 || named.st_ino != st.st_ino ||
+	    named.st_dev != st.st_dev)
 		return 0;
-	return add(asked, path, &st, use, what);
+	return list_file(listing, path, &st, use, what);
 }
 
-static int add_mapping(const struct asked *asked, const struct procfs_map *map)
+static int list_mapping(const struct listing *listing, const struct procfs_map *map)
 {
 	uint32_t use = PBEAM__MIGRATE_FILE__USE__MAPPED;
 	struct stat st;
 
-	if (map->deleted || !map->ino || is_kernels(map->name) || stat(map->name, &st) < 0 ||
+	if (map->deleted || !map->ino || is_kernel_file(map->name) || stat(map->name, &st) < 0 ||
 	    st.st_ino != map->ino || !S_ISREG(st.st_mode))
 		return 0;
 	if (map->shared && map->prot & PROT_WRITE)
 		use |= PBEAM__MIGRATE_FILE__USE__WRITTEN;
-	return add(asked, map->name, &st, use, "a mapping");
+	return list_file(listing, map->name, &st, use, "a mapping");
 }
 
-static int add_mappings(const struct asked *asked, struct err *err)
+static int list_mapped_files(const struct listing *listing, struct err *err)
 {
 	struct procfs_maps maps;
 	const char *last = "";
-	int r = procfs_maps_read(asked->process->rpid.n, false, &maps, err);
+	int r = procfs_maps_read(listing->process->rpid.n, false, &maps, err);
 
 	if (r < 0)
 		return r;
@@ -170,28 +172,28 @@ static int add_mappings(const struct asked *asked, struct err *err)
 		bool again = !strcmp(maps.v[i].name, last) && !(maps.v[i].prot & PROT_WRITE);
 
 		if (!again)
-			r = add_mapping(asked, &maps.v[i]);
+			r = list_mapping(listing, &maps.v[i]);
 		last = maps.v[i].name;
 	}
 	procfs_maps_free(&maps);
 	return r;
 }
 
-static int flags_of(const struct asked *asked, int fd)
+static int read_open_flags(const struct listing *listing, int fd)
 {
 	auto_free char *text = NULL;
 	const char *value;
 	char path[64];
 
-	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", asked->process->rpid.n, fd);
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", listing->process->rpid.n, fd);
 	if (io_slurp(AT_FDCWD, path, FDINFO_MAX, &text, NULL) < 0)
 		return -ENOENT;
 	value = procfs_field(text, "flags");
 	return value ? (int)strtol(value, NULL, 8) : -ENOENT;
 }
 
-/* What an NFS client has not written to its server yet shows in nobody's times there. */
-static void write_back(const char *link)
+/* Other hosts do not see in a file's times what an NFS client has not written to its server. */
+static void flush_nfs(const char *link)
 {
 	struct statfs fs;
 	int fd = statfs(link, &fs) == 0 && fs.f_type == NFS_MAGIC ? open(link, O_WRONLY | O_CLOEXEC) : -1;
@@ -202,34 +204,34 @@ static void write_back(const char *link)
 	}
 }
 
-static int add_descriptor(int fd, void *arg)
+static int list_descriptor(int fd, void *arg)
 {
-	const struct asked *asked = arg;
+	const struct listing *listing = arg;
 	uint32_t use = PBEAM__MIGRATE_FILE__USE__READ;
 	char link[32], proc[64], what[32];
 	struct stat st;
 	int flags;
 
 	snprintf(link, sizeof(link), "fd/%d", fd);
-	snprintf(proc, sizeof(proc), "/proc/%d/%s", asked->process->rpid.n, link);
+	snprintf(proc, sizeof(proc), "/proc/%d/%s", listing->process->rpid.n, link);
 	if (stat(proc, &st) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || st.st_nlink == 0)
 		return 0;
-	flags = flags_of(asked, fd);
+	flags = read_open_flags(listing, fd);
 	if (flags < 0)
 		return 0;
 	if (S_ISDIR(st.st_mode))
 		use = PBEAM__MIGRATE_FILE__USE__DIRECTORY;
 	else if (!(flags & O_PATH) && (flags & O_ACCMODE) != O_RDONLY) {
 		use = PBEAM__MIGRATE_FILE__USE__WRITTEN;
-		write_back(proc);
+		flush_nfs(proc);
 	}
 	snprintf(what, sizeof(what), "fd %d", fd);
-	return add_link(asked, link, use, what);
+	return list_link(listing, link, use, what);
 }
 
-/* Or is about to: one without memory any more is nobody's, and its directory root's (task_dump_owner() in
- * fs/proc/base.c, 6.18). */
-static bool has_ended(pid_t pid, struct procfs_stat *stat)
+/* True also for a process that is about to end: without memory it has no owner, and its /proc directory
+ * belongs to root (task_dump_owner() in fs/proc/base.c, 6.18). */
+static bool is_exiting(pid_t pid, struct procfs_stat *stat)
 {
 	return procfs_stat_read(pid, 0, stat, NULL) < 0 || stat->state == 'Z' || stat->state == 'X' ||
 	       !stat->start_code;
@@ -238,24 +240,24 @@ static bool has_ended(pid_t pid, struct procfs_stat *stat)
 int files_list_add(struct files_list *list, const struct name_process *process, const struct paths *paths,
 		   struct err *err)
 {
-	struct asked asked = {.list = list, .process = process, .paths = paths};
+	struct listing listing = {.list = list, .process = process, .paths = paths};
 	struct procfs_stat stat;
 	char dir[64];
 	int r;
 
-	if (has_ended(process->rpid.n, &stat))
+	if (is_exiting(process->rpid.n, &stat))
 		return 0;
-	memcpy(asked.comm, stat.comm, sizeof(asked.comm));
+	memcpy(listing.comm, stat.comm, sizeof(listing.comm));
 	snprintf(dir, sizeof(dir), "/proc/%d/fd", process->rpid.n);
-	r = add_link(&asked, "exe", PBEAM__MIGRATE_FILE__USE__PROGRAM | PBEAM__MIGRATE_FILE__USE__MAPPED,
-		     "its program");
+	r = list_link(&listing, "exe", PBEAM__MIGRATE_FILE__USE__PROGRAM | PBEAM__MIGRATE_FILE__USE__MAPPED,
+		      "its program");
 	if (r == 0)
-		r = add_mappings(&asked, err);
+		r = list_mapped_files(&listing, err);
 	if (r == 0)
-		r = add_link(&asked, "cwd", PBEAM__MIGRATE_FILE__USE__DIRECTORY, "its working directory");
+		r = list_link(&listing, "cwd", PBEAM__MIGRATE_FILE__USE__DIRECTORY, "its working directory");
 	if (r == 0)
-		r = procfs_each_number(dir, add_descriptor, &asked);
-	if (r < 0 && has_ended(process->rpid.n, &stat)) {
+		r = procfs_each_number(dir, list_descriptor, &listing);
+	if (r < 0 && is_exiting(process->rpid.n, &stat)) {
 		err_clear(err);
 		return 0;
 	}

@@ -1,4 +1,4 @@
-/* Contents that came from other hosts; files.h tells the story. */
+/* The store of file contents from other hosts, described in files.h. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +14,10 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "image/digest.h"
-#include "scip/migrate/files/files.h"
+#include "scip/files/files.h"
 
 #define DAY_S	 (24 * 3600)
-#define YOUNG_S	 600 /* just published: its link is about to be made */
+#define YOUNG_S	 600 /* just published: the job's link is about to be made */
 #define NEW_NAME "new-"
 
 enum { HEX = 2 * IMAGE_DIGEST + 1 };
@@ -27,23 +27,23 @@ int files_digest(int fd, uint64_t size, uint8_t digest[IMAGE_DIGEST])
 	return digest_range(fd, 0, size, digest);
 }
 
-static int join(char out[PATH_MAX], const char *dir, const char *sub, const char *name)
+static int join_path(char out[PATH_MAX], const char *dir, const char *sub, const char *name)
 {
 	int n = snprintf(out, PATH_MAX, "%s%s%s%s", dir, sub, *name && *name != '/' ? "/" : "", name);
 
 	return n < 0 || n >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
-/* TOP/SUB/NAME; the directory is made. */
-static int place(const struct files_store *store, const char *sub, const char *name, char out[PATH_MAX],
-		 struct err *err)
+/* Makes TOP/SUB and returns TOP/SUB/NAME in `out`. */
+static int make_place(const struct files_store *store, const char *sub, const char *name, char out[PATH_MAX],
+		      struct err *err)
 {
-	int r = join(out, store->top, sub, "");
+	int r = join_path(out, store->top, sub, "");
 
 	if (r == 0)
 		r = io_mkdirs(out, err);
 	if (r == 0)
-		r = join(out, store->top, sub, name);
+		r = join_path(out, store->top, sub, name);
 	return r < 0 && !(err && err->code) ? err_code(err, r, "%s%s/%s", store->top, sub, name) : r;
 }
 
@@ -52,7 +52,8 @@ int files_store_open(struct files_store *store, const char *host, const char *uu
 	char sub[NAME_TEXT_MAX + 16];
 
 	if (strchr(host, '/') || strchr(uuid, '/') || !uuid[0] || uuid[0] == '.')
-		return err_set(err, -EINVAL, "a job or host of that name cannot have files");
+		return err_set(err, -EINVAL, "job `%s` on host `%s`: a name that cannot be a directory", uuid,
+			       host);
 	snprintf(sub, sizeof(sub), ".files/%s", host);
 	snprintf(store->uuid, sizeof(store->uuid), "%s", uuid);
 	return dirs_state(store->top, sub, err);
@@ -71,7 +72,7 @@ static int cache_path(const struct files_store *store, const uint8_t digest[IMAG
 
 	to_hex(digest, hex);
 	snprintf(name, sizeof(name), "%s.%c", hex, executable ? 'x' : 'r');
-	return place(store, "/cache", name, out, err);
+	return make_place(store, "/cache", name, out, err);
 }
 
 int files_store_has(const struct files_store *store, const uint8_t digest[IMAGE_DIGEST], bool executable)
@@ -91,7 +92,7 @@ int files_store_has(const struct files_store *store, const uint8_t digest[IMAGE_
 	return unlink(path) < 0 ? -errno : 0;
 }
 
-static int copy(int in, int out)
+static int copy_contents(int in, int out)
 {
 	struct stat st;
 
@@ -107,7 +108,7 @@ static int copy(int in, int out)
 	return 0;
 }
 
-/* Another name for what is at `from`; contents of its own where the file system has no hard links. */
+/* Makes a hard link, or a copy where the file system has no hard links. */
 static int link_or_copy(const char *from, const char *to)
 {
 	struct stat st;
@@ -123,7 +124,7 @@ static int link_or_copy(const char *from, const char *to)
 	auto_close int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, st.st_mode & 0700);
 	if (out < 0)
 		return errno == EEXIST ? 0 : -errno;
-	r = copy(in, out);
+	r = copy_contents(in, out);
 	if (r < 0)
 		unlink(to);
 	return r;
@@ -138,7 +139,7 @@ int files_store_link(const struct files_store *store, const uint8_t digest[IMAGE
 	to_hex(digest, hex);
 	snprintf(sub, sizeof(sub), "/job/%s/%s.%c", store->uuid, hex, executable ? 'x' : 'r');
 	if (r == 0)
-		r = place(store, sub, base, path, err);
+		r = make_place(store, sub, base, path, err);
 	if (r < 0)
 		return r;
 	r = link_or_copy(from, path);
@@ -156,13 +157,13 @@ int files_store_program(const struct files_store *store, const uint8_t digest[IM
 		return 0;
 	to_hex(digest, hex);
 	snprintf(sub, sizeof(sub), "/job/%s/%s.p", store->uuid, hex);
-	r = place(store, sub, strrchr(from, '/') + 1, path, err);
+	r = make_place(store, sub, strrchr(from, '/') + 1, path, err);
 	if (r < 0)
 		return r;
 	out = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
 	if (out < 0 && errno == EEXIST)
 		return 1;
-	r = out < 0 ? -errno : copy(in, out);
+	r = out < 0 ? -errno : copy_contents(in, out);
 	if (r == 0)
 		r = files_elf_set_interpreter(out, interpreter);
 	if (r == 0 && fchmod(out, 0500) < 0)
@@ -179,7 +180,7 @@ int files_store_written(const struct files_store *store, const char *name, bool 
 	int r;
 
 	snprintf(sub, sizeof(sub), "/written/%s", store->uuid);
-	r = place(store, sub, name, path, err);
+	r = make_place(store, sub, name, path, err);
 	if (r < 0 || !make)
 		return r;
 	slash = strrchr(path, '/');
@@ -193,7 +194,7 @@ void files_store_drop(const struct files_store *store, const char *path)
 {
 	char dir[PATH_MAX], top[PATH_MAX], *slash;
 
-	if (join(top, store->top, "/written", "") < 0 || strncmp(path, top, strlen(top)) != 0 ||
+	if (join_path(top, store->top, "/written", "") < 0 || strncmp(path, top, strlen(top)) != 0 ||
 	    unlink(path) < 0)
 		return;
 	snprintf(dir, sizeof(dir), "%s", path);
@@ -210,7 +211,7 @@ int files_store_new(const struct files_store *store, char temporary[PATH_MAX], s
 	int r, fd;
 
 	snprintf(name, sizeof(name), NEW_NAME "%d", (int)getpid());
-	r = place(store, "/cache", "", temporary, err);
+	r = make_place(store, "/cache", "", temporary, err);
 	if (r < 0)
 		return r;
 	fd = open(temporary, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -218,9 +219,8 @@ int files_store_new(const struct files_store *store, char temporary[PATH_MAX], s
 		temporary[0] = 0;
 		return fd;
 	}
-	/* A file system (NFS) that has no nameless files: whoever sweeps sees by the number that we are gone.
-	 */
-	r = place(store, "/cache", name, temporary, err);
+	/* NFS has no O_TMPFILE. The pid in the name tells a later sweep whether the file is in use. */
+	r = make_place(store, "/cache", name, temporary, err);
 	fd = r < 0 ? r : open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 	return r < 0 ? r : fd < 0 ? err_sys(err, "make %s", temporary) : fd;
 }
@@ -238,10 +238,10 @@ int files_store_publish(const struct files_store *store, int fd, const char *tem
 		return err_sys(err, "mode of %s", path);
 	r = temporary[0] ? rename(temporary, path)
 			 : linkat(AT_FDCWD, by_fd, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
-	return r < 0 && errno != EEXIST ? err_sys(err, "put a file that came into %s", path) : 0;
+	return r < 0 && errno != EEXIST ? err_sys(err, "put a received file into %s", path) : 0;
 }
 
-/* ---- what goes ---- */
+/* ---- removing ---- */
 
 static void remove_tree(int at, const char *name)
 {
@@ -256,10 +256,10 @@ static void remove_tree(int at, const char *name)
 			remove_tree(dirfd(dir), item->d_name);
 	}
 	if (unlinkat(at, name, AT_REMOVEDIR) < 0)
-		log_debug("files: %s stays: %s", name, strerror(errno));
+		log_debug("files: %s cannot be removed: %s", name, strerror(errno));
 }
 
-static bool is_here(const struct name_job *jobs, int n, const char *uuid)
+static bool is_job_here(const struct name_job *jobs, int n, const char *uuid)
 {
 	for (int i = 0; i < n; i++)
 		if (!strcmp(jobs[i].uuid, uuid))
@@ -274,11 +274,11 @@ static void sweep_jobs(const struct files_store *store, struct names *names)
 	char path[PATH_MAX];
 	const struct dirent *item;
 
-	if (n < 0 || join(path, store->top, "/job", "") < 0)
+	if (n < 0 || join_path(path, store->top, "/job", "") < 0)
 		return;
 	auto_closedir DIR *dir = opendir(path);
 	while (dir && (item = readdir(dir)) != NULL)
-		if (item->d_name[0] != '.' && !is_here(jobs, n, item->d_name) &&
+		if (item->d_name[0] != '.' && !is_job_here(jobs, n, item->d_name) &&
 		    strcmp(item->d_name, store->uuid) != 0)
 			remove_tree(dirfd(dir), item->d_name);
 }
@@ -296,7 +296,8 @@ static int by_age(const void *a, const void *b)
 	return x->since > y->since ? -1 : x->since < y->since;
 }
 
-/* Files of the cache that nobody has a link to, the last used first. Temporary ones of the dead go. */
+/* Lists cached files without a link, the last used first. Removes temporary files of processes that are gone.
+ */
 static size_t list_unused(DIR *dir, struct unused **out)
 {
 	const struct dirent *item;
@@ -333,7 +334,7 @@ static void sweep_cache(const struct files_store *store)
 	char path[PATH_MAX];
 	size_t n;
 
-	if (join(path, store->top, "/cache", "") < 0)
+	if (join_path(path, store->top, "/cache", "") < 0)
 		return;
 	auto_closedir DIR *dir = opendir(path);
 	n = dir ? list_unused(dir, &unused) : 0;
@@ -360,7 +361,7 @@ void files_job_ended(struct names *names, const char *uuid)
 	char host[NAME_TEXT_MAX], path[PATH_MAX];
 
 	if (!paths_generation(names) || !names_cluster(names, host) ||
-	    files_store_open(&store, host, uuid, NULL) < 0 || join(path, store.top, "/job", uuid) < 0 ||
+	    files_store_open(&store, host, uuid, NULL) < 0 || join_path(path, store.top, "/job", uuid) < 0 ||
 	    access(path, F_OK) < 0)
 		return;
 	remove_tree(AT_FDCWD, path);
