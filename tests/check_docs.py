@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""The documents name files and functions that exist.
+
+Every path below one of the tree's folders must exist. In docs/TOUR.md every `function()` must be defined in the file
+that the text names before it.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PATH = re.compile(r"(?<![\w/.~-])((?:[a-z_]+/)+[\w-]+\.(?:c|h|S|py|sh|def|proto|md|txt|svg))\b")
+STEP = re.compile(r"`((?:[a-z_0-9]+/)+\w+\.\w+)`|`(\w+)\(\)`")
+DEFINITION = r"^[a-zA-Z_][^;=\n]*\b{}\([^;]*?\n\{{"
+
+
+def main():
+    files = subprocess.check_output(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True).split()
+    files = {path for path in files if (ROOT / path).exists()}
+    tops = {path.split("/")[0] for path in files}
+    bad = []
+    for document in sorted(path for path in files if path.endswith(".md")):
+        text = (ROOT / document).read_text()
+        for path in sorted(set(PATH.findall(text))):
+            if path.split("/")[0] in tops and path not in files and "NAME" not in path and "KIND" not in path:
+                bad.append(f"{document}: {path} does not exist")
+    current = None
+    for path, function in STEP.findall((ROOT / "docs" / "TOUR.md").read_text()):
+        if path:
+            current = path
+        elif current is None or current not in files:
+            bad.append(f"docs/TOUR.md: {function}() stands after no file that exists")
+        elif not re.search(DEFINITION.format(function), (ROOT / current).read_text(), re.M):
+            bad.append(f"docs/TOUR.md: {current} has no {function}()")
+    print("\n".join(bad))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
