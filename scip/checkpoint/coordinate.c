@@ -134,7 +134,7 @@ static int dump_all(struct run *run, struct err *err)
 
 	run->manifest->partial = run->what == PBEAM__SCIP_DUMP__WHAT__WRITTEN;
 	for (size_t i = 0; i < group->n; i++) {
-		bool whole = run->what == PBEAM__SCIP_DUMP__WHAT__WRITTEN && !group->v[i]->ahead;
+		bool whole = run->what == PBEAM__SCIP_DUMP__WHAT__WRITTEN && !group->v[i]->precopied;
 
 		request.what = whole ? PBEAM__SCIP_DUMP__WHAT__ALL : run->what;
 		if (group_has_contents(group->v[i]))

@@ -22,10 +22,10 @@ struct member {
 	bool stub;   /* its process is on another host */
 	int stopped; /* a stub: by this signal there, 0 not */
 	bool frozen;
-	bool listed; /* its children have been looked for */
-	bool asked;  /* an answer is to come */
-	bool gone;   /* it ended before it was frozen */
-	bool ahead;  /* of a migration: only what its tracking tells is to be dumped, all else was sent */
+	bool listed;	/* its children have been looked for */
+	bool asked;	/* an answer is to come */
+	bool gone;	/* it ended before it was frozen */
+	bool precopied; /* in a migration: only untracked memory is dumped, the rest has been sent */
 	uint32_t threads;
 	struct err problem;	 /* why it did not do what it was asked; code 0 when it did */
 	ProtobufCMessage *reply; /* to the last question */

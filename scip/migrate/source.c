@@ -328,10 +328,10 @@ static uint64_t find_ahead(struct departure *d, struct group *group)
 	free(d->ahead);
 	d->ahead = calloc(group->n + 1, sizeof(*d->ahead));
 	if (d->ahead)
-		log_info("migrate: %zu of %zu processes were made ahead", precopy_match(d->precopy, group),
+		log_info("migrate: %zu of %zu processes were pre-copied", precopy_match(d->precopy, group),
 			 group->n);
 	for (size_t i = 0; i < group->n; i++)
-		if (d->ahead && group->v[i]->ahead)
+		if (d->ahead && group->v[i]->precopied)
 			d->ahead[d->nahead++] = group->v[i]->vpid.n;
 		else if (group_has_contents(group->v[i]))
 			bytes += own_bytes(d, group->v[i]->rpid.n);

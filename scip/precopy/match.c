@@ -37,7 +37,7 @@ static bool is_outside_or_precopied(const struct group *group, pid_t rpid)
 {
 	const struct member *member = group_find(group, (struct rpid){rpid});
 
-	return !member || member->ahead;
+	return !member || member->precopied;
 }
 
 /* A process counts as pre-copied only if its parent and leaders do too. */
@@ -48,11 +48,11 @@ static void drop_dependents(struct group *group, const struct place *places)
 		for (size_t i = 0; i < group->n; i++) {
 			struct member *member = group->v[i];
 
-			if (!member->ahead || (is_outside_or_precopied(group, places[i].parent) &&
-					       is_outside_or_precopied(group, places[i].group) &&
-					       is_outside_or_precopied(group, places[i].session)))
+			if (!member->precopied || (is_outside_or_precopied(group, places[i].parent) &&
+						   is_outside_or_precopied(group, places[i].group) &&
+						   is_outside_or_precopied(group, places[i].session)))
 				continue;
-			member->ahead = false;
+			member->precopied = false;
 			changed = true;
 		}
 	}
@@ -71,7 +71,7 @@ static bool can_be_made(const struct group *group, struct place *places)
 		return false;
 	for (size_t i = 0; i < group->n; i++) {
 		list[i] = &places[i].process;
-		there[i] = group->v[i]->ahead;
+		there[i] = group->v[i]->precopied;
 	}
 	r = plan_make(&plan, list, group->n, there, NULL, &why);
 	plan_free(&plan);
@@ -89,7 +89,7 @@ static bool reduce_to_usable(struct group *group)
 		read_place(group, group->v[i], &places[i]);
 	if (places)
 		drop_dependents(group, places);
-	return places && group->v[0]->ahead && can_be_made(group, places);
+	return places && group->v[0]->precopied && can_be_made(group, places);
 }
 
 static size_t count_precopied(const struct group *group)
@@ -97,20 +97,20 @@ static size_t count_precopied(const struct group *group)
 	size_t ahead = 0;
 
 	for (size_t i = 0; i < group->n; i++)
-		ahead += group->v[i]->ahead;
+		ahead += group->v[i]->precopied;
 	return ahead;
 }
 
 size_t match_members(const struct tracked *v, size_t n, struct group *group)
 {
 	for (size_t i = 0; i < group->n; i++) {
-		group->v[i]->ahead = false;
-		for (size_t j = 0; j < n && !group->v[i]->ahead; j++)
-			group->v[i]->ahead = track_is(&v[j], group->v[i]);
+		group->v[i]->precopied = false;
+		for (size_t j = 0; j < n && !group->v[i]->precopied; j++)
+			group->v[i]->precopied = track_matches(&v[j], group->v[i]);
 	}
 	/* Usually all members match, and nothing else needs to be read while they are frozen. */
 	if (count_precopied(group) < group->n && !reduce_to_usable(group))
 		for (size_t i = 0; i < group->n; i++)
-			group->v[i]->ahead = false;
+			group->v[i]->precopied = false;
 	return count_precopied(group);
 }

@@ -8,9 +8,10 @@
 #ifndef SCIP_PRECOPY_MATCH_H
 #define SCIP_PRECOPY_MATCH_H
 
-#include "scip/migrate/pages/track.h"
+#include "scip/checkpoint/track.h"
 
-/* Sets or clears member->ahead of all members. Returns how many have it: none unless the first member has. */
+/* Sets or clears member->precopied of all members. Returns how many have it: none unless the first member
+ * has. */
 size_t match_members(const struct tracked *v, size_t n, struct group *group);
 
 #endif

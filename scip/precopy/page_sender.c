@@ -147,7 +147,7 @@ static int send_batch(struct sending *sending, struct err *err)
 	pack_runs(sending->pack, batch->t, batch->runs, batch->n, &s->store, &packed);
 	for (size_t i = 0; i < batch->n; i++)
 		if (batch->runs[i].missing)
-			track_again(batch->t, &batch->runs[i]);
+			track_report_again(batch->t, &batch->runs[i]);
 	if (!packed.empty)
 		r = send_packed(sending, &packed, err);
 	pthread_mutex_lock(&s->lock);

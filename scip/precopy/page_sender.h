@@ -15,7 +15,7 @@
 #ifndef SCIP_PRECOPY_PAGE_SENDER_H
 #define SCIP_PRECOPY_PAGE_SENDER_H
 
-#include "scip/migrate/pages/track.h"
+#include "scip/checkpoint/track.h"
 #include "scip/precopy/notes.h"
 
 struct page_sender;

@@ -16,7 +16,7 @@
 #include "proto/message.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
-#include "scip/migrate/pages/track.h"
+#include "scip/checkpoint/track.h"
 #include "scip/precopy/match.h"
 #include "scip/precopy/notes.h"
 #include "scip/precopy/page_sender.h"
@@ -322,7 +322,7 @@ static int send_round(struct precopy *p, bool last, struct err *err)
 
 	p->begin_bytes = page_sender_counted(p->sender).pages;
 	for (size_t i = 0; i < p->n && r == 0; i++) {
-		r = track_tell(&p->v[i], page_sender_put, p->sender);
+		r = track_report(&p->v[i], page_sender_put, p->sender);
 		if (r == 0)
 			r = page_sender_flush(p->sender);
 		if (r == 0)
@@ -336,7 +336,7 @@ static int send_round(struct precopy *p, bool last, struct err *err)
 	if (r == 0)
 		r = done;
 	for (size_t i = 0; i < p->n; i++)
-		track_looked(&p->v[i]);
+		track_set_read(&p->v[i]);
 	return r < 0 && !err->code ? err_code(err, r, "send pages") : r;
 }
 
@@ -372,7 +372,7 @@ static bool is_precopied(const struct group *group, const struct tracked *t)
 {
 	const struct member *member = group_find(group, t->rpid);
 
-	return member && member->ahead;
+	return member && member->precopied;
 }
 
 int precopy_send_last(struct precopy *p, const struct group *group, struct err *err)

@@ -158,7 +158,7 @@ static struct object_view view_of(const struct shared_use *use, const struct cop
 				    .offset = ref->offset,
 				    .range = {.start = ref->start - ref->offset,
 					      .end = ref->end,
-					      .looked = true,
+					      .read = true,
 					      .object = object->id}};
 }
 
@@ -222,7 +222,7 @@ void shared_pages_watch(struct shared_pages *shared, struct tracked *t)
 			if (view->rpid != t->rpid.n)
 				continue;
 			view->t = t;
-			view->marked = track_watch(t, view->start, view->end);
+			view->marked = track_register(t, view->start, view->end);
 		}
 }
 
@@ -252,7 +252,7 @@ static void collect_written(const struct copied_object *object, struct page_set 
 			view->t = NULL; /* the process has ended or executed another program */
 		if (!view->t || !view->marked)
 			continue;
-		if (!track_piece(view->t, view->start, view->end, again, mark_written, &marking))
+		if (!track_scan_shared(view->t, view->start, view->end, again, mark_written, &marking))
 			view->t = NULL;
 	}
 }

@@ -355,7 +355,7 @@ def test_changes(two):
     """Leaders that execute another program, end, or leave; orphans, sessions, a zombie: every change between the skeleton and the freeze is reproduced."""
     a, b = two
     job, root = changed_meanwhile(a, b, CHANGES, "main")
-    assert "were made ahead" in a.log() and "sent again" not in a.log(), a.log()
+    assert "were pre-copied" in a.log() and "sent again" not in a.log(), a.log()
     a.file("after")
     names = ("main", "executes", "member", "leaves", "young", "session", "orphan")
     a.wait_until(lambda: all((a.home / name).exists() for name in names), 60, "all to say who they are")

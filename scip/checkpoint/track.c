@@ -1,4 +1,4 @@
-#include "scip/migrate/pages/track.h"
+#include "scip/checkpoint/track.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,14 +26,14 @@
 #define UFFD_FEATURE_WP_ASYNC (1 << 15)
 #endif
 
-/* PAGEMAP_SCAN write-protects here as well. Not with PM_SCAN_CHECK_WPASYNC: the call would fail at the first
- * piece of memory that is not registered (any more: it was moved, or mapped anew), after it has protected
- * pages before that, which it then does not tell. Without it such a piece is passed over. */
+/* PAGEMAP_SCAN also write-protects here, but without PM_SCAN_CHECK_WPASYNC: with it the call fails at the
+ * first memory that is not registered (because it was moved or mapped again), after it has protected pages
+ * before that memory, which it then does not report. Without it the call skips the memory. */
 enum { PAGE = 4096, REGIONS = 512, ANSWER_MS = 30000, WORDS = 512, SHARED_LEAST = 4 << 20 };
 
 /* ---- in the frozen process ---- */
 
-static void identify(struct tracked *t)
+static void read_identity(struct tracked *t)
 {
 	struct procfs_stat stat_now;
 	char path[64];
@@ -53,7 +53,7 @@ static void identify(struct tracked *t)
 	}
 }
 
-/* One call in the frozen process; its return value, or why it could not be made. */
+/* Makes one call in the frozen process. Returns its return value, or -errno with err set. */
 static int64_t call_inside(struct group *group, struct member *member, int64_t nr, const uint64_t args[6],
 			   struct err *err)
 {
@@ -79,7 +79,7 @@ static int64_t call_inside(struct group *group, struct member *member, int64_t n
 	return called && called->n_results == 1 ? called->results[0] : -EPROTO;
 }
 
-/* A userfaultfd of the process's, here. */
+/* Creates a userfaultfd in the process and takes it. Returns the descriptor or -errno. */
 static int take_uffd(struct group *group, struct member *member, struct err *err)
 {
 	struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_WP_ASYNC};
@@ -122,7 +122,7 @@ static int open_memory(struct tracked *t, struct err *err)
 	return t->mem < 0 ? err_sys(err, "open %s", path) : 0;
 }
 
-bool track_watch(const struct tracked *t, uint64_t start, uint64_t end)
+bool track_register(const struct tracked *t, uint64_t start, uint64_t end)
 {
 	struct uffdio_register args = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_WP};
 
@@ -136,7 +136,7 @@ int track_begin(struct tracked *t, struct group *group, struct member *member, s
 
 	*t = (struct tracked){
 		.rpid = member->rpid, .vpid = member->vpid, .uffd = -1, .pagemap = -1, .mem = -1};
-	identify(t);
+	read_identity(t);
 	if (!group_has_contents(member))
 		return 0;
 	r = open_memory(t, err);
@@ -152,7 +152,7 @@ int track_begin(struct tracked *t, struct group *group, struct member *member, s
 		const Pbeam__Mapping *map = memory->mappings[i];
 		struct track_range *range = &t->ranges[t->nranges];
 
-		if (!is_tracked(map) || !track_watch(t, map->start, map->end))
+		if (!is_tracked(map) || !track_register(t, map->start, map->end))
 			continue;
 		*range = (struct track_range){.start = map->start, .end = map->end};
 		t->nranges++;
@@ -173,13 +173,13 @@ void track_end(struct tracked *t)
 	t->nranges = 0;
 }
 
-bool track_is(const struct tracked *t, const struct member *member)
+bool track_matches(const struct tracked *t, const struct member *member)
 {
 	struct tracked now = {.rpid = member->rpid};
 
 	if (member->rpid.n != t->rpid.n || member->vpid.n != t->vpid.n)
 		return false;
-	identify(&now);
+	read_identity(&now);
 	if (now.parent != t->parent || now.group != t->group || now.session != t->session)
 		return false;
 	return member->zombie || (!t->lost && now.dev == t->dev && now.ino == t->ino &&
@@ -188,9 +188,10 @@ bool track_is(const struct tracked *t, const struct member *member)
 
 /* ---- from outside ---- */
 
-/* One call of the ioctl from *start on; how many regions, -1 where nothing is mapped as it was. */
-static int scan(const struct tracked *t, uint64_t *start, uint64_t end, uint64_t flags,
-		struct scan_region regions[REGIONS])
+/* Scans from *start on, which is advanced. Returns the number of regions, or -1 when the address space is
+ * gone. */
+static int scan_pages(const struct tracked *t, uint64_t *start, uint64_t end, uint64_t flags,
+		      struct scan_region regions[REGIONS])
 {
 	struct scan_arg arg = {.size = sizeof(arg),
 			       .flags = flags,
@@ -208,14 +209,14 @@ static int scan(const struct tracked *t, uint64_t *start, uint64_t end, uint64_t
 	return n;
 }
 
-int track_tell(struct tracked *t, track_fn fn, void *arg)
+int track_report(struct tracked *t, track_fn fn, void *arg)
 {
 	struct scan_region regions[REGIONS];
 	int r = 0;
 
 	for (size_t i = 0; i < t->nranges; i++)
 		for (uint64_t at = t->ranges[i].start; at < t->ranges[i].end;) {
-			int n = scan(t, &at, t->ranges[i].end, SCAN_WP, regions);
+			int n = scan_pages(t, &at, t->ranges[i].end, SCAN_WP, regions);
 
 			if (n < 0) {
 				t->lost = true;
@@ -235,7 +236,7 @@ void track_count(const struct tracked *t, uint64_t *written, uint64_t *untracked
 
 	for (size_t i = 0; i < t->nranges; i++)
 		for (uint64_t at = t->ranges[i].start; at < t->ranges[i].end;) {
-			int n = scan(t, &at, t->ranges[i].end, 0, regions);
+			int n = scan_pages(t, &at, t->ranges[i].end, 0, regions);
 
 			if (n < 0)
 				break;
@@ -245,13 +246,13 @@ void track_count(const struct tracked *t, uint64_t *written, uint64_t *untracked
 		}
 }
 
-bool track_piece(const struct tracked *t, uint64_t start, uint64_t end, bool again, track_piece_fn fn,
-		 void *arg)
+bool track_scan_shared(const struct tracked *t, uint64_t start, uint64_t end, bool again, track_shared_fn fn,
+		       void *arg)
 {
 	struct scan_region regions[REGIONS];
 
 	for (uint64_t at = start; at < end;) {
-		int n = scan(t, &at, end, again ? SCAN_WP : 0, regions);
+		int n = scan_pages(t, &at, end, again ? SCAN_WP : 0, regions);
 
 		if (n < 0)
 			return false;
@@ -261,7 +262,7 @@ bool track_piece(const struct tracked *t, uint64_t start, uint64_t end, bool aga
 	return true;
 }
 
-/* To know its part of it the kernel walks its page tables: only where there is much. */
+/* The kernel walks all page tables to compute Pss_Shmem, so it is read only where there is much. */
 uint64_t track_shared(const struct tracked *t)
 {
 	return procfs_bytes(t->rpid.n, "status", "RssShmem") < SHARED_LEAST
@@ -269,14 +270,15 @@ uint64_t track_shared(const struct tracked *t)
 		       : procfs_bytes(t->rpid.n, "smaps_rollup", "Pss_Shmem");
 }
 
-void track_looked(struct tracked *t)
+void track_set_read(struct tracked *t)
 {
 	for (size_t i = 0; i < t->nranges; i++)
-		t->ranges[i].looked = true;
+		t->ranges[i].read = true;
 }
 
-/* Page by page: the call ends at the first piece that is not tracked. Objects are compared at the end. */
-void track_again(struct tracked *t, const struct track_run *run)
+/* Objects need nothing, as they are compared at the end. Goes page by page: the ioctl ends at the first page
+ * that is not registered. */
+void track_report_again(struct tracked *t, const struct track_run *run)
 {
 	if (run->range->object)
 		__atomic_store_n(run->range->missed, true, __ATOMIC_RELAXED);
@@ -288,7 +290,7 @@ void track_again(struct tracked *t, const struct track_run *run)
 	}
 }
 
-/* True if other processes have some of the pages too. */
+/* True if other processes map some of the pages too. */
 static bool is_shared(const struct tracked *t, uint64_t start, size_t len)
 {
 	uint64_t words[WORDS];
@@ -335,7 +337,7 @@ void track_read(const struct tracked *t, struct track_run *runs, size_t n, void 
 
 	for (size_t i = 0; i < n; i++) {
 		runs[i].missing = false;
-		own = own && runs[i].range->looked && !runs[i].range->shares;
+		own = own && runs[i].range->read && !runs[i].range->shares;
 	}
 	if (own && read_own(t, runs, n, to))
 		return;
