@@ -47,7 +47,7 @@ struct supervisor {
 	const struct seat *seat;
 	struct control *control;
 	struct process *process; /* NULL while idle */
-	struct handoff handoff;	 /* the last taken; rpid 0 while none is there */
+	struct handoff handoff;	 /* the last received */
 	uint64_t armed;		 /* what the alarm is set for: control_deadline(), 0 when it is off */
 	pid_t vfork_tid;	 /* the thread that waits in vfork */
 	struct { /* threads that stopped before their maker's event; they may be gone by then */
@@ -402,8 +402,6 @@ static void keeper_gone(struct supervisor *s)
 
 	if (s->process)
 		kill(s->process->pid, SIGKILL); /* as PTRACE_O_EXITKILL does when we are gone */
-	else if (s->handoff.rpid > 0)
-		kill(s->handoff.rpid, SIGKILL); /* received this moment */
 	while (recv(s->seat->take, &handoff, sizeof(handoff), MSG_DONTWAIT) == (ssize_t)sizeof(handoff))
 		kill(handoff.rpid, SIGKILL);
 	if (s->control)
@@ -535,30 +533,17 @@ static void adopt(struct supervisor *s, const struct handoff *handoff)
 	supervise(s);
 }
 
-/* Idle, a caller is answered by the handler itself: nothing else goes on that this could disturb. */
-static struct supervisor *idle_supervisor;
-
-static void answer_idle(int sig)
-{
-	if (sig == SEAT_KEEPER_GONE)
-		keeper_gone(idle_supervisor);
-	if (sig == SIGIO && idle_supervisor->control)
-		control_serve(idle_supervisor->control, NULL);
-}
-
-static void set_up_signals(struct supervisor *s)
+static void set_up_signals(void)
 {
 	struct sigaction dfl = {.sa_handler = SIG_DFL};
 	sigset_t set;
 
-	idle_supervisor = s;
 	sigfillset(&set);
 	sigprocmask(SIG_SETMASK, &set, NULL);
 	for (int sig = 1; sig < _NSIG; sig++)
 		if (sig != SIGKILL && sig != SIGSTOP)
 			(void)sigaction(sig, &dfl, NULL);
 	knock_quiet_children();
-	knock_answer(answer_idle);
 	knock_listen(SEAT_KEEPER_GONE);
 	knock_listen(SIGIO);
 	knock_listen(SIGALRM);
@@ -575,20 +560,10 @@ static void set_up_signals(struct supervisor *s)
 /* Sleeps until there is a process to supervise. False: the hand-over socket is gone. */
 static bool wait_for_process(struct supervisor *s)
 {
-	uint32_t knocks;
 	ssize_t n;
 
-	s->handoff.rpid = 0;
-	knock_answer(answer_idle);
-	knocks = knock_take(); /* since the last process's end was seen */
-	if (knocks & (1u << SEAT_KEEPER_GONE))
-		keeper_gone(s);
-	if (knocks & (1u << SIGIO))
-		answer_idle(SIGIO);
-	do
-		n = recv(s->seat->take, &s->handoff, sizeof(s->handoff), 0);
-	while (n < 0 && errno == EINTR);
-	knock_answer(NULL);
+	while ((n = knock_receive(s->seat->take, &s->handoff, sizeof(s->handoff))) == -EINTR)
+		answer_knock(s);
 	return n == (ssize_t)sizeof(s->handoff);
 }
 
@@ -609,7 +584,7 @@ _Noreturn void supervisor_main(const struct seat *seat)
 
 	own.scip = getpid();
 	s.seat = &own;
-	set_up_signals(&s);
+	set_up_signals();
 	if (control_open(&s.control, s.seat, &err) < 0)
 		log_error("no checkpoints of what this scip supervises: %s", err.text);
 	block_calls(false);

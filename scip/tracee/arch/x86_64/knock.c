@@ -1,61 +1,56 @@
 /*
- * knock_wait4 is written in assembly because its instructions must be known one by one: between the look at
- * knock_noted and the end of the system call a signal must not be lost. The handler compares the interrupted
- * thread's rip with the labels. Not yet in the call: rip is within them. In the call, asleep: the kernel has
- * put rip back to the `syscall` instruction, to restart it after the handler (ERESTARTSYS with SA_RESTART):
- * within them as well. The call done: rip is knock_wait4_end, its result counts. signal(7), "Interruption of
- * system calls and library functions by signal handlers".
+ * knock_call is written in assembly because the address of each instruction matters: a signal between the
+ * check of knock_noted and the end of the system call must not be lost. The handler compares the interrupted
+ * thread's rip with the labels. Before the call, rip is between knock_call_begin and knock_call_end. Asleep
+ * in the call, it is there too: the kernel has set rip back to the `syscall` instruction, to restart it after
+ * the handler (ERESTARTSYS with SA_RESTART). After the call, rip is knock_call_end and the result counts.
+ * signal(7), "Interruption of system calls and library functions by signal handlers".
  */
 #include "scip/tracee/knock.h"
 
 #include <errno.h>
-#include <stddef.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
-/* rdi, rsi, rdx as the call takes them; rcx the word to look at first. */
-long knock_wait4(long pid, int *status, long options, const volatile uint32_t *noted);
-extern const char knock_wait4_begin[], knock_wait4_end[], knock_wait4_out[];
+/* System call `number` with four arguments (a fifth and sixth are 0), unless *noted is set. */
+long knock_call(long a, void *b, long c, long d, long number, const volatile uint32_t *noted);
+extern const char knock_call_begin[], knock_call_end[], knock_call_out[];
 
 __asm__(".pushsection .text\n"
 	".p2align 4\n"
-	".globl knock_wait4, knock_wait4_begin, knock_wait4_end, knock_wait4_out\n"
-	".hidden knock_wait4, knock_wait4_begin, knock_wait4_end, knock_wait4_out\n"
-	".type knock_wait4, @function\n"
-	"knock_wait4:\n"
+	".globl knock_call, knock_call_begin, knock_call_end, knock_call_out\n"
+	".hidden knock_call, knock_call_begin, knock_call_end, knock_call_out\n"
+	".type knock_call, @function\n"
+	"knock_call:\n"
 	"	endbr64\n"
-	"	xorl %r10d, %r10d\n"
-	"	movl $61, %eax\n" /* wait4 */
-	"knock_wait4_begin:\n"
-	"	cmpl $0, (%rcx)\n"
-	"	jne knock_wait4_out\n"
+	"	movq %r9, %r11\n"
+	"	movl %r8d, %eax\n"
+	"	movq %rcx, %r10\n"
+	"	xorl %r8d, %r8d\n"
+	"	xorl %r9d, %r9d\n"
+	"knock_call_begin:\n"
+	"	cmpl $0, (%r11)\n"
+	"	jne knock_call_out\n"
 	"	syscall\n"
-	"knock_wait4_end:\n"
+	"knock_call_end:\n"
 	"	ret\n"
-	"knock_wait4_out:\n"
+	"knock_call_out:\n"
 	"	movq $-4, %rax\n" /* EINTR */
 	"	ret\n"
-	".size knock_wait4, . - knock_wait4\n"
+	".size knock_call, . - knock_call\n"
 	".popsection\n");
 
 static volatile uint32_t knock_noted;
-static void (*volatile knock_answered_by)(int signal);
 
 static void on_knock(int signal, siginfo_t *info, void *context)
 {
 	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
 	uintptr_t at = (uintptr_t)registers[REG_RIP];
-	void (*answer)(int) = knock_answered_by;
-	int saved = errno;
 
-	if (answer) {
-		answer(signal);
-		errno = saved;
-		return;
-	}
 	__atomic_fetch_or(&knock_noted, 1u << signal, __ATOMIC_SEQ_CST);
-	if (at >= (uintptr_t)knock_wait4_begin && at < (uintptr_t)knock_wait4_end)
-		registers[REG_RIP] = (greg_t)(uintptr_t)knock_wait4_out;
+	if (at >= (uintptr_t)knock_call_begin && at < (uintptr_t)knock_call_end)
+		registers[REG_RIP] = (greg_t)(uintptr_t)knock_call_out;
 }
 
 void knock_listen(int signal)
@@ -77,14 +72,14 @@ void knock_quiet_children(void)
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
-void knock_answer(void (*answer)(int signal))
-{
-	knock_answered_by = answer;
-}
-
 pid_t knock_wait(pid_t pid, int *status)
 {
-	return (pid_t)knock_wait4(pid, status, __WALL, &knock_noted);
+	return (pid_t)knock_call(pid, status, __WALL, 0, SYS_wait4, &knock_noted);
+}
+
+ssize_t knock_receive(int sock, void *data, size_t len)
+{
+	return knock_call(sock, data, (long)len, 0, SYS_recvfrom, &knock_noted);
 }
 
 uint32_t knock_take(void)
