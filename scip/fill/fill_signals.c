@@ -125,9 +125,9 @@ static int discard_stale(struct fill *fill)
 {
 	int r = 0;
 
-	if (fill->process->stub_returns)
+	if (fill->process->returning)
 		r = fill_try(fill, SYS_prctl, remote_args(PR_SET_PDEATHSIG, 0, 0, 0, 0));
-	if (r == 0 && fill->process->stub_returns)
+	if (r == 0 && fill->process->returning)
 		r = discard(fill, 1ull << (PROCESS_STUB_ORPHANED - 1), 2);
 	return r < 0 ? r : discard(fill, ~0ull, STALE_MAX);
 }

@@ -99,7 +99,7 @@ static void reply_frozen(struct control *control, struct control_connection *c, 
 	frozen.threads = process->ntracees;
 	frozen.resident = resident_bytes(process->pid);
 	frozen.vfork_pending = process->vfork_pending;
-	frozen.stub_stopped = process->stub ? process->stub_stopped : 0;
+	frozen.stub_stopped = stub_stopped(process);
 	reply(c, PBEAM__RPC__RPC_REPLY, &frozen.base);
 }
 
@@ -164,7 +164,7 @@ static void thaw(struct control *control, struct control_connection *c, struct p
 	if (!process || process->held || somebody_froze(control, true))
 		return;
 	thaw_process(process);
-	control_set_state(control, process, process->stub ? NAME_STATE_STUB : NAME_STATE_RUNNING);
+	control_set_state(control, process, stub_is(process) ? NAME_STATE_STUB : NAME_STATE_RUNNING);
 }
 
 /* ---- brief stops ---- */
@@ -248,7 +248,7 @@ static int do_terminate(struct control_request *request, struct err *err)
 {
 	request->connection->waiting = PBEAM__SCIP_REQUEST__SCIP_TERMINATE;
 	request->process->exiting = true;
-	request->process->stub_ends = true; /* if it is one: its process lives on */
+	stub_expect_end(request->process); /* if it is one: its process lives on */
 	if (kill(request->process->pid, SIGKILL) < 0)
 		log_debug("vpid %d is gone already", request->process->vpid.n);
 	return CONTROL_LATER;
@@ -365,11 +365,11 @@ void control_give_up_husk(struct control *control, struct process *process)
 {
 	struct err err = ERR_INIT;
 
-	if (process->stub_returns && stub_make(control->seat, process, &err) == 0) {
+	if (process->returning && stub_make(control->seat, process, &err) == 0) {
 		control_set_state(control, process, NAME_STATE_STUB);
 		return;
 	}
-	if (process->stub_returns)
+	if (process->returning)
 		log_error("%s", err.text);
 	kill(process->pid, SIGKILL);
 }

@@ -175,8 +175,8 @@ int control_restore_run(struct control_request *request, struct err *err)
 		process->held = true;
 		return r;
 	}
-	request->connection->drives = process->stub_returns = false;
-	control_set_state(control, process, process->stub ? NAME_STATE_STUB : NAME_STATE_RUNNING);
+	request->connection->drives = process->returning = false;
+	control_set_state(control, process, stub_is(process) ? NAME_STATE_STUB : NAME_STATE_RUNNING);
 	control_forget_fill(control);
 	return 0;
 }
@@ -207,7 +207,7 @@ int control_restore_exit(struct control_request *request, struct err *err)
 	const Pbeam__ScipExit *message = (const void *)request->message;
 	int r;
 
-	request->process->stub_ends = true; /* if it is one */
+	stub_expect_end(request->process); /* if it is one */
 	r = fill_exit(request->process, message->status, err);
 
 	if (r < 0)

@@ -22,8 +22,8 @@ int control_stub(struct control_request *request, struct err *err)
 	return 0;
 }
 
-/* Who asks has found it in the table a moment ago: it may have given up by itself since, when the connection
- * with the coordinator that was killed had ended, or go on. */
+/* The caller has found the process in the name table. Since then the process may have given up by itself,
+ * when the connection of the killed coordinator ended, or may have been resumed. */
 int control_give_up(struct control_request *request, struct err *err)
 {
 	if (request->process->held)
@@ -35,13 +35,12 @@ int control_hold(struct control_request *request, struct err *err)
 {
 	struct process *process = request->process;
 
-	if (!process->stub)
+	if (!stub_is(process))
 		return err_set(err, -EINVAL, "vpid %d is here already", process->vpid.n);
 	if (syscall_filter_inject(process_leader(process), err) < 0 ||
 	    syscall_filter_datagrams(process_leader(process), true, err) < 0)
 		return -EIO;
-	process->held = process->stub_returns = true;
-	process->stub = process->frozen = process->freezing = false;
+	stub_return(process);
 	process->expected = NULL;
 	request->connection->froze = false;
 	request->connection->drives = true;

@@ -313,7 +313,7 @@ static bool handle(struct supervisor *s, struct tracee *tracee, int status)
 		process->vfork_pending = false;
 		s->vfork_tid = 0;
 	}
-	if (process->stub)
+	if (stub_is(process))
 		stub_event(s->seat, tracee, status);
 	if (actions & ACTION_END) {
 		process->exiting = true;
@@ -392,6 +392,8 @@ static void end_process(struct supervisor *s)
 		control_process_gone(s->control, process);
 		block_calls(false);
 	}
+	syscall_detach(process);
+	stub_detach(process);
 	free(process);
 	s->process = NULL;
 }
@@ -489,17 +491,16 @@ static void take_name(struct supervisor *s, const struct handoff *handoff)
 		bell_ring(&s->seat->shared->signs.taken);
 }
 
-static void adopt(struct supervisor *s, const struct handoff *handoff)
+static struct process *new_process(const struct supervisor *s, const struct handoff *handoff)
 {
 	struct process *process = calloc(1, sizeof(*process));
-	struct tracee *leader;
-	struct err err = ERR_INIT;
-	int r;
 
-	if (!process) {
-		log_error("vpid %d is killed: no memory to supervise it", handoff->vpid);
-		kill(handoff->rpid, SIGKILL);
-		return;
+	if (!process)
+		return NULL;
+	if (syscall_attach(process) < 0 || stub_attach(process) < 0) {
+		free(process->calls);
+		free(process);
+		return NULL;
 	}
 	process->pid = handoff->rpid;
 	process->vpid.n = handoff->vpid;
@@ -509,6 +510,21 @@ static void adopt(struct supervisor *s, const struct handoff *handoff)
 	process->diverged = (handoff->flags & HANDOFF_DIVERGED) != 0;
 	process->filters = (handoff->flags & HANDOFF_FILTERS) != 0;
 	process->dumpable = handoff->asked_dumpable;
+	return process;
+}
+
+static void adopt(struct supervisor *s, const struct handoff *handoff)
+{
+	struct process *process = new_process(s, handoff);
+	struct tracee *leader;
+	struct err err = ERR_INIT;
+	int r;
+
+	if (!process) {
+		log_error("vpid %d is killed: no memory to supervise it", handoff->vpid);
+		kill(handoff->rpid, SIGKILL);
+		return;
+	}
 	s->process = process;
 	s->vfork_tid = 0;
 	s->nmet = 0;

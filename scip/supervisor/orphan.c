@@ -82,7 +82,7 @@ void orphan_restored(const struct process *process, const Pbeam__Process *saved)
 {
 	struct name_process entry;
 
-	if (process->stub_returns) {
+	if (process->returning) {
 		come_back(process, saved);
 		return;
 	}

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -31,6 +32,50 @@
 
 enum { SIGNALS = 65, SIGINFO_BYTES = 128, KERNEL_SIGSET = 8, ROOM = 1024, STACK = 64 << 10 };
 
+struct stub {
+	bool active;		   /* the process lives on another host */
+	bool ends;		   /* ends here as it did there */
+	int stops;		   /* the stop signal that the stub has sent to itself, 0 none */
+	int stopped;		   /* the signal that has stopped the process there, 0: it runs */
+	uint16_t pending[SIGNALS]; /* signals that went into the image, by number */
+	int32_t parent;		   /* the parent in the image (virtual), 0 unknown */
+	uint64_t wants;		   /* the signals that the process gets at that parent's end: bits */
+};
+
+int stub_attach(struct process *process)
+{
+	process->stub = calloc(1, sizeof(*process->stub));
+	return process->stub ? 0 : -ENOMEM;
+}
+
+void stub_detach(struct process *process)
+{
+	free(process->stub);
+	process->stub = NULL;
+}
+
+bool stub_is(const struct process *process)
+{
+	return process->stub->active;
+}
+
+int stub_stopped(const struct process *process)
+{
+	return process->stub->active ? process->stub->stopped : 0;
+}
+
+void stub_expect_end(struct process *process)
+{
+	process->stub->ends = true;
+}
+
+void stub_return(struct process *process)
+{
+	process->held = process->returning = true;
+	process->frozen = process->freezing = false;
+	process->stub->active = false;
+}
+
 /* ---- what went with the image is not to be passed on once more ---- */
 
 static void count_pending(struct process *process, size_t n, Pbeam__SignalInfo *const *pending)
@@ -41,7 +86,7 @@ static void count_pending(struct process *process, size_t n, Pbeam__SignalInfo *
 		if (pending[i]->siginfo.len >= sizeof(signal))
 			memcpy(&signal, pending[i]->siginfo.data, sizeof(signal));
 		if (signal > 0 && signal < SIGNALS)
-			process->stub_pending[signal]++;
+			process->stub->pending[signal]++;
 	}
 }
 
@@ -62,14 +107,14 @@ void stub_note_dumped(struct process *process, Pbeam__Process *saved)
 	bool held = leader && leader->stop == TRACEE_SIGNAL_DELIVERY_STOP && leader->signal;
 	int32_t parent = parent_of(process);
 
-	memset(process->stub_pending, 0, sizeof(process->stub_pending));
+	memset(process->stub->pending, 0, sizeof(process->stub->pending));
 	count_pending(process, saved->n_pending, saved->pending);
 	if (first && first->n_pending)
 		count_pending(process, first->n_pending - held, first->pending + held);
 	if (parent)
 		saved->vppid = parent;
-	process->stub_parent = saved->vppid;
-	process->stub_wants = orphan_wants(saved);
+	process->stub->parent = saved->vppid;
+	process->stub->wants = orphan_wants(saved);
 }
 
 /* Its parent has ended since: the signals of that are not to be passed on, for they are sent there. */
@@ -77,11 +122,11 @@ static void note_orphaned(struct process *process)
 {
 	int32_t parent = parent_of(process);
 
-	if (!parent || !process->stub_parent || parent == process->stub_parent)
+	if (!parent || !process->stub->parent || parent == process->stub->parent)
 		return;
 	for (int signal = 1; signal < SIGNALS; signal++)
-		if (process->stub_wants & 1ull << (signal - 1))
-			process->stub_pending[signal]++;
+		if (process->stub->wants & 1ull << (signal - 1))
+			process->stub->pending[signal]++;
 }
 
 /* Memory of the new program that nobody looks at: below its stack. */
@@ -108,7 +153,7 @@ static int take_signals(struct tracee *leader, struct err *err)
 		uint64_t at;
 		int64_t ret = 0;
 
-		for (; process->stub_pending[signal] && ret >= 0; process->stub_pending[signal]--) {
+		for (; process->stub->pending[signal] && ret >= 0; process->stub->pending[signal]--) {
 			int r = scribble(leader, &args, sizeof(args), &at);
 
 			if (r == 0)
@@ -263,8 +308,8 @@ int stub_empty(const struct seat *seat, struct process *process, const Pbeam__Pr
 
 	if (saved->n_threads && saved->threads[0]->comm.len)
 		comm = strndup((const char *)saved->threads[0]->comm.data, saved->threads[0]->comm.len);
-	memset(process->stub_pending, 0, sizeof(process->stub_pending));
-	process->stub_parent = 0;
+	memset(process->stub->pending, 0, sizeof(process->stub->pending));
+	process->stub->parent = 0;
 	return make_empty(seat, process, comm, err);
 }
 
@@ -278,10 +323,10 @@ int stub_begin(struct process *process, int stopped, struct err *err)
 	pending_forget(leader); /* a call that was to go on goes on where the process is */
 	process->freezing = process->frozen = process->held = false;
 	process->expected = NULL;
-	process->stub = true;
-	process->stub_ends = process->stub_returns = false;
-	process->stub_stops = process->stub_stopped = 0;
-	process->stub_parent = 0;
+	process->stub->active = true;
+	process->stub->ends = process->returning = false;
+	process->stub->stops = process->stub->stopped = 0;
+	process->stub->parent = 0;
 	r = park(process, err);
 	return r == 0 && stopped ? stub_stop(process, stopped, err) : r;
 }
@@ -309,7 +354,7 @@ int stub_make(const struct seat *seat, struct process *process, struct err *err)
 {
 	auto_free char *comm = NULL;
 	char path[PATH_MAX];
-	int r = process->stub_returns ? 0 : reap_children(process, err);
+	int r = process->returning ? 0 : reap_children(process, err);
 
 	if (r < 0)
 		return r;
@@ -390,9 +435,9 @@ static void tell_group(const struct process *process, int signal)
 /* A stop that we have brought about ourselves, or the end of one. */
 static bool is_ours(struct process *process, int signal)
 {
-	if (!process->stub_stops || signal != process->stub_stops)
+	if (!process->stub->stops || signal != process->stub->stops)
 		return false;
-	process->stub_stops = 0;
+	process->stub->stops = 0;
 	return true;
 }
 
@@ -402,7 +447,7 @@ void stub_event(const struct seat *seat, struct tracee *tracee, int status)
 	siginfo_t info;
 
 	if (tracee->stop == TRACEE_EXITED) {
-		if (!process->stub_ends && WIFSIGNALED(status))
+		if (!process->stub->ends && WIFSIGNALED(status))
 			pass_on(seat, process, WTERMSIG(status), NULL);
 		return;
 	}
@@ -428,10 +473,10 @@ void stub_event(const struct seat *seat, struct tracee *tracee, int status)
 
 int stub_stop(struct process *process, int signal, struct err *err)
 {
-	if (!process->stub)
+	if (!stub_is(process))
 		return err_set(err, -EINVAL, "vpid %d is here", process->vpid.n);
-	process->stub_stops = signal;
-	process->stub_stopped = signal == SIGCONT ? 0 : signal;
+	process->stub->stops = signal;
+	process->stub->stopped = signal == SIGCONT ? 0 : signal;
 	/* SIGSTOP cannot be held back by an orphaned group, which makes the others harmless. */
 	if (syscall(SYS_tgkill, process->pid, process->pid, signal) < 0)
 		return err_sys(err, "stop the stub of vpid %d", process->vpid.n);

@@ -16,6 +16,19 @@
 #include "proto/image.pb-c.h"
 #include "scip/supervisor/supervisor.h"
 
+/* Allocates process->stub when the process is taken over (-ENOMEM); freed with stub_detach(). */
+must_check int stub_attach(struct process *process);
+void stub_detach(struct process *process);
+
+/* True while the process lives on another host and this is its stub. */
+bool stub_is(const struct process *process);
+/* The signal that has stopped the process on its host, 0: it runs. */
+int stub_stopped(const struct process *process);
+/* The stub is about to end as its process did there: its end is not passed on. */
+void stub_expect_end(struct process *process);
+/* The process is coming back: the stub becomes a held husk (process->returning). */
+void stub_return(struct process *process);
+
 /* The frozen process has been dumped into `saved`: what of its signals is there is remembered. Its parent may
  * have ended meanwhile, and the signal of that be there or not: `saved` gets whose child it is now. */
 void stub_note_dumped(struct process *process, Pbeam__Process *saved);

@@ -10,8 +10,25 @@
 #ifndef SCIP_SYSCALL_CALL_H
 #define SCIP_SYSCALL_CALL_H
 
+#include "namespace/paths.h"
 #include "scip/syscall/syscall.h"
 #include "syscalls/syscall_table.h"
+
+/* What the handlers keep for a process; process->calls. */
+enum { SIGNALFDS_MAX = 256 };
+struct remote_members {	   /* processes of its job on other hosts, as pbeamd has reported them */
+	uint64_t asked_ns; /* CLOCK_MONOTONIC, 0: never */
+	int32_t *v;
+	size_t n;
+};
+struct syscall_state {
+	bool traps_receive, traps_send;		/* the process has these filters; filter_inject.c */
+	uint64_t signalfds[SIGNALFDS_MAX / 64]; /* descriptors whose reads and duplication are trapped */
+	uint64_t unknown_calls;			/* numbers not in the table, answered with ENOSYS */
+	struct remote_members remote;		/* elsewhere_proc.c */
+	struct paths paths;			/* of its job; path_map.c */
+	uint64_t paths_seen;			/* paths_generation() when they were read */
+};
 
 struct call;
 typedef int call_handler(struct call *call);

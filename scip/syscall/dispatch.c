@@ -107,10 +107,10 @@ static int enter_unknown(struct call *call)
 	struct process *process = call->process;
 	struct name_process entry;
 
-	process->unknown_calls++;
+	process->calls->unknown_calls++;
 	log_info("vpid %d: call %lld is not in the table: ENOSYS", process->vpid.n, (long long)call->nr);
 	if (names_process_get(process->names, process->vpid, &entry) == 0) {
-		entry.unknown_calls = process->unknown_calls;
+		entry.unknown_calls = process->calls->unknown_calls;
 		if (names_process_update(process->names, &entry) < 0)
 			log_debug("vpid %d is gone from the name table", process->vpid.n);
 	}
@@ -236,6 +236,20 @@ int syscall_expect_birth(struct tracee *parent)
 	parent->call = call->nr;
 	parent->want_exit_stop = true;
 	return r < 0 ? r : 0;
+}
+
+int syscall_attach(struct process *process)
+{
+	process->calls = calloc(1, sizeof(*process->calls));
+	return process->calls ? 0 : -ENOMEM;
+}
+
+void syscall_detach(struct process *process)
+{
+	free(process->calls->remote.v);
+	paths_free(&process->calls->paths);
+	free(process->calls);
+	process->calls = NULL;
 }
 
 void syscall_forget(struct tracee *tracee)

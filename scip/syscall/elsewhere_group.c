@@ -16,7 +16,7 @@
 #include "proto/message.h"
 #include "scip/syscall/elsewhere.h"
 
-static int take(const Pbeam__Members *members, struct far_members *out)
+static int take(const Pbeam__Members *members, struct remote_members *out)
 {
 	if (out && members->n_vpids) {
 		out->v = malloc(members->n_vpids * sizeof(*out->v));
@@ -33,7 +33,7 @@ static int take(const Pbeam__Members *members, struct far_members *out)
 }
 
 int elsewhere_members(const struct process *process, int32_t group, const char *job_uuid, int signal,
-		      const int32_t *except, size_t nexcept, struct far_members *out)
+		      const int32_t *except, size_t nexcept, struct remote_members *out)
 {
 	Pbeam__MembersRequest wish = PBEAM__MEMBERS_REQUEST__INIT;
 	Pbeam__Members *members = NULL;

@@ -27,16 +27,16 @@ bool elsewhere_list(const struct call *call)
 	struct process *process = call->process;
 	struct name_job job;
 
-	free(process->far.v);
-	process->far = (struct far_members){.asked_ns = io_now_ns(CLOCK_MONOTONIC)};
+	free(process->calls->remote.v);
+	process->calls->remote = (struct remote_members){.asked_ns = io_now_ns(CLOCK_MONOTONIC)};
 	return names_cluster(process->names, NULL) &&
 	       names_job_get(process->names, process->keeper, &job) == 0 && job.spread && job.uuid[0] &&
-	       elsewhere_members(process, 0, job.uuid, 0, NULL, 0, &process->far) > 0;
+	       elsewhere_members(process, 0, job.uuid, 0, NULL, 0, &process->calls->remote) > 0;
 }
 
 bool elsewhere_listed(const struct call *call, int32_t vpid)
 {
-	const struct far_members *far = &call->process->far;
+	const struct remote_members *far = &call->process->calls->remote;
 
 	for (size_t i = 0; i < far->n; i++)
 		if (far->v[i] == vpid)
@@ -47,7 +47,7 @@ bool elsewhere_listed(const struct call *call, int32_t vpid)
 /* A number that another host holds, and no process of ours here has. */
 static bool is_of_job(const struct call *call, int32_t vpid)
 {
-	const struct far_members *far = &call->process->far;
+	const struct remote_members *far = &call->process->calls->remote;
 
 	if (!far->asked_ns || io_now_ns(CLOCK_MONOTONIC) - far->asked_ns > FRESH_NS)
 		elsewhere_list(call);

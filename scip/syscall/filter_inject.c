@@ -86,16 +86,16 @@ static int build_and_load(struct tracee *tracee, enum syscall_filter which, stru
 
 int syscall_filter_datagrams(struct tracee *tracee, bool send, struct err *err)
 {
-	struct process *process = tracee->process;
+	struct syscall_state *state = tracee->process->calls;
 	int r;
 
-	if (process->traps_send || (process->traps_receive && !send))
+	if (state->traps_send || (state->traps_receive && !send))
 		return 0;
 	r = build_and_load(tracee, send ? SYSCALL_FILTER_SEND : SYSCALL_FILTER_RECEIVE, err);
 	if (r < 0)
 		return r;
-	process->traps_receive = true;
-	process->traps_send = send;
+	state->traps_receive = true;
+	state->traps_send = send;
 	return 0;
 }
 

@@ -27,17 +27,18 @@
 
 const struct paths *path_map_of(struct process *process)
 {
+	struct syscall_state *state = process->calls;
 	uint64_t now = paths_generation(process->names);
 	int r;
 
-	if (now != process->paths_seen) {
-		paths_free(&process->paths);
-		r = paths_load(&process->paths, process->keeper);
+	if (now != state->paths_seen) {
+		paths_free(&state->paths);
+		r = paths_load(&state->paths, process->keeper);
 		if (r < 0)
 			log_warn("vpid %d: the paths of its job: %s", process->vpid.n, strerror(-r));
-		process->paths_seen = now;
+		state->paths_seen = now;
 	}
-	return process->paths.n ? &process->paths : NULL;
+	return state->paths.n ? &state->paths : NULL;
 }
 
 /* Without "//" and "/./" and a slash at the end. False: there is a ".." in it, which only the file system can
@@ -145,10 +146,11 @@ const struct path_entry *path_map_find(const struct call *call, int dir_arg, con
 
 	if (!entry || entry->kind == PATH_MAP)
 		return entry;
-	if (entry->kind == PATH_LIBRARY && is_native(call, &call->process->paths, entry->name))
+	if (entry->kind == PATH_LIBRARY && is_native(call, &call->process->calls->paths, entry->name))
 		return NULL;
-	program = call->row->file_use == FILE_USE_EXECUTE ? paths_program(&call->process->paths, entry->name)
-							  : NULL;
+	program = call->row->file_use == FILE_USE_EXECUTE
+			  ? paths_program(&call->process->calls->paths, entry->name)
+			  : NULL;
 	if (!program || strlen(program->real) >= size)
 		return entry;
 	strcpy(out, program->real);

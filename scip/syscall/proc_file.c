@@ -309,7 +309,7 @@ static bool put_named(struct entries *e, const char *like, size_t size, const ch
  * not listed. */
 static void put_far(const struct call *call, struct entries *e, const char *like, size_t size)
 {
-	const struct far_members *far = &call->process->far;
+	const struct remote_members *far = &call->process->calls->remote;
 	char number[16];
 	bool fits = true;
 

@@ -64,13 +64,13 @@ static unsigned trapped_calls(uint32_t calls[TRAPPED_MAX])
 
 static bool is_known(const struct process *process, int fd)
 {
-	return fd < PROCESS_SIGNALFDS && process->signalfds[fd / 64] >> fd % 64 & 1;
+	return fd < SIGNALFDS_MAX && process->calls->signalfds[fd / 64] >> fd % 64 & 1;
 }
 
 static void know(struct process *process, int fd)
 {
-	if (fd < PROCESS_SIGNALFDS)
-		process->signalfds[fd / 64] |= 1ull << fd % 64;
+	if (fd < SIGNALFDS_MAX)
+		process->calls->signalfds[fd / 64] |= 1ull << fd % 64;
 }
 
 /* ld arch; jne allow; ld nr; jeq one of these calls ...; ja allow; ld fd; jeq one of the descriptors ...

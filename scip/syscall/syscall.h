@@ -40,6 +40,11 @@ enum syscall_filter syscall_filter_born(struct names *names);
 enum syscall_filter syscall_filter_diverged(struct names *names);
 enum syscall_filter syscall_filter_restored(struct names *names);
 
+/* What the handlers keep for a process: allocated before its first trap (-ENOMEM), freed when it has ended.
+ */
+must_check int syscall_attach(struct process *process);
+void syscall_detach(struct process *process);
+
 /* The filter as a BPF program, malloc'd; for seccomp(SECCOMP_SET_MODE_FILTER). */
 must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog *out, struct err *err);
 /* Loads the diverged filter into a stopped process from inside, all threads (idempotent: process->diverged).

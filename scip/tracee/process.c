@@ -86,8 +86,4 @@ void process_clear(struct process *process)
 	process->syscall_insn.a = 0;
 	process->scratch.a = 0;
 	process->timeouts.a = 0;
-	free(process->far.v);
-	process->far = (struct far_members){0};
-	paths_free(&process->paths);
-	process->paths_seen = 0;
 }

@@ -15,13 +15,11 @@
 
 #include "base/err.h"
 #include "namespace/names.h"
-#include "namespace/paths.h"
 
 /* Processor time, in the order of /proc/PID/stat. */
 enum { CPU_USER, CPU_SYSTEM, CPU_CHILDREN_USER, CPU_CHILDREN_SYSTEM, CPU_TIMES };
 
-/* The signal that tells of the end of a stub's parent: one of the C library's own, which no process sends to
- * another. */
+/* PR_SET_PDEATHSIG of a stub: a signal of the C library's own, which no process sends to another. */
 enum { PROCESS_STUB_ORPHANED = 32 };
 
 /* An address in the tracee: never dereferenced here. */
@@ -73,14 +71,7 @@ struct tracee {
 
 #define SCRATCH_BYTES 65536u
 
-enum { PROCESS_BUCKETS = 64, PROCESS_SIGNALFDS = 256 };
-
-/* Processes of its job that live on other hosts, as they were when pbeamd was asked. */
-struct far_members {
-	uint64_t asked_ns; /* CLOCK_MONOTONIC, 0: never */
-	int32_t *v;
-	size_t n;
-};
+enum { PROCESS_BUCKETS = 64 };
 
 struct process {
 	pid_t pid; /* real; thread group id */
@@ -90,24 +81,16 @@ struct process {
 	struct tracee *tracees;
 	unsigned ntracees;
 	struct tracee *buckets[PROCESS_BUCKETS]; /* the same by tid */
-	struct tracee *expected;	/* while freezing: the next that is likely to stop; stops_wait() */
-	bool diverged;			/* runs behind the restored filter; names are translated */
-	bool traps_receive, traps_send; /* has these filters of datagrams too; scip/syscall/syscall.h */
-	bool parked; /* its registers are kept elsewhere and will be put back: what a stop has
-			interrupted is nothing of the program's */
-	bool held;   /* a husk of a restore: never resumed but by the coordinator's requests */
+	struct tracee *expected; /* while freezing: the next that is likely to stop; stops_wait() */
+	bool diverged;		 /* runs behind the restored filter; names are translated */
+	bool parked;		 /* its registers are kept elsewhere and will be put back: what a stop has
+				    interrupted is nothing of the program's */
+	bool held;		 /* a husk of a restore: never resumed but by the coordinator's requests */
 	bool frozen;
-	bool freezing;	   /* from freeze_begin() to thaw_process(): what is resumed is interrupted again */
-	bool stub;	   /* it has moved to another host: scip/supervisor/stub.c */
-	bool stub_returns; /* ... and its process is coming back: held, a husk */
-	bool stub_ends;	   /* ... and ends here as it did there */
-	int stub_stops;	   /* ... or is to stop by this signal, 0 none */
-	int stub_stopped;  /* ... or is stopped by it, as its process is there */
-	uint16_t stub_pending[65]; /* signals that went into the image, by number */
-	int32_t stub_parent;	   /* whose child (virtual) it was in the image, */
-	uint64_t stub_wants;	   /* ... and the signals that it wanted at the end of that one: bits */
-	bool tracked;		   /* a migration watches its memory with a userfaultfd */
-	bool vfork_pending;	   /* a thread waits in vfork for its child */
+	bool freezing;	    /* from freeze_begin() to thaw_process(): what is resumed is interrupted again */
+	bool returning;	    /* a stub whose process is coming back: held, a husk */
+	bool tracked;	    /* a migration watches its memory with a userfaultfd */
+	bool vfork_pending; /* a thread waits in vfork for its child */
 	bool exiting;
 	int exit_status;	   /* wait status, once gone */
 	struct taddr syscall_insn; /* of a `syscall` instruction (in the vdso), 0 = not looked up; forgotten
@@ -119,16 +102,13 @@ struct process {
 				  dumped; forgotten at exec */
 	int dumpable; /* 1 + what the program asked of PR_SET_DUMPABLE (answered, not done); 0 = nothing */
 	bool filters; /* the program has installed seccomp filters: namespace/record.h has them */
-	uint64_t signalfds[PROCESS_SIGNALFDS / 64]; /* descriptors whose reads and duplication are trapped */
 	int64_t cpu_before[CPU_TIMES]; /* processor time, ns, that it had used before it was restored, less
 					  what restoring it took */
-	uint64_t unknown_calls;	       /* numbers not in the table, answered ENOSYS */
 	pid_t *newborn; /* processes forked by it whose first stop was taken while waiting for any
 			   tracee; stops_wait_child() */
 	unsigned nnewborn;
-	struct far_members far; /* scip/syscall/elsewhere.c */
-	struct paths paths;	/* of its job; scip/syscall/path_map.c */
-	uint64_t paths_seen;	/* paths_generation() when they were read */
+	struct syscall_state *calls; /* owned by scip/syscall */
+	struct stub *stub;	     /* owned by scip/supervisor/stub.c */
 };
 
 /* Adds (stop = TRACEE_RUNNING) or finds a thread. Adding fails only with -ENOMEM. */
