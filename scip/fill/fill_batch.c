@@ -5,7 +5,7 @@
 
 enum { CALL_BYTES = sizeof(struct inject_call) };
 
-static int begin(struct fill *fill)
+static int begin_batch(struct fill *fill)
 {
 	int r = batch_begin(fill->process, &fill->batch, fill->err);
 
@@ -36,7 +36,7 @@ int fill_reserve(struct fill *fill, int calls, size_t bytes)
 		return 0;
 	r = fill_flush(fill);
 	if (r == 0)
-		r = begin(fill);
+		r = begin_batch(fill);
 	if (r == 0 && fill->room < need)
 		r = err_set(fill->err, -ENOSPC, "%zu bytes are too much for one batch of calls", need);
 	return r;

@@ -22,10 +22,12 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "image/image.h"
+#include "scip/cut/return_part.h"
 #include "scip/job/far.h"
 #include "scip/job/husk.h"
 #include "scip/job/line.h"
 #include "scip/rebuild/keeper_protocol.h"
+#include "scip/rollback/rollback_run.h"
 #include "scip/supervisor/pool.h"
 
 enum { LAST_WORDS_MS = 3000 };
@@ -92,7 +94,7 @@ static int run_restore(struct job *job, const struct coordinator_wish *wish, int
 	if (wish->kind == COORDINATOR_ROLLBACK)
 		r = choose_replaced(job, wish, image, &options.replace, &outcome->err);
 	if (r == 0)
-		r = restore_run(job->names, image, &options, &outcome->restore, &outcome->err);
+		r = rollback_run(job->names, image, &options, &outcome->restore, &outcome->err);
 	image_reader_close(image);
 	return r;
 }
@@ -219,6 +221,8 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 
 	if (far_is_here(job, wish->begin) && far_cut_pipes(job, &outcome->err) < 0)
 		return outcome->err.code;
+	if (wish->begin->cut)
+		return return_part_run(job->names, &arrival, &outcome->restore, &outcome->err);
 	return migrate_target_run(job->names, &arrival, &outcome->restore, &outcome->err);
 }
 

@@ -19,7 +19,7 @@
 #include "scip/job/line.h"
 #include "scip/migrate/bridge/bridge.h"
 #include "scip/migrate/migrate.h"
-#include "scip/rebuild/rebuild_parts.h"
+#include "scip/rebuild/scip_link.h"
 
 enum {
 	WORDS_MAX = 64,

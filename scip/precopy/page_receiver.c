@@ -17,7 +17,7 @@
 #include "proto/message.h"
 #include "scip/precopy/delta.h"
 #include "scip/precopy/page_stream.h"
-#include "scip/rebuild/rebuild.h"
+#include "scip/rebuild/precopied.h"
 
 enum { PAGE = DELTA_PAGE, PAGES = PAGE_STREAM_BATCH / PAGE };
 

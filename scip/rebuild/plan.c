@@ -41,7 +41,7 @@ static int compare_entries(const void *a, const void *b)
 }
 
 /* Index of the process with this number, or -1. */
-static int find(const struct planner *planner, int32_t vpid)
+static int find_node(const struct planner *planner, int32_t vpid)
 {
 	struct index_entry key = {vpid, 0};
 	const struct index_entry *hit;
@@ -56,7 +56,7 @@ static bool is_there(const struct planner *planner, int node)
 	return planner->there && node >= 0 && node < planner->n && planner->there[node];
 }
 
-static int step(struct planner *planner, enum plan_step_kind kind, int node, int other, int32_t number)
+static int add_step(struct planner *planner, enum plan_step_kind kind, int node, int other, int32_t number)
 {
 	struct plan *plan = planner->plan;
 
@@ -107,12 +107,12 @@ static int fork_node(struct planner *planner, int node, int from)
 		child->session = planner->plan->keeper_session;
 		child->group = planner->plan->above ? planner->plan->above->group : 0;
 		child->exe = -1;
-		return step(planner, PLAN_HUSK, node, from, 0);
+		return add_step(planner, PLAN_HUSK, node, from, 0);
 	}
 	child->session = planner->plan->nodes[from].session;
 	child->group = planner->plan->nodes[from].group;
 	child->exe = is_there(planner, from) ? -1 : planner->plan->nodes[from].exe;
-	return step(planner, PLAN_FORK, node, from, 0);
+	return add_step(planner, PLAN_FORK, node, from, 0);
 }
 
 static int set_session(struct planner *planner, int node)
@@ -120,7 +120,7 @@ static int set_session(struct planner *planner, int node)
 	struct plan_node *self = &planner->plan->nodes[node];
 
 	self->session = self->group = self->vpid;
-	return step(planner, PLAN_SETSID, node, node, 0);
+	return add_step(planner, PLAN_SETSID, node, node, 0);
 }
 
 static int set_group(struct planner *planner, int node, int32_t group)
@@ -128,16 +128,16 @@ static int set_group(struct planner *planner, int node, int32_t group)
 	struct plan_node *self = &planner->plan->nodes[node];
 
 	self->group = group;
-	return step(planner, PLAN_SETPGID, node, node, group == self->vpid ? 0 : group);
+	return add_step(planner, PLAN_SETPGID, node, node, group == self->vpid ? 0 : group);
 }
 
 static int end_helper(struct planner *planner, int node)
 {
 	int parent = planner->plan->nodes[node].parent, r;
 
-	r = step(planner, PLAN_EXIT, node, node, 0);
+	r = add_step(planner, PLAN_EXIT, node, node, 0);
 	if (r == 0 && parent != PLAN_KEEPER)
-		r = step(planner, PLAN_REAP, node, parent, 0);
+		r = add_step(planner, PLAN_REAP, node, parent, 0);
 	planner->plan->nodes[node].session = NO_NODE;
 	return r;
 }
@@ -166,14 +166,14 @@ static bool is_adopted(const struct planner *planner, int i, int c)
 		return false;
 	if (!is_session_leader(parent))
 		return true;
-	leader = find(planner, need);
+	leader = find_node(planner, need);
 	return parent->child_subreaper && (leader < 0 || is_ancestor_or_self(planner, i, leader));
 }
 
 /* It is one of the image's and not there. */
 static bool is_to_be(const struct planner *planner, int32_t vpid)
 {
-	int i = find(planner, vpid);
+	int i = find_node(planner, vpid);
 
 	return i >= 0 && !is_there(planner, i);
 }
@@ -181,11 +181,11 @@ static bool is_to_be(const struct planner *planner, int32_t vpid)
 /* Links parents and children and finds the session that each process must be forked in: its own if it did not
  * make it, else the one that children of its were born in before it did, else any. Children come after their
  * parents, so one pass from the end sees children first. */
-static int survey(struct planner *planner)
+static int survey_nodes(struct planner *planner)
 {
 	for (int i = 0; i < planner->n; i++) {
 		const Pbeam__Process *process = planner->processes[i];
-		int parent = process->vppid == process->vpid ? -1 : find(planner, process->vppid);
+		int parent = process->vppid == process->vpid ? -1 : find_node(planner, process->vppid);
 
 		if (i == 0 || process->far_parent)
 			parent = -1;
@@ -249,7 +249,7 @@ static bool is_born(const struct planner *planner, int i, int c, enum birth birt
 	       !is_adopted(planner, i, c);
 }
 
-static int build(struct planner *planner, int i, int from);
+static int build_process(struct planner *planner, int i, int from);
 
 /* Those first that share no memory with it; then, when it has that memory, the others, round by round. */
 static int build_children(struct planner *planner, int i, enum birth birth, int32_t born)
@@ -264,17 +264,17 @@ static int build_children(struct planner *planner, int i, enum birth birth, int3
 				continue;
 			if (round > self->round) {
 				self->round = round;
-				r = step(planner, PLAN_MEMORY, i, i, round);
+				r = add_step(planner, PLAN_MEMORY, i, i, round);
 			}
 			if (r == 0)
-				r = build(planner, c, i);
+				r = build_process(planner, c, i);
 		}
 	return r;
 }
 
 /* Forks process i from node `from`, then its descendants that can be made from there. Those that cannot are
- * left to adopt(). */
-static int build(struct planner *planner, int i, int from)
+ * left to adopt_node(). */
+static int build_process(struct planner *planner, int i, int from)
 {
 	const Pbeam__Process *process = planner->processes[i];
 	struct plan_node *node;
@@ -285,7 +285,7 @@ static int build(struct planner *planner, int i, int from)
 	if (r == 0 && !is_there(planner, i) && !plan_is_empty(process) &&
 	    (node->exe < 0 || !same_program(process, planner->processes[node->exe]))) {
 		node->exe = i;
-		r = step(planner, PLAN_EXEC, i, i, 0);
+		r = add_step(planner, PLAN_EXEC, i, i, 0);
 	}
 	if (r == 0 && !is_there(planner, i) && is_session_leader(process)) {
 		r = build_children(planner, i, BIRTH_BEFORE, node->session);
@@ -349,7 +349,7 @@ static int revive_session(struct planner *planner, int32_t session, int parent)
 {
 	int deepest = parent, node, r;
 
-	if (find(planner, session) >= 0 || find_member(planner, session, PLAN_KEEPER) != NO_NODE)
+	if (find_node(planner, session) >= 0 || find_member(planner, session, PLAN_KEEPER) != NO_NODE)
 		return NO_NODE;
 	for (int i = 0; i < planner->n; i++)
 		if (!planner->candidates[i].built && planner->candidates[i].need == session &&
@@ -368,13 +368,13 @@ static int revive_session(struct planner *planner, int32_t session, int parent)
 
 /* Makes orphan i, which belongs to `parent`, by way of a helper in its session. 0 made, 1 not possible yet.
  */
-static int adopt(struct planner *planner, int i, int parent)
+static int adopt_node(struct planner *planner, int i, int parent)
 {
 	int32_t need = planner->candidates[i].need;
 	int member, helper, r;
 
 	if (parent == PLAN_KEEPER && (need == ANY_SESSION || need == planner->plan->keeper_session))
-		return build(planner, i, PLAN_KEEPER);
+		return build_process(planner, i, PLAN_KEEPER);
 	member = find_member(planner, need, parent);
 	if (member == NO_NODE) {
 		member = revive_session(planner, need, parent);
@@ -387,13 +387,13 @@ static int adopt(struct planner *planner, int i, int parent)
 	helper = add_helper(planner, 0);
 	r = helper < 0 ? helper : fork_node(planner, helper, member);
 	if (r == 0)
-		r = build(planner, i, helper);
+		r = build_process(planner, i, helper);
 	if (r == 0 && parent != PLAN_KEEPER)
-		r = step(planner, PLAN_SUBREAPER, parent, parent, 1);
+		r = add_step(planner, PLAN_SUBREAPER, parent, parent, 1);
 	if (r == 0)
 		r = end_helper(planner, helper);
 	if (r == 0 && parent != PLAN_KEEPER)
-		r = step(planner, PLAN_SUBREAPER, parent, parent, 0);
+		r = add_step(planner, PLAN_SUBREAPER, parent, parent, 0);
 	return r;
 }
 
@@ -405,7 +405,7 @@ static int build_there(struct planner *planner)
 
 		if (!is_there(planner, i) || planner->candidates[i].built)
 			continue;
-		r = build(planner, i, parent);
+		r = build_process(planner, i, parent);
 		if (r < 0)
 			return r;
 	}
@@ -422,7 +422,7 @@ static int build_all(struct planner *planner)
 		return err_set(planner->err, -EXDEV, "vpid %d was born in session %d, its parent is in %d",
 			       planner->processes[0]->vpid, planner->candidates[0].need, above->session);
 	planner->plan->keeper_session = above ? above->session : planner->candidates[0].need;
-	r = build(planner, 0, PLAN_KEEPER);
+	r = build_process(planner, 0, PLAN_KEEPER);
 	if (r == 0)
 		r = build_there(planner);
 	for (;;) {
@@ -435,7 +435,7 @@ static int build_all(struct planner *planner)
 				left += !planner->candidates[i].built;
 				continue;
 			}
-			r = adopt(planner, i, parent);
+			r = adopt_node(planner, i, parent);
 			left += r == 1;
 		}
 		if (r < 0)
@@ -533,7 +533,7 @@ static int join_groups(struct planner *planner)
 }
 
 /* Helpers go before zombies: their parents, which may be zombies to be, wait for them. The youngest first. */
-static int end_all(struct planner *planner)
+static int end_helpers(struct planner *planner)
 {
 	int r = 0;
 
@@ -545,12 +545,12 @@ static int end_all(struct planner *planner)
 			if (planner->candidates[i].child >= 0)
 				return err_set(planner->err, -EINVAL, "vpid %d is a zombie but has children",
 					       planner->processes[i]->vpid);
-			r = step(planner, PLAN_EXIT, i, i, 0);
+			r = add_step(planner, PLAN_EXIT, i, i, 0);
 		}
 	return r;
 }
 
-static int prepare(struct planner *planner)
+static int prepare_plan(struct planner *planner)
 {
 	struct plan *plan = planner->plan;
 
@@ -596,9 +596,9 @@ int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, con
 	planner.index = index = calloc(n, sizeof(*index));
 	if (!plan->nodes || !candidates || !index)
 		return err_code(err, -ENOMEM, "plan of the processes");
-	r = prepare(&planner);
+	r = prepare_plan(&planner);
 	if (r == 0)
-		r = survey(&planner);
+		r = survey_nodes(&planner);
 	if (r == 0)
 		r = survey_memory(&planner);
 	if (r == 0)
@@ -606,7 +606,7 @@ int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, con
 	if (r == 0)
 		r = join_groups(&planner);
 	if (r == 0)
-		r = end_all(&planner);
+		r = end_helpers(&planner);
 	return r;
 }
 

@@ -25,7 +25,7 @@
 #include "scip/rebuild/precopied_parts.h"
 #include "scip/tracee/remote.h"
 
-enum { GONE_LOOKS = 4000, GONE_NAP_NS = 500000, SETTLE_LEAST = 8192, PROCESSES_MAX = 16384 };
+enum { PROCESSES_MAX = 16384 };
 
 /* ---- making them ---- */
 
@@ -168,14 +168,7 @@ int precopied_make(struct precopied **out, struct names *names, struct image_rea
 	}
 	pthread_mutex_init(&p->lock, NULL);
 	p->options = *options;
-	p->rebuild = (struct rebuild){.names = names,
-				      .image = image,
-				      .manifest = image_reader_manifest(image),
-				      .options = &p->options,
-				      .whole = rebuild_is_whole(names, options),
-				      .above = {.sock = -1},
-				      .err = err};
-	rebuild_prepare();
+	rebuild_init(&p->rebuild, names, image, &p->options, err);
 	r = leave_zombies(&p->rebuild);
 	if (r == 0) {
 		p->n = p->rebuild.manifest->n_processes;
@@ -194,17 +187,6 @@ int precopied_make(struct precopied **out, struct names *names, struct image_rea
 	return 0;
 }
 
-void precopied_await_gone(struct names *names, struct vpid vpid)
-{
-	struct name_process process;
-
-	for (int looks = 0; looks < GONE_LOOKS; looks++) {
-		if (names_process_get(names, vpid, &process) < 0 || process.state == NAME_STATE_STUB)
-			return;
-		nanosleep(&(struct timespec){.tv_nsec = GONE_NAP_NS}, NULL);
-	}
-}
-
 void precopied_abandon(struct precopied *p)
 {
 	const struct keeper_request request = {.type = KEEPER_REPLACE};
@@ -217,106 +199,6 @@ void precopied_abandon(struct precopied *p)
 	for (size_t i = 0; i < p->n && p->rebuild.made; i++)
 		precopied_await_gone(p->rebuild.names,
 				     (struct vpid){p->rebuild.manifest->processes[i]->vpid});
-	rebuild_close(&p->rebuild);
+	rebuild_destroy(&p->rebuild);
 	precopied_release(p);
-}
-
-/* ---- contents ---- */
-
-int precopied_find(const struct precopied *p, int32_t vpid, uint32_t shared_id)
-{
-	for (size_t i = 0; i < p->nshared && shared_id; i++)
-		if (p->shared[i].id == shared_id)
-			return (int)(p->n + i);
-	if (shared_id)
-		return -1;
-	for (size_t i = 0; i < p->n; i++)
-		if (p->rebuild.manifest->processes[i]->vpid == vpid)
-			return (int)i;
-	return -1;
-}
-
-/* Where the pieces are to be, all within the process. */
-static int place_pieces(const struct precopied *p, size_t index, const struct precopied_piece *pieces,
-			size_t n, struct iovec remote[PRECOPIED_PIECES], struct err *err)
-{
-	for (size_t i = 0; i < n; i++) {
-		const uint64_t address = pieces[i].address, len = pieces[i].len;
-
-		if (index >= p->n || !p->processes[index].state || n > PRECOPIED_PIECES ||
-		    address % IMAGE_PAGE || len % IMAGE_PAGE || address >= PRECOPIED_SENT_PROCESS ||
-		    len > PRECOPIED_SENT_PROCESS - address)
-			return err_set(err, -EPROTO, "pages that came are of no process");
-		remote[i] = (struct iovec){(void *)(uintptr_t)address, len}; // NOLINT: an address there
-	}
-	return 0;
-}
-
-/* They are there: from now on it looks as if they had been read from the image. What is written again and
- * again does not make the list longer and longer. */
-static int note_pieces(struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n)
-{
-	struct precopied_process *process = &p->processes[index];
-	struct extents *list = &process->state->pages;
-	int r = 0;
-
-	pthread_mutex_lock(&p->lock);
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = extents_add(list, (struct extent){pieces[i].address, pieces[i].address + pieces[i].len,
-						      precopied_shift(index)});
-	if (r == 0 && list->n > 2 * process->settled + SETTLE_LEAST) {
-		extents_settle(list);
-		process->settled = list->n;
-	}
-	pthread_mutex_unlock(&p->lock);
-	return r;
-}
-
-int precopied_write(struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n,
-		    struct err *err)
-{
-	struct iovec local[PRECOPIED_PIECES], remote[PRECOPIED_PIECES];
-	size_t at = 0;
-	int r;
-
-	if (index >= p->n)
-		return precopied_shared_write(p, index - p->n, pieces, n, err);
-	r = place_pieces(p, index, pieces, n, remote, err);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < n; i++)
-		local[i] = (struct iovec){(void *)(uintptr_t)pieces[i].data, pieces[i].len};
-	while (at < n) {
-		ssize_t done = process_vm_writev(p->rebuild.made[index].rpid, local + at, n - at, remote + at,
-						 n - at, 0);
-
-		if (done <= 0)
-			return err_set(err, done < 0 ? -errno : -EFAULT, "write memory at %#lx",
-				       (unsigned long)(uintptr_t)remote[at].iov_base);
-		for (; at < n && (size_t)done >= remote[at].iov_len; at++)
-			done -= (ssize_t)remote[at].iov_len;
-		if (at < n) {
-			local[at].iov_base = (char *)local[at].iov_base + done;
-			remote[at].iov_base = (char *)remote[at].iov_base + done;
-			local[at].iov_len = remote[at].iov_len -= (size_t)done;
-		}
-	}
-	return note_pieces(p, index, pieces, n) < 0 ? err_code(err, -ENOMEM, "pages") : 0;
-}
-
-int precopied_read(const struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n,
-		   uint8_t *to, struct err *err)
-{
-	struct iovec local = {to, 0}, remote[PRECOPIED_PIECES];
-	int r;
-
-	if (index >= p->n)
-		return precopied_shared_read(p, index - p->n, pieces, n, to, err);
-	r = place_pieces(p, index, pieces, n, remote, err);
-	for (size_t i = 0; i < n && r == 0; i++)
-		local.iov_len += pieces[i].len;
-	if (r == 0 &&
-	    process_vm_readv(p->rebuild.made[index].rpid, &local, 1, remote, n, 0) != (ssize_t)local.iov_len)
-		r = err_set(err, -EPROTO, "what has changed in memory came before the memory");
-	return r;
 }

@@ -1,17 +1,18 @@
-/* Inside scip/rebuild: the processes of a migration that are made ahead. */
+/* Inside scip/rebuild: what the parts of precopied.h share. */
 #ifndef SCIP_REBUILD_PRECOPIED_PARTS_H
 #define SCIP_REBUILD_PRECOPIED_PARTS_H
 
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "scip/rebuild/precopied.h"
 #include "scip/rebuild/rebuild_parts.h"
 
-/* Where what was sent lies, as far as inherit.h is concerned. */
+/* inherit.h sees pages that were sent as if they lay in the file, at these offsets. */
 #define PRECOPIED_SENT_BASE    (1ull << 62)
 #define PRECOPIED_SENT_PROCESS (1ull << 47)
 
-/* What a process has by now. */
+/* The memory that a process has by now. */
 struct precopied_process {
 	Pbeam__Memory memory; /* its mappings: copies of the skeleton's */
 	Pbeam__Mapping *copies;
@@ -52,29 +53,31 @@ static inline bool precopied_is_tracked(const Pbeam__Mapping *map)
 	return anonymous && (map->flags & MAP_PRIVATE) && !(map->flags & MAP_HUGETLB);
 }
 
-/* Until the number of one that was killed is free: another may be made under it at once. */
+/* ---- precopied_memory.c ---- */
+/* While a pre-copied process forks another one, the child has no use for its memory. */
+must_check int precopied_hide(struct rebuild *rebuild, int node, bool hide);
+/* Waits until the number of a process that was killed is free: another may be made under it at once. */
 void precopied_await_gone(struct names *names, struct vpid vpid);
+/* Frees everything but the processes. */
+void precopied_release(struct precopied *precopied);
 
-/* ---- precopied_shared.c: shared memory that comes ahead ---- */
-/* A memory file for each that the skeleton names. */
+/* ---- precopied_shared.c: shared memory ---- */
+/* Makes a memory file for each one that the skeleton names. */
 must_check int precopied_shared_make(struct precopied *precopied);
-/* As precopied_write() and precopied_read(). */
+/* Like precopied_write() and precopied_read(). */
 must_check int precopied_shared_write(const struct precopied *precopied, size_t index,
 				      const struct precopied_piece *pieces, size_t n, struct err *err);
 must_check int precopied_shared_read(const struct precopied *precopied, size_t index,
 				     const struct precopied_piece *pieces, size_t n, uint8_t *to,
 				     struct err *err);
-/* What of the final manifest's shared memory came ahead is that of the objects that are made next. */
+/* The pre-copied shared memory of the final manifest becomes that of the objects, which are made next. */
 must_check int precopied_shared_give(struct rebuild *rebuild);
 void precopied_shared_release(struct precopied *precopied);
 
 /* ---- precopied_take.c: the end ---- */
-/* Those of the final manifest that options->ahead names go on in `rebuild`, which plans and makes the
- * others beside them; what the manifest says has been sent is found where it was put. Those that are not in
- * it any more are killed. `precopied` is taken in every case. */
+/* The processes that options->ahead names go on in `rebuild`, which plans and makes the others beside them.
+ * What the manifest says has been sent is found where it was put. Processes that have gone since are killed.
+ * `precopied` is taken in every case. */
 must_check int precopied_take(struct rebuild *rebuild, struct precopied *precopied);
-/* While a process that was made ahead forks another, that one has no use for its memory. */
-must_check int precopied_hide(struct rebuild *rebuild, int node, bool hide);
-void precopied_release(struct precopied *precopied);
 
 #endif

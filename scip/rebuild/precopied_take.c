@@ -19,9 +19,7 @@
 #include "scip/tracee/remote.h"
 
 /* Of a mapping that was put together from several: no protection is like it. */
-#define PROT_MIXED   (1u << 30)
-/* Less than this is copied by a fork in no time. */
-#define HIDDEN_LEAST (4ull << 20)
+#define PROT_MIXED (1u << 30)
 
 /* ---- memory ---- */
 
@@ -43,7 +41,7 @@ static uint64_t covered(const Pbeam__Memory *memory, uint64_t at, uint64_t end, 
 
 static int map_gap(struct rebuild *rebuild, int node, const Pbeam__Mapping *map, uint64_t start, uint64_t end)
 {
-	int64_t ret = rebuild_tree_call(
+	int64_t ret = rebuild_husk_call(
 		rebuild, node, SYS_mmap,
 		remote_args(start, end - start, map->prot | PROT_READ | PROT_WRITE,
 			    (map->flags & (MAP_PRIVATE | MAP_GROWSDOWN | MAP_NORESERVE | MAP_STACK)) |
@@ -199,7 +197,7 @@ static bool is_named(const Pbeam__Manifest *manifest, const int *index, int32_t 
 static int reap(struct rebuild *rebuild, int parent, struct vpid vpid, struct rpid rpid)
 {
 	int64_t ret =
-		rebuild_tree_call(rebuild, parent, SYS_wait4, remote_args((uint64_t)rpid.n, 0, __WALL, 0));
+		rebuild_husk_call(rebuild, parent, SYS_wait4, remote_args((uint64_t)rpid.n, 0, __WALL, 0));
 
 	if (ret < 0)
 		return err_wrap(rebuild->err, (int)ret, "end vpid %d", vpid.n);
@@ -305,45 +303,4 @@ int precopied_take(struct rebuild *rebuild, struct precopied *p)
 		return err_code(rebuild->err, -ENOMEM, "take the processes");
 	}
 	return take(rebuild, p, there, index);
-}
-
-int precopied_hide(struct rebuild *rebuild, int node, bool hide)
-{
-	const struct precopied *p = rebuild->precopied;
-	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
-	int index = p && process ? precopied_find(p, process->vpid, 0) : -1;
-	const Pbeam__Memory *memory = index >= 0 && rebuild->made[node].has == p->processes[index].state
-					      ? &p->processes[index].memory
-					      : NULL;
-
-	for (size_t i = 0; memory && i < memory->n_mappings; i++) {
-		const Pbeam__Mapping *map = memory->mappings[i];
-		int64_t ret;
-
-		if (map->end - map->start < HIDDEN_LEAST || map->advice)
-			continue;
-		ret = rebuild_tree_call(
-			rebuild, node, SYS_madvise,
-			remote_args(map->start, map->end - map->start, hide ? MADV_DONTFORK : MADV_DOFORK));
-		if (ret < 0)
-			return (int)ret;
-	}
-	return 0;
-}
-
-void precopied_release(struct precopied *p)
-{
-	if (!p)
-		return;
-	image_reader_close(p->rebuild.image);
-	for (size_t i = 0; i < p->n && p->processes; i++) {
-		free(p->processes[i].memory.mappings);
-		free(p->processes[i].copies);
-		for (size_t j = 0; j < p->processes[i].nmore; j++)
-			free(p->processes[i].more[j]);
-		free(p->processes[i].more);
-	}
-	free(p->processes);
-	precopied_shared_release(p);
-	free(p);
 }

@@ -1,8 +1,21 @@
 /*
- * The way back: processes rebuilt from an image under the same virtual names.
+ * The steps that bring processes back from an image, under the same virtual names.
  *
- * rebuild.c runs in the coordinator: checks, makes objects, plans the tree (plan.c, pure), has the husks
- * made, filled and released. husk.c, fill.c, threads.c run in each scip on its held process.
+ * They run in a coordinator, a child of the job's keeper. The drivers call them in this order:
+ *
+ *   rebuild_open    takes over the processes that were pre-copied, if there are any
+ *   rebuild_check   refuses everything that can be refused; nothing has been changed
+ *   rebuild_stop    the processes to be replaced, and a living parent, are frozen
+ *   rebuild_clear   the replaced processes are killed: from here on there is no way back to them
+ *   rebuild_make    objects, then husks in the right places of the process tree
+ *   rebuild_fill    the husks become the saved processes; all of them are held
+ *   rebuild_hold    they stay held even when the coordinator is killed
+ *   rebuild_run     they are adopted by a living parent, and run
+ *
+ * Until rebuild_clear() a failure leaves everything as it was: what is frozen goes on at rebuild_close().
+ * After any failure rebuild_undo() kills whatever was made. The image is never written to.
+ *
+ * A step returns 0 or a negative errno, and puts the error where rebuild_open() was told.
  */
 #ifndef SCIP_REBUILD_REBUILD_H
 #define SCIP_REBUILD_REBUILD_H
@@ -12,27 +25,24 @@
 #include "proto/control.pb-c.h"
 #include "scip/fill/fill_signs.h"
 
-/* ---- in the coordinator ---- */
+struct object_external;
+struct precopied;
+struct rebuild;
+
 struct rebuild_options {
-	const char *path;
+	const char *path; /* of the image, for messages */
 	bool force;
 	const int *console;  /* 3 descriptors for the job's standard streams, -1 none */
-	int keeper_socket;   /* to ask the keeper for the root husk: keeper_protocol.h */
-	struct vpid replace; /* a rollback: when all checks have passed, this process and its descendants are
-				killed; 0 for none. If it is not the job's first one it becomes its living
-				parent's child again */
+	int keeper_socket;   /* to the keeper: keeper_protocol.h */
+	struct vpid replace; /* a rollback: this process and its descendants are replaced; 0 for none. Unless
+				it is the job's first process, it becomes its living parent's child again */
 	struct rpid keeper;
-	bool joins;   /* the job has its first process already, or on another host: this one is another */
-	bool trusted; /* the image is not checked byte by byte: it is no file that can have been damaged */
-	const struct object_external *external; /* of a migration, or NULL */
-	/* All is checked; then, once more, what is to be replaced stands still. 0: go on, else it goes on as
-	 * if nothing had been. May be NULL. */
-	int (*step)(void *arg, struct err *err);
-	/* All is made and held; 0: let it run, else it is undone. NULL: let it run. */
-	int (*held)(void *arg, struct err *err);
-	void *held_arg;		     /* of both */
-	struct precopied *precopied; /* processes that were made ahead: taken; NULL: make all */
-	const int32_t *ahead;	     /* ... who of them is still what it was */
+	bool joins; /* the job's first process exists already, here or on another host: this is another one */
+	bool part;  /* one of several parts that are rolled back together: replaces all that the keeper has */
+	bool trusted; /* the image is in memory or has been verified: its digests are not checked */
+	const struct object_external *external; /* descriptions with another end elsewhere, or NULL */
+	struct precopied *precopied;		/* taken over, or NULL */
+	const int32_t *ahead;			/* the processes of `precopied` that have not changed since */
 	size_t nahead;
 	struct fill_signs *signs;
 };
@@ -40,45 +50,36 @@ struct rebuild_result {
 	struct vpid root;
 	uint32_t processes;
 };
-/* Processor, kernel and user are such that an image from there can run here. */
-must_check int rebuild_check_host(const Pbeam__Host *host, uint32_t uid, struct err *err);
-/* ---- precopied.c: of a migration ---- */
-/* Makes the processes of a skeleton (an image without contents) with their private memory, empty, held.
- * `options` is copied, what it points to must live as long. The image is taken in every case. -ENOTSUP: these
- * cannot be made ahead. */
-must_check int precopied_make(struct precopied **out, struct names *names, struct image_reader *image,
-			      const struct rebuild_options *options, struct err *err);
-/* Whole pages of memory. */
-struct precopied_piece {
-	uint64_t address, len;
-	const uint8_t *data;
-};
-enum { PRECOPIED_PIECES = 256 };
-/* Contents for number `index` (precopied_find()), at most PRECOPIED_PIECES of them. From several threads
- * at once. */
-must_check int precopied_write(struct precopied *precopied, size_t index,
-			       const struct precopied_piece *pieces, size_t n, struct err *err);
-/* What was written to it before, one after the other into `to`. */
-must_check int precopied_read(const struct precopied *precopied, size_t index,
-			      const struct precopied_piece *pieces, size_t n, uint8_t *to, struct err *err);
-/* The number of a process of the skeleton or, with an id, of its shared memory (whose addresses are offsets);
- * -1: there is none. */
-int precopied_find(const struct precopied *precopied, int32_t vpid, uint32_t shared_id);
-/* They are of no use: killed. */
-void precopied_abandon(struct precopied *precopied);
 
-/* The processes of the job that run here, and are not behind the restored filter, but for those that `skip`
- * (may be NULL) says, get behind it, each frozen for a moment. Who cannot be stopped just now (in vfork, say)
- * goes without. */
+/* `image` NULL: the replaced processes end and nothing takes their place, except the stub that belongs to the
+ * console; the steps after rebuild_clear() then do nothing. The caller keeps image, options and err until
+ * rebuild_close(). options->precopied is taken in every case. On failure *out is NULL. */
+must_check int rebuild_open(struct rebuild **out, struct names *names, struct image_reader *image,
+			    const struct rebuild_options *options, struct err *err);
+must_check int rebuild_check(struct rebuild *rebuild);
+must_check int rebuild_stop(struct rebuild *rebuild);
+must_check int rebuild_clear(struct rebuild *rebuild);
+must_check int rebuild_make(struct rebuild *rebuild);
+must_check int rebuild_fill(struct rebuild *rebuild);
+must_check int rebuild_hold(struct rebuild *rebuild);
+must_check int rebuild_run(struct rebuild *rebuild);
+/* rebuild_run() after a commit: the processes exist nowhere else any more. Failures are logged, and every
+ * process that can run does. */
+void rebuild_run_committed(struct rebuild *rebuild);
+/* Kills whatever was made. Returns `r`, the failure of a step, with the image's name put before its error. */
+must_check int rebuild_undo(struct rebuild *rebuild, int r);
+struct rebuild_result rebuild_result(const struct rebuild *rebuild);
+void rebuild_close(struct rebuild *rebuild);
+
+/* ---- rebuild_check.c ---- */
+/* Refuses an image whose processor, kernel or user do not fit this host. */
+must_check int rebuild_check_host(const Pbeam__Host *host, uint32_t uid, struct err *err);
+
+/* ---- rebuild_diverge.c ---- */
+/* Puts all processes of the job on this host behind the restored filter, so that they translate names; each
+ * is frozen for a moment. `skip` (may be NULL) excludes processes. A process that cannot be stopped now, in
+ * vfork for instance, is left out. */
 typedef bool (*rebuild_skip_fn)(void *arg, const struct name_process *process);
 must_check int rebuild_diverge(struct names *names, struct rpid keeper, rebuild_skip_fn skip, void *arg);
-
-/* Everything that can be refused is refused before anything is made. */
-must_check int restore_run(struct names *names, struct image_reader *image,
-			   const struct rebuild_options *options, struct rebuild_result *result,
-			   struct err *err);
-/* As part of a rollback whose parts are on other hosts: all that the keeper has of the job ends, by the same
- * steps, and nothing comes in its place; but for the stub that is the console's. */
-must_check int restore_end(struct names *names, const struct rebuild_options *options, struct err *err);
 
 #endif

@@ -205,7 +205,7 @@ static int gather(struct rebuild *rebuild)
 	return r;
 }
 
-int rebuild_fill(struct rebuild *rebuild)
+int rebuild_fill_all(struct rebuild *rebuild)
 {
 	int r = 0;
 
@@ -232,7 +232,7 @@ static void send_run(struct rebuild *rebuild, int node)
 }
 
 /* Nobody is left out because another one, whose scip was killed, does not answer. */
-int rebuild_release(struct rebuild *rebuild)
+int rebuild_fill_release(struct rebuild *rebuild)
 {
 	int r = 0;
 
@@ -252,7 +252,7 @@ int rebuild_release(struct rebuild *rebuild)
 	return r;
 }
 
-int rebuild_keep(struct rebuild *rebuild)
+int rebuild_fill_keep(struct rebuild *rebuild)
 {
 	int r = 0;
 

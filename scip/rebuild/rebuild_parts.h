@@ -1,4 +1,4 @@
-/* Inside scip/rebuild: the coordinator's parts. */
+/* Inside scip/rebuild: what the steps share. */
 #ifndef SCIP_REBUILD_REBUILD_PARTS_H
 #define SCIP_REBUILD_REBUILD_PARTS_H
 
@@ -7,15 +7,16 @@
 #include "scip/rebuild/inherit.h"
 #include "scip/rebuild/plan.h"
 #include "scip/rebuild/rebuild.h"
+#include "scip/rebuild/scip_link.h"
 
-/* Shared memory as made again: a descriptor of ours, or the real id of a SysV segment. */
+/* Shared memory that has been made again: a descriptor, or the real id of a System V segment. */
 struct shared_made {
 	const Pbeam__SharedMemory *saved;
 	int fd;	       /* -1 none */
-	bool borrowed; /* the descriptor is an object's */
+	bool borrowed; /* the descriptor belongs to an object */
 	int sysv_id;   /* -1 none */
-	bool made;     /* the segment or file was not there before */
-	bool waits;    /* its contents are put back when all is filled */
+	bool made;     /* the segment or file did not exist before */
+	bool waits;    /* its contents are put back when all processes are filled */
 };
 
 struct rebuild_shared {
@@ -23,171 +24,161 @@ struct rebuild_shared {
 	size_t n;
 };
 
-/* A node of the plan as it is being made. */
+/* A node of the plan, once it has been made. */
 struct made {
-	pid_t rpid;			 /* 0: not made (yet, or any more) */
+	pid_t rpid;			 /* 0: not made yet, or gone */
 	int sock;			 /* to its scip, -1 */
 	const uint8_t *exe;		 /* what it executed instead of its missing program, or NULL */
-	const struct inherit_state *has; /* its memory, if it is some of the image's */
-	bool stub;			 /* its own stub: not to be killed when the restore fails */
+	const struct inherit_state *has; /* the memory of the image that it has already, or NULL */
+	bool stub;			 /* it was its own stub: not killed when the restore fails */
 };
 
-/* What is above the first process of a part of a job that is rolled back, its living parent above all:
- * above.c. */
+/* The living parent of a part of a job that is rolled back, and its session: above.c. */
 struct above {
 	bool found; /* `plan` is known */
-	bool lives; /* there is one; else the keeper takes its place */
-	int sock;   /* to its scip, which has it frozen; -1 none */
+	bool lives; /* there is a living parent; else the keeper takes its place */
+	int sock;   /* to the parent's scip, which holds it frozen; -1 none */
 	struct name_process process;
-	pid_t replaces; /* the real number of the child that is replaced, 0 when that is gone already */
+	pid_t replaces; /* real number of the child that is replaced, 0 if that has ended */
 	struct plan_above plan;
 	int32_t *groups;
-	int32_t foreground; /* group in the foreground of the session's terminal */
-	bool in_foreground; /* ... and it is one of those that are replaced */
-	int32_t *gone;	    /* real numbers of what was killed */
+	int32_t foreground; /* foreground group of the session's terminal */
+	bool in_foreground; /* ... which is one of those that are replaced */
+	int32_t *gone;	    /* real numbers of the processes that were killed */
 	size_t ngone;
 	int32_t *ended; /* children of the parent that had ended before */
 	size_t nended;
 };
 
-/* One of those that are to be replaced. */
+/* A process that is to be replaced and has been asked to freeze. */
 struct still {
 	struct vpid vpid;
 	pid_t rpid;
-	int sock; /* to its scip, which has it frozen; -1: it does not stand still */
+	int sock; /* to its scip, which holds it frozen; -1: it could not be frozen */
 };
 
 struct rebuild {
 	struct names *names;
 	struct image_reader *image;
-	const Pbeam__Manifest *manifest;
+	const Pbeam__Manifest *manifest; /* of the image, or an empty one */
 	const struct rebuild_options *options;
 	struct object_restore *objects;
 	struct rebuild_shared shared;
 	struct plan plan;
 	bool whole; /* a whole job: the first process becomes the job's */
-	bool ends;  /* it goes, and nothing comes */
+	bool ends;  /* there is no image: the job's processes here end */
 	struct above above;
 	struct made *made;	      /* one for each node of the plan */
-	struct inherit_state *states; /* all that there are */
-	bool *unverified;	      /* of each process: that its fill checks whole chunks; NULL: of none */
-	struct precopied *precopied;  /* what of `made` was made ahead, and `states` point into; or NULL */
-	struct still *still; /* those that are to be replaced and were asked to stand still: clear.c */
+	struct inherit_state *states; /* all of them, owned */
+	bool *unverified;	      /* for each process: its fill verifies whole chunks; NULL: for none */
+	struct precopied *precopied;  /* owns some of `made` and of `states`, or NULL */
+	struct still *still;	      /* replaced.c */
 	size_t nstill;
+	uint64_t since; /* end of the last phase that was logged */
 	struct err *err;
 };
 
-/* ---- rebuild.c ---- */
-bool rebuild_is_whole(struct names *names, const struct rebuild_options *options);
+/* ---- rebuild_state.c ---- */
+void rebuild_init(struct rebuild *rebuild, struct names *names, struct image_reader *image,
+		  const struct rebuild_options *options, struct err *err);
+void rebuild_destroy(struct rebuild *rebuild);
 must_check int rebuild_plan(struct rebuild *rebuild);
-void rebuild_close(struct rebuild *rebuild);
-void rebuild_prepare(void);
-/* rebuild->made, for the plan: nothing is made yet. */
+/* Allocates rebuild->made for the plan; nothing is made yet. */
 must_check int rebuild_begin_made(struct rebuild *rebuild);
 
-/* ---- link.c: one question and its answer ---- */
-/* Connects to a scip. The descriptor or -errno. */
-must_check int scip_link_connect(struct rpid scip, struct err *err);
-/* Connects to the scip of a process and has it frozen, until the connection ends. The descriptor or -errno.
- */
-must_check int scip_link_freeze(const struct name_process *process, uint32_t timeout_ms, struct err *err);
-/* Connects to the scip of a husk, once that has one. The descriptor or -errno. */
-must_check int scip_link_open(struct rebuild *rebuild, pid_t rpid);
-must_check int scip_link_ask(int sock, uint32_t type, const ProtobufCMessage *message, const int *fds,
-			     int nfds, struct err *err);
-/* The answer, of this kind; *out (may be NULL) is the caller's. A refusal is the error that it tells. */
-must_check int scip_link_answer(int sock, const ProtobufCMessageDescriptor *kind, ProtobufCMessage **out,
-				struct err *err);
-must_check int scip_link_call(int sock, uint32_t type, const ProtobufCMessage *message,
-			      const ProtobufCMessageDescriptor *kind, ProtobufCMessage **out,
-			      struct err *err);
+/* ---- rebuild_ask.c ---- */
+/* Connects to the scip of a husk, once it has one. Returns the descriptor or -errno. */
+must_check int rebuild_husk_connect(struct rebuild *rebuild, pid_t rpid);
+struct keeper_request;
+/* One request to the keeper and its reply. */
+must_check int rebuild_ask_keeper(struct rebuild *rebuild, const struct keeper_request *request, pid_t *rpid);
+/* One system call of the husk of a plan's node. Returns its result, or -errno with the error set. */
+must_check int64_t rebuild_husk_call(struct rebuild *rebuild, int node, int64_t nr, const uint64_t args[6]);
 
-/* ---- check.c: all that can be refused before anything is made ---- */
+/* ---- rebuild_check.c: what can be refused before anything is made ---- */
 must_check int rebuild_check_image(struct rebuild *rebuild);
 must_check int rebuild_check_numbers(struct rebuild *rebuild);
-/* The file that the process's husk is to execute: its own, or ours when it is gone. */
+/* The file that the process's husk executes: its own, or ours if that is gone. */
 const char *rebuild_check_executable(const Pbeam__Process *process, char path[4096]);
 
-/* ---- verify.c ---- */
-/* Every byte of the image, but for what the fills check while they read it: rebuild->unverified. After the
- * plan and the objects' checks. */
+/* ---- rebuild_verify.c ---- */
+/* Verifies the image, except for the chunks that fills verify while they read them: rebuild->unverified.
+ * After the plan and the objects' checks. */
 must_check int rebuild_verify_image(struct rebuild *rebuild);
 
-/* ---- stub.c ---- */
-/* The first process has its stub here. */
+/* ---- rebuild_stub.c ---- */
+/* True if the first process has its stub here. */
 bool rebuild_stub_find(const struct rebuild *rebuild, struct name_process *out);
-/* 1: the node's process has its stub here, which is its husk now; 0: it has none. */
+/* Returns 1 if the node's process has its stub here, which becomes its husk; 0 if it has none. */
 must_check int rebuild_stub_take(struct rebuild *rebuild, int node);
-/* The node is a stub that leads its session, or is in this group (0: its own), already. */
+/* True if the node is a stub that leads its session, or is in this group (0: its own), already. */
 bool rebuild_stub_is_in_session(const struct rebuild *rebuild, int node);
 bool rebuild_stub_is_in_group(const struct rebuild *rebuild, int node, pid_t group);
 
-/* ---- shared.c ---- */
+/* ---- rebuild_shared.c ---- */
 must_check int rebuild_shared_make_all(struct rebuild *rebuild);
-/* An empty memory file as this one was, with its name; -errno. */
+/* Makes an empty memory file with this one's name. Returns the descriptor or -errno. */
 must_check int rebuild_shared_memory_file(const Pbeam__SharedMemory *saved);
-/* True if rebuild_shared_put_back() may write to what others can see when all is filled
- * (rebuild->unverified), not rebuild_shared_make_all(): files that exist, and no System V objects. */
+/* True if contents that others can see may be written by rebuild_shared_put_back(), when all processes are
+ * filled (rebuild->unverified), rather than by rebuild_shared_make_all(): files that exist, no System V
+ * objects. */
 bool rebuild_shared_may_wait(const Pbeam__Manifest *manifest);
 must_check int rebuild_shared_put_back(struct rebuild *rebuild);
 const struct shared_made *rebuild_shared_find(const struct rebuild_shared *shared, uint32_t id);
-/* Seals, and segments that were removed while in use: after all processes have mapped them. */
+/* Seals files, and removes segments that were removed while in use: after all processes have mapped them. */
 must_check int rebuild_shared_finish(struct rebuild *rebuild);
 void rebuild_shared_free(struct rebuild_shared *shared);
 
-/* ---- sysv.c ---- */
-/* Removes what the job made after the checkpoint: when it is all rolled back, its processes gone. */
+/* ---- rebuild_sysv.c ---- */
+/* Removes what the job made after the checkpoint, when the whole job is rolled back and its processes are
+ * gone. */
 must_check int rebuild_sysv_clear(struct rebuild *rebuild);
-/* Semaphores and queues with their contents; after rebuild_shared_make_all(), before there are processes. */
+/* Makes semaphores and queues with their contents; after rebuild_shared_make_all(), before there are
+ * processes. */
 must_check int rebuild_sysv_make_all(struct rebuild *rebuild);
-/* What the processes' ends do to semaphores; between rebuild_tree_make() and rebuild_fill(). */
+/* Gives the processes their semaphore adjustments; between rebuild_tree_make() and rebuild_fill_all(). */
 must_check int rebuild_sysv_give_undo(struct rebuild *rebuild);
 
-/* ---- tree.c: the plan is carried out ---- */
-/* Makes what the plan says, beside what rebuild->made has already. */
+/* ---- rebuild_tree.c: carries out the plan ---- */
+/* Makes what the plan contains and rebuild->made has not yet. */
 must_check int rebuild_tree_make(struct rebuild *rebuild);
-/* One system call of the husk of a plan's node; what it returns, or -errno with the error told. */
-must_check int64_t rebuild_tree_call(struct rebuild *rebuild, int node, int64_t nr, const uint64_t args[6]);
-struct keeper_request;
-/* One question to the keeper, and its answer. */
-must_check int rebuild_ask_keeper(struct rebuild *rebuild, const struct keeper_request *request, pid_t *rpid);
 /* Kills whatever was made. */
 void rebuild_tree_kill(struct rebuild *rebuild);
 
 /* ---- rebuild_fill.c: the husks become the processes ---- */
-/* A process gets the memory that those forked next take over. */
+/* Gives a process the memory that the children forked next inherit. */
 must_check int rebuild_fill_round(struct rebuild *rebuild, int node, int round);
-/* All get all that is missing. */
-must_check int rebuild_fill(struct rebuild *rebuild);
-/* ... and are let go. */
-must_check int rebuild_release(struct rebuild *rebuild);
-/* They stay held when we are killed. */
-must_check int rebuild_keep(struct rebuild *rebuild);
+/* Gives all processes what they lack. */
+must_check int rebuild_fill_all(struct rebuild *rebuild);
+/* Makes them stay held when the coordinator is killed. */
+must_check int rebuild_fill_keep(struct rebuild *rebuild);
+/* Lets them run. */
+must_check int rebuild_fill_release(struct rebuild *rebuild);
 
-/* ---- diverge.c ---- */
-/* The process, frozen, behind the restored filter. The connection that holds it, or -errno. */
+/* ---- rebuild_diverge.c ---- */
+/* Freezes the process behind the restored filter. Returns the connection that holds it, or -errno. */
 must_check int rebuild_diverge_hold(const struct name_process *process, uint32_t timeout_ms, struct err *err);
 
-/* ---- clear.c: what is to be replaced ---- */
-/* True if the process is one of those. */
+/* ---- replaced.c: the processes that are replaced ---- */
 bool replaced_includes(struct rebuild *rebuild, const struct name_process *process);
-/* Freezes them and takes the second options->step; where that fails, or we are killed, they go on as they
- * were. */
+/* Freezes them. If a later step fails, or the coordinator is killed, they go on as they were. */
 must_check int replaced_freeze(struct rebuild *rebuild);
-/* Then: kills them and waits until their names are free; rebuild->above.gone tells who they were. */
+/* Kills them and waits until their names are free; rebuild->above.gone lists them. */
 must_check int replaced_kill(struct rebuild *rebuild);
-/* They are gone, or go on. */
+/* Thaws those that have not been killed. */
 void replaced_close(struct rebuild *rebuild);
 
 /* ---- above.c: the living parent of a part of a job ---- */
 /* Looks for it: above.lives, above.plan. */
 must_check int above_find(struct rebuild *rebuild);
-/* The process could not be forked there: the next best place, or -EXDEV when there is no other. */
+/* The process cannot be forked there: takes the next best place. -EXDEV when there is none. */
 must_check int above_miss(struct rebuild *rebuild);
-/* Freezes it, and tells all other processes of the job that numbers diverge. From here on it must be given
- * free: by above_commit(), or by above_close(), after which it finds its child killed, if that was. */
+/* Freezes the parent, and puts all other processes of the job behind the restored filter. Afterwards
+ * above_commit() or above_close() thaws the parent; after the latter it finds its child killed, if that was.
+ */
 must_check int above_hold(struct rebuild *rebuild);
-/* The new process is its child, the old one has never been. It stays frozen until above_close(). */
+/* Makes the new process the parent's child, as if the old one had never been. The parent stays frozen until
+ * above_close(). */
 must_check int above_commit(struct rebuild *rebuild);
 void above_close(struct rebuild *rebuild);
 

@@ -243,14 +243,14 @@ struct page {
 
 static int map_page(struct rebuild *rebuild, int node, struct page *page)
 {
-	int64_t pidfd = rebuild_tree_call(rebuild, node, SYS_pidfd_open, remote_args((uint64_t)getpid(), 0)),
+	int64_t pidfd = rebuild_husk_call(rebuild, node, SYS_pidfd_open, remote_args((uint64_t)getpid(), 0)),
 		fd, at;
 
 	fd = pidfd < 0 ? pidfd
-		       : rebuild_tree_call(rebuild, node, SYS_pidfd_getfd,
+		       : rebuild_husk_call(rebuild, node, SYS_pidfd_getfd,
 					   remote_args((uint64_t)pidfd, (uint64_t)page->fd, 0));
 	at = fd < 0 ? fd
-		    : rebuild_tree_call(
+		    : rebuild_husk_call(
 			      rebuild, node, SYS_mmap,
 			      remote_args(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, (uint64_t)fd, 0));
 	page->there = at < 0 ? 0 : (uint64_t)at;
@@ -296,7 +296,7 @@ static int give_one(struct rebuild *rebuild, int node, const struct page *page, 
 			       "vpid %d: it would change a semaphore at its end that there is not",
 			       rebuild->plan.nodes[node].vpid);
 	n = write_ops(page->ops, undo, value);
-	return (int)rebuild_tree_call(rebuild, node, SYS_semop, remote_args((uint64_t)real, page->there, n));
+	return (int)rebuild_husk_call(rebuild, node, SYS_semop, remote_args((uint64_t)real, page->there, n));
 }
 
 /* Whoever comes later is the last to have used a semaphore: so first those that were not. */

@@ -22,55 +22,6 @@
 #include "scip/rebuild/keeper_protocol.h"
 #include "scip/rebuild/precopied_parts.h"
 
-int rebuild_ask_keeper(struct rebuild *rebuild, const struct keeper_request *request, pid_t *rpid)
-{
-	int sock = rebuild->options->keeper_socket;
-	struct keeper_reply reply;
-	ssize_t n = send(sock, request, sizeof(*request), MSG_NOSIGNAL);
-
-	do
-		n = n == sizeof(*request) ? recv(sock, &reply, sizeof(reply), 0) : -1;
-	while (n < 0 && errno == EINTR);
-	if (n != sizeof(reply))
-		return err_set(rebuild->err, -EPIPE, "the keeper of the job does not answer");
-	reply.text[sizeof(reply.text) - 1] = 0;
-	if (reply.code < 0)
-		return err_set(rebuild->err, reply.code, "%s",
-			       reply.text[0] ? reply.text : strerror(-reply.code));
-	*rpid = reply.rpid;
-	return 0;
-}
-
-int64_t rebuild_tree_call(struct rebuild *rebuild, int node, int64_t nr, const uint64_t args[6])
-{
-	Pbeam__ScipCall__One one = PBEAM__SCIP_CALL__ONE__INIT;
-	Pbeam__ScipCall__One *ones[1] = {&one};
-	Pbeam__ScipCall request = PBEAM__SCIP_CALL__INIT;
-	ProtobufCMessage *answer = NULL;
-	Pbeam__ScipCalled *called;
-	uint64_t copy[6];
-	int64_t ret;
-	int r;
-
-	memcpy(copy, args, sizeof(copy));
-	one.number = nr;
-	one.n_args = 6;
-	one.args = copy;
-	request.n_calls = 1;
-	request.calls = ones;
-	r = scip_link_call(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_CALL, &request.base,
-			   &pbeam__scip_called__descriptor, &answer, rebuild->err);
-	if (r < 0)
-		return r;
-	called = (Pbeam__ScipCalled *)(void *)answer;
-	ret = called->n_results == 1 ? called->results[0] : -EPROTO;
-	message_free(answer);
-	if (ret < 0)
-		err_code(rebuild->err, (int)ret, "call %ld of vpid %d", (long)nr,
-			 rebuild->plan.nodes[node].vpid);
-	return ret;
-}
-
 /* Waits until the husk has a scip and connects to that, if it was made and that is still to be done. Not as
  * soon as it is forked: it is taken over while its parent forks the next. */
 static int connect_node(struct rebuild *rebuild, int node)
@@ -78,7 +29,7 @@ static int connect_node(struct rebuild *rebuild, int node)
 	struct made *made = &rebuild->made[node];
 
 	if (made->rpid && made->sock < 0)
-		made->sock = scip_link_open(rebuild, made->rpid);
+		made->sock = rebuild_husk_connect(rebuild, made->rpid);
 	return made->rpid && made->sock < 0 ? made->sock : 0;
 }
 
@@ -197,19 +148,19 @@ static int step_setsid(struct rebuild *rebuild, int node)
 	const struct vpid session = {rebuild->plan.nodes[node].vpid};
 	/* What is made ahead, without objects, has none. */
 	int tty = rebuild->objects ? object_restore_controlling_tty(rebuild->objects, session) : -1;
-	int64_t ret = rebuild_tree_call(rebuild, node, SYS_setsid, remote_args(0)), pidfd, fd;
+	int64_t ret = rebuild_husk_call(rebuild, node, SYS_setsid, remote_args(0)), pidfd, fd;
 
 	if (ret < 0 || tty < 0)
 		return ret < 0 ? (int)ret : 0;
-	pidfd = rebuild_tree_call(rebuild, node, SYS_pidfd_open, remote_args((uint64_t)getpid()));
+	pidfd = rebuild_husk_call(rebuild, node, SYS_pidfd_open, remote_args((uint64_t)getpid()));
 	if (pidfd < 0)
 		return (int)pidfd;
-	fd = rebuild_tree_call(rebuild, node, SYS_pidfd_getfd, remote_args((uint64_t)pidfd, (uint64_t)tty));
-	ret = fd < 0 ? fd : rebuild_tree_call(rebuild, node, SYS_ioctl, remote_args((uint64_t)fd, TIOCSCTTY));
+	fd = rebuild_husk_call(rebuild, node, SYS_pidfd_getfd, remote_args((uint64_t)pidfd, (uint64_t)tty));
+	ret = fd < 0 ? fd : rebuild_husk_call(rebuild, node, SYS_ioctl, remote_args((uint64_t)fd, TIOCSCTTY));
 	if (fd >= 0 && ret >= 0)
-		ret = rebuild_tree_call(rebuild, node, SYS_close, remote_args((uint64_t)fd));
+		ret = rebuild_husk_call(rebuild, node, SYS_close, remote_args((uint64_t)fd));
 	if (ret >= 0)
-		ret = rebuild_tree_call(rebuild, node, SYS_close, remote_args((uint64_t)pidfd));
+		ret = rebuild_husk_call(rebuild, node, SYS_close, remote_args((uint64_t)pidfd));
 	return ret < 0 ? err_wrap(rebuild->err, (int)ret, "controlling terminal") : 0;
 }
 
@@ -260,7 +211,7 @@ static int do_step(struct rebuild *rebuild, const struct plan_step *step, pid_t 
 	default:
 		return err_set(rebuild->err, -EINVAL, "unknown step %d", (int)step->kind);
 	}
-	nr = rebuild_tree_call(rebuild, step->kind == PLAN_REAP ? step->other : step->node, nr, args);
+	nr = rebuild_husk_call(rebuild, step->kind == PLAN_REAP ? step->other : step->node, nr, args);
 	return nr < 0 ? (int)nr : 0;
 }
 
@@ -319,7 +270,7 @@ static void bereave_stub(struct rebuild *rebuild)
 		struct vpid vpid = {rebuild->plan.nodes[i].vpid};
 		struct rpid rpid = {rebuild->made[i].rpid};
 
-		if (rpid.n <= 1 || rebuild_tree_call(rebuild, 0, SYS_wait4,
+		if (rpid.n <= 1 || rebuild_husk_call(rebuild, 0, SYS_wait4,
 						     remote_args((uint64_t)rpid.n, 0, __WALL, 0)) != rpid.n)
 			continue;
 		names_process_remove(rebuild->names, vpid, rpid);

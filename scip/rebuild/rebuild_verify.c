@@ -26,7 +26,7 @@ static bool may_be_late(const struct rebuild *rebuild)
 {
 	const struct rebuild_options *options = rebuild->options;
 
-	return options->replace.n <= 0 && !options->step && !options->joins && !options->force &&
+	return options->replace.n <= 0 && !options->part && !options->joins && !options->force &&
 	       !rebuild->made && !rebuild->above.found && !passes_on_memory(rebuild) &&
 	       rebuild_shared_may_wait(rebuild->manifest) && object_restore_wait(rebuild->objects);
 }

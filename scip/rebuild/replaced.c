@@ -120,7 +120,7 @@ static struct victim victim_of(struct rebuild *rebuild, const struct name_proces
 			       .rpid = process->rpid.n,
 			       .scip = process->scip,
 			       .depth = depth_below(rebuild, *process, (struct vpid){0}),
-			       .apart = process->state == NAME_STATE_STUB && rebuild->options->step};
+			       .apart = process->state == NAME_STATE_STUB && rebuild->options->part};
 }
 
 /* Its process on the other host does not hear of it. */
@@ -243,7 +243,7 @@ static int freeze_level(struct rebuild *rebuild, const struct victim *victims, i
 
 /* Who is frozen has no more children. One that does not stand still (it waits in vfork, say) may see the end
  * of others. */
-static int freeze_all(struct rebuild *rebuild)
+int replaced_freeze(struct rebuild *rebuild)
 {
 	bool again = true;
 	int r = 0;
@@ -262,16 +262,6 @@ static int freeze_all(struct rebuild *rebuild)
 		again = n > 0 || newborn;
 	}
 	return r < 0 ? r : 0;
-}
-
-int replaced_freeze(struct rebuild *rebuild)
-{
-	const struct rebuild_options *options = rebuild->options;
-	int r = options->replace.n > 0 ? freeze_all(rebuild) : 0;
-
-	if (r == 0)
-		r = fault_point("restore-frozen", rebuild->err);
-	return r == 0 && options->step ? options->step(options->held_arg, rebuild->err) : r;
 }
 
 void replaced_close(struct rebuild *rebuild)

@@ -1,46 +1,16 @@
+#include "scip/rebuild/scip_link.h"
+
 #include <errno.h>
-#include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/io.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
-#include "scip/rebuild/rebuild_parts.h"
-
-enum { PATIENCE_MS = 10000, LOOK_ANYWAY_NS = 200000000 };
-
-/* A husk is in the name table before we hear of it; its scip says so there when it has taken it over. Whoever
- * died meanwhile rings no bell, but its entry goes. */
-static int wait_for_scip(struct rebuild *rebuild, pid_t rpid, struct name_process *process)
-{
-	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_MS * 1000000ull;
-
-	while (io_now_ns(CLOCK_MONOTONIC) < end) {
-		uint32_t seen = bell_count(&rebuild->options->signs->taken);
-
-		if (names_process_find_real(rebuild->names, (struct rpid){rpid}, process) < 0)
-			return err_set(rebuild->err, -ESRCH, "the husk %d was killed", rpid);
-		if (process->scip.n && process->state == NAME_STATE_FROZEN)
-			return 0;
-		bell_wait(&rebuild->options->signs->taken, seen, LOOK_ANYWAY_NS);
-	}
-	return err_set(rebuild->err, -ETIMEDOUT, "no scip has taken over the husk %d", rpid);
-}
 
 int scip_link_connect(struct rpid scip, struct err *err)
 {
 	return frame_connect_to("scip", scip.n, err);
-}
-
-int scip_link_open(struct rebuild *rebuild, pid_t rpid)
-{
-	struct name_process process;
-	int r = wait_for_scip(rebuild, rpid, &process);
-
-	return r < 0 ? r : scip_link_connect(process.scip, rebuild->err);
 }
 
 int scip_link_freeze(const struct name_process *process, uint32_t timeout_ms, struct err *err)

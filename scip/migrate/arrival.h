@@ -1,0 +1,33 @@
+/*
+ * What a migration's target and a part of a rollback over several hosts have in common: processes come over a
+ * channel, and do not run before it is decided that they are here.
+ */
+#ifndef SCIP_MIGRATE_ARRIVAL_H
+#define SCIP_MIGRATE_ARRIVAL_H
+
+#include "scip/migrate/external.h"
+#include "scip/migrate/migrate.h"
+
+struct arrival {
+	const struct migrate_arrival *options;
+	struct migrate_target target;
+	struct object_external external; /* of the target */
+	struct record record;
+	bool expected; /* arrival_expect() was called */
+	bool committed;
+};
+
+/* `patience_s`: how long the other side may be silent. */
+void arrival_open(struct arrival *a, struct names *names, const struct migrate_arrival *options,
+		  int patience_s);
+/* Prepares for all descriptions of the image whose other end is elsewhere. */
+must_check int arrival_expect(struct arrival *a, const Pbeam__Manifest *manifest, struct err *err);
+/* All processes are made and held: reports MIGRATE_HELD and waits for the decision. Returns 0 when they are
+ * here; the caller then lets them run. When the other side is lost the registry is asked until it answers. */
+must_check int arrival_commit(struct arrival *a, struct err *err);
+/* Takes back what arrival_expect() did unless it was committed, reports that the processes run or why they do
+ * not
+ * (`r`), and closes. The image must still be open. */
+void arrival_finish(struct arrival *a, int r, const struct err *err);
+
+#endif

@@ -1,0 +1,87 @@
+/* Requests to the keeper and to husks. */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/rebuild/keeper_protocol.h"
+#include "scip/rebuild/rebuild_parts.h"
+
+enum { PATIENCE_MS = 10000, LOOK_ANYWAY_NS = 200000000 };
+
+/* A husk is in the name table before the keeper replies. Its scip changes the entry when it has taken the
+ * husk over, and rings the bell. The entry of a husk that has died goes without a bell. */
+static int wait_for_scip(struct rebuild *rebuild, pid_t rpid, struct name_process *process)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_MS * 1000000ull;
+
+	while (io_now_ns(CLOCK_MONOTONIC) < end) {
+		uint32_t seen = bell_count(&rebuild->options->signs->taken);
+
+		if (names_process_find_real(rebuild->names, (struct rpid){rpid}, process) < 0)
+			return err_set(rebuild->err, -ESRCH, "the husk %d was killed", rpid);
+		if (process->scip.n && process->state == NAME_STATE_FROZEN)
+			return 0;
+		bell_wait(&rebuild->options->signs->taken, seen, LOOK_ANYWAY_NS);
+	}
+	return err_set(rebuild->err, -ETIMEDOUT, "no scip has taken over the husk %d", rpid);
+}
+
+int rebuild_husk_connect(struct rebuild *rebuild, pid_t rpid)
+{
+	struct name_process process;
+	int r = wait_for_scip(rebuild, rpid, &process);
+
+	return r < 0 ? r : scip_link_connect(process.scip, rebuild->err);
+}
+
+int rebuild_ask_keeper(struct rebuild *rebuild, const struct keeper_request *request, pid_t *rpid)
+{
+	int sock = rebuild->options->keeper_socket;
+	struct keeper_reply reply;
+	ssize_t n = send(sock, request, sizeof(*request), MSG_NOSIGNAL);
+
+	do
+		n = n == sizeof(*request) ? recv(sock, &reply, sizeof(reply), 0) : -1;
+	while (n < 0 && errno == EINTR);
+	if (n != sizeof(reply))
+		return err_set(rebuild->err, -EPIPE, "the keeper of the job does not answer");
+	reply.text[sizeof(reply.text) - 1] = 0;
+	if (reply.code < 0)
+		return err_set(rebuild->err, reply.code, "%s",
+			       reply.text[0] ? reply.text : strerror(-reply.code));
+	*rpid = reply.rpid;
+	return 0;
+}
+
+int64_t rebuild_husk_call(struct rebuild *rebuild, int node, int64_t nr, const uint64_t args[6])
+{
+	Pbeam__ScipCall__One one = PBEAM__SCIP_CALL__ONE__INIT;
+	Pbeam__ScipCall__One *ones[1] = {&one};
+	Pbeam__ScipCall request = PBEAM__SCIP_CALL__INIT;
+	ProtobufCMessage *answer = NULL;
+	Pbeam__ScipCalled *called;
+	uint64_t copy[6];
+	int64_t ret;
+	int r;
+
+	memcpy(copy, args, sizeof(copy));
+	one.number = nr;
+	one.n_args = 6;
+	one.args = copy;
+	request.n_calls = 1;
+	request.calls = ones;
+	r = scip_link_call(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_CALL, &request.base,
+			   &pbeam__scip_called__descriptor, &answer, rebuild->err);
+	if (r < 0)
+		return r;
+	called = (Pbeam__ScipCalled *)(void *)answer;
+	ret = called->n_results == 1 ? called->results[0] : -EPROTO;
+	message_free(answer);
+	if (ret < 0)
+		err_code(rebuild->err, (int)ret, "call %ld of vpid %d", (long)nr,
+			 rebuild->plan.nodes[node].vpid);
+	return ret;
+}
