@@ -63,9 +63,8 @@ typedef int shared_ahead_fn(void *arg, struct shared_object *objects, size_t n, 
 /* A migration: the image is a file in memory, and what becomes of the frozen processes is decided here. */
 struct checkpoint_mover {
 	void *arg;
-	/* SKELETON: only what `move` needs to have the processes made ahead; they go on afterwards, without
-	 * `abort`. WRITTEN: what a skeleton's tracking tells, of the members that `frozen` has marked so
-	 * (group.h), and all of the others. */
+	/* WRITTEN: only untracked memory of the members that `frozen` has marked as pre-copied; ALL:
+	 * everything. */
 	Pbeam__ScipDump__What what;
 	const struct object_external *external;
 	/* All are frozen, nothing is dumped yet. It may change *what. */

@@ -14,8 +14,7 @@
 #include "channel/wire.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/checkpoint/checkpoint.h"
-#include "scip/checkpoint/group.h"
+#include "scip/checkpoint/capture.h"
 #include "scip/checkpoint/track.h"
 #include "scip/precopy/match.h"
 #include "scip/precopy/notes.h"
@@ -60,9 +59,8 @@ struct precopy {
 
 /* Refuses a session with a terminal: its leader alone can make the terminal the session's again, before
  * others are forked, from an object that is not there yet. The first process may have its stub's terminal. */
-static int refuse_terminals(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
+static int refuse_terminals(const struct precopy *p, const struct group *group, struct err *err)
 {
-	const struct precopy *p = arg;
 	struct procfs_stat stat;
 
 	for (size_t i = p->options.comes_home ? 1 : 0; i < group->n; i++)
@@ -112,11 +110,19 @@ static void end_tracking(struct precopy *p, size_t i)
 	track_end(&p->v[i]);
 }
 
-/* Sends the skeleton, with the group still frozen. */
-static int send_skeleton(void *arg, struct group *group, int image, uint64_t bytes, struct err *err)
+static void end_all_tracking(struct precopy *p)
 {
-	struct precopy *p = arg;
-	Pbeam__MigrateState state = PBEAM__MIGRATE_STATE__INIT;
+	for (size_t i = 0; i < p->n; i++)
+		end_tracking(p, i);
+	free(p->notes);
+	free(p->v);
+	p->notes = NULL;
+	p->v = NULL;
+	p->n = 0;
+}
+
+static int track_members(struct precopy *p, struct group *group, struct err *err)
+{
 	int r = 0;
 
 	p->v = calloc(group->n + 1, sizeof(*p->v));
@@ -126,15 +132,61 @@ static int send_skeleton(void *arg, struct group *group, int image, uint64_t byt
 	for (size_t i = 0; i < group->n && r == 0; i++)
 		if (!group->v[i]->zombie) /* mostly not for long */
 			r = begin_tracking(p, group, group->v[i], err);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < p->n && p->shared_pages; i++)
+	for (size_t i = 0; i < p->n && p->shared_pages && r == 0; i++)
 		shared_pages_watch(p->shared_pages, &p->v[i]);
+	return r;
+}
+
+static int send_skeleton(struct precopy *p, const struct capture *c, uint64_t bytes, struct err *err)
+{
+	Pbeam__MigrateState state = PBEAM__MIGRATE_STATE__INIT;
+	int r;
+
 	state.bytes = bytes;
 	p->usable = true;
 	r = frame_send(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_SKELETON, &state.base, NULL, 0,
 		       err);
-	return r < 0 ? r : wire_send_file(p->options.channel, image, bytes, err);
+	return r < 0 ? r : wire_send_file(p->options.channel, image_writer_fd(c->writer), bytes, err);
+}
+
+/* Captures and sends the skeleton, and begins to track. The processes go on in every case. */
+static int capture_skeleton(struct precopy *p, struct names *names, struct err *err)
+{
+	const struct precopy_options *options = &p->options;
+	const struct capture_options how = {.target = options->target,
+					    .alone = options->alone,
+					    .moves = true,
+					    .whole_job = !options->alone && options->job &&
+							 options->job->root.n == options->target.n,
+					    .stays = options->stays,
+					    .stays_arg = options->stays_arg,
+					    .job = options->job,
+					    .shared = begin_shared,
+					    .shared_arg = p};
+	struct checkpoint_result result = {0};
+	struct capture capture;
+	int r = capture_open(&capture, names, &how, err);
+
+	if (r >= 0)
+		r = capture_freeze(&capture, err);
+	if (r >= 0)
+		r = refuse_terminals(p, &capture.group, err);
+	if (r >= 0)
+		r = capture_dump(&capture, PBEAM__SCIP_DUMP__WHAT__SKELETON, err);
+	if (r >= 0)
+		r = capture_list_shared(&capture, err);
+	if (r >= 0)
+		r = capture_commit(&capture, false, &result, err);
+	if (r >= 0)
+		r = track_members(p, &capture.group, err);
+	if (r >= 0)
+		r = send_skeleton(p, &capture, result.bytes, err);
+	if (r < 0)
+		end_all_tracking(p);
+	capture_thaw(&capture);
+	capture_log(&capture, "thawed");
+	capture_close(&capture);
+	return r < 0 && !err->text[0] ? err_code(err, r, "capture the skeleton") : r;
 }
 
 /* Counts what would have to be sent next. */
@@ -196,16 +248,7 @@ int precopy_begin(struct precopy **out, struct names *names, const struct precop
 		  struct err *err)
 {
 	struct precopy *p = calloc(1, sizeof(*p));
-	const struct checkpoint_mover mover = {.arg = p,
-					       .what = PBEAM__SCIP_DUMP__WHAT__SKELETON,
-					       .frozen = refuse_terminals,
-					       .shared = begin_shared,
-					       .move = send_skeleton,
-					       .stays = options->stays,
-					       .stays_arg = options->stays_arg};
-	const struct checkpoint_options save = {
-		.target = options->target, .mover = &mover, .alone = options->alone, .job = options->job};
-	struct checkpoint_result result;
+	struct capture_retry retry = {.last_ms = CAPTURE_RETRY_MS};
 	struct err why = ERR_INIT;
 	int r;
 
@@ -214,16 +257,16 @@ int precopy_begin(struct precopy **out, struct names *names, const struct precop
 		return 0;
 	p->options = *options;
 	p->rate = RATE_GUESS;
-	r = checkpoint_run(names, &save, &result, &why);
-	if (r < 0 && p->usable) /* the target would read the rest of the skeleton out of what follows */
-		r = err_set(err, r, "%s", why.text);
-	else if (r < 0) {
+	do
+		r = capture_skeleton(p, names, &why);
+	while (!p->usable && capture_should_retry(&retry, options->target, r, &why));
+	if (r < 0 && !p->usable) {
 		log_info("migrate: vpid %d is sent while it stands still: %s", options->target.n, why.text);
 		precopy_end(p);
 		return 0;
 	}
-	if (r == 0)
-		r = open_sender(p, err);
+	/* Once part of the skeleton has been sent, the target would read the rest out of what follows. */
+	r = r < 0 ? err_set(err, r, "%s", why.text) : open_sender(p, err);
 	if (r <= 0) {
 		precopy_end(p);
 		return r;
@@ -430,9 +473,6 @@ void precopy_end(struct precopy *p)
 		return;
 	page_sender_close(p->sender);
 	shared_pages_free(p->shared_pages);
-	for (size_t i = 0; i < p->n; i++)
-		end_tracking(p, i);
-	free(p->notes);
-	free(p->v);
+	end_all_tracking(p);
 	free(p);
 }
