@@ -16,7 +16,7 @@
 #include "scip/job/image_stack.h"
 #include "scip/job/part.h"
 #include "scip/job/receive.h"
-#include "scip/migrate/swap/swap.h"
+#include "scip/reconnect/reconnect.h"
 
 enum { STATUS_USAGE = 125 };
 
@@ -176,8 +176,8 @@ int main(int argc, char **argv)
 		return attach(argc - 1, argv + 1);
 	if (!strcmp(argv[1], "stack"))
 		return stack(argc - 1, argv + 1, strstr(argv[0], "pbeamctl") ? "pbeamctl" : "scip");
-	if (!strcmp(argv[1], "swap")) /* pbeamd's */
-		return swap_main();
+	if (!strcmp(argv[1], "reconnect")) /* pbeamd's */
+		return reconnect_main();
 	if (!strcmp(argv[1], "part")) /* pbeamd's */
 		return part_run();
 	if (!strcmp(argv[1], "console")) /* pbeamd's */

@@ -1,6 +1,6 @@
 /*
  * Who depends on this host: a program that has moved on and left a bridge here
- * (scip/migrate/bridge/bridge.h). Each bridge says what it holds in RUNTIME/bridge/COOKIE.lines: its process,
+ * (scip/bridge/bridge.h). Each bridge says what it holds in RUNTIME/bridge/COOKIE.lines: its process,
  * then a line for each connection, "anchor" or "float", vpid, the program's name and what it is, with tabs
  * between.
  */

@@ -64,8 +64,8 @@ static const char *program_of(uint32_t kind)
 	switch (kind) {
 	case PBEAM__CHANNEL_KIND__CHANNEL_MIGRATE:
 		return "receive";
-	case PBEAM__CHANNEL_KIND__CHANNEL_SWAP:
-		return "swap";
+	case PBEAM__CHANNEL_KIND__CHANNEL_RECONNECT:
+		return "reconnect";
 	case PBEAM__CHANNEL_KIND__CHANNEL_CUT:
 		return "part";
 	case PBEAM__CHANNEL_KIND__CHANNEL_CONSOLE:

@@ -2,10 +2,10 @@
  * Records of migrations, migration/UUID, go when nobody can ask for them any more.
  *
  * Mostly the source removes a committed one itself, having heard that the target runs. When it was killed,
- * or did not hear, others may have to ask yet: the keepers on both hosts, `scip swap` on the hosts of moved
- * connections. Whoever may ask keeps processes frozen until he has been answered; so each host's daemon takes
- * its own name out of the record when it has none that is frozen, and the last one removes it. No record
- * reads as aborted: one that is prepared goes when who led it is gone, an aborted one at once.
+ * or did not hear, others may have to ask yet: the keepers on both hosts, `scip reconnect` on the hosts of
+ * moved connections. Whoever may ask keeps processes frozen until he has been answered; so each host's daemon
+ * takes its own name out of the record when it has none that is frozen, and the last one removes it. No
+ * record reads as aborted: one that is prepared goes when who led it is gone, an aborted one at once.
  */
 #include <errno.h>
 #include <signal.h>

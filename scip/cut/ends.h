@@ -3,11 +3,11 @@
 #define SCIP_CUT_ENDS_H
 
 #include "proto/cut.pb-c.h"
-#include "scip/migrate/swap/end.h"
 #include "scip/object/object.h"
+#include "scip/reconnect/reconnect_end.h"
 
 struct cut_end {
-	struct swap_end end;
+	struct reconnect_end end;
 	uint64_t id; /* of the connection; 0: its other end is in no part */
 };
 struct cut_ends {

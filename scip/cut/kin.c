@@ -10,7 +10,7 @@
 #include <sys/random.h>
 
 #include "proto/message.h"
-#include "scip/migrate/bridge/bridge.h"
+#include "scip/bridge/bridge.h"
 
 static bool has_stub(const struct lead_part *part, int32_t vpid)
 {

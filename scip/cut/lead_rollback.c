@@ -33,7 +33,7 @@
 #include "scip/cut/lead.h"
 #include "scip/cut/return.h"
 #include "scip/migrate/migrate.h"
-#include "scip/migrate/swap/end.h"
+#include "scip/reconnect/reconnect_end.h"
 
 enum { PART_S = 1800 };
 

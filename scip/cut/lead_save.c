@@ -17,8 +17,8 @@
 #include "scip/cut/kin.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/pair.h"
-#include "scip/migrate/swap/end.h"
-#include "scip/migrate/swap/swap.h"
+#include "scip/reconnect/reconnect.h"
+#include "scip/reconnect/reconnect_end.h"
 
 enum { PART_S = 600, DURABLE_S = 3600, ATTEMPTS = 14 };
 
@@ -182,7 +182,7 @@ static int cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct e
 	if (r == 0)
 		r = kin_match_bridges(lead, err);
 	if (r == 0)
-		r = swap_drain(drain_round, lead, err);
+		r = reconnect_drain(drain_round, lead, err);
 	if (r == 0)
 		r = lead_tell_all(lead, PBEAM__CUT_REQUEST__OPERATION__OBJECTS, err);
 	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
@@ -205,7 +205,7 @@ static int cut_at_last(struct lead *lead, const Pbeam__CheckpointRequest *wish, 
 	for (unsigned attempt = 0; r == -EBUSY && attempt < ATTEMPTS; attempt++) {
 		log_info("%s: %s; once more", lead->name, err->text);
 		lead_close_parts(lead);
-		swap_backoff(attempt);
+		reconnect_backoff(attempt);
 		err_clear(err);
 		r = cut(lead, wish, err);
 	}

@@ -1,6 +1,6 @@
 /*
  * A pipe or UNIX connection with a process that has moved goes over a bridge: an anchor beside the end that
- * stayed, a float beside the one that moved (scip/migrate/bridge/bridge.h). What is on its way in it is in
+ * stayed, a float beside the one that moved (scip/bridge/bridge.h). What is on its way in it is in
  * the kernel's queues at both ends, which are saved as any other's, and in the bridge's logs, each of which
  * is kept until the other side has it in its queue. So, when nobody writes, reads or moves any more, each
  * part can take its own side without asking the other: what the two say fits together.
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "proto/message.h"
-#include "scip/migrate/bridge/external.h"
+#include "scip/bridge/bridge_provider.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/object/common.h"
 #include "scip/object/socket.h"

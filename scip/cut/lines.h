@@ -3,7 +3,7 @@
 #define SCIP_CUT_LINES_H
 
 #include "proto/cut.pb-c.h"
-#include "scip/migrate/bridge/bridge.h"
+#include "scip/bridge/bridge.h"
 #include "scip/object/object.h"
 
 /* One side of a line, standing still; `ino` is of the program's end. */

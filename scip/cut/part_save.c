@@ -19,7 +19,7 @@
 #include "scip/cut/cut.h"
 #include "scip/cut/ends.h"
 #include "scip/cut/lines.h"
-#include "scip/migrate/address.h"
+#include "scip/ends/end_address.h"
 #include "scip/tracee/procfs.h"
 
 enum { PATIENCE_S = 600, DURABLE_S = 3600, LOOKS = 2, LOOK_NS = 1000000 };

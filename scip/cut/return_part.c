@@ -6,7 +6,7 @@
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/migrate/address.h"
+#include "scip/ends/end_address.h"
 #include "scip/migrate/arrival.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/migrate/cut_join.h"

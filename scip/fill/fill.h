@@ -30,4 +30,8 @@ uint32_t fill_mapping_prot_needed(const Pbeam__Mapping *map);
 /* True for the kernel's own mappings, which every process has: vdso and vvar. */
 bool fill_mapping_is_kernels(const Pbeam__Mapping *map);
 
+/* Installs descriptors of another process (of the same user) under numbers of the frozen process. Returns 0,
+ * or -errno with nothing changed; registers and everything else are as before. */
+must_check int fill_replace(struct process *process, const Pbeam__ScipReplace *request, struct err *err);
+
 #endif

@@ -15,9 +15,9 @@
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "scip/bridge/bridge.h"
 #include "scip/job/far.h"
 #include "scip/job/line.h"
-#include "scip/migrate/bridge/bridge.h"
 #include "scip/migrate/migrate.h"
 #include "scip/rebuild/scip_link.h"
 

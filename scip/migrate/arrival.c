@@ -9,6 +9,7 @@
 #include "proto/message.h"
 #include "proto/rpc.h"
 #include "scip/ends/acceptor.h"
+#include "scip/migrate/providers.h"
 
 static void mark_undecided(void *arg, bool undecided)
 {

@@ -5,7 +5,7 @@
 #ifndef SCIP_MIGRATE_ARRIVAL_H
 #define SCIP_MIGRATE_ARRIVAL_H
 
-#include "scip/migrate/external.h"
+#include "scip/ends/external.h"
 #include "scip/migrate/migrate.h"
 
 struct arrival {

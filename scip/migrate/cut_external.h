@@ -1,5 +1,5 @@
 /*
- * What is between the parts of a cut as providers of scip/migrate/external.h. scip/cut/cut.h tells the story.
+ * What is between the parts of a cut as providers of scip/ends/external.h. scip/cut/cut.h tells the story.
  *
  * "cut", TCP connections: in the image each end has the connection's number, and when the parts are restored
  * the two ends with the same number are connected anew, wherever they are then.
@@ -10,13 +10,13 @@
 #ifndef SCIP_MIGRATE_CUT_EXTERNAL_H
 #define SCIP_MIGRATE_CUT_EXTERNAL_H
 
-#include "scip/migrate/external.h"
+#include "scip/ends/external.h"
 
-struct swap_end;
+struct reconnect_end;
 extern const struct external_provider cut_provider;
 
 /* out->external: an end of connection number `id`. Returns 1 or -errno. */
-must_check int cut_mark(Pbeam__Object *out, uint64_t id, const struct swap_end *end, struct err *err);
+must_check int cut_mark(Pbeam__Object *out, uint64_t id, const struct reconnect_end *end, struct err *err);
 
 extern const struct external_provider cut_line_provider;
 /* out->external: these lines end here. An empty list: others say so. Returns 1 or -errno. */

@@ -15,8 +15,8 @@
 #include "base/log.h"
 #include "channel/channel.h"
 #include "proto/message.h"
-#include "scip/migrate/bridge/bridge.h"
-#include "scip/migrate/bridge/external.h"
+#include "scip/bridge/bridge.h"
+#include "scip/bridge/bridge_provider.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/object/common.h"
 

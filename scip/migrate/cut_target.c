@@ -18,26 +18,26 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/message.h"
-#include "proto/swap.pb-c.h"
+#include "proto/reconnect.pb-c.h"
 #include "scip/ends/acceptor.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/migrate/migrate.h"
-#include "scip/migrate/swap/end.h"
-#include "scip/migrate/swap/swap.h"
 #include "scip/object/common.h"
 #include "scip/object/tcp_socket.h"
+#include "scip/reconnect/reconnect.h"
+#include "scip/reconnect/reconnect_end.h"
 
 enum { CALL_MS = 60000, LOOK_MS = 100, AGAIN_US = 20000 };
 
-int cut_mark(Pbeam__Object *out, uint64_t id, const struct swap_end *end, struct err *err)
+int cut_mark(Pbeam__Object *out, uint64_t id, const struct reconnect_end *end, struct err *err)
 {
-	Pbeam__SwapTicket ticket = PBEAM__SWAP_TICKET__INIT;
+	Pbeam__ReconnectTicket ticket = PBEAM__RECONNECT_TICKET__INIT;
 	uint8_t bytes[64];
 
 	ticket.id = id;
 	ticket.receive_buffer = (uint32_t)end->receive_buffer;
 	ticket.receive_lock = (uint32_t)end->receive_lock;
-	if (external_mark(out, &cut_provider, bytes, pbeam__swap_ticket__pack(&ticket, bytes)) < 0)
+	if (external_mark(out, &cut_provider, bytes, pbeam__reconnect_ticket__pack(&ticket, bytes)) < 0)
 		return err_code(err, -ENOMEM, "record a connection");
 	return 1;
 }
@@ -47,7 +47,7 @@ int cut_mark(Pbeam__Object *out, uint64_t id, const struct swap_end *end, struct
 struct link {
 	const Pbeam__CutLink *link;
 	const Pbeam__Object *object;
-	Pbeam__SwapTicket *ticket;
+	Pbeam__ReconnectTicket *ticket;
 	int fd; /* -1: not connected yet */
 	bool given;
 };
@@ -95,7 +95,7 @@ static int find_link(const struct migrate_target *target, const struct links *li
 		if (target->links->links[i]->id == link->ticket->id &&
 		    !is_taken(links, target->links->links[i]))
 			link->link = target->links->links[i];
-	if (!link->link || link->link->cookie.len != SWAP_COOKIE_SIZE)
+	if (!link->link || link->link->cookie.len != RECONNECT_COOKIE_SIZE)
 		return err_set(err, -EBADMSG, "nobody tells of the other end of connection %llu",
 			       (unsigned long long)link->ticket->id);
 	return 0;
@@ -112,8 +112,8 @@ static int expect(struct migrate_target *target, void **state, struct err *err)
 
 		if (!object->external || strcmp(object->external->provider, cut_provider.name) != 0)
 			continue;
-		new.ticket = pbeam__swap_ticket__unpack(NULL, object->external->data.len,
-							object->external->data.data);
+		new.ticket = pbeam__reconnect_ticket__unpack(NULL, object->external->data.len,
+							     object->external->data.data);
 		if (!new.ticket || object->kind_case != PBEAM__OBJECT__KIND_TCP || !new.ticket->id)
 			r = err_set(err, -EBADMSG, "the record of a TCP connection is malformed");
 		else
@@ -146,7 +146,8 @@ static int call(struct link *link, struct err *err)
 			htons((uint16_t)(link->link->port6 ? link->link->port6 : link->link->port4));
 	link->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (link->fd < 0 || connect(link->fd, &to.any, to.len) < 0 ||
-	    send(link->fd, link->link->cookie.data, SWAP_COOKIE_SIZE, MSG_NOSIGNAL) != SWAP_COOKIE_SIZE)
+	    send(link->fd, link->link->cookie.data, RECONNECT_COOKIE_SIZE, MSG_NOSIGNAL) !=
+		    RECONNECT_COOKIE_SIZE)
 		return err_sys(err, "connect again to %s", inet_text(&to, text));
 	return 0;
 }
@@ -159,7 +160,7 @@ static bool links_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], i
 		struct link *link = &links->v[i];
 
 		if (link->link->calls || link->fd >= 0 ||
-		    memcmp(link->link->cookie.data, cookie, SWAP_COOKIE_SIZE) != 0)
+		    memcmp(link->link->cookie.data, cookie, RECONNECT_COOKIE_SIZE) != 0)
 			continue;
 		link->fd = sock;
 		return true;
@@ -217,10 +218,10 @@ static int fill(struct migrate_target *target, struct object_restore *restore, s
 		struct err *err)
 {
 	const Pbeam__TcpSocket *saved = link->object->tcp;
-	struct swap_end end;
+	struct reconnect_end end;
 	int r;
 
-	swap_end_init(&end);
+	reconnect_end_init(&end);
 	end.fresh = link->fd;
 	end.family = saved->family;
 	end.flags = (int)link->object->flags;
@@ -229,16 +230,16 @@ static int fill(struct migrate_target *target, struct object_restore *restore, s
 	end.options = saved->options;
 	end.receive_buffer = (int)link->ticket->receive_buffer;
 	end.receive_lock = (int)link->ticket->receive_lock;
-	memcpy(end.cookie, link->link->cookie.data, SWAP_COOKIE_SIZE);
+	memcpy(end.cookie, link->link->cookie.data, RECONNECT_COOKIE_SIZE);
 	r = object_get_extent(restore, saved->receive_queue, &end.unread, &end.unread_len, err);
 	if (r == 0)
-		r = swap_end_fill(&end, link->link->calls, err);
+		r = reconnect_end_fill(&end, link->link->calls, err);
 	if (r == 0)
 		r = tcp_keep_name(target->names, saved, link->fd, err);
 	/* The manifest's and the process's own. */
 	end.options = NULL;
 	end.fresh = -1;
-	swap_end_free(&end);
+	reconnect_end_free(&end);
 	return r;
 }
 

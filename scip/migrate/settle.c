@@ -58,12 +58,6 @@ static void settle_target(struct group *group, bool come)
 		 NULL, &pbeam__scip_done__descriptor);
 }
 
-void migrate_mark_undecided(const struct group *group, bool undecided)
-{
-	for (size_t i = 0; i < group->n; i++)
-		names_process_mark(group->names, group->v[i]->vpid, undecided);
-}
-
 void migrate_tell_undecided(void (*progress)(void *arg, const struct migrate_progress *progress), void *arg,
 			    struct vpid target)
 {
@@ -87,7 +81,7 @@ static void on_undecided(void *arg, bool undecided)
 	const struct settling *settling = arg;
 	const struct migrate_settling *options = settling->options;
 
-	migrate_mark_undecided(settling->group, undecided);
+	record_mark_undecided(settling->group, undecided);
 	if (undecided)
 		migrate_tell_undecided(options->progress, options->progress_arg, options->target);
 }

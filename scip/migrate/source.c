@@ -27,9 +27,10 @@
 #include "proto/rpc.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/group.h"
+#include "scip/ends/external.h"
 #include "scip/files/files.h"
-#include "scip/migrate/external.h"
 #include "scip/migrate/migrate.h"
+#include "scip/migrate/providers.h"
 #include "scip/precopy/page_stream.h"
 #include "scip/precopy/precopy.h"
 #include "scip/rebuild/rebuild.h"
@@ -457,7 +458,7 @@ static void on_undecided(void *arg, bool undecided)
 {
 	const struct departure *d = arg;
 
-	migrate_mark_undecided(d->source.group, undecided);
+	record_mark_undecided(d->source.group, undecided);
 	if (undecided)
 		migrate_tell_undecided(d->options->progress, d->options->progress_arg, d->options->target);
 }

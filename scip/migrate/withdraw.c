@@ -2,7 +2,7 @@
 #include <errno.h>
 
 #include "base/log.h"
-#include "scip/migrate/external.h"
+#include "scip/ends/external.h"
 #include "scip/migrate/migrate.h"
 
 enum { ANSWER_MS = 30000 };

@@ -157,7 +157,7 @@ const struct object_ops *object_ops_of(const Pbeam__Object *object);
 pid_t object_pidfd_process(const struct object_source *source);
 
 /* Who cares for descriptions whose other end is outside the group: the coordinators of a migration, through
- * scip/migrate/external.h. The first two are called while dumping, the others while restoring. */
+ * scip/ends/external.h. The first two are called while dumping, the others while restoring. */
 struct object_external {
 	void *arg;
 	/* All descriptions are known (object_dump_source()), none is dumped yet. */

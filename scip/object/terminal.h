@@ -23,7 +23,7 @@ must_check int terminal_dump_settings(struct names *names, struct rpid holder, i
 must_check int terminal_renamed(struct object_restore *restore, const Pbeam__Tty *saved, int fd,
 				struct err *err);
 must_check int terminal_restore_termios(const Pbeam__Tty *saved, int fd, struct err *err);
-/* ---- a slave whose master is with somebody who is not dumped (scip/migrate/bridge) ---- */
+/* ---- a slave whose master is with somebody who is not dumped (scip/bridge) ---- */
 /* N of /dev/pts/N if the description is of such a slave; else -1. */
 int terminal_slave_apart(struct object_dump *dump, const struct object_source *source);
 /* As the kind's dump. `master`: a descriptor of that side, for what was typed and not read; -1: that is left

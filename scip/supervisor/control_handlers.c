@@ -5,7 +5,6 @@
 #include "base/cleanup.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/fill/fill.h"
-#include "scip/migrate/swap/swap.h"
 #include "scip/supervisor/control_request.h"
 #include "scip/supervisor/stub.h"
 #include "scip/syscall/syscall.h"
@@ -94,7 +93,7 @@ int control_hear(struct control_request *request, struct err *err)
 
 int control_replace(struct control_request *request, struct err *err)
 {
-	return swap_install(request->process, (const void *)request->message, err);
+	return fill_replace(request->process, (const void *)request->message, err);
 }
 
 /* ---- restoring ---- */

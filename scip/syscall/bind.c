@@ -154,7 +154,7 @@ int exit_bind(struct call *call)
 	if (!name.sa.sa_family || !address_birth(call, born) || !names_cluster(call->process->names, own))
 		return 0;
 	if (call->rval == -EADDRINUSE && !strcmp(born, own)) {
-		/* What stood in for it while it was away (scip/migrate/bridge/bridge.h) lets go in a moment;
+		/* What stood in for it while it was away (scip/bridge/bridge.h) lets go in a moment;
 		 * the entry goes then too, so that this has an end. */
 		usleep(MOMENT_US);
 		return CALL_AGAIN;

@@ -4,7 +4,7 @@
  * one that has moved directly: others send to the address of the birth, where a bridge passes it on.
  *
  * A sender that called a moved socket through its bridge is a socket of the bridge to the kernel, one for
- * each sender and socket (scip/migrate/bridge/port.c): what goes back to it is sent to that one. To a
+ * each sender and socket (scip/bridge/bridge_port.c): what goes back to it is sent to that one. To a
  * connected socket that has moved its peer is a socket of the bridge, which goes by the peer's name.
  */
 #include <errno.h>

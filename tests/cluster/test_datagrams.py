@@ -192,7 +192,7 @@ def test_rolled_back(make_lab):
     pair.end(lost=2)
 
 
-FAULTS = [("peer", "swap-held"), ("peer", "swap-led"), ("source", "migrate-before-commit"), ("source", "migrate-committed")]
+FAULTS = [("peer", "reconnect-held"), ("peer", "reconnect-led"), ("source", "migrate-before-commit"), ("source", "migrate-committed")]
 
 
 @pytest.mark.messy

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from test_swap import end_cluster
+from test_reconnect import end_cluster
 
 COUNTER = """import sys, time
 i = 0

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from harness import comm
-from test_swap import cluster_streams, end_cluster
+from test_reconnect import cluster_streams, end_cluster
 
 GB = 10**9
 

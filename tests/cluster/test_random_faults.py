@@ -15,14 +15,14 @@ import pytest
 from harness import comm
 from test_hosts import daemon_pids
 from test_migrate_faults import no_record
-from test_swap import end_cluster
+from test_reconnect import end_cluster
 
 SHORT, LONG = 3, 300
 SOURCE = ["migrate-before-rounds", "migrate-round", "migrate-after-rounds", "migrate-frozen", "migrate-before-state", "migrate-held", "migrate-before-commit", "migrate-committed", "migrate-runs", "migrate-withdrawn"]
 TARGET = ["restore-made-objects", "restore-made-tree", "migrate-target-state", "restore-before-run", "migrate-target-held", "restore-adopted", "restore-let-go", "migrate-target-runs"]
-PEER = ["swap-held", "swap-filled"]
+PEER = ["reconnect-held", "reconnect-filled"]
 CENTRAL = ["registry-before-commit", "registry-committed"]
-COSTLY = ["migrate-held", "migrate-before-commit", "migrate-target-held", *CENTRAL]  # for `scip swap`: killed in the moment of the commit it loses its connections
+COSTLY = ["migrate-held", "migrate-before-commit", "migrate-target-held", *CENTRAL]  # for `scip reconnect`: killed in the moment of the commit it loses its connections
 KILLED = ["source coordinator", "target coordinator", "source scip", "target scip", "source pbeamd", "target pbeamd", "central pbeamd", "pbeamctl", "pump", "swap"]
 NETWORK = [f"{how} {whom}" for how in ("cut", "sever", "drop") for whom in ("target", "source", "central")]
 FATAL = {"source scip", "target scip"}  # the supervisor of the program itself: it may end with it
@@ -85,7 +85,7 @@ class World:
             return [pid for pid in self.here(source if kind.startswith("source") else target) if comm(pid) == "scip-coordinate"]
         if kind == "pump":
             return [pid for host in (source, target) for pid in self.here(host) if "pbeam-channel" in comm(pid)]
-        return [pid for host in self.lab.hosts for pid in self.here(host) if comm(pid) == "scip-swap"]
+        return [pid for host in self.lab.hosts for pid in self.here(host) if comm(pid) == "scip-reconnect"]
 
     # ---- the program ----
 
@@ -160,7 +160,7 @@ class World:
             for host in self.lab.hosts:
                 here = self.here(host)
                 names = {pid: comm(pid) for pid in here}
-                found += [f"{host.name}: {name} {here[pid]}" for pid, name in names.items() if name in ("scip-coordinate", "scip-swap") or here[pid].startswith("pbeamctl")]
+                found += [f"{host.name}: {name} {here[pid]}" for pid, name in names.items() if name in ("scip-coordinate", "scip-reconnect") or here[pid].startswith("pbeamctl")]
                 if list(names.values()).count("scip-keeper") > len(places.get(host, [])):
                     found.append(f"{host.name}: more keepers than jobs")
                 for folder in ("job", "scip"):
@@ -194,7 +194,7 @@ class Round:
             places.append((lab.hosts[0], PEER))
         self.where, points = generator.choice(places)
         self.point = generator.choice(points)
-        if self.what == "swap" and self.point in COSTLY:
+        if self.what == "reconnect" and self.point in COSTLY:
             self.what = "pump"
         self.options = generator.choice([(), ("--bandwidth", "60000000")])  # so that a round takes its time
         self.chance = generator.random()

@@ -1,6 +1,6 @@
 /*
  * Swaps TCP connections between supervised processes of this host for new ones, in place: both ends through
- * `scip swap`, as a migration does it with one end.
+ * `scip reconnect`, as a migration does it with one end.
  *
  *     swap_in_place [-a] COUNT INTERVAL-MS PORT...
  *
@@ -19,10 +19,10 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/migrate/swap/end.h"
-#include "scip/migrate/swap/swap.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
+#include "scip/reconnect/reconnect.h"
+#include "scip/reconnect/reconnect_end.h"
 
 struct pair {
 	struct inet_address one, other;
@@ -58,18 +58,18 @@ static void find(struct pair **pairs, size_t *n, unsigned port)
 		fclose(in);
 }
 
-static Pbeam__SwapRequest *new_request(int operation, const struct pair *pairs, size_t n, bool turned,
-				       const uint8_t *cookies, uint32_t port)
+static Pbeam__ReconnectRequest *new_request(int operation, const struct pair *pairs, size_t n, bool turned,
+					    const uint8_t *cookies, uint32_t port)
 {
-	Pbeam__SwapRequest *request = message_new(&pbeam__swap_request__descriptor);
+	Pbeam__ReconnectRequest *request = message_new(&pbeam__reconnect_request__descriptor);
 	struct sockaddr_in to = {.sin_family = AF_INET,
 				 .sin_port = htons((uint16_t)port),
 				 .sin_addr = {htonl(INADDR_LOOPBACK)}};
 
-	request->operation = (Pbeam__SwapRequest__Operation)operation;
+	request->operation = (Pbeam__ReconnectRequest__Operation)operation;
 	for (size_t i = 0; i < n; i++) {
-		Pbeam__SwapConnection *c =
-			message_add(request, connections, pbeam__swap_connection__descriptor);
+		Pbeam__ReconnectConnection *c =
+			message_add(request, connections, pbeam__reconnect_connection__descriptor);
 		const struct inet_address *own = turned ? &pairs[i].other : &pairs[i].one;
 		const struct inet_address *peer = turned ? &pairs[i].one : &pairs[i].other;
 
@@ -82,43 +82,43 @@ static Pbeam__SwapRequest *new_request(int operation, const struct pair *pairs, 
 	return request;
 }
 
-static Pbeam__SwapReply *ask(int channel, Pbeam__SwapRequest *request)
+static Pbeam__ReconnectReply *ask(int channel, Pbeam__ReconnectRequest *request)
 {
-	Pbeam__SwapReply *reply = swap_ask(channel, request, &err);
+	Pbeam__ReconnectReply *reply = reconnect_ask(channel, request, &err);
 
 	message_free(request);
 	return reply;
 }
 
-#define OP(name) PBEAM__SWAP_REQUEST__OPERATION__##name
+#define OP(name) PBEAM__RECONNECT_REQUEST__OPERATION__##name
 
-static bool all_held(const Pbeam__SwapReply *reply)
+static bool all_held(const Pbeam__ReconnectReply *reply)
 {
 	bool all = true;
 
 	for (size_t i = 0; i < reply->n_ends; i++)
-		all = all && reply->ends[i]->state == PBEAM__SWAP_END__STATE__HELD;
+		all = all && reply->ends[i]->state == PBEAM__RECONNECT_END__STATE__HELD;
 	return all;
 }
 
-static struct swap_level level_of(const Pbeam__SwapEnd *end)
+static struct reconnect_level level_of(const Pbeam__ReconnectEnd *end)
 {
-	return (struct swap_level){.waiting = end->waiting, .queued = end->queued, .room = end->room};
+	return (struct reconnect_level){.waiting = end->waiting, .queued = end->queued, .room = end->room};
 }
 
 /* One round; what is still under way, or -1. */
 static int64_t drain_round(const int channel[2])
 {
-	Pbeam__SwapReply *reply[2];
+	Pbeam__ReconnectReply *reply[2];
 	int64_t waiting = 0;
 
 	for (int k = 0; k < 2; k++)
 		reply[k] = ask(channel[k], new_request(OP(DRAIN), NULL, 0, false, NULL, 0));
 	for (size_t i = 0; reply[0] && reply[1] && i < reply[0]->n_ends; i++) {
-		struct swap_level one = level_of(reply[0]->ends[i]), other = level_of(reply[1]->ends[i]);
+		struct reconnect_level one = level_of(reply[0]->ends[i]), other = level_of(reply[1]->ends[i]);
 
 		waiting += (int64_t)(one.waiting + other.waiting);
-		if (!swap_fits(&one, &other) || !swap_fits(&other, &one)) {
+		if (!reconnect_fits(&one, &other) || !reconnect_fits(&other, &one)) {
 			waiting = err_set(&err, -ENOBUFS, "no room");
 			break;
 		}
@@ -152,13 +152,13 @@ static int once(const struct pair *pairs, size_t n, bool give_up, const struct n
 {
 	uint8_t *cookies = malloc(16 * n);
 	int channel[2] = {-1, -1}, r = 0;
-	Pbeam__SwapReply *reply;
+	Pbeam__ReconnectReply *reply;
 	uint32_t port = 0;
 
 	if (!cookies || getrandom(cookies, 16 * n, 0) < 0)
 		return -1;
 	for (int k = 0; k < 2 && r == 0; k++) {
-		channel[k] = swap_fork((struct names *)(uintptr_t)names, &err);
+		channel[k] = reconnect_fork((struct names *)(uintptr_t)names, &err);
 		reply = channel[k] < 0 ? NULL
 				       : ask(channel[k], new_request(OP(HOLD), pairs, n, k == 1, NULL, 0));
 		if (!reply)
@@ -176,9 +176,9 @@ static int once(const struct pair *pairs, size_t n, bool give_up, const struct n
 		message_free(reply);
 	}
 	if (r == 0) {
-		Pbeam__SwapRequest *request = new_request(OP(ACCEPT), pairs, n, false, cookies, 0);
+		Pbeam__ReconnectRequest *request = new_request(OP(ACCEPT), pairs, n, false, cookies, 0);
 
-		r = swap_send(channel[0], request, &err);
+		r = reconnect_send(channel[0], request, &err);
 		message_free(request);
 	}
 	if (r == 0) {
@@ -187,7 +187,7 @@ static int once(const struct pair *pairs, size_t n, bool give_up, const struct n
 		message_free(reply);
 	}
 	if (r == 0) {
-		reply = swap_receive(channel[0], &err);
+		reply = reconnect_receive(channel[0], &err);
 		r = reply ? 0 : -1;
 		message_free(reply);
 	}
@@ -255,7 +255,7 @@ int main(int argc, char **argv)
 		} else if (err.code == -EBUSY || err.code == -EAGAIN || err.code == -ENOBUFS) {
 			if (++busy > 1000 + 10 * count)
 				break;
-			swap_backoff((unsigned)attempt++);
+			reconnect_backoff((unsigned)attempt++);
 		} else {
 			fprintf(stderr, "swap_in_place: %s\n", err.text);
 			return 1;

@@ -26,7 +26,7 @@
 
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/migrate/bridge/bridge.h"
+#include "scip/bridge/bridge.h"
 
 enum { BULK = 3 << 20, WAIT_MS = 10000 };
 

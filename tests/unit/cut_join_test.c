@@ -17,7 +17,7 @@
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/migrate/bridge/bridge.h"
+#include "scip/bridge/bridge.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/migrate/cut_join.h"
 

@@ -1,0 +1,537 @@
+/* A bridge: how it is put together, started, and its loop. bridge.h tells the story. */
+#include "scip/bridge/bridge.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/message.h"
+#include "scip/bridge/bridge_line.h"
+#include "scip/object/common.h"
+#include "scip/object/terminal.h"
+
+enum { EVENTS = 64, TICK_MS = 1000, SOON_MS = 50, LAST_MS = 500, TERMINAL_MS = 200 };
+
+struct bridge *bridge_new(const uint8_t *cookie)
+{
+	struct bridge *bridge = calloc(1, sizeof(*bridge));
+
+	if (!bridge)
+		return NULL;
+	bridge->epoll = bridge->listener = bridge->expecting = -1;
+	bridge->next_id = 1;
+	bridge->listener_watch.kind = WATCH_LISTENER;
+	bridge->expecting_watch.kind = WATCH_EXPECTING;
+	if (cookie)
+		memcpy(bridge->cookie, cookie, BRIDGE_COOKIE);
+	else if (getrandom(bridge->cookie, BRIDGE_COOKIE, 0) != BRIDGE_COOKIE) {
+		free(bridge);
+		return NULL;
+	}
+	return bridge;
+}
+
+void bridge_free(struct bridge *bridge)
+{
+	if (!bridge)
+		return;
+	while (bridge->controls)
+		control_free(bridge->controls);
+	while (bridge->channels)
+		channel_free(bridge->channels);
+	while (bridge->lines)
+		line_free(bridge->lines);
+	if (bridge->epoll >= 0)
+		close(bridge->epoll);
+	if (bridge->listener >= 0)
+		close(bridge->listener);
+	if (bridge->expecting >= 0)
+		close(bridge->expecting);
+	free(bridge);
+}
+
+void bridge_set_names(struct bridge *bridge, struct names *names)
+{
+	bridge->names = names;
+}
+
+const uint8_t *bridge_cookie(const struct bridge *bridge)
+{
+	return bridge->cookie;
+}
+
+size_t bridge_lines(const struct bridge *bridge)
+{
+	size_t n = 0;
+
+	for (const struct line *line = bridge->lines; line; line = line->next)
+		n++;
+	return n;
+}
+
+/* A pipe or a terminal is opened again: the flags of its description are the program's, and others' who stay.
+ * A terminal's master (it has no other name) is the bridge's own. */
+static int own_description(const Pbeam__BridgeLine *line, int fd, bool *socket, struct err *err)
+{
+	int mode = line->reads && line->writes ? O_RDWR : line->reads ? O_RDONLY : O_WRONLY;
+	struct stat st;
+	int again;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_sys(err, "a descriptor of a bridge");
+	*socket = S_ISSOCK(st.st_mode);
+	if (*socket)
+		return fd;
+	if (terminal_is_master(&st))
+		return object_set_nonblock(fd, true) < 0 ? err_sys(err, "a terminal's master") : fd;
+	again = object_reopen(fd, mode | O_NONBLOCK | (line->packet && line->writes ? O_DIRECT : 0));
+	if (again < 0)
+		return err_code(err, again, "open an end of a pipe or a terminal again");
+	close(fd);
+	return again;
+}
+
+int bridge_add_anchor(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, uint64_t skip,
+		      uint64_t *id, struct err *err)
+{
+	bool socket;
+	int own = own_description(about, fd, &socket, err);
+	struct line *line = own >= 0 ? line_new(bridge, about, own, true) : NULL;
+
+	if (!line) {
+		if (own != -EBADF && fd >= 0)
+			close(own >= 0 ? own : fd);
+		return own < 0 ? own : err_code(err, -ENOMEM, "bridge");
+	}
+	line->socket = socket;
+	line->skip = skip;
+	*id = line->id = bridge->next_id++;
+	return 0;
+}
+
+/* Frames of the log that went with the program. */
+static int take_log(struct line *line, const Pbeam__BridgeLine *about, struct err *err)
+{
+	for (size_t i = 0; i < about->n_unacked; i++) {
+		uint64_t number = about->sent - about->n_unacked + i;
+		int r = line_append_frame(line, about->unacked[i].data, about->unacked[i].len, number);
+
+		if (r < 0)
+			return err_code(err, r, "bridge");
+	}
+	return 0;
+}
+
+int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, struct err *err)
+{
+	bool socket = true;
+	int own = own_description(about, fd, &socket, err);
+	struct line *line;
+
+	if (own < 0) {
+		close(fd);
+		return own;
+	}
+	line = about->n_unacked <= about->sent ? line_new(bridge, about, own, true) : NULL;
+	if (!line) {
+		close(own);
+		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
+	}
+	line->socket = socket;
+	line->ino = line_socket_ino(own);
+	if (socket && !about->writes)
+		shutdown(own, SHUT_WR); /* the other side's writer had ended */
+	return take_log(line, about, err);
+}
+
+int bridge_add_float(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, uint64_t ino,
+		     struct err *err)
+{
+	bool listens = about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER, socket = true;
+	int own = listens ? -1 : own_description(about, fd, &socket, err);
+	struct line *line;
+
+	if (about->cookie.len != BRIDGE_COOKIE || about->n_unacked > about->sent)
+		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
+	if (!listens && own < 0)
+		return own;
+	line = line_new(bridge, about, own, false);
+	if (!line) {
+		if (own >= 0)
+			close(own);
+		return err_code(err, -ENOMEM, "bridge");
+	}
+	line->socket = socket;
+	line->ino = ino;
+	line->attaching = true;
+	if (own >= 0 && socket && !about->writes)
+		shutdown(own, SHUT_WR); /* the other side's writer had ended */
+	for (size_t i = 0; i < about->n_pending && listens; i++)
+		if (!listener_connect(line, about->pending[i]))
+			log_info("bridge: %s must wait", about->pending[i]->text);
+	return take_log(line, about, err);
+}
+
+void bridge_expect(struct bridge *bridge, int expecting)
+{
+	bridge->expecting = expecting;
+}
+
+int bridge_watch(struct bridge *bridge, int fd, struct watch *watch, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = watch};
+
+	if (bridge->epoll < 0)
+		return 0; /* not started yet: run() does it */
+	return epoll_ctl(bridge->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
+}
+
+/* ---- starting ---- */
+
+static bool is_ours(const struct bridge *bridge, int fd)
+{
+	if (fd == bridge->expecting || fd == bridge->listener)
+		return true;
+	for (const struct line *line = bridge->lines; line; line = line->next)
+		if (line->fd == fd || port_has(line, fd))
+			return true;
+	return false;
+}
+
+/* Everything that the coordinator had is closed: sockets of scips, images, others' connections. */
+static void close_others(const struct bridge *bridge)
+{
+	int null = open("/dev/null", O_RDWR);
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	for (int i = 0; i < 3 && null >= 0; i++)
+		dup2(null, i);
+	while (dir && (entry = readdir(dir)) != NULL) {
+		int fd = atoi(entry->d_name);
+
+		if (fd > 2 && fd != dirfd(dir) && !is_ours(bridge, fd))
+			close(fd);
+	}
+	if (dir)
+		closedir(dir);
+}
+
+void bridge_close_all_but(int back)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)) != NULL) {
+		int fd = atoi(entry->d_name);
+		struct stat st;
+
+		/* The log is a file. */
+		if (fd > 2 && fd != dirfd(dir) && fd != back && fstat(fd, &st) == 0 && !S_ISREG(st.st_mode))
+			close(fd);
+	}
+	if (dir)
+		closedir(dir);
+}
+
+static void become(struct bridge *bridge)
+{
+	sigset_t none;
+
+	close_others(bridge);
+	log_open_shared("scip");
+	for (int i = 1; i < SIGRTMIN; i++)
+		signal(i, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	signal(SIGINT, SIG_IGN);
+	signal(SIGCHLD, SIG_IGN);
+	prctl(PR_SET_NAME, BRIDGE_COMM);
+	prctl(PR_SET_PDEATHSIG, 0);
+	(void)!chdir("/");
+}
+
+/* Before the fork, so that whoever comes next finds it. */
+static int listen_for_control(struct bridge *bridge, struct err *err)
+{
+	int r = control_path(bridge->cookie, bridge->path, err);
+
+	if (r < 0)
+		return r;
+	bridge->listener = frame_listen(bridge->path, err);
+	if (bridge->listener < 0)
+		return bridge->listener;
+	(void)!object_set_nonblock(bridge->listener, true);
+	return 0;
+}
+
+int bridge_start(struct bridge *bridge, struct err *err)
+{
+	pid_t child;
+	int status, r = listen_for_control(bridge, err);
+
+	if (r < 0)
+		return r;
+	child = fork();
+	if (child < 0)
+		return err_sys(err, "start a bridge");
+	if (child == 0) {
+		setsid();
+		child = fork();
+		if (child != 0)
+			_exit(child < 0);
+		become(bridge);
+		_exit(bridge_run(bridge) < 0);
+	}
+	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+		continue;
+	bridge->started = status == 0;
+	return status == 0 ? 0 : err_set(err, -EAGAIN, "start a bridge: cannot fork");
+}
+
+/* ---- the loop ---- */
+
+static bool listens(const struct line *line)
+{
+	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER;
+}
+
+static int open_all(struct bridge *bridge)
+{
+	int r;
+
+	bridge->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (bridge->epoll < 0)
+		return -errno;
+	r = bridge_watch(bridge, bridge->listener, &bridge->listener_watch, EPOLLIN);
+	if (r == 0 && bridge->expecting >= 0)
+		r = bridge_watch(bridge, bridge->expecting, &bridge->expecting_watch, EPOLLIN);
+	for (struct line *line = bridge->lines; line && r == 0; line = line->next) {
+		line->lost_ns = io_now_ns(CLOCK_MONOTONIC);
+		/* Only now, after the commit: the description is the program's own. */
+		if (line->fd >= 0 && listens(line))
+			(void)!object_set_nonblock(line->fd, true);
+		if (line->fd >= 0 && line_is_terminal(line))
+			r = terminal_begin(line);
+		if (line->fd >= 0 && r == 0)
+			r = bridge_watch(bridge, line->fd, &line->watch,
+					 EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+		if (r == 0)
+			r = port_watch(line);
+		if (!line->anchor)
+			channel_for(line);
+	}
+	return r;
+}
+
+static void take_channel(struct bridge *bridge)
+{
+	struct err err = ERR_INIT;
+	int sock = channel_take(bridge->expecting, 0, &err);
+
+	if (sock >= 0) {
+		(void)!channel_add(bridge, sock);
+	} else if (sock != -EAGAIN && sock != -ETIMEDOUT) {
+		/* pbeamd is gone; what is connected stays. */
+		close(bridge->expecting);
+		bridge->expecting = -1;
+	}
+}
+
+static void handle(struct bridge *bridge, const struct watch *watch, uint32_t events)
+{
+	struct line *line;
+	struct channel *channel;
+
+	switch (watch->kind) {
+	case WATCH_LINE:
+		line = watch->owner;
+		line->readable = line->readable || events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP);
+		line->writable = line->writable || events & (EPOLLOUT | EPOLLHUP | EPOLLERR);
+		line_pump(line);
+		return;
+	case WATCH_CHANNEL:
+		channel = watch->owner;
+		if (events & EPOLLOUT)
+			channel->writable = true;
+		if (events & ~(uint32_t)EPOLLOUT)
+			channel_input(channel);
+		channel_output(channel);
+		return;
+	case WATCH_CONTROL:
+		control_input(watch->owner);
+		return;
+	case WATCH_LISTENER:
+		control_accept(bridge);
+		return;
+	case WATCH_EXPECTING:
+		take_channel(bridge);
+		return;
+	}
+}
+
+static bool too_long(uint64_t since_ns)
+{
+	return since_ns && io_now_ns(CLOCK_MONOTONIC) - since_ns > BRIDGE_PATIENCE_S * 1000000000ull;
+}
+
+/* The other side does not come back. */
+static void give_up(struct line *line)
+{
+	log_warn("bridge: %s of vpid %d is lost: the other host does not answer", line->about->text,
+		 line->about->vpid);
+	line_drop_arrivals(line);
+	line_acked(line, UINT64_MAX);
+	line_reset(line);
+}
+
+static void tick_line(struct line *line)
+{
+	if (line->held)
+		return;
+	if (line->fresh && listener_accepted(line))
+		line_pump(line);
+	if (line->first && !line->writable && line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER) {
+		line->writable = true;
+		line_pump(line);
+	}
+	line_look(line);
+	if (terminal_look(line))
+		line_pump(line);
+	if (line->anchor ? !line->channel && too_long(line->lost_ns)
+			 : line->channel && line->channel->sock < 0 && too_long(line->channel->lost_ns))
+		give_up(line);
+}
+
+/* What is over goes; a channel that no line uses goes too. */
+static void sweep(struct bridge *bridge)
+{
+	struct line *next;
+	struct channel *after;
+	struct control *later;
+
+	for (struct control *control = bridge->controls; control; control = later) {
+		later = control->next;
+		if (control->dead)
+			control_free(control);
+	}
+	for (struct line *line = bridge->lines; line; line = next) {
+		next = line->next;
+		if (line_finished(line) && (line->acked == line->delivered || !line->channel))
+			line_free(line);
+	}
+	for (struct channel *channel = bridge->channels; channel; channel = after) {
+		after = channel->next;
+		if (channel->sock < 0 && !channel->ours)
+			channel_free(channel);
+	}
+	if (bridge->changed)
+		control_describe(bridge);
+}
+
+static int patience_ms(const struct bridge *bridge)
+{
+	int ms = -1;
+
+	for (const struct channel *channel = bridge->channels; channel; channel = channel->next)
+		if (channel->ours && channel->sock < 0)
+			return SOON_MS;
+	for (const struct line *line = bridge->lines; line; line = line->next) {
+		if (line->fresh || (line->first && !line->writable &&
+				    line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER))
+			return SOON_MS;
+		if (line->terminal)
+			ms = TERMINAL_MS;
+		else if (ms < 0 && (!line->channel || line_wants_look(line)))
+			ms = TICK_MS;
+	}
+	return ms;
+}
+
+static void tick(struct bridge *bridge)
+{
+	for (struct channel *channel = bridge->channels; channel; channel = channel->next)
+		channel_retry(channel);
+	for (struct line *line = bridge->lines; line; line = line->next)
+		tick_line(line);
+}
+
+static bool connected(const struct bridge *bridge)
+{
+	for (const struct channel *channel = bridge->channels; channel; channel = channel->next)
+		if (channel->sock >= 0)
+			return true;
+	return false;
+}
+
+/* The last acknowledgements go out, and what the other side has on its way is acknowledged. */
+static void linger(struct bridge *bridge)
+{
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + LAST_MS * 1000000ull;
+	struct epoll_event events[EVENTS];
+
+	while (connected(bridge) && io_now_ns(CLOCK_MONOTONIC) < end) {
+		int n = epoll_wait(bridge->epoll, events, EVENTS, LAST_MS / 5);
+
+		for (int i = 0; i < n; i++)
+			handle(bridge, events[i].data.ptr, events[i].events);
+	}
+}
+
+static bool in_use(const struct bridge *bridge)
+{
+	for (const struct line *line = bridge->lines; line; line = line->next)
+		if (!line->moved)
+			return true;
+	return false;
+}
+
+int bridge_run(struct bridge *bridge)
+{
+	struct epoll_event events[EVENTS];
+	char path[PATH_MAX + 16];
+	uint64_t ticked = 0;
+	int r = open_all(bridge);
+
+	while (r == 0 && in_use(bridge)) {
+		int timeout = patience_ms(bridge), n = epoll_wait(bridge->epoll, events, EVENTS, timeout);
+		uint64_t now = io_now_ns(CLOCK_MONOTONIC);
+
+		for (int i = 0; i < n; i++)
+			handle(bridge, events[i].data.ptr, events[i].events);
+		if (timeout >= 0 && now - ticked >= (uint64_t)timeout * 1000000) {
+			tick(bridge);
+			ticked = now;
+		}
+		sweep(bridge);
+	}
+	if (r < 0)
+		log_warn("bridge: %s", strerror(-r));
+	linger(bridge);
+	if (bridge->path[0]) {
+		unlink(bridge->path);
+		snprintf(path, sizeof(path), "%s.lines", bridge->path);
+		unlink(path);
+	}
+	bridge_free(bridge);
+	return r;
+}

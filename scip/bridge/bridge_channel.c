@@ -1,0 +1,462 @@
+/*
+ * A bridge's channels. Output: what is asked and acknowledged first, then the lines' records, one from each
+ * line in turn, straight from their logs: a channel that is slow holds up nothing but what is read from the
+ * descriptors.
+ *
+ * The float makes its channels, in a child of its own, because a host that does not answer must not hold up
+ * the lines to others: to RUNTIME/bridge/COOKIE where the anchor is on this same host, else through pbeamd.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/message.h"
+#include "scip/bridge/bridge_line.h"
+
+enum { RETRY_MS = 500 };
+
+static uint64_t now(void)
+{
+	return io_now_ns(CLOCK_MONOTONIC);
+}
+
+static void connected(struct channel *channel, int sock)
+{
+	channel->sock = sock;
+	channel->writable = true;
+	if (fcntl(sock, F_SETFL, O_NONBLOCK | fcntl(sock, F_GETFL)) < 0 ||
+	    bridge_watch(channel->bridge, sock, &channel->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) <
+		    0)
+		channel_lost(channel);
+}
+
+struct channel *channel_add(struct bridge *bridge, int sock)
+{
+	struct channel *channel = calloc(1, sizeof(*channel));
+
+	if (!channel) {
+		if (sock >= 0)
+			close(sock);
+		return NULL;
+	}
+	channel->bridge = bridge;
+	channel->watch = (struct watch){WATCH_CHANNEL, channel};
+	channel->sock = -1;
+	channel->next = bridge->channels;
+	bridge->channels = channel;
+	if (sock >= 0)
+		connected(channel, sock);
+	return channel;
+}
+
+static void forget_output(struct channel *channel)
+{
+	free(channel->out);
+	free(channel->control);
+	channel->out = channel->control = NULL;
+	channel->out_len = channel->out_done = channel->control_len = 0;
+}
+
+void channel_free(struct channel *channel)
+{
+	struct channel **at = &channel->bridge->channels;
+
+	while (*at && *at != channel)
+		at = &(*at)->next;
+	if (*at)
+		*at = channel->next;
+	if (channel->sock >= 0)
+		close(channel->sock);
+	frame_reader_reset(&channel->reader);
+	forget_output(channel);
+	free(channel);
+}
+
+/* ---- making one ---- */
+
+/* An anchor on this host: one end of a pair goes to it. The other, or -errno. */
+static int open_near(const uint8_t *cookie)
+{
+	auto_close int control = -1, near = -1, far = -1;
+	char path[4096];
+	int pair[2], r;
+
+	r = control_path(cookie, path, NULL);
+	if (r < 0 || access(path, F_OK) < 0)
+		return -ENOENT;
+	control = frame_connect(path, NULL);
+	if (control < 0)
+		return control;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	near = pair[0];
+	far = pair[1];
+	r = frame_send(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_CHANNEL, NULL, &far, 1, NULL);
+	return r < 0 ? r : steal_fd(&near);
+}
+
+/* In a child: the frame BRIDGE_CHANNEL with the descriptor, or nothing. */
+static void open_and_pass(const struct channel *channel, int back)
+{
+	struct err err = ERR_INIT;
+	int sock;
+
+	bridge_close_all_but(back);
+	sock = open_near(channel->cookie);
+
+	if (sock < 0)
+		sock = channel_open(channel->host, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, channel->cookie,
+				    &err);
+	if (sock < 0) {
+		log_info("bridge: the way to %s: %s", channel->host, err.text);
+		_exit(1);
+	}
+	(void)!frame_send(back, PBEAM__CHANNEL_MESSAGE__BRIDGE_CHANNEL, NULL, &sock, 1, NULL);
+	_exit(0);
+}
+
+static void begin(struct channel *channel)
+{
+	int pair[2];
+	pid_t child;
+
+	channel->retry_ns = now() + RETRY_MS * 1000000ull;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return;
+	child = fork();
+	if (child == 0) {
+		close(pair[0]);
+		open_and_pass(channel, pair[1]);
+	}
+	close(pair[1]);
+	if (child < 0)
+		close(pair[0]);
+	else
+		connected(channel, pair[0]);
+}
+
+static void attach_all(struct channel *channel)
+{
+	for (struct line *line = channel->bridge->lines; line; line = line->next)
+		if (line->channel == channel && !line->anchor && !line->moved)
+			channel_attach(line);
+}
+
+/* What the child has got takes its own socket's place. */
+static void take_over(struct channel *channel, struct frame *frame)
+{
+	if (frame->nfds != 1 || !channel->ours)
+		return;
+	close(channel->sock);
+	frame_reader_reset(&channel->reader);
+	channel->lost_ns = 0;
+	connected(channel, frame->fds[0]);
+	frame->fds[0] = -1;
+	if (channel->sock >= 0)
+		attach_all(channel);
+}
+
+void channel_for(struct line *line)
+{
+	struct bridge *bridge = line->bridge;
+	struct channel *channel = bridge->channels;
+
+	while (channel &&
+	       !(channel->ours && memcmp(channel->cookie, line->about->cookie.data, BRIDGE_COOKIE) == 0))
+		channel = channel->next;
+	if (!channel) {
+		channel = channel_add(bridge, -1);
+		if (!channel)
+			return;
+		channel->ours = true;
+		channel->lost_ns = now();
+		memcpy(channel->cookie, line->about->cookie.data, BRIDGE_COOKIE);
+		snprintf(channel->host, sizeof(channel->host), "%s", line->about->host);
+		begin(channel);
+	}
+	line->channel = channel;
+}
+
+void channel_retry(struct channel *channel)
+{
+	if (channel->ours && channel->sock < 0 && now() >= channel->retry_ns)
+		begin(channel);
+}
+
+void channel_lost(struct channel *channel)
+{
+	if (channel->sock >= 0)
+		close(channel->sock);
+	channel->sock = -1;
+	frame_reader_reset(&channel->reader);
+	forget_output(channel);
+	if (!channel->lost_ns)
+		channel->lost_ns = now();
+	if (channel->ours)
+		return;
+	for (struct line *line = channel->bridge->lines; line; line = line->next)
+		if (line->channel == channel) {
+			line->channel = NULL;
+			line->lost_ns = now();
+		}
+}
+
+/* ---- output ---- */
+
+void channel_tell(struct channel *channel, uint32_t type, const ProtobufCMessage *message)
+{
+	auto_free uint8_t *bytes = NULL;
+	uint8_t *more;
+	size_t len;
+
+	if (channel->sock < 0 || frame_encode(type, message, 0, &bytes, &len, NULL) < 0)
+		return;
+	more = realloc(channel->control, channel->control_len + len);
+	if (!more)
+		return;
+	channel->control = more;
+	memcpy(more + channel->control_len, bytes, len);
+	channel->control_len += len;
+	channel_output(channel);
+}
+
+void channel_attach(struct line *line)
+{
+	Pbeam__BridgeAttach attach = PBEAM__BRIDGE_ATTACH__INIT;
+
+	attach.line = line->id;
+	attach.received = line->expected;
+	attach.generation = line->generation;
+	channel_tell(line->channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACH, &attach.base);
+	/* Until the answer says what is needed nothing is sent. */
+	line->unsent = NULL;
+	line->attaching = true;
+}
+
+void channel_acknowledge(struct line *line)
+{
+	Pbeam__BridgeAttach ack = PBEAM__BRIDGE_ATTACH__INIT;
+
+	if (line->acked == line->delivered || !line->channel || line->fresh || line->held)
+		return;
+	ack.line = line->id;
+	ack.received = line->acked = line->delivered;
+	channel_tell(line->channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, &ack.base);
+}
+
+/* Nothing is said on a line before the other side knows of it. */
+static bool announced(const struct line *line)
+{
+	return !line->anchor || !line->of || !line->of->head || line->of->head->number > line->opened;
+}
+
+static struct line *next_line(struct channel *channel, bool any)
+{
+	struct line *line = channel->bridge->lines;
+
+	while (line && !(line->channel == channel && line->unsent && !line->held && announced(line) &&
+			 (any || line->turn != channel->bridge->turn)))
+		line = line->next;
+	return line;
+}
+
+/* The next frame to go out. */
+static bool next_frame(struct channel *channel)
+{
+	struct bridge *bridge = channel->bridge;
+	struct line *line;
+
+	channel->out_done = 0;
+	if (channel->control) {
+		channel->out = channel->control;
+		channel->out_len = channel->control_len;
+		channel->control = NULL;
+		channel->control_len = 0;
+		return true;
+	}
+	line = next_line(channel, false);
+	if (!line) {
+		/* Everybody has had a turn. */
+		line = next_line(channel, true);
+		bridge->turn++;
+	}
+	if (!line)
+		return false;
+	channel->out = malloc(line->unsent->len);
+	if (!channel->out)
+		return false;
+	memcpy(channel->out, line->unsent->frame, line->unsent->len);
+	channel->out_len = line->unsent->len;
+	line->unsent = line->unsent->next;
+	line->turn = bridge->turn;
+	return true;
+}
+
+void channel_output(struct channel *channel)
+{
+	while (channel->sock >= 0 && channel->writable && (channel->out || next_frame(channel))) {
+		ssize_t n = frame_send_some(channel->sock, channel->out + channel->out_done,
+					    channel->out_len - channel->out_done, NULL, 0);
+
+		if (n == -EAGAIN) {
+			channel->writable = false;
+			return;
+		}
+		if (n < 0) {
+			channel_lost(channel);
+			return;
+		}
+		channel->out_done += (size_t)n;
+		if (channel->out_done == channel->out_len) {
+			free(channel->out);
+			channel->out = NULL;
+		}
+	}
+}
+
+/* ---- input ---- */
+
+/* Whoever called the listener, and is announced on this channel only now, is spoken of on no other: the one
+ * that the listener had when it accepted him may be open still, to a host that the program has left. */
+static void announce_here(struct channel *channel, const struct line *listener, uint64_t from)
+{
+	for (struct line *line = channel->bridge->lines; line; line = line->next) {
+		if (line->of != listener || line->opened < from)
+			continue;
+		line->channel = channel;
+		line_rewind(line, 0);
+	}
+}
+
+static void attach(struct channel *channel, const Pbeam__BridgeAttach *asked)
+{
+	struct line *line = line_find(channel->bridge, channel, asked->line);
+	Pbeam__BridgeAttach answer = PBEAM__BRIDGE_ATTACH__INIT;
+
+	answer.line = asked->line;
+	answer.unknown = !line || !line->anchor || asked->generation < line->generation;
+	if (!answer.unknown) {
+		line->channel = channel;
+		line->generation = asked->generation;
+		line->acked = 0;
+		line_rewind(line, asked->received);
+		announce_here(channel, line, asked->received);
+		answer.received = line->expected;
+	}
+	channel_tell(channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACHED, &answer.base);
+	if (!answer.unknown)
+		line_pump(line);
+}
+
+static void attached(struct channel *channel, const Pbeam__BridgeAttach *answer)
+{
+	struct line *line = line_find(channel->bridge, channel, answer->line);
+
+	if (!line || line->channel != channel || line->anchor || line->held)
+		return;
+	line->attaching = false;
+	if (answer->unknown) {
+		line_drop_arrivals(line);
+		line_acked(line, UINT64_MAX);
+		line_reset(line);
+		return;
+	}
+	line->acked = 0;
+	line_rewind(line, answer->received);
+	line_pump(line);
+}
+
+static int take_record(struct channel *channel, const struct frame *frame)
+{
+	Pbeam__BridgeRecord *record = (void *)frame_unpack(frame, &pbeam__bridge_record__descriptor, NULL);
+	struct line *line = record ? line_find(channel->bridge, channel, record->line) : NULL;
+	int r;
+
+	if (!record)
+		return -EPROTO;
+	if (!line) {
+		/* It has ended here and had all it wanted. */
+		Pbeam__BridgeAttach ack = PBEAM__BRIDGE_ATTACH__INIT;
+
+		ack.line = record->line;
+		ack.received = record->number + 1;
+		channel_tell(channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, &ack.base);
+	}
+	if (!line || line->channel != channel || line->moved) {
+		pbeam__bridge_record__free_unpacked(record, NULL);
+		return 0;
+	}
+	if (line->over) {
+		line->expected = line->delivered = record->number + 1;
+		pbeam__bridge_record__free_unpacked(record, NULL);
+		channel_acknowledge(line);
+		return 0;
+	}
+	r = line_arrived(line, record);
+	if (r == 0)
+		line_pump(line);
+	return r;
+}
+
+static int dispatch(struct channel *channel, struct frame *frame)
+{
+	Pbeam__BridgeAttach *attachment;
+	struct line *line;
+
+	if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_CHANNEL) {
+		take_over(channel, frame);
+		return 0;
+	}
+	if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_RECORD)
+		return take_record(channel, frame);
+	attachment = (void *)frame_unpack(frame, &pbeam__bridge_attach__descriptor, NULL);
+	if (!attachment)
+		return -EPROTO;
+	if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACH) {
+		attach(channel, attachment);
+	} else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACHED) {
+		attached(channel, attachment);
+	} else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK) {
+		line = line_find(channel->bridge, channel, attachment->line);
+		if (line && line->channel == channel) {
+			line_acked(line, attachment->received);
+			line_pump(line);
+		}
+	}
+	message_free(attachment);
+	return 0;
+}
+
+void channel_input(struct channel *channel)
+{
+	struct err err = ERR_INIT;
+	int r = 1;
+
+	while (channel->sock >= 0 && r > 0) {
+		struct frame frame;
+
+		r = frame_reader_step(&channel->reader, channel->sock, &frame, &err);
+		if (r == 1) {
+			int bad = dispatch(channel, &frame);
+
+			frame_free(&frame);
+			if (bad < 0) {
+				log_warn("bridge: the other side sent what it should not have");
+				r = bad;
+			}
+		}
+	}
+	if (r != -EAGAIN && channel->sock >= 0)
+		channel_lost(channel);
+}

@@ -1,0 +1,257 @@
+/*
+ * UDP ports that have moved, for those who go on sending to the old place. The anchor passes on each datagram
+ * with its sender's address. On the float's side each sender has a socket of its own, the stand-in, connected
+ * to the program's: so the program's kernel queue has the datagram with the stand-in's address, which the
+ * name table translates (recvfrom says the sender's, and what is sent to that goes to the stand-in); what the
+ * program sends to a stand-in goes to the anchor and from there, from the old address, to the sender.
+ *
+ * Who has been told where the port is (scip/reconnect/reconnect_callers.h) sends there, and hears nothing
+ * from the old address any more: what it had sent before is answered directly too, its stand-in is found by
+ * its own address only. After PASSING_NS what comes from such an address is another socket's.
+ *
+ * Stand-ins are made on demand, STAND_INS_MAX for a port; then the one that was used longest ago goes.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "namespace/address_entry.h"
+#include "scip/bridge/bridge_line.h"
+#include "scip/object/inet.h"
+
+enum { STAND_INS_MAX = 512 };
+#define PASSING_NS 5000000000ull
+
+bool line_is_port(const struct line *line)
+{
+	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__PORT && !line->anchor;
+}
+
+static struct name_address name_of(const struct line *line, const union name_sockaddr *called)
+{
+	struct name_address name = {.protocol = IPPROTO_UDP, .name = *called, .caller = true};
+	struct inet_address at;
+
+	name.vpid.n = line->about->vpid;
+	if (inet_address_parse(&line->about->local, &at))
+		name.scope = (uint16_t)inet_port(&at);
+	return name;
+}
+
+static void drop(struct line *line, struct stand_in **at)
+{
+	struct stand_in *gone = *at;
+	struct name_address name = name_of(line, &gone->called);
+
+	*at = gone->next;
+	/* a coordinator's copies are the bridge's */
+	if (gone->named && !line->bridge->started)
+		names_address_remove(line->bridge->names, &name);
+	close(gone->fd);
+	free(gone);
+}
+
+void port_free(struct line *line)
+{
+	while (line->stand_ins)
+		drop(line, &line->stand_ins);
+}
+
+static void drop_oldest(struct line *line)
+{
+	struct stand_in **oldest = &line->stand_ins;
+	size_t n = 0;
+
+	for (struct stand_in **at = &line->stand_ins; *at; at = &(*at)->next) {
+		if ((*at)->used < (*oldest)->used)
+			oldest = at;
+		n++;
+	}
+	if (n >= STAND_INS_MAX)
+		drop(line, oldest);
+}
+
+/* A socket connected to the program's; *own is its address. */
+static int connect_to_program(const struct line *line, struct inet_address *own)
+{
+	struct inet_address at;
+	auto_close int fd = -1;
+
+	if (!inet_address_parse(&line->about->local, &at))
+		return -EBADMSG;
+	fd = socket(at.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	*own = at;
+	if (own->any.sa_family == AF_INET)
+		own->v4.sin_port = 0;
+	else
+		own->v6.sin6_port = 0;
+	if (fd < 0 || bind(fd, &own->any, own->len) < 0 || connect(fd, &at.any, at.len) < 0)
+		return -errno;
+	own->len = sizeof(own->v6);
+	return getsockname(fd, &own->any, &own->len) < 0 ? -errno : steal_fd(&fd);
+}
+
+static bool is_young(const struct line *line)
+{
+	return io_now_ns(CLOCK_MONOTONIC) - line->made_ns < PASSING_NS;
+}
+
+/* Who has moved itself is found by its name, wherever it goes. */
+static bool is_told(const struct line *line, const union name_sockaddr *source,
+		    const union name_sockaddr *called)
+{
+	struct name_address found;
+	struct inet_address told, address = {.len = address_size(source)};
+
+	memcpy(&address.any, source, address.len);
+	if (line->bridge->names &&
+	    names_address_find(line->bridge->names, IPPROTO_UDP, &called->sa, NULL, &found) == 0)
+		return true;
+	for (size_t i = 0; i < line->about->n_direct; i++)
+		if (inet_address_parse(&line->about->direct[i], &told) && inet_same(&told, &address))
+			return true;
+	return false;
+}
+
+/* One that has moved itself goes by its name. */
+static union name_sockaddr call(const struct line *line, const union name_sockaddr *source)
+{
+	struct name_address found;
+
+	if (line->bridge->names &&
+	    names_address_find_real(line->bridge->names, IPPROTO_UDP, &source->sa, &found) == 0 &&
+	    !found.caller && address_in_family(&found.name, source->sa.sa_family))
+		return found.name;
+	return *source;
+}
+
+static struct stand_in *make(struct line *line, const union name_sockaddr *source)
+{
+	union name_sockaddr called = call(line, source);
+	struct name_address name = name_of(line, &called);
+	struct stand_in *fresh = calloc(1, sizeof(*fresh));
+	struct inet_address own;
+	int fd = fresh ? connect_to_program(line, &own) : -ENOMEM;
+
+	if (fd < 0) {
+		log_info("bridge: %s: no stand-in for a sender: %s", line->about->text, strerror(-fd));
+		free(fresh);
+		return NULL;
+	}
+	drop_oldest(line);
+	*fresh = (struct stand_in){.next = line->stand_ins,
+				   .fd = fd,
+				   .source = *source,
+				   .called = called,
+				   .passing = is_told(line, source, &called) && is_young(line)};
+	name.passing = fresh->passing;
+	memcpy(&name.real, &own.any, own.len);
+	if (line->bridge->names) {
+		(void)names_cluster(line->bridge->names, name.host);
+		fresh->named = names_address_set(line->bridge->names, &name, NULL, 0) == 0;
+	}
+	line->stand_ins = fresh;
+	if (bridge_watch(line->bridge, fd, &line->watch, EPOLLIN | EPOLLOUT | EPOLLET) < 0)
+		log_info("bridge: %s: what is sent to a caller is not seen", line->about->text);
+	return fresh;
+}
+
+static struct stand_in *find(struct line *line, const union name_sockaddr *source)
+{
+	for (struct stand_in **at = &line->stand_ins; *at; at = &(*at)->next) {
+		if (memcmp(&(*at)->source, source, sizeof(*source)) != 0)
+			continue;
+		if (!(*at)->passing || is_young(line))
+			return *at;
+		drop(line, at);
+		break;
+	}
+	return make(line, source);
+}
+
+/* It has been led to the port itself meanwhile (scip/reconnect/reconnect_callers.c), and calls the old
+ * address all the same: another socket. */
+static void keep_name(const struct line *line, struct stand_in *at)
+{
+	struct name_address name = name_of(line, &at->called), found;
+	struct inet_address own = {.len = sizeof(own.v6)};
+
+	if (at->passing || !at->named ||
+	    names_address_find_caller(line->bridge->names, &at->called.sa, name.scope, &found) == 0 ||
+	    getsockname(at->fd, &own.any, &own.len) < 0)
+		return;
+	memcpy(&name.real, &own.any, own.len);
+	(void)names_cluster(line->bridge->names, name.host);
+	at->named = names_address_set(line->bridge->names, &name, NULL, 0) == 0;
+}
+
+ssize_t port_send(struct line *line, const void *data, size_t len, const ProtobufCBinaryData *from)
+{
+	union name_sockaddr source = {0};
+	struct inet_address address;
+	struct stand_in *at;
+	ssize_t n;
+
+	if (!inet_address_parse(from, &address))
+		return -EBADMSG;
+	memcpy(&source, &address.any, address.len);
+	at = find(line, &source);
+	if (!at)
+		return -EHOSTUNREACH;
+	at->used = ++line->stand_ins_used;
+	keep_name(line, at);
+	n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (n < 0 && errno == ECONNREFUSED) /* what an earlier one had met */
+		n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+	return n < 0 ? -errno : n;
+}
+
+ssize_t port_take(struct line *line, void *data, size_t room, struct sockaddr_storage *to, socklen_t *to_len)
+{
+	for (struct stand_in *at = line->stand_ins; at; at = at->next) {
+		ssize_t n;
+
+		do
+			n = recv(at->fd, data, room, MSG_DONTWAIT);
+		while (n < 0 && (errno == EINTR || errno == ECONNREFUSED));
+		if (n < 0)
+			continue;
+		at->used = ++line->stand_ins_used;
+		*to_len = address_size(&at->source);
+		memcpy(to, &at->source, *to_len);
+		return n;
+	}
+	return -EAGAIN;
+}
+
+int port_watch(struct line *line)
+{
+	int r = 0;
+
+	for (struct stand_in *at = line->stand_ins; at && r == 0; at = at->next)
+		r = bridge_watch(line->bridge, at->fd, &line->watch, EPOLLIN | EPOLLOUT | EPOLLET);
+	return r;
+}
+
+bool port_has(const struct line *line, int fd)
+{
+	for (const struct stand_in *at = line->stand_ins; at; at = at->next)
+		if (at->fd == fd)
+			return true;
+	return false;
+}
+
+void bridge_refill(struct bridge *bridge, uint64_t ino, const void *data, size_t len,
+		   const ProtobufCBinaryData *from)
+{
+	for (struct line *line = bridge->lines; line; line = line->next)
+		if (line->ino == ino && line_is_port(line) && port_send(line, data, len, from) < 0)
+			log_warn("bridge: %s: a datagram that waited is lost", line->about->text);
+}

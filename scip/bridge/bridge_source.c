@@ -1,0 +1,626 @@
+/*
+ * Bridges for a migration, on the side that it leaves: which descriptions have another end that stays, what
+ * goes along of each, and the anchor that stands in for the program once it is gone. A description whose
+ * other end is a float already (the program came from elsewhere) takes its line along instead.
+ *
+ * Not bridged is what would have to be in two places: a description that a process that stays reads as well.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "channel/channel.h"
+#include "proto/message.h"
+#include "scip/bridge/bridge_provider.h"
+#include "scip/bridge/bridge_source.h"
+#include "scip/ends/end_address.h"
+#include "scip/object/common.h"
+#include "scip/object/inet.h"
+#include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
+#include "scip/object/tcp_socket.h"
+#include "scip/reconnect/reconnect_ports.h"
+#include "scip/tracee/procfs.h"
+
+/* True if a process that moves has a pipe or socket that is not just a stream of the console: looking for who
+ * else has it means looking at all of the user's processes, some ms of the pause. */
+static int has_some(const struct migrate_source *source, bool *some, struct err *err)
+{
+	struct holders own = {0}, console = {0};
+	int r = holders_add(&console, source->job->keeper.n);
+
+	*some = false;
+	for (size_t i = 0; i < source->group->n && r == 0; i++)
+		r = holders_add(&own, source->group->v[i]->rpid.n);
+	for (size_t i = 0; i < own.n && !*some; i++)
+		*some = !holders_find(&console, own.v[i].ino, true, true);
+	holders_free(&own);
+	holders_free(&console);
+	return r < 0 ? err_code(err, r, "list pipes and sockets") : 0;
+}
+
+static int claim(struct migrate_source *source, void **state, struct object_dump *dump, struct err *err)
+{
+	struct leaving *leaving = calloc(1, sizeof(*leaving));
+	auto_free pid_t *members = calloc(source->group->n + 1, sizeof(*members));
+	bool some;
+	int r;
+
+	(void)dump;
+	*state = leaving;
+	if (!leaving || !members)
+		return err_code(err, -ENOMEM, "bridges");
+	for (size_t i = 0; i < source->group->n; i++)
+		members[i] = source->group->v[i]->rpid.n;
+	leaving->anchor = bridge_new(NULL);
+	if (!leaving->anchor)
+		return err_code(err, -ENOMEM, "bridges");
+	r = has_some(source, &some, err);
+	if (r == 0 && some)
+		r = holders_read(&leaving->holders, members, source->group->n, err);
+	return r < 0 ? r : bridge_find_all(&leaving->hold, err);
+}
+
+const char *bridge_comm_of(pid_t pid, char comm[32])
+{
+	auto_free char *text = NULL;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	if (io_slurp(AT_FDCWD, path, 64, &text, NULL) < 0)
+		text = NULL;
+	snprintf(comm, 32, "%.*s", text ? (int)strcspn(text, "\n") : 1, text ? text : "?");
+	return comm;
+}
+
+/* ---- frozen ---- */
+
+static uint64_t queue_length(const Pbeam__Extent *extent)
+{
+	return extent ? extent->length : 0;
+}
+
+int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeLine *line, bool mirror, struct err *err)
+{
+	Pbeam__BridgeLine copy = *line;
+	auto_free uint8_t *bytes = NULL;
+	size_t len;
+
+	if (mirror) {
+		copy.reads = line->writes;
+		copy.writes = line->reads;
+	}
+	len = pbeam__bridge_line__get_packed_size(&copy);
+	bytes = malloc(len ? len : 1);
+	if (!bytes ||
+	    (pbeam__bridge_line__pack(&copy, bytes), external_mark(out, &bridge_provider, bytes, len)) < 0)
+		return err_code(err, -ENOMEM, "bridges");
+	return 0;
+}
+
+/* A new line from here. `skip` goes along. The line's cookie is the anchor's own, `comm` its program. */
+static int add_anchor(const struct left *left, Pbeam__BridgeLine *line, uint64_t skip, char comm[32],
+		      struct err *err)
+{
+	struct bridge *anchor = left->leaving->anchor;
+	int fd = fcntl(left->of->local, F_DUPFD_CLOEXEC, 3), r;
+
+	if (fd < 0)
+		return err_sys(err, "keep a descriptor of it");
+	line->vpid = left->of->holder_vpid.n;
+	if (!line->ino)
+		line->ino = left->of->st.st_ino;
+	line->program = (char *)(uintptr_t)bridge_comm_of(left->of->holder.n, comm);
+	r = bridge_add_anchor(anchor, line, fd, skip, &line->id, err);
+	if (r < 0)
+		return r;
+	line->cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)bridge_cookie(anchor)};
+	return 0;
+}
+
+int bridge_leave(const struct left *left, Pbeam__BridgeLine *line, uint64_t skip, struct err *err)
+{
+	char comm[32];
+	int r = add_anchor(left, line, skip, comm, err);
+
+	if (r == 0)
+		r = bridge_mark(left->out, line, true, err);
+	return r < 0 ? r : 1;
+}
+
+/* The line that it has already goes along. */
+static int take_along(const struct left *left, Pbeam__BridgeLine **line, struct err *err)
+{
+	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, line, err);
+
+	if (r == 0)
+		r = bridge_mark(left->out, *line, false, err);
+	return r < 0 ? err_wrap(err, r, "a connection through another host") : 1;
+}
+
+/* As take_along(), of a listener: who calls it directly may wait to be accepted here, too. */
+static int take_listener_along(const struct left *left, Pbeam__BridgeLine *passing, struct err *err)
+{
+	Pbeam__BridgeLine *line = NULL, copy, **more;
+	char comm[32];
+	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, &line, err);
+
+	if (r == 0)
+		r = add_anchor(left, passing, 0, comm, err);
+	if (r < 0) {
+		message_free(line);
+		return err_wrap(err, r, "a listening socket that is called through another host");
+	}
+	copy = *line;
+	more = calloc(line->n_more + 1, sizeof(*more));
+	if (more) {
+		for (size_t i = 0; i < line->n_more; i++)
+			more[i] = line->more[i];
+		more[line->n_more] = passing;
+		copy.more = more;
+		copy.n_more++;
+		passing->reads = false;
+		passing->writes = true; /* as the float has it */
+		r = bridge_mark(left->out, &copy, false, err);
+	} else {
+		r = err_code(err, -ENOMEM, "bridges");
+	}
+	free(more);
+	message_free(line);
+	return r < 0 ? r : 1;
+}
+
+bool bridge_has_line(const struct left *left)
+{
+	return bridge_find(left->leaving->hold, left->of->st.st_ino) != NULL;
+}
+
+/* ---- pipes ---- */
+
+static bool known(const struct left *left, bool reader)
+{
+	for (size_t i = 0; i < left->leaving->npipes; i++)
+		if (left->leaving->pipes[i].ino == left->of->st.st_ino &&
+		    left->leaving->pipes[i].reader == reader)
+			return true;
+	return false;
+}
+
+static void ends_in_group(const struct left *left, bool *reader, bool *writer)
+{
+	const struct object_source *other;
+
+	*reader = *writer = false;
+	for (size_t i = 0; (other = object_dump_source(left->dump, i)) != NULL; i++)
+		if (other->st.st_ino == left->of->st.st_ino && other->st.st_dev == left->of->st.st_dev) {
+			*reader = *reader || (other->flags & O_ACCMODE) != O_WRONLY;
+			*writer = *writer || (other->flags & O_ACCMODE) != O_RDONLY;
+		}
+}
+
+/* Somebody has the other end. Of a FIFO one asks who it is: it may wait for its first writer. */
+static bool other_end_stays(const struct left *left, bool reader)
+{
+	struct pollfd poll_fd = {.fd = left->of->local, .events = POLLIN | POLLOUT};
+
+	if (left->of->link[0] == '/')
+		return holders_find(&left->leaving->holders, left->of->st.st_ino, !reader, reader) != NULL;
+	return poll(&poll_fd, 1, 0) >= 0 && !(poll_fd.revents & (POLLERR | POLLHUP));
+}
+
+void bridge_forget_contents(Pbeam__Pipe *pipe)
+{
+	pbeam__extent__free_unpacked(pipe->contents, NULL);
+	pipe->contents = NULL;
+	pipe->has_contents = false;
+	pipe->n_packets = 0;
+}
+
+static int dump_pipe(const struct left *left, bool reader, struct err *err)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	struct known_pipe own = {left->of->st.st_ino, reader};
+	Pbeam__BridgeLine *along = NULL;
+	bool again = known(left, reader), old = bridge_has_line(left);
+	int r = 0;
+
+	if (old && !again)
+		r = bridge_take(left->leaving->hold, left->of->st.st_ino, &along, err);
+	if (r == 0)
+		r = object_dump_as_usual(left->dump, left->of, left->out, err);
+	if (r == 0 && !again && object_append(left->leaving->pipes, left->leaving->npipes, own) < 0)
+		r = err_code(err, -ENOMEM, "bridges");
+	if (r < 0) {
+		message_free(along);
+		return r;
+	}
+	if (!reader)
+		bridge_forget_contents(left->out->pipe);
+	line.kind = left->out->pipe->packet ? PBEAM__BRIDGE_LINE__KIND__MESSAGES
+					    : PBEAM__BRIDGE_LINE__KIND__STREAM;
+	line.packet = left->out->pipe->packet;
+	line.reads = reader;
+	line.writes = !reader;
+	line.text = (char *)(uintptr_t)(left->of->link[0] == '/' ? "FIFO" : "pipe");
+	if (again || along)
+		r = bridge_mark(left->out, along ? along : &line, false, err);
+	else
+		return bridge_leave(left, &line,
+				    line.packet ? left->out->pipe->n_packets
+						: queue_length(left->out->pipe->contents),
+				    err);
+	message_free(along);
+	return r < 0 ? r : 1;
+}
+
+static int leave_pipe(const struct left *left, struct err *err)
+{
+	const struct holders *holders = &left->leaving->holders;
+	const struct holder *outside;
+	uint64_t ino = left->of->st.st_ino;
+	bool reader, writer;
+	int fd = -1, r;
+
+	ends_in_group(left, &reader, &writer);
+	outside = holders_find(holders, ino, true, true);
+	if (reader && writer)
+		return outside ? bridge_shared(left, outside, "a pipe, both ends of which would go,", err)
+			       : 0;
+	if (!bridge_has_line(left) && !other_end_stays(left, reader))
+		return 0;
+	outside = holders_find(holders, ino, true, false);
+	if (reader && outside)
+		return bridge_shared(left, outside, "the read end of a pipe", err);
+	if (bridge_has_line(left) && !known(left, reader)) {
+		r = bridge_stop(left->leaving->hold, ino, &fd, err);
+		if (r < 0)
+			return r;
+		close(fd);
+	}
+	return dump_pipe(left, reader, err);
+}
+
+/* ---- sockets ---- */
+
+/* 0: it is; 1: it is not, and is left to who stays. `peer`: inode of the other end, where that is known. Who
+ * has both ends open does not read what it writes: it has only not closed what was meant for its child. */
+static int check_alone(const struct left *left, uint64_t peer, struct err *err)
+{
+	const struct holder *outside =
+		holders_find_one_sided(&left->leaving->holders, left->of->st.st_ino, peer);
+
+	return outside ? bridge_shared(left, outside, "a socket", err) : 0;
+}
+
+static int stop_line(const struct left *left, struct err *err)
+{
+	auto_close int fd = -1;
+	int r = bridge_stop(left->leaving->hold, left->of->st.st_ino, &fd, err);
+
+	if (r < 0)
+		return err_wrap(err, r, "a connection through another host");
+	/* All that is between the two sockets on this host is in their queues. */
+	if (fd >= 0 && socket_option(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP &&
+	    (tcp_drain(left->of->local, fd) < 0 || tcp_drain(fd, left->of->local) < 0))
+		return err_set(err, -EBUSY,
+			       "a TCP connection with more on its way than its receiver has room for; let it "
+			       "read, or "
+			       "raise net.ipv4.tcp_rmem");
+	return 0;
+}
+
+static int check_passed(const Pbeam__UnixSocket *socket, struct err *err)
+{
+	for (size_t i = 0; i < socket->n_queue; i++)
+		if (socket->queue[i]->n_passed_objects)
+			return err_set(err, -EBUSY,
+				       "a UNIX socket with descriptors in its queue, whose other end stays: "
+				       "they cannot go "
+				       "to another host; let the program take them first");
+	return 0;
+}
+
+static uint64_t unix_skip(const Pbeam__UnixSocket *socket)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < socket->n_queue; i++)
+		bytes += queue_length(socket->queue[i]->data);
+	return socket->type == SOCK_STREAM ? bytes : socket->n_queue;
+}
+
+static bool unix_peer_stays(const struct left *left, const Pbeam__UnixSocket *socket)
+{
+	if (!socket->connected || !socket->peer_ino || socket->peer_ino == socket->ino ||
+	    object_dump_find_inode(left->dump, socket->peer_ino, left->of))
+		return false;
+	return socket->type != SOCK_DGRAM || socket->peer_name.len <= offsetof(struct sockaddr_un, sun_path);
+}
+
+/* A listener that somebody can still find. */
+static bool unix_has_callers(const Pbeam__UnixSocket *socket)
+{
+	return socket->listening && socket->name.len > offsetof(struct sockaddr_un, sun_path) &&
+	       !(socket->bound_file && socket->bound_file->deleted);
+}
+
+static int check_queue_of(const struct left *left, const Pbeam__UnixSocket *socket, struct err *err)
+{
+	for (size_t i = 0; i < socket->n_accept_queue; i++)
+		if (socket->accept_queue[i] &&
+		    object_dump_find_inode(left->dump, socket->accept_queue[i], left->of))
+			return err_set(
+				err, -EBUSY,
+				"a listening UNIX socket with a connection of its own tree that waits to be "
+				"accepted; try again once it is accepted");
+	return 0;
+}
+
+static int leave_unix(const struct left *left, struct err *err)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeLine *along = NULL;
+	const Pbeam__UnixSocket *socket;
+	bool old = bridge_has_line(left);
+	int r = old ? stop_line(left, err) : 0;
+
+	if (r == 0)
+		r = object_dump_as_usual(left->dump, left->of, left->out, err);
+	if (r < 0)
+		return r;
+	socket = left->out->unix_socket;
+	if (!old && !unix_has_callers(socket) && !unix_peer_stays(left, socket))
+		return 1; /* dumped as usual */
+	r = check_alone(left, socket->peer_ino, err);
+	if (r == 0)
+		r = check_passed(socket, err);
+	if (r == 0)
+		r = check_queue_of(left, socket, err);
+	if (r != 0)
+		return r;
+	if (old) {
+		r = take_along(left, &along, err);
+		message_free(along);
+		return r;
+	}
+	line.family = AF_UNIX;
+	line.packet = socket->type == SOCK_SEQPACKET;
+	line.kind = socket->listening		  ? PBEAM__BRIDGE_LINE__KIND__LISTENER
+		    : socket->type == SOCK_STREAM ? PBEAM__BRIDGE_LINE__KIND__STREAM
+						  : PBEAM__BRIDGE_LINE__KIND__MESSAGES;
+	line.reads = true;
+	line.writes = !socket->listening;
+	line.text = (char *)(uintptr_t)(socket->listening ? "listening UNIX socket" : "UNIX connection");
+	return bridge_leave(left, &line, unix_skip(socket), err);
+}
+
+static bool away_from_home(const struct left *left, const char *born)
+{
+	char own[NAME_TEXT_MAX];
+
+	return names_cluster(left->source->names, own) && strcmp(own, born) != 0;
+}
+
+/* A connection with somebody outside, or a listener. What has ended needs nobody any more: a line that it has
+ * brings on its way what it has still, and ends. */
+static bool tcp_needs_line(const struct left *left, const struct tcp_look *look)
+{
+	return look->kind == TCP_KIND_LISTENS ||
+	       (look->kind == TCP_KIND_CONNECTED &&
+		tcp_find_other(left->dump, left->of).place == TCP_PEER_OUTSIDE);
+}
+
+static int leave_tcp(const struct left *left, struct err *err)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT, *along = NULL;
+	const struct tcp_look *known = tcp_look_of(left->dump, left->of);
+	struct tcp_look look;
+	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX];
+	bool listens, old = bridge_has_line(left);
+	int r;
+
+	if (!known || !tcp_needs_line(left, known))
+		return 0;
+	look = *known;
+	listens = look.kind == TCP_KIND_LISTENS;
+	r = check_alone(left, 0, err);
+	if (r == 0 && old)
+		r = stop_line(left, err);
+	if (r == 0)
+		r = listens ? object_dump_as_usual(left->dump, left->of, left->out, err)
+			    : tcp_dump_end(left->dump, left->of, left->out, err);
+	if (r == 0 && listens)
+		r = address_leaves(left->source, left->out, left->of->holder_vpid, err);
+	if (r != 0)
+		return r;
+	if (old && !listens) {
+		r = take_along(left, &along, err);
+		if (r > 0 &&
+		    (message_bytes(&left->out->tcp->local, along->local.data, along->local.len) < 0 ||
+		     message_bytes(&left->out->tcp->peer, along->peer.data, along->peer.len) < 0))
+			r = -ENOMEM;
+		message_free(along);
+		return r;
+	}
+	line.family = left->out->tcp->family;
+	line.kind = listens ? PBEAM__BRIDGE_LINE__KIND__LISTENER : PBEAM__BRIDGE_LINE__KIND__STREAM;
+	line.reads = true;
+	line.writes = !listens;
+	line.local = left->out->tcp->local;
+	line.peer = left->out->tcp->peer;
+	snprintf(words, sizeof(words), "%s %s", listens ? "listening at" : "connection with",
+		 inet_text(listens ? &look.own : &look.peer, text));
+	line.text = words;
+	if (listens && (old || away_from_home(left, left->out->tcp->name_host))) {
+		line.passing = true;
+		line.peer = left->out->tcp->name_peer;
+	}
+	return old ? take_listener_along(left, &line, err)
+		   : bridge_leave(left, &line, queue_length(left->out->tcp->receive_queue), err);
+}
+
+/* Of others' groups: it is bound where it was. */
+static bool is_multicast(const Pbeam__UdpSocket *socket)
+{
+	struct inet_address at;
+
+	if (socket->n_memberships)
+		return true;
+	if (!inet_address_parse(&socket->local, &at))
+		return false;
+	return at.any.sa_family == AF_INET ? IN_MULTICAST(ntohl(at.v4.sin_addr.s_addr))
+					   : IN6_IS_ADDR_MULTICAST(&at.v6.sin6_addr);
+}
+
+/* Who has been told where the port goes does not need the line. */
+static int mark_port(const struct left *left, const Pbeam__BridgeLine *line, struct err *err)
+{
+	const struct reconnect_port *port = reconnect_ports_of(left->source->ports, left->of->st.st_ino);
+	Pbeam__BridgeLine copy = *line;
+
+	copy.direct = port ? port->callers : NULL;
+	copy.n_direct = port ? port->ncallers : 0;
+	return bridge_mark(left->out, &copy, false, err);
+}
+
+static int take_port_along(const struct left *left, struct err *err)
+{
+	Pbeam__BridgeLine *along = NULL;
+	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, &along, err);
+
+	if (r == 0)
+		r = mark_port(left, along, err);
+	message_free(along);
+	return r < 0 ? err_wrap(err, r, "a UDP socket that is called through another host") : 1;
+}
+
+static int leave_udp(const struct left *left, struct err *err)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	struct inet_address peer = {.len = sizeof(peer.v6)}, own = {.len = sizeof(own.v6)};
+	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX], comm[32];
+	bool old = bridge_has_line(left), connected = getpeername(left->of->local, &peer.any, &peer.len) == 0;
+	int r;
+
+	if (getsockname(left->of->local, &own.any, &own.len) < 0 || (!connected && !inet_port(&own)))
+		return 0;
+	r = check_alone(left, 0, err);
+	if (r == 0 && old)
+		r = stop_line(left, err);
+	if (r == 0)
+		r = object_dump_as_usual(left->dump, left->of, left->out, err);
+	if (r == 0 && !connected && !old && is_multicast(left->out->udp))
+		return 1;
+	if (r == 0 && !connected)
+		r = address_leaves(left->source, left->out, left->of->holder_vpid, err);
+	if (r == 0)
+		r = address_name_senders(left->source, left->out->udp, err);
+	if (r != 0)
+		return r;
+	if (old)
+		return take_port_along(left, err);
+	line.family = left->out->udp->family;
+	line.kind = connected ? PBEAM__BRIDGE_LINE__KIND__MESSAGES : PBEAM__BRIDGE_LINE__KIND__PORT;
+	line.reads = line.writes = true;
+	line.local = left->out->udp->local;
+	line.peer = left->out->udp->peer;
+	snprintf(words, sizeof(words), "UDP %s %s", connected ? "with" : "at",
+		 inet_text(connected ? &peer : &own, text));
+	line.text = words;
+	r = add_anchor(left, &line, left->out->udp->n_queue, comm, err);
+	if (r == 0)
+		r = mark_port(left, &line, err);
+	return r < 0 ? r : 1;
+}
+
+static int dump(struct migrate_source *source, void **state, struct object_dump *dump,
+		const struct object_source *of, Pbeam__Object *out, struct err *err)
+{
+	struct left left = {.source = source, .leaving = *state, .dump = dump, .of = of, .out = out};
+	int family, protocol;
+
+	if (of->hidden || !left.leaving || object_dump_console_stream(dump, of) >= 0)
+		return 0;
+	if (S_ISFIFO(of->st.st_mode))
+		return leave_pipe(&left, err);
+	if (S_ISCHR(of->st.st_mode))
+		return bridge_leave_terminal(&left, err);
+	if (!S_ISSOCK(of->st.st_mode))
+		return 0;
+	family = socket_option(of->local, SOL_SOCKET, SO_DOMAIN, -1);
+	protocol = socket_option(of->local, SOL_SOCKET, SO_PROTOCOL, -1);
+	if (family == AF_UNIX)
+		return leave_unix(&left, err);
+	if (family != AF_INET && family != AF_INET6)
+		return 0;
+	return protocol == IPPROTO_TCP	 ? leave_tcp(&left, err)
+	       : protocol == IPPROTO_UDP ? leave_udp(&left, err)
+					 : 0;
+}
+
+/* The last that may fail: the floats will come through pbeamd. */
+static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
+		struct err *err)
+{
+	struct leaving *leaving = *state;
+	int expecting;
+
+	if (!leaving || bridge_lines(leaving->anchor) == 0)
+		return 0;
+	expecting = channel_expect(bridge_cookie(leaving->anchor), err);
+	if (expecting < 0)
+		return expecting;
+	bridge_expect(leaving->anchor, expecting);
+	return 0;
+}
+
+static void committed(struct migrate_source *source, void **state)
+{
+	struct leaving *leaving = *state;
+	struct err err = ERR_INIT;
+
+	if (!leaving)
+		return;
+	if (bridge_lines(leaving->anchor) && bridge_start(leaving->anchor, &err) < 0)
+		log_error("migrate: what vpid %d was connected with is lost: %s", source->target.n, err.text);
+	bridge_release(leaving->hold, true);
+	leaving->hold = NULL;
+}
+
+static void end(struct migrate_source *source, void **state)
+{
+	struct leaving *leaving = *state;
+
+	if (!leaving)
+		return;
+	bridge_release(leaving->hold, false);
+	bridge_free(leaving->anchor);
+	holders_free(&leaving->holders);
+	free(leaving->pipes);
+	free(leaving->terminals);
+	free(leaving);
+	*state = NULL;
+}
+
+const struct external_provider bridge_provider = {
+	.name = "bridge",
+	.prepare = bridge_survey,
+	.claim = claim,
+	.dump = dump,
+	.held = held,
+	.source_committed = committed,
+	.source_close = end,
+	.make = bridge_make,
+	.finish = bridge_finish,
+	.target_committed = bridge_committed,
+	.target_close = bridge_close,
+};

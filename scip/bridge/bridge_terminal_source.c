@@ -1,0 +1,128 @@
+/* Terminals whose master stays, on the side that is left. terminal.c tells the story. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "proto/message.h"
+#include "scip/bridge/bridge_source.h"
+#include "scip/object/common.h"
+#include "scip/object/terminal.h"
+
+static const struct known_terminal *find_known(const struct leaving *leaving, uint64_t ino)
+{
+	for (size_t i = 0; i < leaving->nterminals; i++)
+		if (leaving->terminals[i].ino == ino)
+			return &leaving->terminals[i];
+	return NULL;
+}
+
+static int remember(struct leaving *leaving, uint64_t ino, const Pbeam__BridgeLine *line, struct err *err)
+{
+	struct known_terminal known = {.ino = ino, .id = line->id};
+
+	if (line->cookie.len != BRIDGE_COOKIE)
+		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
+	memcpy(known.cookie, line->cookie.data, BRIDGE_COOKIE);
+	snprintf(known.host, sizeof(known.host), "%s", line->host);
+	return object_append(leaving->terminals, leaving->nterminals, known) < 0
+		       ? err_code(err, -ENOMEM, "bridges")
+		       : 0;
+}
+
+/* One more description of a terminal that has its line: bash's of /dev/tty. */
+static int leave_another(const struct left *left, const struct known_terminal *known, struct err *err)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	int r = terminal_dump_apart(left->dump, left->of, -1, left->out, err);
+
+	line.kind = PBEAM__BRIDGE_LINE__KIND__TERMINAL;
+	line.another = true;
+	line.id = known->id;
+	line.cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)known->cookie};
+	line.host = (char *)(uintptr_t)known->host;
+	if (r == 0)
+		r = bridge_mark(left->out, &line, false, err);
+	return r < 0 ? r : 1;
+}
+
+/* It came from elsewhere, and its line goes along. */
+static int take_along(const struct left *left, uint64_t ino, struct err *err)
+{
+	struct bridge_hold *hold = left->leaving->hold;
+	Pbeam__BridgeLine *line = NULL;
+	auto_close int master = -1;
+	int r = bridge_stop(hold, ino, &master, err);
+
+	if (r == 0)
+		r = terminal_dump_apart(left->dump, left->of, master, left->out, err);
+	if (r == 0)
+		r = bridge_take(hold, ino, &line, err);
+	if (r == 0)
+		r = bridge_mark(left->out, line, false, err);
+	if (r == 0)
+		r = remember(left->leaving, ino, line, err);
+	message_free(line);
+	return r < 0 ? err_wrap(err, r, "a terminal whose other side is on another host") : 1;
+}
+
+/* A master goes only with the programs on its other side: for them it would be the end of their terminal. */
+static int check_master(const struct left *left, struct err *err)
+{
+	uint64_t ino = bridge_terminal_ino(terminal_pts_number(left->of->local, left->of->st.st_rdev));
+	const struct holder *outside = holders_find_slave(&left->leaving->holders, ino);
+	struct holders bridges = {0};
+	int r;
+
+	if (outside)
+		return err_set(err, -ENOTSUP,
+			       "the master of a terminal that process %d, which stays, has; migrate the "
+			       "whole tree",
+			       outside->pid);
+	r = holders_read_bridges(&bridges, err);
+	if (r == 0 && holders_find_slave(&bridges, ino))
+		r = err_set(err, -EBUSY,
+			    "the master of a terminal whose program is on another host; migrate that back "
+			    "first");
+	holders_free(&bridges);
+	return r;
+}
+
+int bridge_leave_terminal(const struct left *left, struct err *err)
+{
+	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	int number = terminal_slave_apart(left->dump, left->of), r;
+	uint64_t ino = bridge_terminal_ino(number);
+	const struct known_terminal *known = find_known(left->leaving, ino);
+	const Pbeam__Extent *typed;
+	const struct holder *outside;
+	auto_close int master = -1;
+	char text[64];
+
+	if (terminal_is_master(&left->of->st))
+		return check_master(left, err);
+	if (number < 0)
+		return 0;
+	if (known)
+		return leave_another(left, known, err);
+	outside = holders_find_slave(&left->leaving->holders, ino);
+	if (outside)
+		return bridge_refuse_shared(outside, "a terminal", err);
+	if (bridge_find(left->leaving->hold, ino))
+		return take_along(left, ino, err);
+	master = holders_get_master(&left->leaving->holders, ino);
+	r = terminal_dump_apart(left->dump, left->of, master, left->out, err);
+	if (r < 0)
+		return r;
+	snprintf(text, sizeof(text), "terminal /dev/pts/%d", number);
+	line.kind = PBEAM__BRIDGE_LINE__KIND__TERMINAL;
+	line.ino = ino;
+	line.reads = line.writes = true;
+	line.text = text;
+	typed = left->out->tty->input;
+	r = bridge_leave(left, &line, typed ? typed->length : 0, err);
+	if (r > 0 && remember(left->leaving, ino, &line, err) < 0)
+		return err->code;
+	return r;
+}

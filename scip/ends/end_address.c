@@ -1,0 +1,440 @@
+#include "scip/ends/end_address.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "namespace/address_entry.h"
+#include "proto/ask.h"
+#include "proto/message.h"
+#include "scip/object/common.h"
+#include "scip/object/object_dump.h"
+#include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
+
+static const char program[] = "scip " PBEAM_VERSION;
+
+/* What the records of the two kinds have in common. */
+struct bound {
+	int protocol, family;
+	uint64_t ino;
+	const ProtobufCBinaryData *local;
+	ProtobufCBinaryData *name, *called; /* called: what accepted connections call their own end */
+	char **host;
+	const Pbeam__SocketOptions *options;
+	bool connected;
+};
+
+static struct bound bound_of(const Pbeam__Object *object)
+{
+	Pbeam__TcpSocket *tcp = object->tcp;
+	Pbeam__UdpSocket *udp = object->udp;
+
+	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
+		return (struct bound){IPPROTO_TCP,     tcp->family,    tcp->ino,
+				      &tcp->local,     &tcp->name_own, &tcp->name_peer,
+				      &tcp->name_host, tcp->options,   false};
+	return (struct bound){IPPROTO_UDP,     udp->family,	udp->ino,     &udp->local,   &udp->name_own,
+			      &udp->name_peer, &udp->name_host, udp->options, udp->connected};
+}
+
+static bool take(const ProtobufCBinaryData *bytes, union name_sockaddr *out)
+{
+	struct inet_address address;
+
+	memset(out, 0, sizeof(*out));
+	if (!inet_address_parse(bytes, &address))
+		return false;
+	memcpy(out, &address.any, address.len);
+	return true;
+}
+
+static bool v6_only(const Pbeam__SocketOptions *options)
+{
+	for (size_t i = 0; options && i < options->n_options; i++)
+		if (options->options[i]->level == IPPROTO_IPV6 && options->options[i]->name == IPV6_V6ONLY &&
+		    options->options[i]->value.len == sizeof(int))
+			return options->options[i]->value.data[0] != 0;
+	return false;
+}
+
+/* ---- source ---- */
+
+static int name_it(const struct bound *bound, struct address_entry *entry, struct err *err)
+{
+	Pbeam__HostList *hosts = NULL;
+	const Pbeam__HostInfo *info = NULL;
+	int r = ask_hosts(program, &hosts, err);
+
+	for (size_t i = 0; r == 0 && i < hosts->n_hosts; i++)
+		if (!strcmp(hosts->hosts[i]->name, entry->address.born))
+			info = hosts->hosts[i];
+	if (r == 0) {
+		union name_sockaddr called;
+
+		address_entry_name(entry, info, v6_only(bound->options));
+		called = entry->n ? entry->aliases[0] : entry->address.name;
+		if (!bound->connected && message_bytes(bound->called, &called, address_size(&called)) < 0)
+			r = err_code(err, -ENOMEM, "addresses");
+	}
+	message_free(hosts);
+	return r;
+}
+
+/* Its name, which is its address where nobody has named it yet, and the entry for the registry. */
+static int name_bound(struct bound *bound, const char *own, struct address_entry *entry, struct err *err)
+{
+	int r = 0;
+
+	if (!bound->name->len) {
+		r = message_bytes(bound->name, bound->local->data, bound->local->len);
+		if (r == 0)
+			r = message_string(bound->host, own);
+	}
+	memset(entry, 0, sizeof(*entry));
+	entry->address.protocol = bound->protocol;
+	if (r < 0)
+		return err_code(err, r, "addresses");
+	if (!take(bound->name, &entry->address.name) || strlen(*bound->host) >= sizeof(entry->address.born))
+		return err_set(err, -EPROTO, "a socket with a name that is none");
+	strcpy(entry->address.born, *bound->host);
+	return name_it(bound, entry, err);
+}
+
+int address_leaves(struct migrate_source *source, Pbeam__Object *object, struct vpid vpid, struct err *err)
+{
+	struct bound bound = bound_of(object);
+	struct address_entry *entries =
+		reallocarray(source->addresses, source->naddresses + 1, sizeof(*entries));
+	struct address_entry *entry;
+	char own[NAME_TEXT_MAX] = "";
+	uint64_t *inos;
+	int r;
+
+	if (!entries)
+		return err_code(err, -ENOMEM, "addresses");
+	source->addresses = entries;
+	inos = reallocarray(source->address_inos, source->naddresses + 1, sizeof(*inos));
+	if (!inos)
+		return err_code(err, -ENOMEM, "addresses");
+	source->address_inos = inos;
+	(void)names_cluster(source->names, own);
+	entry = &entries[source->naddresses];
+	r = name_bound(&bound, own, entry, err);
+	if (r < 0)
+		return r;
+	entry->address.vpid = vpid;
+	snprintf(entry->address.host, sizeof(entry->address.host), "%s", source->host);
+	inos[source->naddresses++] = bound.ino;
+	return 0;
+}
+
+/* Bound, and others may look for it. */
+static bool is_named(const Pbeam__Object *object)
+{
+	const Pbeam__TcpSocket *tcp = object->tcp;
+
+	if (object->external)
+		return false;
+	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
+		return tcp->bound && (tcp->listening || (tcp->state == TCP_CLOSE && !tcp->shutdown));
+	return object->kind_case == PBEAM__OBJECT__KIND_UDP && object->udp->bound && !object->udp->connected;
+}
+
+int address_mark_image(Pbeam__Manifest *manifest, struct err *err)
+{
+	struct address_entry entry;
+	int r = 0;
+
+	for (size_t i = 0; i < manifest->n_objects && r == 0; i++) {
+		struct bound bound;
+
+		if (!is_named(manifest->objects[i]))
+			continue;
+		bound = bound_of(manifest->objects[i]);
+		r = name_bound(&bound, manifest->host->place, &entry, err);
+		if (r == 0)
+			r = external_mark(manifest->objects[i], &address_provider, "", 0);
+	}
+	return r;
+}
+
+int address_name_senders(struct migrate_source *source, Pbeam__UdpSocket *socket, struct err *err)
+{
+	for (size_t i = 0; i < socket->n_queue; i++) {
+		struct name_address found;
+		union name_sockaddr real;
+
+		if (!take(&socket->queue[i]->source, &real) ||
+		    names_address_find_real(source->names, IPPROTO_UDP, &real.sa, &found) < 0 ||
+		    !address_in_family(&found.name, socket->family))
+			continue;
+		if (message_bytes(&socket->queue[i]->source, &found.name, address_size(&found.name)) < 0)
+			return err_code(err, -ENOMEM, "addresses");
+	}
+	return 0;
+}
+
+/* To a port of its own, and not connected: others may look for it. */
+static bool is_bound(struct object_dump *dump, const struct object_source *of, bool listening)
+{
+	struct inet_address own = {.len = sizeof(own.v6)}, peer = {.len = sizeof(peer.v6)};
+	const struct tcp_look *look = tcp_look_of(dump, of);
+	int family = socket_option(of->local, SOL_SOCKET, SO_DOMAIN, -1);
+
+	if (look)
+		return inet_port(&look->own) &&
+		       (look->kind == TCP_KIND_IDLE || (listening && look->kind == TCP_KIND_LISTENS));
+	return (family == AF_INET || family == AF_INET6) &&
+	       socket_option(of->local, SOL_SOCKET, SO_PROTOCOL, -1) == IPPROTO_UDP &&
+	       getsockname(of->local, &own.any, &own.len) == 0 && inet_port(&own) &&
+	       getpeername(of->local, &peer.any, &peer.len) < 0;
+}
+
+int address_dump(struct migrate_source *source, struct object_dump *dump, const struct object_source *of,
+		 bool listening, Pbeam__Object *out, struct err *err)
+{
+	int r;
+
+	if (of->hidden || !S_ISSOCK(of->st.st_mode) || object_dump_console_stream(dump, of) >= 0 ||
+	    !is_bound(dump, of, listening))
+		return 0;
+	r = object_dump_as_usual(dump, of, out, err);
+	if (r == 0)
+		r = address_leaves(source, out, of->holder_vpid, err);
+	if (r == 0)
+		r = external_mark(out, &address_provider, "", 0);
+	return r < 0 ? r : 1;
+}
+
+/* What needs no bridge: bound, and neither listening nor connected. */
+static int dump_bound(struct migrate_source *source, void **state, struct object_dump *dump,
+		      const struct object_source *of, Pbeam__Object *out, struct err *err)
+{
+	return address_dump(source, dump, of, false, out, err);
+}
+
+/* Those that have not arrived are taken out. */
+static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
+		struct err *err)
+{
+	Pbeam__AddressArrivals *all =
+		pbeam__address_arrivals__unpack(NULL, rendezvous->len, rendezvous->data);
+	size_t kept = 0;
+
+	if (!all)
+		return err_set(err, -EPROTO, "where the addresses are was told malformed");
+	for (size_t i = 0; i < source->naddresses; i++) {
+		const Pbeam__AddressArrival *found = NULL;
+
+		for (size_t k = 0; k < all->n_arrivals; k++)
+			if (all->arrivals[k]->ino == source->address_inos[i])
+				found = all->arrivals[k];
+		if (!found || !take(&found->real, &source->addresses[i].address.real))
+			continue;
+		source->addresses[kept] = source->addresses[i];
+		source->address_inos[kept++] = source->address_inos[i];
+	}
+	source->naddresses = kept;
+	message_free(all);
+	return 0;
+}
+
+static void source_close(struct migrate_source *source, void **state)
+{
+	free(source->addresses);
+	free(source->address_inos);
+	source->addresses = NULL;
+	source->address_inos = NULL;
+	source->naddresses = 0;
+}
+
+/* ---- target ---- */
+
+static bool can_bind(int protocol, const union name_sockaddr *address)
+{
+	auto_close int probe = socket(address->sa.sa_family,
+				      (protocol == IPPROTO_TCP ? SOCK_STREAM : SOCK_DGRAM) | SOCK_CLOEXEC, 0);
+	int on = 1;
+
+	if (protocol == IPPROTO_TCP)
+		(void)!setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	return probe >= 0 && bind(probe, &address->sa, address_size(address)) == 0 &&
+	       (protocol != IPPROTO_TCP || listen(probe, 1) == 0);
+}
+
+static void set_wildcard(union name_sockaddr *address, int family)
+{
+	memset(address, 0, sizeof(*address));
+	address->sa.sa_family = (sa_family_t)family;
+}
+
+void address_place(const struct migrate_target *target, const Pbeam__Object *object, struct inet_address *out)
+{
+	struct bound bound = bound_of(object);
+	char own[NAME_TEXT_MAX] = "";
+	union name_sockaddr at;
+	bool anywhere, home;
+
+	memset(out, 0, sizeof(*out));
+	(void)names_cluster(target->names, own);
+	if (!take(bound.name->len ? bound.name : bound.local, &at))
+		set_wildcard(&at, bound.family);
+	anywhere = address_is_wildcard(&at) || address_is_loopback(&at);
+	/* what only its peer calls says nothing of its host */
+	home = !strcmp(own, *bound.host) || (bound.connected && !anywhere);
+	if (!home || !can_bind(bound.protocol, &at)) {
+
+		if (!anywhere && (!address_own(&at) || !address_in_family(&at, bound.family)))
+			set_wildcard(&at, bound.family);
+		address_set_port(&at, 0);
+	}
+	out->len = address_size(&at);
+	memcpy(&out->any, &at, out->len);
+}
+
+int address_arrived(struct migrate_target *target, const Pbeam__Object *object, int fd, struct err *err)
+{
+	struct bound bound = bound_of(object);
+	struct inet_address at = {.len = sizeof(at.v6)}, name;
+	struct name_socket socket = {0};
+	Pbeam__AddressArrival *arrival;
+	union name_sockaddr real;
+	struct stat st;
+	int r;
+
+	if (!inet_address_parse(bound.name, &name) || getsockname(fd, &at.any, &at.len) < 0 ||
+	    fstat(fd, &st) < 0)
+		return 0;
+	if (!target->arrivals)
+		target->arrivals = message_new(&pbeam__address_arrivals__descriptor);
+	if (!target->arrivals)
+		return err_code(err, -ENOMEM, "addresses");
+	if (at.len == name.len && !memcmp(&at.any, &name.any, at.len)) {
+		memcpy(&real, &name.any, name.len); /* at home */
+	} else {
+		(void)take(bound.name, &socket.own);
+		(void)take(bound.called, &socket.peer);
+		snprintf(socket.born, sizeof(socket.born), "%s", *bound.host);
+		/* of a connected one both names are kept already */
+		r = bound.connected ? 0 : names_socket_set(target->names, st.st_ino, &socket);
+		if (r < 0)
+			return err_code(err, r, "keep the address of a socket");
+		if (!address_reached(fd, &real))
+			return 0;
+	}
+	arrival = message_add(target->arrivals, arrivals, pbeam__address_arrival__descriptor);
+	if (!arrival || message_bytes(&arrival->real, &real, address_size(&real)) < 0)
+		return err_code(err, -ENOMEM, "addresses");
+	arrival->ino = bound.ino;
+	return 0;
+}
+
+static int make(struct migrate_target *target, void **state, struct object_restore *restore,
+		const Pbeam__Object *object, int *fd, struct err *err)
+{
+	const struct object_ops *ops = object_ops_of(object);
+	Pbeam__Object copy = *object;
+	struct inet_address at;
+	int r = ops->check ? ops->check(restore, object, err) : 0;
+
+	if (r < 0)
+		return r;
+	address_place(target, object, &at);
+	if (object->kind_case == PBEAM__OBJECT__KIND_TCP) {
+		Pbeam__TcpSocket here = *object->tcp;
+
+		copy.tcp = &here;
+		here.local = (ProtobufCBinaryData){at.len, (uint8_t *)&at.any};
+		return ops->restore(restore, &copy, fd, err);
+	}
+	if (object->kind_case == PBEAM__OBJECT__KIND_UDP) {
+		Pbeam__UdpSocket here = *object->udp;
+
+		copy.udp = &here;
+		here.local = (ProtobufCBinaryData){at.len, (uint8_t *)&at.any};
+		return ops->restore(restore, &copy, fd, err);
+	}
+	return err_set(err, -EBADMSG, "the record of a bound socket is malformed");
+}
+
+/* Of a rollback: nobody else tells the registry. Who was bound there has ended. */
+static void renew(const struct migrate_target *target, const Pbeam__Object *object, int fd)
+{
+	struct bound bound = bound_of(object);
+	struct inet_address at = {.len = sizeof(at.v6)}, name;
+	struct name_address address = {.protocol = bound.protocol};
+	struct err err = ERR_INIT;
+	int r = 0;
+
+	if (!take(bound.name, &address.name) || !inet_address_parse(bound.name, &name) ||
+	    getsockname(fd, &at.any, &at.len) < 0)
+		return;
+	snprintf(address.born, sizeof(address.born), "%s", *bound.host);
+	if (at.len == name.len && !memcmp(&at.any, &name.any, at.len))
+		r = address_forget(&address, &err);
+	else
+		r = address_renew(target->names, bound.protocol, &address.name, address.born, fd, &err);
+	if (r < 0)
+		log_warn("restore: other hosts do not find a bound socket: %s", err.text);
+}
+
+static int finish(struct migrate_target *target, void **state, struct object_restore *restore,
+		  const Pbeam__Object *object, int fd, struct err *err)
+{
+	const struct object_ops *ops = object_ops_of(object);
+	struct inet_address at = {.len = sizeof(at.v6)};
+	Pbeam__Object copy = *object;
+	Pbeam__UdpSocket here;
+	int r = 0;
+
+	/* what waited is sent to where it is now */
+	if (object->kind_case == PBEAM__OBJECT__KIND_UDP && getsockname(fd, &at.any, &at.len) == 0) {
+		here = *object->udp;
+		here.local = (ProtobufCBinaryData){at.len, (uint8_t *)&at.any};
+		copy.udp = &here;
+	}
+	if (ops->finish)
+		r = ops->finish(restore, &copy, fd, err);
+
+	if (r == 0)
+		r = address_arrived(target, object, fd, err);
+	if (r == 0 && target->begin->cut)
+		renew(target, object, fd);
+	return r;
+}
+
+static int ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
+		 struct err *err)
+{
+	if (!target->arrivals)
+		return 0;
+	rendezvous->len = pbeam__address_arrivals__get_packed_size(target->arrivals);
+	rendezvous->data = malloc(rendezvous->len + 1);
+	if (!rendezvous->data)
+		return err_code(err, -ENOMEM, "addresses");
+	pbeam__address_arrivals__pack(target->arrivals, rendezvous->data);
+	return 0;
+}
+
+static void target_close(struct migrate_target *target, void **state)
+{
+	message_free(target->arrivals);
+	target->arrivals = NULL;
+}
+
+const struct external_provider address_provider = {
+	.name = "address",
+	.dump = dump_bound,
+	.held = held,
+	.source_close = source_close,
+	.make = make,
+	.finish = finish,
+	.ready = ready,
+	.target_close = target_close,
+};

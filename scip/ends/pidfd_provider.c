@@ -1,0 +1,37 @@
+/*
+ * pidfds of processes that do not go with their holder. On another host there is nothing that would end with
+ * the process, or take its signals: refused. One of a process that goes too, or leaves its stub to a parent
+ * that does, is made anew like any other.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "scip/ends/external.h"
+
+/* It may be a thread's (PIDFD_THREAD). */
+static bool goes_too(const struct group *group, pid_t pid)
+{
+	char path[64];
+
+	for (size_t i = 0; i < group->n; i++) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%d", group->v[i]->rpid.n, pid);
+		if (access(path, F_OK) == 0)
+			return true;
+	}
+	return false;
+}
+
+static int refuse(struct migrate_source *source, void **state, struct object_dump *dump,
+		  const struct object_source *of, Pbeam__Object *out, struct err *err)
+{
+	struct rpid rpid = {object_pidfd_process(of)};
+
+	if (!rpid.n || goes_too(source->group, rpid.n))
+		return 0;
+	return err_set(err, -ENOTSUP,
+		       "a pidfd of vpid %d, which does not go with it; close it first, or move both",
+		       names_virtual(source->names, rpid).n);
+}
+
+const struct external_provider pidfd_provider = {.name = "pidfd", .dump = refuse};

@@ -1,0 +1,265 @@
+#include "scip/reconnect/reconnect_end.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/object/socket.h"
+#include "scip/object/tcp_look.h"
+#include "scip/object/tcp_socket.h"
+#include "scip/reconnect/reconnect_fill.h"
+
+#define BUF_LOCK      72 /* SO_BUF_LOCK, Linux 5.14 */
+#define LOCKED_RCV    2
+#define GROW_AT_ROUND 2
+
+enum { STALL_MS = 500, PAUSE_US = 300, ROUNDS_AT_ONCE = 10 };
+
+static void set(int fd, int level, int name, int value)
+{
+	(void)!setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+void reconnect_end_init(struct reconnect_end *end)
+{
+	memset(end, 0, sizeof(*end));
+	end->old = end->fresh = -1;
+}
+
+static int refuse_odd(int fd, struct err *err)
+{
+	struct pollfd urgent = {.fd = fd, .events = POLLPRI};
+	int r = tcp_refuse_tls(fd, err);
+
+	if (r < 0)
+		return r;
+	if (poll(&urgent, 1, 0) > 0 && urgent.revents & POLLPRI)
+		return err_set(
+			err, -ENOTSUP,
+			"a TCP connection with urgent data that was not read, which cannot be moved; let the "
+			"program read it");
+	return 0;
+}
+
+/* What a socket that is connected already refuses, and what has no meaning for it. */
+static void forget_options(Pbeam__SocketOptions *list)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < list->n_options; i++) {
+		Pbeam__SocketOption *option = list->options[i];
+
+		if ((option->level == IPPROTO_IPV6 && option->name == IPV6_V6ONLY) ||
+		    (option->level == SOL_SOCKET &&
+		     (option->name == SO_REUSEADDR || option->name == SO_REUSEPORT)))
+			message_free(option);
+		else
+			list->options[kept++] = option;
+	}
+	list->n_options = kept;
+}
+
+/* What it is at this moment. It may have ended since it was chosen, as connections do: the new one ends so
+ * as well. */
+static int look_again(struct reconnect_end *end, struct tcp_look *look, struct err *err)
+{
+	int r = tcp_look(end->old, look, err);
+
+	if (r < 0)
+		return r;
+	if (!look->peer.len || look->shutdown & TCP_SHUTDOWN_LOST)
+		return err_set(err, -EBUSY, "a TCP connection that was reset in this moment; try again");
+	end->state = look->state;
+	end->shutdown = look->shutdown;
+	return 0;
+}
+
+int reconnect_end_take(struct reconnect_end *end, int fd, struct err *err)
+{
+	struct tcp_look look;
+	int r = refuse_odd(fd, err);
+
+	end->old = fd;
+	if (r == 0)
+		r = look_again(end, &look, err);
+	if (r < 0)
+		return r;
+	end->own = look.own;
+	end->peer = look.peer;
+	end->family = socket_option(fd, SOL_SOCKET, SO_DOMAIN, AF_INET);
+	end->flags = fcntl(fd, F_GETFL);
+	end->receive_buffer = socket_option(fd, SOL_SOCKET, SO_RCVBUF, 0);
+	end->receive_lock = socket_option(fd, SOL_SOCKET, BUF_LOCK, 0);
+	r = socket_options_dump(fd, &end->options, err);
+	if (r == 0)
+		forget_options(end->options);
+	return r;
+}
+
+/* A receive buffer grows to half of the third number of net.ipv4.tcp_rmem, less what headers take. */
+static uint64_t most_received(void)
+{
+	auto_free char *text = NULL;
+	unsigned long most = 0;
+
+	if (io_slurp(AT_FDCWD, "/proc/sys/net/ipv4/tcp_rmem", 256, &text, NULL) < 0 ||
+	    sscanf(text, "%*u %*u %lu", &most) != 1)
+		most = 4u << 20;
+	return most / 2 - most / 32;
+}
+
+struct reconnect_level reconnect_end_drain(struct reconnect_end *end, unsigned round)
+{
+	struct reconnect_level level = {.room = most_received()};
+	int n = 0;
+
+	set(end->old, IPPROTO_TCP, TCP_QUICKACK, 1);
+	if (ioctl(end->old, SIOCOUTQ, &n) == 0 && n > 0)
+		level.waiting = (uint64_t)n;
+	n = 0;
+	if (ioctl(end->old, SIOCINQ, &n) == 0 && n > 0)
+		level.queued = (uint64_t)n;
+	if (level.waiting && round > 0)
+		tcp_push(end->old);
+	if (round < GROW_AT_ROUND)
+		return level;
+	if (end->receive_lock & LOCKED_RCV && !end->enlarged)
+		set(end->old, SOL_SOCKET, BUF_LOCK, end->receive_lock & ~LOCKED_RCV);
+	end->enlarged = true;
+	tcp_grow_receive(end->old, 0);
+	return level;
+}
+
+bool reconnect_fits(const struct reconnect_level *sender, const struct reconnect_level *receiver)
+{
+	return sender->waiting == 0 || sender->waiting + receiver->queued <= receiver->room;
+}
+
+int reconnect_drain(int (*round)(void *arg, unsigned n, uint64_t *waiting, struct err *err), void *arg,
+		    struct err *err)
+{
+	uint64_t last = UINT64_MAX, moved_ns = io_now_ns(CLOCK_MONOTONIC);
+
+	for (unsigned n = 0;; n++) {
+		uint64_t waiting = 0;
+		int r = round(arg, n, &waiting, err);
+
+		if (r < 0 || !waiting)
+			return r;
+		if (waiting < last)
+			moved_ns = io_now_ns(CLOCK_MONOTONIC);
+		last = waiting;
+		if (io_now_ns(CLOCK_MONOTONIC) - moved_ns > STALL_MS * 1000000ull)
+			return err_set(err, -EBUSY,
+				       "%llu bytes of a TCP connection do not arrive at their receiver",
+				       (unsigned long long)waiting);
+		if (n > ROUNDS_AT_ONCE)
+			usleep(PAUSE_US);
+	}
+}
+
+int reconnect_end_look(struct reconnect_end *end, struct err *err)
+{
+	struct tcp_look look;
+	int queued = 0, r = look_again(end, &look, err);
+
+	if (r < 0)
+		return r;
+	free(end->unread);
+	end->unread = NULL;
+	if (ioctl(end->old, SIOCINQ, &queued) < 0 || queued < 0)
+		queued = 0;
+	end->unread_len = (size_t)queued;
+	return tcp_peek(end->old, end->unread_len, &end->unread, err);
+}
+
+/* O_NONBLOCK and its like, and who gets SIGIO. */
+static int put_flags(const struct reconnect_end *end, struct err *err)
+{
+	struct f_owner_ex owner;
+	int signal;
+
+	if (end->old >= 0 && fcntl(end->old, F_GETOWN_EX, &owner) == 0 && owner.pid &&
+	    fcntl(end->fresh, F_SETOWN_EX, &owner) < 0)
+		return err_sys(err, "set the owner of a new connection");
+	signal = end->old >= 0 ? fcntl(end->old, F_GETSIG) : 0;
+	if (signal > 0 && fcntl(end->fresh, F_SETSIG, signal) < 0)
+		return err_sys(err, "set the signal of a new connection");
+	if (fcntl(end->fresh, F_SETFL, end->flags) < 0)
+		return err_sys(err, "set the flags of a new connection");
+	return 0;
+}
+
+void reconnect_end_put_buffer(const struct reconnect_end *end, int fd)
+{
+	set(fd, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
+	set(fd, SOL_SOCKET, BUF_LOCK, end->receive_lock);
+}
+
+int reconnect_end_fill(struct reconnect_end *end, bool connected, struct err *err)
+{
+	int r = reconnect_fill(end, connected, err);
+
+	if (r == 0)
+		r = socket_options_restore(end->options, end->fresh, err);
+	if (r == 0)
+		r = put_flags(end, err);
+	if (r < 0)
+		return r;
+	reconnect_end_put_buffer(end, end->fresh);
+	if (end->shutdown & 2)
+		shutdown(end->fresh, SHUT_WR);
+	if (end->shutdown & 1 && !tcp_fin_received(end->state))
+		shutdown(end->fresh, SHUT_RD);
+	return 0;
+}
+
+int reconnect_end_connect(struct reconnect_end *end, const ProtobufCBinaryData *address, struct err *err)
+{
+	struct inet_address to;
+	char text[INET_TEXT_MAX];
+
+	if (!inet_address_parse(address, &to))
+		return err_set(err, -EPROTO, "no address to connect to");
+	to = inet_in_family(&to, end->family);
+	if (end->fresh < 0)
+		end->fresh = socket(end->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	if (end->fresh < 0 || connect(end->fresh, &to.any, to.len) < 0 ||
+	    send(end->fresh, end->cookie, RECONNECT_COOKIE_SIZE, MSG_NOSIGNAL) != RECONNECT_COOKIE_SIZE)
+		return err_sys(err, "connect again to %s", inet_text(&to, text));
+	return reconnect_end_fill(end, true, err);
+}
+
+void reconnect_end_drop_old(struct reconnect_end *end)
+{
+	const struct linger reset = {.l_onoff = 1, .l_linger = 0};
+
+	if (end->old < 0)
+		return;
+	(void)!setsockopt(end->old, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	close(steal_fd(&end->old));
+}
+
+void reconnect_end_free(struct reconnect_end *end)
+{
+	if (end->old >= 0 && end->enlarged)
+		reconnect_end_put_buffer(end, end->old);
+	if (end->old >= 0)
+		close(end->old);
+	if (end->fresh >= 0)
+		close(end->fresh);
+	message_free(end->options);
+	free(end->unread);
+	reconnect_end_init(end);
+}

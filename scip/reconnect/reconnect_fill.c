@@ -1,0 +1,176 @@
+/*
+ * The queues of a new connection.
+ *
+ * What a program has not read can only come into its queue from the other end. So each end tells the other
+ * what it is, over the new connection itself, and sends what it is told back (after the cookie:
+ * scip/ends/acceptor.h):
+ *
+ *   connecting end  length, bytes that its program has not read
+ *   accepting end   length, bytes that its program has not read
+ *   both            the other's bytes, once more: these stay in the queue
+ *
+ * The receive buffer is as large as the old one was, the send buffer as large as it can be: what has no room
+ * in the one waits in the other, as it did before; else a writer could send more with every move. Only what
+ * fits into neither makes the receive buffer larger (tcp_grow_receive()).
+ */
+#include "scip/reconnect/reconnect_fill.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "scip/object/socket.h"
+#include "scip/object/tcp_socket.h"
+
+#define BUF_LOCK    72 /* SO_BUF_LOCK, Linux 5.14 */
+#define MARGIN	    (64u << 10)
+#define PATIENCE_MS 20000
+#define STALL_NS    5000000000ull
+#define ENOUGH_NS   20000000ull
+#define UNREAD_MAX  (1ull << 30)
+
+static void set(int fd, int level, int name, int value)
+{
+	(void)!setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+static int transfer(int sock, void *buf, size_t len, bool send_it, struct err *err)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		struct pollfd p = {.fd = sock, .events = send_it ? POLLOUT : POLLIN};
+		ssize_t n = send_it ? send(sock, (char *)buf + done, len - done, MSG_DONTWAIT | MSG_NOSIGNAL)
+				    : recv(sock, (char *)buf + done, len - done, MSG_DONTWAIT);
+
+		if (n > 0) {
+			done += (size_t)n;
+			set(sock, IPPROTO_TCP, TCP_QUICKACK, 1);
+			continue;
+		}
+		if (n == 0)
+			return err_set(err, -EPIPE, "the other end of a new connection has gone");
+		if (errno != EAGAIN && errno != EINTR)
+			return err_sys(err, "fill a new connection");
+		if (errno == EAGAIN && poll(&p, 1, PATIENCE_MS) == 0)
+			return err_set(err, -ETIMEDOUT, "the other end of a new connection does not answer");
+	}
+	return 0;
+}
+
+/* What each end says of itself before the bytes. */
+struct hello {
+	uint64_t len;  /* bytes that its program has not read */
+	uint64_t room; /* of its send buffer */
+};
+
+static int tell(int sock, const char *data, uint64_t len, struct err *err)
+{
+	struct hello hello = {.len = len, .room = (uint64_t)socket_option(sock, SOL_SOCKET, SO_SNDBUF, 0)};
+	int r = transfer(sock, &hello, sizeof(hello), true, err);
+
+	return r < 0 ? r : transfer(sock, (void *)(uintptr_t)data, len, true, err);
+}
+
+static int hear(int sock, char **data, struct hello *hello, struct err *err)
+{
+	int r = transfer(sock, hello, sizeof(*hello), false, err);
+
+	if (r < 0)
+		return r;
+	if (hello->len > UNREAD_MAX)
+		return err_set(err, -EPROTO, "the other end of a new connection speaks nonsense");
+	*data = malloc(hello->len + 1);
+	if (!*data)
+		return err_code(err, -ENOMEM, "take what was not read");
+	return transfer(sock, *data, hello->len, false, err);
+}
+
+static size_t queued(int sock)
+{
+	int n = 0;
+
+	return ioctl(sock, SIOCINQ, &n) < 0 || n < 0 ? 0 : (size_t)n;
+}
+
+static size_t on_the_way(int sock)
+{
+	int n = 0;
+
+	return ioctl(sock, SIOCOUTQ, &n) < 0 || n < 0 ? 0 : (size_t)n;
+}
+
+/* Sends what stays with the other end, while our own queue fills up to `expected`. Done when everything has
+ * been handed to the kernel and has arrived, or nothing moves any more. */
+static int send_staying(int sock, const char *data, size_t len, size_t expected, size_t other_room,
+			struct err *err)
+{
+	uint64_t moved_at = io_now_ns(CLOCK_MONOTONIC);
+	size_t done = 0, seen = queued(sock), left = len;
+
+	for (unsigned round = 0; done < len || queued(sock) < expected || on_the_way(sock); round++) {
+		ssize_t n = done < len ? send(sock, data + done, len - done, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+		size_t now = queued(sock), way = on_the_way(sock);
+
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
+			return err_sys(err, "fill a new connection");
+		if (n > 0)
+			done += (size_t)n;
+		if (n > 0 || now != seen || way != left)
+			moved_at = io_now_ns(CLOCK_MONOTONIC);
+		seen = now;
+		left = way;
+		set(sock, IPPROTO_TCP, TCP_QUICKACK, 1);
+		if (round > 2 && expected > now + other_room * 3 / 4) {
+			set(sock, SOL_SOCKET, BUF_LOCK, 0);
+			tcp_grow_receive(sock, expected - other_room * 3 / 4 + MARGIN);
+		}
+		if (round > 50)
+			(void)!poll(NULL, 0, 1);
+		if (io_now_ns(CLOCK_MONOTONIC) - moved_at < (done < len ? STALL_NS : ENOUGH_NS))
+			continue;
+		if (done == len)
+			return 0; /* the rest waits in send buffers */
+		return err_set(err, -ENOBUFS,
+			       "a new connection takes only %zu of %zu bytes that were not read; raise "
+			       "net.ipv4.tcp_rmem and tcp_wmem",
+			       done, len);
+	}
+	return 0;
+}
+
+int reconnect_fill(struct reconnect_end *end, bool connected, struct err *err)
+{
+	auto_free char *theirs = NULL;
+	struct socket_room room = socket_room_make(end->fresh);
+	struct hello other = {0};
+	int sock = end->fresh, r = 0;
+
+	/* Locked, so that no larger window than that is ever announced, which could not be taken back. */
+	set(sock, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
+	set(sock, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (connected)
+		r = tell(sock, end->unread, end->unread_len, err);
+	if (r == 0)
+		r = hear(sock, &theirs, &other, err);
+	if (r == 0 && !connected)
+		r = tell(sock, end->unread, end->unread_len, err);
+	if (r == 0)
+		r = send_staying(sock, theirs, other.len, end->unread_len, other.room, err);
+	log_debug("reconnect: %zu bytes to be read here, of which %zu have come; %zu sent, %zu on the way; "
+		  "buffer "
+		  "%d, was %d",
+		  end->unread_len, queued(sock), (size_t)other.len, on_the_way(sock),
+		  socket_option(sock, SOL_SOCKET, SO_RCVBUF, 0), end->receive_buffer);
+	set(sock, IPPROTO_TCP, TCP_NODELAY, 0);
+	socket_room_restore(&room);
+	return r;
+}
