@@ -1,6 +1,6 @@
 /*
- * A bell in shared memory: processes sleep until another one has rung it. A futex; no ring is lost to who
- * read the count before looking at what the ring is about.
+ * A bell in shared memory: processes sleep until another one has rung it. A futex; no ring is lost if the
+ * count is read before the shared state is examined.
  */
 #ifndef BASE_BELL_H
 #define BASE_BELL_H
@@ -12,7 +12,7 @@ struct bell {
 	_Atomic uint32_t rings; /* zeroed to begin with */
 };
 
-/* Wakes all who wait. */
+/* Wakes all waiters. */
 void bell_ring(struct bell *bell);
 uint32_t bell_count(const struct bell *bell);
 /* Sleeps while the count is `seen`, at most `most_ns`; may return early. */

@@ -1,4 +1,4 @@
-/* Cleanup attributes for locals. steal_fd() and steal_ptr() hand a local on without its being cleaned up. */
+/* Cleanup attributes for locals. steal_fd() and steal_ptr() return a local and disable its cleanup. */
 #ifndef BASE_CLEANUP_H
 #define BASE_CLEANUP_H
 

@@ -1,8 +1,8 @@
 /*
  * Errors. A fallible function returns 0 or a count, else -errno, and is marked must_check. Where errno does
- * not tell the story its last parameter is a struct err *: err_set() and err_sys() write it where the failure
+ * not tell enough its last parameter is a struct err *: err_set() and err_sys() write it where the failure
  * happens, err_wrap() puts "doing what to whom: " in front on the way up. A struct err lives on the caller's
- * stack, allocates nothing and may be NULL where nobody wants the text.
+ * stack, allocates nothing and may be NULL where the text is not needed.
  *
  * Log or return, not both: only command lines and connection loops print.
  */

@@ -16,7 +16,7 @@
 /* Ten seconds. */
 enum { LOOKS = 1000, LOOK_AGAIN_NS = 10000000 };
 
-/* What the tests want: the variable, or the file that it names. NULL for nothing. */
+/* The request of the tests: the variable, or the file that it names. NULL: none. */
 static const char *wish(char *buf, size_t size)
 {
 	const char *wanted = getenv("PBEAM_FAULT");
@@ -34,7 +34,7 @@ static const char *wish(char *buf, size_t size)
 	return buf;
 }
 
-/* Says so in the file, "POINT:reached", and goes on when something else is written there. */
+/* Writes "POINT:reached" to the file and returns when the file is changed. */
 static void pause_here(const char *wanted)
 {
 	const struct timespec moment = {0, LOOK_AGAIN_NS};

@@ -1,9 +1,9 @@
 /*
  * Named places where a test may let a program fail. PBEAM_FAULT=POINT:ACTION[:N] acts at the N-th passing of
  * POINT (the first without N): "fail" (the caller gets -EIO), "kill" (SIGKILL to itself), "sleep" (waits ten
- * seconds, so that a test can act; with PBEAM_FAULT naming a file that says this, it writes "POINT:reached"
- * there and goes on as soon as that is changed). Compiled in with the CMake option PBEAM_FAULTS only; else it
- * costs nothing.
+ * seconds, so that a test can act; if PBEAM_FAULT names a file with this text, it writes "POINT:reached" to
+ * the file and continues as soon as that is changed). Compiled in with the CMake option PBEAM_FAULTS only;
+ * else it costs nothing.
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H

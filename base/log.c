@@ -84,5 +84,5 @@ void log_line(enum log_level level, const char *fmt, ...)
 		n = (int)sizeof(line) - 2;
 	line[n++] = '\n';
 	if (write(log_state.fd, line, (size_t)n) < 0)
-		return; /* a log that cannot be written has nobody to tell */
+		return; /* there is nowhere to report a failed write */
 }

@@ -11,11 +11,11 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBU
 /* Names the program in every line and reads PBEAM_LOG. `path` is a file to append to, or NULL for standard
  * error. */
 void log_open(const char *program, const char *path);
-/* The same with RUNTIME/log (base/dirs.h), for who runs in the background; standard error where there is
- * none. */
+/* The same with RUNTIME/log (base/dirs.h), for programs in the background; standard error if it cannot be
+ * opened. */
 void log_open_shared(const char *program);
 
-/* Where the log is a file: standard error becomes it too, so that a library's or a sanitizer's words are
+/* If the log is a file, redirects standard error to it, so that messages of libraries and sanitizers are
  * kept. */
 void log_take_stderr(void);
 

@@ -15,7 +15,7 @@ enum { TEXT_MAX = 1 << 20 };
 static const struct hierarchy {
 	const char *type, *controller;
 	const char *limit, *usage;
-	const char *files[2]; /* in memory.stat: what is given back when others want it */
+	const char *files[2]; /* in memory.stat: reclaimable memory */
 } HIERARCHIES[] = {
 	{"cgroup2", "", "memory.max", "memory.current", {"\ninactive_file ", "\nactive_file "}},
 	{"cgroup",
@@ -25,7 +25,7 @@ static const struct hierarchy {
 	 {"\ntotal_inactive_file ", "\ntotal_active_file "}},
 };
 
-/* To be freed; NULL if there is none. */
+/* The caller frees it; NULL if there is none. */
 static char *slurp(const char *dir, const char *name)
 {
 	char path[PATH_MAX], *text;
@@ -124,7 +124,7 @@ static bool find_mount(const char *text, const struct hierarchy *hierarchy, char
 	return false;
 }
 
-/* By its own group and all above it. */
+/* The limits of its own group and of all above it. */
 static void limit_by_groups(const char *groups, const char *mounts, const struct hierarchy *hierarchy,
 			    struct memory_size *size)
 {

@@ -1,9 +1,9 @@
 /*
- * Room in the file, handed out without asking anybody.
+ * Allocates room in the file without any communication.
  *
  * Offsets come from one atomic counter. The table of pages is open addressing over their 128-bit digests; a
- * scip that is killed between taking a slot and filling it leaves a slot that is never ready, so nobody waits
- * for one longer than a moment: he stores his page again, which costs 4 KiB and nothing else.
+ * scip that is killed between taking a slot and filling it leaves a slot that is never ready, so a wait for a
+ * slot is short: then the page is stored again, at the cost of 4 KiB.
  */
 #include "image/arena.h"
 #include "image/hash.h"
@@ -102,7 +102,7 @@ void image_arena_written(struct image_arena *arena, uint64_t offset, uint64_t by
 	}
 }
 
-/* Waits a moment for the one who took the slot to say where the page is. False if he does not. */
+/* Waits a moment until the process that took the slot has filled it. False if it does not. */
 static bool slot_matches(struct arena_slot *slot, uint64_t high, uint64_t *offset)
 {
 	for (unsigned turn = 0; turn < READY_TURNS; turn++) {

@@ -6,7 +6,7 @@
  * Writer: the coordinator opens it, shares its descriptor and its arena with the scips, which let the
  * injected code write pages at offsets they take from the arena; then the manifest, digests, sync, rename.
  * Until image_writer_commit() returns there is no file of that name, or the older one. Reader: checks
- * everything before anything is believed: image_reader_open() the structure and the manifest's digest,
+ * everything before it is used: image_reader_open() the structure and the manifest's digest,
  * image_reader_verify() every byte.
  */
 #ifndef IMAGE_IMAGE_H
@@ -22,7 +22,7 @@
 #define IMAGE_FORMAT 1u
 #define IMAGE_PAGE   4096u
 
-/* ---- the arena: room in the file, handed out without asking anybody ---- */
+/* ---- the arena: allocates room in the file ---- */
 /* Shared memory (a memfd) between the coordinator and all scips of a dump: the next free offset, and the
  * table of pages that are in the file already, so that pages shared copy-on-write are stored once. */
 struct image_arena;
@@ -36,18 +36,18 @@ uint64_t image_arena_take(struct image_arena *arena, uint64_t bytes);
  * already. When the table is full the page is simply stored again. */
 bool image_arena_dedup(struct image_arena *arena, const uint8_t page[IMAGE_PAGE], uint64_t *offset);
 
-/* Says that these bytes, at an offset that was taken, are in the file now: complete parts of it are digested
- * while the rest is still being written. Optional (what was not announced is digested at the commit), but
- * whoever calls it says the truth. */
+/* Reports that these bytes, at an allocated offset, have been written: complete chunks are digested while the
+ * rest is still being written. Optional: chunks that were not reported complete are digested at the commit.
+ */
 void image_arena_written(struct image_arena *arena, uint64_t offset, uint64_t bytes);
 
 /* ---- writing ---- */
 struct image_writer;
-/* Creates PATH.tmp-PID beside `path`, mode 0700: it can be executed, and nobody else may read it.
+/* Creates PATH.tmp-PID beside `path`, mode 0700: executable, and readable by its owner only.
  * `expect_pages` sizes the dedup table. `path` NULL: a memory file that never gets a name. */
 must_check int image_writer_open(struct image_writer **out, const char *path, uint64_t expect_pages,
 				 struct err *err);
-/* The file loses its name, for good: it is there as long as somebody has it open, whatever becomes of us. */
+/* Unlinks the temporary file for good: it exists as long as any process has it open. */
 must_check int image_writer_hide(struct image_writer *writer, struct err *err);
 int image_writer_fd(const struct image_writer *writer); /* for pwrite at offsets taken from the arena */
 int image_writer_arena_fd(const struct image_writer *writer);
@@ -75,14 +75,14 @@ uint64_t image_reader_size(const struct image_reader *reader);
  * first bad place. */
 must_check int image_reader_verify(struct image_reader *reader, struct err *err);
 /* As image_reader_verify() but for the chunks (of IMAGE_CHUNK bytes, image/layout.h) that `skip`, one byte
- * for each, marks: whoever reads those checks them with image_check_chunk(). */
+ * for each, marks: the caller checks these with image_check_chunk(). */
 must_check int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, struct err *err);
-/* Where its data ends. */
+/* The offset at which its data ends. */
 uint64_t image_reader_data_end(const struct image_reader *reader);
-/* Where its digest table begins, which is where what the table is of ends. */
+/* The offset of its digest table, which covers everything before it. */
 uint64_t image_reader_digests(const struct image_reader *reader);
-/* True if these bytes are what chunk number `chunk` was written as, going by the digest table that begins at
- * `digests` of the file, which has been checked. Of a whole chunk only. */
+/* True if these bytes match the digest of chunk number `chunk` in the table at offset `digests`, which has
+ * been verified. Whole chunks only. */
 bool image_check_chunk(int fd, uint64_t digests, uint64_t chunk, const void *data);
 must_check int image_reader_get(struct image_reader *reader, const Pbeam__Extent *where, void *buf,
 				struct err *err);

@@ -1,5 +1,5 @@
 /*
- * Reading an image: nothing in it is believed before it is checked.
+ * Reading an image: everything is checked before it is used.
  *
  * Opening checks the frame (superblock, trailer, sizes: a truncated or appended file does not pass), the
  * manifest's digest, and then, walking the manifest by its descriptors, every place in the file that it
@@ -235,7 +235,7 @@ uint64_t image_reader_size(const struct image_reader *reader)
 	return reader->trailer.size;
 }
 
-/* Which part of the file an offset lies in, for people. */
+/* The section of the file that an offset lies in, for messages. */
 static const char *section_of(const struct image_reader *reader, uint64_t offset)
 {
 	if (offset < IMAGE_DATA_OFFSET)

@@ -197,7 +197,8 @@ static bool is_copy(const char *name)
 	return strspn(name, "0123456789") > 0 && !strcmp(name + strspn(name, "0123456789"), COPY);
 }
 
-/* N.ckpt.tmp-PID of a process that is no more, and copies: nobody rolls back a job that is being saved. */
+/* Removes N.ckpt.tmp-PID of processes that have ended, and copies: a job that is being saved is not being
+ * rolled back. */
 static void sweep(const char *dir)
 {
 	auto_closedir DIR *d = opendir(dir);
@@ -212,8 +213,8 @@ static void sweep(const char *dir)
 	}
 }
 
-/* The directory is another job's that had the same vpid: moved aside, and ours back if it had been moved
- * likewise. */
+/* The directory belongs to another job that had the same vpid: moves it aside, and ours back if it had been
+ * moved aside before. */
 static int move_aside(const char *dir, const struct owner *owner, const char *uuid, struct err *err)
 {
 	char aside[PATH_MAX + 64];
@@ -254,7 +255,7 @@ static int lock_for(const char *job, const char *uuid, char dir[PATH_MAX], struc
 	return r < 0 ? err_code(err, r, "read %s/job", dir) : steal_fd(&fd);
 }
 
-/* The last number that was given. */
+/* The last number that was claimed. */
 static int last_number(const char *dir, const struct owner *owner, uint32_t *number, struct err *err)
 {
 	auto_free uint32_t *numbers = NULL;

@@ -1,8 +1,8 @@
 /*
  * Where a job's checkpoints are kept: STATE/JOB/N.ckpt, JOB the job's name or, where it has none, the vpid
- * that was saved. Numbers begin with 1 and are never used again. STATE/JOB/job says whose they are and what
- * the last number was; a later job that happens to have the same vpid gets the directory for itself, the
- * older one is moved aside (JOB.UUID), nothing is thrown away.
+ * that was saved. Numbers begin with 1 and are never used again. STATE/JOB/job has the job's uuid and the
+ * last number. If a later job happens to have the same vpid the older directory is moved aside (JOB.UUID);
+ * nothing is removed.
  */
 #ifndef IMAGE_STORE_H
 #define IMAGE_STORE_H
@@ -29,8 +29,8 @@ void store_job_of(const char *name, int32_t root, char job[STORE_JOB_MAX]);
  * is made if need be. */
 must_check int store_place(const char *job, const char *dir, struct err *err);
 
-/* Claims the next number for the job that `uuid` names; `path` is the image's. Removes what dumps that were
- * killed left. */
+/* Claims the next number for the job that `uuid` names; `path` is the image's. Removes the leftovers of
+ * killed dumps. */
 must_check int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t *number,
 			   struct err *err);
 
@@ -59,7 +59,7 @@ must_check int store_parts(const char *job, uint32_t number, uint32_t **parts, s
 void store_drop_parts(const char *job, uint32_t number);
 /* Removes the copy (STORE_COPY) of number N. */
 void store_drop_copy(const char *job, uint32_t number);
-/* Removes parts of numbers below this one whose cut never came to count. */
+/* Removes parts of smaller numbers that have no manifest. */
 void store_sweep_parts(const char *job, uint32_t below);
 
 /* Removes all but the newest `keep`; 0 removes none. */

@@ -1,6 +1,6 @@
 /*
- * Writing an image: a temporary file beside the final path, filled from many sides, then manifest, digests,
- * sync, rename.
+ * Writing an image: a temporary file beside the final path, written by many processes, then manifest,
+ * digests, sync, rename.
  *
  * A thread digests chunks as they become complete (image_arena_written()), so that at the commit, when pages
  * of a gigabyte have just been written, little is left to read. It looks at the chunks in order, which is

@@ -1,11 +1,12 @@
 /*
- * What scip and the code that it injects agree on. A leaf: includes nothing of ours. Fixed-width types only.
+ * The interface between scip and the code that it injects. A leaf: includes nothing of ours. Fixed-width
+ * types only.
  *
  * The injected code is an executor of system calls. scip writes a batch into an area of memory that both have
  * mapped (a memfd), sets the tracee's instruction pointer to the code and lets it run; the code makes the
  * calls one after the other from inside, at native speed, and ends with int3, which scip sees as a SIGTRAP
- * stop, told from a signal by the address. So everything that is a decision stays in scip, everything that is
- * expensive through ptrace (thousands of mmap, pread, pwrite) costs no stops.
+ * stop, told from a signal by the address. So all decisions stay in scip, and everything that is expensive
+ * through ptrace (thousands of mmap, pread, pwrite) costs no stops.
  *
  * Layout of the area: the code (read, execute) at its start, the batch and its data (read, write) after it.
  * Position independent, no relocations, no libc, no SSE, no use of the tracee's stack: its registers and its
@@ -46,7 +47,7 @@ struct inject_batch {
 	uint32_t ncalls;
 	uint32_t done;		 /* out: calls made, the failed one not counted */
 	uint32_t failed;	 /* out: 1 if call number `done` failed */
-	uint64_t bytes;		 /* out, updated as FULL calls proceed: progress for whoever watches */
+	uint64_t bytes;		 /* out, updated as FULL calls proceed: progress, for observers */
 	uint64_t calls;		 /* address, in the tracee, of ncalls struct inject_call */
 	uint64_t trap_action[4]; /* out: the action of SIGTRAP before (handler, flags, restorer, mask): the
 				    kernel resets one that is SIG_IGN at int3, so scip puts it back */
