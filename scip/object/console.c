@@ -1,11 +1,11 @@
 /*
  * The standard streams that `scip run` was started with: the keeper holds them, and they are found by
- * comparing open file descriptions (kcmp). On restore they become the streams of the console that is there
- * now. Of a terminal the settings that the program made are put back (termios, not the window's size, which
- * is the present terminal's); what was typed and not yet read stays with the console.
+ * comparing open file descriptions (kcmp). On restore they become the streams of the present console. A
+ * terminal gets the program's settings (termios, but not the window size, which is the present terminal's);
+ * unread input stays with the console.
  *
- * A regular file that can be opened anew is not among them: where the program had read or written to, and how
- * long the file was, is put back as for any other file.
+ * A regular file that can be opened again is not among them: its offset and length are restored as for any
+ * other file.
  *
  * A second description of the console's terminal (/dev/tty, or its /dev/pts/N opened again) is tty.c's.
  */
@@ -21,7 +21,7 @@
 #include "scip/object/object_table.h"
 #include "scip/object/terminal.h"
 
-/* A file that the program's user could open anew; others are whoever's who passed them. */
+/* A file that the program's user could open again. Others were passed open, perhaps by another user. */
 static bool is_own_file(const struct object_source *source)
 {
 	auto_close int again = -1;
@@ -68,11 +68,11 @@ static int console_dump(struct object_dump *dump, const struct object_source *so
 static int console_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
 {
 	if (object->console->index < 0 || object->console->index > 2)
-		return err_set(err, -EBADMSG, "the image names a console stream that there is not");
+		return err_set(err, -EBADMSG, "the image names a console stream that does not exist");
 	return 0;
 }
 
-/* A stream that is not there any more (a console that was closed, a detached job) is /dev/null. */
+/* A stream that no longer exists (a closed console, a detached job) becomes /dev/null. */
 static int console_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd,
 			   struct err *err)
 {

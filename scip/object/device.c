@@ -40,7 +40,7 @@ static int device_dump(struct object_dump *dump, const struct object_source *sou
 	return object_set_bytes(&device->path, source->link, strlen(source->link), err);
 }
 
-/* Its name may be one of a container's or a chroot's: any file that is the same device will do. */
+/* Its name may be that of a container or chroot: any file that is the same device is accepted. */
 static int device_open(const Pbeam__Object *object)
 {
 	auto_free char *path = object_text(&object->device->path);
@@ -67,7 +67,7 @@ static int device_check(struct object_restore *restore, const Pbeam__Object *obj
 	auto_close int fd = -1;
 
 	if (!usual_path(object->device->rdev))
-		return err_set(err, -EBADMSG, "the image names a device that it may not");
+		return err_set(err, -EBADMSG, "the image names a device that cannot be restored");
 	fd = device_open(object);
 	return fd < 0 ? err_set(err, fd, "device %s is missing", usual_path(object->device->rdev)) : 0;
 }

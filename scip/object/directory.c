@@ -1,5 +1,5 @@
-/* Directories: identity and the place of readdir. The offset is a cookie of the file system, which is as good
- * in another descriptor of the same directory. */
+/* Directories: identity and the place of readdir. The offset is a cookie of the file system, valid in any
+ * descriptor of the same directory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>

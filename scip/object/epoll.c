@@ -7,11 +7,11 @@
  * again, entries are added by a child of ours that puts the description at that number in its own table
  * (dup2): the registration lasts as long as the description, not as long as the child.
  *
- * But for signalfds: what is waited for are signals of the process that has made the entry (ep_insert() polls
- * it, signalfd_poll() in fs/signalfd.c, Linux 6.18, queues at current->sighand), and are none once that has
- * ended. Such an entry is added by the process itself (install). The kernel does not tell which that was: the
- * first, parents before children, that has both descriptions at these numbers. Where there is none any more
- * the entry is added by the child, and never reports.
+ * Signalfds differ: an entry waits for signals of the process that made it (ep_insert() polls
+ * it, signalfd_poll() in fs/signalfd.c, Linux 6.18, queues at current->sighand), and waits for none once that
+ * process has ended. Such an entry is added by the process itself (install). The kernel does not report which
+ * process that was: the first one, parents before children, that has both descriptions at these numbers is
+ * taken. If there is none the child adds the entry, which never reports.
  *
  * An entry of EPOLLONESHOT that has fired is there without any events. It cannot be added like that (the
  * kernel adds EPOLLERR and EPOLLHUP); it is added with events that it has now and made to fire, or, if it has
@@ -131,7 +131,7 @@ static int epoll_check(struct object_restore *restore, const Pbeam__Object *obje
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
 
 	for (size_t i = 0; i < object->epoll->n_entries; i++) {
-		/* the coordinator's own copy: finish and install, which sees nothing else, are told this way
+		/* the coordinator's own copy: passes the result to finish and install
 		 */
 		Pbeam__EpollEntry *entry = object->epoll->entries[i];
 
@@ -156,7 +156,7 @@ static bool is_fired(const Pbeam__EpollEntry *entry)
 	return entry->events & EPOLLONESHOT && !(entry->events & ~(uint32_t)PRIVATE_EVENTS);
 }
 
-/* In the child: the fired one-shot entry is added with what it is ready for, and fires here. */
+/* In the child: adds the fired one-shot entry with the events that it is ready for, and lets it fire. */
 static int add_fired(int epoll, int fd, struct epoll_event *event)
 {
 	uint32_t events = event->events;
@@ -183,7 +183,7 @@ static int add_in_child(int epoll, int target, const Pbeam__EpollEntry *entry)
 	return epoll_ctl(epoll, EPOLL_CTL_ADD, entry->fd, &event) < 0 ? -errno : 0;
 }
 
-/* What was watched under the entry's number is not any more. */
+/* Removes what was watched under the entry's number. */
 static int remove_in_child(int epoll, int old, const Pbeam__EpollEntry *entry)
 {
 	if (dup2(old, entry->fd) < 0)

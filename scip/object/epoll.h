@@ -1,4 +1,4 @@
-/* The interest lists of epoll instances: as fdinfo shows them, and how entries come into them. */
+/* The interest lists of epoll instances: as fdinfo shows them, and how entries are added. */
 #ifndef SCIP_OBJECT_EPOLL_H
 #define SCIP_OBJECT_EPOLL_H
 
@@ -13,8 +13,8 @@ struct epoll_line {
 must_check int epoll_next_line(const char **at, struct epoll_line *out, struct err *err);
 
 /* Adds each entry, under its number, for our descriptor targets[i]; before that, where `olds` is not NULL,
- * what olds[i] is, is no longer watched under that number. By a child of ours: whatever the numbers are here
- * does not matter. */
+ * removes the entry for olds[i] under that number. A child of ours does this, so that our own numbers do not
+ * matter. */
 must_check int epoll_replace(int epoll, const Pbeam__Epoll *entries, const int *olds, const int *targets,
 			     struct err *err);
 

@@ -20,7 +20,7 @@ static int eventfd_dump(struct object_dump *dump, const struct object_source *so
 	if (!out->eventfd)
 		return object_no_memory(err);
 	if (!strstr(source->fdinfo, "eventfd-count:"))
-		return err_set(err, -ENOTSUP, "an eventfd whose count this kernel does not tell");
+		return err_set(err, -ENOTSUP, "an eventfd whose count this kernel does not report");
 	out->eventfd->count = object_fdinfo_number(source->fdinfo, "eventfd-count", 16, 0);
 	out->eventfd->semaphore = object_fdinfo_number(source->fdinfo, "eventfd-semaphore", 10, 0) != 0;
 	return 0;

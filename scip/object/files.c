@@ -1,7 +1,7 @@
 /*
- * Contents of files that are saved with the image, and put back before anything is opened.
+ * File contents saved in the image and restored before anything is opened.
  *
- * Saved are files without a name (always) and files open for writing (up to a limit): the runs of data that
+ * Files without a name are always saved, files open for writing up to a limit: the runs of data that
  * SEEK_DATA and SEEK_HOLE show, page by page, so that holes stay holes. FICLONERANGE shares the blocks with
  * the image where the file system can (XFS, btrfs) and costs nothing, so that the limit does not apply;
  * otherwise they are copied.
@@ -43,7 +43,7 @@ static bool next_run(int fd, uint64_t size, uint64_t *start, uint64_t *end)
 	if (data < 0) {
 		if (errno == ENXIO)
 			return false;
-		data = (off_t)*start; /* a file system that cannot tell */
+		data = (off_t)*start; /* a file system without SEEK_DATA */
 	}
 	hole = lseek(fd, data, SEEK_HOLE);
 	if (hole < 0)
@@ -160,8 +160,8 @@ static uint64_t data_bytes(int fd, uint64_t size)
 	return sum;
 }
 
-/* A descriptor that can be read, at an offset of our own: the one that we were given may be write-only, and
- * its offset is the program's. */
+/* A readable descriptor with an offset of its own: the duplicate may be write-only, and its offset is the
+ * program's. */
 static int open_for_reading(int fd, const char *path, const struct stat *st)
 {
 	struct stat now;
@@ -198,7 +198,7 @@ int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, in
 		}
 	source = open_for_reading(fd, path, st);
 	if (source < 0 && !always)
-		return 0; /* not ours to read: its length is put back */
+		return 0; /* not readable for us: only its length is restored */
 	if (source < 0)
 		return err_code(err, source, "open it for reading, to save its contents");
 	if (!always && size > limit && data_bytes(source, size) > limit && !can_clone(writer, source, size))

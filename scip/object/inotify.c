@@ -1,13 +1,13 @@
 /*
  * inotify: the watches under their numbers.
  *
- * fdinfo tells number, mask, device and inode of each watch, never its path; that was recorded when the watch
- * was made (namespace/record.h) and is checked to be of the same inode still. The kernel gives numbers in
- * ascending order, so watches are made in that order, with others in between that are taken away again where
- * numbers are missing; what that leaves in the queue is read.
+ * fdinfo has number, mask, device and inode of each watch, but not its path. That was recorded when the watch
+ * was made (namespace/record.h), and must still lead to the same inode. The kernel gives numbers in ascending
+ * order, so watches are made in that order, with temporary ones in between where numbers are missing; the
+ * events that these leave in the queue are read.
  *
- * Events that wait to be read are a refusal: they can be read but not be put back, neither for a program that
- * goes on nor for a restored one. A program that watches reads soon.
+ * Unread events are refused: they can be read but not queued again, neither for a program that goes on nor
+ * for a restored one. Programs usually read them soon.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 #include "scip/object/common.h"
 #include "scip/object/object_table.h"
 
-#define WATCH_MAX 1000000 /* a number higher than that takes too long to get to */
+#define WATCH_MAX 1000000 /* higher numbers take too long to reach */
 
 static bool inotify_match(struct object_dump *dump, const struct object_source *source)
 {
@@ -198,7 +198,7 @@ static int inotify_visit_files(Pbeam__Object *object, const struct object_visito
 const struct object_ops object_inotify = {
 	.name = "inotify instance",
 	.kind = PBEAM__OBJECT__KIND_INOTIFY,
-	/* Finished after the others: what they do to files on their way is not the program's. */
+	/* Finished last, because the other objects' restore touches files. */
 	.phase = 2,
 	.match = inotify_match,
 	.dump = inotify_dump,

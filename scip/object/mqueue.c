@@ -1,8 +1,8 @@
 /*
- * POSIX message queues. Messages can only be taken: they are, all of them in the order of their priorities,
- * and sent again in the same order, which gives the same queue; everybody of the group is frozen meanwhile. A
- * queue outlives its processes: on restore it is emptied and filled with what it held. A process that waits
- * for mq_notify() cannot be seen to be put back and is refused.
+ * POSIX message queues. Messages cannot be peeked at. All are received, in the order of their priorities, and
+ * sent again in the same order, which gives the same queue; the group is frozen meanwhile. A queue outlives
+ * its processes: on restore it is emptied and filled with what it held. A pending mq_notify() cannot be read
+ * back and is refused.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ static int take_message(struct object_dump *dump, int fd, char *buf, size_t size
 	return r < 0 ? r : 1;
 }
 
-/* Takes all, then sends all again: from memory, whatever happened. */
+/* Receives all messages, then sends all again from memory, also after an error. */
 static int dump_messages(struct object_dump *dump, int fd, Pbeam__MessageQueue *out, struct err *err)
 {
 	size_t size = out->message_size, room = out->max_messages;

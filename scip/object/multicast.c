@@ -2,11 +2,11 @@
  * Multicast memberships of a UDP socket.
  *
  * The kernel has no list of them to read, but answers MCAST_MSFILTER for one group on one interface: with the
- * filter where the socket is a member, with EADDRNOTAVAIL where it is not. Which groups there are at all on
- * the host's interfaces is in /proc/net/igmp and igmp6. So each of those is asked for.
+ * filter where the socket is a member, with EADDRNOTAVAIL where it is not. The groups of all sockets on the
+ * host's interfaces are in /proc/net/igmp and igmp6. So each of these is queried.
  *
- * Of an IPv4 membership the address by which the interface was named is not told. It matters when the
- * program gives it up: it must name the same address, or none. So it is joined again by the interface's first
+ * The address that named the interface of an IPv4 membership cannot be read. It matters when the program
+ * leaves the group: it must name the same address, or none. So the group is joined by the interface's first
  * address, which is the one that programs find.
  */
 #include "scip/object/multicast.h"

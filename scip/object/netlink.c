@@ -1,6 +1,6 @@
 /*
- * Netlink sockets: protocol, port, groups, options. An answer that waits to be read cannot be asked for again
- * on the program's behalf, so that is refused: it is a matter of moments.
+ * Netlink sockets: protocol, port, groups, options. An unread answer is refused, because the request cannot
+ * be repeated for the program. Programs read it within moments.
  */
 #include <errno.h>
 #include <linux/netlink.h>
@@ -54,7 +54,7 @@ static int netlink_restore(struct object_restore *restore, const Pbeam__Object *
 		return err_sys(err, "make a netlink socket");
 	if (saved->port || saved->groups) {
 		r = bind(*fd, (struct sockaddr *)&name, sizeof(name));
-		/* The port is by custom the process's real number: somebody may have it now. */
+		/* The port is usually the process's real pid: another process may have it now. */
 		name.nl_pid = 0;
 		if (r < 0 && errno == EADDRINUSE)
 			r = bind(*fd, (struct sockaddr *)&name, sizeof(name));

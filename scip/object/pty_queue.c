@@ -1,6 +1,6 @@
 /*
- * The queues of a pseudo-terminal cannot be looked at, only read; but with both sides in hand what was read
- * can be put back. The program is frozen and sees neither.
+ * The queues of a pseudo-terminal can only be read, not peeked at; but whoever has both sides can write the
+ * data again. The program is frozen and notices nothing.
  *
  * Output (slave to master) is read from the master, packet mode off, and written to the slave again with
  * output processing off. Input (master to slave) is read from the slave in raw mode, which shows an

@@ -1,13 +1,12 @@
 /*
  * Regular files: offset, flags, and what becomes of their contents.
  *
- *   open for writing          contents saved with the image up to a limit (files.c); beyond it the length is
- *                             put back, and what else changed is a refusal
- *   open for reading          must be the same file, unchanged
+ *   open for writing          contents saved with the image up to a limit (files.c); beyond it only the
+ * length is restored; other changes are refused open for reading          must be the same file, unchanged
  *   without a name (unlinked) contents always saved; made again without a name in the same directory
  *
  * A file whose name was removed but that has others is looked for in its directory; if it is not there it
- * cannot be found again by anybody and is refused.
+ * cannot be found and is refused.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -163,7 +162,7 @@ static int check_present(struct object_restore *restore, const Pbeam__Object *ob
 	if ((uint64_t)st.st_size == file->size && object_mtime_ns(&st) == file->mtime_ns)
 		return 0;
 	if (writable && (uint64_t)st.st_size >= file->size && all_append(restore, file))
-		return 0; /* what was appended is cut off */
+		return 0; /* cuts off what was appended */
 	return err_set(
 		err, -ESTALE,
 		writable ? "file %s has changed since the checkpoint and was too large to be saved with "
@@ -173,8 +172,8 @@ static int check_present(struct object_restore *restore, const Pbeam__Object *ob
 		path);
 }
 
-/* A file that was a stream of the console, when the program is started anew with another: the new stream.
- * Else -1: in a rollback the console still has that file, which is put back as any other. */
+/* If the file was a stream of the console, and the program is started again with another console, the new
+ * stream. Else -1: in a rollback the console still has the file, which is restored as any other. */
 static int other_stream(struct object_restore *restore, const Pbeam__RegularFile *regular, const char *path)
 {
 	int stream = regular->console > 0 ? object_restore_console(restore, regular->console - 1) : -1;
@@ -316,7 +315,7 @@ static int open_again(const char *path, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Back to the length that it had: what was appended goes. */
+/* Truncates it to its old length. */
 static int cut_off(const Pbeam__Object *object, int fd, struct err *err)
 {
 	const Pbeam__RegularFile *regular = object->regular;

@@ -19,7 +19,7 @@ static int signalfd_dump(struct object_dump *dump, const struct object_source *s
 	if (!out->signalfd)
 		return object_no_memory(err);
 	if (!strstr(source->fdinfo, "sigmask:"))
-		return err_set(err, -ENOTSUP, "a signalfd whose mask this kernel does not tell");
+		return err_set(err, -ENOTSUP, "a signalfd whose mask this kernel does not report");
 	out->signalfd->mask = object_fdinfo_number(source->fdinfo, "sigmask", 16, 0);
 	return 0;
 }

@@ -19,7 +19,7 @@ int terminal_path_number(const char *path);
  * session, or of a master; else they are taken from /proc/PID/stat of `holder`, if it is its terminal. */
 must_check int terminal_dump_settings(struct names *names, struct rpid holder, int fd, Pbeam__Tty *out,
 				      struct err *err);
-/* The terminal of the console that is there now has the saved one's name. No effect if it is none. */
+/* Gives the present console's terminal the saved one's name. No effect if it is not a terminal. */
 must_check int terminal_renamed(struct object_restore *restore, const Pbeam__Tty *saved, int fd,
 				struct err *err);
 must_check int terminal_restore_termios(const Pbeam__Tty *saved, int fd, struct err *err);
@@ -36,7 +36,7 @@ must_check int terminal_adopt_apart(struct object_restore *restore, const Pbeam_
 /* As the kind's finish, for a new one: the master, borrowed, or -errno. */
 must_check int terminal_fill_apart(struct object_restore *restore, const Pbeam__Tty *saved, struct err *err);
 
-/* A member of the terminal's session makes its foreground group what it was. */
+/* A member of the terminal's session restores its foreground group. */
 must_check int terminal_install_foreground(struct names *names, const Pbeam__Tty *saved,
 					   const Pbeam__Process *process, int fd, struct batch *batch,
 					   struct err *err);

@@ -1,10 +1,10 @@
 /*
- * timerfd: clock, time left, interval, and expirations that nobody has read, all in fdinfo.
+ * timerfd: clock, time left, interval, and unread expirations, all in fdinfo.
  *
- * A periodic timer that has expired stands still until it is read or asked: timerfd_gettime() first brings it
- * up to date (the kernel then counts the intervals that passed), which the program cannot tell.
- * The time left is put back, as for all timers; only an absolute one of the wall clock expires at the time of
- * day it was set for. TFD_IOC_SET_TICKS needs CONFIG_CHECKPOINT_RESTORE.
+ * A periodic timer that has expired stands still until it is read or queried: timerfd_gettime() first brings
+ * it up to date (the kernel then counts the intervals that passed), which the program cannot tell. The time
+ * left is restored, as for all timers; only an absolute timer of the wall clock keeps its time of day.
+ * TFD_IOC_SET_TICKS needs CONFIG_CHECKPOINT_RESTORE.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -107,7 +107,7 @@ const struct object_ops object_timerfd = {
 	.name = "timerfd",
 	.kind = PBEAM__OBJECT__KIND_TIMERFD,
 	.phase = 1,
-	/* Its time runs from the moment it is made: as late as can be. */
+	/* Its time runs as soon as it is made, so it is made as late as possible. */
 	.late = true,
 	.match = timerfd_match,
 	.dump = timerfd_dump,

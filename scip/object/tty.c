@@ -3,12 +3,12 @@
  *
  * The master's object has the settings of the pair and what waits in it (pty_queue.c). On restore the pair is
  * a new one, whose number the kernel chooses (the lowest that is free). Paths that name it by the number that
- * it was born with are translated (scip/syscall/pts_path.c). A side that nobody holds
- * is opened only if it was once and closed since, so that the other sees the hang-up that it saw.
+ * it was born with are translated (scip/syscall/pts_path.c). A side that no process holds is opened only if
+ * it had been opened and closed before, so that the other side sees the same hang-up.
  *
- * The session whose controlling terminal it is makes it that again itself (object_restore_controlling_tty),
- * a member of the session sets the foreground group (install). What is typed ahead on the console stays with
- * the console.
+ * The leader of its session makes it the controlling terminal again (object_restore_controlling_tty), and a
+ * member of the session sets the foreground group (install). Input typed ahead on the console stays with the
+ * console.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -116,7 +116,7 @@ static int dump_slave(struct object_dump *dump, const struct object_source *sour
 		(int)out->pty);
 }
 
-/* What both sides have: which terminal it is. */
+/* The part that both sides have: the identity of the terminal. */
 static int dump_name(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
 		     int number, struct err *err)
 {
@@ -240,7 +240,7 @@ static int tty_restore(struct object_restore *restore, const Pbeam__Object *obje
 	int base;
 
 	if (saved->console) {
-		/* A console that is no terminal any more is nothing to it. */
+		/* If the console is no longer a terminal there is nothing to restore. */
 		base = console_tty(restore);
 		*fd = base >= 0 ? object_reopen(base, flags) : open("/dev/null", flags | O_CLOEXEC);
 		if (*fd < 0)
@@ -255,7 +255,7 @@ static int tty_restore(struct object_restore *restore, const Pbeam__Object *obje
 		return err_set(err, -EIO, "open a pseudo-terminal again");
 	if (saved->mode && fchmod(*fd, saved->mode & 0777) < 0)
 		return err_sys(err, "set a terminal's mode");
-	/* Now, while nobody is in the foreground who would get SIGWINCH. */
+	/* Now, while there is no foreground group that would get SIGWINCH. */
 	if (saved->winsize.len == sizeof(struct winsize) && ioctl(*fd, TIOCSWINSZ, saved->winsize.data) < 0)
 		return err_sys(err, "set a terminal's window size");
 	return 0;

@@ -7,11 +7,10 @@
  *
  *   peer in the group           the pair is made again
  *   peer closed                 made with a stand-in that fills the queue and closes
- *   waiting to be accepted      connects again; what it has sent already sits in a socket that nobody has a
- *                               descriptor of and cannot be read: refused
- *   peer outside the group      refused
+ *   waiting to be accepted      connects again; refused if it has already sent data, which is in a socket
+ * without a descriptor and cannot be read peer outside the group      refused
  *
- * Of a reset that the program has not seen yet (POLLERR) the bit UNIX_SHUTDOWN_RESET is kept.
+ * A reset that the program has not seen yet (POLLERR) is kept as the bit UNIX_SHUTDOWN_RESET.
  * The process in the peer's credentials (SO_PEERCRED) is recorded when a connection is made again
  * (namespace/record.h). Not kept: the sender's number in queued credentials.
  */
@@ -135,7 +134,7 @@ static int peer_of_pair(struct object_dump *dump, const struct object_source *so
 	return diag && diag->peer == source->st.st_ino && !(diag->shutdown & 2) ? peer->local : -1;
 }
 
-/* Who SO_PEERCRED names: the peer, of a listener who listens. */
+/* The process that SO_PEERCRED names: the peer, or for a listener the process that called listen(). */
 static int dump_peer_cred(struct object_dump *dump, const struct object_source *source,
 			  Pbeam__UnixSocket *out, struct err *err)
 {

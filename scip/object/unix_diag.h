@@ -1,4 +1,5 @@
-/* What sock_diag tells of UNIX sockets (unprivileged): peers, shut directions, backlogs, waiting connections.
+/* What sock_diag reports about UNIX sockets (unprivileged): peers, shut directions, backlogs, waiting
+ * connections.
  */
 #ifndef SCIP_OBJECT_UNIX_DIAG_H
 #define SCIP_OBJECT_UNIX_DIAG_H

@@ -1,8 +1,7 @@
 /*
  * UNIX sockets, the way back. A connected pair without names is a socketpair. One with names (the accepted
- * end carries its listener's) is connected through that name: the listener itself where it is there by name,
- * else one that is made for the moment. All that needs the other side complete, queues first, then what is
- * shut down, is done in finish.
+ * end has its listener's) is connected through that name, by the listener itself if it exists under the name,
+ * else by a temporary one. What needs the other side complete (queues, then shutdowns) is done in finish.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +59,7 @@ static int new_socket(const Pbeam__UnixSocket *saved, struct err *err)
 	return fd < 0 ? err_sys(err, "make a UNIX socket") : fd;
 }
 
-/* A socket that answers at this path belongs to somebody: it is not taken away. */
+/* A socket that accepts connections at this path is in use and is not removed. */
 static int remove_stale(const char *path, int type, struct err *err)
 {
 	auto_close int probe = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -121,7 +120,7 @@ static int bind_name(const Pbeam__UnixSocket *saved, int fd, struct err *err)
 	return 0;
 }
 
-/* A name that had no file any more has none again. */
+/* Removes the file if the name had none at the checkpoint. */
 static void forget_path(const Pbeam__UnixSocket *saved, bool always)
 {
 	auto_free char *path = saved->bound_file ? object_text(&saved->bound_file->path) : NULL;
@@ -196,7 +195,7 @@ static int connect_pair(struct object_restore *restore, const Pbeam__UnixSocket 
 	return 0;
 }
 
-/* Which of two named ends was accepted does not show; the one with a listener's name is likelier. */
+/* Which of two named ends was accepted cannot be read; the one with a listener's name is more likely. */
 static bool is_server(struct object_restore *restore, const Pbeam__UnixSocket *one,
 		      const Pbeam__UnixSocket *other)
 {
@@ -301,8 +300,8 @@ static int connect_to_peer(const Pbeam__UnixSocket *saved, int fd, struct err *e
 	return 0;
 }
 
-/* A client that waits to be accepted calls itself, so that the credentials are its own; who listened listens
- * again, because clients that call it get its credentials. */
+/* A client that waits to be accepted connects itself, so that the credentials are its own; the listening
+ * process calls listen() again, because its clients get its credentials. */
 int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process, int fd,
 		 struct batch *batch, struct err *err)
 {
@@ -330,7 +329,7 @@ int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__
 	return batch_add(batch, INJECT_CALL_ANY, SYS_connect, remote_args((uint64_t)fd, where.a, len));
 }
 
-/* If it could not we call. */
+/* If it could not, the coordinator connects. */
 static int connect_waiting(struct object_restore *restore, const Pbeam__UnixSocket *saved, int fd,
 			   struct err *err)
 {
