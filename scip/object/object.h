@@ -4,10 +4,10 @@
  *
  * Dumping runs in the coordinator on frozen processes. It has for every open file description a duplicate of
  * its own (pidfd_getfd), so that a kind's dump is plain system calls on a local descriptor plus
- * /proc/PID/fdinfo. It must leave the object as it was: the program may go on. Queues are looked at without
- * taking (tee, MSG_PEEK with SO_PEEK_OFF). Restoring runs in the coordinator too: it makes the object; the
- * process's injected code then takes the descriptor from it (pidfd_getfd). What can only be done by the
- * process itself (POSIX locks, a terminal's foreground group) is in `install`, a list of calls in a batch.
+ * /proc/PID/fdinfo. It must leave the object as it was: the program may go on. Queues are copied without
+ * being drained (tee, MSG_PEEK with SO_PEEK_OFF). Restoring runs in the coordinator too: it makes the object;
+ * the process's injected code then takes the descriptor from it (pidfd_getfd). What only the process itself
+ * can do (POSIX locks, a terminal's foreground group) is in `install`, a list of calls in a batch.
  */
 #ifndef SCIP_OBJECT_OBJECT_H
 #define SCIP_OBJECT_OBJECT_H
@@ -38,7 +38,7 @@ struct object_source {
 	uint32_t holders; /* how many descriptors refer to it */
 };
 
-/* All that the dump of one object may need to know of the others. Functions in object_dump.c. */
+/* What the dump of one object may need of the others. Functions in object_dump.c. */
 struct object_dump;
 struct image_writer *object_dump_image(struct object_dump *dump);
 struct names *object_dump_names(struct object_dump *dump);
@@ -50,11 +50,11 @@ struct rpid object_dump_keeper(struct object_dump *dump);
 int object_dump_pts(struct object_dump *dump, int real);
 /* The sources in order of their ids; NULL at the end. Hidden ones appear while objects are dumped. */
 const struct object_source *object_dump_source(struct object_dump *dump, size_t index);
-/* True if a connection with somebody outside is to be saved as one that is reset: that has been noted,
- * unless `peer` is NULL. */
+/* True if a connection to a program outside is saved as one that is reset. That has been recorded, unless
+ * `peer` is NULL. */
 bool object_dump_lose(struct object_dump *dump, const struct object_source *source, const char *peer);
-/* The source with this socket or pipe inode in the frozen group, NULL when nobody in it holds it. Several may
- * (two ends of a pipe): `skip` is left out. */
+/* The source with this socket or pipe inode in the frozen group, NULL if no process in it holds it. Several
+ * may (two ends of a pipe): `skip` is left out. */
 const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
 						   const struct object_source *skip);
 /* The source that entry number `nth` for descriptor `fd` of the epoll instance `epoll` watches, among those
@@ -156,24 +156,24 @@ const struct object_ops *object_ops_of(const Pbeam__Object *object);
 /* The process (real) of a pidfd; 0: it is none, or its process has ended or is in another pid namespace. */
 pid_t object_pidfd_process(const struct object_source *source);
 
-/* Who cares for descriptions whose other end is outside the group: the coordinators of a migration, through
+/* Handles descriptions whose other end is outside the group: the coordinators of a migration, through
  * scip/ends/external.h. The first two are called while dumping, the others while restoring. */
 struct object_external {
 	void *arg;
 	/* All descriptions are known (object_dump_source()), none is dumped yet. */
 	int (*survey)(void *arg, struct object_dump *dump, struct err *err);
-	/* 1: it is theirs, `out` has its kind and out->external; 0: it is not, dump it as usual. */
+	/* 1: taken, `out` has its kind and out->external; 0: dump it as usual. */
 	int (*dump)(void *arg, struct object_dump *dump, const struct object_source *source,
 		    Pbeam__Object *out, struct err *err);
-	/* A TCP connection with nobody that is saved with it, as text: it is recorded as one that is reset
-	 * when it is restored. NULL: such a connection is refused. */
+	/* A TCP connection whose peer (as text) is not saved with it: it is recorded as reset when restored.
+	 * NULL: it is refused. */
 	void (*lost)(void *arg, const struct object_source *source, const char *peer);
 	/* As the kind's `restore` and `finish`, in their place. */
 	int (*make)(void *arg, struct object_restore *restore, const Pbeam__Object *object, int *fd,
 		    struct err *err);
 	int (*finish)(void *arg, struct object_restore *restore, const Pbeam__Object *object, int fd,
 		      struct err *err);
-	/* Up to what size the contents of a file with a name are saved, where else it were `max`. While
+	/* The size up to which the contents of a file with a name are saved, in place of `max`. While
 	 * dumping; may be NULL. */
 	uint64_t (*file_limit)(void *arg, const struct stat *st, uint64_t max);
 };
@@ -206,17 +206,17 @@ void object_abort_connections(const struct rpid *rpids, size_t n);
 must_check int object_restore_open(struct object_restore **out, struct names *names,
 				   struct image_reader *image, bool force, const int console[3],
 				   struct err *err);
-/* Objects that have `external` are made by this, which must live as long as the restore. */
+/* `external`, which must live as long as the restore, makes the objects that have an External. */
 void object_restore_set_external(struct object_restore *restore, const struct object_external *external);
-/* All that can be refused is refused here; nothing is changed. */
+/* Refuses everything that can be refused; changes nothing. */
 must_check int object_restore_check_all(struct object_restore *restore, struct err *err);
-/* Files that exist are not put back by object_restore_make_all() but later, by object_restore_put_back().
- * False where that would make a difference to the processes' making: then they are put back before all else.
+/* Existing files are restored by object_restore_put_back() instead of object_restore_make_all(). False if the
+ * processes could not be made that way: then files are restored first.
  */
 bool object_restore_wait(struct object_restore *restore);
-/* Files are put back, objects made, but for those that name processes. */
+/* Restores files and makes all objects except those that name processes. */
 must_check int object_restore_make_all(struct object_restore *restore, struct err *err);
-/* The files that had to wait: when all processes are filled. */
+/* Restores the files that had to wait, when all processes are filled. */
 must_check int object_restore_put_back(struct object_restore *restore, struct err *err);
 /* Queues, terminals, epoll interest, owners: when all processes have their descriptors, before they run. */
 must_check int object_restore_finish_all(struct object_restore *restore, struct err *err);

@@ -175,7 +175,7 @@ static const struct object_ops *find_ops(struct object_dump *dump, const struct 
 	return NULL;
 }
 
-/* What is known of objects that cannot be saved: better words than their link's. */
+/* Texts for known objects that cannot be saved, clearer than their links. */
 static int refuse_unknown(const struct object_source *source, struct err *err)
 {
 	static const struct {

@@ -1,7 +1,8 @@
 /*
- * The restore of all objects, in the coordinator. check_all() looks only. make_all() puts saved files back
- * and makes every object, each on demand of others too, but those that name processes. finish_all() makes
- * those, refills queues, then sets what would disturb the refilling or names processes: status flags, owners.
+ * The restore of all objects, in the coordinator. check_all() changes nothing. make_all() restores saved
+ * files and makes every object, also on demand of others, except those that name processes. finish_all()
+ * makes those, refills queues, then sets what would disturb the refilling or names processes: status flags,
+ * owners.
  */
 #include "scip/object/object_restore.h"
 
@@ -338,7 +339,7 @@ int object_restore_make_all(struct object_restore *restore, struct err *err)
 	return r < 0 ? r : 0;
 }
 
-/* Watches would tell of it, queues are written to, a lease is broken. */
+/* These would be affected by a restored file: watches report it, queues are written, leases break. */
 static bool minds_files(const Pbeam__Object *object)
 {
 	return object->kind_case == PBEAM__OBJECT__KIND_INOTIFY ||
@@ -394,7 +395,7 @@ static int set_owner(struct object_restore *restore, const Pbeam__Object *object
 	if (object->owner_vid == 0)
 		return 0;
 	owner.pid = names_real(restore->names, (struct vpid){object->owner_vid}).n;
-	if (fcntl(fd, F_SETOWN_EX, &owner) < 0 && errno != ESRCH) /* an owner that is gone stays so */
+	if (fcntl(fd, F_SETOWN_EX, &owner) < 0 && errno != ESRCH) /* an owner that has ended stays so */
 		return err_sys(err, "set its owner");
 	return 0;
 }
@@ -410,7 +411,7 @@ static int finish_slot(struct object_restore *restore, const struct object_slot 
 	return r < 0 ? name_error(restore, slot, r, err) : 0;
 }
 
-/* A stream of the console that is there now. */
+/* A stream of the present console. */
 static bool is_stream(const struct object_restore *restore, const struct object_slot *slot)
 {
 	pid_t self = getpid();

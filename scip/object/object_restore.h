@@ -43,16 +43,16 @@ struct object_restore {
 must_check int object_locks_restore(const Pbeam__Object *object, int fd, struct err *err);
 must_check int object_locks_install(const Pbeam__Process *process, struct batch *batch);
 
-/* True if all who had this saved file (index + 1) get another console stream in its place: it is left alone
- * (regular.c). */
+/* True if all holders of this saved file (index + 1) get another console stream in its place: the file is
+ * left alone (regular.c). */
 bool object_regular_replaced(struct object_restore *restore, uint32_t saved);
 
-/* Saved file contents (files.c): what stands in the way, and putting them back. */
+/* Saved file contents (files.c): checks for obstacles, and restores them. */
 must_check int object_files_check(struct object_restore *restore, struct err *err);
 must_check int object_files_put_back(struct object_restore *restore, struct err *err);
 /* True if the files that have changed are there, no shorter than they were. */
 bool object_files_may_wait(struct object_restore *restore);
-/* What was appended to the file since is cut off, if the object is one (regular.c). */
+/* Cuts off what was appended to the file since, if the object is a file (regular.c). */
 must_check int object_regular_cut(struct object_restore *restore, const Pbeam__Object *object, int fd,
 				  struct err *err);
 /* Writes page runs into an open file; what is not covered below `size` becomes a hole. */

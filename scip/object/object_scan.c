@@ -5,8 +5,8 @@
  * those that are known: they are kept in one sorted array whose order is (device, inode, kind of device,
  * type, status flags) and, among equals, the order that kcmp(KCMP_FILE) gives: it compares the addresses of
  * the two struct file, obfuscated but consistently, so a binary search works: a thousand processes that
- * share their parent's descriptors cost ten kcmp a descriptor. kcmp is asked about our own duplicates only,
- * so it needs no right over other processes. A duplicate that turns out to be known is closed again.
+ * share their parent's descriptors cost ten kcmp a descriptor. kcmp compares our own duplicates only, so it
+ * needs no permission for other processes. A duplicate that turns out to be known is closed again.
  *
  * Processes that share a descriptor table (CLONE_FILES) are found by kcmp(KCMP_FILES): only those whose
  * tables hold as many descriptors are compared. The later one gets no descriptors of its own, but files_of.
@@ -224,8 +224,8 @@ struct scan {
 	int fdinfo; /* the directory */
 };
 
-/* Most processes have what their parent had, at the same number: asked first, one kcmp instead of a duplicate
- * and a search. */
+/* Most processes have what their parent had at the same number: this is tried first, one kcmp instead of a
+ * duplicate and a search. */
 static struct object_entry *inherited(const struct scan *scan, int fd)
 {
 	struct object_dump *dump = scan->dump;
@@ -331,8 +331,8 @@ static bool same_files(struct rpid a, struct rpid b)
 }
 
 /* Looks at the other threads: the leader may have exited, then the table is read from one of them; and one
- * that left its process's table (unshare(CLONE_FILES)) has descriptors that nobody would save. A thread that
- * has exited shows none. */
+ * with a table of its own (unshare(CLONE_FILES)) has descriptors that would not be saved. A thread that has
+ * exited shows none. */
 static int check_threads(struct rpid rpid, struct table *table, const Pbeam__Process *process,
 			 struct err *err)
 {

@@ -1,4 +1,4 @@
-/* The kinds, in the order in which they are asked whether a description is theirs. */
+/* The kinds, in the order of their `match` calls. */
 #include "scip/object/object_table.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* O_PATH descriptors: a place in the file tree, by name. The name is that of the thing itself, so a symbolic
- * link in the last place is the object: it is not followed. */
+/* O_PATH descriptors: a place in the file tree, by name. A symbolic link as last component is the object
+ * itself: it is not followed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static bool path_match(struct object_dump *dump, const struct object_source *sou
 	return source->flags & O_PATH && source->link[0] == '/';
 }
 
-/* A terminal's own path is that which the program knows. */
+/* A terminal's own path is the one that the program knows. */
 static int dump_identity(struct object_dump *dump, const struct object_source *source, Pbeam__OPath *out,
 			 struct err *err)
 {
@@ -51,7 +51,7 @@ static int path_check(struct object_restore *restore, const Pbeam__Object *objec
 	if (!path)
 		return object_no_memory(err);
 	if (terminal_path_number(path) >= 0)
-		return 0; /* made anew, or missing when it is opened */
+		return 0; /* may be made by the restore; if it is missing the open reports it */
 	if (lstat(path, &now) < 0)
 		return err_sys(err, "%s is missing; put it back, then try again", path);
 	if ((now.st_mode ^ object->path->file->mode) & S_IFMT)

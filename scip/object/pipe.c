@@ -1,17 +1,17 @@
 /*
  * Pipes and FIFOs: capacity, contents, packet boundaries, and which ends are still open.
  *
- * Contents are copied without being taken: tee(2) into a pipe of our own, which shares the buffers, and a
+ * Contents are copied without being drained: tee(2) into a pipe of our own, which shares the buffers, and a
  * read of that. tee needs a read end; if the group holds only write ends (the reader is in a queue, or there
  * is none) we open one through /proc/self/fd, which the program cannot see. In packet mode (O_DIRECT) one
  * read gives one packet.
  *
- * A pipe whose other end is held outside the group would be cut by a restore. That is told apart from an end
- * that nobody holds by poll: a write end without readers shows POLLERR, a read end whose writers are gone
+ * A pipe whose other end is held outside the group would be cut by a restore. poll() tells it from an end
+ * that no process holds: a write end without readers shows POLLERR, a read end whose writers are gone
  * POLLHUP.
  *
- * On restore the pipe is made once, both ends are kept until everything is finished, so that nobody sees an
- * end of file early; every further description of an end is opened through /proc/self/fd.
+ * On restore the pipe is made once, and both ends are kept until everything is finished, so that no process
+ * sees an end of file early; every further description of an end is opened through /proc/self/fd.
  */
 #include <errno.h>
 #include <fcntl.h>

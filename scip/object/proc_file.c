@@ -1,5 +1,5 @@
 /*
- * Files and directories of /proc, /sys and their kin, which have no contents of their own: opened again by
+ * Files and directories of /proc, /sys and the like, which have no contents of their own: opened again by
  * name, at the same offset. Numbers in /proc/PID and /proc/PID/task/TID are kept as virtual ones; so they are
  * opened late, when the processes are there.
  */
