@@ -515,7 +515,7 @@ static int on_image(void *arg, struct group *group, int image, uint64_t bytes, s
 	/* Else the daemons do it, when all who may ask have asked. */
 	if (heard && !d->source.unheard)
 		record_remove(&d->record);
-	/* Those that stay find it in /proc (scip/syscall/elsewhere_proc.c). */
+	/* Those that stay find it in /proc (scip/syscall/other_host_proc.c). */
 	r = rebuild_diverge(d->source.names, d->options->job->keeper, NULL, NULL);
 	if (r < 0)
 		log_warn("migrate: who stays does not see vpid %d in /proc: %s", d->options->target.n,

@@ -22,7 +22,7 @@
 #include "proto/frame.h"
 #include "scip/fill/fill.h"
 #include "scip/supervisor/control_request.h"
-#include "scip/syscall/elsewhere_group.h"
+#include "scip/syscall/other_host_group.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/pending.h"
 #include "scip/tracee/procfs.h"
@@ -423,12 +423,12 @@ static void tell_group(const struct process *process, int signal)
 {
 	int32_t group = names_virtual(process->names, (struct rpid){getpgid(process->pid)}).n;
 	auto_free int32_t *stubs = NULL;
-	int n = group > 0 ? elsewhere_stubs(process->names, group, &stubs) : 0;
+	int n = group > 0 ? other_host_stubs(process->names, group, &stubs) : 0;
 
 	for (int i = 0; i < n; i++)
 		if (stubs[i] < process->vpid.n)
 			return;
-	if (n > 0 && elsewhere_members(process, group, "", signal, stubs, (size_t)n, NULL) < 0)
+	if (n > 0 && other_host_members(process, group, "", signal, stubs, (size_t)n, NULL) < 0)
 		log_debug("vpid %d: nobody else of its group got signal %d", process->vpid.n, signal);
 }
 

@@ -1,10 +1,12 @@
 /*
- * The addresses that sockets go by. A bound address that has moved (namespace/names_address.c) is where its
- * name says for whoever calls it: connect() goes to the real one and getpeername() says the name; accept()
- * gives the caller's name, and what it has accepted calls itself by the listener's name. Sockets whose
- * connection was made anew go on saying what they have said before (namespace/names_socket.c).
+ * Names of transport addresses.
  *
- * As long as nothing has moved every one of these calls is let go at its first stop.
+ * A bound address that has moved (namespace/names_address.c) is reached at its new place by every
+ * caller: connect() is redirected to the real address and getpeername() returns the name. accept()
+ * returns the caller's name, and the accepted socket has the listener's name. Sockets whose connection
+ * was made again keep the names that they had (namespace/names_socket.c).
+ *
+ * As long as no address has moved, each of these calls continues at its first stop.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -72,7 +74,7 @@ bool address_lead(const struct call *call, int protocol, union name_sockaddr *to
 	    0)
 		return false;
 	(void)names_cluster(call->process->names, own);
-	/* on the loopback of another host: what it has left behind there passes it on */
+	/* on the loopback of another host: the relay that it has left there forwards */
 	if (address_is_loopback(&found.real) && strcmp(found.host, own) != 0)
 		return false;
 	if (!address_in_family(&found.real, family))
@@ -108,7 +110,7 @@ int address_answer(const struct call *call, uint64_t where, uint64_t len_at, uin
 
 /* ---- getsockname, getpeername ---- */
 
-/* The length that the program has given is overwritten by the kernel: it is kept in keep[0]. */
+/* The kernel overwrites the length that the program has given; keep[0] saves it. */
 int enter_socket_name(struct call *call)
 {
 	int32_t len;
@@ -119,7 +121,7 @@ int enter_socket_name(struct call *call)
 	return SYSCALL_WANT_EXIT;
 }
 
-/* Of a connection that was accepted unseen, or that a bridge has just made here. */
+/* For a connection that was accepted without a trap, or that a relay has just made here. */
 static int answer_by_address(const struct call *call)
 {
 	union name_sockaddr real;
@@ -160,7 +162,7 @@ int exit_getpeername(struct call *call)
 
 _Static_assert(sizeof(union name_sockaddr) <= sizeof(((struct call *)0)->keep), "an address can be kept");
 
-/* A datagram socket may be connected once more: its old peer's name is not the new one's. */
+/* A datagram socket can be connected again; the name of its old peer is then wrong. */
 static bool has_named_peer(const struct call *call, int fd)
 {
 	struct name_socket name;
@@ -181,7 +183,7 @@ int enter_connect(struct call *call)
 	fd = address_socket(call, (int)call->args[0]);
 	real = name;
 	protocol = fd < 0 ? -1 : address_option(fd, SO_PROTOCOL);
-	/* once more to the same: it stays connected through its bridge */
+	/* connected to the same peer again: it stays connected through its relay */
 	if (protocol == IPPROTO_UDP && address_is_renamed_peer(call, fd, &real))
 		return call_answer(call, 0);
 	led = fd >= 0 && address_lead(call, protocol, &real);
@@ -194,7 +196,7 @@ int enter_connect(struct call *call)
 	return r;
 }
 
-/* Connected, or on the way; else there is nothing to be called by a name. */
+/* Connected or connecting; a socket in another state has no peer to name. */
 static bool may_be_connected(int64_t rval)
 {
 	return rval == 0 || rval == -EINPROGRESS || rval == -EINTR || rval <= -512 /* ERESTARTSYS .. */;
@@ -216,7 +218,7 @@ int exit_connect(struct call *call)
 		memset(&name, 0, sizeof(name));
 	name.peer = peer;
 	if (names_socket_set(names, st.st_ino, &name) < 0)
-		return 0; /* the table is beyond repair; the connection is good */
+		return 0; /* the name table is full or damaged; the connection works */
 	return 0;
 }
 
@@ -238,7 +240,7 @@ int enter_accept(struct call *call)
 	return SYSCALL_WANT_EXIT;
 }
 
-/* What an accepted connection calls its own end: by the name of the listener. */
+/* Gives an accepted socket the name of its listener. */
 static bool own_name(const struct call *call, int family, union name_sockaddr *own)
 {
 	struct name_socket listener;

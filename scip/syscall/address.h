@@ -1,36 +1,34 @@
-/* What the calls that carry transport addresses have in common. Private to scip/syscall/. */
+/* Helpers for calls that pass transport addresses. Private to scip/syscall/. */
 #ifndef SCIP_SYSCALL_ADDRESS_H
 #define SCIP_SYSCALL_ADDRESS_H
 
 #include "scip/syscall/call.h"
 
-/* The cheap test: no address of this host's table is elsewhere, no socket has another name. */
+/* True if no address of this host has moved and no socket has another name. Costs one load. */
 bool address_nothing_moved(const struct call *call);
-/* A duplicate of the program's socket, the caller's; -1: it is none. */
+/* Returns a duplicate of the program's socket, owned by the caller, or -1 if the descriptor is no socket. */
 int address_socket(const struct call *call, int fd);
-/* An integer option of SOL_SOCKET, -1 when it cannot be read. */
+/* Returns an integer option of SOL_SOCKET, or -1 if it cannot be read. */
 int address_option(int fd, int name);
 uint64_t address_inode(int fd);
-/* An internet address of the program's; false: it is none. */
+/* Reads an internet address from the program. False if it is of another family or unreadable. */
 bool address_read(const struct call *call, uint64_t where, uint64_t len, union name_sockaddr *out);
-/* The host on which the program was born, NULL without a cluster. */
+/* The host on which the program was born, or NULL without a cluster. */
 const char *address_birth(const struct call *call, char host[NAME_TEXT_MAX]);
-/* A name in place of which another address is to be called becomes that one; false: it is right as it is. */
+/* Replaces a name by the address to connect to. False if the name is that address. */
 bool address_lead(const struct call *call, int protocol, union name_sockaddr *to);
-/* A real address becomes the name that it goes by, as a socket of `family` has it; false: it has none. */
+/* Replaces a real address by its name, for a socket of `family`. False if it has no name. */
 bool address_call(const struct call *call, int protocol, int family, union name_sockaddr *real);
-/* Puts an address where the program wants it, its length at `len_at`, in room for `room` bytes. 0 or -ESRCH.
- */
+/* Writes an address to the program's buffer of `room` bytes, and its length to `len_at`. 0 or -ESRCH. */
 must_check int address_answer(const struct call *call, uint64_t where, uint64_t len_at, uint64_t room,
 			      const union name_sockaddr *name);
-/* Where a datagram goes that is sent to `to` by the socket `fd`; false: it is right as it is. */
+/* Replaces the destination of a datagram sent by the socket `fd`. False if `to` is right already. */
 bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr *to);
-/* `to` is what a connected socket (a duplicate) calls its peer, and becomes what the kernel does; else false.
- */
+/* Replaces the name of a connected socket's peer by the address that the kernel has. False if they are
+ * equal. `fd` is a duplicate. */
 bool address_is_renamed_peer(const struct call *call, int socket, union name_sockaddr *to);
-/* As the sender of a datagram that came to the socket args[0] is called, which the kernel has put at `where`
- * (`len` bytes of it, room for `room`).
- */
+/* Replaces the sender's address of a datagram received by the socket args[0]. The kernel has written `len`
+ * bytes of it to `where`, which has room for `room`. */
 must_check int address_call_sender(const struct call *call, uint64_t where, uint64_t len, uint64_t room);
 
 #endif

@@ -1,11 +1,12 @@
 /*
- * bind() of a program that is not on the host of its birth: what it binds is that host's address still, and
- * means the same to everybody. The kernel gives it any free port of an address of this host, and the registry
- * says where that is. Where nobody can tell (the central host is away) the bind fails.
+ * bind() of a program that is not on the host of its birth.
  *
- * A program that is where it was born binds as ever, unless somebody who has left goes by that name. Port 0,
- * and an address that this host has and the loopback is not, are of where the program is now: such a socket
- * is born here.
+ * The program binds an address of that host, and the address means the same to all its callers. The
+ * kernel assigns a free port on an address of this host, and the registry maps one to the other. If the
+ * central host cannot be reached, the bind fails.
+ *
+ * A program on the host of its birth binds as usual, unless a program that has left holds the name.
+ * Port 0, and addresses that only this host has, belong to the current host: the socket is born here.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -46,7 +47,7 @@ static struct name_address describe(const struct call *call, int protocol, const
 	return address;
 }
 
-/* At home: what a program that has left goes by is taken. */
+/* At home: a name of a program that has left is in use. */
 static int bind_at_home(struct call *call, int protocol, const union name_sockaddr *name)
 {
 	struct name_address found;
@@ -56,12 +57,12 @@ static int bind_at_home(struct call *call, int protocol, const union name_sockad
 		return SYSCALL_CONTINUE;
 	if (found.vpid.n != call->process->vpid.n)
 		return call_answer(call, -EADDRINUSE);
-	/* it has come home and binds anew */
+	/* it has come home and binds again */
 	memcpy(call->keep, name, sizeof(*name));
 	return SYSCALL_WANT_EXIT;
 }
 
-/* Where the socket is bound in truth. */
+/* The address that the kernel has bound. */
 static bool place(union name_sockaddr *at)
 {
 	int family = at->sa.sa_family;
@@ -96,7 +97,7 @@ static int bind_away(struct call *call, int protocol, const union name_sockaddr 
 	if (!place(&at))
 		return SYSCALL_CONTINUE;
 	r = call_replace(call, 1, &at, address_size(&at));
-	/* a socket without a port of its own yet is called what the kernel calls it */
+	/* a socket that has no port yet keeps the kernel's name */
 	if (r == SYSCALL_WANT_EXIT && !call->mapping && address_port(name)) {
 		memcpy(call->keep, name, sizeof(*name));
 		call->version = version;
@@ -130,7 +131,7 @@ static int register_it(const struct call *call, int fd, struct address_entry *en
 	struct name_socket socket = {.own = entry->address.name};
 	int r;
 
-	/* first the names that it goes by, then whoever may call it */
+	/* first the names of the socket, then the callers */
 	if (!address_reached(fd, &entry->address.real))
 		return err_set(err, -EADDRNOTAVAIL, "no other host could reach it");
 	r = address_register(entry, is_v6_only(fd), call->version, err);
@@ -154,8 +155,8 @@ int exit_bind(struct call *call)
 	if (!name.sa.sa_family || !address_birth(call, born) || !names_cluster(call->process->names, own))
 		return 0;
 	if (call->rval == -EADDRINUSE && !strcmp(born, own)) {
-		/* What stood in for it while it was away (scip/bridge/bridge.h) lets go in a moment;
-		 * the entry goes then too, so that this has an end. */
+		/* The relay that replaced it while it was away (scip/bridge/bridge.h) releases the
+		 * port shortly; the entry is removed then too, so the wait ends. */
 		usleep(MOMENT_US);
 		return CALL_AGAIN;
 	}

@@ -1,9 +1,10 @@
 /*
- * What handlers do with a call: answer it, change its arguments, keep bytes of ours in the tracee.
+ * What handlers do with a call: answer it, change its arguments, store data in the tracee.
  *
- * The scratch area (SCRATCH_BYTES at process->scratch) is mapped by the call that first needs it: it is
- * turned into an mmap, and made again, from its own registers, when that returns. Each call in progress has a
- * room in the area of its own, so threads do not meet there; the tracee's stack is never touched.
+ * The scratch area (SCRATCH_BYTES at process->scratch) is mapped by the first call that needs it. That
+ * call is turned into an mmap, and made again from its own registers when the mmap returns. Each call
+ * in progress has its own slot in the area, so threads do not share one. The stack of the tracee is
+ * never used.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -77,7 +78,7 @@ void call_virtual_at(const struct call *call, uint64_t address)
 		return;
 }
 
-/* A room that no call in progress has, or -1. */
+/* A slot that no call in progress uses, or -1. */
 static int free_slot(const struct process *process)
 {
 	bool used[SLOTS] = {false};
@@ -107,7 +108,7 @@ static int map_area(struct call *call)
 	return r < 0 ? r : SYSCALL_WANT_EXIT;
 }
 
-/* All rooms are taken: the instruction is made again until one is free. */
+/* All slots are in use: the instruction is executed again until one is free. */
 static int come_again(struct call *call)
 {
 	struct user_regs_struct regs;

@@ -25,7 +25,7 @@ struct syscall_state {
 	bool traps_receive, traps_send;		/* the process has these filters; filter_inject.c */
 	uint64_t signalfds[SIGNALFDS_MAX / 64]; /* descriptors whose reads and duplication are trapped */
 	uint64_t unknown_calls;			/* numbers not in the table, answered with ENOSYS */
-	struct remote_members remote;		/* elsewhere_proc.c */
+	struct remote_members remote;		/* other_host_proc.c */
 	struct paths paths;			/* of its job; path_map.c */
 	uint64_t paths_seen;			/* paths_generation() when they were read */
 };
@@ -55,29 +55,28 @@ struct call {
 	int64_t rval;	  /* at exit */
 	int slot;	  /* of the scratch area, -1 none */
 	size_t replaced;  /* bytes of it that call_replace() has used */
-	bool mapping;	  /* in truth an mmap of the scratch area: the call is made again after it */
-	int fd;		  /* of ours, held until the exit; -1 none */
-	uint64_t keep[4]; /* the handler's own */
+	bool mapping;	  /* the call has become an mmap of the scratch area and is made again after it */
+	int fd;		  /* a descriptor of scip, open until the exit stop; -1 none */
+	uint64_t keep[4]; /* private to the handler */
 	uint64_t version; /* bind(): of the registry's entry */
 };
 
 #define CALL_SLOT_BYTES 4096u /* room in the scratch area for one call */
 
 /* ---- at the seccomp stop: each returns a verdict or -errno, for `return call_...()` ---- */
-/* Answers the call without its being made. */
+/* Answers the call; the kernel does not make it. */
 must_check int call_answer(struct call *call, int64_t rval);
-/* Puts another value into an argument; the verdict is SYSCALL_WANT_EXIT, for putting it back. */
+/* Changes an argument. The verdict is SYSCALL_WANT_EXIT, which restores it. */
 must_check int call_set_arg(struct call *call, unsigned arg, uint64_t value);
-/* Copies to this call's room in the scratch area. 0, or a verdict (area being mapped, to be returned as it
- * is), or -errno. At most CALL_SLOT_BYTES altogether; `offset` into the room. */
+/* Copies `data` to this call's slot of the scratch area, at `offset`. At most CALL_SLOT_BYTES altogether.
+ * 0, -errno, or a verdict that the handler returns unchanged while the area is mapped. */
 must_check int call_scratch(struct call *call, size_t offset, const void *data, size_t len,
 			    struct taddr *where);
-/* call_scratch(), behind what earlier ones took, and call_set_arg() in one. */
+/* call_scratch() after the data of earlier calls, and call_set_arg(), in one. */
 must_check int call_replace(struct call *call, unsigned arg, const void *data, size_t len);
 
 /* ---- at the exit stop ---- */
-/* Returned by an exit handler: the call is made again from its own registers, as if it had not been made yet.
- */
+/* Returned by an exit handler to make the call again from its own registers. */
 #define CALL_AGAIN 1
 must_check int call_set_rval(struct call *call, int64_t value);
 
@@ -86,8 +85,8 @@ must_check int call_read(const struct call *call, uint64_t address, void *out, s
 must_check int call_write(const struct call *call, uint64_t address, const void *data, size_t len);
 int32_t call_real(const struct call *call, int32_t number);
 int32_t call_virtual(const struct call *call, int32_t number);
-/* Rewrites a number in the tracee's memory from real to virtual; 0 and below stay. Errors of access are the
- * program's own and leave it alone. */
+/* Rewrites a positive number in the tracee's memory from real to virtual. Access errors are ignored: they
+ * are the program's own. */
 void call_virtual_at(const struct call *call, uint64_t address);
 
 /* Translates path `path_arg` relative to `dir_arg` (-1: the working directory): dispatch.c calls it for
@@ -96,7 +95,7 @@ must_check int proc_path_enter(struct call *call, int dir_arg, unsigned path_arg
 must_check int call_enter_regular(struct call *call);
 must_check int call_exit_regular(struct call *call);
 
-/* Adds a filter to a stopped process from inside, all its threads. filter_inject.c */
+/* Adds a filter to all threads of a stopped process from inside. filter_inject.c */
 must_check int filter_load(struct tracee *tracee, const struct sock_fprog *program, struct err *err);
 
 /* siginfo.c */

@@ -1,7 +1,8 @@
 /*
- * Processor time: a restored process goes on with what it had used when it was saved. The kernel counts anew,
- * so times(2), getrusage(2) and clock_gettime(2) of a process's own clock get the difference added. Threads'
- * own clocks, timers on processor time and RLIMIT_CPU count from the restore on.
+ * Processor time. A restored process continues from the time that it had used when it was saved. The
+ * kernel starts at zero, so times(2), getrusage(2) and clock_gettime(2) of the process's own clock have
+ * the difference added. Clocks of threads, timers on processor time and RLIMIT_CPU count from the
+ * restore on.
  */
 #include <sys/resource.h>
 #include <sys/times.h>
@@ -38,7 +39,7 @@ static void add_ticks(clock_t *ticks, int64_t ns)
 	*ticks = sum < 0 ? 0 : sum;
 }
 
-/* What cannot be written was unmapped meanwhile: the program's own affair. */
+/* Ignores errors: another thread of the program has unmapped the buffer. */
 static void write_back(const struct call *call, uint64_t address, const void *data, size_t len)
 {
 	(void)!call_write(call, address, data, len);
@@ -63,7 +64,7 @@ int exit_getrusage(struct call *call)
 {
 	const int64_t *before = call->process->cpu_before;
 	bool children = (int)call->args[0] == RUSAGE_CHILDREN;
-	struct timeval tv[2]; /* what a struct rusage begins with: user, system */
+	struct timeval tv[2]; /* the first members of struct rusage: user, system */
 
 	if (call->rval < 0 || call_read(call, call->args[1], tv, sizeof(tv)) < 0)
 		return 0;

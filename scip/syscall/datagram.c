@@ -1,11 +1,13 @@
 /*
- * Datagrams of programs that have moved, or talk with such: to whom they go and who has sent them. Only the
- * moved filter traps these calls, and those of datagrams (SYSCALL_FILTER_HEARS), which those get that talk to
- * one that has moved directly: others send to the address of the birth, where a bridge passes it on.
+ * Destinations and senders of datagrams.
  *
- * A sender that called a moved socket through its bridge is a socket of the bridge to the kernel, one for
- * each sender and socket (scip/bridge/bridge_port.c): what goes back to it is sent to that one. To a
- * connected socket that has moved its peer is a socket of the bridge, which goes by the peer's name.
+ * The moved filter traps these calls. So do the receive and send filters, which a program gets that
+ * exchanges datagrams directly with one that has moved; others send to the address of its birth, where
+ * a relay forwards them.
+ *
+ * The kernel sees a sender that called a moved socket through its relay as a socket of the relay, one
+ * for each sender and socket (scip/bridge/bridge_port.c). Answers go to that socket. For a connected
+ * socket that has moved, the peer is a socket of the relay with the peer's name.
  */
 #include <errno.h>
 #include <string.h>
@@ -16,9 +18,9 @@
 #include "namespace/address_entry.h"
 #include "scip/syscall/address.h"
 
-enum { SENT_MAX = 65507 /* of a datagram over IPv4 */, RECEIVED_MAX = 65536 };
+enum { SENT_MAX = 65507 /* the largest payload over IPv4 */, RECEIVED_MAX = 65536 };
 
-/* A connection that was made anew: what the program calls its peer, and what the kernel does. */
+/* The peer of a connection that was made again: its name, and its address in the kernel. */
 static bool renamed_peer(const struct call *call, int socket, union name_sockaddr *name,
 			 union name_sockaddr *real)
 {
@@ -75,7 +77,7 @@ bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr 
 	return lead(call, copy, to);
 }
 
-/* The name of who is called `real` by the kernel. `socket`: a duplicate of the program's, or -1. */
+/* Finds the name of the address `real`. `socket`: a duplicate of the program's socket, or -1. */
 static bool call_by_name(const struct call *call, int socket, union name_sockaddr *real)
 {
 	union name_sockaddr name, peer;
@@ -87,7 +89,7 @@ static bool call_by_name(const struct call *call, int socket, union name_sockadd
 		return false;
 	if (socket < 0)
 		socket = copy = address_socket(call, (int)call->args[0]);
-	/* what waited when it moved was put into its queue by another one than its peer */
+	/* datagrams that were queued at the move have been put back by another socket than the peer */
 	if (socket < 0 || !renamed_peer(call, socket, &name, &peer) ||
 	    name.sa.sa_family != real->sa.sa_family)
 		return false;
@@ -105,10 +107,9 @@ int address_call_sender(const struct call *call, uint64_t where, uint64_t len, u
 	return call_write(call, where, &real, address_size(&real)) == -ESRCH ? -ESRCH : 0;
 }
 
-/* A call that is answered here has one stop and not two. */
+/* Answering here takes one stop instead of two. */
 
-/* Sends it on the program's behalf. False: it is the kernel's to say what
- * becomes of it, or it would have to wait. */
+/* Sends on the program's behalf. False if the kernel should report an error, or the call would block. */
 static bool send_for(const struct call *call, int copy, const union name_sockaddr *to, int64_t *sent)
 {
 	char data[SENT_MAX];
@@ -140,7 +141,7 @@ int enter_sendto(struct call *call)
 	return call_replace(call, 4, &to, address_size(&to));
 }
 
-/* Likewise takes one that waits. */
+/* Likewise receives a datagram that is queued. */
 static bool receive_for(struct call *call, uint64_t room, int64_t *received)
 {
 	auto_close int copy = address_socket(call, (int)call->args[0]);
@@ -172,7 +173,8 @@ int enter_recvfrom(struct call *call)
 	int64_t received;
 	int32_t len;
 
-	/* a call may wait for longer than this answer is good: what has moved here has a name in any case */
+	/* the call may block until the name is outdated; a socket that has moved to this host always has
+	 * one */
 	if (!call->args[4] || address_nothing_moved(call) ||
 	    call_read(call, call->args[5], &len, sizeof(len)) < 0 || len < 0)
 		return SYSCALL_CONTINUE;

@@ -1,9 +1,9 @@
 /*
- * Trapped calls: what they are, the regular rows, and the way from the seccomp stop to the exit stop.
+ * Trapped calls: lookup, regular rows, and the way from the seccomp stop to the exit stop.
  *
- * A call that needs nothing after it is answered or let go at its seccomp stop and costs one stop. Only when
- * an argument was changed, or a result is to be translated, is the exit stop asked for; what is known of the
- * call until then is in tracee->frame.
+ * A call that needs no work after it is answered or continued at its seccomp stop and costs one stop.
+ * The exit stop is requested only if an argument was changed or a result must be translated. Until then
+ * the state of the call is in tracee->frame.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -74,7 +74,7 @@ static void drop_frame(struct tracee *tracee)
 	tracee->want_exit_stop = false;
 }
 
-/* Numbers and arguments of the call at a seccomp stop; 1 if it is none of the table. */
+/* Reads number and arguments of the call at a seccomp stop. 1 if the call is not in the table. */
 static int look(struct tracee *tracee, struct call *call)
 {
 	struct __ptrace_syscall_info info;
@@ -93,15 +93,14 @@ static int look(struct tracee *tracee, struct call *call)
 	call->ip = info.instruction_pointer;
 	for (unsigned i = 0; i < 6; i++)
 		call->args[i] = call->now[i] = info.seccomp.args[i];
-	/* int 0x80 has numbers of its own, x32 a bit of its own: both are answered as by a kernel without
-	 * them */
+	/* int 0x80 has its own numbers, x32 its own bit: both are answered as by a kernel without them */
 	if (info.arch != AUDIT_ARCH_X86_64)
 		return 1;
 	call->row = syscall_row(call->nr);
 	return call->row ? 0 : 1;
 }
 
-/* Counted where doctor can see it. */
+/* Counted in the name table for pbeamctl doctor. */
 static int enter_unknown(struct call *call)
 {
 	struct process *process = call->process;
@@ -147,7 +146,7 @@ int syscall_enter(struct tracee *tracee)
 	return r;
 }
 
-/* Back to the instruction, as if the call had not been made yet. */
+/* Returns to the instruction, as if the call had not been made yet. */
 static int make_again(struct call *call)
 {
 	struct user_regs_struct regs;
@@ -164,7 +163,7 @@ static int make_again(struct call *call)
 static int exit_mapping(struct call *call)
 {
 	if (call->rval < 0 && call->rval >= -4095)
-		return 0; /* no room in its address space: that is its answer */
+		return 0; /* the address space is full: the program gets the error */
 	call->process->scratch.a = (uint64_t)call->rval;
 	return CALL_AGAIN;
 }
@@ -187,7 +186,7 @@ int syscall_exit(struct tracee *tracee)
 	call->rval = ptrace(PTRACE_PEEKUSER, tracee->tid, offsetof(struct user_regs_struct, rax), NULL);
 	if (errno)
 		r = -errno;
-	/* after an execve they are the new program's */
+	/* after an execve the registers are the new program's */
 	for (unsigned i = 0; i < 6 && r == 0 && !executed(call); i++)
 		if (call->now[i] != call->args[i])
 			r = regs_set_arg(tracee, i, call->args[i]);
@@ -208,7 +207,7 @@ int syscall_expect_birth(struct tracee *parent)
 	int r;
 
 	if (parent->frame)
-		return 0; /* trapped: its exit is awaited already */
+		return 0; /* trapped: its exit stop is requested already */
 	r = regs_get(parent, &regs);
 	if (r < 0)
 		return r;
@@ -228,7 +227,7 @@ int syscall_expect_birth(struct tracee *parent)
 	call->row = syscall_row(call->nr);
 	if (!call->row || call->row->ret != KIND_RET_VPID) {
 		free(call);
-		return 0; /* no call that makes one: a 32-bit entry */
+		return 0; /* not a call that makes a process: a 32-bit entry */
 	}
 	if (syscall_handlers[call->nr].enter)
 		r = syscall_handlers[call->nr].enter(call);

@@ -1,4 +1,4 @@
-/* fcntl: who gets a descriptor's signals, who holds a lock; duplicates of signalfds. */
+/* fcntl(): the owner of a descriptor's signals, the holder of a lock, duplicates of signalfds. */
 #include <fcntl.h>
 #include <stddef.h>
 
@@ -16,7 +16,7 @@ int enter_fcntl(struct call *call)
 	case F_DUPFD_CLOEXEC:
 		return enter_dup(call);
 	case F_SETOWN:
-		number = (int32_t)call->args[2]; /* negative: a group; -1 as well */
+		number = (int32_t)call->args[2]; /* a negative number is a group; so is -1 */
 		real = number == -1 ? number : call_real(call, number);
 		return real == number ? SYSCALL_CONTINUE : call_set_arg(call, 2, (uint64_t)(int64_t)real);
 	case F_SETOWN_EX:
@@ -42,7 +42,7 @@ int exit_fcntl(struct call *call)
 	case F_DUPFD_CLOEXEC:
 		return exit_dup(call);
 	case F_GETOWN:
-		/* a group comes back negative: what may be an error number is taken for one, as libc does */
+		/* a group is returned as a negative number; libc takes small ones for errors too */
 		if (call->rval == 0 || (call->rval < 0 && call->rval >= -4095))
 			return 0;
 		virtual = call_virtual(call, (int32_t)call->rval);

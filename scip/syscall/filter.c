@@ -1,14 +1,15 @@
 /*
- * The seccomp filters, from the table.
+ * The seccomp filters, compiled from the table to BPF.
  *
- * Written as BPF here and not by libseccomp: its rules are "trap if", with one comparison for each argument,
- * and all that has no rule gets one default action. What is needed is the contrary: numbers without a row are
- * trapped, and a row such as "kill, if the pid is not 0" or "fcntl, if the command is one of six" leaves its
- * other calls alone.
+ * libseccomp does not fit: its rules trap on a match, with one comparison for each argument, and all
+ * calls without a rule get one default action. Here numbers without a row must be trapped, while a row
+ * such as "kill, if the pid is not 0" or "fcntl, if the command is one of six" must let other calls
+ * pass.
  *
- * A binary search over ranges of numbers with the same action. Leaves that need no argument are constant, so
- * that the kernel's bitmap of always-allowed calls (since 5.11) skips the program for them: it emulates the
- * program with number and architecture alone, and gives up at any other load.
+ * The program is a binary search over ranges of numbers with the same action. Leaves that need no
+ * argument are constant, so that the kernel's bitmap of always-allowed calls (since 5.11) skips the
+ * program for them: the kernel emulates the program with number and architecture alone, and gives up at
+ * any other load.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -63,7 +64,7 @@ struct syscall_condition syscall_filter_condition(enum syscall_filter which, con
 	return always;
 }
 
-/* Neighbours with the same constant action are one range; the last one reaches to the highest number. */
+/* Numbers with the same constant action form one range. The last range extends to the highest number. */
 static size_t find_ranges(enum syscall_filter which, struct range *out)
 {
 	size_t n = 0;
@@ -124,7 +125,7 @@ static int emit_leaf(struct program *p, const struct range *range)
 	return r < 0 ? r : emit(p, BPF_RET | BPF_K, trace, 0, 0);
 }
 
-/* Ranges first .. last: below the middle's number falls through, the rest jumps over that. */
+/* Emits ranges first .. last. Numbers below the middle fall through; the others jump over them. */
 static int emit_tree(struct program *p, const struct range *ranges, size_t first, size_t last)
 {
 	size_t middle = first + (last - first + 1) / 2, jump;

@@ -1,6 +1,6 @@
 /*
- * Loading a filter into a process from inside: for one that was born behind the born filter and whose names,
- * or whose relatives' names, have diverged. The filters add up: what either of them traps is trapped, once.
+ * Loads a filter into a running process from inside: when its names, or those of its relatives,
+ * diverge. Filters add up; a call that several of them trap is trapped once.
  */
 #include <errno.h>
 #include <linux/seccomp.h>
@@ -19,7 +19,7 @@ struct remote_program {
 	uint64_t filter;
 };
 
-/* Puts the program into `page` of the tracee. */
+/* Writes the program to `page` of the tracee. */
 static int write_program(const struct process *process, struct taddr page, const struct sock_fprog *program)
 {
 	struct remote_program head = {.len = program->len, .filter = page.a + sizeof(head)};
@@ -30,8 +30,8 @@ static int write_program(const struct process *process, struct taddr page, const
 				    program->len * sizeof(program->filter[0]));
 }
 
-/* All threads at once; one by one where they do not have the same filters (a thread installed one for
- * itself). */
+/* Loads the filter into all threads at once, or one by one if their filters differ (a thread has installed
+ * one for itself). */
 static int load(struct tracee *tracee, struct taddr page, struct err *err)
 {
 	int64_t ret = 0;
@@ -68,7 +68,7 @@ int filter_load(struct tracee *tracee, const struct sock_fprog *program, struct 
 	else
 		r = load(tracee, (struct taddr){(uint64_t)page}, err);
 	if (remote_call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, len)) < 0 && r == 0)
-		r = err_code(err, -ESRCH, "take the system call filter's page from process %d", process->pid);
+		r = err_code(err, -ESRCH, "unmap the system call filter's page in process %d", process->pid);
 	return r;
 }
 

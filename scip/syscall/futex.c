@@ -1,17 +1,18 @@
 /*
  * Priority-inheritance futexes.
  *
- * Their word holds the owner's number, put there by the program when the futex is free (cmpxchg 0 -> tid),
- * and the kernel believes it. A virtual number there is none of the kernel's business, and a real one none of
- * the program's (glibc refuses to unlock a word that does not hold its own). So where names have diverged
- * these futexes are made of plain ones: exclusion is kept, the owner's word is right for both sides, priority
- * is not inherited.
+ * Their word holds the number of the owner. The program stores it when the futex is free (cmpxchg 0 ->
+ * tid), and the kernel trusts it. The kernel cannot use a virtual number, and the program cannot use a
+ * real one (glibc refuses to unlock a word that does not hold its own number). So where names have
+ * diverged these futexes are emulated by plain ones: exclusion is kept, the owner's word is right for
+ * both sides, priority is not inherited.
  *
- * The program changes the word by itself only from 0 to its number and back from its number to 0.
- * FUTEX_WAITERS stops both. So a locker first sets that bit atomically (the call is turned into
- * FUTEX_WAKE_OP, which does it in the kernel) and is made again; with the bit set only scips write the word,
- * one at a time by the lock of the name table. It then takes a free futex, or waits for the word to change
- * and is made again. Unlocking stores 0 and wakes one, who sets the bit again: nobody is forgotten.
+ * The program changes the word by itself only from 0 to its number and from its number to 0.
+ * FUTEX_WAITERS prevents both. So a locker first sets that bit atomically (the call is turned into
+ * FUTEX_WAKE_OP, which the kernel executes) and is made again. While the bit is set only scips write
+ * the word, one at a time under the lock of the name table. The locker then takes a free futex, or
+ * waits for the word to change and is made again. Unlocking stores 0 and wakes one waiter, which sets
+ * the bit again, so no waiter is forgotten.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -23,7 +24,7 @@
 
 enum { PHASE_MARKED = 1, PHASE_WAITED, PHASE_UNLOCKED, PHASE_WOKEN_BY_DEATH };
 
-/* From the kernel's own headers, which are not for programs. */
+/* From kernel headers that are not for programs. */
 enum {
 	OWN_ERESTARTSYS = 512,
 	OWN_ERESTARTNOINTR = 513,
@@ -41,7 +42,7 @@ static int set_args(struct call *call, const uint64_t args[6])
 	return r < 0 ? r : SYSCALL_WANT_EXIT;
 }
 
-/* word |= FUTEX_WAITERS, atomically. The other address it wants is one of ours where nobody waits. */
+/* word |= FUTEX_WAITERS, atomically. The second address is one of scip's where no thread waits. */
 static int mark(struct call *call)
 {
 	const uint32_t zero = 0;
@@ -145,7 +146,8 @@ int enter_futex(struct call *call)
 		return lock(call, true);
 	case FUTEX_WAIT_REQUEUE_PI:
 	case FUTEX_CMP_REQUEUE_PI:
-		return call_answer(call, -ENOSYS); /* as a kernel without them; no libc of today calls them */
+		return call_answer(
+			call, -ENOSYS); /* answered as by a kernel without these calls; no libc uses them */
 	default:
 		return lock(call, false);
 	}
@@ -157,7 +159,7 @@ int exit_futex(struct call *call)
 	case PHASE_MARKED:
 		return call->rval >= 0 ? CALL_AGAIN : 0;
 	case PHASE_WAITED:
-		/* with its absolute timeout it can simply be made again, after a signal's handler too */
+		/* the timeout is absolute: the call can be made again, also after a signal handler */
 		switch (-call->rval) {
 		case 0:
 		case EAGAIN:
@@ -178,11 +180,11 @@ int exit_futex(struct call *call)
 }
 
 /*
- * The owner words of robust futexes hold the number that the program knows. At a thread's end the kernel
- * looks for the real one, to mark them FUTEX_OWNER_DIED and wake a waiter, so they are given it. Those with
- * priority inheritance are marked here; the address of one is returned, whose waiter is to be woken before
- * the thread ends, else 0. A thread that a signal kills is not seen here: its robust futexes stay as they
- * are.
+ * Owner words of robust futexes hold the number that the program knows. At a thread's end the kernel
+ * looks for the real number, to set FUTEX_OWNER_DIED and wake a waiter, so the words are made real.
+ * Futexes with priority inheritance are marked here, and the address of one whose waiter must be woken
+ * before the thread ends is returned, else 0. A thread that is killed by a signal is not seen here: its
+ * robust futexes stay as they are.
  */
 static uint64_t own_robust_futexes(struct call *call, const struct tracee *thread)
 {
@@ -216,7 +218,7 @@ static uint64_t own_robust_futexes(struct call *call, const struct tracee *threa
 	return 0;
 }
 
-/* The end is made a FUTEX_WAKE first, and then made again. */
+/* The exit is turned into FUTEX_WAKE first, and then made again. */
 static int wake_before_end(struct call *call, uint64_t word_at)
 {
 	const uint64_t args[6] = {word_at, FUTEX_WAKE, 1, 0, 0, 0};

@@ -1,5 +1,5 @@
-/* Paths of inotify watches: fdinfo tells device and inode of each later, never the path, so it is recorded.
- */
+/* Paths of inotify watches. fdinfo shows device and inode of a watch, never its path, so the path is
+ * recorded. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,14 +1,13 @@
 /*
- * Paths of a job whose files are elsewhere on this host (namespace/paths.h): maps of directories, and files
- * that came along.
+ * Paths of a job whose files have other paths on this host (namespace/paths.h): mapped directories, and
+ * files that were carried along.
  *
- * What the program says is a name as on the host of its birth; it is told apart by its text first. Where that
- * finds nothing, but a file that came along has this last component, the name may lead to it by symbolic
- * links or "..": then it is resolved here and looked up again. What is not found is left alone: the same path
- * means the same here. Relative paths start from a directory that is in its place already, and most need
- * nothing.
+ * The program passes a name of the host of its birth. The text of the name is looked up first. If that
+ * fails but a carried file has the same last component, symbolic links or ".." may lead to that file:
+ * the name is resolved here and looked up again. A name that is not found stays as it is. Relative
+ * paths start from a directory that is mapped already; most need no translation.
  *
- * What the kernel says (links in /proc, the working directory) goes the other way.
+ * Paths that the kernel returns (links in /proc, the working directory) are translated back.
  */
 #include "scip/syscall/path_map.h"
 
@@ -41,8 +40,8 @@ const struct paths *path_map_of(struct process *process)
 	return state->paths.n ? &state->paths : NULL;
 }
 
-/* Without "//" and "/./" and a slash at the end. False: there is a ".." in it, which only the file system can
- * tell, or it is too long. */
+/* Removes "//", "/./" and a final slash. False if the path has a "..", which only the file system can
+ * resolve, or is too long. */
 static bool clean(const char *path, char *out, size_t size)
 {
 	size_t used = 0;
@@ -66,7 +65,7 @@ static bool clean(const char *path, char *out, size_t size)
 	return used > 0;
 }
 
-/* The directory that a relative path starts from, as the kernel knows it. */
+/* The directory that a relative path starts from, as the kernel has it. */
 static bool find_base(const struct call *call, int dir_arg, char *out, size_t size)
 {
 	char link[64];
@@ -78,7 +77,7 @@ static bool find_base(const struct call *call, int dir_arg, char *out, size_t si
 	return io_readlink(AT_FDCWD, link, out, size) == 0 && out[0] == '/';
 }
 
-/* Resolved here: a file that came along under the name that this leads to. */
+/* Resolves the path here, and finds the carried file that the result names. */
 static const struct path_entry *find_resolved(const struct paths *paths, const char *path)
 {
 	const char *base = strrchr(path, '/') + 1;
@@ -99,8 +98,8 @@ static const struct path_entry *find_resolved(const struct paths *paths, const c
 	return entry && entry->kind != PATH_MAP ? entry : NULL;
 }
 
-/* The process executes a program of this host: that goes with the libraries of this host, as long as it has
- * them. */
+/* True if the process executes a program of this host. Its libraries are then this host's too, if they
+ * exist. */
 static bool is_native(const struct call *call, const struct paths *paths, const char *path)
 {
 	char link[64], exe[PATH_MAX], name[PATH_MAX];
@@ -128,7 +127,7 @@ static const struct path_entry *find(const struct call *call, int dir_arg, const
 	snprintf(whole, sizeof(whole), "%s/%s", name, path);
 	entry = clean(whole, cleaned, sizeof(cleaned)) ? paths_real(paths, cleaned, out, size) : NULL;
 	if (entry && relative && entry->kind == PATH_MAP)
-		return NULL; /* its directory is in its place */
+		return NULL; /* its directory is mapped already */
 	if (entry)
 		return entry;
 	snprintf(whole, sizeof(whole), "%s/%s", base, path);
@@ -171,7 +170,7 @@ int enter_getcwd(struct call *call)
 	return path_map_of(call->process) ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
 }
 
-/* Its length counts the zero at its end. */
+/* The length includes the terminating zero. */
 int exit_getcwd(struct call *call)
 {
 	char real[PATH_MAX], name[PATH_MAX];
@@ -187,6 +186,6 @@ int exit_getcwd(struct call *call)
 	if ((uint64_t)n + 1 > call->args[1])
 		return call_set_rval(call, -ERANGE);
 	if (call_write(call, call->args[0], name, (size_t)n + 1) < 0)
-		return 0; /* unmapped meanwhile */
+		return 0; /* another thread has unmapped the buffer */
 	return call_set_rval(call, n + 1);
 }

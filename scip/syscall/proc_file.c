@@ -1,9 +1,9 @@
 /*
- * Opening, reading links and listing in /proc, and in /dev/pts.
+ * Opening, reading links and listing in /proc and /dev/pts.
  *
- * A file whose text holds numbers is answered with a memfd of scip's that holds the translated text as of
- * now: the path becomes /proc/SCIP/fd/N, which opens it anew, read only, in the program. A program that keeps
- * it open and reads it again sees the old text.
+ * A file whose text holds process numbers is replaced by a memfd of scip's with the translated text.
+ * The path becomes /proc/SCIP/fd/N, which opens the memfd again, read only, in the program. A program
+ * that keeps the file open and reads it again sees the old text.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "scip/syscall/elsewhere.h"
+#include "scip/syscall/other_host.h"
 #include "scip/syscall/path_map.h"
 #include "scip/syscall/proc_path.h"
 
@@ -37,13 +37,13 @@ static int make_text(struct call *call, const struct proc_path *path, char **tex
 					    [PROC_CHILDREN] = "children",
 					    [PROC_MAPS] = "maps"};
 
-	if (path->far)
-		return elsewhere_text(call, path->far, path->file, false, text, len);
+	if (path->on_other_host)
+		return other_host_text(call, path->on_other_host, path->file, false, text, len);
 	return proc_text_make(call->process->names, path_map_of(call->process), path->pid, path->tid,
 			      names[path->leaf], text, len);
 }
 
-/* Path and flags of an open become those of a memfd with the text. */
+/* Changes path and flags of an open to those of a memfd with the text. */
 static int open_text(struct call *call, const struct proc_path *path, unsigned path_arg, unsigned flags_arg)
 {
 	auto_free char *bytes = NULL;
@@ -76,12 +76,13 @@ static int open_path(struct call *call, int dir_arg, unsigned path_arg, unsigned
 		return SYSCALL_CONTINUE;
 	if (r < 0)
 		return r;
-	if (path.far &&
+	if (path.on_other_host &&
 	    ((flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) != O_RDONLY || !proc_text_known(path.file)))
 		return call_answer(call, -EACCES);
 	if (path.read_only && ((flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC) && !(flags & O_PATH))
 		return call_answer(call, -EROFS);
-	if (path.far || (has_text(call, &path) && (flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) == O_RDONLY))
+	if (path.on_other_host ||
+	    (has_text(call, &path) && (flags & (O_ACCMODE | O_PATH | O_DIRECTORY)) == O_RDONLY))
 		return open_text(call, &path, path_arg, flags_arg);
 	return path.changed ? call_replace(call, path_arg, path.text, strlen(path.text) + 1)
 			    : SYSCALL_CONTINUE;
@@ -97,7 +98,7 @@ int enter_openat(struct call *call)
 	return open_path(call, 0, 1, 2, call->args[2]);
 }
 
-/* With RESOLVE_* the way to the memfd may be forbidden: then the path alone is translated. */
+/* RESOLVE_* may forbid the path of the memfd: then only the number in the path is translated. */
 int enter_openat2(struct call *call)
 {
 	struct open_how how;
@@ -129,11 +130,11 @@ static int answer_link(struct call *call, unsigned buf_arg, const char *text)
 	return call_answer(call, (int64_t)len);
 }
 
-static int far_link(struct call *call, const struct proc_path *path, unsigned buf_arg)
+static int other_host_link(struct call *call, const struct proc_path *path, unsigned buf_arg)
 {
 	auto_free char *text = NULL;
 	size_t len;
-	int r = elsewhere_text(call, path->far, path->file, true, &text, &len);
+	int r = other_host_text(call, path->on_other_host, path->file, true, &text, &len);
 
 	return r < 0 ? call_answer(call, r) : answer_link(call, buf_arg, text);
 }
@@ -148,8 +149,8 @@ static int link_path(struct call *call, int dir_arg, unsigned path_arg)
 		return SYSCALL_CONTINUE;
 	if (r < 0)
 		return r;
-	if (path.far)
-		return far_link(call, &path, path_arg + 1);
+	if (path.on_other_host)
+		return other_host_link(call, &path, path_arg + 1);
 	if (path.leaf == PROC_SELF) {
 		snprintf(text, sizeof(text), "%d", call->process->vpid.n);
 		return answer_link(call, path_arg + 1, text);
@@ -173,8 +174,7 @@ int enter_readlinkat(struct call *call)
 	return link_path(call, 0, 1);
 }
 
-/* /proc/REAL... or /dev/pts/REAL with the number that the program knows; its length, 0 where there is none.
- */
+/* Writes the program's name of /proc/REAL... or /dev/pts/REAL. Returns its length, 0 if there is none. */
 static int virtual_target(const struct call *call, const char *target, char *text, size_t size)
 {
 	int32_t pts = pts_number(target);
@@ -194,8 +194,7 @@ static int virtual_target(const struct call *call, const char *target, char *tex
 	return snprintf(text, size, "/proc/%d%s", call_virtual(call, (int32_t)number), end);
 }
 
-/* What a link in /proc points to may be in /proc itself, or a terminal: a descriptor's file, a working
- * directory. */
+/* A link in /proc may lead to /proc itself or to a terminal, as for descriptors and working directories. */
 int exit_readlink(struct call *call)
 {
 	char target[PATH_MAX], text[PATH_MAX + 32];
@@ -213,7 +212,7 @@ int exit_readlink(struct call *call)
 	if ((size_t)n > size)
 		n = (int)size;
 	if (call_write(call, call->args[call->keep[0]], text, (size_t)n) < 0)
-		return 0; /* unmapped meanwhile */
+		return 0; /* another thread has unmapped the buffer */
 	return call_set_rval(call, n);
 }
 
@@ -221,7 +220,7 @@ int exit_readlink(struct call *call)
 
 enum { FIRST_BYTES = 256, FIRST_ROOM = 1024 };
 
-/* The first call for a directory: those of other hosts come with its few entries. */
+/* The first read of a directory: processes of other hosts are added to its first entries. */
 static bool is_at_start(const struct call *call)
 {
 	auto_free char *text = NULL;
@@ -233,7 +232,7 @@ static bool is_at_start(const struct call *call)
 	       at == 0;
 }
 
-/* Translated names may be longer: room for that is kept by asking for less. */
+/* Requests less than the program does: translated names may be longer. */
 int enter_getdents(struct call *call)
 {
 	char link[64], dir[PATH_MAX];
@@ -253,14 +252,14 @@ int enter_getdents(struct call *call)
 	     proc_walk(&walk, dir + 5, false) < 0 || (path.leaf != PROC_ROOT && path.leaf != PROC_TASK)))
 		return SYSCALL_CONTINUE;
 	call->keep[1] = path.leaf == PROC_ROOT && !call->keep[0] && is_at_start(call);
-	if (call->keep[1] && elsewhere_list(call) && count >= FIRST_ROOM)
+	if (call->keep[1] && other_host_list(call) && count >= FIRST_ROOM)
 		return call_set_arg(call, 2, FIRST_BYTES);
 	call->keep[1] = 0;
 	return count >= 256 ? call_set_arg(call, 2, count / 2) : SYSCALL_WANT_EXIT;
 }
 
-/* What a name that is a number becomes: "" where it stays, "0" where it is not to be seen: a stranger that
- * has the number of one of ours, or one that is listed as of another host. */
+/* Translates a name that is a number: "" if it stays, "0" if the entry is hidden. Hidden are processes
+ * outside the job that have the number of one of the job, and numbers listed as of another host. */
 static void translate_name(const struct call *call, const char *name, char *out, size_t size)
 {
 	char *end;
@@ -274,12 +273,12 @@ static void translate_name(const struct call *call, const char *name, char *out,
 		snprintf(out, size, "%d", pts_virtual(call, (int32_t)real));
 	} else if (real) {
 		virtual = call_virtual(call, (int32_t)real);
-		snprintf(out, size, "%d", elsewhere_listed(call, virtual) ? 0 : virtual);
+		snprintf(out, size, "%d", other_host_is_listed(call, virtual) ? 0 : virtual);
 	}
 }
 
-/* struct linux_dirent(64): ino, off, then the record's length; the name at 18, its type behind it, or at 18
- * and the name at 19. */
+/* struct linux_dirent: ino, off, length of the record, name at 18, type behind it. struct linux_dirent64:
+ * type at 18, name at 19. */
 #define DIRENT_LENGTH 16u
 
 struct entries {
@@ -288,7 +287,7 @@ struct entries {
 	char *out;
 };
 
-/* An entry like `like`, of `size` bytes, but with the name `name`. False: there is no room. */
+/* Appends a copy of the entry `like`, of `size` bytes, with the name `name`. False if there is no room. */
 static bool put_named(struct entries *e, const char *like, size_t size, const char *name)
 {
 	uint16_t bigger = (uint16_t)((e->name_at + strlen(name) + 2 + 7) & ~7ul);
@@ -305,17 +304,17 @@ static bool put_named(struct entries *e, const char *like, size_t size, const ch
 	return true;
 }
 
-/* Behind the entry of the directory itself, which they are like; what has no room beside its other entries is
- * not listed. */
-static void put_far(const struct call *call, struct entries *e, const char *like, size_t size)
+/* Adds the processes of other hosts behind the entry of the directory itself, which serves as the model.
+ * Those that do not fit beside the other entries are not listed. */
+static void put_members(const struct call *call, struct entries *e, const char *like, size_t size)
 {
-	const struct remote_members *far = &call->process->calls->remote;
+	const struct remote_members *members = &call->process->calls->remote;
 	char number[16];
 	bool fits = true;
 
 	e->room -= 2 * FIRST_BYTES;
-	for (size_t i = 0; i < far->n && fits; i++) {
-		snprintf(number, sizeof(number), "%d", far->v[i]);
+	for (size_t i = 0; i < members->n && fits; i++) {
+		snprintf(number, sizeof(number), "%d", members->v[i]);
 		fits = put_named(e, like, size, number);
 	}
 	e->room += 2 * FIRST_BYTES;
@@ -326,7 +325,7 @@ static int translate_entries(struct call *call, bool is64)
 	const size_t len = call->rval > 0 ? (size_t)call->rval : 0;
 	struct entries e = {is64, is64 ? 19 : 18, 0, (unsigned)call->args[2], NULL};
 	auto_free char *in = malloc(len + 1), *out = calloc(1, e.room + 1);
-	bool far = call->keep[1];
+	bool lists_members = call->keep[1];
 
 	if (len == 0)
 		return 0;
@@ -353,8 +352,8 @@ static int translate_entries(struct call *call, bool is64)
 			memcpy(out + e.used, entry, size);
 			e.used += size;
 		}
-		if (far && !strcmp(entry + e.name_at, "."))
-			put_far(call, &e, entry, size);
+		if (lists_members && !strcmp(entry + e.name_at, "."))
+			put_members(call, &e, entry, size);
 	}
 	if (!e.used || call_write(call, call->args[1], out, e.used) < 0)
 		return 0;

@@ -1,10 +1,9 @@
 /*
- * Paths into /proc carry numbers: /proc/PID/..., /proc/PID/task/TID/..., absolute, or relative to a directory
- * in /proc.
+ * Process numbers in paths: /proc/PID/... and /proc/PID/task/TID/..., absolute or relative to a
+ * directory in /proc.
  *
- * Most paths are not such ones, and are told apart by their first characters. A relative one is looked at
- * only if it begins as something in /proc does: a number, "self", or one of the few names that are
- * translated.
+ * Most paths have none, and their first characters show it. A relative path is examined only if it
+ * begins like something in /proc: a number, "self", or one of the few names that are translated.
  */
 #include "scip/syscall/proc_path.h"
 
@@ -17,7 +16,7 @@
 #include <string.h>
 
 #include "base/io.h"
-#include "scip/syscall/elsewhere.h"
+#include "scip/syscall/other_host.h"
 #include "scip/syscall/path_map.h"
 #include "scip/tracee/memory.h"
 
@@ -30,7 +29,7 @@ static const struct {
 	      {"maps", PROC_MAPS},
 	      {"task", PROC_TASK}};
 
-/* A component that is nothing but digits: its number, else 0. */
+/* The number of a component that consists of digits, else 0. */
 static int32_t number_of(const char *name, size_t len)
 {
 	int64_t n = 0;
@@ -55,16 +54,17 @@ static enum proc_leaf leaf_of(const char *name, size_t len)
 	return PROC_OTHER;
 }
 
-/* One component; returns the real number to write in its place, or 0. */
+/* Walks one component. Returns the real number to put in its place, or 0. */
 static int32_t step(struct proc_walk *walk, const char *name, size_t len, bool given)
 {
 	struct proc_path *out = walk->out;
 	int32_t number = number_of(name, len), real;
 
-	if (walk->depth == 0 && number && given && walk->is_far && walk->is_far(walk->call, number)) {
+	if (walk->depth == 0 && number && given && walk->is_other_host &&
+	    walk->is_other_host(walk->call, number)) {
 		walk->depth = 1;
 		out->leaf = PROC_OTHER;
-		out->far = number;
+		out->on_other_host = number;
 		return number;
 	}
 	real = number && given ? names_real(walk->names, (struct vpid){number}).n : number;
@@ -82,7 +82,7 @@ static int32_t step(struct proc_walk *walk, const char *name, size_t len, bool g
 			out->leaf = PROC_THREAD_SELF;
 			walk->depth = 3;
 		} else {
-			walk->depth = -1; /* /proc/meminfo and the like */
+			walk->depth = -1; /* /proc/meminfo and others */
 			out->leaf = PROC_NOTHING;
 		}
 		return number ? real : 0;
@@ -105,8 +105,8 @@ static int32_t step(struct proc_walk *walk, const char *name, size_t len, bool g
 	return 0;
 }
 
-/* What is wanted of a process of another host; too long is nothing that there is. */
-static void step_far(struct proc_path *out, const char *name, size_t len)
+/* Appends a component below a process of another host. A name that is too long cannot exist. */
+static void step_other_host(struct proc_path *out, const char *name, size_t len)
 {
 	size_t used = strlen(out->file);
 
@@ -129,11 +129,11 @@ int proc_walk(struct proc_walk *walk, const char *path, bool given)
 		int n;
 
 		if (len == 2 && p[0] == '.' && p[1] == '.') {
-			walk->depth = -1; /* up and out: left as it is */
+			walk->depth = -1; /* a path out of /proc stays as it is */
 			out->leaf = PROC_NOTHING;
-			out->far = 0;
-		} else if (len && out->far && !(len == 1 && p[0] == '.')) {
-			step_far(out, p, len);
+			out->on_other_host = 0;
+		} else if (len && out->on_other_host && !(len == 1 && p[0] == '.')) {
+			step_other_host(out, p, len);
 		} else if (len && !(len == 1 && p[0] == '.') && walk->depth >= 0) {
 			real = step(walk, p, len, given);
 		}
@@ -168,7 +168,7 @@ static bool may_be_relative(const char *path)
 	       same(path, len, "thread-self");
 }
 
-/* What is behind "/proc" in a path, or NULL. */
+/* The part of a path behind "/proc/", or NULL. */
 static const char *below_proc(const char *path)
 {
 	path += strspn(path, "/");
@@ -179,7 +179,7 @@ static const char *below_proc(const char *path)
 	return path + 4;
 }
 
-/* Walks the directory that a relative path starts from. False when it is not in /proc. */
+/* Walks the directory that a relative path starts from. False if it is not in /proc. */
 static bool walk_base(const struct call *call, int dir_arg, struct proc_walk *walk)
 {
 	char link[64], base[PATH_MAX];
@@ -200,7 +200,7 @@ int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct pro
 	struct proc_walk walk = {.names = call->process->names,
 				 .self_pid = call->process->pid,
 				 .self_tid = call->tracee->tid,
-				 .is_far = elsewhere_proc,
+				 .is_other_host = other_host_proc,
 				 .call = call,
 				 .out = out};
 	const struct path_entry *entry;
@@ -212,7 +212,7 @@ int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct pro
 
 	out->leaf = PROC_NOTHING;
 	out->changed = out->read_only = false;
-	out->pid = out->tid = out->far = 0;
+	out->pid = out->tid = out->on_other_host = 0;
 	out->file[0] = 0;
 	if (names_generation(call->process->names) == 0 && !path_map_of(call->process) &&
 	    !names_cluster(call->process->names, NULL))
@@ -248,9 +248,9 @@ int proc_path_find(struct call *call, int dir_arg, unsigned path_arg, struct pro
 	return 0;
 }
 
-/* Its attributes are those of the caller's own: the same user's, as far as anybody else can tell. Nothing
- * else can be done with it here. */
-static int far_path_enter(struct call *call, unsigned path_arg, const struct proc_path *path)
+/* Attributes of another host's /proc files are answered with the caller's own, which belong to the same
+ * user. Every other use is refused. */
+static int other_host_path_enter(struct call *call, unsigned path_arg, const struct proc_path *path)
 {
 	char own[96];
 
@@ -268,8 +268,8 @@ int proc_path_enter(struct call *call, int dir_arg, unsigned path_arg)
 
 	if (r == -ENAMETOOLONG)
 		return SYSCALL_CONTINUE;
-	if (r == 0 && path.far)
-		return far_path_enter(call, path_arg, &path);
+	if (r == 0 && path.on_other_host)
+		return other_host_path_enter(call, path_arg, &path);
 	if (r < 0 || !path.changed)
 		return r;
 	if (path.read_only && call->row->file_use == FILE_USE_CHANGE)

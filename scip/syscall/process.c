@@ -1,4 +1,4 @@
-/* Births, ends and the ids that a process asks of itself and of its relatives. */
+/* Births and exits, and the ids of a process and its relatives. */
 #include <errno.h>
 #include <linux/sched.h>
 #include <stddef.h>
@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "scip/syscall/elsewhere.h"
+#include "scip/syscall/other_host.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
 
@@ -21,7 +21,7 @@ int enter_gettid(struct call *call)
 	return call_answer(call, call->tracee->vtid.n);
 }
 
-/* A process whose parent is on another host is a child of its keeper here. */
+/* A process whose parent is on another host is a child of its keeper on this host. */
 int enter_getppid(struct call *call)
 {
 	struct name_process process;
@@ -32,7 +32,7 @@ int enter_getppid(struct call *call)
 	return SYSCALL_WANT_EXIT;
 }
 
-/* A group's or session's number, asked by scip itself: one stop instead of two. */
+/* Looks up a group's or session's number in scip: one stop instead of two. */
 static int answer_asked(struct call *call, pid_t (*ask)(pid_t), int32_t virtual)
 {
 	int32_t real = virtual ? call_real(call, virtual) : call->process->pid;
@@ -43,7 +43,7 @@ static int answer_asked(struct call *call, pid_t (*ask)(pid_t), int32_t virtual)
 
 int enter_getpgid(struct call *call)
 {
-	int r = elsewhere_call(call);
+	int r = other_host_call(call);
 
 	if (r != SYSCALL_CONTINUE)
 		return r;
@@ -57,15 +57,16 @@ int enter_getpgrp(struct call *call)
 
 int enter_getsid(struct call *call)
 {
-	int r = elsewhere_call(call);
+	int r = other_host_call(call);
 
 	if (r != SYSCALL_CONTINUE)
 		return r;
 	return answer_asked(call, getsid, (int32_t)call->args[0]);
 }
 
-/* The number that the kernel has put into the parent's memory. Where the child shares that memory
- * syscall_newborn() has done it: the child may have ended by now, and the kernel have cleared the word. */
+/* Translates the number that the kernel has stored in the parent's memory. Where the child shares that
+ * memory, syscall_newborn() has done it: the child may have ended by now, and the kernel may have cleared
+ * the word. */
 static int exit_birth(struct call *call, uint64_t flags, uint64_t parent_tid)
 {
 	if (call->rval > 0 && (flags & CLONE_PARENT_SETTID) && !(flags & CLONE_VM))
@@ -85,7 +86,7 @@ int exit_clone(struct call *call)
 	return exit_birth(call, call->args[0], call->args[2]);
 }
 
-/* Made with a copy of its arguments: nothing escapes its supervisor. */
+/* Makes the call with a copy of its arguments without CLONE_UNTRACED: no child escapes its supervisor. */
 static int strip_untraced(struct call *call)
 {
 	char copy[CALL_SLOT_BYTES];
@@ -119,8 +120,8 @@ int exit_clone3(struct call *call)
 }
 
 /*
- * A newborn stops before its first instruction with the registers of the call that made it, and with what
- * CLONE_CHILD_SETTID and CLONE_PARENT_SETTID ask for written by the kernel already.
+ * A newborn stops before its first instruction, with the registers of the call that made it. The kernel
+ * has stored the numbers for CLONE_CHILD_SETTID and CLONE_PARENT_SETTID by then.
  */
 int syscall_newborn(const struct process *process, pid_t tid, struct vpid vtid)
 {

@@ -1,4 +1,4 @@
-/* A process has one tracer, and that is its scip: debuggers are refused inside a job. */
+/* A process has one tracer, its scip: debuggers are refused inside a job. */
 #include <errno.h>
 
 #include "scip/syscall/call.h"

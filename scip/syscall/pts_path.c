@@ -1,5 +1,5 @@
-/* Paths of pseudo-terminals: /dev/pts/N, absolute, or relative to a directory on the way to it. N is the
- * number that the terminal was born with. */
+/* Paths of pseudo-terminals: /dev/pts/N, absolute or relative to a directory on the way to it. N is the
+ * number with which the terminal was born. */
 #include <ctype.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -11,11 +11,11 @@
 #include "namespace/record.h"
 #include "scip/syscall/proc_path.h"
 
-/* Longer ones are not looked at: "/dev/pts/N" with more slashes and dots than anybody writes. */
+/* Longer paths are ignored: "/dev/pts/N" with more slashes and dots than programs write. */
 #define PTS_TEXT_MAX 128u
 #define PTS_DIGITS   9u
 
-/* A name that is a number as the kernel writes it; else -1. */
+/* The number of a name as the kernel writes it, else -1. */
 static int32_t number_of(const char *name, size_t len)
 {
 	int32_t n = 0;
@@ -53,7 +53,7 @@ int32_t pts_number(const char *path)
 	return number;
 }
 
-/* The directory of a relative path, with a slash behind it. */
+/* The directory of a relative path, with a final slash. */
 static bool find_base(const struct call *call, int dir_arg, char *out, size_t size)
 {
 	char link[64];

@@ -1,4 +1,5 @@
-/* Priorities, capabilities, performance counters: numbers whose meaning another argument tells. */
+/* Priorities, capabilities, performance counters: calls whose number has a meaning that another argument
+ * gives. */
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/ioprio.h>
@@ -6,7 +7,7 @@
 #include <stddef.h>
 #include <sys/resource.h>
 
-#include "scip/syscall/elsewhere.h"
+#include "scip/syscall/other_host.h"
 
 static int replace_number(struct call *call, unsigned arg)
 {
@@ -17,7 +18,7 @@ static int replace_number(struct call *call, unsigned arg)
 
 int enter_priority(struct call *call)
 {
-	int which = (int)call->args[0], r = elsewhere_call(call);
+	int which = (int)call->args[0], r = other_host_call(call);
 
 	if (r != SYSCALL_CONTINUE)
 		return r;
@@ -26,7 +27,7 @@ int enter_priority(struct call *call)
 
 int enter_ioprio(struct call *call)
 {
-	int which = (int)call->args[0], r = elsewhere_call(call);
+	int which = (int)call->args[0], r = other_host_call(call);
 
 	if (r != SYSCALL_CONTINUE)
 		return r;
@@ -54,5 +55,6 @@ int enter_perf_event_open(struct call *call)
 
 	if (call->args[4] & PERF_FLAG_PID_CGROUP)
 		return SYSCALL_CONTINUE;
-	return elsewhere(call, thread) ? elsewhere_refuse(call, thread, -EACCES) : replace_number(call, 1);
+	return other_host_has(call, thread) ? other_host_refuse(call, thread, -EACCES)
+					    : replace_number(call, 1);
 }

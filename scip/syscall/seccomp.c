@@ -1,8 +1,8 @@
 /*
  * seccomp() and prctl().
  *
- * The filters that a program installs are recorded when they have been accepted. Strict mode cannot be had
- * beside our filter, so it is made of one that allows the same four calls.
+ * Filters that a program installs are recorded once the kernel has accepted them. Strict mode is
+ * impossible beside scip's own filter; it is replaced by a filter that allows the same four calls.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -124,7 +124,7 @@ int enter_prctl(struct call *call)
 		call->keep[1] = call->args[1] == SECCOMP_MODE_FILTER;
 		return SYSCALL_WANT_EXIT;
 	case PR_SET_DUMPABLE:
-		/* done for real it would keep scip out: no dump, no successor after a fork */
+		/* if the kernel did it, scip could not dump the process or hand over its children */
 		if (call->args[1] > DUMPABLE_MAX)
 			return call_answer(call, -EINVAL);
 		call->process->dumpable = 1 + (int)call->args[1];

@@ -1,4 +1,4 @@
-/* Which signals carry the id of a process, and its translation. */
+/* Finds and translates the process id in a siginfo. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -6,8 +6,8 @@
 
 #include "scip/syscall/call.h"
 
-/* As the kernel's siginfo_layout(): SI_USER, SI_TKILL, SI_QUEUE, SI_MESGQ, any other code below zero that is
- * not a timer's or SIGIO's, and what tells of a child. */
+/* Follows the kernel's siginfo_layout(): SI_USER, SI_TKILL, SI_QUEUE, SI_MESGQ, other negative codes
+ * except those of timers and SIGIO, and SIGCHLD. */
 bool siginfo_has_pid(const void *siginfo)
 {
 	const siginfo_t *info = siginfo;

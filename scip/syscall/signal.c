@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "scip/syscall/elsewhere.h"
+#include "scip/syscall/other_host.h"
 
-/* The job's processes on this host but the caller and stubs, whose processes get it where they are. They get
- * it from scip, as SI_QUEUE with the caller's id, because the kernel lets nobody queue SI_USER in another's
- * name. How many. */
+/* Sends a signal to the job's processes on this host, except for the caller and stubs; processes of stubs
+ * get it on their hosts. scip sends it as SI_QUEUE with the caller's id: the kernel does not let a process
+ * queue SI_USER in another's name. Returns their number. */
 static int signal_job_here(const struct process *process, int sig)
 {
 	auto_free struct name_process *all = NULL;
@@ -35,8 +35,8 @@ static int signal_job_here(const struct process *process, int sig)
 	return n < 0 ? n : sent;
 }
 
-/* kill(-1): natively all that the user has, supervisors and daemons included; here the processes of the job,
- * on whichever host, but the caller. */
+/* kill(-1). Natively it reaches all processes of the user, including supervisors and daemons. Here it
+ * reaches the processes of the job on all hosts, except for the caller. */
 static int kill_job(struct call *call)
 {
 	const struct process *process = call->process;
@@ -45,8 +45,8 @@ static int kill_job(struct call *call)
 
 	if (sig < 0 || sig > 64)
 		return call_answer(call, -EINVAL);
-	if (elsewhere_spread(process, 0) && names_job_get(process->names, process->keeper, &job) == 0)
-		there = elsewhere_members(process, 0, job.uuid, sig, &process->vpid.n, 1, NULL);
+	if (other_host_spread(process, 0) && names_job_get(process->names, process->keeper, &job) == 0)
+		there = other_host_members(process, 0, job.uuid, sig, &process->vpid.n, 1, NULL);
 	here = signal_job_here(process, sig);
 	if (here > 0 || there > 0)
 		return call_answer(call, 0);
@@ -61,7 +61,7 @@ static bool has_members_here(const struct call *call, int32_t group)
 	       names_virtual(call->process->names, (struct rpid){real}).n == group && kill(-real, 0) == 0;
 }
 
-/* What members on other hosts make of it is the call's answer only if there are none here. */
+/* The result from other hosts is the call's result only if no member is on this host. */
 static int kill_group(struct call *call)
 {
 	const struct process *process = call->process;
@@ -76,13 +76,13 @@ static int kill_group(struct call *call)
 	if (!group)
 		group = call_virtual(call, getpgid(process->pid));
 	here = has_members_here(call, group);
-	if (!elsewhere_spread(process, group) &&
+	if (!other_host_spread(process, group) &&
 	    (here || names_place_find(process->names, (struct vpid){group}, host) < 0))
 		return call_enter_regular(call);
-	n = elsewhere_stubs(process->names, group, &stubs);
+	n = other_host_stubs(process->names, group, &stubs);
 	if (n < 0)
 		return call_answer(call, n);
-	there = elsewhere_members(process, group, "", sig, stubs, (size_t)n, NULL);
+	there = other_host_members(process, group, "", sig, stubs, (size_t)n, NULL);
 	if (here)
 		return call_enter_regular(call);
 	return call_answer(call, there > 0 ? 0 : there < 0 ? there : -ESRCH);
@@ -96,18 +96,18 @@ int enter_kill(struct call *call)
 		return kill_job(call);
 	if (to <= 0)
 		return kill_group(call);
-	if (elsewhere(call, to))
-		return elsewhere_signal(call, to, 0, (int)call->args[1], 0);
+	if (other_host_has(call, to))
+		return other_host_signal(call, to, 0, (int)call->args[1], 0);
 	return call_enter_regular(call);
 }
 
-/* Of other hosts' threads only the first ones, which have the process's number, are known here. */
+/* Of a process on another host only the first thread, which has the process's number, is known here. */
 int enter_tkill(struct call *call)
 {
 	int32_t thread = (int32_t)call->args[0];
 
-	if (elsewhere(call, thread))
-		return elsewhere_signal(call, thread, thread, (int)call->args[1], 0);
+	if (other_host_has(call, thread))
+		return other_host_signal(call, thread, thread, (int)call->args[1], 0);
 	return call_enter_regular(call);
 }
 
@@ -115,12 +115,12 @@ int enter_tgkill(struct call *call)
 {
 	int32_t process = (int32_t)call->args[0];
 
-	if (elsewhere(call, process))
-		return elsewhere_signal(call, process, (int32_t)call->args[1], (int)call->args[2], 0);
+	if (other_host_has(call, process))
+		return other_host_signal(call, process, (int32_t)call->args[1], (int)call->args[2], 0);
 	return call_enter_regular(call);
 }
 
-/* A siginfo that the program hands in: its si_pid, if it has one, is virtual. 0 or a verdict, as
+/* Passes a siginfo of the program on with its si_pid, if it has one, made real. 0 or a verdict, as
  * call_scratch(). */
 static int replace_siginfo(struct call *call, unsigned arg)
 {
@@ -146,8 +146,8 @@ int enter_sigqueue(struct call *call)
 {
 	int32_t to = (int32_t)call->args[0];
 
-	if (elsewhere(call, to))
-		return elsewhere_signal(call, to, 0, (int)call->args[1], call->args[2]);
+	if (other_host_has(call, to))
+		return other_host_signal(call, to, 0, (int)call->args[1], call->args[2]);
 	return with_siginfo(call, 2);
 }
 
@@ -155,8 +155,8 @@ int enter_tgsigqueue(struct call *call)
 {
 	int32_t to = (int32_t)call->args[0];
 
-	if (elsewhere(call, to))
-		return elsewhere_signal(call, to, (int32_t)call->args[1], (int)call->args[2], call->args[3]);
+	if (other_host_has(call, to))
+		return other_host_signal(call, to, (int32_t)call->args[1], (int)call->args[2], call->args[3]);
 	return with_siginfo(call, 3);
 }
 
@@ -178,6 +178,6 @@ int exit_sigtimedwait(struct call *call)
 	    !syscall_siginfo_to_virtual(call->process->names, info))
 		return 0;
 	if (call_write(call, call->args[1], info, sizeof(info)) < 0)
-		return 0; /* the program unmapped it meanwhile: its own doing */
+		return 0; /* another thread has unmapped the buffer */
 	return 0;
 }

@@ -1,10 +1,10 @@
 /*
- * The sender's number in what is read from a signalfd.
+ * The sender's number in what a program reads from a signalfd.
  *
- * read() is never trapped, whatever names have diverged. Only for the descriptors that are signalfds a small
- * filter is added from inside, when one is made, duplicated, or a process with one is restored: read() of
- * that number is trapped, and so are the calls that duplicate it. A number that is no signalfd any more costs
- * a stop.
+ * read() is not trapped in general, whatever names have diverged. When a signalfd is made or
+ * duplicated, or a process with one is restored, a small filter for its number is added from inside. It
+ * traps read() of that number and the calls that duplicate it. A number that is no longer a signalfd
+ * costs one stop.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -126,7 +126,7 @@ int syscall_filter_signalfds(struct tracee *tracee, struct err *err)
 	return trap(tracee, &fds, err);
 }
 
-/* From now on the number that the call returns is one. */
+/* Traps the number that the call has returned. */
 static int new_number(struct call *call)
 {
 	struct fds fds = {.v = {(int)call->rval}, .n = 1};
@@ -140,7 +140,7 @@ static int new_number(struct call *call)
 
 int exit_signalfd(struct call *call)
 {
-	return new_number(call); /* one that was there already is known */
+	return new_number(call); /* a signalfd that was changed is known */
 }
 
 int enter_dup(struct call *call)

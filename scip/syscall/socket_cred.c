@@ -1,11 +1,11 @@
 /*
- * Messages: credentials over UNIX sockets (SO_PEERCRED and SCM_CREDENTIALS), and to whom datagrams go and who
- * has sent them, where addresses have moved (datagram.c).
+ * Messages: credentials over UNIX sockets (SO_PEERCRED and SCM_CREDENTIALS), and destinations and
+ * senders of datagrams where addresses have moved (datagram.c).
  *
- * Messages without control data, nearly all, are let go at their first stop. One that is sent with
- * credentials gets a copy of its header and control data in the scratch area, with the real number, which the
- * kernel compares with the sender's. Of a sendmmsg() only the messages before the first such, or that one
- * alone, are sent: the program sees a short count, as it may at any time.
+ * Nearly all messages have no control data and continue at their first stop. A message with credentials
+ * gets a copy of its header and control data in the scratch area, with the real number, which the
+ * kernel compares with the sender's. Of a sendmmsg(), only the messages before the first of this kind
+ * are sent, or that one alone. The program sees a short count, which the call permits.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -18,8 +18,8 @@
 #include "namespace/record.h"
 #include "scip/syscall/address.h"
 
-#define NAME_AT	    64u	 /* of an address in the room; a struct mmsghdr lies before it */
-#define COPY_AT	    128u /* of the control data */
+#define NAME_AT	    64u	 /* offset of an address in the slot; a struct mmsghdr precedes it */
+#define COPY_AT	    128u /* offset of the control data */
 #define CONTROL_MAX (CALL_SLOT_BYTES - COPY_AT)
 #define MANY_MAX    64u
 
@@ -29,7 +29,8 @@ int enter_getsockopt(struct call *call)
 											  : SYSCALL_CONTINUE;
 }
 
-/* The peer of a connection that was made again is recorded: the kernel says who made it. */
+/* The peer of a connection that was made again is recorded: the kernel would report the process that made
+ * it. */
 int exit_getsockopt(struct call *call)
 {
 	uint64_t where = call->args[3] + offsetof(struct ucred, pid);
@@ -45,12 +46,12 @@ int exit_getsockopt(struct call *call)
 	if (!peer.n)
 		call_virtual_at(call, where);
 	else if (call_write(call, where, &peer.n, sizeof(peer.n)) < 0)
-		return 0; /* shorter than that, and unmapped */
+		return 0; /* the buffer is shorter, or another thread has unmapped it */
 	return 0;
 }
 
-/* The next header of control data, by offset; sets *at behind it. NULL at the end or where it is malformed.
- */
+/* The next header of control data at offset *at, which is advanced. NULL at the end or if the data is
+ * malformed. */
 static struct cmsghdr *next_header(char *control, size_t len, size_t *at)
 {
 	struct cmsghdr *head = (struct cmsghdr *)(control + *at);
@@ -93,13 +94,13 @@ static bool make_real(const struct call *call, const struct msghdr *message, cha
 	return changed;
 }
 
-/* What a message is to have in place of its own. */
+/* What a message gets in place of its own header and control data. */
 struct change {
 	bool control, name;
 	union name_sockaddr to;
 };
 
-/* Looks what is to be changed. True if anything is. */
+/* Finds what must be changed. True if anything must. */
 static bool look(const struct call *call, const struct msghdr *message, char *control, struct change *change)
 {
 	change->control = names_generation(call->process->names) && make_real(call, message, control);
@@ -109,7 +110,7 @@ static bool look(const struct call *call, const struct msghdr *message, char *co
 	return change->control || change->name;
 }
 
-/* The copies into the scratch area. 0, or what the handler is to return. */
+/* Writes the copies to the scratch area. 0, or what the handler must return. */
 static int make_copies(struct call *call, struct msghdr *message, const char *control,
 		       const struct change *change)
 {
@@ -180,7 +181,7 @@ int enter_sendmmsg(struct call *call)
 	return call_set_arg(call, 2, 1);
 }
 
-/* msg_len of the one message that was sent from the copy. */
+/* Copies back msg_len of the message that was sent from the copy. */
 int exit_sendmmsg(struct call *call)
 {
 	uint32_t len;
@@ -194,7 +195,7 @@ int exit_sendmmsg(struct call *call)
 		       : 0;
 }
 
-/* Room for the sender's address is kept in keep[0]. */
+/* keep[0]: room for the sender's address. */
 int enter_recvmsg(struct call *call)
 {
 	struct msghdr message;
@@ -209,7 +210,7 @@ int enter_recvmsg(struct call *call)
 	return credentials || name ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
 }
 
-/* Who has sent what a message at `address` has received. */
+/* Translates the sender's address of a message that was received at `address`. */
 static int call_sender(const struct call *call, uint64_t address)
 {
 	struct msghdr message;
@@ -219,7 +220,7 @@ static int call_sender(const struct call *call, uint64_t address)
 	return address_call_sender(call, (uint64_t)message.msg_name, message.msg_namelen, call->keep[0]);
 }
 
-/* Makes the credentials virtual in what a message at `address` has received. */
+/* Makes the credentials of a message that was received at `address` virtual. */
 static void make_virtual(const struct call *call, uint64_t address)
 {
 	_Alignas(8) char control[CONTROL_MAX];
@@ -249,7 +250,7 @@ int exit_recvmsg(struct call *call)
 	return call_sender(call, call->args[1]);
 }
 
-/* The least room that any of the messages has for its sender's address. */
+/* The smallest room that any of the messages has for its sender's address. */
 int enter_recvmmsg(struct call *call)
 {
 	unsigned n = (unsigned)call->args[2];

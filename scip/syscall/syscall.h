@@ -47,41 +47,39 @@ void syscall_detach(struct process *process);
 
 /* The filter as a BPF program, malloc'd; for seccomp(SECCOMP_SET_MODE_FILTER). */
 must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog *out, struct err *err);
-/* Loads the diverged filter into a stopped process from inside, all threads (idempotent: process->diverged).
- */
+/* Loads the diverged filter into all threads of a stopped process from inside. Does nothing if
+ * process->diverged. */
 must_check int syscall_filter_inject(struct tracee *tracee, struct err *err);
 
 /* Likewise the receive filter, or with `send` the send filter. Does nothing where the filters of the process
  * trap these calls already. */
 must_check int syscall_filter_datagrams(struct tracee *tracee, bool send, struct err *err);
 
-/* Traps the reads of the signalfds that a stopped, diverged process has: after a restore. */
+/* Traps reads of the signalfds that a stopped, diverged process has, after a restore. */
 must_check int syscall_filter_signalfds(struct tracee *tracee, struct err *err);
 
 enum syscall_verdict {
 	SYSCALL_CONTINUE,  /* resume; the call runs with the arguments as they are now */
 	SYSCALL_WANT_EXIT, /* resume with PTRACE_SYSCALL: syscall_exit() is called at the exit stop */
-	SYSCALL_SKIP,	   /* answered here: number set to -1, return set; resume */
+	SYSCALL_SKIP,	   /* answered by scip: number set to -1, return set; resume */
 };
-/* At a seccomp stop. Returns a verdict, or -errno when the trap itself could not be handled (the tracee is
- * gone). */
+/* At a seccomp stop. Returns a verdict, or -errno if the trap cannot be handled (the tracee is gone). */
 must_check int syscall_enter(struct tracee *tracee);
 /* At the exit stop that syscall_enter() asked for. */
 must_check int syscall_exit(struct tracee *tracee);
 /* At a signal-delivery stop: translates the sender's id in its siginfo when names have diverged. */
 must_check int syscall_translate_siginfo(struct tracee *tracee);
-/* At the first stop of a newborn thread or process (before it runs or is handed over) whose virtual number is
- * not its real one: the numbers that clone() has put into its memory become virtual. `process` is the one
- * that made it. */
+/* At the first stop of a newborn thread or process whose numbers differ, before it runs or is handed over:
+ * makes the numbers that clone() has stored in its memory virtual. `process` made the newborn. */
 must_check int syscall_newborn(const struct process *process, pid_t tid, struct vpid vtid);
-/* At the event of a fork or clone whose child's number differs: its return is translated at the exit stop,
- * which is asked for if the filter has not trapped the call. */
+/* At the event of a fork or clone whose child's number differs: requests the exit stop, unless the filter
+ * has trapped the call, and translates the result there. */
 must_check int syscall_expect_birth(struct tracee *parent);
-/* The process id in a siginfo (the kernel's 128 bytes), where it carries one. True if it changed. Queued and
- * saved ones in an image hold virtual ids, the kernel's real ones. */
+/* Translates the process id in a siginfo (the kernel's 128 bytes), if it has one. True if it changed. An
+ * image holds virtual ids, the kernel real ones. */
 bool syscall_siginfo_to_virtual(struct names *names, void *siginfo);
 bool syscall_siginfo_to_real(struct names *names, void *siginfo);
-/* The tracee is gone or has executed another program: drops what is kept for it. */
+/* The tracee is gone or has executed another program: drops the state of its call. */
 void syscall_forget(struct tracee *tracee);
 
 #endif

@@ -1,12 +1,14 @@
 /*
- * System V objects: their ids, who used one last, who made it; POSIX timers that signal one thread.
+ * System V objects: their ids, and the processes that made or last used them; POSIX timers that signal
+ * a thread.
  *
- * Which objects the job has made is recorded when it makes them: the kernel does not tell whose a set of
- * semaphores or a queue is, and they are saved with the job.
+ * The objects that a job makes are recorded at that moment and are saved with the job. The kernel does
+ * not tell later which process has made a set of semaphores or a queue.
  */
 #include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
@@ -15,7 +17,7 @@
 #include "namespace/record.h"
 #include "scip/syscall/call.h"
 
-/* Not named by every libc. The commands for each kind: by index, by index for anybody, about all. */
+/* Commands that not every libc names: by index, by index without permission, and about all objects. */
 enum { SHM_BY_INDEX_ANY = 15, SEM_BY_INDEX_ANY = 20, MSG_BY_INDEX_ANY = 13 };
 static const struct {
 	int stat, stat_any, info;
@@ -77,9 +79,8 @@ static int exit_get(struct call *call, enum names_ipc kind)
 	if (call->keep[0]) {
 		r = record_ipc_add(process->keeper, kind, real);
 		if (r < 0)
-			log_warn("process %d: that it made System V object %d could not be recorded, so it "
-				 "will not be saved: %d",
-				 process->vpid.n, real, r);
+			log_warn("process %d: record System V object %d: %s; it will not be saved",
+				 process->vpid.n, real, strerror(-r));
 	}
 	r = names_ipc_born(process->names, kind, real, process->keeper, &virtual);
 	if (r < 0)
@@ -193,7 +194,7 @@ static int exit_control(struct call *call, enum names_ipc kind)
 	return virtual >= 0 ? call_set_rval(call, virtual) : 0;
 }
 
-/* The structure is there after IPC_STAT and its like. */
+/* IPC_STAT and its variants have written the structure. */
 static bool has_status(const struct call *call, enum names_ipc kind)
 {
 	int command = command_of(call, kind);

@@ -1,4 +1,5 @@
-/* ioctl: terminals' groups, sessions and numbers, sockets' owners, what a pidfd tells. All others pass. */
+/* ioctl(): groups, sessions and numbers of terminals, owners of sockets, information about a pidfd. All
+ * others pass. */
 #include <stddef.h>
 #include <sys/ioctl.h>
 
@@ -56,7 +57,7 @@ int exit_ioctl(struct call *call)
 		number = request == TIOCGPTN ? pts_virtual(call, number)
 					     : call_virtual(call, number); /* negative: a group */
 		if (call_write(call, call->args[2], &number, sizeof(number)) < 0)
-			return 0; /* unmapped meanwhile */
+			return 0; /* another thread has unmapped the buffer */
 		return 0;
 	default:
 		for (unsigned i = 0; i < 3 && (request & 0xffff) == PIDFD_INFO_LOW; i++)

@@ -1,4 +1,4 @@
-/* Waiting for children. The number of one that has been waited for is given up. */
+/* Waits for children. The number of a child is released after the wait. */
 #include <signal.h>
 #include <stddef.h>
 #include <sys/wait.h>
@@ -51,7 +51,7 @@ int exit_waitid(struct call *call)
 	info.si_pid = call_virtual(call, real);
 	if (call_write(call, call->args[2] + offsetof(siginfo_t, si_pid), &info.si_pid, sizeof(info.si_pid)) <
 	    0)
-		return 0; /* the program unmapped it meanwhile */
+		return 0; /* another thread has unmapped the buffer */
 	if (!((int)call->args[3] & WNOWAIT) && info.si_code >= CLD_EXITED && info.si_code <= CLD_DUMPED)
 		names_process_waited(call->process->names, (struct vpid){info.si_pid}, (struct rpid){real});
 	return 0;

@@ -1,10 +1,12 @@
 /*
- * /proc/VPID of processes that are on other hosts. Which of its job are is asked of pbeamd when a program
- * begins to list /proc, or looks for a number that may be one of them; what it then reads comes from where
- * the process is.
+ * /proc/VPID of processes on other hosts.
  *
- * A number that another host holds may be a stranger's here, a daemon's say: it is that, as in a job of this
- * host alone, unless a process of the job has it.
+ * pbeamd is asked for the job's processes on other hosts when a program begins to list /proc, or looks
+ * up a number that may be one of them. The files that it then reads come from the host of the process.
+ *
+ * A number in another host's block may also belong to a process outside the job here, such as a daemon.
+ * The program sees that process, as in a job without other hosts, unless a process of the job has the
+ * number.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -17,12 +19,12 @@
 #include "base/io.h"
 #include "namespace/proc_text.h"
 #include "proto/message.h"
-#include "scip/syscall/elsewhere.h"
+#include "scip/syscall/other_host.h"
 
 #define FRESH_NS  1000000000ull
 #define SECOND_NS 1000000000ll
 
-bool elsewhere_list(const struct call *call)
+bool other_host_list(const struct call *call)
 {
 	struct process *process = call->process;
 	struct name_job job;
@@ -31,36 +33,36 @@ bool elsewhere_list(const struct call *call)
 	process->calls->remote = (struct remote_members){.asked_ns = io_now_ns(CLOCK_MONOTONIC)};
 	return names_cluster(process->names, NULL) &&
 	       names_job_get(process->names, process->keeper, &job) == 0 && job.spread && job.uuid[0] &&
-	       elsewhere_members(process, 0, job.uuid, 0, NULL, 0, &process->calls->remote) > 0;
+	       other_host_members(process, 0, job.uuid, 0, NULL, 0, &process->calls->remote) > 0;
 }
 
-bool elsewhere_listed(const struct call *call, int32_t vpid)
+bool other_host_is_listed(const struct call *call, int32_t vpid)
 {
-	const struct remote_members *far = &call->process->calls->remote;
+	const struct remote_members *members = &call->process->calls->remote;
 
-	for (size_t i = 0; i < far->n; i++)
-		if (far->v[i] == vpid)
+	for (size_t i = 0; i < members->n; i++)
+		if (members->v[i] == vpid)
 			return true;
 	return false;
 }
 
-/* A number that another host holds, and no process of ours here has. */
+/* True if the number is in another host's block and belongs to a process of the job. */
 static bool is_of_job(const struct call *call, int32_t vpid)
 {
-	const struct remote_members *far = &call->process->calls->remote;
+	const struct remote_members *members = &call->process->calls->remote;
 
-	if (!far->asked_ns || io_now_ns(CLOCK_MONOTONIC) - far->asked_ns > FRESH_NS)
-		elsewhere_list(call);
-	return elsewhere_listed(call, vpid);
+	if (!members->asked_ns || io_now_ns(CLOCK_MONOTONIC) - members->asked_ns > FRESH_NS)
+		other_host_list(call);
+	return other_host_is_listed(call, vpid);
 }
 
-bool elsewhere_proc(const struct call *call, int32_t vpid)
+bool other_host_proc(const struct call *call, int32_t vpid)
 {
 	struct names *names = call->process->names;
 	struct name_process process;
 	char path[32];
 
-	if (!elsewhere(call, vpid))
+	if (!other_host_has(call, vpid))
 		return false;
 	if (names_process_get(names, (struct vpid){vpid}, &process) == 0)
 		return process.state == NAME_STATE_STUB;
@@ -68,7 +70,7 @@ bool elsewhere_proc(const struct call *call, int32_t vpid)
 	return access(path, F_OK) < 0 || is_of_job(call, vpid);
 }
 
-/* How much later, in seconds as both hosts count them, that host was started than this one. */
+/* How many seconds later the other host was booted, by the clocks of both. */
 static int64_t booted_later(uint64_t booted_ns)
 {
 	int64_t here = (int64_t)(io_now_ns(CLOCK_REALTIME) - io_now_ns(CLOCK_BOOTTIME)),
@@ -77,8 +79,8 @@ static int64_t booted_later(uint64_t booted_ns)
 	return (later + (later < 0 ? -SECOND_NS / 2 : SECOND_NS / 2)) / SECOND_NS;
 }
 
-int elsewhere_text(const struct call *call, int32_t vpid, const char *file, bool link, char **text,
-		   size_t *len)
+int other_host_text(const struct call *call, int32_t vpid, const char *file, bool link, char **text,
+		    size_t *len)
 {
 	Pbeam__ProcRequest wish = PBEAM__PROC_REQUEST__INIT;
 	Pbeam__Target target = PBEAM__TARGET__INIT;
@@ -91,12 +93,12 @@ int elsewhere_text(const struct call *call, int32_t vpid, const char *file, bool
 	wish.target = &target;
 	wish.file = (char *)(uintptr_t)file;
 	wish.link = link;
-	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_PROC, &wish.base, &pbeam__proc_reply__descriptor,
-			  &reply, &err);
+	r = other_host_request(PBEAM__DAEMON_REQUEST__DAEMON_PROC, &wish.base, &pbeam__proc_reply__descriptor,
+			       &reply, &err);
 	if (r == -ESRCH)
 		return -ENOENT;
-	if (r < 0) /* readers of /proc expect that they may not look at a process */
-		return elsewhere_errno(r) == -EHOSTUNREACH ? -EACCES : r;
+	if (r < 0) /* readers of /proc expect to be refused a process */
+		return other_host_errno(r) == -EHOSTUNREACH ? -EACCES : r;
 	*len = reply->text.len;
 	*text = calloc(1, *len + 1);
 	if (*text && *len)

@@ -1,10 +1,10 @@
 /*
- * Groups whose members are on several hosts.
+ * Process groups whose members are on several hosts.
  *
- * A signal for a group goes three ways, and to each process by one of them: the kernel sends it to the
- * members that are here; that of a stub here is passed on to its process, as every signal that a stub gets;
- * and members that are on other hosts and have no stub here are found by pbeamd, which asks all hosts for
- * those that live there. So the first two need nothing of us, and without other hosts there is no third.
+ * A signal for a group reaches each member in one of three ways. The kernel sends it to members on this
+ * host. A stub on this host forwards it to its process, as it does with every signal. Members on other
+ * hosts without a stub here are found by pbeamd, which asks all hosts. Only the third way needs work
+ * here, and only in a cluster.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/syscall/elsewhere.h"
+#include "scip/syscall/other_host.h"
 
 static int take(const Pbeam__Members *members, struct remote_members *out)
 {
@@ -32,8 +32,8 @@ static int take(const Pbeam__Members *members, struct remote_members *out)
 	return members->n_missing ? -EHOSTUNREACH : 0;
 }
 
-int elsewhere_members(const struct process *process, int32_t group, const char *job_uuid, int signal,
-		      const int32_t *except, size_t nexcept, struct remote_members *out)
+int other_host_members(const struct process *process, int32_t group, const char *job_uuid, int signal,
+		       const int32_t *except, size_t nexcept, struct remote_members *out)
 {
 	Pbeam__MembersRequest wish = PBEAM__MEMBERS_REQUEST__INIT;
 	Pbeam__Members *members = NULL;
@@ -46,11 +46,11 @@ int elsewhere_members(const struct process *process, int32_t group, const char *
 	wish.from = process->vpid.n;
 	wish.except = (int32_t *)(uintptr_t)except;
 	wish.n_except = nexcept;
-	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_MEMBERS, &wish.base, &pbeam__members__descriptor,
-			  &members, &err);
+	r = other_host_request(PBEAM__DAEMON_REQUEST__DAEMON_MEMBERS, &wish.base, &pbeam__members__descriptor,
+			       &members, &err);
 	if (r < 0) {
-		log_info("vpid %d: who is on other hosts: %s", process->vpid.n, err.text);
-		return elsewhere_errno(r);
+		log_info("vpid %d: list members on other hosts: %s", process->vpid.n, err.text);
+		return other_host_errno(r);
 	}
 	r = take(members, out);
 	message_free(members);
@@ -64,7 +64,7 @@ static bool is_spread(struct names *names, struct rpid keeper)
 	return names_job_get(names, keeper, &job) == 0 && job.spread;
 }
 
-bool elsewhere_spread(const struct process *process, int32_t group)
+bool other_host_spread(const struct process *process, int32_t group)
 {
 	struct name_process leader;
 
@@ -76,7 +76,7 @@ bool elsewhere_spread(const struct process *process, int32_t group)
 	       is_spread(process->names, leader.keeper);
 }
 
-int elsewhere_stubs(struct names *names, int32_t group, int32_t **out)
+int other_host_stubs(struct names *names, int32_t group, int32_t **out)
 {
 	auto_free struct name_process *all = NULL;
 	int n = names_snapshot(names, (struct rpid){0}, &all), found = 0;

@@ -1,12 +1,14 @@
 /*
- * Calls about processes of other hosts. Whose number belongs to another host (names_place_find()) is not the
- * kernel's to look for: pbeamd passes the call on to where the process is, and the answer is the program's.
- * A process that has left a stub of itself here is asked where it is, not its stub.
+ * Calls about processes of other hosts.
  *
- * In a cluster a program is born behind a filter that traps such calls although its own names have not
+ * A number that belongs to another host (names_place_find()) is not looked up in the kernel. pbeamd
+ * forwards the call to the host of the process, and the program gets the result. A process that has
+ * left a stub here is asked on its host; the stub is not.
+ *
+ * In a cluster a program is born with a filter that traps these calls although its own names have not
  * diverged.
  */
-#include "scip/syscall/elsewhere.h"
+#include "scip/syscall/other_host.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -24,8 +26,8 @@
 
 enum { PATIENCE_S = 5 };
 
-int elsewhere_ask(uint32_t type, const ProtobufCMessage *request,
-		  const ProtobufCMessageDescriptor *descriptor, void *reply, struct err *err)
+int other_host_request(uint32_t type, const ProtobufCMessage *request,
+		       const ProtobufCMessageDescriptor *descriptor, void *reply, struct err *err)
 {
 	auto_close int sock = ask_open("scip " PBEAM_VERSION, err);
 
@@ -35,7 +37,7 @@ int elsewhere_ask(uint32_t type, const ProtobufCMessage *request,
 	return ask_message(sock, type, request, NULL, descriptor, reply, err);
 }
 
-int elsewhere_errno(int code)
+int other_host_errno(int code)
 {
 	switch (code) {
 	case -ESRCH:
@@ -57,11 +59,11 @@ static int fail(struct call *call, int32_t vpid, int code, const struct err *err
 	if (code != -ESRCH)
 		log_info("vpid %d: %s of vpid %d: %s", call->process->vpid.n, call->row->name, vpid,
 			 err->text);
-	return call_answer(call, elsewhere_errno(code));
+	return call_answer(call, other_host_errno(code));
 }
 
-/* Threads' numbers have no places of their own: those of one that came along may be in a block of the host
- * that it came from. */
+/* The name table has no places for threads. The number of a thread that has moved here may be in a block
+ * of the host where it was born. */
 static bool is_own_thread(const struct call *call, int32_t number)
 {
 	for (const struct tracee *thread = call->process->tracees; thread; thread = thread->next)
@@ -70,7 +72,7 @@ static bool is_own_thread(const struct call *call, int32_t number)
 	return false;
 }
 
-bool elsewhere(const struct call *call, int32_t number)
+bool other_host_has(const struct call *call, int32_t number)
 {
 	char host[NAME_TEXT_MAX];
 
@@ -87,13 +89,13 @@ static int send_signal(const struct call *call, Pbeam__RemoteSignal *wish, int32
 	target.vpid = wish->vpid = vpid;
 	wish->target = &target;
 	wish->from = call->process->vpid.n;
-	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &wish->base, &pbeam__done__descriptor, &done,
-			  err);
+	r = other_host_request(PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &wish->base, &pbeam__done__descriptor,
+			       &done, err);
 	message_free(done);
 	return r;
 }
 
-int elsewhere_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, uint64_t info)
+int other_host_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, uint64_t info)
 {
 	Pbeam__RemoteSignal wish = PBEAM__REMOTE_SIGNAL__INIT;
 	struct err err = ERR_INIT;
@@ -112,9 +114,9 @@ int elsewhere_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, 
 	return r < 0 ? fail(call, vpid, r, &err) : call_answer(call, 0);
 }
 
-/* ---- what is not passed on ---- */
+/* ---- calls that are not forwarded ---- */
 
-/* One that is frozen is on its way home, or held for a moment. */
+/* A frozen entry is a stub whose process is coming back, or a process that is held for a moment. */
 static bool has_stub(const struct call *call, int32_t vpid)
 {
 	struct name_process process;
@@ -123,7 +125,7 @@ static bool has_stub(const struct call *call, int32_t vpid)
 	       (process.state == NAME_STATE_STUB || process.state == NAME_STATE_FROZEN);
 }
 
-int elsewhere_refuse(struct call *call, int32_t vpid, int code)
+int other_host_refuse(struct call *call, int32_t vpid, int code)
 {
 	Pbeam__RemoteSignal none = PBEAM__REMOTE_SIGNAL__INIT;
 	struct err err = ERR_INIT;
@@ -132,22 +134,22 @@ int elsewhere_refuse(struct call *call, int32_t vpid, int code)
 	return r < 0 ? fail(call, vpid, r, &err) : call_answer(call, code);
 }
 
-/* A stub's is as good as the process's own: it takes signals, and ends as that one does. */
+/* The pidfd of a stub serves as well: the stub takes signals and ends as its process does. */
 int enter_pidfd_open(struct call *call)
 {
 	int32_t vpid = (int32_t)call->args[0];
 
-	if (elsewhere(call, vpid) && !has_stub(call, vpid))
-		return elsewhere_refuse(call, vpid, -EREMOTE);
+	if (other_host_has(call, vpid) && !has_stub(call, vpid))
+		return other_host_refuse(call, vpid, -EREMOTE);
 	return call_enter_regular(call);
 }
 
-/* Calls about memory and descriptors of a process, of which a stub has none. */
+/* Calls about memory and descriptors of a process; a stub has neither. */
 int enter_inside(struct call *call)
 {
 	for (unsigned i = 0; i < 6 && call->row->args[i]; i++)
-		if (call->row->args[i] == KIND_VPID && elsewhere(call, (int32_t)call->args[i]))
-			return elsewhere_refuse(call, (int32_t)call->args[i], -EPERM);
+		if (call->row->args[i] == KIND_VPID && other_host_has(call, (int32_t)call->args[i]))
+			return other_host_refuse(call, (int32_t)call->args[i], -EPERM);
 	return call_enter_regular(call);
 }
 
@@ -179,8 +181,8 @@ static int make_call(struct call *call, int32_t vpid)
 	}
 	if (out && call->args[out])
 		wish.room = (uint32_t)syscall_remote_out_bytes(call->row, call->args);
-	r = elsewhere_ask(PBEAM__DAEMON_REQUEST__DAEMON_CALL, &wish.base, &pbeam__done__descriptor, &done,
-			  &err);
+	r = other_host_request(PBEAM__DAEMON_REQUEST__DAEMON_CALL, &wish.base, &pbeam__done__descriptor,
+			       &done, &err);
 	if (r < 0)
 		return fail(call, vpid, r, &err);
 	value = done->value;
@@ -191,19 +193,19 @@ static int make_call(struct call *call, int32_t vpid)
 	return call_answer(call, value);
 }
 
-int elsewhere_call(struct call *call)
+int other_host_call(struct call *call)
 {
 	int32_t vpid;
 
 	if (!syscall_remote_possible(call->row, call->args))
 		return SYSCALL_CONTINUE;
 	vpid = (int32_t)call->args[syscall_remote_process(call->row)];
-	return elsewhere(call, vpid) ? make_call(call, vpid) : SYSCALL_CONTINUE;
+	return other_host_has(call, vpid) ? make_call(call, vpid) : SYSCALL_CONTINUE;
 }
 
 int enter_about(struct call *call)
 {
-	int r = elsewhere_call(call);
+	int r = other_host_call(call);
 
 	return r == SYSCALL_CONTINUE ? call_enter_regular(call) : r;
 }
