@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The documents name files and functions that exist.
+"""The documents name files and identifiers that exist.
 
-Every path below one of the tree's folders must exist. In docs/TOUR.md every `function()` must be defined in the file
-that the text names before it.
+Every path below one of the tree's folders must exist. Every identifier with an underscore in backticks or in a drawing
+must occur in the sources. In docs/TOUR.md every `function()` must be defined in the file that the text names before it.
 """
 import pathlib
 import re
@@ -12,6 +12,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PATH = re.compile(r"(?<![\w/.~-])((?:[a-z_]+/)+[\w-]+\.(?:c|h|S|py|sh|def|proto|md|txt|svg))\b")
 STEP = re.compile(r"`((?:[a-z_0-9]+/)+\w+\.\w+)`|`(\w+)\(\)`")
+QUOTED = re.compile(r"^```.*?^```|`[^`\n]+`", re.M | re.S)
+IDENTIFIER = re.compile(r"(?<![\w./-])_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w./-])")
 DEFINITION = r"^[a-zA-Z_][^;=\n]*\b{}\([^;]*?\n\{{"
 
 
@@ -25,6 +27,13 @@ def main():
         for path in sorted(set(PATH.findall(text))):
             if path.split("/")[0] in tops and path not in files and "NAME" not in path and "KIND" not in path:
                 bad.append(f"{document}: {path} does not exist")
+    words = set()
+    for path in files:
+        if path.endswith((".c", ".h", ".S", ".proto", ".def", ".py", ".txt", ".sh")) and not path.startswith("docs/"):
+            words.update(re.findall(r"\w+", (ROOT / path).read_text(errors="replace")))
+    for document in sorted(path for path in files if path.startswith("docs/") and path.endswith(".md")):
+        for quoted in QUOTED.findall((ROOT / document).read_text()):
+            bad += [f"{document}: {word} is in no source" for word in IDENTIFIER.findall(quoted) if word not in words]
     current = None
     for path, function in STEP.findall((ROOT / "docs" / "TOUR.md").read_text()):
         if path:
