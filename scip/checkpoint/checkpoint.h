@@ -1,10 +1,11 @@
 /*
  * A checkpoint of a process and its descendants.
  *
- * coordinate.c runs in the coordinator, a child of the keeper: freezes the processes through their scips
- * until no unfrozen descendant is left, lets each dump its memory, dumps the objects itself, thaws, writes
- * the manifest. dump.c runs in each scip on its frozen process: threads.c, signals.c, timers.c and
- * attributes.c collect, mappings.c and pages.c say what memory there is, write.c puts it into the image.
+ * checkpoint_run.c runs in the coordinator, a child of the keeper, and takes the steps of capture.h: it
+ * freezes the processes through their scips until no unfrozen descendant is left, lets each scip dump its
+ * process, dumps the objects itself, thaws, writes the manifest. dump.c runs in each scip on its frozen
+ * process: threads.c, signals.c, timers.c and attributes.c collect, mappings.c and pages.c say what memory
+ * there is, write.c puts it into the image.
  */
 #ifndef SCIP_CHECKPOINT_CHECKPOINT_H
 #define SCIP_CHECKPOINT_CHECKPOINT_H
@@ -60,25 +61,6 @@ struct shared_object {
 };
 typedef int shared_ahead_fn(void *arg, struct shared_object *objects, size_t n, struct err *err);
 
-/* A migration: the image is a file in memory, and what becomes of the frozen processes is decided here. */
-struct checkpoint_mover {
-	void *arg;
-	/* WRITTEN: only untracked memory of the members that `frozen` has marked as pre-copied; ALL:
-	 * everything. */
-	Pbeam__ScipDump__What what;
-	const struct object_external *external;
-	/* All are frozen, nothing is dumped yet. It may change *what. */
-	int (*frozen)(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err);
-	/* Of the shared memory, when the processes are dumped: what goes ahead; or NULL. */
-	shared_ahead_fn *shared;
-	/* The image is whole. 0: they have left, and what is here of them is dealt with. Else they go on. */
-	int (*move)(void *arg, struct group *group, int image, uint64_t bytes, struct err *err);
-	/* They go on: called before they do, whatever has failed. */
-	void (*abort)(void *arg);
-	/* As in struct group; it has an `arg` of its own. NULL: none stays. */
-	bool (*stays)(void *arg, struct vpid vpid);
-	void *stays_arg;
-};
 /* A part of a cut over several hosts (scip/cut/), all that the keeper has: who leads it says when to go on.
  * An error in any of these undoes the checkpoint. */
 struct checkpoint_cut {
@@ -98,8 +80,6 @@ struct checkpoint_options {
 	struct vpid target;
 	const char *path;		  /* final path */
 	const struct checkpoint_cut *cut; /* or NULL */
-	const struct checkpoint_mover
-		*mover; /* NULL for a checkpoint; else `path` and `kill` are of no use */
 	bool kill, alone;
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */

@@ -13,43 +13,18 @@
 #include "base/io.h"
 #include "scip/checkpoint/capture.h"
 
-enum { RETRY_MOVE_MS = 1280 };
-
 /* Captures everything that needs the processes frozen. */
 static int capture_all(struct capture *c, const struct checkpoint_options *options, struct err *err)
 {
-	const struct checkpoint_mover *mover = options->mover;
-	Pbeam__ScipDump__What what = mover ? mover->what : PBEAM__SCIP_DUMP__WHAT__ALL;
 	int r = capture_freeze(c, err);
 
-	if (r >= 0 && mover)
-		r = mover->frozen(mover->arg, &c->group, &what, err);
 	if (r >= 0 && options->cut)
 		r = options->cut->frozen(options->cut->arg, &c->group, err);
 	if (r >= 0)
-		r = capture_dump(c, what, err);
+		r = capture_dump(c, PBEAM__SCIP_DUMP__WHAT__ALL, err);
 	if (r >= 0)
 		r = capture_shared(c, err);
 	return r < 0 ? r : capture_objects(c, err);
-}
-
-/* Nothing is synced: the image lives only as long as the migration. */
-static int run_move(struct capture *c, const struct checkpoint_options *options,
-		    struct checkpoint_result *result, struct err *err)
-{
-	const struct checkpoint_mover *mover = options->mover;
-	int r = capture_all(c, options, err);
-
-	if (r >= 0)
-		r = capture_commit(c, false, result, err);
-	if (r >= 0)
-		r = mover->move(mover->arg, &c->group, image_writer_fd(c->writer), result->bytes, err);
-	if (r < 0) {
-		mover->abort(mover->arg);
-		capture_thaw(c);
-	}
-	capture_log(c, r < 0 ? "thawed" : "moved");
-	return r;
 }
 
 static int run_save(struct capture *c, const struct checkpoint_options *options,
@@ -83,25 +58,18 @@ static int run_save(struct capture *c, const struct checkpoint_options *options,
 static int run_once(struct names *names, const struct checkpoint_options *options,
 		    struct checkpoint_result *result, struct err *err)
 {
-	const struct checkpoint_mover *mover = options->mover;
 	const struct checkpoint_cut *cut = options->cut;
 	const struct capture_options how = {
 		.target = options->target,
-		.path = mover ? NULL : options->path,
+		.path = options->path,
 		.alone = options->alone,
-		.moves = mover || cut,
+		.moves = cut != NULL,
 		.whole_job =
 			!options->alone && options->job && (cut || options->job->root.n == options->target.n),
-		.stays = mover ? mover->stays : NULL,
-		.stays_arg = mover ? mover->stays_arg : NULL,
 		.job = options->job,
 		.console = options->console,
 		.save_files_max = options->save_files_max,
-		.external = mover ? mover->external
-			    : cut ? cut->external
-				  : NULL,
-		.shared = mover ? mover->shared : NULL,
-		.shared_arg = mover ? mover->arg : NULL,
+		.external = cut ? cut->external : NULL,
 	};
 	struct capture capture;
 	int r;
@@ -109,8 +77,7 @@ static int run_once(struct names *names, const struct checkpoint_options *option
 	memset(result, 0, sizeof(*result));
 	r = capture_open(&capture, names, &how, err);
 	if (r >= 0)
-		r = mover ? run_move(&capture, options, result, err)
-			  : run_save(&capture, options, result, err);
+		r = run_save(&capture, options, result, err);
 	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - capture.begin_ns;
 	capture_close(&capture);
 	return r < 0 && err && !err->text[0] ? err_code(err, r, "checkpoint") : r;
@@ -119,11 +86,7 @@ static int run_once(struct names *names, const struct checkpoint_options *option
 int checkpoint_run(struct names *names, const struct checkpoint_options *options,
 		   struct checkpoint_result *result, struct err *err)
 {
-	/* Processes that move may be in the way of the other ends of their connections, which move as well.
-	 */
-	struct capture_retry retry = {.last_ms = options->cut	  ? 0
-						 : options->mover ? RETRY_MOVE_MS
-								  : CAPTURE_RETRY_MS};
+	struct capture_retry retry = {.last_ms = options->cut ? 0 : CAPTURE_RETRY_MS};
 	int r;
 
 	do

@@ -1,11 +1,12 @@
 /*
- * The side that a migration leaves.
+ * The source of a migration.
  *
- * Before the freeze: the channel, the target's consent, the record PREPARED, what the providers of external
- * objects can find out. Frozen: the image, all of it, to the target, which restores it and holds it. Then the
- * scips are told to keep their processes frozen whatever becomes of us (SCIP_KEEP): from here on only the
- * registry knows where the processes are, and who is killed leaves it to the keeper to ask (resolve()).
- * Commit; the target lets them run; here they end, but for the first one if its parent stays (SCIP_STUB).
+ * Before the freeze: opens the channel, asks the target for its consent, makes the record PREPARED, lets the
+ * providers of external objects find out what they can, pre-copies. Frozen: captures the processes
+ * (capture.h) and sends the image to the target, which restores and holds them. Then SCIP_KEEP makes the
+ * scips keep their processes frozen even if this coordinator is killed: from here on only the registry knows
+ * where the processes are, and the keeper asks it (migrate_settle()). After the commit the target lets the
+ * processes run; the ones here end, except the first one if its parent stays (SCIP_STUB).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,8 +26,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
-#include "scip/checkpoint/checkpoint.h"
-#include "scip/checkpoint/group.h"
+#include "scip/checkpoint/capture.h"
 #include "scip/ends/external.h"
 #include "scip/files/files.h"
 #include "scip/migrate/migrate.h"
@@ -38,6 +38,9 @@
 
 enum { DEPTH_MAX = 4096, READY_S = 20, HELD_S = 600, ANSWER_MS = 30000 };
 enum { BEGINNINGS = 3, LOOK_NS = 2000000 };
+/* The longest pause between attempts. Longer than for a checkpoint: processes that move may be in the way of
+ * the other ends of their connections, which move as well. */
+enum { RETRY_MS = 1280 };
 #define PAUSE_NS    100000000ull /* as usual; half of it is not worth another try */
 #define PATIENCE_NS 500000000ull /* with processes that come and go */
 
@@ -54,10 +57,10 @@ struct departure {
 	uint64_t frozen_ns;
 	bool stated, committed, ended;
 	struct precopy *precopy;
-	int32_t *ahead; /* whose memory has been sent */
-	size_t nahead;
-	/* When too much was found to have come since. */
-	enum { GO_ON, TRY_AGAIN, BEGIN_ANEW } then;
+	int32_t *precopied; /* vpids */
+	size_t nprecopied;
+	/* What follows when new processes have too much memory. */
+	enum { GO_ON, TRY_AGAIN, PRECOPY_AGAIN } then;
 	uint64_t changed_ns; /* the first time, 0: not yet */
 	unsigned beginnings;
 };
@@ -82,17 +85,17 @@ static uint64_t resident_bytes(pid_t pid)
 	return procfs_bytes(pid, "status", "VmRSS");
 }
 
-/* What would have to be sent of a process that has come: not what it has from files, and what it shares with
- * others has gone ahead, if that is as much. */
+/* Estimates what must be sent of a new process: memory without files, and shared memory as far as it exceeds
+ * what was pre-copied. */
 static uint64_t own_bytes(const struct departure *d, pid_t pid)
 {
-	const uint64_t ahead = d->precopy ? precopy_shared_bytes(d->precopy) : 0;
+	const uint64_t sent = d->precopy ? precopy_shared_bytes(d->precopy) : 0;
 	const uint64_t shared = procfs_bytes(pid, "status", "RssShmem");
 
-	return procfs_bytes(pid, "status", "RssAnon") + (shared > ahead ? shared - ahead : 0);
+	return procfs_bytes(pid, "status", "RssAnon") + (shared > sent ? shared - sent : 0);
 }
 
-/* The processes that would move now, in *out, which the caller frees. Returns their number, or -errno. */
+/* Lists the processes that would move now in *out, which the caller frees. Returns their number or -errno. */
 static int find_processes(const struct departure *d, struct name_process **out)
 {
 	struct names *names = d->source.names;
@@ -152,7 +155,7 @@ static bool leads_session(const struct departure *d)
 	       procfs_stat_read(process.rpid.n, 0, &stat, NULL) == 0 && stat.session == process.rpid.n;
 }
 
-/* The host's description is the manifest's. */
+/* Describes the host as a manifest does. */
 static int describe_host(Pbeam__MigrateBegin *begin, struct err *err)
 {
 	Pbeam__Manifest *manifest = message_new(&pbeam__manifest__descriptor);
@@ -167,7 +170,7 @@ static int describe_host(Pbeam__MigrateBegin *begin, struct err *err)
 	return r;
 }
 
-static int describe(const struct departure *d, Pbeam__MigrateBegin *begin, struct err *err)
+static int describe_migration(const struct departure *d, Pbeam__MigrateBegin *begin, struct err *err)
 {
 	const char *home = d->options->home ? d->options->home : d->own_host;
 	int r = describe_host(begin, err);
@@ -194,12 +197,12 @@ static int describe(const struct departure *d, Pbeam__MigrateBegin *begin, struc
 	return r < 0 && !err->code ? err_code(err, r, "describe vpid %d", d->options->target.n) : r;
 }
 
-/* Asks whether it may come. */
-static int ask(struct departure *d, struct err *err)
+/* Opens the channel and asks the target for its consent. */
+static int request_consent(struct departure *d, struct err *err)
 {
 	Pbeam__MigrateBegin *begin = message_new(&pbeam__migrate_begin__descriptor);
 	Pbeam__MigrateReady *ready = NULL;
-	int r = begin ? describe(d, begin, err) : -ENOMEM;
+	int r = begin ? describe_migration(d, begin, err) : -ENOMEM;
 
 	if (r == 0) {
 		r = d->channel =
@@ -231,16 +234,16 @@ static void count_sent(struct departure *d)
 	d->result->bytes += bytes;
 }
 
-/* What was sent ahead is of no use. */
-static void drop_ahead(struct departure *d, Pbeam__ScipDump__What *what, const char *why)
+/* Gives up the pre-copied memory: everything is sent again. */
+static void drop_precopied(struct departure *d, Pbeam__ScipDump__What *what, const char *why)
 {
 	if (*what != PBEAM__SCIP_DUMP__WHAT__WRITTEN)
 		return;
 	log_info("migrate: %s: all of their memory is sent again", why);
 	*what = PBEAM__SCIP_DUMP__WHAT__ALL;
-	d->nahead = 0;
+	d->nprecopied = 0;
 	count_sent(d);
-	precopy_end(d->precopy); /* memory that is tracked is not dumped whole */
+	precopy_end(d->precopy); /* tracked memory would not be dumped whole */
 	d->precopy = NULL;
 }
 
@@ -259,14 +262,15 @@ static void on_obstacle(void *arg, const char *text)
 	migrate_obstacle(arg, "%s", text);
 }
 
-static int tell_files(struct departure *d, const struct name_process *processes, size_t n, struct err *err)
+static int announce_files(struct departure *d, const struct name_process *processes, size_t n,
+			  struct err *err)
 {
 	int r = files_sender_announce(d->files, d->channel, processes, n, &d->result->bytes, err);
 
 	return r < 0 ? err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host) : 0;
 }
 
-/* While they run: most of it. */
+/* Announces and sends most files, while the processes run. */
 static int begin_files(struct departure *d, struct err *err)
 {
 	const struct files_options options = {.names = d->source.names,
@@ -284,16 +288,16 @@ static int begin_files(struct departure *d, struct err *err)
 	if (r < 0)
 		return r;
 	n = find_processes(d, &all);
-	return n < 0 ? err_code(err, n, "list the processes") : tell_files(d, all, (size_t)n, err);
+	return n < 0 ? err_code(err, n, "list the processes") : announce_files(d, all, (size_t)n, err);
 }
 
-/* What they have opened since. Processes made ahead with all their files in place do not look for names that
- * are elsewhere: they are made anew. */
+/* Announces the files that were opened since. If only these have other paths on the target, the pre-copied
+ * processes cannot be used: they were made without trapping paths. */
 static int end_files(struct departure *d, const struct group *group, Pbeam__ScipDump__What *what,
 		     struct err *err)
 {
 	auto_free struct name_process *all = calloc(group->n + 1, sizeof(*all));
-	bool elsewhere = files_sender_has_other_paths(d->files);
+	bool other_paths = files_sender_has_other_paths(d->files);
 	size_t n = 0;
 	int r;
 
@@ -303,15 +307,15 @@ static int end_files(struct departure *d, const struct group *group, Pbeam__Scip
 		if (!group->v[i]->zombie)
 			all[n++] =
 				(struct name_process){.vpid = group->v[i]->vpid, .rpid = group->v[i]->rpid};
-	r = tell_files(d, all, n, err);
-	if (r == 0 && !elsewhere && files_sender_has_other_paths(d->files))
-		drop_ahead(d, what, "their files have other paths there");
+	r = announce_files(d, all, n, err);
+	if (r == 0 && !other_paths && files_sender_has_other_paths(d->files))
+		drop_precopied(d, what, "their files have other paths there");
 	return r;
 }
 
 /* ---- frozen ---- */
 
-/* So much can be sent while they stand still. */
+/* True if so much can be sent while the processes are frozen. */
 static bool is_little(const struct departure *d, uint64_t bytes)
 {
 	const uint64_t pause = d->options->max_pause_ns ? d->options->max_pause_ns : PAUSE_NS;
@@ -319,28 +323,27 @@ static bool is_little(const struct departure *d, uint64_t bytes)
 	return precopy_send_ns(d->precopy, bytes) <= pause / 2;
 }
 
-/* Those that are still what they were go on where they were made ahead; the bytes of the others are to be
- * sent. */
-static uint64_t find_ahead(struct departure *d, struct group *group)
+/* Finds the processes that continue in their pre-copied husks. Returns the bytes to be sent of the others. */
+static uint64_t find_precopied(struct departure *d, struct group *group)
 {
 	uint64_t bytes = 0;
 
-	d->nahead = 0;
-	free(d->ahead);
-	d->ahead = calloc(group->n + 1, sizeof(*d->ahead));
-	if (d->ahead)
+	d->nprecopied = 0;
+	free(d->precopied);
+	d->precopied = calloc(group->n + 1, sizeof(*d->precopied));
+	if (d->precopied)
 		log_info("migrate: %zu of %zu processes were pre-copied", precopy_match(d->precopy, group),
 			 group->n);
 	for (size_t i = 0; i < group->n; i++)
-		if (d->ahead && group->v[i]->precopied)
-			d->ahead[d->nahead++] = group->v[i]->vpid.n;
+		if (d->precopied && group->v[i]->precopied)
+			d->precopied[d->nprecopied++] = group->v[i]->vpid.n;
 		else if (group_has_contents(group->v[i]))
 			bytes += own_bytes(d, group->v[i]->rpid.n);
 	return bytes;
 }
 
-/* Others have come since the skeleton was made, with so much memory that they would stand still for long.
- * They may be gone in a moment; those that stay are to be made ahead too. */
+/* Decides whether to let the processes run once more: new ones have so much memory that the pause would be
+ * long. They may end in a moment; those that remain will be pre-copied too. */
 static bool is_put_off(struct departure *d, uint64_t bytes)
 {
 	const uint64_t now = io_now_ns(CLOCK_MONOTONIC);
@@ -348,36 +351,36 @@ static bool is_put_off(struct departure *d, uint64_t bytes)
 	if (is_little(d, bytes) || d->beginnings > BEGINNINGS)
 		return false;
 	d->changed_ns = d->changed_ns ? d->changed_ns : now;
-	d->then = d->nahead && now - d->changed_ns < PATIENCE_NS ? TRY_AGAIN : BEGIN_ANEW;
-	if (d->then == BEGIN_ANEW && ++d->beginnings > BEGINNINGS)
+	d->then = d->nprecopied && now - d->changed_ns < PATIENCE_NS ? TRY_AGAIN : PRECOPY_AGAIN;
+	if (d->then == PRECOPY_AGAIN && ++d->beginnings > BEGINNINGS)
 		d->then = GO_ON;
 	return d->then != GO_ON;
 }
 
-static int on_frozen(void *arg, struct group *group, Pbeam__ScipDump__What *what, struct err *err)
+/* Sends the last round. *what changes to ALL when nothing that was pre-copied is of use. */
+static int finish_precopy(struct departure *d, struct group *group, Pbeam__ScipDump__What *what,
+			  struct err *err)
 {
-	struct departure *d = arg;
 	int r = 0;
 
 	d->frozen_ns = io_now_ns(CLOCK_MONOTONIC);
-	if (d->precopy && is_put_off(d, find_ahead(d, group)))
+	if (d->precopy && is_put_off(d, find_precopied(d, group)))
 		return err_set(err, -ESTALE, "the processes have changed");
 	d->source.group = group;
-	if (d->precopy && d->nahead)
+	if (d->precopy && d->nprecopied)
 		r = precopy_send_last(d->precopy, group, err);
 	else
-		drop_ahead(d, what, "the processes have changed");
+		drop_precopied(d, what, "the processes have changed");
 	if (r == 0)
 		r = end_files(d, group, what, err);
 	return r < 0 ? r : fault_point("migrate-frozen", err);
 }
 
-/* It goes on in what those have that were made ahead. */
-static int on_shared(void *arg, struct shared_object *list, size_t n, struct err *err)
+static int send_shared(void *arg, struct shared_object *list, size_t n, struct err *err)
 {
 	struct departure *d = arg;
 
-	return d->precopy && d->nahead ? precopy_send_shared(d->precopy, list, n, err) : 0;
+	return d->precopy && d->nprecopied ? precopy_send_shared(d->precopy, list, n, err) : 0;
 }
 
 static int send_state(struct departure *d, int image, uint64_t bytes, struct err *err)
@@ -386,8 +389,8 @@ static int send_state(struct departure *d, int image, uint64_t bytes, struct err
 	int r = fault_point("migrate-before-state", err);
 
 	state.bytes = bytes;
-	state.n_ahead = d->nahead;
-	state.ahead = d->ahead;
+	state.n_ahead = d->nprecopied;
+	state.ahead = d->precopied;
 	d->stated = true;
 	if (r == 0)
 		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state.base, NULL, 0, err);
@@ -413,8 +416,8 @@ static int await_held(struct departure *d, struct err *err)
 	return r;
 }
 
-/* One request to every living member. */
-static int tell_all(struct group *group, uint32_t type, struct err *err)
+/* Sends one request to every living member. */
+static int request_all(struct group *group, uint32_t type, struct err *err)
 {
 	int r;
 
@@ -463,7 +466,7 @@ static void on_undecided(void *arg, bool undecided)
 		migrate_tell_undecided(d->options->progress, d->options->progress_arg, d->options->target);
 }
 
-/* It is theirs now: whatever goes wrong from here on is only a pity. True: they run. */
+/* After the commit: failures are logged, not returned. True if the target reports that the processes run. */
 static bool let_run(struct departure *d)
 {
 	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
@@ -479,15 +482,16 @@ static bool let_run(struct departure *d)
 	if (r == 0)
 		(void)!fault_point("migrate-runs", &err);
 	else
-		log_warn("migrate: host %s has vpid %d but does not say that it runs: %s", d->options->host,
-			 d->options->target.n, err.text);
+		log_warn("migrate: host %s has vpid %d but has not reported that it runs: %s",
+			 d->options->host, d->options->target.n, err.text);
 	return r == 0;
 }
 
-static int on_image(void *arg, struct group *group, int image, uint64_t bytes, struct err *err)
+/* Hands the captured processes over to the target. 0: they have moved. Else they must go on here. */
+static int hand_processes_over(struct departure *d, struct capture *c, uint64_t bytes, struct err *err)
 {
-	struct departure *d = arg;
-	int r = send_state(d, image, bytes, err);
+	struct group *group = &c->group;
+	int r = send_state(d, image_writer_fd(c->writer), bytes, err);
 	bool heard;
 
 	if (r == 0)
@@ -497,7 +501,7 @@ static int on_image(void *arg, struct group *group, int image, uint64_t bytes, s
 	if (r == 0)
 		r = group_cancelled(group, err);
 	if (r == 0)
-		r = tell_all(group, PBEAM__SCIP_REQUEST__SCIP_KEEP, err);
+		r = request_all(group, PBEAM__SCIP_REQUEST__SCIP_KEEP, err);
 	if (r == 0)
 		r = commit(d, group, err);
 	if (r < 0)
@@ -509,30 +513,30 @@ static int on_image(void *arg, struct group *group, int image, uint64_t bytes, s
 	files_sender_departed(d->files);
 	r = migrate_withdraw(group, d->options->stub, err);
 	if (r < 0)
-		log_error("migrate: vpid %d runs on %s; what is left of it here: %s", d->options->target.n,
+		log_error("migrate: vpid %d runs on %s, but was not removed here: %s", d->options->target.n,
 			  d->options->host, err->text);
 	(void)!fault_point("migrate-withdrawn", err);
-	/* Else the daemons do it, when all who may ask have asked. */
+	/* Otherwise the daemons remove it, once every host that may ask has asked. */
 	if (heard && !d->source.unheard)
 		record_remove(&d->record);
-	/* Those that stay find it in /proc (scip/syscall/other_host_proc.c). */
+	/* The processes that stay find the others in /proc (scip/syscall/other_host_proc.c). */
 	r = rebuild_diverge(d->source.names, d->options->job->keeper, NULL, NULL);
 	if (r < 0)
-		log_warn("migrate: who stays does not see vpid %d in /proc: %s", d->options->target.n,
+		log_warn("migrate: processes that stay do not see vpid %d in /proc: %s", d->options->target.n,
 			 strerror(-r));
 	err_clear(err);
 	return 0;
 }
 
 /* Before the processes go on: the other side must be out of it. */
-static void on_abort(void *arg)
+/* Undoes an attempt before the processes go on here. */
+static void call_off(struct departure *d)
 {
-	struct departure *d = arg;
 	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
 
-	if (d->then != GO_ON) /* nor have we */
+	if (d->then != GO_ON) /* another attempt follows at once */
 		return;
-	/* The other side has not begun: this may be tried once more. */
+	/* The target has not begun to restore: another attempt may follow. */
 	if (!d->stated) {
 		external_source_end(&d->source, false);
 		return;
@@ -540,14 +544,14 @@ static void on_abort(void *arg)
 	done.uuid = d->source.uuid;
 	if (frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_ABORT, &done.base, NULL, 0, NULL) < 0)
 		log_debug("migrate: host %s is gone", d->options->host);
-	record_remove(&d->record); /* it is not committed: only we do that */
+	record_remove(&d->record); /* it is not committed: only this coordinator commits it */
 	d->options->stay(d->options->flush_arg);
 	d->ended = true;
 	external_source_end(&d->source, false);
 }
 
 /* What can be sent while they run. */
-static int send_ahead(struct departure *d, struct err *err)
+static int precopy_processes(struct departure *d, struct err *err)
 {
 	const struct precopy_options how = {.target = d->options->target,
 					    .alone = d->options->alone,
@@ -573,7 +577,7 @@ static int send_ahead(struct departure *d, struct err *err)
 	if (r < 0) {
 		precopy_end(d->precopy);
 		d->precopy = NULL;
-		on_abort(d);
+		call_off(d);
 		return err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host);
 	}
 	return 0;
@@ -587,77 +591,121 @@ static bool is_stable(const struct departure *d)
 	uint64_t bytes = 0;
 
 	for (int i = 0; i < n; i++) {
-		bool ahead = false;
+		bool sent = false;
 
-		for (size_t j = 0; j < d->nahead && !ahead; j++)
-			ahead = all[i].vpid.n == d->ahead[j];
-		bytes += ahead ? 0 : own_bytes(d, all[i].rpid.n);
+		for (size_t j = 0; j < d->nprecopied && !sent; j++)
+			sent = all[i].vpid.n == d->precopied[j];
+		bytes += sent ? 0 : own_bytes(d, all[i].rpid.n);
 	}
 	return is_little(d, bytes);
 }
 
-/* Until those that have come have gone, or there is no time to wait any longer. */
+/* Waits until the new processes have ended, or for PATIENCE_NS. */
 static void await_stable(struct departure *d, struct err *err)
 {
-	const bool anew = d->then == BEGIN_ANEW;
+	const bool again = d->then == PRECOPY_AGAIN;
 
 	if (d->then == GO_ON)
 		return;
 	d->then = GO_ON;
-	log_info("migrate: the processes have changed: %s",
-		 anew ? "begun anew while they run" : "tried again");
+	log_info("migrate: the processes have changed: %s", again ? "pre-copying again" : "trying again");
 	err_clear(err);
-	if (anew) {
+	if (again) {
 		count_sent(d);
 		precopy_end(d->precopy);
 		d->precopy = NULL;
-		d->changed_ns = d->nahead = 0;
+		d->changed_ns = d->nprecopied = 0;
 		return;
 	}
 	while (!is_stable(d) && io_now_ns(CLOCK_MONOTONIC) - d->changed_ns < PATIENCE_NS)
 		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
 }
 
-static int go(struct departure *d, struct err *err)
+/* One attempt: captures the processes and hands them over. On failure they go on here. */
+static int move_once(struct departure *d, struct checkpoint_result *saved, struct err *err)
 {
 	const struct migrate_options *options = d->options;
-	struct checkpoint_mover mover = {.arg = d,
-					 .external = &d->external,
-					 .frozen = on_frozen,
-					 .shared = on_shared,
-					 .move = on_image,
-					 .abort = on_abort,
-					 .stays = options->stays,
-					 .stays_arg = options->stays_arg};
-	const struct checkpoint_options save = {.target = options->target,
-						.mover = &mover,
-						.alone = options->alone,
-						.save_files_max = options->save_files_max,
-						.console = options->console,
-						.job = options->job};
+	const struct capture_options how = {.target = options->target,
+					    .alone = options->alone,
+					    .moves = true,
+					    .whole_job = !options->alone && options->job &&
+							 options->job->root.n == options->target.n,
+					    .stays = options->stays,
+					    .stays_arg = options->stays_arg,
+					    .job = options->job,
+					    .console = options->console,
+					    .save_files_max = options->save_files_max,
+					    .external = &d->external,
+					    .shared = send_shared,
+					    .shared_arg = d};
+	Pbeam__ScipDump__What what =
+		d->precopy ? PBEAM__SCIP_DUMP__WHAT__WRITTEN : PBEAM__SCIP_DUMP__WHAT__ALL;
+	struct capture capture;
+	int r = capture_open(&capture, d->source.names, &how, err);
+
+	memset(saved, 0, sizeof(*saved));
+	if (r < 0) {
+		capture_close(&capture);
+		return r;
+	}
+	r = capture_freeze(&capture, err);
+	if (r >= 0)
+		r = finish_precopy(d, &capture.group, &what, err);
+	if (r >= 0)
+		r = capture_dump(&capture, what, err);
+	if (r >= 0)
+		r = capture_shared(&capture, err);
+	if (r >= 0)
+		r = capture_objects(&capture, err);
+	if (r >= 0) /* not synced: the image lives only as long as the migration */
+		r = capture_commit(&capture, false, saved, err);
+	if (r >= 0)
+		r = hand_processes_over(d, &capture, saved->bytes, err);
+	if (r < 0) {
+		call_off(d);
+		capture_thaw(&capture);
+	}
+	capture_log(&capture, r < 0 ? "thawed" : "moved");
+	capture_close(&capture);
+	return r < 0 && !err->text[0] ? err_code(err, r, "checkpoint") : r;
+}
+
+/* Repeats attempts while something is under way that refuses the capture. */
+static int move_processes(struct departure *d, struct checkpoint_result *saved, struct err *err)
+{
+	struct capture_retry retry = {.last_ms = RETRY_MS};
+	int r;
+
+	do
+		r = move_once(d, saved, err);
+	while (capture_should_retry(&retry, d->options->target, r, err));
+	return r;
+}
+
+static int migrate(struct departure *d, struct err *err)
+{
 	struct checkpoint_result saved = {0};
-	int r = record_prepare(&d->record, d->own_host, options->host, err);
+	int r = record_prepare(&d->record, d->own_host, d->options->host, err);
 
 	if (r < 0)
 		return err_wrap(err, r, "announce the migration");
 	d->result->rounds = 1;
 	do {
 		await_stable(d, err);
-		r = send_ahead(d, err);
-		mover.what = d->precopy ? PBEAM__SCIP_DUMP__WHAT__WRITTEN : PBEAM__SCIP_DUMP__WHAT__ALL;
+		r = precopy_processes(d, err);
 		if (r == 0)
-			r = checkpoint_run(d->source.names, &save, &saved, err);
+			r = move_processes(d, &saved, err);
 	} while (r < 0 && d->then != GO_ON);
 	if (r < 0 && !d->stated)
 		record_remove(&d->record);
 	d->result->processes = saved.processes;
 	count_sent(d);
 	precopy_end(d->precopy);
-	free(d->ahead);
+	free(d->precopied);
 	return r;
 }
 
-/* The keeper knows where the stub was when the process came; its parent may have moved since. */
+/* The keeper knows where the stub was when the process arrived; the stub's parent may have moved since. */
 static int find_stub(struct departure *d, struct err *err)
 {
 	char host[64];
@@ -666,7 +714,7 @@ static int find_stub(struct departure *d, struct err *err)
 					: 0;
 }
 
-/* Sentences, one on each line. */
+/* One sentence on each line. */
 static void list_obstacles(struct departure *d)
 {
 	struct migrate_result *result = d->result;
@@ -709,13 +757,13 @@ int migrate_source_run(struct names *names, const struct migrate_options *option
 	if (r == 0 && !strcmp(d.own_host, options->host))
 		r = err_set(err, -EALREADY, "vpid %d is on %s already", options->target.n, options->host);
 	if (r == 0)
-		r = ask(&d, err);
+		r = request_consent(&d, err);
 	if (r == 0)
 		r = begin_files(&d, err);
 	if (r == 0)
 		r = external_prepare(&d.source, err);
 	if (r == 0 && !options->dry_run)
-		r = go(&d, err);
+		r = migrate(&d, err);
 	if (!d.ended)
 		external_source_end(&d.source, false);
 	list_obstacles(&d);

@@ -287,7 +287,7 @@ def test_great_change(two, what):
     """New memory that is too much for the pause is pre-copied in another attempt."""
     a, b = two
     job, _ = changed_meanwhile(a, b, LATER, what, "120")
-    assert "begun anew" in a.log() and "sent again" not in a.log(), a.log()
+    assert "pre-copying again" in a.log() and "sent again" not in a.log(), a.log()
     a.file("stop")
     assert job.wait(60) == 0 and set(job.text().split()) == {"whole"}, job.errors()
 
