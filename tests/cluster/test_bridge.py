@@ -1,4 +1,4 @@
-"""Relays: connections to the outside, pipes and UNIX sockets of a program that has moved."""
+"""bridges: connections to the outside, pipes and UNIX sockets of a program that has moved."""
 
 import pytest
 

@@ -112,7 +112,7 @@ def test_walking_pipe(make_lab, long):
 
 
 def held(lab):
-    """What the daemons, keepers and relays of all hosts hold: descriptors, and private memory in KiB."""
+    """What the daemons, keepers and bridges of all hosts hold: descriptors, and private memory in KiB."""
     fds = memory = 0
     for host in lab.hosts:
         for pid in host.processes():
