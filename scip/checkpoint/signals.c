@@ -16,13 +16,9 @@
 
 #include "proto/message.h"
 #include "scip/syscall/syscall.h"
+#include "scip/tracee/kernel_structs.h"
 
 enum { SIGINFO_BYTES = 128, PEEK_AT_ONCE = 32, PEEK_MAX = 1 << 16 };
-
-/* The kernel's struct sigaction, as rt_sigaction gives it. */
-struct kernel_action {
-	uint64_t handler, flags, restorer, mask;
-};
 
 /* True for the signal of a fault: the instruction pointer is at the instruction that made it, which makes it
  * again when the thread goes on, with the same memory; or not, if another thread has mended the cause (a

@@ -22,34 +22,15 @@
 #include "proto/message.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/checkpoint/freeze.h"
+#include "scip/tracee/kernel_structs.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
 
-#ifndef PTRACE_GET_RSEQ_CONFIGURATION
-#define PTRACE_GET_RSEQ_CONFIGURATION 0x420f
-#endif
-
 enum { IOPRIO_WHO_PROCESS_THREAD = 1, AFFINITY_BYTES = 1024, KERNEL_SIGSET = 8 };
-
-/* struct ptrace_rseq_configuration of the kernel (5.13), missing in older headers of libc. */
-struct rseq_configuration {
-	uint64_t address;
-	uint32_t size, signature, flags, pad;
-};
-
-/* struct sched_attr of the kernel, first version and the utilisation hints. */
-struct scheduling {
-	uint32_t size, policy;
-	uint64_t flags;
-	int32_t nice;
-	uint32_t priority;
-	uint64_t runtime, deadline, period;
-	uint32_t util_min, util_max;
-};
 
 static int collect_scheduling(pid_t tid, Pbeam__Scheduling *out, struct err *err)
 {
-	struct scheduling attr = {.size = sizeof(attr)};
+	struct kernel_scheduling attr = {.size = sizeof(attr)};
 	uint8_t affinity[AFFINITY_BYTES];
 	long n;
 
@@ -98,7 +79,7 @@ static int collect_registers(struct tracee *tracee, Pbeam__Thread *out, struct e
 /* Mask, robust list and rseq. */
 static int collect_kernel_pointers(const struct tracee *tracee, Pbeam__Thread *out, struct err *err)
 {
-	struct rseq_configuration rseq;
+	struct kernel_rseq rseq;
 	void *head = NULL;
 	size_t len = 0;
 

@@ -1,10 +1,10 @@
 /*
  * Handlers, pending signals and timers.
  *
- * A thread may queue to itself a siginfo with any si_code (rt_tgsigqueueinfo with its own tid;
- * rt_sigqueueinfo, for the process, by the leader), so what was pending is pending again exactly as it was,
- * with the sender's number as it is now: the trap at its delivery translates it back. What the husk's own
- * life left behind (SIGCHLD of zombies made for it) is taken away first. All signals are blocked meanwhile.
+ * A thread may queue a siginfo with any si_code to itself: rt_tgsigqueueinfo() with its own tid, or
+ * rt_sigqueueinfo() by the leader for the process. So pending signals become pending again exactly as they
+ * were. Signals that the husk's own life has left, SIGCHLD of zombies made for it, are taken away first. All
+ * signals are blocked meanwhile.
  */
 #include <errno.h>
 #include <signal.h>
@@ -16,6 +16,7 @@
 
 #include "scip/fill/fill_batch.h"
 #include "scip/syscall/syscall.h"
+#include "scip/tracee/kernel_structs.h"
 
 #ifndef PR_TIMER_CREATE_RESTORE_IDS
 #define PR_TIMER_CREATE_RESTORE_IDS 77
@@ -23,10 +24,6 @@
 
 enum { SIGNALS = 64, SIGINFO_BYTES = 128, KERNEL_SIGSET = 8, STALE_MAX = 4 };
 enum { NOTIFY_THREAD_ID = 4 };
-
-struct kernel_action {
-	uint64_t handler, flags, restorer, mask;
-};
 
 /* struct sigevent of the kernel. */
 struct kernel_sigevent {
@@ -62,8 +59,8 @@ int fill_signal_actions(struct fill *fill)
 	return r;
 }
 
-/* The sender's number stays virtual, since whoever reads it from a signalfd reads it as it is; the trap of a
- * handler leaves it alone. Only where that number is somebody else's real one is it made real, for the trap.
+/* The sender's number stays virtual, because a signalfd returns it unchanged; the trap at a handler's
+ * delivery leaves a virtual number alone. It is made real only if it is the real number of another process.
  */
 static void name_sender(struct names *names, uint8_t info[SIGINFO_BYTES])
 {
@@ -74,7 +71,7 @@ static void name_sender(struct names *names, uint8_t info[SIGINFO_BYTES])
 		syscall_siginfo_to_real(names, info);
 }
 
-/* tid 0: for the process. Runs through fill->runner, which must be the thread itself, or the leader. */
+/* tid 0: for the process. fill->runner must be the thread itself, or the leader. */
 int fill_signal_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *const *pending)
 {
 	int r = 0;
@@ -104,7 +101,7 @@ int fill_signal_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo 
 	return r;
 }
 
-/* Those of a set, up to `most`. */
+/* The signals of a set, at most `most`. */
 static int discard(struct fill *fill, uint64_t set, int most)
 {
 	const struct {
@@ -132,9 +129,9 @@ static int discard_stale(struct fill *fill)
 	return r < 0 ? r : discard(fill, ~0ull, STALE_MAX);
 }
 
-/* An interval timer that has expired, but whose signal was not taken yet, has no time left and is armed again
- * when the signal is taken; setting no time would disarm it. Expired at once it is in that state again: its
- * signal is the one that is pending. */
+/* An interval timer that has expired, and whose signal has not been taken, has no time left; the kernel arms
+ * it again when the signal is taken. Setting it to zero would disarm it. So it is set to expire at once, and
+ * is in that state again with its signal pending. */
 static int fill_itimers(struct fill *fill)
 {
 	int r = 0;

@@ -1,10 +1,9 @@
 /*
- * The threads: made by one clone() each in a batch of the leader, caught before they run, set up each by a
- * batch of its own, and in the end given their registers from outside.
+ * The threads. A batch of the leader makes each by a clone(); it is caught before it runs and is set up by a
+ * batch of its own; at the end it gets its registers from outside.
  *
- * What a thread only can do for itself: set_tid_address, robust list, rseq, alternate stack, name,
- * parent-death signal, its own pending signals. What can be done from outside is: scheduling, mask,
- * registers.
+ * Only the thread itself can set its tid address, robust list, rseq, alternate stack, name, parent-death
+ * signal and its own pending signals. Scheduling, signal mask and registers are set from outside.
  */
 #include <errno.h>
 #include <sched.h>
@@ -22,6 +21,7 @@
 #include "base/log.h"
 #include "scip/fill/fill_batch.h"
 #include "scip/syscall/syscall.h"
+#include "scip/tracee/kernel_structs.h"
 #include "scip/tracee/pending.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/stops.h"
@@ -32,16 +32,7 @@ enum { ALTSTACK_ON = 1, ALTSTACK_DISABLED = 2 };
 static const uint64_t thread_flags =
 	CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
 
-/* struct sched_attr of the kernel, first version. */
-struct scheduling {
-	uint32_t size, policy;
-	uint64_t flags;
-	int32_t nice;
-	uint32_t priority;
-	uint64_t runtime, deadline, period;
-};
-
-/* The tracee of a thread just made, stopped. */
+/* Waits for a new thread's first stop, and finds its tracee. */
 static int catch_thread(struct fill *fill, pid_t tid, struct tracee **out)
 {
 	struct tracee *tracee = process_find_tracee(fill->process, tid);
@@ -75,7 +66,7 @@ static int bind_thread(struct fill *fill, struct tracee *tracee, int32_t vtid)
 	return r < 0 ? err_code(fill->err, r, "thread number %d", vtid) : 0;
 }
 
-/* Threads [from, to) of the image; tracees[i] is thread i's. */
+/* Makes threads [from, to) of the image; tracees[i] becomes thread i's. */
 static int make_threads(struct fill *fill, size_t from, size_t to, struct tracee **tracees)
 {
 	auto_free pid_t *tids = calloc(to - from, sizeof(*tids));
@@ -147,7 +138,7 @@ static int set_up_inside(struct fill *fill, struct tracee *tracee, const Pbeam__
 		r = set_altstack(fill, saved);
 	if (r == 0)
 		r = set_comm(fill, saved);
-	/* A husk of the keeper's has one of its own (launch.c). */
+	/* A husk that the keeper forked has a parent-death signal already (launch.c). */
 	if (r == 0 && (saved->pdeath_signal || tracee->tid == tracee->process->pid))
 		r = fill_try(fill, SYS_prctl, remote_args(PR_SET_PDEATHSIG, saved->pdeath_signal, 0, 0, 0));
 	if (r == 0 && saved->timer_slack_ns)
@@ -163,10 +154,10 @@ static int set_up_inside(struct fill *fill, struct tracee *tracee, const Pbeam__
 	return r;
 }
 
-/* Only what differs is set: an ordinary user may not set everything, but mostly need not. */
+/* Sets only what differs: an ordinary user may not set everything, and mostly need not. */
 static void set_scheduling(const struct fill *fill, pid_t tid, const Pbeam__Scheduling *saved)
 {
-	struct scheduling now = {.size = sizeof(now)}, want = {.size = sizeof(want)};
+	struct kernel_scheduling now = {.size = sizeof(now)}, want = {.size = sizeof(want)};
 	cpu_set_t cpus;
 	size_t bytes;
 
@@ -201,7 +192,7 @@ static void set_scheduling(const struct fill *fill, pid_t tid, const Pbeam__Sche
 		log_warn("vpid %d: I/O priority of thread %d: %s", fill->saved->vpid, tid, strerror(errno));
 }
 
-/* The kernel wants the whole of its own size. */
+/* The kernel accepts only a buffer of exactly its own size. */
 static int set_xstate(struct fill *fill, struct tracee *tracee, const ProtobufCBinaryData *saved)
 {
 	auto_free void *state = NULL;

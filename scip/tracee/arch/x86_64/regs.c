@@ -7,6 +7,7 @@
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 
+#include "scip/tracee/kernel_structs.h"
 #include "scip/tracee/memory.h"
 
 /* Enough for everything up to AMX (11,008 bytes on today's processors). */
@@ -50,14 +51,6 @@ int regs_set_ret(const struct tracee *tracee, int64_t value)
 	return poke(tracee, offsetof(struct user_regs_struct, rax), (uint64_t)value);
 }
 
-#ifndef PTRACE_GET_RSEQ_CONFIGURATION
-#define PTRACE_GET_RSEQ_CONFIGURATION 0x420f
-#endif
-
-struct rseq_configuration {
-	uint64_t pointer;
-	uint32_t size, signature, flags, pad;
-};
 struct rseq_section {
 	uint32_t version, flags;
 	uint64_t start_ip, post_commit_offset, abort_ip;
@@ -66,7 +59,7 @@ enum { RSEQ_CS_OFFSET = 8 }; /* of rseq_cs in struct rseq */
 
 void regs_abort_rseq(const struct tracee *tracee, struct user_regs_struct *regs)
 {
-	struct rseq_configuration configuration;
+	struct kernel_rseq configuration;
 	struct rseq_section section;
 	struct taddr pointer;
 	uint64_t at, none = 0;
@@ -74,9 +67,9 @@ void regs_abort_rseq(const struct tracee *tracee, struct user_regs_struct *regs)
 	if ((int64_t)regs->orig_rax >= 0) /* a section makes no system calls */
 		return;
 	if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tracee->tid, sizeof(configuration), &configuration) < 0 ||
-	    configuration.pointer == 0)
+	    configuration.address == 0)
 		return;
-	pointer.a = configuration.pointer + RSEQ_CS_OFFSET;
+	pointer.a = configuration.address + RSEQ_CS_OFFSET;
 	if (memory_read(tracee->process, pointer, &at, sizeof(at)) < 0 || at == 0 ||
 	    memory_read(tracee->process, (struct taddr){at}, &section, sizeof(section)) < 0)
 		return;
