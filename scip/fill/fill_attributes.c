@@ -1,5 +1,5 @@
-/* What belongs to the process as a whole: directories, umask, personality, credentials, limits and the odds
- * and ends of prctl. */
+/* Attributes of the whole process: directories, umask, personality, credentials, limits and the prctl
+ * settings. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -18,7 +18,7 @@
 
 enum { ARCH_REQ_XCOMP_PERM_CALL = 0x1023, XFEATURE_TILEDATA = 18, SMALL_FILE = 64, STATUS_MAX = 1 << 16 };
 
-/* A call whose first argument is a path. */
+/* Appends a call whose first argument is a path. */
 static int with_path(struct fill *fill, int64_t nr, const ProtobufCBinaryData *path)
 {
 	uint64_t where;
@@ -132,7 +132,8 @@ static int change_capabilities(struct fill *fill, const Pbeam__Credentials *want
 	return fill_do(fill, SYS_capset, remote_args(where, where + sizeof(caps.header)));
 }
 
-/* Nothing where they are right already, which is so for whoever restores as the user that saved. */
+/* Credentials that are right already are not set; they are for a user who restores what the same user saved.
+ */
 static int credentials(struct fill *fill)
 {
 	const Pbeam__Credentials *want = fill->saved->creds;
@@ -155,8 +156,8 @@ static int credentials(struct fill *fill)
 	return r < 0 ? err_wrap(fill->err, r, "credentials (uid %u, gid %u)", want->euid, want->egid) : 0;
 }
 
-/* A small file of /proc that only its owner or we may write; an unprivileged user may be refused a better
- * place than it has. */
+/* Writes a small file of /proc. An unprivileged user may be refused; the process then keeps the value it has.
+ */
 static void write_proc(pid_t pid, const char *file, long value, int base)
 {
 	char path[64], now[SMALL_FILE];
@@ -200,8 +201,8 @@ int fill_attributes(struct fill *fill)
 	return r < 0 ? r : credentials(fill);
 }
 
-/* A hard limit that is lower here than it was cannot be raised without privilege: the program gets what there
- * is. */
+/* Raising a hard limit needs privilege: where it is lower here than it was, the program gets the lower one.
+ */
 int fill_limits(struct fill *fill)
 {
 	for (size_t i = 0; i < fill->saved->n_limits; i++) {

@@ -1,6 +1,6 @@
 /*
- * Pages from the image into the husk's memory: which they are. A small amount is read by the husk itself,
- * straight from the page cache into its memory; a large one is written from outside (fill_copy.c).
+ * Chooses how pages get from the image into the husk's memory. The husk reads a small amount itself, straight
+ * from the page cache; a large amount is written from outside (fill_copy.c).
  */
 #include "scip/fill/fill_contents.h"
 

@@ -1,18 +1,18 @@
 /*
- * A large amount of pages written into the husk from outside.
+ * Writes a large amount of pages into the husk from outside.
  *
- * Each thread takes the next piece, reads it into a room of its own that stays in its processor's cache,
- * checks the chunk's digest where that is still to be done, and copies it. So the image is read from memory
- * once, and what is damaged is found before anything runs. The husk stands still: all is done through its
- * descriptors and its number.
+ * Each thread takes the next piece, reads it into a buffer that stays in its processor's cache, verifies the
+ * chunk's digest where that has not been done, and copies it. So the image is read from memory once, and
+ * damage is found before anything runs. The husk stands still; its memory is reached through its descriptors
+ * and its process number.
  *
- * New anonymous memory takes its pages from UFFDIO_COPY of a userfaultfd, made in the husk by a call of ours:
- * the kernel puts a page there that has its contents already, where a page fault would clear it first. On two
- * processors 1 GiB takes 290 ms, digests included, and 440 with process_vm_writev(). (MADV_COLLAPSE to huge
- * pages first is as fast where memory in one piece is at hand, and ten times as slow where the host of a
- * virtual machine has taken it back.) Where the system gives huge pages by itself page faults are let have
- * their way. The userfaultfd is of user mode only, which needs no privilege (Linux 5.11); without one, and
- * for all other memory, it is process_vm_writev().
+ * New anonymous memory gets its pages by UFFDIO_COPY on a userfaultfd that an injected call makes in the
+ * husk: the kernel maps a page that has its contents, where a page fault would clear it first. On two
+ * processors 1 GiB takes 290 ms with digests, against 440 ms by process_vm_writev(). (MADV_COLLAPSE to huge
+ * pages first is as fast where contiguous memory is at hand, and ten times slower where the host of a virtual
+ * machine has taken it back.) Where the system gives huge pages by itself, page faults are left to do so. The
+ * userfaultfd is UFFD_USER_MODE_ONLY, which needs no privilege (Linux 5.11). All other memory is written by
+ * process_vm_writev().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,8 +51,8 @@ struct copy {
 
 /* ---- the userfaultfd ---- */
 
-/* A userfaultfd of the husk's, of which nothing is left there; -1 where it gets none, -errno in *problem
- * where the husk is in trouble. */
+/* Makes a userfaultfd of the husk that leaves no descriptor there. Returns -1 where there is none, with
+ * -errno in *problem if the husk is broken. */
 static int make_uffd(struct fill *fill, int *problem)
 {
 	struct uffdio_api api = {.api = UFFD_API};
@@ -95,7 +95,7 @@ static bool are_huge_pages_usual(void)
 	       strstr(text, "[always]");
 }
 
-/* What is not registered is written by process_vm_writev(). */
+/* Memory that is not registered is written by process_vm_writev(). */
 static void register_mappings(struct fill *fill, const struct copy *copy)
 {
 	const Pbeam__Memory *memory = fill->saved->memory;
@@ -131,7 +131,7 @@ static int write_bytes(const struct copy *copy, const uint8_t *from, uint64_t to
 	return 0;
 }
 
-/* Page by page where some are there already, or where the memory is not registered. */
+/* Writes page by page where some pages exist already, or where the memory is not registered. */
 static int give_pages(const struct copy *copy, const uint8_t *from, uint64_t to, uint64_t bytes)
 {
 	uint64_t done = 0;
@@ -180,7 +180,7 @@ static void *copy_pieces(void *arg)
 	size_t i;
 	int r = room ? 0 : -ENOMEM;
 
-	/* A scip stays on its tracee's processor, where there is nothing to do now. */
+	/* The scip is bound to its tracee's processor, which is idle now: use the others too. */
 	memset(&all, 0xff, sizeof(all));
 	sched_setaffinity(0, sizeof(all), &all);
 	while (r == 0 && atomic_load(&copy->result) == 0 &&

@@ -1,10 +1,10 @@
 /*
- * The descriptor table: every descriptor is taken from the coordinator, which has made the objects.
+ * The descriptor table. Every descriptor is fetched from the coordinator, which has made the objects.
  *
- * pidfd_getfd() gives the lowest free number. The table is empty and is filled from below, so that number is
- * known: as long as there is no gap it is the right one straight away; above the first gap it is always the
- * gap's, and the descriptor is moved up. Two numbers that the program does not use are needed for that: one
- * for the pidfd and one to receive into.
+ * pidfd_getfd() returns the lowest free number. The table is empty and is filled from below, so that number
+ * is known: without a gap it is the right one; above the first gap it is always the gap's, and the descriptor
+ * is moved up. This takes two numbers that the program does not use, one for the pidfd and one to receive
+ * into.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static int compare_fds(const void *a, const void *b)
 	return x->fd < y->fd ? -1 : x->fd > y->fd;
 }
 
-/* The wanted descriptors in order. Their number, or -errno. */
+/* Lists the wanted descriptors in order. Returns how many, or -errno. */
 static int sort_wanted(const struct fill *fill, const Pbeam__FillFd ***out)
 {
 	const Pbeam__FillFd **wanted = calloc(fill->request->n_fds + 1, sizeof(*wanted));
@@ -49,7 +49,7 @@ static int sort_wanted(const struct fill *fill, const Pbeam__FillFd ***out)
 	return n;
 }
 
-/* The lowest number from `from` that is not wanted. */
+/* The lowest number, from `from` on, that is not wanted. */
 static int lowest_free(const Pbeam__FillFd *const *wanted, int n, int from)
 {
 	for (int i = 0; i < n && wanted[i]->fd <= from; i++)
@@ -98,7 +98,8 @@ static int take_all(struct fill *fill, const Pbeam__FillFd *const *wanted, int n
 	return r < 0 ? r : fill_do(fill, SYS_close, remote_args((uint64_t)pidfd));
 }
 
-/* Calls that only the process can make for its objects: record locks, a terminal's foreground group. */
+/* Makes the calls that only the process can make for its objects: record locks, a terminal's foreground
+ * group. */
 static int install(struct fill *fill)
 {
 	size_t descriptors = fill->saved->n_descriptors, locks = fill->saved->n_locks, entries = 0;

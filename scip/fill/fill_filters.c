@@ -1,7 +1,7 @@
 /*
- * The seccomp filters that the program itself has installed, in their order, for all threads at once, after
- * all else that is done from inside. What is needed after them (unmapping the injected code) was put to them
- * when the image was made. They are recorded again: the kernel will not tell them to the next checkpoint.
+ * Installs the program's own seccomp filters, in their order, for all threads at once, after all other work
+ * from inside. The dump has checked that the filters allow what still follows, unmapping the injected code.
+ * The filters are recorded again, because the kernel does not reveal them to the next checkpoint.
  */
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,9 +1,9 @@
 /*
- * A husk: a process that is held, whose own code never runs again.
+ * A husk: a held process whose own code never runs again.
  *
- * It becomes the program's own executable by an execve() that it is made to do, so that /proc/PID/exe, the
- * security domain and the name are right without privilege. Afterwards it is in execve's syscall-exit stop:
- * not one instruction of the new program has run, and nothing will write its rax any more.
+ * It is made to execve() the program's own executable, so that /proc/PID/exe, the security domain and the
+ * name are right without privilege. Afterwards it is in execve's syscall-exit stop: not one instruction of
+ * the new program has run, and nothing will write its rax any more.
  */
 #include <errno.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ static int block_all(struct tracee *tracee)
 	return ptrace(PTRACE_SETSIGMASK, tracee->tid, (void *)KERNEL_SIGSET, &all) < 0 ? -errno : 0;
 }
 
-/* Where its registers point to a `syscall` instruction and the call is `nr`. */
+/* Points the registers to a `syscall` instruction, with call `nr`. */
 static int prepare_call(struct tracee *tracee, int64_t nr, uint64_t a, uint64_t b, uint64_t c,
 			struct err *err)
 {
@@ -61,7 +61,7 @@ static int prepare_call(struct tracee *tracee, int64_t nr, uint64_t a, uint64_t 
 	return r < 0 ? err_code(err, r, "registers of the husk") : 0;
 }
 
-/* Path and arguments go onto the husk's stack: nobody will look at it again. */
+/* Puts path and arguments on the husk's stack, whose contents are of no more use. */
 static int write_arguments(struct tracee *tracee, const char *path, uint64_t *at, struct err *err)
 {
 	struct exec_arguments arguments = {0};
@@ -107,7 +107,7 @@ static int resume(struct tracee *tracee, int sig)
 	return 0;
 }
 
-/* Ends by a signal whose action is the default one: it is taken as far as its delivery. */
+/* Ends the husk by a signal with default action: takes the signal as far as its delivery. */
 static int end_by_signal(struct tracee *tracee, int sig, struct err *err)
 {
 	uint64_t none = 0, fresh[4] = {0}, at;

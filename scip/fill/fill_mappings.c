@@ -1,10 +1,10 @@
 /*
- * The address space of the saved process in place of the husk's.
+ * Replaces the husk's address space with that of the saved process.
  *
- * The kernel's own mappings ([vvar], [vvar_vclock], [vdso]) can be moved, each whole, by mremap(), and the
- * kernel notes the vdso's new place (6.18, x86-64). All else is unmapped and mapped anew with
- * MAP_FIXED_NOREPLACE, so that nothing of ours can be overwritten unseen. What gets contents is mapped
- * writable and protected when they are in. PR_SET_MM_MAP with exe_fd -1 needs no privilege.
+ * mremap() can move the kernel's own mappings ([vvar], [vvar_vclock], [vdso]), each as a whole, and the
+ * kernel notes the vdso's new place (6.18, x86-64). Everything else is unmapped and mapped again with
+ * MAP_FIXED_NOREPLACE, so that nothing of ours can be overwritten unseen. Mappings that get contents are
+ * writable until they are filled. PR_SET_MM_MAP with exe_fd -1 needs no privilege.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ bool fill_mapping_is_kernels(const Pbeam__Mapping *map)
 	(MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_NORESERVE | MAP_STACK |              \
 	 MAP_HUGETLB | ((uint32_t)MAP_HUGE_MASK << MAP_HUGE_SHIFT))
 
-/* A file that stays open in the husk between mappings of it in the same batch. */
+/* A file that stays open in the husk while the same batch maps it several times. */
 struct open_file {
 	const Pbeam__FileIdentity *file;
 	struct batch *batch;
@@ -56,7 +56,7 @@ struct open_file {
 	int flags;
 };
 
-/* The end of whatever lies in [at, at + bytes) in either layout, or 0 if it is free. */
+/* The end of a mapping of either layout that overlaps [at, at + bytes), or 0 if there is none. */
 static uint64_t in_the_way(const struct fill *fill, const struct procfs_maps *maps, uint64_t at,
 			   uint64_t bytes)
 {
@@ -101,8 +101,8 @@ static int unmap_range(struct fill *fill, uint64_t start, uint64_t end)
 	return start < end ? fill_do(fill, SYS_munmap, remote_args(start, end - start)) : 0;
 }
 
-/* Where the vdso and its data begin and how long they are, in the husk and as saved; the same on one kernel.
- */
+/* Address and length of the vdso with its data, in the husk and as saved. The length is the same on one
+ * kernel. */
 static int find_kernels(const struct fill *fill, const struct procfs_maps *maps, uint64_t *here,
 			uint64_t *bytes, uint64_t *saved)
 {
@@ -306,7 +306,8 @@ static int map_shared(struct fill *fill, const Pbeam__Mapping *map)
 	return r < 0 ? r : 0;
 }
 
-/* shmat() maps a segment whole: it goes where its start was, then the parts that were not mapped go. */
+/* shmat() maps a whole segment. It is attached where its start was; then the parts that were not mapped are
+ * unmapped. */
 static int map_sysv(struct fill *fill, const Pbeam__Mapping *map, uint64_t *attached)
 {
 	const Pbeam__FillFd *source = find_shared(fill, map->shared_id);
@@ -380,7 +381,7 @@ static int make_mapping(struct fill *fill, const Pbeam__Mapping *map, struct ope
 	return r;
 }
 
-/* Before there is anything in it. */
+/* Settings that must be made while the mapping is empty. */
 static int advise_size(struct fill *fill, const Pbeam__Mapping *map)
 {
 	int r = advise(fill, map, PBEAM__MAPPING__ADVICE__HUGEPAGE, MADV_HUGEPAGE);
@@ -388,7 +389,7 @@ static int advise_size(struct fill *fill, const Pbeam__Mapping *map)
 	return r < 0 ? r : advise(fill, map, PBEAM__MAPPING__ADVICE__NOHUGEPAGE, MADV_NOHUGEPAGE);
 }
 
-/* A mapping that is there is made writable if anything is to be written to it. */
+/* Makes an existing mapping writable if it gets contents. */
 static int open_mapping(struct fill *fill, const Pbeam__Mapping *map, uint32_t prot)
 {
 	uint32_t needed = fill_mapping_prot_needed(map);
@@ -427,7 +428,7 @@ int fill_mappings_make(struct fill *fill)
 	return r;
 }
 
-/* Keys are handed out by the kernel from 1 up; all up to the highest in use are taken. */
+/* The kernel allocates protection keys from 1 up: all are allocated up to the highest in use. */
 static int take_keys(struct fill *fill)
 {
 	uint32_t highest = 0;

@@ -7,7 +7,7 @@
 
 enum { NODES = 1025, NODE_BYTES = 128 };
 
-/* The nodes where the husk can read them. */
+/* Puts the nodes where the husk can read them. */
 static int put_nodes(struct fill *fill, const Pbeam__MemoryPolicy *saved, uint64_t *where)
 {
 	uint8_t nodes[NODE_BYTES] = {0};

@@ -1,5 +1,4 @@
-/* The last steps before a restored process runs: what would have hindered the work on it, and how it goes on.
- */
+/* The last steps before a restored process runs: removes what would have hindered the work on it. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -12,7 +11,7 @@
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
 
-/* The leader of a process whose other threads run on: it stays as a zombie until they are gone. */
+/* Ends the leader of a process whose other threads run on: it stays a zombie until they have ended. */
 static int end_leader(struct process *process, struct err *err)
 {
 	int r = remote_last_call(process, SYS_exit, err);
@@ -20,8 +19,9 @@ static int end_leader(struct process *process, struct err *err)
 	return r < 0 ? err_wrap(err, r, "end the leader of vpid %d", process->vpid.n) : 0;
 }
 
-/* Resumed with SIGSTOP pending it stops before it has run one instruction of its own; it is in its group-stop
- * when this returns, so that a checkpoint that comes at once finds it stopped and not with a signal. */
+/* Resumed with SIGSTOP pending, the process stops before it has run one instruction of its own. This returns
+ * when it is in its group-stop, so that a checkpoint that follows at once finds it stopped, not with a signal
+ * pending. */
 static int stop_process(struct process *process, struct err *err)
 {
 	struct tracee *leader = process_leader(process);
@@ -37,7 +37,7 @@ static int stop_process(struct process *process, struct err *err)
 	return r < 0 ? err_code(err, r, "stop vpid %d", process->vpid.n) : 0;
 }
 
-/* What the husk has used of its own is no time of the program's. */
+/* CPU time that the husk has used is not the program's. */
 static void go_on_counting(struct process *process, const Pbeam__Process *saved)
 {
 	struct procfs_stat stat;
@@ -58,7 +58,7 @@ int fill_release(struct process *process, const Pbeam__Process *saved, struct er
 		r = end_leader(process, err);
 	if (r == 0 && saved->state == PBEAM__PROCESS__STATE__STOPPED)
 		r = stop_process(process, err);
-	if (r == -ESRCH) { /* others run already, and one of them has killed it */
+	if (r == -ESRCH) { /* other threads run already, and one of them has killed it */
 		err_clear(err);
 		r = 0;
 	}

@@ -1,19 +1,19 @@
 /*
- * A part of a job rolled back under its living parent: the parent never hears of it.
+ * A part of a job is rolled back under its living parent, which does not notice.
  *
- * The parent is frozen by its own scip over our connection, and stays so to the end. When its child has been
- * killed (a zombie now, which a frozen parent cannot wait for) it forks the new one, by a call made in it: so
- * that is its child to the kernel as well: wait, SIGCHLD, getppid, group and session are what they are. Last
- * of all it is made to forget the old one (supervisor/adopt.c). If anything fails before that the
- * connection's end undoes the birth, and it finds the old child killed; if the coordinator is killed
- * likewise.
+ * The parent's scip freezes it over our connection until the end. When the old child has been killed (it is a
+ * zombie, and a frozen parent cannot wait for it), the parent forks the new child by a call made in it. So
+ * the kernel knows it as the parent's child: wait, SIGCHLD, getppid, group and session are right. Last of all
+ * the parent is made to forget the old child (supervisor/adopt.c). If anything fails before that, or the
+ * coordinator is killed, the end of the connection undoes the birth, and the parent finds its old child
+ * killed.
  *
- * There is no such parent, and the keeper takes its place, when it has ended, is of another job by now or no
- * longer the process's parent, and where a child of it could not become the process: it has seccomp filters
- * of its own, or has left the session that the process was born in.
+ * The keeper takes the parent's place when the parent has ended, belongs to another job by now or is no
+ * longer the process's parent; also where a child of it could not become the process, because it has seccomp
+ * filters of its own or has left the session that the process was born in.
  *
- * The session's terminal is in use: its settings and its foreground are put back only if what is replaced has
- * it, else they are whoever's who has it now.
+ * The session's terminal is in use. Its settings and its foreground group are restored only if the replaced
+ * processes are in the foreground.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -37,8 +37,8 @@ static bool has_filters(const struct name_process *process)
 	return record_filter_get(process->keeper, process->vpid, 0, &filter, &bytes) > 0;
 }
 
-/* True if the child that is there, if there is one, is the parent's. One whose scip was killed may have left
- * the table and still be a zombie that its parent has not waited for. */
+/* True if the process's present incarnation, if there is one, is the parent's child. A child whose scip was
+ * killed may have left the table and still be a zombie that its parent has not waited for. */
 static bool find_child(struct rebuild *rebuild)
 {
 	struct above *above = &rebuild->above;
@@ -63,7 +63,8 @@ static int list_job(struct rebuild *rebuild, struct name_process **out)
 	return n < 0 ? err_code(rebuild->err, n, "list the processes") : n;
 }
 
-/* The groups that stay of the session of `parent` (real number), and who has its terminal. */
+/* Finds the groups that stay in the session of `parent` (real number), and the terminal's foreground group.
+ */
 static int survey(struct rebuild *rebuild, pid_t number)
 {
 	struct above *above = &rebuild->above;
@@ -119,7 +120,7 @@ int above_find(struct rebuild *rebuild)
 
 	if (rebuild->whole)
 		return 0;
-	if (rebuild_stub_find(rebuild, &stub)) { /* its parent has it already */
+	if (rebuild_stub_find(rebuild, &stub)) { /* it is its parent's child already */
 		r = survey(rebuild, stub.rpid.n);
 		above->found = r == 0;
 		return r;
@@ -147,7 +148,7 @@ int above_miss(struct rebuild *rebuild)
 
 /* ---- what is done to it ---- */
 
-/* Everybody else in the job may name the process as well. */
+/* The other processes of the job may name the process as well. */
 static bool is_seen_to(void *arg, const struct name_process *process)
 {
 	struct rebuild *rebuild = arg;
@@ -163,7 +164,8 @@ static const Pbeam__Tty *tty_of(const Pbeam__Object *object)
 	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ? object->console->tty : NULL;
 }
 
-/* The image is ours alone, in memory: what it says of the session's terminal is made to fit the present. */
+/* The image in memory belongs to this rebuild: the state of the session's terminal is adapted to the present.
+ */
 static void settle_terminals(struct rebuild *rebuild)
 {
 	const struct above *above = &rebuild->above;
@@ -172,7 +174,7 @@ static void settle_terminals(struct rebuild *rebuild)
 		const Pbeam__Object *object = rebuild->manifest->objects[i];
 		Pbeam__Tty *tty = (Pbeam__Tty *)(uintptr_t)tty_of(object);
 
-		/* One that comes back over a bridge was nobody else's meanwhile. */
+		/* Nobody else used a terminal that comes back over a bridge. */
 		if (!tty || object->external || tty->session_vsid != above->plan.session)
 			continue;
 		tty->foreground_vpgid = above->in_foreground ? above->foreground : 0;
@@ -183,7 +185,7 @@ static void settle_terminals(struct rebuild *rebuild)
 	}
 }
 
-/* Those whose signals it has taken or has pending already. */
+/* Children whose SIGCHLD the parent has taken or has pending already. */
 static int note_ended(struct rebuild *rebuild)
 {
 	struct above *above = &rebuild->above;
@@ -212,7 +214,7 @@ int above_hold(struct rebuild *rebuild)
 		return 0;
 	if (above->lives)
 		above->sock = rebuild_diverge_hold(&above->process, FREEZE_MS, rebuild->err);
-	/* its child, which may have moved, has the filters that it has */
+	/* the parent gets its child's filters, which a move may have extended */
 	hear.talks = true;
 	if (above->lives && above->sock >= 0 && names_cluster(rebuild->names, NULL) &&
 	    scip_link_call(above->sock, PBEAM__SCIP_REQUEST__SCIP_HEAR, &hear.base,
@@ -221,7 +223,7 @@ int above_hold(struct rebuild *rebuild)
 				above->process.vpid.n);
 	if (above->lives && above->sock < 0)
 		return err_wrap(rebuild->err, above->sock, "its parent, vpid %d", above->process.vpid.n);
-	/* It may have waited for it until now. */
+	/* The parent may have waited for it until now. */
 	if (above->lives && !find_child(rebuild))
 		return err_set(rebuild->err, -ECHILD, "vpid %d is not a child of vpid %d any more",
 			       rebuild->manifest->processes[0]->vpid, above->process.vpid.n);

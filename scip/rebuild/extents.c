@@ -107,7 +107,7 @@ int extents_of(const Pbeam__Memory *memory, struct extents *out)
 	return 0;
 }
 
-/* The first that ends behind `at`. */
+/* The first extent that ends behind `at`. */
 static size_t first_behind(const struct extents *list, uint64_t at)
 {
 	size_t low = 0, high = list->n;
@@ -168,7 +168,7 @@ int extents_clip(const struct extents *list, uint64_t start, uint64_t end, struc
 	return 0;
 }
 
-/* Where an extent begins or ends. */
+/* The beginning or end of an extent. */
 struct edge {
 	uint64_t at;
 	int64_t shift;

@@ -1,6 +1,6 @@
 /*
- * Which page of the image is where in a process: sorted lists of disjoint address ranges, each with the
- * distance to its place in the file. Pure.
+ * Where pages of the image are in a process: sorted lists of disjoint address ranges, each with the distance
+ * to its place in the file. Pure.
  */
 #ifndef SCIP_REBUILD_EXTENTS_H
 #define SCIP_REBUILD_EXTENTS_H
@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "proto/image.pb-c.h"
 
-/* [start, end) is at start + shift in the file. */
+/* The addresses [start, end) are at start + shift in the file. */
 struct extent {
 	uint64_t start, end;
 	int64_t shift;
@@ -21,33 +21,33 @@ struct extents {
 	size_t n, room;
 };
 
-/* Appends, joining it to the last where it continues it. 0 or -ENOMEM. */
+/* Appends, and joins with the last one where it continues that. Returns 0 or -ENOMEM. */
 must_check int extents_add(struct extents *list, struct extent extent);
-/* Sorts, and cuts what overlaps: the first one stays. */
+/* Sorts, and cuts off overlaps: the earlier extent stays. */
 void extents_sort(struct extents *list);
-/* ... and joins what continues. */
+/* Like extents_sort(), and joins extents that continue each other. */
 void extents_settle(struct extents *list);
-/* How long they are together. */
+/* The sum of their lengths. */
 uint64_t extents_bytes(const struct extents *list);
 void extents_free(struct extents *list);
 
-/* All pages of a process's private memory, sorted. -ENOMEM. */
+/* Lists all pages of a process's private memory, sorted. -ENOMEM. */
 must_check int extents_of(const Pbeam__Memory *memory, struct extents *out);
 
 enum extents_cut {
-	EXTENTS_ELSEWHERE, /* what is not in b at all */
-	EXTENTS_OTHER,	   /* what b does not have, or from another place in the file */
-	EXTENTS_SAME,	   /* what b has from the same place */
+	EXTENTS_ELSEWHERE, /* parts that b does not have at all */
+	EXTENTS_OTHER,	   /* parts that b does not have from the same place in the file */
+	EXTENTS_SAME,	   /* parts that b has from the same place */
 };
-/* The parts of `a` that are so, appended to `out`. Both are sorted. -ENOMEM. */
+/* Appends the parts of `a` selected by `which` to `out`. Both lists are sorted. -ENOMEM. */
 must_check int extents_cut(const struct extents *a, const struct extents *b, enum extents_cut which,
 			   struct extents *out);
-/* The parts of `list` in [start, end), appended to `out`. -ENOMEM. */
+/* Appends the parts of `list` in [start, end) to `out`. -ENOMEM. */
 must_check int extents_clip(const struct extents *list, uint64_t start, uint64_t end, struct extents *out);
-/* What at least two of the lists have from the same place in the file at the same address. Not a list like
- * the others: in the order of places. -ENOMEM. */
+/* Finds what at least two lists have at the same address from the same place in the file. Unlike other lists
+ * the result is in the order of places. -ENOMEM. */
 must_check int extents_common(const struct extents *const *lists, size_t n, struct extents *out);
-/* The parts of `list` that are in what extents_common() has found, appended to `out`. -ENOMEM. */
+/* Appends the parts of `list` that extents_common() has found to `out`. -ENOMEM. */
 must_check int extents_in_common(const struct extents *list, const struct extents *common,
 				 struct extents *out);
 

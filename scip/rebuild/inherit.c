@@ -9,7 +9,7 @@
 #include "image/image.h"
 #include "scip/fill/fill.h"
 
-/* Of what a mapping was made with, that which tells whether another one is like it. */
+/* The flags and advice that two mappings must have in common to be alike. */
 #define ALIKE_FLAGS (MAP_SHARED | MAP_PRIVATE | MAP_GROWSDOWN | MAP_NORESERVE | MAP_STACK)
 #define ALIKE_ADVICE                                                                                         \
 	((uint32_t)PBEAM__MAPPING__ADVICE__HUGEPAGE | (uint32_t)PBEAM__MAPPING__ADVICE__NOHUGEPAGE)
@@ -35,7 +35,7 @@ static bool is_anonymous(const Pbeam__Mapping *map)
 	       map->kind == PBEAM__MAPPING__KIND__STACK;
 }
 
-/* What a shared mapping is of, and that it may be written to just as well. */
+/* True if both shared mappings are of the same object and equally writable. */
 static bool same_shared(const Pbeam__Mapping *there, const Pbeam__Mapping *wanted)
 {
 	return there->shared_id == wanted->shared_id &&
@@ -44,7 +44,7 @@ static bool same_shared(const Pbeam__Mapping *there, const Pbeam__Mapping *wante
 		       ((wanted->prot | wanted->max_prot) & PROT_WRITE);
 }
 
-/* True if they are of the same thing, address by address, but for protection and contents. */
+/* True if they map the same thing at every address; protection and contents may differ. */
 static bool is_alike(const Pbeam__Mapping *there, const Pbeam__Mapping *wanted)
 {
 	bool same_place = there->file_offset - there->start == wanted->file_offset - wanted->start;
@@ -52,7 +52,7 @@ static bool is_alike(const Pbeam__Mapping *there, const Pbeam__Mapping *wanted)
 
 	if ((there->flags & ALIKE_FLAGS) != (wanted->flags & ALIKE_FLAGS) ||
 	    (there->flags | wanted->flags) & MAP_HUGETLB || there->grows_down != wanted->grows_down ||
-	    (had && !advised)) /* that cannot be taken back, only replaced */
+	    (had && !advised)) /* cannot be undone, only replaced */
 		return false;
 	if (is_anonymous(wanted))
 		return is_anonymous(there);
@@ -80,8 +80,8 @@ static bool is_alike(const Pbeam__Mapping *there, const Pbeam__Mapping *wanted)
 	}
 }
 
-/* The mapping of `memory` that begins last before or at `at`; mappings are sorted, or what is found is of no
- * use. Its index, or -1. */
+/* The index of the last mapping of `memory` that begins at or before `at`, or -1. The mappings must be
+ * sorted, else the result is of no use. */
 static int find_mapping(const Pbeam__Memory *memory, uint64_t at)
 {
 	size_t low = 0, high = memory->n_mappings;
@@ -97,7 +97,7 @@ static int find_mapping(const Pbeam__Memory *memory, uint64_t at)
 	return (int)low - 1;
 }
 
-/* The mapping of `memory` that `map` is a part of, or -1. */
+/* The index of the mapping of `memory` that contains `map`, or -1. */
 static int find_whole(const Pbeam__Memory *memory, const Pbeam__Mapping *map)
 {
 	int at = map->start < map->end ? find_mapping(memory, map->start) : -1;
@@ -115,7 +115,7 @@ static const Pbeam__Mapping *next_of_kernel(const Pbeam__Memory *memory, size_t 
 	return *at < memory->n_mappings ? memory->mappings[(*at)++] : NULL;
 }
 
-/* They have the vdso at the same place. */
+/* True if both have the vdso at the same address. */
 static bool same_vdso(const Pbeam__Memory *a, const Pbeam__Memory *b)
 {
 	size_t i = 0, j = 0;
@@ -151,7 +151,7 @@ static void link_family(const struct family *family, Pbeam__Process *const *proc
 	}
 }
 
-/* What process i and its children have in common. */
+/* Finds what process i and its children have in common. */
 static int find_common(const struct family *family, size_t i, const struct extents *offers,
 		       struct extents *common)
 {
@@ -170,7 +170,7 @@ static int find_common(const struct family *family, size_t i, const struct exten
 	return extents_common(lists, n, common);
 }
 
-/* *below becomes what is in `above`, and elsewhere what it was. */
+/* Lays `above` over *below: it becomes what is in `above`, and elsewhere what it was. */
 static int overlay(const struct extents *above, struct extents *below)
 {
 	struct extents sum = {NULL, 0, 0};
@@ -193,8 +193,8 @@ static int copy_extents(const struct extents *from, struct extents *to)
 	return r;
 }
 
-/* The round in which child c is forked, given those of the children that are younger: the earliest of them,
- * if all that it shares can be there too, else one before that. */
+/* The round in which child c is forked, given the rounds of younger children: the earliest of them if
+ * everything that c shares can be there too, else one before. */
 static int find_round(struct inherit *inherit, struct inherit_passing *passing, int c,
 		      const struct extents *shared)
 {
@@ -204,7 +204,7 @@ static int find_round(struct inherit *inherit, struct inherit_passing *passing, 
 
 	if (r == 0)
 		r = extents_cut(&other, round, EXTENTS_ELSEWHERE, &more);
-	/* `more` is a part of `other`: equal if they are as long. */
+	/* `more` is a part of `other`: they are equal if they have the same length */
 	if (r == 0 && passing->nrounds < ROUNDS_MAX && extents_bytes(&more) < extents_bytes(&other)) {
 		struct extents *before = &passing->rounds[passing->nrounds];
 
@@ -221,9 +221,9 @@ static int find_round(struct inherit *inherit, struct inherit_passing *passing, 
 	return r;
 }
 
-/* The rounds of process i, the last one first. Its children are in the order in which they were forked, so
- * what it has now is newer than what the youngest shares with others, and so on: going back no version of a
- * page comes twice. (If numbers have been given anew and the order is another one, less is shared.) */
+/* Finds the rounds of process i, the last one first. Its children are in the order in which they were forked.
+ * So its present memory is newer than what the youngest child shares, and so on: going backwards, no version
+ * of a page occurs twice. (If numbers have been reused and the order differs, less is shared.) */
 static int find_rounds(struct inherit *inherit, const struct family *family, size_t i, struct extents *offers)
 {
 	struct inherit_passing *passing = &inherit->passing[i];
@@ -250,7 +250,7 @@ static int find_rounds(struct inherit *inherit, const struct family *family, siz
 	return r;
 }
 
-/* From now on in the order in which they are done. */
+/* From here on in the order in which they happen. */
 static void turn_rounds(struct inherit *inherit, const struct family *family, size_t i)
 {
 	struct inherit_passing *passing = &inherit->passing[i];
@@ -266,8 +266,8 @@ static void turn_rounds(struct inherit *inherit, const struct family *family, si
 			inherit->round[c] = passing->nrounds + 1 - inherit->round[c];
 }
 
-/* Makes room in the list for a mapping like `map`, instead of those that it overlaps: the sum of all. 0 if
- * one of them is something else. */
+/* Replaces the mappings of the list that overlap `map` by one that covers all of them. Returns 0 if one of
+ * them is of another kind. */
 static int join_mappings(Pbeam__Memory *memory, Pbeam__Mapping *map)
 {
 	int first = find_mapping(memory, map->start), n = 0;
@@ -293,7 +293,7 @@ static int join_mappings(Pbeam__Memory *memory, Pbeam__Mapping *map)
 	return 1;
 }
 
-/* What a child has is to be a part of what it is passed on, if any of `pages` is in it. */
+/* Extends what is passed on by a child's mapping, if any of `pages` is in it. */
 static int lend_mapping(struct inherit_passing *passing, const Pbeam__Mapping *map,
 			const struct extents *pages)
 {
@@ -326,7 +326,7 @@ static int lend_mapping(struct inherit_passing *passing, const Pbeam__Mapping *m
 	return 0;
 }
 
-/* The mappings that are passed on. */
+/* Builds the mappings that are passed on. */
 static int find_memory(struct inherit *inherit, const struct family *family, Pbeam__Process *const *processes,
 		       size_t i)
 {
@@ -342,15 +342,15 @@ static int find_memory(struct inherit *inherit, const struct family *family, Pbe
 		memcpy(passing->memory.mappings, own->mappings, own->n_mappings * sizeof(Pbeam__Mapping *));
 	for (size_t m = 1; m < own->n_mappings; m++)
 		if (own->mappings[m - 1]->end > own->mappings[m]->start)
-			return 0; /* not sorted: no image of ours */
+			return 0; /* not sorted: not an image of ours */
 	for (int c = family->child[i]; c >= 0 && r == 0; c = family->sibling[c])
 		for (size_t m = 0; m < processes[c]->memory->n_mappings && r == 0; m++)
 			r = lend_mapping(passing, processes[c]->memory->mappings[m], &passing->rounds[0]);
 	return r;
 }
 
-/* Process i, whose children have been seen. Their offers are needed no more; its own are what it has when it
- * is forked itself. */
+/* Handles process i after its children. Their offers are not needed any more; its own offer is what it has
+ * when it is forked itself. */
 static int survey_one(struct inherit *inherit, const struct family *family, Pbeam__Process *const *processes,
 		      size_t i, struct extents *offers)
 {
@@ -422,14 +422,14 @@ void inherit_state_free(struct inherit_state *state)
 	free(state);
 }
 
-/* What is being worked out. */
+/* A request under construction. */
 struct difference {
 	const struct inherit_state *state; /* or NULL */
 	const Pbeam__Memory *wanted;
-	struct extents target;	/* the pages that there are to be */
-	struct extents missing; /* of them those that are not there, where a mapping is kept */
-	struct extents surplus; /* pages that are there and are not to be */
-	struct extents drops;	/* of them those in mappings that are kept */
+	struct extents target;	/* the wanted pages */
+	struct extents missing; /* wanted pages that do not exist, in kept mappings */
+	struct extents surplus; /* pages that exist and are not wanted */
+	struct extents drops;	/* of these, the ones in kept mappings */
 	struct inherit_request *out;
 };
 
@@ -452,7 +452,7 @@ static int find_target(struct difference *difference, const Pbeam__Memory *saved
 		difference->target = own;
 		return 0;
 	}
-	/* What came from its own parent and is its own stays, although nobody else wants it. */
+	/* Memory inherited from its own parent stays, although no child needs it. */
 	if (r == 0 && difference->state)
 		r = extents_cut(&own, &difference->state->pages, EXTENTS_SAME, &all);
 	if (r == 0)
@@ -480,7 +480,7 @@ static int find_difference(struct difference *difference)
 				   &difference->surplus);
 }
 
-/* Gives the mapping the pages of `list` that are its: one block, first the list, then what it points to. */
+/* Gives the mapping its pages of `list`, as one allocation: the list of pointers, then the pages. */
 static int set_pages(Pbeam__Mapping *map, const struct extents *list)
 {
 	struct extents mine = {NULL, 0, 0};
@@ -507,7 +507,7 @@ static int set_pages(Pbeam__Mapping *map, const struct extents *list)
 	return r;
 }
 
-/* Decides on mapping i of the copies. Its protection afterwards goes to *prot. */
+/* Decides about mapping i of the copies. *prot becomes its protection afterwards. */
 static int choose(struct difference *difference, size_t i, uint32_t *prot)
 {
 	struct inherit_request *out = difference->out;

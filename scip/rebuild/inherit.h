@@ -1,16 +1,16 @@
 /*
  * Memory that processes share copy-on-write, shared again after the restore.
  *
- * Such sharing only comes from fork, so by fork it is made again. What at least two of a parent and its
- * children (and theirs) have at an address is put into the parent first; then it forks them; then each of
- * them, and the parent too, gets what it has for itself and loses what it has not. Where the parent has
- * written between its forks there are several versions of a page: then it is filled in rounds, each with the
- * children that were forked in it, the last one with what it has in common with the youngest. So a process
- * may be filled more than once, and what is to be done is the difference between what is wanted and what
- * there is. All of it is pure: from the image's processes to requests for the scips.
+ * Only fork creates this sharing, so fork creates it again. Pages that at least two of a parent and its
+ * descendants have at the same address are put into the parent first. Then it forks the children. Then each
+ * of them, and the parent too, gets the pages that only it has and loses those that it has not. Where the
+ * parent has written between its forks, a page has several versions: the parent is filled in rounds, each
+ * with the children forked in it; the last round has what it shares with the youngest child. So a process may
+ * be filled more than once, each time with the difference between what is wanted and what exists. All of this
+ * is pure: from the image's processes to requests for the scips.
  *
- * Not shared again: pages of processes of which the one has another program than the other or was adopted,
- * and pages in a mapping that the child has made longer since.
+ * Not shared again: pages of processes that run another program than their parent or were adopted, and pages
+ * in a mapping that the child has extended since.
  */
 #ifndef SCIP_REBUILD_INHERIT_H
 #define SCIP_REBUILD_INHERIT_H
@@ -20,47 +20,49 @@
 #include "proto/control.pb-c.h"
 #include "scip/rebuild/extents.h"
 
-/* ---- who passes on what ---- */
+/* ---- what is passed on ---- */
 
-/* What a process passes on. */
+/* What a process passes on to its children. */
 struct inherit_passing {
 	struct extents *rounds;
 	int nrounds;
-	Pbeam__Memory memory;	 /* its own, with what its children have and it has no more */
-	Pbeam__Mapping **joined; /* mappings of it that are neither's, but the sum of several */
+	Pbeam__Memory memory;	 /* its own, and pages that only its children still have */
+	Pbeam__Mapping **joined; /* mappings that combine several of different processes */
 	size_t n_joined;
 };
 
 struct inherit {
-	struct inherit_passing *passing; /* of each process: nothing, mostly */
-	int *round; /* in which of its parent's rounds each process is forked, from 1; 0: it takes nothing */
+	struct inherit_passing *passing; /* for each process; mostly empty */
+	int *round; /* for each process, its parent's round in which it is forked, from 1; 0: it inherits
+		       nothing */
 	size_t n;
 };
 
 /* `from[i]` is the index of the process that forks process i, smaller than i, or negative where nothing can
- * come from it. 0 or -ENOMEM; inherit_free() in any case. */
+ * be inherited. Returns 0 or -ENOMEM. Call inherit_free() in any case. */
 must_check int inherit_survey(struct inherit *inherit, Pbeam__Process *const *processes, const int *from,
 			      size_t n);
 void inherit_free(struct inherit *inherit);
 
-/* ---- what is to be done ---- */
+/* ---- what a fill must do ---- */
 
-/* The memory of a process that is being made. */
+/* The present memory of a process that is being made. */
 struct inherit_state {
-	struct inherit_state *next; /* of all that were made */
-	const Pbeam__Memory *like;  /* its mappings are those of this one */
-	uint32_t *prot;		    /* their protection in force */
+	struct inherit_state *next; /* the list of all states */
+	const Pbeam__Memory *like;  /* has the same mappings */
+	uint32_t *prot;		    /* their present protection */
 	struct extents pages;
 };
 void inherit_state_free(struct inherit_state *state);
 
-/* The process with the memory that is left to be filled. What it points to is the image's or its own. */
+/* The process with the memory that is still to be filled. It points into the image or to memory of its own.
+ */
 struct inherit_request {
 	Pbeam__Process process;
 	Pbeam__Memory memory;
-	Pbeam__Mapping *mappings; /* NULL: all that it had, nothing of it is there */
+	Pbeam__Mapping *mappings; /* NULL: all mappings, none of them exists */
 	size_t n_mappings;
-	bool inherits; /* some of it is there */
+	bool inherits; /* some of it exists */
 	Pbeam__KeptMapping *kept;
 	Pbeam__KeptMapping **kept_list;
 	size_t n_kept;
@@ -69,9 +71,9 @@ struct inherit_request {
 	size_t n_dropped;
 };
 
-/* `state`: what it has by now, NULL for nothing. With a `round` (from 1) it is to get what it passes on in
- * that, and *next is what it has then; with 0 all that it had when it was saved. 0 or -ENOMEM;
- * inherit_request_free() in any case. */
+/* `state`: the present memory, NULL for none. With a `round` (from 1) the request is for what the process
+ * passes on in that round, and *next becomes its memory afterwards; with 0 it is for the whole saved memory.
+ * Returns 0 or -ENOMEM. Call inherit_request_free() in any case. */
 must_check int inherit_request(const struct inherit_state *state, const Pbeam__Process *process,
 			       const struct inherit_passing *passing, int round, struct inherit_request *out,
 			       struct inherit_state **next);

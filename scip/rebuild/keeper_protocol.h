@@ -1,14 +1,14 @@
 /*
- * What the coordinator of a restore asks of the keeper that forked it, over rebuild_options.keeper_socket: a
+ * Requests of a restore's coordinator to the keeper that forked it, over rebuild_options.keeper_socket: a
  * SOCK_SEQPACKET pair, one fixed-size request, one fixed-size reply, strictly in turn.
  *
- * Only the keeper can make a process whose real parent is the keeper: the job's root, and orphans that belong
- * to it as the job's subreaper. Everything else is forked by husks (SCIP_RESTORE_FORK).
+ * Only the keeper can make a process whose real parent is the keeper: the job's root, and orphans that the
+ * keeper adopts as the job's subreaper. Husks fork everything else (SCIP_RESTORE_FORK).
  *
  * A husk is a fork of the keeper that has loaded the restored filter (with no_new_privs) and is handed to a
- * spare scip with HANDOFF_LAUNCH's or HANDOFF_FORKED's dance plus HANDOFF_HELD | HANDOFF_DIVERGED. It is in
- * the keeper's session and group: setsid and setpgid are the coordinator's business, as are its descriptors.
- * Its memory is never used again: its own code runs no further once it is held. All its signals are blocked.
+ * spare scip like any other launch or fork, with HANDOFF_HELD | HANDOFF_DIVERGED. It is in the keeper's
+ * session and group; its session, group and descriptors are up to the coordinator. Once it is held its own
+ * code never runs again and its memory is not used. All its signals are blocked.
  */
 #ifndef SCIP_REBUILD_KEEPER_PROTOCOL_H
 #define SCIP_REBUILD_KEEPER_PROTOCOL_H

@@ -14,20 +14,20 @@ struct index_entry {
 	int index;
 };
 
-/* What is known of each process of the image. */
+/* What the planner knows of each process of the image. */
 struct candidate {
 	int parent;	    /* index, or PLAN_KEEPER */
 	int child, sibling; /* first child, next of the same parent; -1 */
-	int32_t need;	    /* the session it must be forked in, or ANY_SESSION */
+	int32_t need;	    /* session it must be forked in, or ANY_SESSION */
 	bool built;
-	int round; /* how far it is with the memory that its children share (inherit.h) */
+	int round; /* last round of memory that its children share (inherit.h) */
 };
 
 struct planner {
 	struct plan *plan;
 	Pbeam__Process *const *processes;
 	int n;
-	const bool *there; /* of each process: it is there already; NULL: none is */
+	const bool *there; /* for each process: it exists already; NULL: none does */
 	struct candidate *candidates;
 	struct index_entry *index; /* by vpid */
 	struct err *err;
@@ -40,7 +40,7 @@ static int compare_entries(const void *a, const void *b)
 	return x->vpid < y->vpid ? -1 : x->vpid > y->vpid;
 }
 
-/* Index of the process with this number, or -1. */
+/* The index of the process with this number, or -1. */
 static int find_node(const struct planner *planner, int32_t vpid)
 {
 	struct index_entry key = {vpid, 0};
@@ -50,7 +50,7 @@ static int find_node(const struct planner *planner, int32_t vpid)
 	return hit ? hit->index : -1;
 }
 
-/* A process, no helper, that needs no steps. */
+/* A process of the image, not a helper, that needs no steps. */
 static bool is_there(const struct planner *planner, int node)
 {
 	return planner->there && node >= 0 && node < planner->n && planner->there[node];
@@ -73,7 +73,7 @@ static int add_step(struct planner *planner, enum plan_step_kind kind, int node,
 	return 0;
 }
 
-/* A helper with number `vpid` (0 for nameless). Its index, or -ENOMEM. */
+/* Adds a helper with number `vpid` (0: nameless). Returns its index, or -ENOMEM. */
 static int add_helper(struct planner *planner, int32_t vpid)
 {
 	struct plan *plan = planner->plan;
@@ -91,8 +91,8 @@ static int add_helper(struct planner *planner, int32_t vpid)
 	return plan->nnodes++;
 }
 
-/* `from` (or the keeper) forks `node`, which so is where `from` is. With the memory of one that is there
- * already it has nothing to begin: it executes its program. */
+/* Has `from` (or the keeper) fork `node`, which is then in the same session and group. The memory of a
+ * process that exists already is of no use to the child, which executes its program. */
 static int fork_node(struct planner *planner, int node, int from)
 {
 	struct plan_node *child = &planner->plan->nodes[node];
@@ -155,7 +155,7 @@ static bool is_ancestor_or_self(const struct planner *planner, int ancestor, int
 	return node == ancestor;
 }
 
-/* True if child `c` of `i` must have come to it as an orphan: it is in a session that `i` never was in. */
+/* True if child `c` of `i` must have been adopted as an orphan: it is in a session that `i` never was in. */
 static bool is_adopted(const struct planner *planner, int i, int c)
 {
 	const Pbeam__Process *parent = planner->processes[i];
@@ -170,7 +170,7 @@ static bool is_adopted(const struct planner *planner, int i, int c)
 	return parent->child_subreaper && (leader < 0 || is_ancestor_or_self(planner, i, leader));
 }
 
-/* It is one of the image's and not there. */
+/* True if this number belongs to a process of the image that does not exist yet. */
 static bool is_to_be(const struct planner *planner, int32_t vpid)
 {
 	int i = find_node(planner, vpid);
@@ -178,9 +178,9 @@ static bool is_to_be(const struct planner *planner, int32_t vpid)
 	return i >= 0 && !is_there(planner, i);
 }
 
-/* Links parents and children and finds the session that each process must be forked in: its own if it did not
- * make it, else the one that children of its were born in before it did, else any. Children come after their
- * parents, so one pass from the end sees children first. */
+/* Links parents and children, and finds the session that each process must be forked in: its own if it did
+ * not make it; else the session in which children of its were born before that; else any. Children follow
+ * their parents in the list, so that one pass from the end sees children first. */
 static int survey_nodes(struct planner *planner)
 {
 	for (int i = 0; i < planner->n; i++) {
@@ -235,7 +235,8 @@ static bool same_program(const Pbeam__Process *a, const Pbeam__Process *b)
 	       !memcmp(a->exe->path.data, b->exe->path.data, a->exe->path.len);
 }
 
-/* Which children are forked: those born in an earlier session of their parent's, or those of the last one. */
+/* Selects children to be forked: those born in an earlier session of their parent, or those of the last one.
+ */
 enum birth { BIRTH_BEFORE, BIRTH_LAST };
 
 static bool is_born(const struct planner *planner, int i, int c, enum birth birth, int32_t born)
@@ -251,7 +252,8 @@ static bool is_born(const struct planner *planner, int i, int c, enum birth birt
 
 static int build_process(struct planner *planner, int i, int from);
 
-/* Those first that share no memory with it; then, when it has that memory, the others, round by round. */
+/* First come children that share no memory with it; then, round by round, those that share what it has by
+ * then. */
 static int build_children(struct planner *planner, int i, enum birth birth, int32_t born)
 {
 	const struct inherit *inherit = &planner->plan->inherit;
@@ -272,8 +274,8 @@ static int build_children(struct planner *planner, int i, enum birth birth, int3
 	return r;
 }
 
-/* Forks process i from node `from`, then its descendants that can be made from there. Those that cannot are
- * left to adopt_node(). */
+/* Forks process i from node `from`, then those descendants that can be made from there. The others are left
+ * to adopt_node(). */
 static int build_process(struct planner *planner, int i, int from)
 {
 	const Pbeam__Process *process = planner->processes[i];
@@ -295,7 +297,7 @@ static int build_process(struct planner *planner, int i, int from)
 	return r < 0 ? r : build_children(planner, i, BIRTH_LAST, 0);
 }
 
-/* Finds out who shares memory with whom: only those can that have their parent's program. */
+/* Finds shared memory: a child can share memory only with a parent that has the same program. */
 static int survey_memory(struct planner *planner)
 {
 	size_t n = (size_t)planner->n;
@@ -318,7 +320,7 @@ static int survey_memory(struct planner *planner)
 	return r < 0 ? err_code(planner->err, r, "plan of the processes") : 0;
 }
 
-/* A living node in session `session` at or below `above`; NO_NODE if there is none. */
+/* A living node of session `session` at or below `above`, or NO_NODE. */
 static int find_member(const struct planner *planner, int32_t session, int above)
 {
 	const struct plan *plan = planner->plan;
@@ -342,9 +344,9 @@ static int depth_of(const struct planner *planner, int i)
 	return depth;
 }
 
-/* A session whose leader is gone: a helper leads it. It is made below the deepest process that adopts a
- * member of it, for the helpers of all must be below those that adopt. The node, or NO_NODE when not possible
- * (yet). */
+/* Makes a helper that leads a session whose leader is gone. It is made below the deepest process that adopts
+ * a member of the session, because all helpers must be below the processes that adopt. Returns the node, or
+ * NO_NODE when it is not possible (yet). */
 static int revive_session(struct planner *planner, int32_t session, int parent)
 {
 	int deepest = parent, node, r;
@@ -366,8 +368,8 @@ static int revive_session(struct planner *planner, int32_t session, int parent)
 	return r < 0 ? r : node;
 }
 
-/* Makes orphan i, which belongs to `parent`, by way of a helper in its session. 0 made, 1 not possible yet.
- */
+/* Makes orphan i, a child of `parent`, by way of a helper in its session. Returns 0 when made, 1 when it is
+ * not possible yet. */
 static int adopt_node(struct planner *planner, int i, int parent)
 {
 	int32_t need = planner->candidates[i].need;
@@ -397,7 +399,7 @@ static int adopt_node(struct planner *planner, int i, int parent)
 	return r;
 }
 
-/* Their places are known, whatever way they came to them. */
+/* The places of these nodes are known, however they were made. */
 static int build_there(struct planner *planner)
 {
 	for (int i = 1; i < planner->n; i++) {
@@ -455,7 +457,7 @@ static int build_all(struct planner *planner)
 	return 0;
 }
 
-/* True if a process other than the one so named is in group `group`; with `now`: already. */
+/* True if a process other than the leader is in group `group`; with `now`, already. */
 static bool group_has_others(const struct planner *planner, int32_t group, bool now)
 {
 	for (int i = 0; i < planner->n; i++)
@@ -478,8 +480,8 @@ static bool group_exists(const struct planner *planner, int32_t group)
 	return false;
 }
 
-/* Groups that are named by one of our processes: it makes its group; if it has left it since, a helper stays
- * there for those who have not. */
+/* Groups named after one of our processes: that process makes its group. If it has left the group since, a
+ * helper keeps the group for the members that follow. */
 static int make_groups(struct planner *planner)
 {
 	int r = 0;
@@ -532,7 +534,8 @@ static int join_groups(struct planner *planner)
 	return r;
 }
 
-/* Helpers go before zombies: their parents, which may be zombies to be, wait for them. The youngest first. */
+/* Helpers end before zombies do, because their parents, which may become zombies, wait for them. The youngest
+ * ends first. */
 static int end_helpers(struct planner *planner)
 {
 	int r = 0;

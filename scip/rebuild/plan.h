@@ -2,19 +2,18 @@
  * The order in which a process tree is made again: a pure function from the image's processes to a list of
  * steps.
  *
- * What the kernel allows, and so what the plan is made of: a process is in its parent's session and group
- * when it is forked; only by setsid() does it get another session (always one named by itself), only by
- * setpgid() another group (one that has a member in its session, or one named by itself); when a parent dies
- * its children go to the nearest living ancestor that is a child subreaper, in the end to the keeper.
- * Therefore
+ * The kernel's rules: a forked process is in its parent's session and group. Only setsid() moves it to
+ * another session, always one named after itself. Only setpgid() moves it to another group: one that has a
+ * member in its session, or one named after itself. When a parent ends, its children go to the nearest living
+ * ancestor that is a child subreaper, at last to the keeper. Therefore
  *
- *  - a child that is in the session that its parent was born in is forked before the parent's setsid();
+ *  - a child in the session that its parent was born in is forked before the parent's setsid();
  *  - a child that shares memory copy-on-write is forked when its parent has that memory (inherit.h), all
- * others before that;
+ *    others before;
  *  - an orphan is forked by a helper, itself forked by a member of the orphan's session; then the helper
- * exits;
- *  - a session or group whose leader is gone is made by a helper that has the leader's number; the helper
- * exits when the members are in.
+ *    exits;
+ *  - a session or group whose leader is gone is made by a helper with the leader's number, which exits when
+ *    the members have joined.
  */
 #ifndef SCIP_REBUILD_PLAN_H
 #define SCIP_REBUILD_PLAN_H
@@ -31,10 +30,10 @@ enum plan_step_kind {
 	PLAN_EXEC,	/* `node` executes its program */
 	PLAN_SETSID,	/* `node` makes a session */
 	PLAN_SETPGID,	/* `node` goes into group `number`; 0: makes its own */
-	PLAN_SUBREAPER, /* `node` is (number 1) or is no more (0) a child subreaper */
+	PLAN_SUBREAPER, /* `node` becomes (number 1) or ceases to be (0) a child subreaper */
 	PLAN_EXIT,	/* `node` ends, with the status of its process, 0 for a helper */
 	PLAN_REAP,	/* node `other` waits for `node`, a helper that has ended */
-	PLAN_MEMORY,	/* `node` gets the memory that those forked next take over: round `number` */
+	PLAN_MEMORY,	/* `node` gets the memory that the children forked next inherit: round `number` */
 };
 
 #define PLAN_KEEPER (-1)
@@ -45,7 +44,7 @@ struct plan_node {
 	int32_t vpid; /* 0: a nameless helper */
 	int parent;   /* the node that forks it, or PLAN_KEEPER */
 	int32_t exit_signal;
-	/* While planning: where it is by now. */
+	/* Its present place while the plan is made. */
 	int32_t session, group; /* 0: the keeper's */
 	int exe;		/* node whose PLAN_EXEC gave it its program, or -1 */
 };
@@ -56,8 +55,7 @@ struct plan_step {
 	int32_t number;
 };
 
-/* Where the first process is forked when its old parent still lives: what is there already, in virtual
- * numbers. */
+/* The place of the first process when its old parent still lives, in virtual numbers. */
 struct plan_above {
 	int32_t session, group; /* the parent's */
 	const int32_t *groups;	/* all groups of that session that have members */
@@ -72,22 +70,22 @@ struct plan {
 	int32_t keeper_session; /* virtual number that the keeper's own session stands for, 0 for none; with a
 				   living parent: its session's */
 	const struct plan_above *above;
-	struct inherit inherit; /* who shares memory with whom */
+	struct inherit inherit; /* shared memory */
 };
 
-/* A process without contents: a zombie, or the stub of one that is on another host. */
+/* A process without contents: a zombie, or the stub of a process on another host. */
 static inline bool plan_is_empty(const Pbeam__Process *process)
 {
 	return process->state == PBEAM__PROCESS__STATE__ZOMBIE ||
 	       process->state == PBEAM__PROCESS__STATE__STUB;
 }
 
-/* Makes the plan. `there` (NULL: none) says of each process that it is in its place already, with its
- * program, session and group: no step makes it, but others are forked by it; its parent and the leaders of
- * its session and group are there too, where they are among them. `above` NULL: the keeper is the first
- * process's parent; else it stays the caller's until plan_free(). 0, -ENOMEM, -EXDEV when the parent that
- * lives is in another session than the first process must be forked in, or -EINVAL with the reason when the
- * processes cannot have come about or need what is not supported. plan_free() in any case. */
+/* Makes the plan. `there` (NULL: none) marks processes that exist with their program, session and group: no
+ * step makes them, but they fork others; their parents and leaders exist too, where these are among the
+ * processes. `above` NULL: the keeper is the first process's parent; else it stays the caller's until
+ * plan_free(). Returns 0; -ENOMEM; -EXDEV when the living parent is in another session than the one that the
+ * first process must be forked in; -EINVAL with the reason when the processes cannot have come about or need
+ * what is not supported. Call plan_free() in any case. */
 must_check int plan_make(struct plan *plan, Pbeam__Process *const *processes, size_t n, const bool *there,
 			 const struct plan_above *above, struct err *err);
 void plan_free(struct plan *plan);

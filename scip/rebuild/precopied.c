@@ -1,14 +1,15 @@
 /*
- * The processes of a migration made ahead, while those that they are to become still run elsewhere.
+ * Pre-copied processes: made while the processes that they will become still run on their host.
  *
  * The skeleton is an image without contents. Its plan is carried out, and each husk gets the private
- * anonymous memory that its process has, empty and writable: the first of two fills (inherit.h). Contents are
- * then written from outside, at their final addresses. The final image says of each page either where it is
- * in the file or (offset 0) that it has been sent: the second fill keeps those, drops what is not to be there
- * any more and reads the rest. To inherit_request() it looks as if what was sent lay in the file, at an
+ * anonymous memory of its process, empty and writable: the first of two fills (inherit.h). Contents are then
+ * written from outside, at their final addresses. The final image says of each page either where it is in the
+ * file, or (offset 0) that it has been sent. The second fill keeps sent pages, drops pages that are not
+ * wanted any more and reads the rest. inherit_request() sees sent pages as if they lay in the file, at an
  * offset that no file has and that is the page's own.
  *
- * Not made ahead: what needs objects first (a session with a terminal) or a living parent's help.
+ * Processes that need objects first (a session with a terminal) or a living parent's help cannot be
+ * pre-copied.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ enum { PROCESSES_MAX = 16384 };
 
 /* ---- making them ---- */
 
-/* Some other is in its group or session. */
+/* True if another process is in its group or session. */
 static bool leads_others(const Pbeam__Manifest *manifest, const Pbeam__Process *leader)
 {
 	for (size_t i = 0; i < manifest->n_processes; i++)
@@ -39,11 +40,12 @@ static bool leads_others(const Pbeam__Manifest *manifest, const Pbeam__Process *
 	return false;
 }
 
-/* Zombies are left for the end, where they will mostly have been waited for; not one whose number names what
- * others are in. */
+/* Leaves out zombies, which will mostly have been waited for by the end. A zombie whose number names a group
+ * or session of others cannot be left out. */
 static int leave_zombies(const struct rebuild *rebuild)
 {
-	Pbeam__Manifest *manifest = (Pbeam__Manifest *)(uintptr_t)rebuild->manifest; /* ours alone */
+	Pbeam__Manifest *manifest =
+		(Pbeam__Manifest *)(uintptr_t)rebuild->manifest; /* nobody else reads it */
 	size_t kept = 0;
 
 	for (size_t i = 0; i < manifest->n_processes; i++)
@@ -63,13 +65,13 @@ static int leave_zombies(const struct rebuild *rebuild)
 static int check_plan(const struct rebuild *rebuild)
 {
 	if (rebuild->above.lives)
-		return err_set(rebuild->err, -ENOTSUP, "their parent is here");
+		return err_set(rebuild->err, -ENOTSUP, "their parent lives on this host");
 	if (rebuild->manifest->n_processes > PROCESSES_MAX)
-		return err_set(rebuild->err, -ENOTSUP, "they are too many");
+		return err_set(rebuild->err, -ENOTSUP, "there are too many processes");
 	return 0;
 }
 
-/* The mappings that it can have before all else, empty. */
+/* Copies the mappings that it can have from the beginning, without contents. */
 static int copy_memory(const Pbeam__Memory *from, struct precopied_process *to)
 {
 	to->copies = calloc(from->n_mappings + 1, sizeof(*to->copies));
@@ -192,7 +194,7 @@ void precopied_abandon(struct precopied *p)
 	const struct keeper_request request = {.type = KEEPER_REPLACE};
 	pid_t none;
 
-	/* Their end is not the job's. */
+	/* Their end is not the end of the job. */
 	if (p->rebuild.made && rebuild_ask_keeper(&p->rebuild, &request, &none) < 0)
 		log_debug("the keeper does not answer");
 	rebuild_tree_kill(&p->rebuild);

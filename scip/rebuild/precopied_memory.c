@@ -27,7 +27,7 @@ int precopied_find(const struct precopied *p, int32_t vpid, uint32_t shared_id)
 	return -1;
 }
 
-/* Where the pieces are to be, all within the process. */
+/* Finds the places of the pieces, all within the process. */
 static int place_pieces(const struct precopied *p, size_t index, const struct precopied_piece *pieces,
 			size_t n, struct iovec remote[PRECOPIED_PIECES], struct err *err)
 {
@@ -37,14 +37,14 @@ static int place_pieces(const struct precopied *p, size_t index, const struct pr
 		if (index >= p->n || !p->processes[index].state || n > PRECOPIED_PIECES ||
 		    address % IMAGE_PAGE || len % IMAGE_PAGE || address >= PRECOPIED_SENT_PROCESS ||
 		    len > PRECOPIED_SENT_PROCESS - address)
-			return err_set(err, -EPROTO, "pages that came are of no process");
+			return err_set(err, -EPROTO, "pages of an unknown process");
 		remote[i] = (struct iovec){(void *)(uintptr_t)address, len}; // NOLINT: an address there
 	}
 	return 0;
 }
 
-/* They are there: from now on it looks as if they had been read from the image. What is written again and
- * again does not make the list longer and longer. */
+/* Notes the pieces as if they had been read from the image. Pages that are written repeatedly do not make the
+ * list longer. */
 static int note_pieces(struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n)
 {
 	struct precopied_process *process = &p->processes[index];
@@ -108,7 +108,7 @@ int precopied_read(const struct precopied *p, size_t index, const struct precopi
 		local.iov_len += pieces[i].len;
 	if (r == 0 &&
 	    process_vm_readv(p->rebuild.made[index].rpid, &local, 1, remote, n, 0) != (ssize_t)local.iov_len)
-		r = err_set(err, -EPROTO, "what has changed in memory came before the memory");
+		r = err_set(err, -EPROTO, "changes of pages that were never sent");
 	return r;
 }
 

@@ -1,9 +1,9 @@
 /*
- * Shared memory of a migration that comes while the program runs elsewhere: it is written into the memory
- * file that the processes will map; a System V segment is made from it at the end (shared.c).
+ * Shared memory that is pre-copied: it is written into the memory file that the processes will map; a System
+ * V segment is made from that file at the end (rebuild_shared.c).
  *
- * Which there are is said by the skeleton. At the end the other side says of each that is still there of
- * which pages it consists; all of them must have come, and nothing else is left in it.
+ * The skeleton lists the shared memory. The final manifest lists the pages of each that still exists; all of
+ * them must have arrived, and nothing else stays in the file.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ int precopied_shared_make(struct precopied *p)
 	int r = 0;
 
 	if (manifest->n_shared > SHARED_MAX)
-		return err_set(p->rebuild.err, -EPROTO, "it has too much shared memory");
+		return err_set(p->rebuild.err, -EPROTO, "too many shared memory objects");
 	p->shared = calloc(manifest->n_shared + 1, sizeof(*p->shared));
 	if (!p->shared)
 		return err_code(p->rebuild.err, -ENOMEM, "shared memory");
@@ -50,7 +50,7 @@ void precopied_shared_release(struct precopied *p)
 	free(p->shared);
 }
 
-/* The file, or -EPROTO for pieces that are of none. */
+/* The file that the pieces belong to, or -EPROTO. */
 static int file_of(const struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n,
 		   struct err *err)
 {
@@ -59,7 +59,7 @@ static int file_of(const struct precopied *p, size_t index, const struct precopi
 	for (size_t i = 0; i < n && good; i++)
 		good = pieces[i].address % IMAGE_PAGE == 0 && pieces[i].len % IMAGE_PAGE == 0 &&
 		       pieces[i].address < OFFSET_MAX && pieces[i].len < OFFSET_MAX;
-	return good ? p->shared[index].fd : err_set(err, -EPROTO, "pages that came are of no shared memory");
+	return good ? p->shared[index].fd : err_set(err, -EPROTO, "pages of unknown shared memory");
 }
 
 int precopied_shared_write(const struct precopied *p, size_t index, const struct precopied_piece *pieces,
@@ -82,8 +82,7 @@ int precopied_shared_read(const struct precopied *p, size_t index, const struct 
 
 	for (size_t i = 0; i < n && fd >= 0; i++) {
 		if (io_pread_full(fd, to, pieces[i].len, (off_t)pieces[i].address) != (ssize_t)pieces[i].len)
-			return err_set(err, -EPROTO,
-				       "what has changed in shared memory came before the memory");
+			return err_set(err, -EPROTO, "changes of shared pages that were never sent");
 		to += pieces[i].len;
 	}
 	return fd < 0 ? fd : 0;
@@ -91,7 +90,7 @@ int precopied_shared_read(const struct precopied *p, size_t index, const struct 
 
 /* ---- the end ---- */
 
-/* Nothing is left of [start, end). */
+/* Empties [start, end). */
 static int empty(int fd, uint64_t start, uint64_t end)
 {
 	return start < end && fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start,
@@ -107,7 +106,7 @@ static bool has_come(int fd, uint64_t start, uint64_t end)
 	return hole >= 0 && (uint64_t)hole >= end;
 }
 
-/* What has come is what there is, in the order of offsets. */
+/* Reduces the file to the pages of the manifest, which are in the order of offsets. */
 static int settle(struct rebuild *rebuild, const Pbeam__SharedMemory *saved, int fd)
 {
 	const uint64_t room = (saved->size + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
@@ -133,7 +132,7 @@ static int settle(struct rebuild *rebuild, const Pbeam__SharedMemory *saved, int
 	if (r == 0 && saved->kind != PBEAM__SHARED_MEMORY__KIND__SYSV &&
 	    ftruncate(fd, (off_t)saved->size) < 0)
 		r = -errno;
-	/* What MFD_NOEXEC_SEAL does. */
+	/* As MFD_NOEXEC_SEAL does. */
 	if (r == 0 && saved->seals & F_SEAL_EXEC && fchmod(fd, MODE_NOT_EXECUTABLE) < 0)
 		r = -errno;
 	return r < 0 ? err_code(rebuild->err, r, "shared memory %u", saved->id) : 0;

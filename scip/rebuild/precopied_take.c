@@ -1,10 +1,10 @@
 /*
- * The processes that were made ahead become those of the final image.
+ * Pre-copied processes become those of the final image.
  *
- * Between the skeleton and the freeze processes have come and gone. Whoever has stayed goes on in the husk
- * that has its memory already; the husks of those that are gone are killed, their parents wait for them; and
- * the plan (plan.h) makes those that have come, beside those that are there. Which ones these are is the
- * other side's word; the plan refuses what cannot be.
+ * Between the skeleton and the freeze, processes have been born and have ended. A process that still exists
+ * goes on in the husk that has its memory. Husks of processes that have ended are killed, and their parents
+ * made to wait for them. The plan (plan.h) makes new processes beside the others. The source decides which
+ * processes are the same; the plan refuses what cannot be.
  */
 #include <errno.h>
 #include <signal.h>
@@ -18,13 +18,13 @@
 #include "scip/rebuild/precopied_parts.h"
 #include "scip/tracee/remote.h"
 
-/* Of a mapping that was put together from several: no protection is like it. */
+/* Sentinel: a mapping put together from pieces of different protection. */
 #define PROT_MIXED (1u << 30)
 
 /* ---- memory ---- */
 
-/* What the process has of [at, end) of a mapping like `map`: the end of the piece that begins at `at`, or 0
- * with *next where the next begins. */
+/* The end of the process's mapping that contains `at`, or 0 with *next set to the beginning of the next
+ * mapping before `end`. */
 static uint64_t covered(const Pbeam__Memory *memory, uint64_t at, uint64_t end, uint64_t *next)
 {
 	*next = end;
@@ -59,7 +59,8 @@ static bool has_sent(const Pbeam__Mapping *map)
 	return false;
 }
 
-/* It has grown since the skeleton: so does what is there, and is one mapping from then on. */
+/* The mapping has grown since the skeleton: the existing pieces are extended, and are one mapping from then
+ * on. */
 static int extend(struct rebuild *rebuild, struct precopied_process *process, size_t node,
 		  const Pbeam__Mapping *map)
 {
@@ -79,7 +80,7 @@ static int extend(struct rebuild *rebuild, struct precopied_process *process, si
 	*whole = *map;
 	whole->n_pages = whole->n_guards = 0;
 	whole->prot = PROT_MIXED;
-	whole->advice = 0; /* what the pieces have is overruled by that of `map`, which has some if they do */
+	whole->advice = 0; /* replaced by the advice of `map`, which has some if the pieces do */
 	while (at < map->end && r == 0) {
 		uint64_t end = covered(memory, at, map->end, &next);
 
@@ -101,7 +102,7 @@ static int extend(struct rebuild *rebuild, struct precopied_process *process, si
 		return err_set(rebuild->err, -EPROTO, "memory at %#lx was never sent",
 			       (unsigned long)map->start);
 	memory->n_mappings = n;
-	/* In its place: they are in the order of their addresses. There is room: one less than there were. */
+	/* Inserted in the order of addresses. There is room: one mapping less than before. */
 	for (; n > 0 && memory->mappings[n - 1]->start > whole->start; n--)
 		memory->mappings[n] = memory->mappings[n - 1];
 	memory->mappings[n] = whole;
@@ -137,7 +138,7 @@ static int settle_memory(struct rebuild *rebuild, struct precopied_process *proc
 				map->pages[p]->offset =
 					map->pages[p]->address + (uint64_t)precopied_shift(index);
 	}
-	/* What the kernel's state says of protections goes by the list as it is now. */
+	/* The list of protections follows the list of mappings. */
 	free(process->state->prot);
 	process->state->prot = calloc(process->memory.n_mappings + 1, sizeof(*process->state->prot));
 	if (!process->state->prot)
@@ -155,7 +156,7 @@ static const Pbeam__Process *precopied_at(const struct precopied *p, size_t i)
 	return p->rebuild.manifest->processes[i];
 }
 
-/* Which of the processes of the final manifest are there, and where: index[], -1 for those that are not. */
+/* Finds the processes of the final manifest that exist, and their indices; index[] is -1 for the others. */
 static int match(const struct rebuild *rebuild, const struct precopied *p, bool *there, int *index)
 {
 	const struct rebuild_options *options = rebuild->options;
@@ -173,17 +174,16 @@ static int match(const struct rebuild *rebuild, const struct precopied *p, bool 
 		index[i] = precopied_find(p, process->vpid, 0);
 		old = index[i] < 0 ? NULL : precopied_at(p, (size_t)index[i]);
 		if (!old || old->vppid != process->vppid || old->vsid != process->vsid ||
-		    old->vpgid != process->vpgid ||
-		    (process->memory && !old->memory) /* a zombie has none any more */)
-			return err_set(rebuild->err, -EPROTO, "vpid %d was not made ahead", process->vpid);
+		    old->vpgid != process->vpgid || (process->memory && !old->memory) /* a zombie has none */)
+			return err_set(rebuild->err, -EPROTO, "vpid %d was not pre-copied", process->vpid);
 		found++;
 	}
 	if (found != options->nahead || !there[0])
-		return err_set(rebuild->err, -EPROTO, "the processes are not those that were made ahead");
+		return err_set(rebuild->err, -EPROTO, "the processes are not those that were pre-copied");
 	return 0;
 }
 
-/* Somebody who is there is in the group or session of this number, whose leader is gone. */
+/* True if an existing process is in the group or session of this number, whose leader is gone. */
 static bool is_named(const Pbeam__Manifest *manifest, const int *index, int32_t number)
 {
 	for (size_t i = 0; i < manifest->n_processes; i++)
@@ -193,7 +193,7 @@ static bool is_named(const Pbeam__Manifest *manifest, const int *index, int32_t 
 	return false;
 }
 
-/* The parent is a husk, and does not do so itself. */
+/* Waits in place of the parent, a husk that does not do so itself. */
 static int reap(struct rebuild *rebuild, int parent, struct vpid vpid, struct rpid rpid)
 {
 	int64_t ret =
@@ -206,7 +206,7 @@ static int reap(struct rebuild *rebuild, int parent, struct vpid vpid, struct rp
 	return 0;
 }
 
-/* One that has ended over there. Groups and sessions that it led keep its number. */
+/* Kills the husk of a process that has ended. Groups and sessions that it led keep its number. */
 static int remove_one(struct precopied *p, size_t gone, const Pbeam__Manifest *manifest, const int *index)
 {
 	struct rebuild *rebuild = &p->rebuild;
@@ -223,7 +223,7 @@ static int remove_one(struct precopied *p, size_t gone, const Pbeam__Manifest *m
 	if (parent >= 0)
 		r = reap(rebuild, parent, vpid, rpid);
 	else
-		precopied_await_gone(rebuild->names, vpid); /* the keeper waits for its children */
+		precopied_await_gone(rebuild->names, vpid); /* the keeper waits for its own children */
 	if (r == 0 && is_named(manifest, index, vpid.n) &&
 	    names_number_bind(rebuild->names, vpid, rpid, rebuild->options->keeper) < 0)
 		log_debug("number %d of a group is bound already", vpid.n);
@@ -245,7 +245,7 @@ static int remove_gone(struct precopied *p, const Pbeam__Manifest *manifest, con
 	return r;
 }
 
-/* What was the precopied's is the restore's. */
+/* Moves the state of the pre-copied processes into the rebuild. */
 static int hand_over(struct rebuild *rebuild, struct precopied *p, const int *index)
 {
 	struct rebuild *old = &p->rebuild;
@@ -285,7 +285,7 @@ static int take(struct rebuild *rebuild, struct precopied *p, bool *there, int *
 		precopied_abandon(p);
 		return r;
 	}
-	/* The image is ours alone, in memory. */
+	/* Nobody else reads the image. */
 	for (size_t i = 0; i < manifest->n_processes && r == 0; i++)
 		if (index[i] >= 0 && manifest->processes[i]->memory)
 			r = settle_memory(rebuild, &p->processes[index[i]], i, (size_t)index[i],

@@ -1,10 +1,10 @@
 /*
- * All that can be refused before anything is made or killed: the image's user, processor and kernel, every
- * file that is executed or mapped, every number that must be free.
+ * Refuses everything that can be refused before anything is made or killed: the image's user, processor and
+ * kernel, every file that is executed or mapped, every number that must be free.
  *
- * A file is the same if device and inode, or, on another file system, size and time of its last change are.
- * `--force` goes on with a file that has changed; a missing one is only done without where all of it is in
- * the image.
+ * A file is the same if device and inode are; on another file system, if size and time of the last change
+ * are. `--force` accepts a file that has changed. A missing file is accepted only where the image contains
+ * all of it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 
 enum { CPUINFO_MAX = 4 << 20, SEEN_MAX = 512 };
 
-/* Files that were looked at already: many processes map the same. */
+/* Files that have been checked: many processes map the same ones. */
 struct seen {
 	const Pbeam__FileIdentity *v[SEEN_MAX];
 	int n;
@@ -179,7 +179,7 @@ const char *rebuild_check_executable(const Pbeam__Process *process, char path[40
 {
 	if (is_executable(process, path))
 		return path;
-	/* Any program will do: it is stopped before its first instruction. */
+	/* Any program will do: the husk is stopped before its first instruction. */
 	if (io_readlink(AT_FDCWD, "/proc/self/exe", path, PATH_MAX) < 0)
 		return "/proc/self/exe";
 	return path;
@@ -218,7 +218,7 @@ int rebuild_check_image(struct rebuild *rebuild)
 	return r;
 }
 
-/* Free, or of a process that is going to be replaced. */
+/* The number must be free, or belong to a process that will be replaced. */
 static int check_number(struct rebuild *rebuild, int32_t number, const char *what)
 {
 	struct name_process process;
@@ -228,7 +228,7 @@ static int check_number(struct rebuild *rebuild, int32_t number, const char *wha
 		if (replaces && process.keeper.n == rebuild->options->keeper.n)
 			return 0;
 		if (process.state == NAME_STATE_STUB && process.keeper.n == rebuild->options->keeper.n)
-			return 0; /* it comes back */
+			return 0; /* its process comes back */
 		return err_set(rebuild->err, -EEXIST,
 			       "%s %d of the image is in use by a running program; end that first: pbeamctl "
 			       "kill %d, or "
@@ -245,7 +245,7 @@ int rebuild_check_numbers(struct rebuild *rebuild)
 	for (size_t i = 0; i < rebuild->manifest->n_processes && r == 0; i++) {
 		const Pbeam__Process *process = rebuild->manifest->processes[i];
 
-		if (rebuild->made && rebuild->made[i].rpid) /* made ahead */
+		if (rebuild->made && rebuild->made[i].rpid) /* pre-copied */
 			continue;
 		r = check_number(rebuild, process->vpid, "vpid");
 		for (size_t t = 1; t < process->n_threads && r == 0; t++)

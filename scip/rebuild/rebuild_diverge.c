@@ -1,4 +1,5 @@
-/* Processes that must translate names from now on, because others of their job are not what they were. */
+/* Puts processes behind the restored filter: they must translate names from now on, because other processes
+ * of their job have diverged. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ int rebuild_diverge_hold(const struct name_process *process, uint32_t timeout_ms
 	return r < 0 ? r : steal_fd(&sock);
 }
 
-/* One look at all of them; how many there were to see to. */
+/* One pass over all of them. Returns how many needed it. */
 static int pass(struct names *names, struct rpid keeper, rebuild_skip_fn skip, void *arg)
 {
 	auto_free struct name_process *list = NULL;

@@ -1,8 +1,8 @@
 /*
- * The husks filled and let go.
+ * Fills the husks, and releases them.
  *
- * All at the same time, since nothing of it depends on another process but what the coordinator has made
- * before, and the memory that is passed on by fork (inherit.h), which is a step of the plan.
+ * All are filled at the same time: a fill depends on nothing but what the coordinator has made before, and on
+ * memory inherited by fork (inherit.h), which is a step of the plan.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static const Pbeam__Object *find_object(const Pbeam__Manifest *manifest, uint32_
 	return NULL;
 }
 
-/* Everything that one fill needs; the arrays are freed by the caller. */
+/* The request of one fill; the arrays are freed by the caller. */
 struct fill_request {
 	Pbeam__ScipFill message;
 	Pbeam__FillFd *fds;
@@ -120,7 +120,8 @@ static int send_described(struct rebuild *rebuild, int node, const struct inheri
 		return r;
 	fill.message.process = (Pbeam__Process *)(uintptr_t)&memory->process;
 	if (verifies && (memory_only || memory->inherits))
-		return err_set(rebuild->err, -EINVAL, "the memory of vpid %d is not filled at once",
+		return err_set(rebuild->err, -EINVAL,
+			       "the memory of vpid %d cannot be verified while it is filled in parts",
 			       process->vpid);
 	fill.message.digests_offset = verifies ? image_reader_digests(rebuild->image) : 0;
 	fill.message.memory_only = memory_only;
@@ -137,7 +138,7 @@ static int send_described(struct rebuild *rebuild, int node, const struct inheri
 			     &fill.message.base, &image, 1, rebuild->err);
 }
 
-/* Asks for what is left to be done; with a `round` for what the process passes on in that. */
+/* Requests the rest of the fill, or, with a `round`, the memory that the process passes on in that round. */
 static int send_fill(struct rebuild *rebuild, int node, int round)
 {
 	struct made *made = &rebuild->made[node];
@@ -175,7 +176,7 @@ static bool is_stub(const struct rebuild *rebuild, int node)
 	return process && process->state == PBEAM__PROCESS__STATE__STUB;
 }
 
-/* It is emptied, and waits to be let go like all others. */
+/* A stub is emptied, and waits to be released like all others. */
 static int send_stub(struct rebuild *rebuild, int node)
 {
 	Pbeam__ScipFill fill = PBEAM__SCIP_FILL__INIT;
@@ -215,7 +216,7 @@ int rebuild_fill_all(struct rebuild *rebuild)
 	return r < 0 ? r : gather(rebuild);
 }
 
-/* Who does not hear it is not waited for. */
+/* A scip that cannot be told is not waited for. */
 static void send_run(struct rebuild *rebuild, int node)
 {
 	struct made *made = &rebuild->made[node];
@@ -231,7 +232,7 @@ static void send_run(struct rebuild *rebuild, int node)
 	made->sock = -1;
 }
 
-/* Nobody is left out because another one, whose scip was killed, does not answer. */
+/* Releases all processes, even if one of them does not answer because its scip was killed. */
 int rebuild_fill_release(struct rebuild *rebuild)
 {
 	int r = 0;

@@ -1,10 +1,10 @@
 /*
- * Memory that several processes (or descriptors and mappings) share, made in the coordinator; the processes
- * map it through its descriptors.
+ * Memory shared by several processes, or by descriptors and mappings. It is made in the coordinator; the
+ * processes map it through the coordinator's descriptors.
  *
- * Anonymous shared mappings become memory files: an ordinary user cannot open another's anonymous mapping,
- * and a mapping of a memory file behaves the same. Where an object of the image is the same file (a memfd
- * that is open, an unlinked file) that object's descriptor is the one.
+ * Anonymous shared mappings become memory files: an ordinary user cannot open another process's anonymous
+ * mapping, and a mapping of a memory file behaves the same. Where an object of the image is the same file (an
+ * open memfd, an unlinked file), that object's descriptor is used.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,8 @@
 
 enum { NAME_MAX_MEMFD = 240, MODE_BITS = 0777, MOVE = 1 << 20 };
 
-/* From the memory file that it came into ahead, which loses it: there is not room for both. */
+/* Fills a segment from the memory file that it was pre-copied into, and empties the file: there is not room
+ * for both. */
 static int move_ahead(struct rebuild *rebuild, const Pbeam__SharedMemory *saved, uint8_t *to)
 {
 	const int fd = object_restore_kept(rebuild->objects, PBEAM__OBJECT__KIND_MEMFD, saved->id);
@@ -153,7 +154,7 @@ int rebuild_shared_put_back(struct rebuild *rebuild)
 	return r;
 }
 
-/* A segment that outlived its processes is used again, so that its id stays; else there is a new one. */
+/* Reuses a segment that outlived its processes, so that its id stays the same; else makes a new one. */
 static int make_sysv(struct rebuild *rebuild, struct shared_made *made)
 {
 	const Pbeam__SharedMemory *saved = made->saved;

@@ -1,7 +1,7 @@
 /*
- * A process that comes back to the host where its stub is: the stub, frozen and held, is its husk. It has its
- * number and its parent, and is in its session and group, already. If the restore fails it is a stub again:
- * its scip sees to that when our connection ends.
+ * A process returns to the host where its stub is. The stub, frozen and held, becomes its husk: it has the
+ * right number and parent, session and group. If the restore fails, its scip makes it a stub again when our
+ * connection ends.
  */
 #include <limits.h>
 #include <stdio.h>

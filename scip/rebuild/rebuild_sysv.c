@@ -1,13 +1,13 @@
 /*
- * System V semaphores and message queues, and what a process's end does to semaphores.
+ * System V semaphores and message queues, and the semaphore adjustments of processes.
  *
- * An object that outlived its processes (it is there under its id with its key and size) is used again; else
- * there is a new one under another id, translated from then on. What the job made after the checkpoint goes
- * when the whole job is rolled back: it had not been made yet.
+ * An object that outlived its processes (its id exists with its key and size) is reused; else a new one is
+ * made under another id, which is translated from then on. Objects that the job made after the checkpoint are
+ * removed when the whole job is rolled back.
  *
  * A process gets its adjustments by operations of its own that leave the values as they are: the semaphore
- * down to nothing, what it gives or takes with SEM_UNDO there and without back, the semaphore up again, all
- * in one. Setting values from outside would clear adjustments, so that comes before.
+ * down to zero, the adjustment with SEM_UNDO and back without, the semaphore up again, all in one semop().
+ * Setting values from outside would clear adjustments, and comes before.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -190,7 +190,7 @@ static int make_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, in
 
 /* ---- all ---- */
 
-/* Named as it was, and the job's from now on. */
+/* Records the object under its old name, as the job's. */
 static int own(struct rebuild *rebuild, unsigned kind, int32_t virtual, int32_t real)
 {
 	struct rpid keeper = rebuild->options->keeper;
@@ -234,7 +234,7 @@ int rebuild_sysv_make_all(struct rebuild *rebuild)
 
 /* ---- in the processes ---- */
 
-/* A page of ours that the husk has mapped as well; it goes with all else when the husk is filled. */
+/* A page of ours that the husk maps too; it is unmapped when the husk is filled. */
 struct page {
 	struct sembuf *ops;
 	uint64_t there;
@@ -264,7 +264,7 @@ static unsigned add(struct sembuf *ops, unsigned n, uint32_t number, int op, int
 	return n;
 }
 
-/* The operations that give a process its adjustment, or make it the last, and leave the value. */
+/* The operations that give a process its adjustment, or make it the last user, and keep the value. */
 static unsigned write_ops(struct sembuf *ops, const Pbeam__SysvUndo *undo, int value)
 {
 	unsigned n = 0;
@@ -299,7 +299,7 @@ static int give_one(struct rebuild *rebuild, int node, const struct page *page, 
 	return (int)rebuild_husk_call(rebuild, node, SYS_semop, remote_args((uint64_t)real, page->there, n));
 }
 
-/* Whoever comes later is the last to have used a semaphore: so first those that were not. */
+/* The last process to operate on a semaphore is its last user: the others come first. */
 static int give(struct rebuild *rebuild, struct page *page, bool last)
 {
 	int r = 0;

@@ -1,7 +1,7 @@
 /*
- * The plan of the tree carried out by the keeper and by husks: one step after another. (Filled they are all
- * at the same time: rebuild_fill.c.) Until all are filled none is let go, so a failure anywhere leaves
- * nothing behind but the husks, which are killed.
+ * Carries out the plan of the process tree by the keeper and by husks, one step after another. (They are
+ * filled all at the same time: rebuild_fill.c.) None is released before all are filled. So a failure leaves
+ * nothing behind but husks, which are killed.
  */
 #include <errno.h>
 #include <signal.h>
@@ -22,8 +22,8 @@
 #include "scip/rebuild/keeper_protocol.h"
 #include "scip/rebuild/precopied_parts.h"
 
-/* Waits until the husk has a scip and connects to that, if it was made and that is still to be done. Not as
- * soon as it is forked: it is taken over while its parent forks the next. */
+/* Connects to the husk's scip, unless that has been done. Not as soon as the husk is forked: it is taken over
+ * while its parent forks the next one. */
 static int connect_node(struct rebuild *rebuild, int node)
 {
 	struct made *made = &rebuild->made[node];
@@ -33,7 +33,7 @@ static int connect_node(struct rebuild *rebuild, int node)
 	return made->rpid && made->sock < 0 ? made->sock : 0;
 }
 
-/* Its parent is where it was, or is its stub's. */
+/* True if its parent is on another host, or its stub has the parent. */
 static bool comes_from_afar(const struct rebuild *rebuild, int node)
 {
 	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
@@ -68,7 +68,7 @@ static int step_husk(struct rebuild *rebuild, int node)
 	return r;
 }
 
-/* `sock` is that of the process that forks it. */
+/* `sock` leads to the scip of the process that forks it. */
 static int fork_node(struct rebuild *rebuild, int node, int sock, pid_t replaces)
 {
 	Pbeam__ScipFork request = PBEAM__SCIP_FORK__INIT;
@@ -123,7 +123,7 @@ static int step_exit(struct rebuild *rebuild, int node)
 			   &pbeam__scip_done__descriptor, NULL, rebuild->err);
 	close(made->sock);
 	made->sock = -1;
-	/* The number of a leader that is gone lives on in its group and session. */
+	/* The number of a leader that is gone survives in its group and session. */
 	if (r == 0 && !planned->process && planned->vpid &&
 	    names_number_bind(rebuild->names, (struct vpid){planned->vpid}, (struct rpid){made->rpid},
 			      rebuild->options->keeper) < 0)
@@ -141,12 +141,12 @@ static pid_t number_here(struct rebuild *rebuild, int32_t number)
 	return names_real(rebuild->names, (struct vpid){number}).n;
 }
 
-/* Makes the session, and its terminal, if it had one, its controlling one: that only its leader can do, and
- * those forked later inherit it. */
+/* Makes the session and its controlling terminal, if it had one. Only the leader can do this; children forked
+ * later inherit it. */
 static int step_setsid(struct rebuild *rebuild, int node)
 {
 	const struct vpid session = {rebuild->plan.nodes[node].vpid};
-	/* What is made ahead, without objects, has none. */
+	/* Pre-copied processes, made without objects, have none. */
 	int tty = rebuild->objects ? object_restore_controlling_tty(rebuild->objects, session) : -1;
 	int64_t ret = rebuild_husk_call(rebuild, node, SYS_setsid, remote_args(0)), pidfd, fd;
 
@@ -215,7 +215,7 @@ static int do_step(struct rebuild *rebuild, const struct plan_step *step, pid_t 
 	return nr < 0 ? (int)nr : 0;
 }
 
-/* Numbers that are the keeper's: the session it lends, and the parent that the first process had. */
+/* Numbers that stand for the keeper: the session that it lends, and the parent of the first process. */
 static void bind_keeper(struct rebuild *rebuild, int32_t number, pid_t rpid)
 {
 	if (number > 0 && number != rpid &&
@@ -224,7 +224,7 @@ static void bind_keeper(struct rebuild *rebuild, int32_t number, pid_t rpid)
 		log_debug("number %d cannot stand for the keeper", number);
 }
 
-/* A group whose leader, the parent, is not among the processes: a helper gives it the number. */
+/* A group whose leader, the parent, is not among the processes: a helper gives it its number. */
 static bool is_planned(const struct plan *plan, int32_t number)
 {
 	for (int i = 0; i < plan->nnodes; i++)
@@ -259,8 +259,8 @@ int rebuild_tree_make(struct rebuild *rebuild)
 	return r;
 }
 
-/* The children that the stub was given in vain are waited for: it never does so itself, and the program would
- * find them when it is back. */
+/* Waits for the children that the stub was given in vain. The stub never does so, and the program would find
+ * them when it returns. */
 static void bereave_stub(struct rebuild *rebuild)
 {
 	struct err *why = rebuild->err, unsaid = ERR_INIT;
@@ -297,8 +297,7 @@ void rebuild_tree_kill(struct rebuild *rebuild)
 		if (made[i].stub && made[i].sock >= 0 &&
 		    scip_link_call(made[i].sock, PBEAM__SCIP_REQUEST__SCIP_STUB, NULL,
 				   &pbeam__scip_done__descriptor, NULL, NULL) < 0)
-			log_debug("the stub of vpid %d is a stub again by itself",
-				  rebuild->plan.nodes[i].vpid);
+			log_debug("the stub of vpid %d reverts by itself", rebuild->plan.nodes[i].vpid);
 		if (made[i].sock >= 0)
 			close(made[i].sock);
 		made[i].sock = -1;

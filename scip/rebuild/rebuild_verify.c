@@ -1,11 +1,11 @@
 /*
- * That the image is whole, before anything that exists is changed.
+ * Verifies the image before anything that exists is changed.
  *
- * A gigabyte is read from memory twice if it is verified first and filled in then. So where nothing is lost
- * if it is found out late, whole chunks of the pages of a large process are left to its fill, which checks
- * them as it copies them: where nothing is running that is going to be replaced, and what exists can wait to
- * be put back until all is filled (rebuild_shared_may_wait(), object_restore_wait()). All other chunks are
- * verified here, and no process is let go before all are filled.
+ * If a gigabyte is verified first and copied then, it is read from memory twice. So whole chunks of the pages
+ * of a large process are verified by its fill while it copies them, where a late discovery loses nothing:
+ * where no running process is replaced, and where writes to existing files can wait until all processes are
+ * filled (rebuild_shared_may_wait(), object_restore_wait()). All other chunks are verified here. No process
+ * is released before all are filled.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static bool has_large(const Pbeam__Manifest *manifest)
 	return false;
 }
 
-/* Marks the chunks that are checked when this mapping is filled. */
+/* Marks the chunks that are verified when this mapping is filled. */
 static void skip_chunks(const Pbeam__Mapping *map, uint8_t *skip)
 {
 	for (size_t i = 0; i < map->n_pages && fill_contents_has_pages(map); i++) {

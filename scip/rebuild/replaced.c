@@ -1,15 +1,15 @@
 /*
- * The end of the processes that a rollback replaces.
+ * Freezes and kills the processes that a rollback replaces.
  *
- * Of a whole job: all of it. Of a part: the process and its descendants, and who else has a number of the
- * image: one that was a descendant when that was made. They are frozen first, so that none sees another's end
- * and acts upon it: removes its files, say. By their scips, not by SIGSTOP: nobody sees it, one that the user
- * has stopped stays so, and if we are killed they go on; or end, all of them, once they are condemned
- * (signs.h). In a rollback of several parts all of them on all hosts are frozen before the first one is
- * killed: until then it can be given up.
+ * Of a whole job these are all processes. Of a part: the process, its descendants, and every process with a
+ * number of the image, which was a descendant when the image was made. They are frozen first, so that none
+ * notices the end of another and acts on it, for instance by removing its files. Their scips freeze them, not
+ * SIGSTOP: nobody notices, a process that the user has stopped stays stopped, and if the coordinator is
+ * killed they go on; or, once they are condemned (fill_signs.h), all of them end. In a rollback of several
+ * parts all processes on all hosts are frozen before the first one is killed; until then it can be given up.
  *
- * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part
- * lives and is frozen, so nobody waits: names and entries are given up here.
+ * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part is
+ * frozen and does not wait, so names and entries are released here.
  */
 #include <errno.h>
 #include <signal.h>
@@ -28,8 +28,8 @@
 
 enum { CLEAR_MS = 10000, LOOK_AGAIN_NS = 500000, DEPTH_MAX = 65536, FREEZE_MS = 3000, PASSES = 8 };
 
-/* How far below `root` the process is, or below the job's first one with `root` 0; -1 if it does not descend
- * from it. */
+/* The depth of the process below `root`, or below the job's first process with `root` 0. -1 if it is no
+ * descendant. */
 static int depth_below(struct rebuild *rebuild, struct name_process process, struct vpid root)
 {
 	for (int depth = 0; depth < DEPTH_MAX; depth++) {
@@ -49,7 +49,7 @@ static bool is_of_image(const struct rebuild *rebuild, struct vpid vpid)
 	return false;
 }
 
-/* At home the stub of the job's first process is the console's. */
+/* On the job's home host the stub of its first process belongs to the console. */
 static bool is_consoles(struct rebuild *rebuild, const struct name_process *process)
 {
 	struct name_job job;
@@ -73,7 +73,7 @@ struct victim {
 	pid_t rpid;
 	struct rpid scip;
 	int depth;
-	bool apart; /* a stub in a rollback of several parts: its process is replaced, or ends, by itself */
+	bool apart; /* a stub in a rollback of several parts: its process is replaced, or ends, on its own */
 };
 
 static int compare_depth(const void *a, const void *b)
@@ -81,7 +81,7 @@ static int compare_depth(const void *a, const void *b)
 	return ((const struct victim *)a)->depth - ((const struct victim *)b)->depth;
 }
 
-/* As one of those that are gone. */
+/* Adds the process to the list of those that are gone. */
 static int remember(struct rebuild *rebuild, pid_t rpid)
 {
 	struct above *above = &rebuild->above;
@@ -98,7 +98,7 @@ static int remember(struct rebuild *rebuild, pid_t rpid)
 	return 0;
 }
 
-/* Its scip was killed, and the kernel is still at killing it. */
+/* True if its scip was killed and the kernel has not finished killing it. */
 static bool is_dying(const struct name_process *process)
 {
 	struct procfs_stat stat;
@@ -107,7 +107,7 @@ static bool is_dying(const struct name_process *process)
 	       stat.state != 'X';
 }
 
-/* Nobody waits for it while its parent is frozen, or a stub. */
+/* Nobody waits for it while its parent is frozen, or is a stub. */
 static void give_up(struct rebuild *rebuild, const struct name_process *process)
 {
 	names_number_release(rebuild->names, process->vpid, process->rpid);
@@ -123,17 +123,17 @@ static struct victim victim_of(struct rebuild *rebuild, const struct name_proces
 			       .apart = process->state == NAME_STATE_STUB && rebuild->options->part};
 }
 
-/* Its process on the other host does not hear of it. */
+/* Ends a stub without telling its process on the other host. */
 static void end_quietly(const struct victim *victim)
 {
 	auto_close int sock = scip_link_connect(victim->scip, NULL);
 
 	if (sock < 0 || scip_link_call(sock, PBEAM__SCIP_REQUEST__SCIP_TERMINATE, NULL,
 				       &pbeam__scip_done__descriptor, NULL, NULL) < 0)
-		log_debug("clear: the stub %d has ended already", victim->rpid);
+		log_debug("the stub %d has ended already", victim->rpid);
 }
 
-/* Kills all that are left, parents first. How many there are, zombies of a whole job included. */
+/* Kills all that are left, parents first. Returns how many there were, including zombies of a whole job. */
 static int kill_all(struct rebuild *rebuild)
 {
 	auto_free struct name_process *list = NULL;
@@ -170,8 +170,8 @@ static bool was_asked(const struct rebuild *rebuild, const struct name_process *
 	return false;
 }
 
-/* Those that run and were not asked to stand still yet, parents first. How many, or -ENOMEM. *newborn: there
- * are some that have no scip yet. */
+/* Lists running processes that have not been asked to freeze, parents first. Returns how many, or -ENOMEM.
+ * *newborn: some have no scip yet. */
 static int list_running(struct rebuild *rebuild, struct victim **out, bool *newborn)
 {
 	auto_free struct name_process *list = NULL;
@@ -194,9 +194,9 @@ static int list_running(struct rebuild *rebuild, struct victim **out, bool *newb
 	return kept;
 }
 
-static void does_not(struct still *still, const struct err *err)
+static void give_up_freeze(struct still *still, const struct err *err)
 {
-	log_info("vpid %d does not stand still: %s", still->vpid.n, err->text);
+	log_info("vpid %d cannot be frozen: %s", still->vpid.n, err->text);
 	if (still->sock >= 0)
 		close(still->sock);
 	still->sock = -1;
@@ -217,12 +217,12 @@ static int ask_to_freeze(struct rebuild *rebuild, const struct victim *victim)
 	request.replaced = true;
 	if (still->sock < 0 ||
 	    scip_link_ask(still->sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, NULL, 0, &err) < 0)
-		does_not(still, &err);
+		give_up_freeze(still, &err);
 	return 0;
 }
 
-/* As many of them as are equally deep: their scips work at the same time. (Parents first: who waits in vfork
- * stands still only when its child has executed.) How many, or -ENOMEM. */
+/* Freezes the processes of one depth at the same time. (Parents first: a process in vfork can be frozen only
+ * when its child has executed.) Returns how many, or -ENOMEM. */
 static int freeze_level(struct rebuild *rebuild, const struct victim *victims, int n)
 {
 	size_t first = rebuild->nstill;
@@ -236,13 +236,13 @@ static int freeze_level(struct rebuild *rebuild, const struct victim *victims, i
 
 		if (still->sock >= 0 &&
 		    scip_link_answer(still->sock, &pbeam__scip_frozen__descriptor, NULL, &err) < 0)
-			does_not(still, &err);
+			give_up_freeze(still, &err);
 	}
 	return r < 0 ? r : asked;
 }
 
-/* Who is frozen has no more children. One that does not stand still (it waits in vfork, say) may see the end
- * of others. */
+/* A frozen process has no more children. A process that cannot be frozen, in vfork for instance, may notice
+ * the end of others. */
 int replaced_freeze(struct rebuild *rebuild)
 {
 	bool again = true;
@@ -274,14 +274,14 @@ void replaced_close(struct rebuild *rebuild)
 	rebuild->nstill = 0;
 }
 
-/* What they have connected with each other is to be connected anew, between the same addresses. */
+/* Their connections with each other will be made again, between the same addresses. */
 static void abort_connections(const struct rebuild *rebuild)
 {
 	auto_free struct rpid *rpids = calloc(rebuild->nstill + 1, sizeof(*rpids));
 
 	for (size_t i = 0; i < rebuild->nstill && rpids; i++)
 		rpids[i].n = rebuild->still[i].sock >= 0 ? rebuild->still[i].rpid : 0;
-	if (rpids) /* else tcp_restore.c waits for what they leave behind */
+	if (rpids) /* else tcp_restore.c waits for the old sockets to disappear */
 		object_abort_connections(rpids, rebuild->nstill);
 }
 
@@ -292,7 +292,7 @@ int replaced_kill(struct rebuild *rebuild)
 	pid_t none;
 	int r = rebuild->whole ? rebuild_ask_keeper(rebuild, &request, &none) : 0;
 
-	if (r == 0 && rebuild->above.replaces > 0) /* it may have left the table by now */
+	if (r == 0 && rebuild->above.replaces > 0) /* it may have left the table already */
 		r = remember(rebuild, rebuild->above.replaces);
 	if (r < 0)
 		return r;
