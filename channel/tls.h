@@ -11,7 +11,7 @@
 #include "channel/channel.h"
 #include "channel/tls_stream.h"
 
-/* ---- address.c ---- */
+/* ---- channel_address.c ---- */
 /* Returns a non-blocking TCP connection or -errno. */
 must_check int address_connect(const char *address, struct err *err);
 /* Sets keep-alive and the like on a TCP connection. */

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/host_memory.h"
 #include "base/io.h"
-#include "base/memory.h"
 #include "image/hash.h"
 #include "pbeamd/cluster/cluster.h"
 #include "proto/message.h"
@@ -83,12 +83,12 @@ static int add_addresses(Pbeam__HostInfo *info)
 
 void host_info_refresh(const struct cluster *cluster, Pbeam__HostInfo *info)
 {
-	struct memory_size size;
+	struct host_memory size;
 	double load;
 
 	if (getloadavg(&load, 1) == 1)
 		info->load = load;
-	memory_size("/proc", &size);
+	host_memory_size("/proc", &size);
 	info->memory_total = size.total;
 	info->memory_free = size.available;
 	bridges_describe(info);

@@ -14,9 +14,9 @@
 
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "base/host_memory.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "base/memory.h"
 #include "proto/message.h"
 #include "scip/object/object.h"
 #include "scip/tracee/procfs.h"
@@ -158,7 +158,7 @@ int capture_freeze(struct capture *c, struct err *err)
 	int r;
 
 	c->begin_ns = io_now_ns(CLOCK_MONOTONIC);
-	c->swapped_out = memory_swapped_out();
+	c->swapped_out = host_memory_swapped_out();
 	r = group_freeze(&c->group, c->options->target, c->options->alone, err);
 	if (r >= 0)
 		r = fault_point("after-freeze", err);

@@ -99,7 +99,7 @@ must_check int group_dump_sysv(struct group *group, struct image_writer *writer,
 struct object_external;
 struct sharing_limits {
 	uint64_t max;
-	uint64_t swapped_out; /* memory_swapped_out() from before the processes were dumped */
+	uint64_t swapped_out; /* host_memory_swapped_out() from before the processes were dumped */
 	const struct object_external *external; /* who may say otherwise, or NULL */
 	shared_ahead_fn *ahead;			/* or NULL: nothing has gone ahead */
 	void *ahead_arg;

@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <sys/syscall.h>
 
-#include "base/memory.h"
+#include "base/host_memory.h"
 #include "proto/message.h"
 #include "scip/checkpoint/collect.h"
 #include "scip/checkpoint/pages.h"
@@ -24,7 +24,7 @@ struct shared {
 	struct tracee *caller;
 	struct image_arena *arena;
 	struct page_writer *writer; /* NULL: the pages are listed only */
-	uint64_t swapped_out;	    /* memory_swapped_out() from before */
+	uint64_t swapped_out;	    /* host_memory_swapped_out() from before */
 };
 
 static int resident(struct shared *shared, uint64_t start, uint64_t n, struct page_runs *runs,
@@ -63,7 +63,7 @@ static int find_pages(struct shared *shared, const Pbeam__SharedRef *range, stru
 
 		rc = resident(shared, at, n < ASK_PAGES ? n : ASK_PAGES, runs, err);
 	}
-	swapped = swapped || memory_swapped_out() != shared->swapped_out;
+	swapped = swapped || host_memory_swapped_out() != shared->swapped_out;
 	if (rc < 0 || !swapped || shared->writer)
 		return rc < 0 ? rc : swapped;
 	page_runs_free(runs);

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/host_memory.h"
 #include "base/log.h"
-#include "base/memory.h"
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
@@ -72,9 +72,9 @@ static int check_host(const struct incoming *in, struct err *err)
 static int check_memory(const struct incoming *in, struct err *err)
 {
 	uint64_t needed = in->arrival.options->begin->memory;
-	struct memory_size size;
+	struct host_memory size;
 
-	memory_size("/proc", &size);
+	host_memory_size("/proc", &size);
 	if (needed <= size.available)
 		return 0;
 	return err_set(err, -ENOMEM, "it needs %llu MiB of memory, and %llu are free",

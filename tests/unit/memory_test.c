@@ -13,8 +13,8 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/host_memory.h"
 #include "base/io.h"
-#include "base/memory.h"
 
 static char top[] = "/tmp/memory.XXXXXX";
 
@@ -49,9 +49,9 @@ static void write_mounts(const char *root)
 
 static void expect(uint64_t total, uint64_t available)
 {
-	struct memory_size size;
+	struct host_memory size;
 
-	memory_size(top, &size);
+	host_memory_size(top, &size);
 	assert_int_equal(size.total, total);
 	assert_int_equal(size.available, available);
 }

@@ -1,4 +1,4 @@
-#include "base/memory.h"
+#include "base/host_memory.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -55,7 +55,7 @@ static bool read_number(const char *dir, const char *file, uint64_t *out)
 	return find_number(text, "", out); /* "max" is none */
 }
 
-static void limit_by(const char *group, const struct hierarchy *hierarchy, struct memory_size *size)
+static void limit_by(const char *group, const struct hierarchy *hierarchy, struct host_memory *size)
 {
 	auto_free char *stat = slurp(group, "memory.stat");
 	uint64_t limit, usage, files;
@@ -126,7 +126,7 @@ static bool find_mount(const char *text, const struct hierarchy *hierarchy, char
 
 /* The limits of its own group and of all above it. */
 static void limit_by_groups(const char *groups, const char *mounts, const struct hierarchy *hierarchy,
-			    struct memory_size *size)
+			    struct host_memory *size)
 {
 	char path[PATH_MAX], root[PATH_MAX], mount[PATH_MAX], group[2 * PATH_MAX];
 	const char *below = path;
@@ -146,7 +146,7 @@ static void limit_by_groups(const char *groups, const char *mounts, const struct
 	}
 }
 
-uint64_t memory_swapped_out(void)
+uint64_t host_memory_swapped_out(void)
 {
 	auto_free char *text = NULL;
 	uint64_t written = 0, compressed = 0;
@@ -160,13 +160,13 @@ uint64_t memory_swapped_out(void)
 	return written + compressed;
 }
 
-void memory_size(const char *proc, struct memory_size *out)
+void host_memory_size(const char *proc, struct host_memory *out)
 {
 	auto_free char *meminfo = slurp(proc, "meminfo");
 	auto_free char *groups = slurp(proc, "self/cgroup");
 	auto_free char *mounts = slurp(proc, "self/mountinfo");
 
-	*out = (struct memory_size){UINT64_MAX, UINT64_MAX};
+	*out = (struct host_memory){UINT64_MAX, UINT64_MAX};
 	if (find_number(meminfo, "MemTotal:", &out->total))
 		out->total *= 1024;
 	if (find_number(meminfo, "MemAvailable:", &out->available))
