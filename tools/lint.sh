@@ -27,8 +27,9 @@ listed() { # glob... -- command...: runs the command on the matching files of th
 step clang-format listed '*.c' '*.h' -- clang-format --dry-run -Werror
 step shellcheck listed '*.sh' '.ci/run' -- shellcheck
 step pyflakes listed '*.py' -- pyflakes3
-step layers "$PYTHON" tests/check_layers.py
-step source "$PYTHON" tests/check_source.py
+for check in tests/check_*.py; do
+	step "$check" "$PYTHON" "$check" --strict
+done
 # cppcheck knows neither cleanup attributes nor linker symbols, and reports uninitialized values that both compilers rule out.
 step cppcheck listed '*.c' -- cppcheck --quiet --error-exitcode=1 --inline-suppr --enable=portability -I. --suppress=memleak --suppress=resourceLeak --suppress=comparePointers --suppress=uninitvar --suppress=ctuuninitvar --suppress=ctunullpointer --suppress=internalAstError --suppress=autoVariables --suppress=uninitStructMember
 step clang tools/build.sh clang
