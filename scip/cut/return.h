@@ -1,4 +1,4 @@
-/* Inside scip/cut: the parts of a cut on their way back. */
+/* Inside scip/cut: the leader's view of the parts that are rolled back. */
 #ifndef SCIP_CUT_RETURN_H
 #define SCIP_CUT_RETURN_H
 
@@ -7,53 +7,54 @@
 
 struct returning {
 	const Pbeam__CutPart *saved;
-	char host[LEAD_HOST_MAX]; /* where it is rolled back */
-	char then[LEAD_HOST_MAX]; /* and where it goes afterwards, "" nowhere */
-	char home[LEAD_HOST_MAX]; /* of the job's console */
-	bool revive;		  /* nothing of it runs */
-	bool ends;		  /* it is no part: what runs of the job there goes */
-	Pbeam__CutPart *own;	  /* `saved` if it is not the manifest's */
-	uint32_t *with;		  /* the parts that are one with it: their indices */
+	char host[LEAD_HOST_MAX]; /* host where it is restored */
+	char then[LEAD_HOST_MAX]; /* host it moves to afterwards, "" none */
+	char home[LEAD_HOST_MAX]; /* host of the job's console */
+	bool revive;		  /* nothing of the job runs there */
+	bool ends;		  /* no part: the job's processes on the host end */
+	Pbeam__CutPart *own;	  /* `saved`, if it is a copy */
+	uint32_t *with;		  /* indices of the parts joined with it */
 	size_t nwith;
 	int channel;
 	Pbeam__MigrateReady *ready;
 };
 
 /* ---- return_choose.c ---- */
-/* Which checkpoint it is: lead->chosen, number, name, uuid; of what runs also vpid, at, inner. */
+/* Chooses the checkpoint: sets lead->chosen, number, name and uuid; of a running job also vpid, at and inner.
+ */
 must_check int return_choose(struct lead *lead, const Pbeam__RollbackRequest *wish, struct err *err);
 bool return_has_copy(const Pbeam__LogEntry *entry, const char *host);
 
 /* ---- return_find.c ---- */
-/* The manifest of the cut, wherever a copy is; `path` is that of the one here. lead->uuid is set. */
+/* Opens the manifest of the cut, wherever a copy is; `path` is that of the local one. Sets lead->uuid. */
 must_check int return_find_cut(struct lead *lead, char path[PATH_MAX], struct image_reader **manifest,
 			       struct err *err);
-/* The image of a whole job instead, as lead->alone. `path` is that of the one here, or the copy. */
+/* Describes the image of a whole job as lead->alone. `path` is that of the local image or copy. */
 must_check int return_find_alone(struct lead *lead, char path[PATH_MAX], struct err *err);
-/* The chosen image becomes STORE_COPY on lead->at. */
+/* Stores the chosen image as STORE_COPY on lead->at. */
 must_check int return_bring_copy(struct lead *lead, struct err *err);
-/* The images of the part, or of all that are one with it, are on its host afterwards. */
+/* Brings the images of the part, and of all parts joined with it, to its host. */
 must_check int return_bring_images(struct lead *lead, const struct returning *returning, struct err *err);
-/* Copies that were brought go, on all hosts. Before the user is answered: he may look. */
+/* Removes the copies from all hosts, before the user gets the reply. */
 void return_drop_copies(struct lead *lead);
 /* ---- return_place.c ---- */
-/* One for each part, those of a job that go to one host being one, and then for each host where else
- * something of it runs. *v is the caller's, for return_free(), in any case. */
+/* Lists one entry for each part, after joining those of a job that go to one host, and one for each other
+ * host where something of the job runs. Call return_free() for *v in any case. */
 must_check int return_place(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__RollbackRequest *wish,
 			    struct returning **v, size_t *n, struct err *err);
 void return_free(struct returning *v, size_t n);
 /* ---- return_join.c ---- */
-/* Parts of one job on one host become one, that of the first process the first; *n is less afterwards. */
+/* Joins parts of one job on one host into the part with the topmost process; *n decreases. */
 must_check int return_join(struct returning *v, size_t *n, struct err *err);
 
-/* It has the job's first process: no other part has a stub of that. */
+/* True if it has the job's first process: no other part has a stub of that. */
 bool return_is_first(const struct returning *returning);
 /* ---- return_connect.c ---- */
-/* The part that has the stub of a process, or (stubs false) the process that it is of; NULL when it is no
- * other part's. */
+/* The other part that has the stub of a process, or, with `stubs` false, the process of a stub. NULL if there
+ * is none. */
 const struct returning *return_kin(const struct returning *v, size_t n, const struct returning *own,
 				   int32_t vpid, bool stubs);
-/* STATE to all: which ends of which connections call each other, and which bridges lead where. */
+/* Sends STATE to all parts: which end of each connection calls the other, and where bridges lead. */
 must_check int return_connect(const struct lead *lead, const struct returning *v, size_t n, struct err *err);
 
 #endif

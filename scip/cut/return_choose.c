@@ -1,6 +1,6 @@
 /*
- * What is rolled back to: one of the checkpoints that `pbeamctl log` lists, of all hosts. Asked for once, as
- * are the processes that run.
+ * Chooses the checkpoint to roll back to, from those of all hosts that `pbeamctl log` lists. The list of
+ * checkpoints and the list of running processes are requested once.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -27,7 +27,8 @@ static void take_live(struct lead *lead, const Pbeam__ProcessInfo *info)
 	snprintf(lead->at, sizeof(lead->at), "%s", info->host);
 }
 
-/* On each host a part of the job has a first process; that of the whole has no parent. */
+/* Each host that has a part of the job has a first process; only the first one of the whole job has no
+ * parent. */
 static void find_first(struct lead *lead)
 {
 	for (size_t i = 0; i < lead->processes->n_processes; i++) {
@@ -73,8 +74,8 @@ static bool is_of_run(const struct lead *lead, const Pbeam__LogEntry *entry)
 	return lead->uuid[0] && !strcmp(entry->job, lead->uuid);
 }
 
-/* Of a run those of earlier ones do not count, of a group those of a job of that name. One that is damaged
- * might have been it. */
+/* For a running job, checkpoints of earlier runs do not count. For a group, only cuts count. A damaged
+ * checkpoint counts, because it might have been the right one. */
 static bool counts(const struct lead *lead, const Pbeam__LogEntry *entry)
 {
 	if (entry->problem[0])
@@ -129,7 +130,7 @@ static const Pbeam__LogEntry *find_number(const struct lead *lead, const Pbeam__
 	return found;
 }
 
-/* What `pbeamctl log` puts in parentheses, and what is damaged. */
+/* Refuses checkpoints that `pbeamctl log` puts in parentheses, and damaged ones. */
 static int check(const struct lead *lead, const Pbeam__LogEntry *entry, struct err *err)
 {
 	const char *host = entry->copies[0]->host;

@@ -32,7 +32,8 @@ static bool has_connection(const Pbeam__CutPart *part, uint64_t id)
 	return false;
 }
 
-/* The other part that has the connection; the same one if it is twice in its list: two have become one. */
+/* The other part that has the connection, or the same part if it has both ends, because two parts have become
+ * one. */
 static const struct returning *other_of(const struct returning *v, size_t n, size_t own, uint64_t id)
 {
 	size_t ends = 0;
@@ -45,7 +46,8 @@ static const struct returning *other_of(const struct returning *v, size_t n, siz
 	return ends == 2 ? &v[own] : NULL;
 }
 
-/* Of two ends one calls: that of the later part, or the first that the part is told of. */
+/* One of two ends calls the other: the end of the later part, or the first end listed where both are in one
+ * part. */
 static bool calls(const struct returning *own, const struct returning *other, uint64_t id,
 		  const Pbeam__MigrateState *state)
 {
@@ -57,7 +59,7 @@ static bool calls(const struct returning *own, const struct returning *other, ui
 	return true;
 }
 
-/* The same for both ends, and for nobody else: from a secret of this rollback. */
+/* Derives a cookie that only the two ends know from a secret of this rollback. */
 static void make_cookie(const uint8_t secret[RECONNECT_COOKIE_SIZE], uint64_t id,
 			uint8_t cookie[RECONNECT_COOKIE_SIZE])
 {
@@ -96,7 +98,8 @@ static bool has_line(Pbeam__CutLineName *const *lines, size_t n, const Pbeam__Cu
 	return false;
 }
 
-/* The new cookie of the bridge that has the anchors in part `at`: from a secret of this rollback. */
+/* Adds the new cookie of the bridge whose anchors are in part `at`, derived from a secret of this rollback.
+ */
 static int add_line(const struct returning *v, size_t at, const Pbeam__CutLineName *name,
 		    const uint8_t secret[RECONNECT_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
 {

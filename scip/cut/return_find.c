@@ -1,7 +1,6 @@
 /*
- * Where the images of what is rolled back to are, and how they come to where they are needed. That is a cut,
- * with an image for each part, or the image of a whole job that was on one host when it was made: the job may
- * have gone elsewhere since.
+ * Finds the images of a rollback, and brings them where they are needed. They belong to a cut, with an image
+ * for each part, or to a whole job that was on one host when it was saved; the job may have moved since.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +15,7 @@
 
 /* ---- who has what ---- */
 
-/* Asks every host that is up what it has; a host without an answer has nothing. */
+/* Asks every host that is up for its images. A host that does not answer has none. */
 static void look(struct lead *lead)
 {
 	Pbeam__CutRequest request = PBEAM__CUT_REQUEST__INIT;
@@ -29,7 +28,7 @@ static void look(struct lead *lead)
 		int channel = lead_host_is_up(lead, host) ? lead_store(lead, host, &err) : -1;
 		Pbeam__CutReply *reply = channel < 0 ? NULL : cut_ask(channel, &request, &err);
 
-		if (!reply) { /* it may have been lost a moment ago */
+		if (!reply) { /* the host may just have been lost */
 			lead->hosts->hosts[i]->state = PBEAM__HOST_INFO__STATE__LOST;
 			log_warn("host %s: %s", host, err.text);
 		}
@@ -57,8 +56,8 @@ static struct lead_host *find_host(struct lead *lead, const char *name)
 	return NULL;
 }
 
-/* A host with that image of the cut (0: the manifest); this one first. What others have under its number is
- * another's. */
+/* A host that has this image of the cut (0: the manifest), preferably this one. Images of another cut under
+ * the same number do not count. */
 static struct lead_host *who_has(struct lead *lead, uint32_t part)
 {
 	struct lead_host *found = NULL;
@@ -76,7 +75,8 @@ static struct lead_host *who_has(struct lead *lead, uint32_t part)
 	return found;
 }
 
-/* What the host has under the same number that is not the chosen one: an earlier run's, say. It stays. */
+/* An image of the host that has the same number but is not the chosen one, for instance of an earlier run. It
+ * is kept. */
 static const Pbeam__LogEntry *find_other(const struct lead *lead, const char *host)
 {
 	for (size_t i = 0; i < lead->log->n_entries; i++) {
@@ -98,7 +98,8 @@ static int check_room(const struct lead *lead, const char *host, struct err *err
 		       : 0;
 }
 
-/* The image here, fetched from another host if need be: the manifest as a copy where its place is taken. */
+/* Makes the image available here, from another host if necessary. The manifest becomes a copy where its place
+ * is taken. */
 static int fetch(struct lead *lead, uint32_t part, char path[PATH_MAX], struct err *err)
 {
 	struct lead_host *host = who_has(lead, part);
@@ -128,13 +129,13 @@ static int open_manifest(const char *path, struct image_reader **out, struct err
 	if (r == 0)
 		r = image_reader_verify(*out, err);
 	if (r == 0 && !image_reader_manifest(*out)->cut)
-		r = err_set(err, -EINVAL, "%s is no cut over several hosts", path);
+		r = err_set(err, -EINVAL, "%s is not a cut over several hosts", path);
 	return r;
 }
 
 /* ---- the image of a whole job on one host ---- */
 
-/* As if it were the only part of a cut. */
+/* Describes the whole job as the only part of a cut. */
 static int describe_alone(struct lead *lead, const Pbeam__Manifest *manifest)
 {
 	Pbeam__Cut *cut = lead->alone = message_new(&pbeam__cut__descriptor);
@@ -153,7 +154,7 @@ static int describe_alone(struct lead *lead, const Pbeam__Manifest *manifest)
 	return 0;
 }
 
-/* The image is here afterwards, as itself or as a copy, whose number is `part`. */
+/* Makes the image available here, as itself or as a copy; *part becomes its number. */
 static int fetch_alone(struct lead *lead, uint32_t *part, char path[PATH_MAX], struct err *err)
 {
 	const char *host = lead->chosen->copies[0]->host;
@@ -161,7 +162,7 @@ static int fetch_alone(struct lead *lead, uint32_t *part, char path[PATH_MAX], s
 	int r = store_image_path(lead->name, lead->number, *part = here ? 0 : STORE_COPY, path, err), channel;
 
 	snprintf(lead->alone_host, sizeof(lead->alone_host), "%s", host);
-	lead->copied = true; /* here or, later, where it is to be */
+	lead->copied = true; /* here or, later, on its host */
 	if (r < 0 || here)
 		return r;
 	channel = lead_store(lead, host, err);
@@ -276,7 +277,7 @@ static int bring_image(struct lead *lead, const struct returning *returning, con
 	if (r == 0 && strcmp(to->name, lead->own) != 0 && !find_other(lead, to->name) &&
 	    !find_other(lead, lead->own) &&
 	    cut_put_image(to->channel, lead->name, lead->uuid, lead->number, 0, 0, err) < 0) {
-		log_info("host %s: %s", to->name, err->text); /* it can do without */
+		log_info("host %s: %s", to->name, err->text); /* the host does not need it */
 		err_clear(err);
 	}
 	return r < 0 ? err_wrap(err, r, "bring the image of vpid %d to %s", returning->saved->vpid, to->name)

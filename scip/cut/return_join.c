@@ -1,6 +1,6 @@
 /*
- * Parts of one job that are to be on the same host become one: what they have with each other is nobody
- * else's business any more. The host makes one image of theirs (scip/migrate/cut_join.h).
+ * Joins parts of one job that go to the same host. What connects them becomes internal. The host joins their
+ * images (cut_join.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static Pbeam__CutPart *copy_part(const Pbeam__CutPart *part)
 	return copy;
 }
 
-/* Processes and stubs of theirs that have found each other. */
+/* Removes processes and stubs that are now in the same part. */
 static void unite_kin(Pbeam__CutPart *part)
 {
 	size_t stubs = 0, guests = 0, nstubs = part->n_stubs;
@@ -82,7 +82,7 @@ static void unite_kin(Pbeam__CutPart *part)
 			part->stubs[i] = part->stubs[stubs];
 			part->stubs[stubs++] = stub;
 		}
-	/* The others are behind those that stay. */
+	/* The removed stubs are behind those that stay. */
 	for (size_t i = 0; i < part->n_guests; i++)
 		if (!lists(part->stubs + stubs, nstubs - stubs, part->guests[i]))
 			part->guests[guests++] = part->guests[i];
@@ -98,7 +98,7 @@ static bool has_line(Pbeam__CutLineName *const *lines, size_t n, const Pbeam__Cu
 	return false;
 }
 
-/* Likewise, of bridges. */
+/* Removes bridges whose two ends are now in the same part. */
 static void unite_lines(Pbeam__CutPart *part)
 {
 	Pbeam__CutLineName **const anchors = part->anchors, **const floats = part->floats;
@@ -127,7 +127,7 @@ static bool together(const struct returning *a, const struct returning *b)
 	return a != b && !strcmp(a->host, b->host) && !strcmp(a->saved->job->uuid, b->saved->job->uuid);
 }
 
-/* Another one's process is above its own. */
+/* True if a process of another part of the same host is above its first process. */
 static bool is_below(const struct returning *v, size_t n, const struct returning *own)
 {
 	const Pbeam__CutPart *saved = own->saved;
@@ -140,7 +140,7 @@ static bool is_below(const struct returning *v, size_t n, const struct returning
 	return false;
 }
 
-/* `more` becomes one with `first`. */
+/* Adds `more` to `first`. */
 static int unite(struct returning *first, const struct returning *more, struct err *err)
 {
 	if (!first->own)
@@ -148,7 +148,7 @@ static int unite(struct returning *first, const struct returning *more, struct e
 	if (!first->own || add_part(first->own, more->saved) < 0 ||
 	    message_append_u32(&first->with, &first->nwith, more->saved->index) < 0)
 		return err_code(err, -ENOMEM, "the parts of the cut");
-	/* A keeper that has any of it has it all from now on. */
+	/* If the job has a keeper there, it gets all of it. */
 	first->revive = first->revive && more->revive;
 	return 0;
 }
@@ -158,7 +158,7 @@ int return_join(struct returning *v, size_t *n, struct err *err)
 	size_t kept = 0;
 	int r = 0;
 
-	for (size_t i = 0; i < *n; i++) { /* those that are above come first */
+	for (size_t i = 0; i < *n; i++) { /* parts that are above others come first */
 		size_t top = i;
 
 		for (size_t k = i + 1; k < *n && is_below(v, *n, &v[top]); k++)

@@ -1,7 +1,8 @@
 /*
- * Where each part is to be: where its first process is now, or, where nothing of it runs, on the host where
- * it was saved; --on takes it elsewhere. A keeper has all that a host has of a job, so two parts of one job
- * that go to the same host become one (return_join.c), and what runs of the job on other hosts ends.
+ * Chooses a host for each part: the host where its first process is now or, if nothing of the part runs, the
+ * host where it was saved; --on chooses another one. One keeper has everything that a host has of a job. So
+ * two parts of one job that go to the same host are joined (return_join.c), and processes of the job on other
+ * hosts end.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ static const char *mapped(const Pbeam__RollbackRequest *wish, const char *host)
 	return NULL;
 }
 
-/* The host where the part's first process is now; NULL when there is none. */
+/* The host where the part's first process is now, or NULL. */
 static const char *where_now(const Pbeam__ProcessList *list, const Pbeam__CutPart *part)
 {
 	for (size_t i = 0; i < list->n_processes; i++)
@@ -35,7 +36,7 @@ static const char *where_now(const Pbeam__ProcessList *list, const Pbeam__CutPar
 	return NULL;
 }
 
-/* Something of it is there, or was when it was saved. */
+/* True if a part is on the host, or was when it was saved. */
 static bool is_of(const struct lead *lead, const Pbeam__Cut *cut, const char *host, size_t len)
 {
 	for (size_t i = 0; i < cut->n_parts; i++) {
@@ -56,7 +57,7 @@ static int check_maps(const struct lead *lead, const Pbeam__Cut *cut, const Pbea
 		const char *to = strchr(wish->on[i], '=');
 
 		if (!to || to == wish->on[i] || !to[1])
-			return err_set(err, -EINVAL, "--on %s: it is HOST=HOST", wish->on[i]);
+			return err_set(err, -EINVAL, "--on %s: expected HOST=HOST", wish->on[i]);
 		if (!is_of(lead, cut, wish->on[i], (size_t)(to - wish->on[i])))
 			return err_set(err, -EINVAL,
 				       "--on %s: nothing of it is, or was, on host %.*s; `pbeamctl ps` and "
@@ -102,8 +103,8 @@ static bool is_on(const struct returning *returning, const char *host, const cha
 	return !strcmp(returning->host, host) && !strcmp(returning->saved->job->uuid, uuid);
 }
 
-/* Its first process has gone to the host of another part since: it is made again where it was saved, if that
- * can be. */
+/* The first process of this part has since moved to the host of another part: it is restored where it was
+ * saved, if possible. */
 static void separate(const struct lead *lead, const Pbeam__RollbackRequest *wish, const struct returning *v,
 		     size_t n, struct returning *returning)
 {
@@ -145,7 +146,7 @@ static int add_end(struct returning *v, const Pbeam__ProcessInfo *info, struct e
 	return 0;
 }
 
-/* Where a job has processes and no part of it goes. */
+/* Adds the hosts where the job has processes and no part goes. */
 static int add_ends(const Pbeam__ProcessList *list, struct returning **v, size_t *n, struct err *err)
 {
 	int r = 0;
@@ -175,7 +176,7 @@ bool return_is_first(const struct returning *returning)
 	return true;
 }
 
-/* The console stays where it is as long as the job does, and its host. */
+/* The console stays on its host as long as the job and that host exist. */
 static int find_home(const struct lead *lead, const struct returning *v, size_t n,
 		     struct returning *returning, struct err *err)
 {

@@ -63,7 +63,7 @@ int receive_pass_on(pid_t keeper, int channel, uint32_t type, const ProtobufCMes
 	r = frame_send(sock, type, message, &channel, 1, err);
 	if (r == 0)
 		r = frame_recv(sock, &answer, err);
-	/* It has ended, or has not even read this: the connection was waiting to be accepted still. */
+	/* It has ended, or ended before it accepted the connection. */
 	if (r == 0 || r == -ECONNRESET || r == -EPIPE)
 		r = err_set(err, -ESRCH, "the job's keeper there has just ended; try again");
 	if (r > 0 && answer.type == PBEAM__RPC__RPC_FAILED) {
@@ -77,8 +77,8 @@ int receive_pass_on(pid_t keeper, int channel, uint32_t type, const ProtobufCMes
 	return r < 0 ? r : 0;
 }
 
-/* The maps of this host's configuration, a line each (pbeamd/cluster/route.c); those that came are the
- * stronger. */
+/* Adds the path maps of this host's configuration, one per line (set by pbeamd). Maps of the request take
+ * precedence. */
 static int add_maps(Pbeam__MigrateBegin *begin, struct err *err)
 {
 	const char *configured = getenv("PBEAM_MAP");
@@ -98,8 +98,8 @@ static int fail(int channel, const struct err *err)
 	return EXIT_FAILURE;
 }
 
-/* A part of a cut whose job is not here: it is started anew, with the streams that the image tells of and
- * none of ours. */
+/* A part of a cut whose job has no keeper here: the job is started again, with the streams that the image
+ * describes. */
 static int prepare_revival(const Pbeam__MigrateBegin *begin, char path[PATH_MAX],
 			   struct keeper_options *options, struct err *err)
 {
@@ -112,8 +112,8 @@ static int prepare_revival(const Pbeam__MigrateBegin *begin, char path[PATH_MAX]
 	return r < 0 ? r : streams_choose(options, &streams, err);
 }
 
-/* A part whose stubs are elsewhere, and whose job is not here: a guest, as a migration makes it; what its
- * streams lead to at home the image tells. */
+/* A part whose stubs are on other hosts, and whose job has no keeper here: it becomes a guest, like the
+ * target of a migration. The image tells where its streams lead on the home host. */
 static int prepare_guest(Pbeam__MigrateBegin *begin, struct err *err)
 {
 	struct image_reader *image;
@@ -128,7 +128,7 @@ static int prepare_guest(Pbeam__MigrateBegin *begin, struct err *err)
 	manifest = image_reader_manifest(image);
 	begin->leads = manifest->n_processes && manifest->processes[0]->vsid == manifest->processes[0]->vpid;
 	if (!manifest->job)
-		r = err_set(err, -EBADMSG, "%s does not say of which job it is", path);
+		r = err_set(err, -EBADMSG, "%s names no job", path);
 	for (size_t i = 0; r == 0 && i < manifest->job->n_console; i++) {
 		Pbeam__ConsoleStream *stream =
 			message_add(begin->job, console, pbeam__console_stream__descriptor);
@@ -149,8 +149,8 @@ static int prepare_guest(Pbeam__MigrateBegin *begin, struct err *err)
 	return r;
 }
 
-/* 1: the job's keeper here has it. 0: there is none. One that has just lost its last process is on the way
- * out; one that is at work may be at the end of a migration that was given up a moment ago. */
+/* Passes the arrival to the job's keeper here. Returns 1 if the keeper took it, 0 if there is none. Tries
+ * again while the keeper is ending, or is busy with a migration that has just been given up. */
 static int give_to_keeper(int channel, const Pbeam__MigrateBegin *begin, struct err *err)
 {
 	for (int tries = 0;; tries++) {
@@ -169,7 +169,7 @@ static int give_to_keeper(int channel, const Pbeam__MigrateBegin *begin, struct 
 	}
 }
 
-/* The job's checkpoints have one row of numbers, whatever host each is on. */
+/* The checkpoints of a job are numbered in one sequence on all hosts. */
 static void take_numbers(const Pbeam__MigrateBegin *begin)
 {
 	const Pbeam__Job *job = begin->job;
@@ -197,9 +197,9 @@ int receive_run(void)
 		log_error("receive: %s", err.text[0] ? err.text : "there is no channel");
 		return EXIT_FAILURE;
 	}
-	begin->came_back = false; /* that is ours to say */
+	begin->came_back = false; /* set on this side only */
 	if (!begin->job) {
-		err_set(&err, -EPROTO, "what is to come does not say of which job it is");
+		err_set(&err, -EPROTO, "the request names no job");
 		return fail(channel, &err);
 	}
 	take_numbers(begin);

@@ -1,10 +1,12 @@
 /*
- * A connection has a number, the same in the images of both of its parts. The leader says for each whether
- * this end calls the other or waits for it, and gives both the same cookie. They are connected when objects
- * are made, so that the processes get descriptors that are connected, and filled when these are finished;
- * both in the order of the numbers, which all parts have in common: the lowest that is not done yet is the
- * next of both its parts, so nobody waits for somebody who waits for him. Where two parts have become one
- * (cut_join.h) both ends are here: one calls the other all the same.
+ * TCP connections between parts of a cut, connected again when the parts are restored.
+ *
+ * A connection has a number, the same in the images of both parts. The leader decides which end calls, and
+ * gives both ends the same cookie. The ends connect while objects are made, so that processes get connected
+ * descriptors, and are filled when objects are finished. Both happen in the order of the numbers, which all
+ * parts share: the lowest number that is not done is the next one of both its parts, so no two parts wait for
+ * each other. Where two parts have been joined (cut_join.h) both ends are here, and one calls the other all
+ * the same.
  */
 #include <errno.h>
 #include <poll.h>
@@ -70,7 +72,7 @@ int cut_listen(struct migrate_target *target, Pbeam__MigrateReady *ready, struct
 	return 0;
 }
 
-/* Of two ends that are both here the one that calls comes first. */
+/* If both ends are here, the end that calls comes first. */
 static int compare(const void *a, const void *b)
 {
 	const struct link *x = a, *y = b;
@@ -96,7 +98,7 @@ static int find_link(const struct migrate_target *target, const struct links *li
 		    !is_taken(links, target->links->links[i]))
 			link->link = target->links->links[i];
 	if (!link->link || link->link->cookie.len != RECONNECT_COOKIE_SIZE)
-		return err_set(err, -EBADMSG, "nobody tells of the other end of connection %llu",
+		return err_set(err, -EBADMSG, "connection %llu has no other end",
 			       (unsigned long long)link->ticket->id);
 	return 0;
 }
@@ -209,7 +211,7 @@ static int make(struct migrate_target *target, void **state, struct object_resto
 			*fd = links->v[i].fd;
 			return 0;
 		}
-	return r < 0 ? r : err_set(err, -EBADMSG, "object %u is not known", object->id);
+	return r < 0 ? r : err_set(err, -EBADMSG, "object %u is not a connection of the cut", object->id);
 }
 
 /* ---- filling ---- */
@@ -236,7 +238,7 @@ static int fill(struct migrate_target *target, struct object_restore *restore, s
 		r = reconnect_end_fill(&end, link->link->calls, err);
 	if (r == 0)
 		r = tcp_keep_name(target->names, saved, link->fd, err);
-	/* The manifest's and the process's own. */
+	/* These belong to the manifest and to the process. */
 	end.options = NULL;
 	end.fresh = -1;
 	reconnect_end_free(&end);
@@ -256,12 +258,12 @@ static void *fill_one(void *arg)
 	struct filling *filling = arg;
 
 	filling->r = fill(filling->target, filling->restore, filling->link, &filling->err);
-	if (filling->r < 0) /* so that the other waits no longer */
+	if (filling->r < 0) /* so that the other end stops waiting */
 		shutdown(filling->link->fd, SHUT_RDWR);
 	return NULL;
 }
 
-/* Both ends are here, and each waits for the other. */
+/* Fills two ends that are both here and wait for each other. */
 static int fill_both(struct migrate_target *target, struct object_restore *restore, struct link *pair,
 		     struct err *err)
 {
@@ -270,7 +272,7 @@ static int fill_both(struct migrate_target *target, struct object_restore *resto
 	int r = pthread_create(&thread, NULL, fill_one, &other);
 
 	if (r != 0)
-		return err_code(err, -r, "make a connection anew");
+		return err_code(err, -r, "connect again");
 	r = fill(target, restore, &pair[0], err);
 	if (r < 0)
 		shutdown(pair[0].fd, SHUT_RDWR);
