@@ -61,25 +61,9 @@ struct shared_object {
 };
 typedef int shared_ahead_fn(void *arg, struct shared_object *objects, size_t n, struct err *err);
 
-/* A part of a cut over several hosts (scip/cut/), all that the keeper has: who leads it says when to go on.
- * An error in any of these undoes the checkpoint. */
-struct checkpoint_cut {
-	void *arg;
-	const struct object_external *external;
-	/* The image's file is open, nothing is frozen yet. */
-	int (*opened)(void *arg, struct err *err);
-	/* All are frozen, nothing is dumped yet. */
-	int (*frozen)(void *arg, const struct group *group, struct err *err);
-	/* Everything is in the image: 0 when all parts have come so far. */
-	int (*dumped)(void *arg, struct err *err);
-	/* The image is whole and durable; with `kill` the processes are frozen still, and end if 0 comes
-	 * back. */
-	int (*durable)(void *arg, const struct checkpoint_result *result, struct err *err);
-};
 struct checkpoint_options {
 	struct vpid target;
-	const char *path;		  /* final path */
-	const struct checkpoint_cut *cut; /* or NULL */
+	const char *path; /* final path */
 	bool kill, alone;
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */

@@ -14,12 +14,10 @@
 #include "scip/checkpoint/capture.h"
 
 /* Captures everything that needs the processes frozen. */
-static int capture_all(struct capture *c, const struct checkpoint_options *options, struct err *err)
+static int capture_processes(struct capture *c, struct err *err)
 {
 	int r = capture_freeze(c, err);
 
-	if (r >= 0 && options->cut)
-		r = options->cut->frozen(options->cut->arg, &c->group, err);
 	if (r >= 0)
 		r = capture_dump(c, PBEAM__SCIP_DUMP__WHAT__ALL, err);
 	if (r >= 0)
@@ -27,16 +25,11 @@ static int capture_all(struct capture *c, const struct checkpoint_options *optio
 	return r < 0 ? r : capture_objects(c, err);
 }
 
-static int run_save(struct capture *c, const struct checkpoint_options *options,
-		    struct checkpoint_result *result, struct err *err)
+static int save_processes(struct capture *c, const struct checkpoint_options *options,
+			  struct checkpoint_result *result, struct err *err)
 {
-	const struct checkpoint_cut *cut = options->cut;
-	int r = cut ? cut->opened(cut->arg, err) : 0;
+	int r = capture_processes(c, err);
 
-	if (r >= 0)
-		r = capture_all(c, options, err);
-	if (r >= 0 && cut)
-		r = cut->dumped(cut->arg, err);
 	if (r < 0 || !options->kill)
 		capture_thaw(c);
 	capture_log(c, "thawed");
@@ -46,8 +39,6 @@ static int run_save(struct capture *c, const struct checkpoint_options *options,
 	r = fault_point("before-commit", err);
 	if (r >= 0)
 		r = capture_commit(c, true, result, err);
-	if (r >= 0 && cut)
-		r = cut->durable(cut->arg, result, err);
 	if (r < 0) {
 		capture_thaw(c);
 		return r;
@@ -55,21 +46,17 @@ static int run_save(struct capture *c, const struct checkpoint_options *options,
 	return options->kill ? group_terminate(&c->group, err) : 0;
 }
 
-static int run_once(struct names *names, const struct checkpoint_options *options,
-		    struct checkpoint_result *result, struct err *err)
+static int attempt_checkpoint(struct names *names, const struct checkpoint_options *options,
+			      struct checkpoint_result *result, struct err *err)
 {
-	const struct checkpoint_cut *cut = options->cut;
 	const struct capture_options how = {
 		.target = options->target,
 		.path = options->path,
 		.alone = options->alone,
-		.moves = cut != NULL,
-		.whole_job =
-			!options->alone && options->job && (cut || options->job->root.n == options->target.n),
+		.whole_job = !options->alone && options->job && options->job->root.n == options->target.n,
 		.job = options->job,
 		.console = options->console,
 		.save_files_max = options->save_files_max,
-		.external = cut ? cut->external : NULL,
 	};
 	struct capture capture;
 	int r;
@@ -77,7 +64,7 @@ static int run_once(struct names *names, const struct checkpoint_options *option
 	memset(result, 0, sizeof(*result));
 	r = capture_open(&capture, names, &how, err);
 	if (r >= 0)
-		r = run_save(&capture, options, result, err);
+		r = save_processes(&capture, options, result, err);
 	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - capture.begin_ns;
 	capture_close(&capture);
 	return r < 0 && err && !err->text[0] ? err_code(err, r, "checkpoint") : r;
@@ -86,11 +73,11 @@ static int run_once(struct names *names, const struct checkpoint_options *option
 int checkpoint_run(struct names *names, const struct checkpoint_options *options,
 		   struct checkpoint_result *result, struct err *err)
 {
-	struct capture_retry retry = {.last_ms = options->cut ? 0 : CAPTURE_RETRY_MS};
+	struct capture_retry retry = {.last_ms = CAPTURE_RETRY_MS};
 	int r;
 
 	do
-		r = run_once(names, options, result, err);
+		r = attempt_checkpoint(names, options, result, err);
 	while (capture_should_retry(&retry, options->target, r, err));
 	return r;
 }

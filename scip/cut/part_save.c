@@ -1,4 +1,7 @@
-/* The coordinator of one part: an ordinary checkpoint that goes on from step to step as the leader says. */
+/*
+ * Saves one part of a cut: the steps of a checkpoint (capture.h), each taken when the leader requests it. The
+ * leader keeps all parts at the same step; a failure of any part, or of the leader, undoes the checkpoint.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -14,8 +17,7 @@
 #include "image/store.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
-#include "scip/checkpoint/checkpoint.h"
-#include "scip/checkpoint/group.h"
+#include "scip/checkpoint/capture.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/ends.h"
 #include "scip/cut/lines.h"
@@ -28,14 +30,15 @@ struct part {
 	const struct cut_part *options;
 	struct cut_ends ends;
 	struct cut_lines lines;
-	Pbeam__CutReply *next;	     /* what the next answer tells */
-	struct migrate_source bound; /* what it takes to record bound addresses */
+	Pbeam__CutReply *next;	     /* being filled in */
+	struct migrate_source bound; /* records bound addresses */
 	int32_t *vpids;
 	size_t nvpids;
 };
 
-/* Answers what was asked for, with `next`, and waits for the next request, which must be this one. */
-static Pbeam__CutRequest *go_on(struct part *part, int operation, struct err *err)
+/* Replies with `next` and receives the next request, which must have this operation (0: any). NULL with err
+ * set. */
+static Pbeam__CutRequest *exchange_step(struct part *part, int operation, struct err *err)
 {
 	Pbeam__CutRequest *request = NULL;
 	int r = rpc_reply(part->options->channel, &part->next->base, err);
@@ -45,27 +48,23 @@ static Pbeam__CutRequest *go_on(struct part *part, int operation, struct err *er
 	if (r == 0 && part->next)
 		request = cut_take(part->options->channel, err);
 	if (request && operation && (int)request->operation != operation) {
-		err_set(err, -EPROTO, "request %d came when %d was to", (int)request->operation, operation);
+		err_set(err, -EPROTO, "unexpected request %d instead of %d", (int)request->operation,
+			operation);
 		message_free(request);
 		return NULL;
 	}
 	return request;
 }
 
-static int step(struct part *part, int operation, struct err *err)
+static int await_step(struct part *part, int operation, struct err *err)
 {
-	Pbeam__CutRequest *request = go_on(part, operation, err);
+	Pbeam__CutRequest *request = exchange_step(part, operation, err);
 
 	message_free(request);
 	return request ? 0 : err->code < 0 ? err->code : -ENOMEM;
 }
 
-static int on_opened(void *arg, struct err *err)
-{
-	return step(arg, PBEAM__CUT_REQUEST__OPERATION__FREEZE, err);
-}
-
-/* Of a stub: what it has not passed on yet would be in no image. */
+/* True if a stub has signals that it has not forwarded, which no image would contain. */
 static bool has_signals(const struct member *member)
 {
 	static const char *const sets[] = {"SigPnd", "ShdPnd"};
@@ -81,10 +80,10 @@ static bool has_signals(const struct member *member)
 
 		pending |= field ? strtoull(field, NULL, 16) : 0;
 	}
-	return pending & ~(1ull << (SIGCHLD - 1)); /* of those it has had here nobody is told */
+	return pending & ~(1ull << (SIGCHLD - 1)); /* SIGCHLD is not forwarded */
 }
 
-/* Scips have passed them on, the keeper may be about to read them. */
+/* True while signals are between a scip, which has forwarded them, and the keeper, which reads them. */
 static bool signals_pass(const struct part *part)
 {
 	bool any = part->options->under_way(part->options->arg);
@@ -101,8 +100,8 @@ static int add_stub(struct part *part, const struct member *member, struct err *
 	if (member->vpid.n == part->options->job->root.n)
 		return err_set(
 			err, -ENOTSUP,
-			"vpid %d, its first process, is on another host, and others of it on the one of "
-			"its console; bring it back first",
+			"vpid %d, the job's first process, is on another host, and other processes are on "
+			"the host of its console; migrate it back first",
 			member->vpid.n);
 	if (has_signals(member))
 		return err_set(err, -EBUSY, "a signal for vpid %d is on its way; try again", member->vpid.n);
@@ -123,9 +122,9 @@ static int add_guest(struct part *part, struct vpid vpid)
 	return message_string(&out->stub_host, host);
 }
 
-static int on_frozen(void *arg, const struct group *group, struct err *err)
+/* Lists the frozen processes for the leader. */
+static int list_frozen(struct part *part, const struct group *group, struct err *err)
 {
-	struct part *part = arg;
 	int r = fault_point("cut-frozen", err);
 	bool stubs = false;
 
@@ -144,21 +143,19 @@ static int on_frozen(void *arg, const struct group *group, struct err *err)
 		part->vpids[part->nvpids++] = group->v[i]->vpid.n;
 		r = add_guest(part, group->v[i]->vpid);
 	}
-	if (r < 0)
-		return err->code ? r : err_code(err, r, "list the processes");
-	return step(arg, PBEAM__CUT_REQUEST__OPERATION__DUMP, err);
+	return r < 0 && !err->code ? err_code(err, r, "list the processes") : r;
 }
 
-static int drain(struct part *part, struct object_dump *dump, const Pbeam__CutRequest *request,
-		 struct err *err)
+static int drain_part(struct part *part, struct object_dump *dump, const Pbeam__CutRequest *request,
+		      struct err *err)
 {
 	int r = part->ends.round ? 0 : cut_lines_join(&part->lines, dump, request, err);
 
 	return r < 0 ? r : cut_ends_drain(&part->ends, dump, request, part->next, err);
 }
 
-/* Memory is in the image. */
-static int on_survey(void *arg, struct object_dump *dump, struct err *err)
+/* Finds and drains the connections of the part, round after round, until the leader requests the objects. */
+static int survey_part(void *arg, struct object_dump *dump, struct err *err)
 {
 	struct part *part = arg;
 	int r = cut_lines_find(&part->lines, dump, part->next, err);
@@ -167,13 +164,13 @@ static int on_survey(void *arg, struct object_dump *dump, struct err *err)
 		r = cut_ends_find(&part->ends, dump, part->next, err);
 
 	while (r == 0) {
-		Pbeam__CutRequest *request = go_on(part, 0, err);
+		Pbeam__CutRequest *request = exchange_step(part, 0, err);
 		int operation = request ? (int)request->operation : -1;
 
 		if (operation == PBEAM__CUT_REQUEST__OPERATION__DRAIN)
-			r = drain(part, dump, request, err);
+			r = drain_part(part, dump, request, err);
 		else if (request && operation != PBEAM__CUT_REQUEST__OPERATION__OBJECTS)
-			r = err_set(err, -EPROTO, "request %d came when DRAIN was to", operation);
+			r = err_set(err, -EPROTO, "unexpected request %d instead of DRAIN", operation);
 		else if (!request)
 			r = err->code < 0 ? err->code : -ENOMEM;
 		message_free(request);
@@ -183,8 +180,8 @@ static int on_survey(void *arg, struct object_dump *dump, struct err *err)
 	return r < 0 ? r : cut_ends_look(&part->ends, err);
 }
 
-static int on_dump(void *arg, struct object_dump *dump, const struct object_source *of, Pbeam__Object *out,
-		   struct err *err)
+static int dump_part_object(void *arg, struct object_dump *dump, const struct object_source *of,
+			    Pbeam__Object *out, struct err *err)
 {
 	struct part *part = arg;
 	int r = cut_ends_dump(&part->ends, dump, of, out, err);
@@ -194,7 +191,7 @@ static int on_dump(void *arg, struct object_dump *dump, const struct object_sour
 	return r ? r : address_dump(&part->bound, dump, of, true, out, err);
 }
 
-static void on_lost(void *arg, const struct object_source *source, const char *peer)
+static void report_lost(void *arg, const struct object_source *source, const char *peer)
 {
 	struct part *part = arg;
 	auto_free char *comm = NULL;
@@ -209,57 +206,93 @@ static void on_lost(void *arg, const struct object_source *source, const char *p
 		log_warn("%s: it will be reset by a rollback", text);
 }
 
-static int on_dumped(void *arg, struct err *err)
+static int report_saved(struct part *part, const struct checkpoint_result *result, struct err *err)
 {
-	struct part *part = arg;
-	int r = fault_point("cut-dumped", err);
-
-	rpc_set_timeout(part->options->channel, DURABLE_S * 1000);
-	if (r == 0)
-		r = step(part, PBEAM__CUT_REQUEST__OPERATION__THAW, err);
-	cut_ends_free(&part->ends); /* what draining has changed is as it was before they go on */
-	cut_lines_free(&part->lines);
-	return r;
-}
-
-static int on_durable(void *arg, const struct checkpoint_result *result, struct err *err)
-{
-	struct part *part = arg;
 	Pbeam__CutSaved *saved = part->next->saved = message_new(&pbeam__cut_saved__descriptor);
 
 	if (!saved)
-		return err_code(err, -ENOMEM, "tell of the image");
+		return err_code(err, -ENOMEM, "report the image");
 	saved->bytes = result->bytes;
 	saved->pause_ns = result->pause_ns;
-	saved->processes = (uint32_t)part->nvpids; /* stubs are none */
+	saved->processes = (uint32_t)part->nvpids; /* without stubs */
 	saved->threads = result->threads;
 	saved->vpids = steal_ptr(&part->vpids);
 	saved->n_vpids = part->nvpids;
-	return part->options->save->kill ? step(part, PBEAM__CUT_REQUEST__OPERATION__KILL, err)
+	return part->options->save->kill ? await_step(part, PBEAM__CUT_REQUEST__OPERATION__KILL, err)
 					 : rpc_reply(part->options->channel, &part->next->base, err);
+}
+
+/* Captures everything that needs the processes frozen, and thaws them unless they are to be killed. */
+static int capture_part(struct part *part, struct capture *c, struct err *err)
+{
+	int r = await_step(part, PBEAM__CUT_REQUEST__OPERATION__FREEZE, err);
+
+	if (r >= 0)
+		r = capture_freeze(c, err);
+	if (r >= 0)
+		r = list_frozen(part, &c->group, err);
+	if (r >= 0)
+		r = await_step(part, PBEAM__CUT_REQUEST__OPERATION__DUMP, err);
+	if (r >= 0)
+		r = capture_dump(c, PBEAM__SCIP_DUMP__WHAT__ALL, err);
+	if (r >= 0)
+		r = capture_shared(c, err);
+	if (r >= 0)
+		r = capture_objects(c, err);
+	if (r >= 0)
+		r = fault_point("cut-dumped", err);
+	rpc_set_timeout(part->options->channel, DURABLE_S * 1000);
+	if (r >= 0)
+		r = await_step(part, PBEAM__CUT_REQUEST__OPERATION__THAW, err);
+	cut_ends_free(&part->ends); /* undoes what draining has changed, before the processes go on */
+	cut_lines_free(&part->lines);
+	if (r < 0 || !part->options->save->kill)
+		capture_thaw(c);
+	capture_log(c, "thawed");
+	return r;
+}
+
+static int save_part(struct part *part, struct names *names, const char *path, struct err *err)
+{
+	const struct cut_part *options = part->options;
+	const struct object_external external = {
+		.arg = part, .survey = survey_part, .dump = dump_part_object, .lost = report_lost};
+	const struct capture_options how = {.target = {options->save->vpid},
+					    .path = path,
+					    .moves = true,
+					    .whole_job = options->job != NULL,
+					    .job = options->job,
+					    .console = options->console,
+					    .save_files_max = options->save_files_max,
+					    .external = &external};
+	struct checkpoint_result result = {0};
+	struct capture capture;
+	int r = capture_open(&capture, names, &how, err);
+
+	if (r >= 0)
+		r = capture_part(part, &capture, err);
+	if (r >= 0) {
+		result.pause_ns = io_now_ns(CLOCK_MONOTONIC) - capture.begin_ns;
+		capture.manifest->pause_ns = result.pause_ns;
+		r = fault_point("before-commit", err);
+	}
+	if (r >= 0)
+		r = capture_commit(&capture, true, &result, err);
+	if (r >= 0)
+		r = report_saved(part, &result, err);
+	if (r < 0)
+		capture_thaw(&capture);
+	else if (options->save->kill)
+		r = group_terminate(&capture.group, err);
+	capture_close(&capture);
+	return r < 0 && !err->text[0] ? err_code(err, r, "checkpoint") : r;
 }
 
 int cut_part_save(struct names *names, const struct cut_part *options, struct err *err)
 {
 	const Pbeam__CutRequest *save = options->save;
 	struct part part = {.options = options, .bound = {.names = names, .host = ""}};
-	const struct object_external external = {
-		.arg = &part, .survey = on_survey, .dump = on_dump, .lost = on_lost};
-	const struct checkpoint_cut cut = {.arg = &part,
-					   .external = &external,
-					   .opened = on_opened,
-					   .frozen = on_frozen,
-					   .dumped = on_dumped,
-					   .durable = on_durable};
 	char path[PATH_MAX];
-	const struct checkpoint_options how = {.target = {save->vpid},
-					       .path = path,
-					       .cut = &cut,
-					       .kill = save->kill,
-					       .save_files_max = options->save_files_max,
-					       .console = options->console,
-					       .job = options->job};
-	struct checkpoint_result result;
 	int r = cut_check_name(save->name, err);
 
 	rpc_set_timeout(options->channel, PATIENCE_S * 1000);
@@ -273,7 +306,7 @@ int cut_part_save(struct names *names, const struct cut_part *options, struct er
 		r = store_image_path(save->name, save->number, save->part, path, err);
 	}
 	if (r == 0)
-		r = checkpoint_run(names, &how, &result, err);
+		r = save_part(&part, names, path, err);
 	cut_ends_free(&part.ends);
 	cut_lines_free(&part.lines);
 	if (r == 0 && save->kill)
