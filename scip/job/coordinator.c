@@ -1,5 +1,5 @@
 /*
- * Over one seqpacket pair the coordinator asks the keeper for husks (rebuild/keeper_protocol.h, husk.c) and
+ * Over one seqpacket pair the coordinator asks the keeper for husks (rebuild/proto/keeper.proto, husk.c) and
  * in the end sends its outcome, which is told from a request, and from how far it is, by its size. If it dies
  * without one the scips notice the end of their connections and let go what it froze; nothing here needs to
  * be undone.
@@ -7,27 +7,19 @@
 #include "scip/job/coordinator.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "image/image.h"
-#include "scip/cut/return_part.h"
+#include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/job/far.h"
 #include "scip/job/husk.h"
 #include "scip/job/line.h"
-#include "scip/rebuild/keeper_protocol.h"
-#include "scip/rollback/rollback_run.h"
 #include "scip/supervisor/pool.h"
 
 enum { LAST_WORDS_MS = 3000 };
@@ -41,296 +33,30 @@ struct coordinator {
 	struct husk *husk; /* that it asked for and that is being made */
 	struct coordinator_outcome outcome;
 	bool outcome_known;
+	Pbeam__CoordinatorOutcome *message; /* has the outcome's strings */
+	struct frame_reader reader;
 	bool moved;			  /* the processes have, whatever becomes of it */
-	bool departs;			  /* of a migration from here */
 	const Pbeam__MigrateBegin *begin; /* of an arrival */
 	coordinator_progress_fn progress;
 };
 
-static const char *const names_of_kinds[] = {
+const char *const coordinator_kind_names[] = {
 	[COORDINATOR_CHECKPOINT] = "checkpoint",     [COORDINATOR_RESTORE] = "restore",
 	[COORDINATOR_ROLLBACK] = "rollback",	     [COORDINATOR_MIGRATE] = "migration",
 	[COORDINATOR_PART] = "checkpoint",	     [COORDINATOR_RECEIVE] = "arrival",
 	[COORDINATOR_SETTLE] = "end of a migration",
 };
 
-/* ---- in the coordinator ---- */
+/* ---- what the coordinator requests ---- */
 
-/* Of a rollback: an image of the whole job replaces all of it, whoever was named; else it is the named
- * process with its descendants, and the image must be of that. */
-static int choose_replaced(const struct job *job, const struct coordinator_wish *wish,
-			   const struct image_reader *image, struct vpid *out, struct err *err)
+static void answer(struct coordinator *coordinator, int value, const struct err *err)
 {
-	const Pbeam__Manifest *manifest = image_reader_manifest(image);
-	int32_t saved = manifest->n_processes ? manifest->processes[0]->vpid : 0;
+	Pbeam__KeeperReply reply = PBEAM__KEEPER_REPLY__INIT;
 
-	*out = wish->target.n && saved != job->entry.root.n ? wish->target : job->entry.root;
-	if (out->n != job->entry.root.n && saved != out->n)
-		return err_set(err, -EINVAL, "%s holds vpid %d, not %d; roll that one back", wish->path,
-			       saved, out->n);
-	return 0;
-}
-
-_Static_assert(sizeof(struct migrate_progress) != sizeof(struct keeper_request) &&
-		       sizeof(struct migrate_progress) != sizeof(struct coordinator_outcome),
-	       "told apart by their sizes");
-
-static int run_restore(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
-		       struct coordinator_outcome *outcome)
-{
-	struct image_reader *image;
-	struct rebuild_options options = {
-		.path = wish->path,
-		.force = wish->force,
-		.console = job->console,
-		.keeper_socket = keeper_sock,
-		.keeper = job->entry.keeper,
-		.signs = pool_signs(job->pool),
-	};
-	int r = image_reader_open(&image, wish->path, &outcome->err);
-
-	if (r < 0)
-		return r;
-	if (wish->kind == COORDINATOR_ROLLBACK)
-		r = choose_replaced(job, wish, image, &options.replace, &outcome->err);
-	if (r == 0)
-		r = rollback_run(job->names, image, &options, &outcome->restore, &outcome->err);
-	image_reader_close(image);
-	return r;
-}
-
-static int run_checkpoint(struct job *job, const struct coordinator_wish *wish,
-			  struct coordinator_outcome *outcome)
-{
-	struct checkpoint_options options = {
-		.target = wish->target.n ? wish->target : job->entry.root,
-		.path = wish->path,
-		.kill = wish->kill,
-		.alone = wish->alone,
-		.save_files_max = wish->save_files_max,
-		.console = job->console,
-		.job = &job->entry,
-	};
-
-	return checkpoint_run(job->names, &options, &outcome->checkpoint, &outcome->err);
-}
-
-static int flush_console(void *arg, struct err *err)
-{
-	far_leave(arg, true);
-	return far_flush(arg, false, err);
-}
-
-static void keep_console(void *arg)
-{
-	far_leave(arg, false);
-}
-
-struct arrived {
-	const struct job *job;
-	struct vpid vpid;
-	int keeper_sock;
-};
-
-/* reply.rpid, or -1. */
-static int ask_keeper(int keeper_sock, uint32_t type)
-{
-	const struct keeper_request request = {.type = type};
-	struct keeper_reply reply;
-	ssize_t n = send(keeper_sock, &request, sizeof(request), MSG_NOSIGNAL);
-
-	do
-		n = n < 0 ? n : recv(keeper_sock, &reply, sizeof(reply), 0);
-	while (n < 0 && errno == EINTR);
-	return n == sizeof(reply) && reply.code == 0 ? reply.rpid : -1;
-}
-
-static void tell_moved(int keeper_sock)
-{
-	if (ask_keeper(keeper_sock, KEEPER_MOVED) < 0)
-		log_warn("migrate: the keeper does not hear that they have moved");
-}
-
-static void on_moved_away(void *arg)
-{
-	const int *keeper_sock = arg;
-
-	tell_moved(*keeper_sock);
-}
-
-static void on_ours(void *arg)
-{
-	const struct arrived *arrived = arg;
-
-	tell_moved(arrived->keeper_sock);
-	lines_end_far(arrived->job, arrived->vpid);
-}
-
-static bool is_guest(void *arg, struct vpid vpid)
-{
-	return lines_stub_host(arg, vpid)[0];
-}
-
-/* The keeper looks at it when it can: what does not fit is not worth waiting for, unless it is a sentence. */
-static void tell_progress(void *arg, const struct migrate_progress *progress)
-{
-	const int *keeper_sock = arg;
-
-	if (send(*keeper_sock, progress, sizeof(*progress),
-		 MSG_NOSIGNAL | (progress->note[0] ? 0 : MSG_DONTWAIT)) < 0)
-		log_debug("migrate: the keeper does not listen");
-}
-
-static int run_migrate(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
-		       struct coordinator_outcome *outcome)
-{
-	struct migrate_options options = *wish->migrate;
-
-	options.console = job->console;
-	options.job = &job->entry;
-	options.incarnation = job->incarnation;
-	options.flush = flush_console;
-	options.stay = keep_console;
-	options.flush_arg = job;
-	options.gone = on_moved_away;
-	options.gone_arg = &keeper_sock;
-	options.progress = tell_progress;
-	options.progress_arg = &keeper_sock;
-	options.stays = is_guest;
-	options.stays_arg = job;
-	return migrate_source_run(job->names, &options, &outcome->migrate, &outcome->err);
-}
-
-static int run_receive(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
-		       struct coordinator_outcome *outcome)
-{
-	const struct vpid replace = {wish->begin->cut && job->root > 0 ? wish->begin->root : 0};
-	/* With several parts all consoles that were elsewhere are; those that still are call again. */
-	struct arrived arrived = {
-		job, {wish->begin->cut && wish->begin->cut->n_with ? 0 : wish->begin->root}, keeper_sock};
-	const struct migrate_arrival arrival = {.channel = wish->channel,
-						.begin = wish->begin,
-						.console = job->console,
-						.keeper_socket = keeper_sock,
-						.keeper = job->entry.keeper,
-						.replace = replace,
-						.joins = job->root > 0 && !wish->begin->cut,
-						.ours = on_ours,
-						.ours_arg = &arrived,
-						.signs = pool_signs(job->pool)};
-
-	if (far_is_here(job, wish->begin) && far_cut_pipes(job, &outcome->err) < 0)
-		return outcome->err.code;
-	if (wish->begin->cut)
-		return return_part_run(job->names, &arrival, &outcome->restore, &outcome->err);
-	return migrate_target_run(job->names, &arrival, &outcome->restore, &outcome->err);
-}
-
-static int run_settle(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
-		      struct coordinator_outcome *outcome)
-{
-	struct migrate_settling settling = *wish->settling;
-	int r;
-
-	settling.job = &job->entry;
-	settling.progress = tell_progress;
-	settling.progress_arg = &keeper_sock;
-	r = migrate_settle(job->names, &settling, &outcome->err);
-	outcome->moved = r > 0;
-	if (r == 0 && settling.arrival)
-		return err_set(&outcome->err, -ECANCELED, "the migration was given up");
-	if (r > 0 && settling.arrival)
-		lines_end_far(job, (struct vpid){0});
-	return r < 0 ? r : 0;
-}
-
-struct saved_part {
-	const struct job *job;
-	int keeper_sock;
-};
-
-static const char *stub_host(void *arg, struct vpid vpid)
-{
-	const struct saved_part *part = arg;
-
-	return lines_stub_host(part->job, vpid);
-}
-
-static bool under_way(void *arg)
-{
-	const struct saved_part *part = arg;
-
-	return ask_keeper(part->keeper_sock, KEEPER_UNDER_WAY) != 0;
-}
-
-static int run_part(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
-		    struct coordinator_outcome *outcome)
-{
-	struct saved_part saved = {job, keeper_sock};
-	const struct cut_part part = {.channel = wish->channel,
-				      .save = wish->save,
-				      .job = &job->entry,
-				      .save_files_max = wish->save_files_max,
-				      .console = job->console,
-				      .stub_host = stub_host,
-				      .under_way = under_way,
-				      .arg = &saved};
-
-	return cut_part_save(job->names, &part, &outcome->err);
-}
-
-static int run(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
-	       struct coordinator_outcome *outcome)
-{
-	switch (wish->kind) {
-	case COORDINATOR_CHECKPOINT:
-		return run_checkpoint(job, wish, outcome);
-	case COORDINATOR_MIGRATE:
-		return run_migrate(job, wish, keeper_sock, outcome);
-	case COORDINATOR_RECEIVE:
-		return run_receive(job, wish, keeper_sock, outcome);
-	case COORDINATOR_SETTLE:
-		return run_settle(job, wish, keeper_sock, outcome);
-	case COORDINATOR_PART:
-		return run_part(job, wish, keeper_sock, outcome);
-	case COORDINATOR_RESTORE:
-	case COORDINATOR_ROLLBACK:
-		break;
-	}
-	return run_restore(job, wish, keeper_sock, outcome);
-}
-
-_Noreturn static void be_coordinator(struct job *job, const struct coordinator_wish *wish, int keeper_sock)
-{
-	static struct coordinator_outcome outcome; /* static: zeroed, padding and all */
-	sigset_t none;
-	int r;
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != job->entry.keeper.n)
-		_exit(1);
-	prctl(PR_SET_NAME, "scip-coordinate");
-	pool_set_coordinator(job->pool, getpid());
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	signal(SIGPIPE, SIG_IGN);
-	signal(SIGTTOU, SIG_IGN); /* it sets the job's terminal, which is its own, from the background */
-	r = run(job, wish, keeper_sock, &outcome);
-	if (r < 0 && !outcome.err.code)
-		err_code(&outcome.err, r, "%s %s", names_of_kinds[wish->kind], wish->path ? wish->path : "");
-	if (send(keeper_sock, &outcome, sizeof(outcome), MSG_NOSIGNAL) < 0)
-		_exit(1);
-	_exit(0);
-}
-
-/* ---- what it asks for ---- */
-
-static void answer(struct coordinator *coordinator, pid_t rpid, const struct err *err)
-{
-	struct keeper_reply reply = {.code = err->code, .rpid = rpid};
-
-	snprintf(reply.text, sizeof(reply.text), "%.*s", (int)sizeof(reply.text) - 1, err->text);
-	if (send(coordinator->sock, &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+	reply.value = value;
+	if (err->code < 0)
+		rpc_refuse(coordinator->sock, err);
+	else if (rpc_reply(coordinator->sock, &reply.base, NULL) < 0)
 		log_warn("the coordinator is gone");
 }
 
@@ -342,36 +68,62 @@ static void on_husk(void *arg, pid_t rpid, const struct err *err)
 	answer(job->coordinator, rpid, err);
 }
 
-static void serve_request(struct job *job, const struct keeper_request *request)
+static void pass_progress(struct job *job, const struct frame *frame)
+{
+	Pbeam__Progress *progress = (void *)frame_unpack(frame, &pbeam__progress__descriptor, NULL);
+
+	if (progress && job->coordinator->progress)
+		job->coordinator->progress(job->coordinator->arg, progress);
+	message_free(progress);
+}
+
+static int start_husk(struct job *job, const struct frame *frame, struct err *err)
+{
+	Pbeam__HuskRequest *request = (void *)frame_unpack(frame, &pbeam__husk_request__descriptor, err);
+	int r;
+
+	if (!request)
+		return -EPROTO;
+	r = job->coordinator->husk ? err_set(err, -EPROTO, "a husk is being made already")
+				   : husk_make(&job->coordinator->husk, job, request, on_husk, job, err);
+	message_free(request);
+	return r;
+}
+
+static void note_moved(struct job *job)
+{
+	const Pbeam__MigrateBegin *begin = job->coordinator->begin;
+
+	job->coordinator->moved = true;
+	if (begin && begin->cut)
+		lines_reset(job, begin->uuid, begin->cut);
+	if (begin && far_is_here(job, begin))
+		far_come_here(job, begin);
+}
+
+static void serve_request(struct job *job, const struct frame *frame)
 {
 	struct coordinator *coordinator = job->coordinator;
 	struct err err = ERR_INIT;
 	int r = 0, n = 0;
 
-	switch (request->type) {
-	case KEEPER_HUSK:
-		if (coordinator->husk)
-			r = err_set(&err, -EPROTO, "a husk is being made already");
-		else
-			r = husk_make(&coordinator->husk, job, request, on_husk, job, &err);
+	switch (frame->type) {
+	case PBEAM__KEEPER_REQUEST__KEEPER_HUSK:
+		r = start_husk(job, frame, &err);
 		if (r == 0)
-			return; /* answered when it is there */
+			return; /* on_husk() replies */
 		break;
-	case KEEPER_REPLACE:
+	case PBEAM__KEEPER_REQUEST__KEEPER_REPLACE:
 		job->replacing = true;
 		break;
-	case KEEPER_MOVED:
-		coordinator->moved = true;
-		if (coordinator->begin && coordinator->begin->cut)
-			lines_reset(job, coordinator->begin->uuid, coordinator->begin->cut);
-		if (coordinator->begin && far_is_here(job, coordinator->begin))
-			far_come_here(job, coordinator->begin);
+	case PBEAM__KEEPER_REQUEST__KEEPER_MOVED:
+		note_moved(job);
 		break;
-	case KEEPER_UNDER_WAY:
+	case PBEAM__KEEPER_REQUEST__KEEPER_UNDER_WAY:
 		n = lines_under_way(job);
 		break;
 	default:
-		r = err_set(&err, -EPROTO, "unknown request of the coordinator");
+		r = err_set(&err, -EPROTO, "unexpected message %u from the coordinator", frame->type);
 		break;
 	}
 	if (r < 0 && !err.code)
@@ -379,27 +131,50 @@ static void serve_request(struct job *job, const struct keeper_request *request)
 	answer(coordinator, n, &err);
 }
 
+static void take_outcome(struct coordinator *coordinator, const struct frame *frame)
+{
+	Pbeam__CoordinatorOutcome *message =
+		(void *)frame_unpack(frame, &pbeam__coordinator_outcome__descriptor, NULL);
+	struct coordinator_outcome *outcome = &coordinator->outcome;
+
+	if (!message || coordinator->outcome_known) {
+		message_free(message);
+		return;
+	}
+	if (message->failed)
+		rpc_take_failure(message->failed, &outcome->err);
+	outcome->moved = message->moved;
+	outcome->root.n = message->root;
+	outcome->processes = message->processes;
+	outcome->threads = message->threads;
+	outcome->bytes = message->bytes;
+	outcome->pause_ns = message->pause_ns;
+	outcome->total_ns = message->total_ns;
+	outcome->rounds = message->rounds;
+	outcome->obstacles = message->obstacles;
+	outcome->nobstacles = message->n_obstacles;
+	coordinator->message = message;
+	coordinator->outcome_known = true;
+}
+
+/* Takes all frames that have come. */
 static void on_message(void *arg, int fd)
 {
 	struct job *job = arg;
-	union {
-		struct keeper_request request;
-		struct coordinator_outcome outcome;
-		struct migrate_progress progress;
-	} message;
-	ssize_t n = recv(fd, &message, sizeof(message), MSG_DONTWAIT);
+	struct frame frame;
+	int r;
 
-	if (n == (ssize_t)sizeof(message.request)) {
-		serve_request(job, &message.request);
-	} else if (n == (ssize_t)sizeof(message.outcome)) {
-		job->coordinator->outcome = message.outcome;
-		job->coordinator->outcome_known = true;
-	} else if (n == (ssize_t)sizeof(message.progress)) {
-		if (job->coordinator->progress)
-			job->coordinator->progress(job->coordinator->arg, &message.progress);
-	} else if (n >= 0 || (errno != EAGAIN && errno != EINTR)) {
-		loop_unwatch(&job->loop, fd);
+	while (job->coordinator && (r = frame_reader_step(&job->coordinator->reader, fd, &frame, NULL)) > 0) {
+		if (frame.type == PBEAM__KEEPER_REQUEST__KEEPER_OUTCOME)
+			take_outcome(job->coordinator, &frame);
+		else if (frame.type == PBEAM__RPC__RPC_PROGRESS)
+			pass_progress(job, &frame);
+		else
+			serve_request(job, &frame);
+		frame_free(&frame);
 	}
+	if (job->coordinator && r != -EAGAIN)
+		loop_unwatch(&job->loop, fd);
 }
 
 /* ---- its life ---- */
@@ -414,8 +189,12 @@ static void free_coordinator(struct job *job)
 		loop_unwatch(&job->loop, coordinator->sock);
 		close(coordinator->sock);
 	}
+	frame_reader_reset(&coordinator->reader);
+	message_free(coordinator->message);
 	free(coordinator);
 	job->coordinator = NULL;
+	job->coordinator_pid = 0;
+	job->departing = false;
 }
 
 /* In the child. */
@@ -429,7 +208,7 @@ _Noreturn static void start_child(struct job *job, const struct coordinator_wish
 	job->arrival = -1;
 	job_close_private(job);
 	memcpy(job->console, console, sizeof(console));
-	be_coordinator(job, wish, keeper_sock);
+	coordinator_main(job, wish, keeper_sock);
 }
 
 /* What it sent last, requests included, and nobody has read yet. */
@@ -494,11 +273,10 @@ int coordinator_start(struct job *job, const struct coordinator_wish *wish, coor
 					    .arg = arg,
 					    .progress = wish->progress,
 					    .begin = wish->begin,
-					    .departs = wish->kind == COORDINATOR_MIGRATE ||
-						       (wish->settling && !wish->settling->arrival),
 					    .moved = wish->settling && wish->settling->known};
 	job->coordinator = coordinator;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 ||
+	    fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0) {
 		r = err_sys(err, "make a socket for the coordinator");
 		goto fail;
 	}
@@ -514,22 +292,14 @@ int coordinator_start(struct job *job, const struct coordinator_wish *wish, coor
 		r = err_sys(err, "start the coordinator");
 		goto fail;
 	}
+	job->coordinator_pid = coordinator->pid;
+	job->departing = wish->kind == COORDINATOR_MIGRATE || (wish->settling && !wish->settling->arrival);
 	if (coordinator->pid == 0)
 		start_child(job, wish, theirs);
 	return 0;
 fail:
 	free_coordinator(job);
 	return r;
-}
-
-pid_t coordinator_pid(const struct job *job)
-{
-	return job->coordinator ? job->coordinator->pid : 0;
-}
-
-bool coordinator_departs(const struct job *job)
-{
-	return job->coordinator && job->coordinator->departs;
 }
 
 int coordinator_cancel(const struct job *job)
@@ -541,7 +311,8 @@ int coordinator_cancel(const struct job *job)
 
 bool coordinator_reaped(struct job *job, pid_t pid, int status)
 {
-	static struct coordinator_outcome outcome;
+	struct coordinator_outcome outcome;
+	Pbeam__CoordinatorOutcome *message;
 	coordinator_done_fn done;
 	void *arg;
 
@@ -554,8 +325,9 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 		outcome.killed = true;
 		outcome.moved = job->coordinator->moved;
 		err_set(&outcome.err, -EIO, "the coordinator of the %s was killed (wait status %#x)",
-			names_of_kinds[job->coordinator->kind], (unsigned)status);
+			coordinator_kind_names[job->coordinator->kind], (unsigned)status);
 	}
+	message = steal_ptr(&job->coordinator->message);
 	done = job->coordinator->done;
 	arg = job->coordinator->arg;
 	free_coordinator(job);
@@ -563,6 +335,7 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	job->replacing = false;
 	if (done)
 		done(arg, &outcome);
+	message_free(message);
 	/* One that asks how it ended: until then nobody knows whose signals and ends these are. */
 	if (!job->coordinator)
 		lines_settle(job, (struct vpid){0});

@@ -5,6 +5,7 @@
 #ifndef SCIP_JOB_COORDINATOR_H
 #define SCIP_JOB_COORDINATOR_H
 
+#include "proto/daemon.pb-c.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/cut/cut.h"
 #include "scip/job/job.h"
@@ -22,7 +23,7 @@ enum coordinator_kind {
 };
 
 /* Called in the keeper, with the argument of coordinator_start(). */
-typedef void (*coordinator_progress_fn)(void *arg, const struct migrate_progress *progress);
+typedef void (*coordinator_progress_fn)(void *arg, const Pbeam__Progress *progress);
 
 /* What it is to do. Inherited by fork: pointers need to live no longer than coordinator_start(). */
 struct coordinator_wish {
@@ -43,9 +44,12 @@ struct coordinator_wish {
 /* It has ended: err.code 0 when it worked. */
 struct coordinator_outcome {
 	struct err err;
-	struct checkpoint_result checkpoint;
-	struct rebuild_result restore;
-	struct migrate_result migrate;
+	struct vpid root;   /* of a restore */
+	uint32_t processes; /* as are the next ones: 0 where the kind has no such figure */
+	uint32_t threads, rounds;
+	uint64_t bytes, pause_ns, total_ns;
+	char **obstacles; /* of a dry run, valid until `done` returns */
+	size_t nobstacles;
 	bool killed; /* it did not say how it ended */
 	bool moved;  /* settle, or a killed one: the processes are where they were to go */
 };
@@ -59,16 +63,16 @@ must_check int coordinator_start(struct job *job, const struct coordinator_wish 
 /* 0: another one can be started; one that has done its work is waited for, so its `done` may be called.
  * -EBUSY, with the sentence, when one is at work. */
 must_check int coordinator_idle(struct job *job, struct err *err);
-/* The pid of the one at work, 0 for none. */
-pid_t coordinator_pid(const struct job *job);
-/* True while processes of the job may be elsewhere a moment later: a migration from here is at work, or it is
- * being asked how one has ended. */
-bool coordinator_departs(const struct job *job);
 /* Asks the migration from here that is at work to give up, if it is not committed. -ESRCH: there is none. */
 must_check int coordinator_cancel(const struct job *job);
 
 /* For keeper.c: its child `pid` has ended: calls `done` if it was the coordinator, and lines_settle() unless
  * another one is at work by then. True if it was. */
 bool coordinator_reaped(struct job *job, pid_t pid, int status);
+
+/* ---- coordinator_main.c ---- */
+extern const char *const coordinator_kind_names[]; /* by enum coordinator_kind */
+/* In the child: carries out the request, sends the outcome over `keeper_sock`, and exits. */
+_Noreturn void coordinator_main(struct job *job, const struct coordinator_wish *wish, int keeper_sock);
 
 #endif

@@ -9,7 +9,6 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "namespace/paths.h"
-#include "scip/job/coordinator.h"
 #include "scip/job/launch.h"
 #include "scip/job/line.h"
 #include "scip/supervisor/pool.h"
@@ -24,17 +23,16 @@ struct husk {
 	struct handoff handoff;
 };
 
-static int enter(struct job *job, pid_t husk, const struct keeper_request *request, struct vpid *vpid,
+static int enter(struct job *job, pid_t husk, const Pbeam__HuskRequest *request, struct vpid *vpid,
 		 struct err *err)
 {
-	bool far = (request->flags & KEEPER_HUSK_FAR) != 0;
 	struct name_process entry = {
 		.rpid = {husk},
 		.keeper = job->entry.keeper,
 		.start_ns = io_now_ns(CLOCK_REALTIME),
 		.state = NAME_STATE_BORN,
-		.parent = {far ? request->parent : 0},
-		.far_parent = far,
+		.parent = {request->remote_parent},
+		.far_parent = request->remote_parent != 0,
 		.diverged = true,
 	};
 	int r;
@@ -78,7 +76,7 @@ static void on_ready(void *arg, int fd)
 	free_husk(husk);
 }
 
-int husk_make(struct husk **out, struct job *job, const struct keeper_request *request, husk_done_fn done,
+int husk_make(struct husk **out, struct job *job, const Pbeam__HuskRequest *request, husk_done_fn done,
 	      void *arg, struct err *err)
 {
 	struct vpid vpid = {request->vpid};
@@ -91,10 +89,10 @@ int husk_make(struct husk **out, struct job *job, const struct keeper_request *r
 	*husk = (struct husk){.job = job,
 			      .done = done,
 			      .arg = arg,
-			      .root = (request->flags & KEEPER_HUSK_ROOT) != 0,
+			      .root = request->root,
 			      .ready = -1,
 			      .handoff = {.keeper = job->entry.keeper.n,
-					  .coordinator = coordinator_pid(job),
+					  .coordinator = job->coordinator_pid,
 					  .flags = HANDOFF_LAUNCH | HANDOFF_HELD | HANDOFF_DIVERGED}};
 	r = syscall_filter_build(paths_exist(job->entry.keeper) ? SYSCALL_FILTER_MAPPED
 								: syscall_filter_restored(job->names),

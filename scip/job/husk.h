@@ -1,12 +1,12 @@
 /*
- * Husks that the coordinator of a restore asks the keeper for (rebuild/keeper_protocol.h): forked, named,
+ * Husks that the coordinator of a restore asks the keeper for (rebuild/proto/keeper.proto): forked, named,
  * handed to a spare scip. Nothing here waits: the husk tells when it is ready for its scip.
  */
 #ifndef SCIP_JOB_HUSK_H
 #define SCIP_JOB_HUSK_H
 
+#include "proto/keeper.pb-c.h"
 #include "scip/job/job.h"
-#include "scip/rebuild/keeper_protocol.h"
 
 struct husk;
 /* It has been handed over (err->code 0): a scip takes it soon; or it could not be made. Called once, unless
@@ -14,7 +14,7 @@ struct husk;
 typedef void (*husk_done_fn)(void *arg, pid_t rpid, const struct err *err);
 
 /* 0: `done` is called later. */
-must_check int husk_make(struct husk **out, struct job *job, const struct keeper_request *request,
+must_check int husk_make(struct husk **out, struct job *job, const Pbeam__HuskRequest *request,
 			 husk_done_fn done, void *arg, struct err *err);
 /* Nobody wants it any more: it is killed. */
 void husk_cancel(struct husk *husk);

@@ -39,6 +39,10 @@ struct job {
 	bool replacing;	  /* a rollback is at work: deaths of the old processes are not the job's end */
 	struct pool *pool;
 	struct coordinator *coordinator; /* NULL when none is at work */
+	pid_t coordinator_pid;		 /* its pid, 0 */
+	/* A migration from here is at work, or is being settled: processes of the job may be elsewhere a
+	 * moment later. */
+	bool departing;
 	struct viewer *viewer;
 	struct requests *requests;
 	struct interval *interval;

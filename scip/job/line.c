@@ -15,7 +15,6 @@
 #include "base/log.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/job/coordinator.h"
 #include "scip/job/far.h"
 
 enum { HELD_MAX = 32, KEPT_MAX = 16, AGAIN_NS = 1000000000 };
@@ -191,7 +190,7 @@ static void on_far(struct line *line, const struct line_word *word)
  * told. */
 static void take_signal(struct line *line, int signal)
 {
-	if (coordinator_departs(line->job) && line->nkept < KEPT_MAX) {
+	if (line->job->departing && line->nkept < KEPT_MAX) {
 		line->kept[line->nkept++] = signal;
 		return;
 	}

@@ -39,52 +39,30 @@ static void forget(struct request *request)
 	request->saving = NULL;
 }
 
-/* The lines of `text`, which is cut into them. */
-static size_t split_lines(char *text, char **lines, size_t max)
+static void tell(const struct moving *moving, const struct coordinator_outcome *outcome)
 {
-	size_t n = 0;
-	char *rest = NULL;
-
-	for (char *line = strtok_r(text, "\n", &rest); line && n < max; line = strtok_r(NULL, "\n", &rest))
-		lines[n++] = line;
-	return n;
-}
-
-static void tell(const struct moving *moving, const struct migrate_result *result)
-{
-	enum { LINES_MAX = 64 };
 	Pbeam__MigrateReply done = PBEAM__MIGRATE_REPLY__INIT;
-	char *lines[LINES_MAX], text[sizeof(result->obstacles)];
 
-	memcpy(text, result->obstacles, sizeof(text));
-	text[sizeof(text) - 1] = 0;
 	done.vpid = moving->target.n;
 	done.host = (char *)(uintptr_t)moving->host;
-	done.total_ns = result->total_ns;
-	done.pause_ns = result->pause_ns;
-	done.bytes = result->bytes;
-	done.rounds = result->rounds;
-	done.processes = result->processes;
-	done.n_obstacles = split_lines(text, lines, LINES_MAX);
-	done.obstacles = lines;
+	done.total_ns = outcome->total_ns;
+	done.pause_ns = outcome->pause_ns;
+	done.bytes = outcome->bytes;
+	done.rounds = outcome->rounds;
+	done.processes = outcome->processes;
+	done.n_obstacles = outcome->nobstacles;
+	done.obstacles = outcome->obstacles;
 	request_reply(moving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
 
 static void on_gone(void *arg, const struct coordinator_outcome *outcome);
 
-static void on_progress(void *arg, const struct migrate_progress *progress)
+static void on_progress(void *arg, const Pbeam__Progress *progress)
 {
 	const struct moving *moving = arg;
-	Pbeam__Progress out = PBEAM__PROGRESS__INIT;
 
-	if (!moving->request || moving->request->fd < 0)
-		return;
-	out.phase = (char *)(uintptr_t)progress->phase;
-	out.done = progress->done;
-	out.total = progress->total;
-	out.detail = (char *)(uintptr_t)progress->detail;
-	out.note = (char *)(uintptr_t)progress->note;
-	request_reply(moving->request, PBEAM__RPC__RPC_PROGRESS, &out.base, NULL, 0);
+	if (moving->request && moving->request->fd >= 0)
+		request_reply(moving->request, PBEAM__RPC__RPC_PROGRESS, &progress->base, NULL, 0);
 }
 
 /* The one that was at work was killed: another one asks the registry. False: it cannot be started. */
@@ -105,13 +83,12 @@ static bool settle(struct moving *moving, const struct coordinator_outcome *kill
 static void on_settled(void *arg, const struct coordinator_outcome *outcome)
 {
 	struct moving *moving = arg;
-	static struct coordinator_outcome known; /* static: zeroed, and large */
+	struct coordinator_outcome known = {0};
 
 	if (outcome->killed && settle(moving, outcome, on_settled))
 		return;
-	memset(&known, 0, sizeof(known));
 	if (outcome->moved)
-		known.migrate.processes = 1;
+		known.processes = 1;
 	else
 		err_set(&known.err, -EIO, "the migration's coordinator was killed; the program goes on here");
 	on_gone(moving, &known);
@@ -124,7 +101,7 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 
 	if (outcome->killed && settle(moving, outcome, on_settled))
 		return;
-	if (!outcome->err.code && outcome->migrate.processes)
+	if (!outcome->err.code && outcome->processes)
 		lines_settle(moving->job, moving->target);
 	if (!request || request->fd < 0) {
 		if (outcome->err.code)
@@ -132,7 +109,7 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 	} else if (outcome->err.code) {
 		request_refuse(request, &outcome->err);
 	} else {
-		tell(moving, &outcome->migrate);
+		tell(moving, outcome);
 	}
 	free(moving);
 	if (request) {
@@ -285,7 +262,7 @@ static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
 	else if (arrival_settle(job, arriving->begin, &err) < 0)
 		log_error("vpid %d: %s", arriving->begin->root, err.text);
 	if (!outcome->err.code && arriving->begin->cut) {
-		lines_renew(job, outcome->restore.root, names_real(job->names, outcome->restore.root).n);
+		lines_renew(job, outcome->root, names_real(job->names, outcome->root).n);
 		if (far_is_here(job, arriving->begin))
 			far_come_here(job, arriving->begin);
 		else

@@ -63,7 +63,7 @@ static void show_progress(void *arg)
 
 	if (!saving->request || saving->request->fd < 0)
 		return;
-	snprintf(temporary, sizeof(temporary), "%s.tmp-%d", saving->path, (int)coordinator_pid(saving->job));
+	snprintf(temporary, sizeof(temporary), "%s.tmp-%d", saving->path, (int)saving->job->coordinator_pid);
 	progress.phase = (char *)(uintptr_t)(saving->rolls_back ? "restore" : "save");
 	progress.total = saving->resident;
 	if (!saving->rolls_back && stat(temporary, &st) == 0)
@@ -81,10 +81,10 @@ static void tell_rollback(const struct saving *saving, const struct coordinator_
 {
 	Pbeam__RollbackReply done = PBEAM__ROLLBACK_REPLY__INIT;
 
-	done.vpid = outcome->restore.root.n;
+	done.vpid = outcome->root.n;
 	done.path = (char *)(uintptr_t)saving->path;
 	done.total_ns = io_now_ns(CLOCK_MONOTONIC) - saving->start_ns;
-	done.processes = outcome->restore.processes;
+	done.processes = outcome->processes;
 	request_reply(saving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
 
@@ -95,11 +95,11 @@ static void tell_checkpoint(const struct saving *saving, const struct coordinato
 	done.path = (char *)(uintptr_t)saving->path;
 	done.number = saving->number;
 	if (outcome) {
-		done.bytes = outcome->checkpoint.bytes;
-		done.pause_ns = outcome->checkpoint.pause_ns;
-		done.total_ns = outcome->checkpoint.total_ns;
-		done.processes = outcome->checkpoint.processes;
-		done.threads = outcome->checkpoint.threads;
+		done.bytes = outcome->bytes;
+		done.pause_ns = outcome->pause_ns;
+		done.total_ns = outcome->total_ns;
+		done.processes = outcome->processes;
+		done.threads = outcome->threads;
 	}
 	request_reply(saving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
@@ -115,7 +115,7 @@ static void on_done(void *arg, const struct coordinator_outcome *outcome)
 	if (outcome->err.code && told)
 		log_error("vpid %d: %s", job->entry.root.n, outcome->err.text);
 	if (!outcome->err.code && saving->rolls_back)
-		lines_renew(job, outcome->restore.root, names_real(job->names, outcome->restore.root).n);
+		lines_renew(job, outcome->root, names_real(job->names, outcome->root).n);
 	if (!outcome->err.code && saving->numbered)
 		store_prune(saving->store, job_keep(job));
 	if (told)

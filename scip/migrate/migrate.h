@@ -51,12 +51,15 @@ struct migrate_options {
 };
 struct migrate_result {
 	uint64_t total_ns, pause_ns, bytes;
-	uint32_t rounds, processes, nobstacles;
-	char obstacles[2048]; /* of a dry run: sentences, one on each line */
+	uint32_t rounds, processes;
+	char **obstacles; /* of a dry run: one sentence each; freed with migrate_result_free() */
+	size_t nobstacles;
 };
 /* 0: they are there. Else they go on here as if nothing had been. */
 must_check int migrate_source_run(struct names *names, const struct migrate_options *options,
 				  struct migrate_result *result, struct err *err);
+
+void migrate_result_free(struct migrate_result *result);
 
 /* The processes are elsewhere: those here end, but for the first one, which becomes a stub if `stub`. */
 must_check int migrate_withdraw(struct group *group, bool stub, struct err *err);

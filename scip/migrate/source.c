@@ -714,20 +714,13 @@ static int find_stub(struct departure *d, struct err *err)
 					: 0;
 }
 
-/* One sentence on each line. */
-static void list_obstacles(struct departure *d)
+void migrate_result_free(struct migrate_result *result)
 {
-	struct migrate_result *result = d->result;
-	size_t len = 0;
-
-	for (size_t i = 0; i < d->source.nobstacles; i++) {
-		if (len < sizeof(result->obstacles))
-			len += (size_t)snprintf(result->obstacles + len, sizeof(result->obstacles) - len,
-						"%s\n", d->source.obstacles[i]);
-		free(d->source.obstacles[i]);
-		result->nobstacles++;
-	}
-	free(d->source.obstacles);
+	for (size_t i = 0; i < result->nobstacles; i++)
+		free(result->obstacles[i]);
+	free(result->obstacles);
+	result->obstacles = NULL;
+	result->nobstacles = 0;
 }
 
 int migrate_source_run(struct names *names, const struct migrate_options *options,
@@ -766,7 +759,8 @@ int migrate_source_run(struct names *names, const struct migrate_options *option
 		r = migrate(&d, err);
 	if (!d.ended)
 		external_source_end(&d.source, false);
-	list_obstacles(&d);
+	result->obstacles = d.source.obstacles;
+	result->nobstacles = d.source.nobstacles;
 	if (d.channel >= 0)
 		close(d.channel);
 	files_sender_free(d.files);

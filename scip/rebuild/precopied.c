@@ -22,7 +22,6 @@
 #include "base/log.h"
 #include "proto/message.h"
 #include "scip/fill/fill.h"
-#include "scip/rebuild/keeper_protocol.h"
 #include "scip/rebuild/precopied_parts.h"
 #include "scip/tracee/remote.h"
 
@@ -191,11 +190,9 @@ int precopied_make(struct precopied **out, struct names *names, struct image_rea
 
 void precopied_abandon(struct precopied *p)
 {
-	const struct keeper_request request = {.type = KEEPER_REPLACE};
-	pid_t none;
-
 	/* Their end is not the end of the job. */
-	if (p->rebuild.made && rebuild_ask_keeper(&p->rebuild, &request, &none) < 0)
+	if (p->rebuild.made &&
+	    rebuild_ask_keeper(&p->rebuild, PBEAM__KEEPER_REQUEST__KEEPER_REPLACE, NULL, NULL) < 0)
 		log_debug("the keeper does not answer");
 	rebuild_tree_kill(&p->rebuild);
 	for (size_t i = 0; i < p->n && p->rebuild.made; i++)

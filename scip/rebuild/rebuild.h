@@ -33,7 +33,7 @@ struct rebuild_options {
 	const char *path; /* of the image, for messages */
 	bool force;
 	const int *console;  /* 3 descriptors for the job's standard streams, -1 none */
-	int keeper_socket;   /* to the keeper: keeper_protocol.h */
+	int keeper_socket;   /* to the keeper: proto/keeper.proto */
 	struct vpid replace; /* a rollback: this process and its descendants are replaced; 0 for none. Unless
 				it is the job's first process, it becomes its living parent's child again */
 	struct rpid keeper;

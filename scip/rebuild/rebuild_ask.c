@@ -6,7 +6,7 @@
 
 #include "base/io.h"
 #include "proto/message.h"
-#include "scip/rebuild/keeper_protocol.h"
+#include "proto/rpc.h"
 #include "scip/rebuild/rebuild_parts.h"
 
 enum { PATIENCE_MS = 10000, LOOK_ANYWAY_NS = 200000000 };
@@ -37,23 +37,16 @@ int rebuild_husk_connect(struct rebuild *rebuild, pid_t rpid)
 	return r < 0 ? r : scip_link_connect(process.scip, rebuild->err);
 }
 
-int rebuild_ask_keeper(struct rebuild *rebuild, const struct keeper_request *request, pid_t *rpid)
+int rebuild_ask_keeper(struct rebuild *rebuild, uint32_t type, const ProtobufCMessage *request, pid_t *rpid)
 {
-	int sock = rebuild->options->keeper_socket;
-	struct keeper_reply reply;
-	ssize_t n = send(sock, request, sizeof(*request), MSG_NOSIGNAL);
+	Pbeam__KeeperReply *reply = NULL;
+	int r = rpc_call(rebuild->options->keeper_socket, "the keeper of the job", type, request,
+			 &pbeam__keeper_reply__descriptor, &reply, rebuild->err);
 
-	do
-		n = n == sizeof(*request) ? recv(sock, &reply, sizeof(reply), 0) : -1;
-	while (n < 0 && errno == EINTR);
-	if (n != sizeof(reply))
-		return err_set(rebuild->err, -EPIPE, "the keeper of the job does not answer");
-	reply.text[sizeof(reply.text) - 1] = 0;
-	if (reply.code < 0)
-		return err_set(rebuild->err, reply.code, "%s",
-			       reply.text[0] ? reply.text : strerror(-reply.code));
-	*rpid = reply.rpid;
-	return 0;
+	if (r == 0 && rpid)
+		*rpid = reply->value;
+	message_free(reply);
+	return r;
 }
 
 int64_t rebuild_husk_call(struct rebuild *rebuild, int node, int64_t nr, const uint64_t args[6])

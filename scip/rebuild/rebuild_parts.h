@@ -3,6 +3,7 @@
 #define SCIP_REBUILD_REBUILD_PARTS_H
 
 #include "proto/control.pb-c.h"
+#include "proto/keeper.pb-c.h"
 #include "scip/object/object.h"
 #include "scip/rebuild/inherit.h"
 #include "scip/rebuild/plan.h"
@@ -89,9 +90,8 @@ must_check int rebuild_begin_made(struct rebuild *rebuild);
 /* ---- rebuild_ask.c ---- */
 /* Connects to the scip of a husk, once it has one. Returns the descriptor or -errno. */
 must_check int rebuild_husk_connect(struct rebuild *rebuild, pid_t rpid);
-struct keeper_request;
-/* One request to the keeper and its reply. */
-must_check int rebuild_ask_keeper(struct rebuild *rebuild, const struct keeper_request *request, pid_t *rpid);
+must_check int rebuild_ask_keeper(struct rebuild *rebuild, uint32_t type, const ProtobufCMessage *request,
+				  pid_t *rpid);
 /* One system call of the husk of a plan's node. Returns its result, or -errno with the error set. */
 must_check int64_t rebuild_husk_call(struct rebuild *rebuild, int node, int64_t nr, const uint64_t args[6]);
 

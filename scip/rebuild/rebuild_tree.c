@@ -19,7 +19,6 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/rebuild/keeper_protocol.h"
 #include "scip/rebuild/precopied_parts.h"
 
 /* Connects to the husk's scip, unless that has been done. Not as soon as the husk is forked: it is taken over
@@ -48,21 +47,18 @@ static bool comes_from_afar(const struct rebuild *rebuild, int node)
 
 static int step_husk(struct rebuild *rebuild, int node)
 {
-	struct keeper_request request = {.type = KEEPER_HUSK,
-					 .flags = node == 0 && rebuild->whole ? KEEPER_HUSK_ROOT : 0,
-					 .vpid = rebuild->plan.nodes[node].vpid,
-					 .exit_signal = rebuild->plan.nodes[node].exit_signal};
+	Pbeam__HuskRequest request = PBEAM__HUSK_REQUEST__INIT;
 	pid_t rpid;
 	int r = rebuild_stub_take(rebuild, node);
 
-	if (comes_from_afar(rebuild, node)) {
-		request.flags |= KEEPER_HUSK_FAR;
-		request.parent = rebuild->plan.nodes[node].process->vppid;
-	}
-
 	if (r)
 		return r < 0 ? r : 0;
-	r = rebuild_ask_keeper(rebuild, &request, &rpid);
+	request.vpid = rebuild->plan.nodes[node].vpid;
+	request.exit_signal = rebuild->plan.nodes[node].exit_signal;
+	request.root = node == 0 && rebuild->whole;
+	if (comes_from_afar(rebuild, node))
+		request.remote_parent = rebuild->plan.nodes[node].process->vppid;
+	r = rebuild_ask_keeper(rebuild, PBEAM__KEEPER_REQUEST__KEEPER_HUSK, &request.base, &rpid);
 	if (r == 0)
 		rebuild->made[node].rpid = rpid;
 	return r;

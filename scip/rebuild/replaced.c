@@ -22,7 +22,6 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "scip/object/object.h"
-#include "scip/rebuild/keeper_protocol.h"
 #include "scip/rebuild/rebuild_parts.h"
 #include "scip/tracee/procfs.h"
 
@@ -287,10 +286,10 @@ static void abort_connections(const struct rebuild *rebuild)
 
 int replaced_kill(struct rebuild *rebuild)
 {
-	const struct keeper_request request = {.type = KEEPER_REPLACE};
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + CLEAR_MS * 1000000ull;
-	pid_t none;
-	int r = rebuild->whole ? rebuild_ask_keeper(rebuild, &request, &none) : 0;
+	int r = rebuild->whole
+			? rebuild_ask_keeper(rebuild, PBEAM__KEEPER_REQUEST__KEEPER_REPLACE, NULL, NULL)
+			: 0;
 
 	if (r == 0 && rebuild->above.replaces > 0) /* it may have left the table already */
 		r = remember(rebuild, rebuild->above.replaces);
