@@ -1,6 +1,6 @@
 /*
- * The manifests are those of their readers, changed in place and borrowed by the new one, which is a list of
- * theirs until it is packed into the new file.
+ * The joined manifest borrows its entries from the parts' manifests, which are changed in place. It owns only
+ * its lists until it is packed into the new file.
  */
 #include "scip/migrate/cut_join.h"
 
@@ -23,89 +23,51 @@ enum { INO_SHIFT = 56 };
 
 /* ---- numbers ---- */
 
-/* What is added to those of one part. */
-struct shift {
-	uint64_t bytes; /* places in the file */
-	uint64_t ino;
-	uint32_t object, shared, saved;
+struct part_shift {
+	uint64_t bytes; /* added to offsets in the file */
+	struct object_shift numbers;
 };
 
-static void shift_socket(const struct shift *shift, Pbeam__UnixSocket *socket)
+static int shift_object(const struct object_shift *shift, Pbeam__Object *object)
 {
-	uint64_t *const inos[] = {&socket->ino, &socket->peer_ino, &socket->accept_of};
+	const struct object_ops *ops = object_ops_of(object);
 
-	for (size_t i = 0; i < sizeof(inos) / sizeof(inos[0]); i++)
-		*inos[i] += *inos[i] ? shift->ino : 0;
-	for (size_t i = 0; i < socket->n_accept_queue; i++)
-		socket->accept_queue[i] += socket->accept_queue[i] ? shift->ino : 0;
-}
-
-static void shift_tcp(const struct shift *shift, Pbeam__TcpSocket *socket)
-{
-	uint64_t *const inos[] = {&socket->ino, &socket->peer_ino, &socket->accept_of};
-
-	for (size_t i = 0; i < sizeof(inos) / sizeof(inos[0]); i++)
-		*inos[i] += *inos[i] ? shift->ino : 0;
-}
-
-/* Inodes are only compared with each other where the file has no name to be looked at. */
-static void shift_object(const struct shift *shift, Pbeam__Object *object)
-{
+	if (!ops)
+		return -EBADMSG;
 	object->id += shift->object;
-	switch ((int)object->kind_case) {
-	case PBEAM__OBJECT__KIND_PIPE:
-		object->pipe->ino += shift->ino;
-		break;
-	case PBEAM__OBJECT__KIND_UNIX_SOCKET:
-		shift_socket(shift, object->unix_socket);
-		break;
-	case PBEAM__OBJECT__KIND_TCP:
-		shift_tcp(shift, object->tcp);
-		break;
-	case PBEAM__OBJECT__KIND_UDP:
-		object->udp->ino += shift->ino;
-		break;
-	case PBEAM__OBJECT__KIND_REGULAR:
-		object->regular->saved += object->regular->saved ? shift->saved : 0;
-		if (object->regular->file && object->regular->unlinked)
-			object->regular->file->ino += shift->ino;
-		break;
-	case PBEAM__OBJECT__KIND_MEMFD:
-		object->memfd->shared_id += shift->shared;
-		break;
-	default:
-		break;
-	}
+	ops->shift(object, shift);
+	return 0;
 }
 
-static void shift_shared(const struct shift *shift, Pbeam__SharedMemory *shared)
+static void shift_shared(const struct object_shift *shift, Pbeam__SharedMemory *shared)
 {
 	shared->id += shift->shared;
 	if (shared->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE || (shared->file && shared->file->deleted))
 		shared->ino += shift->ino;
 }
 
-static void shift_place(const struct shift *shift, uint64_t *offset, uint64_t length)
+static void shift_offset(const struct part_shift *part, uint64_t *offset, uint64_t length)
 {
-	*offset += length ? shift->bytes : 0;
+	*offset += length ? part->bytes : 0;
 }
 
 static int shift_message(void *arg, ProtobufCMessage *message)
 {
-	const struct shift *shift = arg;
+	const struct part_shift *part = arg;
+	const struct object_shift *shift = &part->numbers;
 	const ProtobufCMessageDescriptor *kind = message->descriptor;
 	void *at = message;
 
 	if (kind == &pbeam__extent__descriptor) {
 		Pbeam__Extent *extent = at;
 
-		shift_place(shift, &extent->offset, extent->length);
+		shift_offset(part, &extent->offset, extent->length);
 	} else if (kind == &pbeam__pages__descriptor) {
 		Pbeam__Pages *pages = at;
 
-		shift_place(shift, &pages->offset, pages->count);
+		shift_offset(part, &pages->offset, pages->count);
 	} else if (kind == &pbeam__object__descriptor) {
-		shift_object(shift, at);
+		return shift_object(shift, at);
 	} else if (kind == &pbeam__shared_memory__descriptor) {
 		shift_shared(shift, at);
 	} else if (kind == &pbeam__descriptor__descriptor) {
@@ -154,7 +116,7 @@ static const Pbeam__Object *find_terminal(const Pbeam__Manifest *manifest, uint6
 	return NULL;
 }
 
-/* Two that were called the same on two hosts: those of `more` are called otherwise. */
+/* Gives a terminal of `more` another number if `all` has a terminal of the same number. */
 static void rename_terminals(const Pbeam__Manifest *all, const Pbeam__Manifest *more)
 {
 	for (size_t i = 0; i < more->n_objects; i++) {
@@ -172,7 +134,7 @@ static void rename_terminals(const Pbeam__Manifest *all, const Pbeam__Manifest *
 	}
 }
 
-/* What the console was like where the job's first process was not. */
+/* Clears the console's state. Only the part with the job's root process knows the console's state. */
 static void forget_console(const Pbeam__Manifest *manifest)
 {
 	for (size_t i = 0; i < manifest->n_objects; i++) {
@@ -186,7 +148,7 @@ static void forget_console(const Pbeam__Manifest *manifest)
 	}
 }
 
-/* ---- what cannot be on one host ---- */
+/* ---- System V objects, whose ids must be unique on a host ---- */
 
 static int check_sysv(const Pbeam__Manifest *all, const Pbeam__Manifest *more, struct err *err)
 {
@@ -214,8 +176,8 @@ static int check_sysv(const Pbeam__Manifest *all, const Pbeam__Manifest *more, s
 				id = all->sysv_queues[i]->id;
 			}
 	return what ? err_set(err, -EEXIST,
-			      "on two hosts the job has a System V %s with number %d, so its parts cannot be "
-			      "on one; name another host with --on",
+			      "the job has a System V %s with number %d on two hosts, so these parts cannot "
+			      "be on one host; name another host with --on",
 			      what, id)
 		    : 0;
 }
@@ -224,7 +186,7 @@ static int check_sysv(const Pbeam__Manifest *all, const Pbeam__Manifest *more, s
 
 struct member {
 	Pbeam__Process *process;
-	size_t at; /* where it was in the lists */
+	size_t at; /* index in the appended lists, which keeps the order stable */
 	int depth;
 };
 
@@ -246,7 +208,8 @@ static int by_depth(const void *a, const void *b)
 	return x->depth != y->depth ? x->depth - y->depth : (x->at > y->at) - (x->at < y->at);
 }
 
-/* The process before its stub, of which only what its parent has made of it counts. How many are left. */
+/* Removes the stub of each process that is in another part. The process keeps what its parent knows of the
+ * stub: parent, exit signal, place in the list. Returns the number of members left, or -EBADMSG. */
 static int take_stubs(struct member *members, size_t n, struct err *err)
 {
 	size_t kept = 0;
@@ -285,7 +248,7 @@ static const struct member *find_member(const struct member *members, size_t n, 
 	return from < n && members[from].process->vpid == vpid ? &members[from] : NULL;
 }
 
-/* Parents come before their children. */
+/* Sets each depth, so that sorting by it puts parents before their children. */
 static int find_depths(struct member *members, size_t n, struct err *err)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -327,7 +290,7 @@ static int join_processes(Pbeam__Manifest *manifest, struct err *err)
 
 /* ---- the file ---- */
 
-static int copy_data(const struct image_reader *from, struct image_writer *to, struct shift *shift,
+static int copy_data(const struct image_reader *from, struct image_writer *to, struct part_shift *shift,
 		     struct err *err)
 {
 	uint64_t len = image_reader_data_end(from) - IMAGE_DATA_OFFSET, at;
@@ -362,7 +325,7 @@ static int append(void *array, size_t *n, void *more, size_t nmore, struct err *
 	return 0;
 }
 
-/* What belongs to a part alone stays that of the first one. */
+/* Appends the lists. Single values stay those of the first part. */
 static int append_manifest(Pbeam__Manifest *all, const Pbeam__Manifest *more, struct err *err)
 {
 	int r = append(&all->processes, &all->n_processes, more->processes, more->n_processes, err);
@@ -411,37 +374,46 @@ static uint32_t highest_shared(const Pbeam__Manifest *manifest)
 	return highest;
 }
 
-/* The next part; of the first one only the places in the file change, and not even these. */
+/* Takes the lists of the first part as empty ones: append_manifest() fills them. */
+static void begin_manifest(Pbeam__Manifest *all, const Pbeam__Manifest *first)
+{
+	*all = *first;
+	all->processes = NULL;
+	all->objects = NULL;
+	all->shared = NULL;
+	all->files = NULL;
+	all->sysv_sets = NULL;
+	all->sysv_queues = NULL;
+	all->n_processes = all->n_objects = all->n_shared = all->n_files = 0;
+	all->n_sysv_sets = all->n_sysv_queues = 0;
+}
+
+/* Changes the part's manifest so that no number in it is one of `all`, and appends it. */
 static int add_part(Pbeam__Manifest *all, struct image_reader *part, uint64_t index,
 		    struct image_writer *writer, struct err *err)
 {
 	Pbeam__Manifest *manifest = (Pbeam__Manifest *)(uintptr_t)image_reader_manifest(part);
-	struct shift shift = {.ino = index << INO_SHIFT,
-			      .object = highest_object(all),
-			      .shared = highest_shared(all),
-			      .saved = (uint32_t)all->n_files};
+	struct part_shift shift = {.numbers = {.ino = index << INO_SHIFT,
+					       .object = highest_object(all),
+					       .shared = highest_shared(all),
+					       .saved = (uint32_t)all->n_files}};
 	int r = rebuild_check_host(manifest->host, manifest->uid, err);
 
-	if (r == 0)
-		r = copy_data(part, writer, &shift, err);
-	if (r == 0)
-		r = message_walk(&manifest->base, shift_message, &shift);
-	if (r == 0 && index == 0) {
-		*all = *manifest;
-		all->processes = NULL;
-		all->objects = NULL;
-		all->shared = NULL;
-		all->files = NULL;
-		all->sysv_sets = NULL;
-		all->sysv_queues = NULL;
-		all->n_processes = all->n_objects = all->n_shared = all->n_files = all->n_sysv_sets =
-			all->n_sysv_queues = 0;
+	if (r < 0)
+		return r;
+	r = copy_data(part, writer, &shift, err);
+	if (r < 0)
+		return r;
+	r = message_walk(&manifest->base, shift_message, &shift);
+	if (r < 0)
+		return err_code(err, r, "renumber the image of a part");
+	if (index == 0) {
+		begin_manifest(all, manifest);
+		return append_manifest(all, manifest, err);
 	}
-	if (r == 0 && index > 0) {
-		forget_console(manifest);
-		rename_terminals(all, manifest);
-		r = check_sysv(all, manifest, err);
-	}
+	forget_console(manifest);
+	rename_terminals(all, manifest);
+	r = check_sysv(all, manifest, err);
 	return r < 0 ? r : append_manifest(all, manifest, err);
 }
 
@@ -460,7 +432,7 @@ static int open_part(const Pbeam__CutImageName *cut, uint32_t part, struct image
 		return r;
 	manifest = image_reader_manifest(*out);
 	return manifest->cut || manifest->partial || !manifest->job
-		       ? err_set(err, -EBADMSG, "%s is no part of a cut", path)
+		       ? err_set(err, -EBADMSG, "%s is not a part of a cut", path)
 		       : 0;
 }
 

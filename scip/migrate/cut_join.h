@@ -1,11 +1,11 @@
 /*
- * Several parts of one job that are to be on one host: their images become one, as if all had always been
- * there (docs/CUTS.md).
+ * Joins the images of several parts of a cut into one image, so that all of them can be restored on one host
+ * (docs/CUTS.md).
  *
- * A process whose stub was in another of them takes the place of that, so the tree is whole again; what they
- * call by numbers that were their own hosts' (objects, inodes, places in the file) gets numbers that are
- * nobody else's; the two ends of a bridge between them are the two ends of one pipe or UNIX connection, with
- * what was on its way in the queue of its reader. TCP connections are made anew (cut_target.c).
+ * A process whose stub is in another part replaces the stub, so the tree is whole again. Numbers that were
+ * unique on one host only (object ids, inodes, offsets in the image) are shifted to be unique in the joined
+ * image. The two ends of a bridged stream between parts become the two ends of one pipe or UNIX connection;
+ * data in flight goes to the reader's queue. TCP connections are made again by cut_target.c.
  */
 #ifndef SCIP_MIGRATE_CUT_JOIN_H
 #define SCIP_MIGRATE_CUT_JOIN_H
@@ -13,13 +13,15 @@
 #include "image/image.h"
 #include "proto/cluster.pb-c.h"
 
-/* The images that `cut` names, each verified, as one in a file without a name beside them: it need not be
- * verified again. -EBADMSG, -ENOSPC ...: nothing is left. */
+/* Opens the joined image of the parts that `cut` names; the caller closes *out. Each part is verified, so
+ * the joined image is not verified again. It is an unnamed file in the directory of the first part. Fails
+ * with -EBADMSG for malformed parts, -EEXIST for System V ids in two parts, -ENOSPC; no file stays then. */
 must_check int cut_join(const Pbeam__CutImageName *cut, struct image_reader **out, struct err *err);
 
 /* ---- cut_join_lines.c ---- */
-/* Lines of "cut-line" both ends of which are in the manifest end here; bulk data goes to `writer`, and comes
- * from its file. What changes in the manifest is allocated as unpacking does. */
+/* Replaces each bridged stream ("cut-line") that has both ends in the manifest by a local pipe or UNIX
+ * connection. Data in flight is read from and written to the file of `writer`. New parts of the manifest are
+ * allocated as protobuf-c's unpack does. */
 must_check int cut_join_lines(Pbeam__Manifest *manifest, struct image_writer *writer, struct err *err);
 
 #endif

@@ -113,4 +113,5 @@ const struct object_ops object_console = {
 	.restore = console_restore,
 	.finish = console_finish,
 	.install = console_install,
+	.shift = object_shift_none,
 };

@@ -91,4 +91,5 @@ const struct object_ops object_device = {
 	.dump = device_dump,
 	.check = device_check,
 	.restore = device_restore,
+	.shift = object_shift_none,
 };

@@ -80,4 +80,5 @@ const struct object_ops object_directory = {
 	.check = directory_check,
 	.restore = directory_restore,
 	.visit_files = directory_visit_files,
+	.shift = object_shift_none,
 };

@@ -347,4 +347,5 @@ const struct object_ops object_epoll = {
 	.restore = epoll_restore,
 	.finish = epoll_finish,
 	.install = epoll_install,
+	.shift = object_shift_none,
 };

@@ -50,4 +50,5 @@ const struct object_ops object_eventfd = {
 	.match = eventfd_match,
 	.dump = eventfd_dump,
 	.restore = eventfd_restore,
+	.shift = object_shift_none,
 };

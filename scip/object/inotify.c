@@ -206,4 +206,5 @@ const struct object_ops object_inotify = {
 	.restore = inotify_restore,
 	.finish = inotify_finish,
 	.visit_files = inotify_visit_files,
+	.shift = object_shift_none,
 };

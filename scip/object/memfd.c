@@ -207,6 +207,11 @@ int object_restore_shared(struct object_restore *restore, uint32_t shared_id, st
 	return err_set(err, -ENOENT, "no descriptor refers to shared memory %u", shared_id);
 }
 
+static void memfd_shift(Pbeam__Object *object, const struct object_shift *shift)
+{
+	object->memfd->shared_id += shift->shared;
+}
+
 const struct object_ops object_memfd = {
 	.name = "memory file",
 	.kind = PBEAM__OBJECT__KIND_MEMFD,
@@ -216,4 +221,5 @@ const struct object_ops object_memfd = {
 	.check = memfd_check,
 	.restore = memfd_restore,
 	.finish = memfd_finish,
+	.shift = memfd_shift,
 };

@@ -186,4 +186,5 @@ const struct object_ops object_mqueue = {
 	.dump = mqueue_dump,
 	.restore = mqueue_restore,
 	.finish = mqueue_finish,
+	.shift = object_shift_none,
 };

@@ -71,4 +71,5 @@ const struct object_ops object_netlink = {
 	.match = netlink_match,
 	.dump = netlink_dump,
 	.restore = netlink_restore,
+	.shift = object_shift_none,
 };

@@ -115,6 +115,14 @@ struct object_visitor {
 	int (*path)(void *arg, ProtobufCBinaryData *path);
 };
 
+/* What is added to the numbers of an image that is joined with others, so that no two images share one. */
+struct object_shift {
+	uint64_t ino;	 /* inodes of pipes, sockets and files without a name */
+	uint32_t object; /* Object.id */
+	uint32_t shared; /* SharedMemory.id */
+	uint32_t saved;	 /* index into Manifest.files */
+};
+
 struct object_ops {
 	const char *name; /* as users read it: "pipe", "UNIX socket" */
 	Pbeam__Object__KindCase kind;
@@ -148,7 +156,13 @@ struct object_ops {
 		       int fd, struct batch *batch, struct err *err);
 	/* Visits the files that the message names. NULL: it names none. 0 or the visitor's -errno. */
 	int (*visit_files)(Pbeam__Object *object, const struct object_visitor *visitor);
+	/* Adds the shift to every inode, shared id and saved index of the kind's message; 0 means "none" and
+	 * stays 0. Object ids are in nested messages (Descriptor, EpollEntry ...), which the caller shifts.
+	 * Required: a number that is not shifted joins unrelated objects. A kind without numbers has
+	 * object_shift_none(). */
+	void (*shift)(Pbeam__Object *object, const struct object_shift *shift);
 };
+void object_shift_none(Pbeam__Object *object, const struct object_shift *shift);
 
 extern const struct object_ops *const object_table[]; /* NULL at the end */
 const struct object_ops *object_ops_of(const Pbeam__Object *object);

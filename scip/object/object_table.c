@@ -28,3 +28,9 @@ const struct object_ops *const object_table[] = {
 	/* clang-format on */
 	NULL,
 };
+
+void object_shift_none(Pbeam__Object *object, const struct object_shift *shift)
+{
+	(void)object;
+	(void)shift;
+}

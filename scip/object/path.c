@@ -88,4 +88,5 @@ const struct object_ops object_path = {
 	.check = path_check,
 	.restore = path_restore,
 	.visit_files = path_visit_files,
+	.shift = object_shift_none,
 };

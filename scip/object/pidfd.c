@@ -76,4 +76,5 @@ const struct object_ops object_pidfd = {
 	.match = pidfd_match,
 	.dump = pidfd_dump,
 	.restore = pidfd_restore,
+	.shift = object_shift_none,
 };

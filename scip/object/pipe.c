@@ -357,6 +357,11 @@ static int pipe_visit_files(Pbeam__Object *object, const struct object_visitor *
 	return visitor->path(visitor->arg, &object->pipe->fifo->path);
 }
 
+static void pipe_shift(Pbeam__Object *object, const struct object_shift *shift)
+{
+	object->pipe->ino += shift->ino;
+}
+
 const struct object_ops object_pipe = {
 	.name = "pipe",
 	.kind = PBEAM__OBJECT__KIND_PIPE,
@@ -367,4 +372,5 @@ const struct object_ops object_pipe = {
 	.check = pipe_check,
 	.restore = pipe_restore,
 	.visit_files = pipe_visit_files,
+	.shift = pipe_shift,
 };

@@ -111,4 +111,5 @@ const struct object_ops object_proc_file = {
 	.dump = proc_dump,
 	.check = proc_check,
 	.restore = proc_restore,
+	.shift = object_shift_none,
 };

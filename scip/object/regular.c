@@ -386,6 +386,16 @@ static int regular_visit_files(Pbeam__Object *object, const struct object_visito
 	return regular->unlinked ? 0 : visitor->file(visitor->arg, regular->file, &regular->ctime_ns);
 }
 
+/* A file with a name keeps its inode number, which is compared with the file's. */
+static void regular_shift(Pbeam__Object *object, const struct object_shift *shift)
+{
+	Pbeam__RegularFile *regular = object->regular;
+
+	regular->saved += regular->saved ? shift->saved : 0;
+	if (regular->file && regular->unlinked)
+		regular->file->ino += shift->ino;
+}
+
 const struct object_ops object_regular = {
 	.name = "file",
 	.kind = PBEAM__OBJECT__KIND_REGULAR,
@@ -396,4 +406,5 @@ const struct object_ops object_regular = {
 	.check = regular_check,
 	.restore = regular_restore,
 	.visit_files = regular_visit_files,
+	.shift = regular_shift,
 };

@@ -40,4 +40,5 @@ const struct object_ops object_signalfd = {
 	.match = signalfd_match,
 	.dump = signalfd_dump,
 	.restore = signalfd_restore,
+	.shift = object_shift_none,
 };

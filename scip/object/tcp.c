@@ -248,6 +248,15 @@ int tcp_dump_end(struct object_dump *dump, const struct object_source *source, P
 	return r < 0 ? r : dump_queue(dump, source, object->tcp, err);
 }
 
+static void tcp_shift(Pbeam__Object *object, const struct object_shift *shift)
+{
+	Pbeam__TcpSocket *socket = object->tcp;
+	uint64_t *const inos[] = {&socket->ino, &socket->peer_ino, &socket->accept_of};
+
+	for (size_t i = 0; i < sizeof(inos) / sizeof(inos[0]); i++)
+		*inos[i] += *inos[i] ? shift->ino : 0;
+}
+
 const struct object_ops object_tcp = {
 	.name = "TCP socket",
 	.kind = PBEAM__OBJECT__KIND_TCP,
@@ -258,4 +267,5 @@ const struct object_ops object_tcp = {
 	.check = tcp_check,
 	.restore = tcp_restore,
 	.finish = tcp_finish,
+	.shift = tcp_shift,
 };

@@ -112,4 +112,5 @@ const struct object_ops object_timerfd = {
 	.match = timerfd_match,
 	.dump = timerfd_dump,
 	.restore = timerfd_restore,
+	.shift = object_shift_none,
 };

@@ -352,4 +352,5 @@ const struct object_ops object_tty = {
 	.restore = tty_restore,
 	.finish = tty_finish,
 	.install = tty_install,
+	.shift = object_shift_none,
 };

@@ -259,6 +259,11 @@ static int udp_finish(struct object_restore *restore, const Pbeam__Object *objec
 	return 0;
 }
 
+static void udp_shift(Pbeam__Object *object, const struct object_shift *shift)
+{
+	object->udp->ino += shift->ino;
+}
+
 const struct object_ops object_udp = {
 	.name = "UDP socket",
 	.kind = PBEAM__OBJECT__KIND_UDP,
@@ -268,4 +273,5 @@ const struct object_ops object_udp = {
 	.check = udp_check,
 	.restore = udp_restore,
 	.finish = udp_finish,
+	.shift = udp_shift,
 };

@@ -247,6 +247,17 @@ static int unix_verify(struct object_dump *dump, const struct object_source *sou
 	return 0;
 }
 
+static void unix_shift(Pbeam__Object *object, const struct object_shift *shift)
+{
+	Pbeam__UnixSocket *socket = object->unix_socket;
+	uint64_t *const inos[] = {&socket->ino, &socket->peer_ino, &socket->accept_of};
+
+	for (size_t i = 0; i < sizeof(inos) / sizeof(inos[0]); i++)
+		*inos[i] += *inos[i] ? shift->ino : 0;
+	for (size_t i = 0; i < socket->n_accept_queue; i++)
+		socket->accept_queue[i] += socket->accept_queue[i] ? shift->ino : 0;
+}
+
 const struct object_ops object_unix = {
 	.name = "UNIX socket",
 	.kind = PBEAM__OBJECT__KIND_UNIX_SOCKET,
@@ -258,4 +269,5 @@ const struct object_ops object_unix = {
 	.restore = unix_restore,
 	.finish = unix_finish,
 	.install = unix_install,
+	.shift = unix_shift,
 };

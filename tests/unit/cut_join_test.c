@@ -1,5 +1,5 @@
-/* Two parts of a cut as one: what had the same number on two hosts is told apart, what belongs together is
- * found. */
+/* Joins two parts of a cut: equal numbers of two hosts become different, the two ends of a bridged stream
+ * become one connection. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +20,7 @@
 #include "scip/bridge/bridge.h"
 #include "scip/migrate/cut_external.h"
 #include "scip/migrate/cut_join.h"
+#include "scip/object/object.h"
 
 #define NEW(type)		message_new(&pbeam__##type##__descriptor)
 #define ADD(owner, field, type) message_add(owner, field, pbeam__##type##__descriptor)
@@ -360,12 +361,65 @@ static void test_refused(void **state)
 	refused(-EBADMSG, "malformed");
 }
 
+/* ---- every kind ---- */
+
+static const struct object_ops *ops_of_kind(unsigned kind)
+{
+	for (size_t i = 0; object_table[i]; i++)
+		if ((unsigned)object_table[i]->kind == kind)
+			return object_table[i];
+	return NULL;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t len = strlen(text), n = strlen(end);
+
+	return len >= n && !strcmp(text + len - n, end);
+}
+
+/* Every kind has a shift, which changes each inode and each shared id of the kind's message. */
+static void test_every_kind_shifts(void **state)
+{
+	const struct object_shift shift = {.ino = 1000, .object = 2000, .shared = 3000, .saved = 4000};
+
+	for (unsigned i = 0; i < pbeam__object__descriptor.n_fields; i++) {
+		const ProtobufCFieldDescriptor *kind = &pbeam__object__descriptor.fields[i];
+		const ProtobufCMessageDescriptor *type = kind->descriptor;
+		const struct object_ops *ops;
+		Pbeam__Object *object;
+		char *message;
+
+		if (!(kind->flags & PROTOBUF_C_FIELD_FLAG_ONEOF))
+			continue;
+		ops = ops_of_kind(kind->id);
+		assert_non_null(ops);
+		assert_non_null(ops->shift);
+		object = NEW(object);
+		message = message_new(type);
+		object->kind_case = ops->kind;
+		*(void **)((char *)object + kind->offset) = message;
+		for (unsigned k = 0; k < type->n_fields; k++)
+			if (ends_with(type->fields[k].name, "ino"))
+				*(uint64_t *)(message + type->fields[k].offset) = 7;
+			else if (!strcmp(type->fields[k].name, "shared_id"))
+				*(uint32_t *)(message + type->fields[k].offset) = 7;
+		ops->shift(object, &shift);
+		for (unsigned k = 0; k < type->n_fields; k++)
+			if (ends_with(type->fields[k].name, "ino"))
+				assert_int_equal(*(uint64_t *)(message + type->fields[k].offset), 1007);
+			else if (!strcmp(type->fields[k].name, "shared_id"))
+				assert_int_equal(*(uint32_t *)(message + type->fields[k].offset), 3007);
+		message_free(object);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_tree),      cmocka_unit_test(test_one_pipe),
 		cmocka_unit_test(test_two_terminals), cmocka_unit_test(test_other_line),
-		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_refused),	      cmocka_unit_test(test_every_kind_shifts),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
