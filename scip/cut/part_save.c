@@ -19,9 +19,9 @@
 #include "proto/rpc.h"
 #include "scip/checkpoint/capture.h"
 #include "scip/cut/cut.h"
-#include "scip/cut/ends.h"
-#include "scip/cut/lines.h"
 #include "scip/ends/end_address.h"
+#include "scip/rejoin/cut_ends.h"
+#include "scip/rejoin/cut_lines.h"
 #include "scip/tracee/procfs.h"
 
 enum { PATIENCE_S = 600, DURABLE_S = 3600, LOOKS = 2, LOOK_NS = 1000000 };

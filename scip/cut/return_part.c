@@ -8,8 +8,8 @@
 #include "proto/message.h"
 #include "scip/ends/end_address.h"
 #include "scip/migrate/arrival.h"
-#include "scip/migrate/cut_external.h"
-#include "scip/migrate/cut_join.h"
+#include "scip/rejoin/cut_join.h"
+#include "scip/rejoin/cut_provider.h"
 
 /* The other parts may take as long to be verified. */
 enum { PATIENCE_S = 1800 };

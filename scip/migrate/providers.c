@@ -9,8 +9,8 @@
 #include "scip/bridge/bridge_provider.h"
 #include "scip/ends/end_address.h"
 #include "scip/files/files.h"
-#include "scip/migrate/cut_external.h"
 #include "scip/reconnect/reconnect_provider.h"
+#include "scip/rejoin/cut_provider.h"
 
 /* The first provider that claims a description has it: what can be connected again, then what needs a bridge,
  * then what is closed. */

@@ -18,9 +18,9 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/bridge/bridge.h"
-#include "scip/migrate/cut_external.h"
-#include "scip/migrate/cut_join.h"
 #include "scip/object/object.h"
+#include "scip/rejoin/cut_join.h"
+#include "scip/rejoin/cut_provider.h"
 
 #define NEW(type)		message_new(&pbeam__##type##__descriptor)
 #define ADD(owner, field, type) message_add(owner, field, pbeam__##type##__descriptor)

@@ -1,14 +1,14 @@
 /*
- * A pipe or UNIX connection with a process that has moved goes over a bridge: an anchor beside the end that
- * stayed, a float beside the one that moved (scip/bridge/bridge.h). What is on its way in it is in
- * the kernel's queues at both ends, which are saved as any other's, and in the bridge's logs, each of which
- * is kept until the other side has it in its queue. So, when nobody writes, reads or moves any more, each
- * part can take its own side without asking the other: what the two say fits together.
+ * A pipe or UNIX connection to a process that has moved goes over a bridge: an anchor beside the end that
+ * stayed, a float beside the end that moved (scip/bridge/bridge.h). Data in flight is in two places: in the
+ * kernel's queues at both ends, which are saved as any other queue, and in the bridge's logs. A log keeps a
+ * record until the other side has it in its queue. Once no process writes, reads or moves any more, each part
+ * can therefore dump its own side without asking the other part, and the two sides are consistent.
  *
- * TCP connections and ports that go over a bridge have somebody outside at the other end: they are not looked
- * for here, and count as ones to the outside.
+ * TCP connections and ports that go over a bridge have their other end outside the cut. They are not handled
+ * here, and count as connections to the outside.
  */
-#include "scip/cut/lines.h"
+#include "scip/rejoin/cut_lines.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,14 +19,14 @@
 
 #include "proto/message.h"
 #include "scip/bridge/bridge_provider.h"
-#include "scip/migrate/cut_external.h"
 #include "scip/object/common.h"
 #include "scip/object/socket.h"
 #include "scip/object/unix_diag.h"
+#include "scip/rejoin/cut_provider.h"
 
-/* Takes `side`. */
-static int add(struct cut_lines *lines, uint64_t ino, Pbeam__BridgeLine *side, Pbeam__CutReply *reply,
-	       struct err *err)
+/* Takes ownership of `side`. */
+static int lines_add(struct cut_lines *lines, uint64_t ino, Pbeam__BridgeLine *side, Pbeam__CutReply *reply,
+		     struct err *err)
 {
 	Pbeam__CutBridge *out = message_add(reply, bridges, pbeam__cut_bridge__descriptor);
 	struct cut_line new = {.ino = ino, .side = side};
@@ -49,12 +49,12 @@ static bool is_known(const struct cut_lines *lines, uint64_t ino)
 	return false;
 }
 
-/* -EBUSY: the line has just ended, or somebody moves it. */
-static int busy(int r, struct err *err)
+/* Turns -ENOENT, of a stream that has just ended or is being moved, into -EBUSY. */
+static int busy_if_gone(int r, struct err *err)
 {
 	return r == -ENOENT ? err_set(err, -EBUSY,
-				      "a connection through another host that is just ending, "
-				      "or moving; try again")
+				      "a connection through another host is just ending or "
+				      "moving; try again")
 			    : r;
 }
 
@@ -70,11 +70,11 @@ static int take_float(struct cut_lines *lines, uint64_t ino, Pbeam__CutReply *re
 		close(fd);
 	if (r == 0)
 		r = bridge_take(lines->floats, ino, &side, err);
-	return r < 0 ? busy(r, err) : add(lines, ino, side, reply, err);
+	return r < 0 ? busy_if_gone(r, err) : lines_add(lines, ino, side, reply, err);
 }
 
-/* Of a pipe: what is written at one end is read at the other. A process may have the same end as the one that
- * has moved: it is no other end. */
+/* True if `of` is the end opposite to the one that moved. A process that stayed may hold the same end of a
+ * pipe as the process that moved. */
 static bool is_other_end(const struct object_source *of, const Pbeam__BridgeLine *anchor)
 {
 	int mode = of->flags & O_ACCMODE;
@@ -83,7 +83,7 @@ static bool is_other_end(const struct object_source *of, const Pbeam__BridgeLine
 	       (anchor->writes && mode != O_WRONLY);
 }
 
-/* `left`: inode of what the program that has moved has left behind. */
+/* `left` is the inode of the end that the moved process had on this host. */
 static int take_anchors(struct cut_lines *lines, const struct object_source *of, uint64_t left,
 			Pbeam__CutReply *reply, struct err *err)
 {
@@ -96,7 +96,7 @@ static int take_anchors(struct cut_lines *lines, const struct object_source *of,
 		if (!is_other_end(of, line))
 			continue;
 		r = bridge_take_anchor(lines->anchors, line, &side, err);
-		r = r < 0 ? busy(r, err) : add(lines, of->st.st_ino, side, reply, err);
+		r = r < 0 ? busy_if_gone(r, err) : lines_add(lines, of->st.st_ino, side, reply, err);
 	}
 	return r;
 }
@@ -121,7 +121,8 @@ static void ends_in_part(struct object_dump *dump, uint64_t ino, bool *reads, bo
 	}
 }
 
-/* An end whose other end another part on this host may have. A FIFO is found by its name. */
+/* Reports an end whose other end may be in another part on this host. A FIFO needs none of this: it is
+ * opened by its path. */
 static int offer(struct object_dump *dump, const struct object_source *of, uint64_t peer,
 		 Pbeam__CutReply *reply, struct err *err)
 {
@@ -177,7 +178,7 @@ int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__Cut
 	return r;
 }
 
-/* As a bridge that has carried nothing yet describes its side. */
+/* Returns one side of a bridged stream that has carried nothing yet, NULL without memory. */
 static Pbeam__BridgeLine *begin_line(struct object_dump *dump, const struct object_source *of,
 				     const Pbeam__CutJoin *join)
 {
@@ -203,7 +204,7 @@ static Pbeam__BridgeLine *begin_line(struct object_dump *dump, const struct obje
 					     : PBEAM__BRIDGE_LINE__KIND__MESSAGES;
 	line->id = join->id;
 	line->anchor = join->anchor;
-	line->reads = writes; /* what the program writes the bridge reads */
+	line->reads = writes; /* the bridge reads what the program writes */
 	line->writes = reads;
 	line->vpid = of->holder_vpid.n;
 	return line;
@@ -218,7 +219,8 @@ int cut_lines_join(struct cut_lines *lines, struct object_dump *dump, const Pbea
 		struct cut_line new = {.ino = join->ino};
 
 		if (!of || join->cookie.len != BRIDGE_COOKIE)
-			return err_set(err, -EPROTO, "a bridge is told of that is not there");
+			return err_set(err, -EPROTO,
+				       "the leader joins a connection that is not in this part");
 		new.side = begin_line(dump, of, join);
 		if (!new.side || object_append(lines->v, lines->n, new) < 0) {
 			message_free(new.side);
@@ -247,7 +249,7 @@ int cut_lines_dump(struct cut_lines *lines, struct object_dump *dump, const stru
 		return 0;
 	sides = list.lines = calloc(lines->n, sizeof(*list.lines));
 	r = sides ? object_dump_as_usual(dump, of, out, err) : err_code(err, -ENOMEM, "bridges");
-	/* With the first description of a pipe's; the others are as it is. */
+	/* The first description of a pipe gets the streams, the others an empty list. */
 	for (size_t i = 0; i < lines->n && r == 0; i++)
 		if (lines->v[i].ino == of->st.st_ino && !lines->v[i].saved) {
 			lines->v[i].saved = true;

@@ -5,10 +5,10 @@
  * A process whose stub is in another part replaces the stub, so the tree is whole again. Numbers that were
  * unique on one host only (object ids, inodes, offsets in the image) are shifted to be unique in the joined
  * image. The two ends of a bridged stream between parts become the two ends of one pipe or UNIX connection;
- * data in flight goes to the reader's queue. TCP connections are made again by cut_target.c.
+ * data in flight goes to the reader's queue. TCP connections are made again by cut_provider.c.
  */
-#ifndef SCIP_MIGRATE_CUT_JOIN_H
-#define SCIP_MIGRATE_CUT_JOIN_H
+#ifndef SCIP_REJOIN_CUT_JOIN_H
+#define SCIP_REJOIN_CUT_JOIN_H
 
 #include "image/image.h"
 #include "proto/cluster.pb-c.h"

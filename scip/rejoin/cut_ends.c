@@ -1,16 +1,16 @@
-#include "scip/cut/ends.h"
+#include "scip/rejoin/cut_ends.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 
 #include "proto/message.h"
-#include "scip/migrate/cut_external.h"
 #include "scip/object/common.h"
 #include "scip/reconnect/reconnect_provider.h"
+#include "scip/rejoin/cut_provider.h"
 
-static int add(struct cut_ends *ends, const struct object_source *of, const struct reconnect_end *end,
-	       Pbeam__CutReply *reply, struct err *err)
+static int ends_add(struct cut_ends *ends, const struct object_source *of, const struct reconnect_end *end,
+		    Pbeam__CutReply *reply, struct err *err)
 {
 	struct cut_end new = {.end = *end};
 	Pbeam__CutEnd *out = message_add(reply, ends, pbeam__cut_end__descriptor);
@@ -33,19 +33,19 @@ int cut_ends_find(struct cut_ends *ends, struct object_dump *dump, Pbeam__CutRep
 
 		reconnect_end_init(&end);
 		if (reconnect_is_candidate(dump, of, &end))
-			r = add(ends, of, &end, reply, err);
+			r = ends_add(ends, of, &end, reply, err);
 	}
 	return r;
 }
 
-static int take(struct cut_ends *ends, struct object_dump *dump, const Pbeam__CutRequest *request,
-		struct err *err)
+static int ends_take(struct cut_ends *ends, struct object_dump *dump, const Pbeam__CutRequest *request,
+		     struct err *err)
 {
 	int r = 0;
 
 	if (request->n_ends != ends->n)
-		return err_set(err, -EPROTO, "%zu connections are told of, there are %zu", request->n_ends,
-			       ends->n);
+		return err_set(err, -EPROTO, "the leader lists %zu connections, the part has %zu",
+			       request->n_ends, ends->n);
 	for (size_t i = 0; i < ends->n && r == 0; i++) {
 		const struct object_source *of;
 		int fd;
@@ -55,7 +55,8 @@ static int take(struct cut_ends *ends, struct object_dump *dump, const Pbeam__Cu
 			continue;
 		of = object_dump_find_inode(dump, ends->v[i].end.ino, NULL);
 		fd = of ? fcntl(of->local, F_DUPFD_CLOEXEC, 0) : -1;
-		r = fd < 0 ? err_sys(err, "take a connection") : reconnect_end_take(&ends->v[i].end, fd, err);
+		r = fd < 0 ? err_sys(err, "duplicate a connection")
+			   : reconnect_end_take(&ends->v[i].end, fd, err);
 	}
 	return r;
 }
@@ -63,7 +64,7 @@ static int take(struct cut_ends *ends, struct object_dump *dump, const Pbeam__Cu
 int cut_ends_drain(struct cut_ends *ends, struct object_dump *dump, const Pbeam__CutRequest *request,
 		   Pbeam__CutReply *reply, struct err *err)
 {
-	int r = ends->round ? 0 : take(ends, dump, request, err);
+	int r = ends->round ? 0 : ends_take(ends, dump, request, err);
 
 	for (size_t i = 0; i < ends->n && r == 0; i++) {
 		Pbeam__CutEnd *out = message_add(reply, ends, pbeam__cut_end__descriptor);

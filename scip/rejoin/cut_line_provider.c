@@ -1,8 +1,7 @@
 /*
- * The two sides of a line were taken while it stood still (scip/cut/lines.c): they go on from there, over a
- * bridge of their own between the hosts where the parts are now. Its cookie is a new one, for the old bridge
- * may live. An end that is no process's but the bridge's is what the kind keeps of a peer that is gone
- * (bridge_fill()).
+ * Both sides of a bridged stream were dumped while it was held (cut_lines.c). They continue over a new bridge
+ * between the hosts where the parts are now. The new bridge has a new cookie, as the old bridge may still
+ * run. The bridge's own end of the pipe or socket comes from bridge_fill().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +16,8 @@
 #include "proto/message.h"
 #include "scip/bridge/bridge.h"
 #include "scip/bridge/bridge_provider.h"
-#include "scip/migrate/cut_external.h"
 #include "scip/object/common.h"
+#include "scip/rejoin/cut_provider.h"
 
 int cut_mark_lines(Pbeam__Object *out, const Pbeam__BridgeList *lines, struct err *err)
 {
@@ -31,7 +30,7 @@ int cut_mark_lines(Pbeam__Object *out, const Pbeam__BridgeList *lines, struct er
 	return 1;
 }
 
-/* ---- on the side where a part is restored ---- */
+/* ---- target ---- */
 
 struct anchors {
 	uint8_t cookie[BRIDGE_COOKIE];
@@ -43,8 +42,8 @@ struct bridges {
 	size_t n;
 };
 
-static int make(struct migrate_target *target, void **state, struct object_restore *restore,
-		const Pbeam__Object *object, int *fd, struct err *err)
+static int cut_line_make(struct migrate_target *target, void **state, struct object_restore *restore,
+			 const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const struct object_ops *ops = object_ops_of(object);
 	int r = ops->check ? ops->check(restore, object, err) : 0;
@@ -81,9 +80,9 @@ static struct bridge *anchors_of(struct bridges *bridges, const uint8_t *cookie)
 	return new.bridge;
 }
 
-/* `fd` is taken. */
-static int tie(struct bridges *bridges, Pbeam__BridgeLine *line, const Pbeam__CutLine *told, uint64_t ino,
-	       int fd, struct err *err)
+/* Takes ownership of `fd`. */
+static int add_side(struct bridges *bridges, Pbeam__BridgeLine *line, const Pbeam__CutLine *told,
+		    uint64_t ino, int fd, struct err *err)
 {
 	struct bridge *bridge;
 
@@ -101,8 +100,8 @@ static int tie(struct bridges *bridges, Pbeam__BridgeLine *line, const Pbeam__Cu
 			    : bridge_add_float(bridge, line, fd, ino, err);
 }
 
-static int finish(struct migrate_target *target, void **state, struct object_restore *restore,
-		  const Pbeam__Object *object, int fd, struct err *err)
+static int cut_line_finish(struct migrate_target *target, void **state, struct object_restore *restore,
+			   const Pbeam__Object *object, int fd, struct err *err)
 {
 	Pbeam__BridgeList *list =
 		pbeam__bridge_list__unpack(NULL, object->external->data.len, object->external->data.data);
@@ -116,7 +115,7 @@ static int finish(struct migrate_target *target, void **state, struct object_res
 	if (r == 0)
 		r = bridge_fill(restore, object, fd, &other, err);
 	if (r == 0 && fstat(fd, &st) < 0)
-		r = err_sys(err, "look at what was made");
+		r = err_sys(err, "stat a restored pipe or socket");
 	for (size_t i = 0; r == 0 && i < list->n_lines; i++) {
 		const Pbeam__CutLine *told = find_line(target, list->lines[i]);
 		int end = other < 0 ? -1 : fcntl(other, F_DUPFD_CLOEXEC, 3);
@@ -124,18 +123,19 @@ static int finish(struct migrate_target *target, void **state, struct object_res
 		if (!told || end < 0) {
 			if (end >= 0)
 				close(end);
-			r = err_set(err, -EBADMSG, "nobody tells of the other end of a bridge");
+			r = err_set(err, -EBADMSG,
+				    "the leader sent no address for the other end of a bridge");
 			break;
 		}
-		r = tie(bridges, list->lines[i], told, st.st_ino, end, err);
+		r = add_side(bridges, list->lines[i], told, st.st_ino, end, err);
 	}
 	message_free(list);
 	return r;
 }
 
-/* Those who come to an anchor are expected before anybody can call. */
-static int ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
-		 struct err *err)
+/* Registers the anchors' cookies with the daemon, before a float can connect. */
+static int cut_line_ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
+			  struct err *err)
 {
 	struct bridges *bridges = *state;
 
@@ -149,25 +149,26 @@ static int ready(struct migrate_target *target, void **state, ProtobufCBinaryDat
 	return 0;
 }
 
-static void start(const struct migrate_target *target, struct bridge *bridge)
+static void start_bridge(const struct migrate_target *target, struct bridge *bridge)
 {
 	struct err err = ERR_INIT;
 
 	if (bridge_start(bridge, &err) < 0)
-		log_error("cut: what vpid %d was connected with is lost: %s", target->begin->root, err.text);
+		log_error("cut: the bridged connections of vpid %d are lost: %s", target->begin->root,
+			  err.text);
 }
 
-static void committed(struct migrate_target *target, void **state)
+static void cut_line_committed(struct migrate_target *target, void **state)
 {
 	struct bridges *bridges = *state;
 
 	for (size_t i = 0; bridges && i < bridges->n; i++)
-		start(target, bridges->v[i].bridge);
+		start_bridge(target, bridges->v[i].bridge);
 	if (bridges && bridges->floats)
-		start(target, bridges->floats);
+		start_bridge(target, bridges->floats);
 }
 
-static void end(struct migrate_target *target, void **state)
+static void cut_line_close(struct migrate_target *target, void **state)
 {
 	struct bridges *bridges = *state;
 
@@ -183,9 +184,9 @@ static void end(struct migrate_target *target, void **state)
 
 const struct external_provider cut_line_provider = {
 	.name = "cut-line",
-	.make = make,
-	.finish = finish,
-	.ready = ready,
-	.target_committed = committed,
-	.target_close = end,
+	.make = cut_line_make,
+	.finish = cut_line_finish,
+	.ready = cut_line_ready,
+	.target_committed = cut_line_committed,
+	.target_close = cut_line_close,
 };

@@ -1,12 +1,12 @@
-/* Pipes and UNIX connections of a part that go over a bridge to another part. */
-#ifndef SCIP_CUT_LINES_H
-#define SCIP_CUT_LINES_H
+/* Bridged streams: pipes and UNIX connections of one part of a cut that go over a bridge to another part. */
+#ifndef SCIP_REJOIN_CUT_LINES_H
+#define SCIP_REJOIN_CUT_LINES_H
 
 #include "proto/cut.pb-c.h"
 #include "scip/bridge/bridge.h"
 #include "scip/object/object.h"
 
-/* One side of a line, standing still; `ino` is of the program's end. */
+/* One side of a bridged stream that is held; `ino` is the inode of the program's end. */
 struct cut_line {
 	uint64_t ino;
 	Pbeam__BridgeLine *side;
@@ -18,15 +18,15 @@ struct cut_lines {
 	size_t n;
 };
 
-/* All processes of all parts are frozen. From here on these lines stand still, until cut_lines_free(); fills
- * reply->bridges. */
+/* Finds the bridged streams and holds them until cut_lines_free(). All processes of all parts must be frozen.
+ * Appends each to reply->bridges. -EBUSY: a stream has just ended or moved, try again. */
 must_check int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__CutReply *reply,
 			      struct err *err);
-/* What the leader has found to be connected with another part on this host becomes a line, with nothing under
- * way: a kernel's queue is its reader's. */
+/* Turns a pipe or UNIX connection to another part on the same host, which the leader has found, into a
+ * bridged stream. Nothing is in flight in it: the kernel's queue is dumped with its reader. */
 must_check int cut_lines_join(struct cut_lines *lines, struct object_dump *dump,
 			      const Pbeam__CutRequest *request, struct err *err);
-/* As object_external.dump. */
+/* Implements object_external.dump. */
 must_check int cut_lines_dump(struct cut_lines *lines, struct object_dump *dump,
 			      const struct object_source *of, Pbeam__Object *out, struct err *err);
 void cut_lines_free(struct cut_lines *lines);

@@ -2,7 +2,7 @@
  * The joined manifest borrows its entries from the parts' manifests, which are changed in place. It owns only
  * its lists until it is packed into the new file.
  */
-#include "scip/migrate/cut_join.h"
+#include "scip/rejoin/cut_join.h"
 
 #include <errno.h>
 #include <fcntl.h>

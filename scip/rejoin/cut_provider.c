@@ -1,12 +1,11 @@
 /*
- * TCP connections between parts of a cut, connected again when the parts are restored.
+ * A connection has a number, which is the same in the images of both parts. For each end the leader decides
+ * whether it connects or accepts, and gives both ends the same cookie. Ends are connected when objects are
+ * made, so that the processes receive connected descriptors, and filled when objects are finished.
  *
- * A connection has a number, the same in the images of both parts. The leader decides which end calls, and
- * gives both ends the same cookie. The ends connect while objects are made, so that processes get connected
- * descriptors, and are filled when objects are finished. Both happen in the order of the numbers, which all
- * parts share: the lowest number that is not done is the next one of both its parts, so no two parts wait for
- * each other. Where two parts have been joined (cut_join.h) both ends are here, and one calls the other all
- * the same.
+ * All parts connect and fill in the order of the numbers. The lowest unfinished connection is therefore the
+ * next one in both of its parts, so parts never wait for each other in a circle. If two parts were joined
+ * (cut_join.h), both ends are in this process: one connects to the other all the same.
  */
 #include <errno.h>
 #include <poll.h>
@@ -22,12 +21,12 @@
 #include "proto/message.h"
 #include "proto/reconnect.pb-c.h"
 #include "scip/ends/acceptor.h"
-#include "scip/migrate/cut_external.h"
-#include "scip/migrate/migrate.h"
+#include "scip/ends/migration_record.h"
 #include "scip/object/common.h"
 #include "scip/object/tcp_socket.h"
 #include "scip/reconnect/reconnect.h"
 #include "scip/reconnect/reconnect_end.h"
+#include "scip/rejoin/cut_provider.h"
 
 enum { CALL_MS = 60000, LOOK_MS = 100, AGAIN_US = 20000 };
 
@@ -44,7 +43,7 @@ int cut_mark(Pbeam__Object *out, uint64_t id, const struct reconnect_end *end, s
 	return 1;
 }
 
-/* ---- on the side where a part is restored ---- */
+/* ---- target ---- */
 
 struct link {
 	const Pbeam__CutLink *link;
@@ -72,8 +71,8 @@ int cut_listen(struct migrate_target *target, Pbeam__MigrateReady *ready, struct
 	return 0;
 }
 
-/* If both ends are here, the end that calls comes first. */
-static int compare(const void *a, const void *b)
+/* Sorts by number. If both ends are here, the connecting end is first. */
+static int link_compare(const void *a, const void *b)
 {
 	const struct link *x = a, *y = b;
 
@@ -98,12 +97,13 @@ static int find_link(const struct migrate_target *target, const struct links *li
 		    !is_taken(links, target->links->links[i]))
 			link->link = target->links->links[i];
 	if (!link->link || link->link->cookie.len != RECONNECT_COOKIE_SIZE)
-		return err_set(err, -EBADMSG, "connection %llu has no other end",
+		return err_set(err, -EBADMSG,
+			       "the leader sent no address for the other end of connection %llu",
 			       (unsigned long long)link->ticket->id);
 	return 0;
 }
 
-static int expect(struct migrate_target *target, void **state, struct err *err)
+static int cut_expect(struct migrate_target *target, void **state, struct err *err)
 {
 	struct links *links = *state = calloc(1, sizeof(*links));
 	int r = links ? 0 : err_code(err, -ENOMEM, "look for connections");
@@ -126,20 +126,20 @@ static int expect(struct migrate_target *target, void **state, struct err *err)
 			message_free(new.ticket);
 	}
 	if (r == 0 && links->n)
-		qsort(links->v, links->n, sizeof(*links->v), compare);
+		qsort(links->v, links->n, sizeof(*links->v), link_compare);
 	return r;
 }
 
 /* ---- connecting ---- */
 
-static int call(struct link *link, struct err *err)
+static int link_connect(struct link *link, struct err *err)
 {
 	int family = link->object->tcp->family;
 	struct inet_address to;
 	char text[INET_TEXT_MAX];
 
 	if (!inet_address_parse(&link->link->address, &to))
-		return err_set(err, -EPROTO, "no address to connect to");
+		return err_set(err, -EPROTO, "the address of the other end of a connection is malformed");
 	to = inet_in_family(&to, family);
 	if (family == AF_INET)
 		to.v4.sin_port = htons((uint16_t)link->link->port4);
@@ -170,8 +170,8 @@ static bool links_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], i
 	return false;
 }
 
-static int await(const struct migrate_target *target, struct links *links, const struct link *link,
-		 struct err *err)
+static int link_await(const struct migrate_target *target, struct links *links, const struct link *link,
+		      struct err *err)
 {
 	const uint64_t end_ns = io_now_ns(CLOCK_MONOTONIC) + CALL_MS * 1000000ull;
 
@@ -188,22 +188,22 @@ static int await(const struct migrate_target *target, struct links *links, const
 	return 0;
 }
 
-static int connect_all(const struct migrate_target *target, struct links *links, struct err *err)
+static int links_connect(const struct migrate_target *target, struct links *links, struct err *err)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < links->n && r == 0; i++)
-		r = links->v[i].link->calls ? call(&links->v[i], err)
-					    : await(target, links, &links->v[i], err);
+		r = links->v[i].link->calls ? link_connect(&links->v[i], err)
+					    : link_await(target, links, &links->v[i], err);
 	links->connected = r == 0;
 	return r;
 }
 
-static int make(struct migrate_target *target, void **state, struct object_restore *restore,
-		const Pbeam__Object *object, int *fd, struct err *err)
+static int cut_make(struct migrate_target *target, void **state, struct object_restore *restore,
+		    const Pbeam__Object *object, int *fd, struct err *err)
 {
 	struct links *links = *state;
-	int r = links->connected ? 0 : connect_all(target, links, err);
+	int r = links->connected ? 0 : links_connect(target, links, err);
 
 	for (size_t i = 0; i < links->n && r == 0; i++)
 		if (links->v[i].object == object) {
@@ -211,13 +211,13 @@ static int make(struct migrate_target *target, void **state, struct object_resto
 			*fd = links->v[i].fd;
 			return 0;
 		}
-	return r < 0 ? r : err_set(err, -EBADMSG, "object %u is not a connection of the cut", object->id);
+	return r < 0 ? r : err_set(err, -EBADMSG, "object %u is not a connection between parts", object->id);
 }
 
 /* ---- filling ---- */
 
-static int fill(struct migrate_target *target, struct object_restore *restore, struct link *link,
-		struct err *err)
+static int link_fill(struct migrate_target *target, struct object_restore *restore, struct link *link,
+		     struct err *err)
 {
 	const Pbeam__TcpSocket *saved = link->object->tcp;
 	struct reconnect_end end;
@@ -238,7 +238,7 @@ static int fill(struct migrate_target *target, struct object_restore *restore, s
 		r = reconnect_end_fill(&end, link->link->calls, err);
 	if (r == 0)
 		r = tcp_keep_name(target->names, saved, link->fd, err);
-	/* These belong to the manifest and to the process. */
+	/* Borrowed from the manifest and the link. */
 	end.options = NULL;
 	end.fresh = -1;
 	reconnect_end_free(&end);
@@ -253,27 +253,27 @@ struct filling {
 	int r;
 };
 
-static void *fill_one(void *arg)
+static void *link_fill_thread(void *arg)
 {
 	struct filling *filling = arg;
 
-	filling->r = fill(filling->target, filling->restore, filling->link, &filling->err);
-	if (filling->r < 0) /* so that the other end stops waiting */
+	filling->r = link_fill(filling->target, filling->restore, filling->link, &filling->err);
+	if (filling->r < 0) /* wakes the other end, which waits for this one */
 		shutdown(filling->link->fd, SHUT_RDWR);
 	return NULL;
 }
 
-/* Fills two ends that are both here and wait for each other. */
-static int fill_both(struct migrate_target *target, struct object_restore *restore, struct link *pair,
-		     struct err *err)
+/* Fills two ends of this process, each in a thread of its own, as each waits for the other. */
+static int link_fill_both(struct migrate_target *target, struct object_restore *restore, struct link *pair,
+			  struct err *err)
 {
 	struct filling other = {target, restore, &pair[1], ERR_INIT, 0};
 	pthread_t thread;
-	int r = pthread_create(&thread, NULL, fill_one, &other);
+	int r = pthread_create(&thread, NULL, link_fill_thread, &other);
 
 	if (r != 0)
-		return err_code(err, -r, "connect again");
-	r = fill(target, restore, &pair[0], err);
+		return err_code(err, -r, "start a thread for the other end of a connection");
+	r = link_fill(target, restore, &pair[0], err);
 	if (r < 0)
 		shutdown(pair[0].fd, SHUT_RDWR);
 	pthread_join(thread, NULL);
@@ -282,8 +282,8 @@ static int fill_both(struct migrate_target *target, struct object_restore *resto
 	return r;
 }
 
-static int fill_all(struct migrate_target *target, struct object_restore *restore, struct links *links,
-		    struct err *err)
+static int links_fill(struct migrate_target *target, struct object_restore *restore, struct links *links,
+		      struct err *err)
 {
 	int r = 0;
 
@@ -291,24 +291,24 @@ static int fill_all(struct migrate_target *target, struct object_restore *restor
 		struct link *next = i + 1 < links->n ? &links->v[i + 1] : NULL;
 
 		if (next && next->ticket->id == links->v[i].ticket->id)
-			r = fill_both(target, restore, &links->v[i++], err);
+			r = link_fill_both(target, restore, &links->v[i++], err);
 		else
-			r = fill(target, restore, &links->v[i], err);
+			r = link_fill(target, restore, &links->v[i], err);
 	}
 	return r;
 }
 
-static int finish(struct migrate_target *target, void **state, struct object_restore *restore,
-		  const Pbeam__Object *object, int fd, struct err *err)
+static int cut_finish(struct migrate_target *target, void **state, struct object_restore *restore,
+		      const Pbeam__Object *object, int fd, struct err *err)
 {
 	struct links *links = *state;
-	int r = links->filled ? 0 : fill_all(target, restore, links, err);
+	int r = links->filled ? 0 : links_fill(target, restore, links, err);
 
 	links->filled = r == 0;
 	return r;
 }
 
-static void end_all(struct migrate_target *target, void **state)
+static void cut_close(struct migrate_target *target, void **state)
 {
 	struct links *links = *state;
 
@@ -324,8 +324,8 @@ static void end_all(struct migrate_target *target, void **state)
 
 const struct external_provider cut_provider = {
 	.name = "cut",
-	.expect = expect,
-	.make = make,
-	.finish = finish,
-	.target_close = end_all,
+	.expect = cut_expect,
+	.make = cut_make,
+	.finish = cut_finish,
+	.target_close = cut_close,
 };

@@ -1,7 +1,7 @@
 /*
- * The two sides of a line say how many records each has sent and received; what is between is in the log of
- * the one that has sent it (scip/cut/lines.c), and goes behind what is in the queue of the other, as it would
- * have by itself.
+ * Each side of a bridged stream has the numbers of records that it sent and received. Records in flight are
+ * in the sender's log (cut_lines.c). They are appended to the receiver's queue, as the bridge would have
+ * done.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,17 +12,17 @@
 #include "proto/message.h"
 #include "scip/bridge/bridge.h"
 #include "scip/bridge/bridge_line.h"
-#include "scip/migrate/cut_external.h"
-#include "scip/migrate/cut_join.h"
 #include "scip/object/common.h"
+#include "scip/rejoin/cut_join.h"
+#include "scip/rejoin/cut_provider.h"
 
 enum { CAPACITY_MAX = 1 << 20, CAPACITY_MOST = 1 << 30 };
 
-/* One side of a line, and the program's end there. */
+/* One side of a bridged stream, and the object that is the program's end. */
 struct side {
 	Pbeam__Object *object;
 	Pbeam__BridgeLine *line;
-	Pbeam__BridgeList *list; /* that it is in */
+	Pbeam__BridgeList *list; /* the list of `object` that has `line` */
 	bool joined;
 };
 
@@ -76,9 +76,10 @@ static struct side *find_other(const struct joining *joining, const struct side 
 	return NULL;
 }
 
-/* ---- what was on its way ---- */
+/* ---- data in flight ---- */
 
-/* Data records of `from` that `to` does not have, one after the other; `each` gets the rest of them. */
+/* Calls `each` for every data record of `from` that `to` has not received, without the bytes of it that `to`
+ * has. */
 static int each_record(const struct side *from, const struct side *to,
 		       int (*each)(struct joining *joining, const struct side *to, const uint8_t *data,
 				   size_t len),
@@ -103,7 +104,7 @@ static int each_record(const struct side *from, const struct side *to,
 	return r;
 }
 
-/* A new extent: what was there, and this. */
+/* Writes a new extent: the bytes of *extent followed by `data`. */
 static int append_bytes(struct joining *joining, Pbeam__Extent **extent, const uint8_t *data, size_t len)
 {
 	uint64_t before = *extent ? (*extent)->length : 0;
@@ -113,11 +114,11 @@ static int append_bytes(struct joining *joining, Pbeam__Extent **extent, const u
 	if (!*extent)
 		*extent = message_new(&pbeam__extent__descriptor);
 	if (!bytes || !*extent)
-		return err_code(joining->err, -ENOMEM, "what was on its way");
+		return err_code(joining->err, -ENOMEM, "join the data in flight");
 	if (before)
 		n = io_pread_full(image_writer_fd(joining->writer), bytes, before, (off_t)(*extent)->offset);
 	if (n != (ssize_t)before)
-		return err_code(joining->err, n < 0 ? (int)n : -EIO, "read what was on its way");
+		return err_code(joining->err, n < 0 ? (int)n : -EIO, "read the data in flight");
 	if (len)
 		memcpy(bytes + before, data, len);
 	return image_writer_put(joining->writer, bytes, before + len, *extent, joining->err);
@@ -142,7 +143,7 @@ static int into_pipe(struct joining *joining, const struct side *to, const uint8
 	if (!pipe)
 		return malformed(joining->err);
 	if (pipe->packet && message_append_u32(&pipe->packets, &pipe->n_packets, (uint32_t)len) < 0)
-		return err_code(joining->err, -ENOMEM, "what was on its way");
+		return err_code(joining->err, -ENOMEM, "join the data in flight");
 	return append_bytes(joining, &pipe->contents, data, len);
 }
 
@@ -151,13 +152,14 @@ static int into_socket(struct joining *joining, const struct side *to, const uin
 	Pbeam__Datagram *piece = message_add(to->object->unix_socket, queue, pbeam__datagram__descriptor);
 
 	return piece ? append_bytes(joining, &piece->data, data, len)
-		     : err_code(joining->err, -ENOMEM, "what was on its way");
+		     : err_code(joining->err, -ENOMEM, "join the data in flight");
 }
 
-/* ---- the two ends become those of one thing ---- */
+/* ---- two ends become one pipe or connection ---- */
 
-/* A writer that has just been told that there is room must find it: as much as it had on its own host. */
-static uint64_t room_for(const Pbeam__Pipe *one, const Pbeam__Pipe *other, const Pbeam__Pipe *contents)
+/* A writer that poll() has just reported as writable must find room: at least the capacity it had before,
+ * beside the contents. Returns bytes. */
+static uint64_t needed_capacity(const Pbeam__Pipe *one, const Pbeam__Pipe *other, const Pbeam__Pipe *contents)
 {
 	uint64_t bytes = contents && contents->contents ? contents->contents->length : 0;
 	uint64_t least = one->capacity > other->capacity ? one->capacity : other->capacity;
@@ -171,7 +173,8 @@ static int choose_capacity(struct joining *joining, const struct side *one, cons
 			   uint64_t ino, uint32_t *out)
 {
 	const Pbeam__Pipe *contents = find_contents(joining, ino);
-	uint64_t needed = room_for(one->object->pipe, other->object->pipe, contents), most = CAPACITY_MAX;
+	uint64_t needed = needed_capacity(one->object->pipe, other->object->pipe, contents),
+		 most = CAPACITY_MAX;
 	auto_free char *text = NULL;
 
 	if (io_slurp(-100, "/proc/sys/fs/pipe-max-size", 32, &text, NULL) == 0 && strtoull(text, NULL, 10))
@@ -179,11 +182,11 @@ static int choose_capacity(struct joining *joining, const struct side *one, cons
 	if (most > CAPACITY_MOST)
 		most = CAPACITY_MOST;
 	if (contents && contents->contents && contents->contents->length > most)
-		return err_set(
-			joining->err, -EFBIG,
-			"a pipe of vpid %d to another part has %llu bytes in it, more than it can hold on "
-			"one host (fs.pipe-max-size); name another host with --on",
-			one->line->vpid, (unsigned long long)contents->contents->length);
+		return err_set(joining->err, -EFBIG,
+			       "a pipe of vpid %d to another part has %llu bytes in it, more than a pipe can "
+			       "hold on "
+			       "one host (fs.pipe-max-size); name another host with --on",
+			       one->line->vpid, (unsigned long long)contents->contents->length);
 	for (*out = IMAGE_PAGE; *out < needed && *out < most; *out *= 2)
 		continue;
 	return 0;
@@ -250,9 +253,9 @@ static int join(struct joining *joining, struct side *one, struct side *other)
 	return pipes ? join_pipes(joining, one, other) : join_sockets(joining, one, other);
 }
 
-/* ---- what is left of them ---- */
+/* ---- streams to other parts ---- */
 
-/* A description of the same pipe, or the socket, has a line to another part still. */
+/* True if the object, or another description of the same pipe, still has a stream to another part. */
 static bool has_line(const struct joining *joining, const Pbeam__Object *object)
 {
 	for (size_t i = 0; i < joining->n; i++) {
@@ -267,7 +270,7 @@ static bool has_line(const struct joining *joining, const Pbeam__Object *object)
 	return false;
 }
 
-static int mark_anew(struct joining *joining)
+static int mark_again(struct joining *joining)
 {
 	int r = 0;
 
@@ -304,7 +307,7 @@ int cut_join_lines(Pbeam__Manifest *manifest, struct image_writer *writer, struc
 		}
 	}
 	if (r == 0)
-		r = mark_anew(&joining);
+		r = mark_again(&joining);
 	for (size_t i = 0; joining.lists && i < manifest->n_objects; i++)
 		message_free(joining.lists[i]);
 	free(joining.lists);
