@@ -134,7 +134,7 @@ static int change_capabilities(struct fill *fill, const Pbeam__Credentials *want
 
 /* Credentials that are right already are not set; they are for a user who restores what the same user saved.
  */
-static int credentials(struct fill *fill)
+static int set_credentials(struct fill *fill)
 {
 	const Pbeam__Credentials *want = fill->saved->creds;
 	auto_free char *status = NULL;
@@ -198,7 +198,7 @@ int fill_attributes(struct fill *fill)
 	if (saved->coredump_filter)
 		write_proc(fill->process->pid, "coredump_filter", (long)saved->coredump_filter, 16);
 	r = fill_flush(fill);
-	return r < 0 ? r : credentials(fill);
+	return r < 0 ? r : set_credentials(fill);
 }
 
 /* Raising a hard limit needs privilege: where it is lower here than it was, the program gets the lower one.

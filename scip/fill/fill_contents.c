@@ -38,7 +38,7 @@ bool fill_contents_is_chunk(uint64_t offset, uint64_t bytes)
 	return offset % IMAGE_CHUNK == 0 && bytes == IMAGE_CHUNK;
 }
 
-static int add_piece(struct fill_pieces *pieces, struct fill_piece piece)
+static int append_piece(struct fill_pieces *pieces, struct fill_piece piece)
 {
 	struct fill_piece *last = pieces->n ? &pieces->v[pieces->n - 1] : NULL;
 
@@ -87,7 +87,7 @@ static int collect_mapping(struct fill *fill, const Pbeam__Mapping *map, struct 
 				.bytes = fill_contents_in_chunk(pages->offset + done, bytes - done),
 				.fresh = fill_contents_is_fresh(fill, map)};
 
-			if (add_piece(out, piece) < 0)
+			if (append_piece(out, piece) < 0)
 				return err_code(fill->err, -ENOMEM, "list of pages");
 			done += piece.bytes;
 		}

@@ -203,7 +203,7 @@ static int threads_wanted(const struct fill_pieces *pieces)
 	return (size_t)processors > pieces->n ? (int)pieces->n : (int)processors;
 }
 
-static void run(struct copy *copy)
+static void run_threads(struct copy *copy)
 {
 	pthread_t threads[THREADS_MAX];
 	int want = threads_wanted(copy->pieces), have = 0;
@@ -231,7 +231,7 @@ int fill_copy(struct fill *fill, const struct fill_pieces *pieces)
 		return r;
 	if (uffd >= 0)
 		register_mappings(fill, &copy);
-	run(&copy);
+	run_threads(&copy);
 	r = atomic_load(&copy.result);
 	bad = atomic_load(&copy.bad);
 	if (r == -EBADMSG)

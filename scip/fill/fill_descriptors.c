@@ -58,7 +58,7 @@ static int lowest_free(const Pbeam__FillFd *const *wanted, int n, int from)
 	return from;
 }
 
-static int take_one(struct fill *fill, const Pbeam__FillFd *fd, int pidfd, int receive)
+static int fetch_one(struct fill *fill, const Pbeam__FillFd *fd, int pidfd, int receive)
 {
 	int r = fill_reserve(fill, 3, 0), call;
 
@@ -77,7 +77,7 @@ static int take_one(struct fill *fill, const Pbeam__FillFd *fd, int pidfd, int r
 	return r < 0 ? r : fill_do(fill, SYS_close, remote_args((uint64_t)receive));
 }
 
-static int take_all(struct fill *fill, const Pbeam__FillFd *const *wanted, int n)
+static int fetch_all(struct fill *fill, const Pbeam__FillFd *const *wanted, int n)
 {
 	int pidfd = lowest_free(wanted, n, 0), receive = lowest_free(wanted, n, pidfd + 1);
 	int r = fill_do(fill, SYS_close_range, remote_args(0, ~0u, 0)), call;
@@ -94,13 +94,13 @@ static int take_all(struct fill *fill, const Pbeam__FillFd *const *wanted, int n
 			r = fill_do(fill, SYS_close, remote_args(0));
 	}
 	for (int i = 0; i < n && r == 0; i++)
-		r = take_one(fill, wanted[i], pidfd, receive);
+		r = fetch_one(fill, wanted[i], pidfd, receive);
 	return r < 0 ? r : fill_do(fill, SYS_close, remote_args((uint64_t)pidfd));
 }
 
 /* Makes the calls that only the process can make for its objects: record locks, a terminal's foreground
  * group. */
-static int install(struct fill *fill)
+static int install_objects(struct fill *fill)
 {
 	size_t descriptors = fill->saved->n_descriptors, locks = fill->saved->n_locks, entries = 0;
 	int r = fill_flush(fill);
@@ -142,6 +142,6 @@ int fill_descriptors(struct fill *fill)
 			return err_sys(fill->err, "raise the number of descriptors to %lu",
 				       (unsigned long)raised.rlim_cur);
 	}
-	r = take_all(fill, wanted, n);
-	return r < 0 ? r : install(fill);
+	r = fetch_all(fill, wanted, n);
+	return r < 0 ? r : install_objects(fill);
 }

@@ -10,7 +10,7 @@
 #include "namespace/record.h"
 #include "scip/fill/fill_batch.h"
 
-static int install(struct fill *fill, const ProtobufCBinaryData *filter)
+static int install_filter(struct fill *fill, const ProtobufCBinaryData *filter)
 {
 	struct {
 		uint64_t len, filter;
@@ -40,7 +40,7 @@ int fill_filters(struct fill *fill)
 	record_filter_forget(keeper, vpid);
 	fill->process->filters = true;
 	for (size_t i = 0; i < saved->n_seccomp_filters && r == 0; i++) {
-		r = install(fill, &saved->seccomp_filters[i]);
+		r = install_filter(fill, &saved->seccomp_filters[i]);
 		if (r == 0)
 			r = record_filter_add(keeper, vpid, saved->seccomp_filters[i].data,
 					      saved->seccomp_filters[i].len);

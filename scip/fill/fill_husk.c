@@ -99,7 +99,7 @@ int fill_exec(struct process *process, const char *path, struct err *err)
 	return ret < 0 ? err_code(err, (int)ret, "execute %s", path) : 0;
 }
 
-static int resume(struct tracee *tracee, int sig)
+static int resume_with_signal(struct tracee *tracee, int sig)
 {
 	if (ptrace(PTRACE_CONT, tracee->tid, 0, (void *)(uintptr_t)sig) < 0)
 		return -errno;
@@ -130,10 +130,11 @@ static int end_by_signal(struct tracee *tracee, int sig, struct err *err)
 	    ptrace(PTRACE_SETSIGMASK, tracee->tid, (void *)KERNEL_SIGSET, &none) < 0)
 		return err_sys(err, "end the husk by signal %d", sig);
 	do {
-		if (resume(tracee, 0) < 0 || waitpid(tracee->tid, &status, __WALL) < 0 || !WIFSTOPPED(status))
+		if (resume_with_signal(tracee, 0) < 0 || waitpid(tracee->tid, &status, __WALL) < 0 ||
+		    !WIFSTOPPED(status))
 			return err_set(err, -ESRCH, "the husk ended otherwise");
 	} while (status >> 8 != sig);
-	return resume(tracee, sig);
+	return resume_with_signal(tracee, sig);
 }
 
 int fill_exit(struct process *process, int status, struct err *err)
@@ -153,7 +154,7 @@ int fill_exit(struct process *process, int status, struct err *err)
 		if (r == 0)
 			r = prepare_call(tracee, SYS_exit_group, (uint64_t)WEXITSTATUS(status), 0, 0, err);
 		if (r == 0)
-			r = resume(tracee, 0);
+			r = resume_with_signal(tracee, 0);
 	}
 	if (r < 0)
 		return err_wrap(err, r, "end the husk of vpid %d", process->vpid.n);

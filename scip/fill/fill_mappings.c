@@ -230,7 +230,7 @@ static int do_mmap(struct fill *fill, const Pbeam__Mapping *map, uint64_t flags,
 	return call < 0 ? call : 0;
 }
 
-static int open_file(struct fill *fill, const Pbeam__Mapping *map, struct open_file *open)
+static int open_mapped_file(struct fill *fill, const Pbeam__Mapping *map, struct open_file *open)
 {
 	int flags = O_CLOEXEC |
 		    (map->flags & MAP_SHARED && (map->prot | map->max_prot) & PROT_WRITE ? O_RDWR : O_RDONLY);
@@ -268,7 +268,7 @@ static int map_file(struct fill *fill, const Pbeam__Mapping *map, struct open_fi
 	r = fill_reserve(fill, 4, map->file->path.len + 64);
 	if (r < 0)
 		return r;
-	r = open_file(fill, map, open);
+	r = open_mapped_file(fill, map, open);
 	if (r < 0)
 		return r;
 	return do_mmap(fill, map, map->flags & KEEP_FLAGS & ~(uint32_t)MAP_ANONYMOUS, r, map->file_offset);

@@ -39,7 +39,7 @@ static bool has_filters(const struct name_process *process)
 
 /* True if the process's present incarnation, if there is one, is the parent's child. A child whose scip was
  * killed may have left the table and still be a zombie that its parent has not waited for. */
-static bool find_child(struct rebuild *rebuild)
+static bool find_old_child(struct rebuild *rebuild)
 {
 	struct above *above = &rebuild->above;
 	struct vpid vpid = {rebuild->manifest->processes[0]->vpid};
@@ -65,7 +65,7 @@ static int list_job(struct rebuild *rebuild, struct name_process **out)
 
 /* Finds the groups that stay in the session of `parent` (real number), and the terminal's foreground group.
  */
-static int survey(struct rebuild *rebuild, pid_t number)
+static int survey_session(struct rebuild *rebuild, pid_t number)
 {
 	struct above *above = &rebuild->above;
 	auto_free struct name_process *list = NULL;
@@ -95,13 +95,13 @@ static int survey(struct rebuild *rebuild, pid_t number)
 	return 0;
 }
 
-static bool lives(struct rebuild *rebuild, const Pbeam__Process *root)
+static bool parent_lives(struct rebuild *rebuild, const Pbeam__Process *root)
 {
 	struct name_process *parent = &rebuild->above.process;
 
 	if (names_process_get(rebuild->names, (struct vpid){root->vppid}, parent) < 0 ||
 	    parent->keeper.n != rebuild->options->keeper.n || parent->state != NAME_STATE_RUNNING ||
-	    replaced_includes(rebuild, parent) || !find_child(rebuild))
+	    replaced_includes(rebuild, parent) || !find_old_child(rebuild))
 		return false;
 	if (has_filters(parent)) {
 		log_info("vpid %d: its parent has seccomp filters of its own, which a child could not be rid "
@@ -121,12 +121,12 @@ int above_find(struct rebuild *rebuild)
 	if (rebuild->whole)
 		return 0;
 	if (rebuild_stub_find(rebuild, &stub)) { /* it is its parent's child already */
-		r = survey(rebuild, stub.rpid.n);
+		r = survey_session(rebuild, stub.rpid.n);
 		above->found = r == 0;
 		return r;
 	}
-	above->lives = lives(rebuild, rebuild->manifest->processes[0]);
-	r = survey(rebuild, above->lives ? above->process.rpid.n : rebuild->options->keeper.n);
+	above->lives = parent_lives(rebuild, rebuild->manifest->processes[0]);
+	r = survey_session(rebuild, above->lives ? above->process.rpid.n : rebuild->options->keeper.n);
 	above->found = r == 0;
 	return r;
 }
@@ -142,7 +142,7 @@ int above_miss(struct rebuild *rebuild)
 	if (!above->lives)
 		return -EXDEV;
 	above->lives = false;
-	above->found = survey(rebuild, rebuild->options->keeper.n) == 0;
+	above->found = survey_session(rebuild, rebuild->options->keeper.n) == 0;
 	return above->found ? 0 : -EXDEV;
 }
 
@@ -224,7 +224,7 @@ int above_hold(struct rebuild *rebuild)
 	if (above->lives && above->sock < 0)
 		return err_wrap(rebuild->err, above->sock, "its parent, vpid %d", above->process.vpid.n);
 	/* The parent may have waited for it until now. */
-	if (above->lives && !find_child(rebuild))
+	if (above->lives && !find_old_child(rebuild))
 		return err_set(rebuild->err, -ECHILD, "vpid %d is not a child of vpid %d any more",
 			       rebuild->manifest->processes[0]->vpid, above->process.vpid.n);
 	if (above->lives && rebuild->options->replace.n > 0 && above->replaces <= 0)

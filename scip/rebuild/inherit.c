@@ -82,7 +82,7 @@ static bool is_alike(const Pbeam__Mapping *there, const Pbeam__Mapping *wanted)
 
 /* The index of the last mapping of `memory` that begins at or before `at`, or -1. The mappings must be
  * sorted, else the result is of no use. */
-static int find_mapping(const Pbeam__Memory *memory, uint64_t at)
+static int find_last_mapping(const Pbeam__Memory *memory, uint64_t at)
 {
 	size_t low = 0, high = memory->n_mappings;
 
@@ -100,7 +100,7 @@ static int find_mapping(const Pbeam__Memory *memory, uint64_t at)
 /* The index of the mapping of `memory` that contains `map`, or -1. */
 static int find_whole(const Pbeam__Memory *memory, const Pbeam__Mapping *map)
 {
-	int at = map->start < map->end ? find_mapping(memory, map->start) : -1;
+	int at = map->start < map->end ? find_last_mapping(memory, map->start) : -1;
 
 	return at >= 0 && memory->mappings[at]->end >= map->end && is_alike(memory->mappings[at], map) ? at
 												       : -1;
@@ -171,7 +171,7 @@ static int find_common(const struct family *family, size_t i, const struct exten
 }
 
 /* Lays `above` over *below: it becomes what is in `above`, and elsewhere what it was. */
-static int overlay(const struct extents *above, struct extents *below)
+static int overlay_extents(const struct extents *above, struct extents *below)
 {
 	struct extents sum = {NULL, 0, 0};
 	int r = extents_cut(below, above, EXTENTS_ELSEWHERE, &sum);
@@ -211,9 +211,9 @@ static int find_round(struct inherit *inherit, struct inherit_passing *passing, 
 		r = copy_extents(round, before);
 		passing->nrounds++;
 		if (r == 0)
-			r = overlay(&other, before);
+			r = overlay_extents(&other, before);
 	} else if (r == 0 && more.n) {
-		r = overlay(&more, round);
+		r = overlay_extents(&more, round);
 	}
 	inherit->round[c] = passing->nrounds;
 	extents_free(&other);
@@ -270,7 +270,7 @@ static void turn_rounds(struct inherit *inherit, const struct family *family, si
  * them is of another kind. */
 static int join_mappings(Pbeam__Memory *memory, Pbeam__Mapping *map)
 {
-	int first = find_mapping(memory, map->start), n = 0;
+	int first = find_last_mapping(memory, map->start), n = 0;
 
 	if (first < 0 || memory->mappings[first]->end <= map->start)
 		first++;
@@ -362,7 +362,7 @@ static int survey_one(struct inherit *inherit, const struct family *family, Pbea
 	if (r < 0 || !inherit->passing[i].nrounds)
 		return r;
 	r = find_memory(inherit, family, processes, i);
-	return r < 0 ? r : overlay(&inherit->passing[i].rounds[0], &offers[i]);
+	return r < 0 ? r : overlay_extents(&inherit->passing[i].rounds[0], &offers[i]);
 }
 
 int inherit_survey(struct inherit *inherit, Pbeam__Process *const *processes, const int *from, size_t n)
@@ -441,7 +441,7 @@ static void difference_free(struct difference *difference)
 	extents_free(&difference->drops);
 }
 
-static int find_target(struct difference *difference, const Pbeam__Memory *saved,
+static int find_wanted(struct difference *difference, const Pbeam__Memory *saved,
 		       const struct extents *common)
 {
 	const Pbeam__Memory *memory = difference->wanted;
@@ -456,7 +456,7 @@ static int find_target(struct difference *difference, const Pbeam__Memory *saved
 	if (r == 0 && difference->state)
 		r = extents_cut(&own, &difference->state->pages, EXTENTS_SAME, &all);
 	if (r == 0)
-		r = overlay(common, &all);
+		r = overlay_extents(common, &all);
 	for (size_t i = 0; i < memory->n_mappings && r == 0; i++)
 		if (memory->mappings[i]->flags & MAP_PRIVATE && !fill_mapping_is_kernels(memory->mappings[i]))
 			r = extents_clip(&all, memory->mappings[i]->start, memory->mappings[i]->end,
@@ -508,7 +508,7 @@ static int set_pages(Pbeam__Mapping *map, const struct extents *list)
 }
 
 /* Decides about mapping i of the copies. *prot becomes its protection afterwards. */
-static int choose(struct difference *difference, size_t i, uint32_t *prot)
+static int decide_mapping(struct difference *difference, size_t i, uint32_t *prot)
 {
 	struct inherit_request *out = difference->out;
 	const struct inherit_state *state = difference->state;
@@ -567,7 +567,7 @@ static int choose_all(struct difference *difference, uint32_t *prot)
 	for (size_t i = 0; i < n && r == 0; i++)
 		if (!fill_mapping_is_kernels(&out->mappings[i]) &&
 		    out->mappings[i].kind != PBEAM__MAPPING__KIND__VSYSCALL)
-			r = choose(difference, i, &prot[i]);
+			r = decide_mapping(difference, i, &prot[i]);
 	return r < 0 ? r : list_drops(out, &difference->drops);
 }
 
@@ -594,7 +594,7 @@ int inherit_request(const struct inherit_state *state, const Pbeam__Process *pro
 	after = calloc(1, sizeof(*after));
 	if (after)
 		after->prot = calloc(memory->n_mappings + 1, sizeof(*after->prot));
-	r = after && after->prot ? find_target(&difference, process->memory, common) : -ENOMEM;
+	r = after && after->prot ? find_wanted(&difference, process->memory, common) : -ENOMEM;
 	if (r == 0)
 		r = find_difference(&difference);
 	if (r == 0)

@@ -93,7 +93,7 @@ static int add_helper(struct planner *planner, int32_t vpid)
 
 /* Has `from` (or the keeper) fork `node`, which is then in the same session and group. The memory of a
  * process that exists already is of no use to the child, which executes its program. */
-static int fork_node(struct planner *planner, int node, int from)
+static int plan_fork(struct planner *planner, int node, int from)
 {
 	struct plan_node *child = &planner->plan->nodes[node];
 
@@ -280,7 +280,7 @@ static int build_process(struct planner *planner, int i, int from)
 {
 	const Pbeam__Process *process = planner->processes[i];
 	struct plan_node *node;
-	int r = fork_node(planner, i, from);
+	int r = plan_fork(planner, i, from);
 
 	node = &planner->plan->nodes[i];
 	planner->candidates[i].built = true;
@@ -321,7 +321,7 @@ static int survey_memory(struct planner *planner)
 }
 
 /* A living node of session `session` at or below `above`, or NO_NODE. */
-static int find_member(const struct planner *planner, int32_t session, int above)
+static int find_session_member(const struct planner *planner, int32_t session, int above)
 {
 	const struct plan *plan = planner->plan;
 
@@ -351,7 +351,7 @@ static int revive_session(struct planner *planner, int32_t session, int parent)
 {
 	int deepest = parent, node, r;
 
-	if (find_node(planner, session) >= 0 || find_member(planner, session, PLAN_KEEPER) != NO_NODE)
+	if (find_node(planner, session) >= 0 || find_session_member(planner, session, PLAN_KEEPER) != NO_NODE)
 		return NO_NODE;
 	for (int i = 0; i < planner->n; i++)
 		if (!planner->candidates[i].built && planner->candidates[i].need == session &&
@@ -362,7 +362,7 @@ static int revive_session(struct planner *planner, int32_t session, int parent)
 	if (deepest >= 0 && !planner->candidates[deepest].built)
 		return NO_NODE;
 	node = add_helper(planner, session);
-	r = node < 0 ? node : fork_node(planner, node, deepest);
+	r = node < 0 ? node : plan_fork(planner, node, deepest);
 	if (r == 0)
 		r = set_session(planner, node);
 	return r < 0 ? r : node;
@@ -377,7 +377,7 @@ static int adopt_node(struct planner *planner, int i, int parent)
 
 	if (parent == PLAN_KEEPER && (need == ANY_SESSION || need == planner->plan->keeper_session))
 		return build_process(planner, i, PLAN_KEEPER);
-	member = find_member(planner, need, parent);
+	member = find_session_member(planner, need, parent);
 	if (member == NO_NODE) {
 		member = revive_session(planner, need, parent);
 		if (member == NO_NODE ||
@@ -387,7 +387,7 @@ static int adopt_node(struct planner *planner, int i, int parent)
 			return member;
 	}
 	helper = add_helper(planner, 0);
-	r = helper < 0 ? helper : fork_node(planner, helper, member);
+	r = helper < 0 ? helper : plan_fork(planner, helper, member);
 	if (r == 0)
 		r = build_process(planner, i, helper);
 	if (r == 0 && parent != PLAN_KEEPER)
@@ -499,7 +499,7 @@ static int make_groups(struct planner *planner)
 		if (r < 0 || own)
 			continue;
 		helper = add_helper(planner, 0);
-		r = helper < 0 ? helper : fork_node(planner, helper, i);
+		r = helper < 0 ? helper : plan_fork(planner, helper, i);
 	}
 	return r;
 }
@@ -524,7 +524,7 @@ static int join_groups(struct planner *planner)
 		if (!group_exists(planner, process->vpgid)) {
 			int helper = add_helper(planner, process->vpgid);
 
-			r = helper < 0 ? helper : fork_node(planner, helper, i);
+			r = helper < 0 ? helper : plan_fork(planner, helper, i);
 			if (r == 0)
 				r = set_group(planner, helper, process->vpgid);
 		}

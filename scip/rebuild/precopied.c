@@ -136,7 +136,7 @@ static int fill_empty(struct precopied *p, size_t i)
 					rebuild->err);
 }
 
-static int make(struct precopied *p)
+static int make_husks(struct precopied *p)
 {
 	struct rebuild *rebuild = &p->rebuild;
 	int r = rebuild_check_numbers(rebuild);
@@ -178,7 +178,7 @@ int precopied_make(struct precopied **out, struct names *names, struct image_rea
 					 : err_set(err, -EINVAL, "there is no process in the image");
 	}
 	if (r == 0)
-		r = make(p);
+		r = make_husks(p);
 	p->rebuild.err = &p->err;
 	if (r < 0) {
 		precopied_abandon(p);

@@ -91,7 +91,7 @@ int precopied_shared_read(const struct precopied *p, size_t index, const struct 
 /* ---- the end ---- */
 
 /* Empties [start, end). */
-static int empty(int fd, uint64_t start, uint64_t end)
+static int punch_hole(int fd, uint64_t start, uint64_t end)
 {
 	return start < end && fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start,
 					(off_t)(end - start)) < 0
@@ -107,7 +107,7 @@ static bool has_come(int fd, uint64_t start, uint64_t end)
 }
 
 /* Reduces the file to the pages of the manifest, which are in the order of offsets. */
-static int settle(struct rebuild *rebuild, const Pbeam__SharedMemory *saved, int fd)
+static int settle_file(struct rebuild *rebuild, const Pbeam__SharedMemory *saved, int fd)
 {
 	const uint64_t room = (saved->size + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
 	uint64_t at = 0;
@@ -124,11 +124,11 @@ static int settle(struct rebuild *rebuild, const Pbeam__SharedMemory *saved, int
 		    !has_come(fd, start, start + count * IMAGE_PAGE))
 			return err_set(rebuild->err, -EPROTO, "shared memory %u at %#lx was never sent",
 				       saved->id, (unsigned long)start);
-		r = empty(fd, at, start);
+		r = punch_hole(fd, at, start);
 		at = start + count * IMAGE_PAGE;
 	}
 	if (r == 0)
-		r = empty(fd, at, room);
+		r = punch_hole(fd, at, room);
 	if (r == 0 && saved->kind != PBEAM__SHARED_MEMORY__KIND__SYSV &&
 	    ftruncate(fd, (off_t)saved->size) < 0)
 		r = -errno;
@@ -138,7 +138,7 @@ static int settle(struct rebuild *rebuild, const Pbeam__SharedMemory *saved, int
 	return r < 0 ? err_code(rebuild->err, r, "shared memory %u", saved->id) : 0;
 }
 
-static int give(struct rebuild *rebuild, const Pbeam__SharedMemory *saved)
+static int give_file(struct rebuild *rebuild, const Pbeam__SharedMemory *saved)
 {
 	struct precopied *p = rebuild->precopied;
 	const int index = p ? precopied_find(p, 0, saved->ahead) : -1;
@@ -148,7 +148,7 @@ static int give(struct rebuild *rebuild, const Pbeam__SharedMemory *saved)
 
 	if (fd < 0 || saved->n_pages || saved->huge)
 		return err_set(rebuild->err, -EPROTO, "shared memory %u was never sent", saved->id);
-	r = settle(rebuild, saved, fd);
+	r = settle_file(rebuild, saved, fd);
 	if (r < 0)
 		return r;
 	shared->fd = -1;
@@ -162,6 +162,6 @@ int precopied_shared_give(struct rebuild *rebuild)
 
 	for (size_t i = 0; i < manifest->n_shared && r == 0; i++)
 		if (manifest->shared[i]->ahead)
-			r = give(rebuild, manifest->shared[i]);
+			r = give_file(rebuild, manifest->shared[i]);
 	return r;
 }

@@ -184,7 +184,7 @@ static int match(const struct rebuild *rebuild, const struct precopied *p, bool 
 }
 
 /* True if an existing process is in the group or session of this number, whose leader is gone. */
-static bool is_named(const Pbeam__Manifest *manifest, const int *index, int32_t number)
+static bool number_is_named(const Pbeam__Manifest *manifest, const int *index, int32_t number)
 {
 	for (size_t i = 0; i < manifest->n_processes; i++)
 		if (index[i] >= 0 &&
@@ -224,7 +224,7 @@ static int remove_one(struct precopied *p, size_t gone, const Pbeam__Manifest *m
 		r = reap(rebuild, parent, vpid, rpid);
 	else
 		precopied_await_gone(rebuild->names, vpid); /* the keeper waits for its own children */
-	if (r == 0 && is_named(manifest, index, vpid.n) &&
+	if (r == 0 && number_is_named(manifest, index, vpid.n) &&
 	    names_number_bind(rebuild->names, vpid, rpid, rebuild->options->keeper) < 0)
 		log_debug("number %d of a group is bound already", vpid.n);
 	return r;
@@ -246,7 +246,7 @@ static int remove_gone(struct precopied *p, const Pbeam__Manifest *manifest, con
 }
 
 /* Moves the state of the pre-copied processes into the rebuild. */
-static int hand_over(struct rebuild *rebuild, struct precopied *p, const int *index)
+static int move_state(struct rebuild *rebuild, struct precopied *p, const int *index)
 {
 	struct rebuild *old = &p->rebuild;
 	int r = rebuild_begin_made(rebuild);
@@ -266,7 +266,7 @@ static int hand_over(struct rebuild *rebuild, struct precopied *p, const int *in
 	return 0;
 }
 
-static int take(struct rebuild *rebuild, struct precopied *p, bool *there, int *index)
+static int take_over(struct rebuild *rebuild, struct precopied *p, bool *there, int *index)
 {
 	const Pbeam__Manifest *manifest = rebuild->manifest;
 	int r = match(rebuild, p, there, index);
@@ -279,7 +279,7 @@ static int take(struct rebuild *rebuild, struct precopied *p, bool *there, int *
 		r = remove_gone(p, manifest, index);
 	p->rebuild.err = &p->err;
 	if (r == 0)
-		r = hand_over(rebuild, p, index);
+		r = move_state(rebuild, p, index);
 	if (r < 0) {
 		plan_free(&rebuild->plan);
 		precopied_abandon(p);
@@ -302,5 +302,5 @@ int precopied_take(struct rebuild *rebuild, struct precopied *p)
 		precopied_abandon(p);
 		return err_code(rebuild->err, -ENOMEM, "take the processes");
 	}
-	return take(rebuild, p, there, index);
+	return take_over(rebuild, p, there, index);
 }

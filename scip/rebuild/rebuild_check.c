@@ -39,7 +39,7 @@ static uint64_t read_xcr0(void)
 	return (uint64_t)high << 32 | low;
 }
 
-static bool has_word(const char *text, const char *word)
+static bool has_feature(const char *text, const char *word)
 {
 	size_t len = strlen(word);
 
@@ -70,7 +70,7 @@ static int check_processor(const Pbeam__Host *host, struct err *err)
 	if (end)
 		*end = 0;
 	for (size_t i = 0; i < host->n_cpu_flags; i++)
-		if (!has_word(flags, host->cpu_flags[i]))
+		if (!has_feature(flags, host->cpu_flags[i]))
 			return err_set(err, -ENOTSUP,
 				       "the image was saved on a processor with %s, which this one has not; "
 				       "restore it "
@@ -118,7 +118,7 @@ static void path_of(const Pbeam__FileIdentity *file, char path[PATH_MAX])
 	path[len] = 0;
 }
 
-static bool is_same(const Pbeam__FileIdentity *file, const struct stat *st)
+static bool is_same_file(const Pbeam__FileIdentity *file, const struct stat *st)
 {
 	uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
 
@@ -152,7 +152,7 @@ static int check_mapping(struct rebuild *rebuild, const Pbeam__Process *process,
 		return err_set(rebuild->err, -errno,
 			       "vpid %d maps %s, which cannot be opened any more (%s); put it back",
 			       process->vpid, path, strerror(errno));
-	if (is_same(map->file, &st) || (shared && (map->prot | map->max_prot) & PROT_WRITE))
+	if (is_same_file(map->file, &st) || (shared && (map->prot | map->max_prot) & PROT_WRITE))
 		return 0;
 	if (rebuild->options->force) {
 		log_warn("%s has changed since the checkpoint; going on all the same", path);
@@ -171,7 +171,7 @@ static bool is_executable(const Pbeam__Process *process, char path[PATH_MAX])
 	if (!process->exe || process->exe->deleted)
 		return false;
 	path_of(process->exe, path);
-	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && is_same(process->exe, &st) &&
+	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && is_same_file(process->exe, &st) &&
 	       access(path, X_OK) == 0;
 }
 

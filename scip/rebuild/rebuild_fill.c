@@ -74,7 +74,8 @@ static int add_descriptors(struct rebuild *rebuild, const Pbeam__Process *proces
 	return 0;
 }
 
-static int add_shared(struct rebuild *rebuild, const Pbeam__Process *process, struct fill_request *fill)
+static int add_shared_memory(struct rebuild *rebuild, const Pbeam__Process *process,
+			     struct fill_request *fill)
 {
 	Pbeam__ScipFill *message = &fill->message;
 
@@ -115,7 +116,7 @@ static int send_described(struct rebuild *rebuild, int node, const struct inheri
 		return err_code(rebuild->err, -ENOMEM, "descriptors of vpid %d", process->vpid);
 	r = add_descriptors(rebuild, process, &fill);
 	if (r == 0)
-		r = add_shared(rebuild, process, &fill);
+		r = add_shared_memory(rebuild, process, &fill);
 	if (r < 0)
 		return r;
 	fill.message.process = (Pbeam__Process *)(uintptr_t)&memory->process;
@@ -195,7 +196,7 @@ static bool is_filled(const struct rebuild *rebuild, int node)
 	return process && process->state != PBEAM__PROCESS__STATE__ZOMBIE;
 }
 
-static int gather(struct rebuild *rebuild)
+static int await_fills(struct rebuild *rebuild)
 {
 	int r = 0;
 
@@ -213,7 +214,7 @@ int rebuild_fill_all(struct rebuild *rebuild)
 	for (int i = 0; i < rebuild->plan.nnodes && r == 0; i++)
 		if (is_filled(rebuild, i))
 			r = is_stub(rebuild, i) ? send_stub(rebuild, i) : send_fill(rebuild, i, 0);
-	return r < 0 ? r : gather(rebuild);
+	return r < 0 ? r : await_fills(rebuild);
 }
 
 /* A scip that cannot be told is not waited for. */
@@ -261,5 +262,5 @@ int rebuild_fill_keep(struct rebuild *rebuild)
 		if (is_filled(rebuild, i))
 			r = scip_link_ask(rebuild->made[i].sock, PBEAM__SCIP_REQUEST__SCIP_KEEP, NULL, NULL,
 					  0, rebuild->err);
-	return r < 0 ? r : gather(rebuild);
+	return r < 0 ? r : await_fills(rebuild);
 }

@@ -142,7 +142,7 @@ static int find_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved)
 	return msgget(saved->key, IPC_CREAT | IPC_EXCL | (int)(saved->mode & MODE_BITS));
 }
 
-static int refill(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, int real)
+static int refill_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, int real)
 {
 	while (msgrcv(real, &(struct text){.type = 0}, 0, 0, IPC_NOWAIT | MSG_NOERROR) >= 0)
 		;
@@ -185,7 +185,7 @@ static int make_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, in
 			return err_sys(rebuild->err, "set owner and size of the message queue with key %#x",
 				       (unsigned)saved->key);
 	}
-	return refill(rebuild, saved, *real);
+	return refill_queue(rebuild, saved, *real);
 }
 
 /* ---- all ---- */
@@ -257,7 +257,7 @@ static int map_page(struct rebuild *rebuild, int node, struct page *page)
 	return at < 0 ? (int)at : 0;
 }
 
-static unsigned add(struct sembuf *ops, unsigned n, uint32_t number, int op, int flags)
+static unsigned add_operation(struct sembuf *ops, unsigned n, uint32_t number, int op, int flags)
 {
 	if (op)
 		ops[n++] = (struct sembuf){(unsigned short)number, (short)op, (short)flags};
@@ -270,19 +270,19 @@ static unsigned write_ops(struct sembuf *ops, const Pbeam__SysvUndo *undo, int v
 	unsigned n = 0;
 
 	if (undo->value > 0) {
-		n = add(ops, n, undo->number, -value, 0);
-		n = add(ops, n, undo->number, undo->value, 0);
-		n = add(ops, n, undo->number, -undo->value, SEM_UNDO);
-		return add(ops, n, undo->number, value, 0);
+		n = add_operation(ops, n, undo->number, -value, 0);
+		n = add_operation(ops, n, undo->number, undo->value, 0);
+		n = add_operation(ops, n, undo->number, -undo->value, SEM_UNDO);
+		return add_operation(ops, n, undo->number, value, 0);
 	}
 	if (undo->value < 0) {
-		n = add(ops, n, undo->number, -value, 0);
-		n = add(ops, n, undo->number, -undo->value, SEM_UNDO);
-		n = add(ops, n, undo->number, undo->value, 0);
-		return add(ops, n, undo->number, value, 0);
+		n = add_operation(ops, n, undo->number, -value, 0);
+		n = add_operation(ops, n, undo->number, -undo->value, SEM_UNDO);
+		n = add_operation(ops, n, undo->number, undo->value, 0);
+		return add_operation(ops, n, undo->number, value, 0);
 	}
-	n = add(ops, n, undo->number, value == VALUE_MAX ? -1 : 1, 0);
-	return add(ops, n, undo->number, value == VALUE_MAX ? 1 : -1, 0);
+	n = add_operation(ops, n, undo->number, value == VALUE_MAX ? -1 : 1, 0);
+	return add_operation(ops, n, undo->number, value == VALUE_MAX ? 1 : -1, 0);
 }
 
 static int give_one(struct rebuild *rebuild, int node, const struct page *page, const Pbeam__SysvUndo *undo)
@@ -300,7 +300,7 @@ static int give_one(struct rebuild *rebuild, int node, const struct page *page, 
 }
 
 /* The last process to operate on a semaphore is its last user: the others come first. */
-static int give(struct rebuild *rebuild, struct page *page, bool last)
+static int give_adjustments(struct rebuild *rebuild, struct page *page, bool last)
 {
 	int r = 0;
 
@@ -338,9 +338,9 @@ int rebuild_sysv_give_undo(struct rebuild *rebuild)
 	page.ops = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page.ops == MAP_FAILED)
 		return err_sys(rebuild->err, "map a memory file");
-	r = give(rebuild, &page, false);
+	r = give_adjustments(rebuild, &page, false);
 	if (r == 0)
-		r = give(rebuild, &page, true);
+		r = give_adjustments(rebuild, &page, true);
 	munmap(page.ops, PAGE);
 	return r;
 }

@@ -33,7 +33,7 @@ static int connect_node(struct rebuild *rebuild, int node)
 }
 
 /* True if its parent is on another host, or its stub has the parent. */
-static bool comes_from_afar(const struct rebuild *rebuild, int node)
+static bool has_remote_parent(const struct rebuild *rebuild, int node)
 {
 	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
 
@@ -52,11 +52,11 @@ static int step_husk(struct rebuild *rebuild, int node)
 	int r = rebuild_stub_take(rebuild, node);
 
 	if (r)
-		return r < 0 ? r : 0;
+		return r < 0 ? r : 0; /* 1: the stub is the husk */
 	request.vpid = rebuild->plan.nodes[node].vpid;
 	request.exit_signal = rebuild->plan.nodes[node].exit_signal;
 	request.root = node == 0 && rebuild->whole;
-	if (comes_from_afar(rebuild, node))
+	if (has_remote_parent(rebuild, node))
 		request.remote_parent = rebuild->plan.nodes[node].process->vppid;
 	r = rebuild_ask_keeper(rebuild, PBEAM__KEEPER_REQUEST__KEEPER_HUSK, &request.base, &rpid);
 	if (r == 0)
@@ -241,8 +241,8 @@ int rebuild_tree_make(struct rebuild *rebuild)
 		return r;
 	if (begins && !rebuild->above.found)
 		bind_keeper(rebuild, plan->keeper_session, getsid(keeper));
-	if (begins && rebuild->above.sock < 0 && !comes_from_afar(rebuild, 0) && root->vppid != root->vpid &&
-	    !is_planned(plan, root->vppid))
+	if (begins && rebuild->above.sock < 0 && !has_remote_parent(rebuild, 0) &&
+	    root->vppid != root->vpid && !is_planned(plan, root->vppid))
 		bind_keeper(rebuild, root->vppid, keeper);
 	for (int i = 0; i < plan->nsteps && r == 0; i++) {
 		r = do_step(rebuild, &plan->steps[i], &ended);

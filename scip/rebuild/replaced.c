@@ -81,7 +81,7 @@ static int compare_depth(const void *a, const void *b)
 }
 
 /* Adds the process to the list of those that are gone. */
-static int remember(struct rebuild *rebuild, pid_t rpid)
+static int list_gone(struct rebuild *rebuild, pid_t rpid)
 {
 	struct above *above = &rebuild->above;
 	int32_t *more;
@@ -107,7 +107,7 @@ static bool is_dying(const struct name_process *process)
 }
 
 /* Nobody waits for it while its parent is frozen, or is a stub. */
-static void give_up(struct rebuild *rebuild, const struct name_process *process)
+static void release_name(struct rebuild *rebuild, const struct name_process *process)
 {
 	names_number_release(rebuild->names, process->vpid, process->rpid);
 	names_process_remove(rebuild->names, process->vpid, process->rpid);
@@ -144,11 +144,11 @@ static int kill_all(struct rebuild *rebuild)
 	for (int i = 0; i < n; i++) {
 		if (!replaced_includes(rebuild, &list[i]))
 			continue;
-		if (!rebuild->whole && remember(rebuild, list[i].rpid.n) < 0)
+		if (!rebuild->whole && list_gone(rebuild, list[i].rpid.n) < 0)
 			return -ENOMEM;
 		if ((!rebuild->whole || rebuild->ends) && list[i].state == NAME_STATE_DEAD &&
 		    !is_dying(&list[i]))
-			give_up(rebuild, &list[i]);
+			release_name(rebuild, &list[i]);
 		else
 			victims[left++] = victim_of(rebuild, &list[i]);
 	}
@@ -292,7 +292,7 @@ int replaced_kill(struct rebuild *rebuild)
 			: 0;
 
 	if (r == 0 && rebuild->above.replaces > 0) /* it may have left the table already */
-		r = remember(rebuild, rebuild->above.replaces);
+		r = list_gone(rebuild, rebuild->above.replaces);
 	if (r < 0)
 		return r;
 	atomic_store(&rebuild->options->signs->condemned, true);

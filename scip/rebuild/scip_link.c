@@ -27,7 +27,7 @@ int scip_link_freeze(const struct name_process *process, uint32_t timeout_ms, st
 	return r < 0 ? r : steal_fd(&sock);
 }
 
-static int ended(struct err *err)
+static int set_ended(struct err *err)
 {
 	return err_set(err, -ECONNRESET, "a process or its scip ended in the middle of the restore");
 }
@@ -37,7 +37,7 @@ int scip_link_ask(int sock, uint32_t type, const ProtobufCMessage *message, cons
 {
 	int r = frame_send(sock, type, message, fds, nfds, err);
 
-	return r == -EPIPE || r == -ECONNRESET ? ended(err) : r;
+	return r == -EPIPE || r == -ECONNRESET ? set_ended(err) : r;
 }
 
 int scip_link_answer(int sock, const ProtobufCMessageDescriptor *kind, ProtobufCMessage **out,
@@ -47,7 +47,7 @@ int scip_link_answer(int sock, const ProtobufCMessageDescriptor *kind, ProtobufC
 	int r = rpc_receive(sock, "a scip", PBEAM__RPC__RPC_REPLY, kind, &reply, err);
 
 	if (r == -EPIPE)
-		return ended(err);
+		return set_ended(err);
 	if (r == 0 && out)
 		*out = reply;
 	else
