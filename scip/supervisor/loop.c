@@ -203,16 +203,6 @@ static void find_child(struct supervisor *s, struct tracee *parent)
 
 /* ---- ends ---- */
 
-void supervisor_drop_thread(const struct seat *seat, struct tracee *tracee)
-{
-	struct process *process = tracee->process;
-
-	syscall_forget(tracee);
-	if (tracee->tid != process->pid && tracee->vtid.n && tracee->vtid.n != tracee->tid)
-		names_number_release(seat->names, tracee->vtid, (struct rpid){tracee->tid});
-	process_remove_tracee(process, tracee);
-}
-
 static void forget_program(struct supervisor *s, struct tracee *leader)
 {
 	struct process *process = s->process;

@@ -117,7 +117,7 @@ int other_host_signal(struct call *call, int32_t vpid, int32_t vtid, int signal,
 /* ---- calls that are not forwarded ---- */
 
 /* A frozen entry is a stub whose process is coming back, or a process that is held for a moment. */
-static bool has_stub(const struct call *call, int32_t vpid)
+bool other_host_has_stub(const struct call *call, int32_t vpid)
 {
 	struct name_process process;
 
@@ -129,28 +129,9 @@ int other_host_refuse(struct call *call, int32_t vpid, int code)
 {
 	Pbeam__RemoteSignal none = PBEAM__REMOTE_SIGNAL__INIT;
 	struct err err = ERR_INIT;
-	int r = has_stub(call, vpid) ? 0 : send_signal(call, &none, vpid, &err);
+	int r = other_host_has_stub(call, vpid) ? 0 : send_signal(call, &none, vpid, &err);
 
 	return r < 0 ? fail(call, vpid, r, &err) : call_answer(call, code);
-}
-
-/* The pidfd of a stub serves as well: the stub takes signals and ends as its process does. */
-int enter_pidfd_open(struct call *call)
-{
-	int32_t vpid = (int32_t)call->args[0];
-
-	if (other_host_has(call, vpid) && !has_stub(call, vpid))
-		return other_host_refuse(call, vpid, -EREMOTE);
-	return call_enter_regular(call);
-}
-
-/* Calls about memory and descriptors of a process; a stub has neither. */
-int enter_inside(struct call *call)
-{
-	for (unsigned i = 0; i < 6 && call->row->args[i]; i++)
-		if (call->row->args[i] == KIND_VPID && other_host_has(call, (int32_t)call->args[i]))
-			return other_host_refuse(call, (int32_t)call->args[i], -EPERM);
-	return call_enter_regular(call);
 }
 
 /* ---- other calls ---- */
@@ -201,11 +182,4 @@ int other_host_call(struct call *call)
 		return SYSCALL_CONTINUE;
 	vpid = (int32_t)call->args[syscall_remote_process(call->row)];
 	return other_host_has(call, vpid) ? make_call(call, vpid) : SYSCALL_CONTINUE;
-}
-
-int enter_about(struct call *call)
-{
-	int r = other_host_call(call);
-
-	return r == SYSCALL_CONTINUE ? call_enter_regular(call) : r;
 }

@@ -16,6 +16,9 @@ int other_host_errno(int code);
 /* True if `number` belongs to another host. */
 bool other_host_has(const struct call *call, int32_t number);
 
+/* True if the process has a stub here, or is held for a moment. */
+bool other_host_has_stub(const struct call *call, int32_t vpid);
+
 /* ---- each answers the call ---- */
 /* Sends a signal to a process, or to its thread `vtid`, with the program's siginfo if `info` is not 0. */
 must_check int other_host_signal(struct call *call, int32_t vpid, int32_t vtid, int signal, uint64_t info);

@@ -1,11 +1,13 @@
 /*
- * The injected code's area, and batches of calls that it makes.
+ * The area of the injected code, and batches of calls that it makes.
  *
- * The area is a memory file of scip, mapped by both: in the tracee its first pages are the code (read,
- * execute), the rest (read, write) begins with the batch's header and the code's stack; then calls grow
- * upwards, data downwards. The tracee opens the file through /proc/SCIP/fd/N, so that no descriptor has to be
- * passed, and closes it as soon as it is mapped. The path to open is written into the area itself, which is
- * mapped anonymously first: a thread's stack may be too small to lend (Go, alternate stacks).
+ * The area is a memory file of scip that both sides map. In the tracee its first pages are the code
+ * (read, execute). The rest (read, write) begins with the batch's header and the stack of the code;
+ * calls follow and grow upwards, data grows downwards from the end.
+ *
+ * The tracee opens the file through /proc/SCIP/fd/N, so no descriptor has to be passed, and closes it
+ * once it is mapped. The path is written into the area itself, which is mapped anonymously first: the
+ * stack of a thread may be too small (Go, alternate stacks).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +23,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "inject/blob.h"
+#include "scip/tracee/inject_area.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/remote_frame.h"
@@ -32,20 +35,6 @@
 
 enum { PAGE = 4096, HEAD_SIZE = 2 * PAGE, ALIGN = 16 };
 
-struct batch {
-	struct inject_area *area;
-	size_t ncalls;
-	size_t data; /* offset in the data part: below are calls, from here on data */
-};
-
-struct inject_area {
-	struct process *process;
-	uint64_t start; /* in the tracee */
-	size_t code_size, data_size;
-	char *local; /* the data part, on our side */
-	struct batch batch;
-};
-
 static size_t round_up(size_t n, size_t to)
 {
 	return (n + to - 1) / to * to;
@@ -56,7 +45,7 @@ static size_t blob_size(void)
 	return (size_t)(inject_blob_end - inject_blob);
 }
 
-/* The file, with the code in it. */
+/* Creates the file with the code in it. */
 static int make_file(size_t total, struct err *err)
 {
 	auto_close int fd = memfd_create("pbeam", MFD_CLOEXEC | MFD_EXEC);
@@ -74,7 +63,7 @@ static int make_file(size_t total, struct err *err)
 	return steal_fd(&fd);
 }
 
-/* A call that has to succeed, in words. */
+/* Makes a call that must succeed; `what` names it in the error. */
 static int must(struct remote_frame *frame, int64_t *ret, struct err *err, const char *what, int64_t nr,
 		const uint64_t args[6])
 {
@@ -87,8 +76,8 @@ static int must(struct remote_frame *frame, int64_t *ret, struct err *err, const
 	return 0;
 }
 
-/* Opens our file in the tracee. All its descriptors may be in use: the soft limit is lifted for the moment.
- */
+/* Opens scip's file in the tracee. If all its descriptors are in use, the soft limit is raised for the
+ * moment. */
 static int open_there(struct remote_frame *frame, uint64_t path, int64_t *fd, struct err *err)
 {
 	const uint64_t args[6] = {(uint64_t)AT_FDCWD, path, O_RDWR | O_CLOEXEC};
@@ -152,7 +141,7 @@ static int unmap_there(struct remote_frame *frame, const struct inject_area *are
 		    remote_args(area->start, area->code_size + area->data_size));
 }
 
-/* Leaves after `code`, keeping the first error. */
+/* Leaves the frame. Returns `code`, or the error of leaving if `code` is 0. */
 static int leave_after(struct remote_frame *frame, int code, struct err *err)
 {
 	int left;
@@ -247,17 +236,6 @@ int inject_withdraw(struct tracee *tracee, struct err *err)
 	return code;
 }
 
-void inject_forget(struct process *process)
-{
-	struct inject_area *area = process->area;
-
-	if (!area)
-		return;
-	munmap(area->local, area->data_size);
-	free(area);
-	process->area = NULL;
-}
-
 size_t inject_room(const struct process *process)
 {
 	return process->area ? process->area->data_size - HEAD_SIZE : 0;
@@ -337,7 +315,7 @@ void *batch_local(struct batch *batch, struct taddr where)
 	return batch->area->local + (where.a - data_there(batch->area));
 }
 
-/* Every thread that was made is caught at its first stop, before it runs anything, and becomes a tracee. */
+/* Catches each new thread at its first stop, before it runs an instruction, and adds it as a tracee. */
 static int catch_threads(struct batch *batch, size_t made, struct err *err)
 {
 	struct process *process = batch->area->process;
@@ -360,7 +338,7 @@ static int catch_threads(struct batch *batch, size_t made, struct err *err)
 	return 0;
 }
 
-/* int3 has reset SIGTRAP's action if the program ignores it. */
+/* int3 has reset the action of SIGTRAP if the program ignores that signal. */
 static int mend_trap_action(struct remote_frame *frame, const struct inject_area *area, struct err *err)
 {
 	const struct inject_batch *head = (const void *)area->local;

@@ -1,10 +1,11 @@
 /*
- * process_vm_readv and writev honour the pages' protection; /proc/PID/mem goes through FOLL_FORCE, so it
- * reads PROT_NONE pages and writes read-only private ones. Both are open to the tracer of a same-user
- * process.
+ * process_vm_readv and process_vm_writev respect the protection of pages. /proc/PID/mem uses
+ * FOLL_FORCE: it reads PROT_NONE pages and writes private read-only ones. The tracer of a process of
+ * the same user may use both.
  *
- * A leader that has called pthread_exit() is a zombie without memory while its threads live on: both ways
- * then answer ESRCH (or 0 bytes) for the process's number, but take that of any other thread.
+ * A leader that has called pthread_exit() is a zombie without memory while its threads live. Both ways
+ * then fail with ESRCH (or 0 bytes) for the process's number, but accept the number of any other
+ * thread.
  */
 #include "scip/tracee/memory.h"
 
@@ -21,7 +22,7 @@ enum { PAGE = 4096 };
 typedef ssize_t (*vm_copy)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long,
 			   unsigned long);
 
-/* One copy, asked of the leader and, if it has no memory any more, of the other threads. */
+/* One copy through the leader or, if it has no memory any more, through the other threads. */
 static ssize_t vm_any(const struct process *process, vm_copy copy, uint64_t remote_at, void *local_at,
 		      size_t len)
 {
@@ -51,7 +52,7 @@ static int open_mem_of(pid_t tid, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* All of `len` bytes through one thread's mem file. -ESRCH: that thread has no memory. */
+/* Copies `len` bytes through one thread's mem file. -ESRCH: that thread has no memory. */
 static int mem_copy(pid_t tid, bool write_it, uint64_t remote_at, void *local_at, size_t len)
 {
 	auto_close int fd = open_mem_of(tid, write_it ? O_RDWR : O_RDONLY);
@@ -112,7 +113,7 @@ int memory_write_force(const struct process *dest_tracee, struct taddr dest, con
 	return mem_any(dest_tracee, true, dest.a, (void *)(uintptr_t)src_tracer, len);
 }
 
-/* Page by page, so that a string that ends just before an unmapped page is read. */
+/* Reads page by page, so that a string may end just before an unmapped page. */
 ssize_t memory_read_string(const struct process *src_tracee, struct taddr src, char *dest_tracer, size_t size)
 {
 	size_t done = 0;

@@ -1,29 +1,31 @@
 /*
- * How an interrupted call is known and goes on.
+ * How an interrupted call is recognized and continued.
  *
- * At a stop within get_signal() the registers tell: orig_rax is the call, rax one of -512, -513, -514, -516.
- * Left as they are, the kernel restarts the call when the tracee is resumed without a handler to run. What it
- * does not do by itself:
- * - nanosleep, clock_nanosleep (relative), poll and futex (with any timeout) give -516: the kernel keeps the
- * end of the wait. select, pselect6 and ppoll give -514 and have stored the time left (probed on 6.18).
- * - Calls that answer -EINTR (the table's ANSWERS_EINTR): rax is set to -514 (ERESTARTNOHAND) while stopped.
- * The kernel then restarts them, and still makes it EINTR for a handler that runs first: nothing needs to be
- * known of dispositions. The same mends an old artefact of ptrace: an ignored signal (SIGCHLD) wakes a traced
- * thread and made its epoll_wait fail.
- * - Their timeouts, which would begin again: the time left is put in their place when the tracee is resumed.
- *   In memory that is a page of ours, a slot for each thread in turn: the kernel reads it at once.
- * - After the first restart of a -516 orig_rax is 219 (restart_syscall) for ever: the call is remembered, or
+ * At a stop within get_signal() the registers show it: orig_rax is the call, rax one of -512, -513,
+ * -514, -516. If they stay as they are, the kernel restarts the call when the tracee is resumed without
+ * a handler to run. scip does the rest:
+ * - nanosleep, clock_nanosleep (relative), poll and futex (with any timeout) give -516: the kernel
+ *   keeps the end of the wait. select, pselect6 and ppoll give -514 and have stored the time left
+ *   (probed on 6.18).
+ * - Calls that answer -EINTR (the table's ANSWERS_EINTR): rax is set to -514 (ERESTARTNOHAND) during
+ *   the stop. The kernel then restarts them, or returns EINTR if a handler runs first, so scip need not
+ *   know the dispositions. This also corrects an old artefact of ptrace: an ignored signal (SIGCHLD)
+ *   wakes a traced thread and made its epoll_wait fail.
+ * - Timeouts of these calls, which would start again: the time left replaces them when the tracee is
+ *   resumed. In memory it is stored in a page of scip's, with a slot for each thread in turn: the
+ *   kernel reads it at once.
+ * - After the first restart of a -516, orig_rax stays 219 (restart_syscall): the call is remembered, or
  *   read from the `mov $nr, %eax` before its instruction.
- * - Transfers that were cut short: transfer.c.
+ * - Transfers with a short count: transfer.c.
  *
- * A call made again with other arguments is run with PTRACE_SYSCALL; at its exit the program's own arguments
- * are put back. If a handler is to run instead, they are put back before.
+ * A call that is made again with other arguments runs with PTRACE_SYSCALL, and the program's own
+ * arguments are restored at its exit stop. If a handler is to run instead, they are restored before.
  *
- * When a thread fell asleep, which is when a relative timeout began, is se.exec_start in its sched file: the
- * time when it last ran, in the clock of that processor's run queue. That clock is not monotonic time: it
- * leaves out time stolen by the hypervisor, and differs from processor to processor by seconds. So its offset
- * is measured by running there ourselves. It must be read before the interrupt wakes the thread; that the
- * thread has not been awake in between is told by its count of voluntary switches (one more, for the stop).
+ * A relative timeout began when the thread fell asleep. That is se.exec_start in its sched file: the
+ * time when it last ran, in the clock of that processor's run queue. The clock is not monotonic time:
+ * it leaves out time stolen by the hypervisor, and differs between processors by seconds. Its offset is
+ * measured by running on that processor. It must be read before the interrupt wakes the thread; the
+ * count of voluntary switches (one more, for the stop) shows whether the thread was awake in between.
  * Where nothing is known the timeout counts from the stop: too long rather than too short.
  */
 #include "scip/tracee/pending.h"
@@ -109,7 +111,7 @@ static bool read_sched(pid_t pid, pid_t tid, struct sched_numbers *out)
 	return at;
 }
 
-/* Runs there for a moment. Asking for the thread's processor time brings its exec_start up to date. */
+/* Runs on that processor for a moment. Reading the thread's processor time updates its exec_start. */
 static bool measure_clock(int cpu, int64_t *offset)
 {
 	struct sched_numbers own;
@@ -186,7 +188,7 @@ static bool read_timeout(const struct process *process, const struct syscall_tim
 		return false;
 	if (ts.tv_sec < 0 || ts.tv_nsec < 0 || ts.tv_nsec >= NSEC_PER_SEC)
 		return false;
-	/* Some programs sleep for ever by the largest number there is. */
+	/* some programs sleep for ever by the largest number */
 	if ((uint64_t)ts.tv_sec > INT64_MAX / NSEC_PER_SEC - 1)
 		*ns = INT64_MAX;
 	else
@@ -263,7 +265,7 @@ static uint64_t later(uint64_t from, uint64_t by)
 	return from > UINT64_MAX - by ? UINT64_MAX : from + by;
 }
 
-/* Finds out when the noted call is to end. */
+/* Computes the end of the noted call's wait. */
 static void note_deadline(struct tracee *tracee, const struct user_regs_struct *regs, bool restarted)
 {
 	struct tracee_pending *p = &tracee->pending;
@@ -271,7 +273,7 @@ static void note_deadline(struct tracee *tracee, const struct user_regs_struct *
 	uint64_t args[6], ns;
 
 	p->stopped_ns = io_now_ns(CLOCK_MONOTONIC);
-	if (p->active) /* known since it was interrupted first */
+	if (p->active) /* known since the first interruption */
 		return;
 	regs_unpack_args(regs, args);
 	where = syscall_timeout(tracee->restart_call, args);
@@ -302,7 +304,7 @@ static int64_t decode_call(const struct process *process, uint64_t rip)
 	return number;
 }
 
-/* True if the signal in hand has a handler in the program. */
+/* True if the program has a handler for the signal of this stop. */
 static bool has_handler(const struct tracee *tracee)
 {
 	char path[64], *text;
@@ -319,8 +321,8 @@ static bool has_handler(const struct tracee *tracee)
 	return set >> (tracee->signal - 1) & 1;
 }
 
-/* The program's own registers, for a call that does not go on any more: with what it has transferred, or
- * interrupted. */
+/* Restores the program's own registers for a call that is not continued: it returns the bytes transferred,
+ * or was interrupted. */
 static void give_up(struct tracee *tracee, struct user_regs_struct *regs)
 {
 	struct tracee_pending *p = &tracee->pending;
@@ -333,11 +335,10 @@ static void give_up(struct tracee *tracee, struct user_regs_struct *regs)
 	p->active = false;
 }
 
-/* A call that has been set back to its instruction, by the kernel or by us, and was stopped before it was
- * made again: rcx still tells where the call before returned to. Made into an interrupted call again. Its
- * code is that of calls which are made again whatever happens: a handler that runs now would not have
- * interrupted it.
- */
+/* Recognizes a call that was set back to its instruction, by the kernel or by scip, and was stopped before
+ * it was made again: rcx still holds the return address of the call before. It becomes an interrupted call
+ * again. Its code is that of calls which are always made again: a handler that runs now would not have
+ * interrupted it. */
 static bool undo_set_back(const struct tracee_pending *p, struct user_regs_struct *regs)
 {
 	int64_t number = (int64_t)regs->orig_rax, rax = (int64_t)regs->rax;
@@ -356,7 +357,7 @@ static bool undo_set_back(const struct tracee_pending *p, struct user_regs_struc
 	return true;
 }
 
-/* Makes `regs` those of an interrupted call, if that is what they mean. *changed: they are to be set. */
+/* Changes `regs` to those of an interrupted call if they mean one. *changed: the caller must set them. */
 static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool *changed)
 {
 	*changed = undo_set_back(&tracee->pending, regs);
@@ -370,7 +371,7 @@ static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool
 	}
 	if (remote_arch_in_restart(regs))
 		return true;
-	/* The transfer's own: the other end went away after a part, which is all there is to be told. */
+	/* SIGPIPE of the transfer itself: the other end closed after a part, and that count is the result. */
 	if (tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP && tracee->signal == SIGPIPE)
 		return false;
 	if (!tracee->pending.active && transfer_begin(tracee, regs)) {
@@ -423,8 +424,8 @@ static uint64_t time_left(const struct tracee_pending *p, uint64_t now)
 	return p->deadline_ns > now ? p->deadline_ns - now : 0;
 }
 
-/* The slot of a thread: the kernel reads it as soon as the thread runs, so only threads resumed at the same
- * moment must not share one. */
+/* The slot of a thread. The kernel reads it as soon as the thread runs, so only threads that are resumed
+ * at the same moment must not share one. */
 static uint64_t timeout_slot(const struct tracee *tracee)
 {
 	enum { SLOTS = PAGE / sizeof(struct timespec) };
@@ -476,7 +477,7 @@ void pending_before_resume(struct tracee *tracee)
 	p->active = regs_set(tracee, &regs) == 0;
 }
 
-/* At the exit of a call that goes on: its next piece, or its end. */
+/* At the exit of a continued call: starts the next piece, or ends it. */
 static void take_exit(struct tracee *tracee, struct user_regs_struct *regs)
 {
 	struct tracee_pending *p = &tracee->pending;
@@ -485,7 +486,7 @@ static void take_exit(struct tracee *tracee, struct user_regs_struct *regs)
 	if (ret > 0 && p->done) {
 		p->done += (uint64_t)ret;
 		regs->rax = p->done;
-		/* A short count: the stop again, or an end of file, which the next call tells. */
+		/* a short count: by this stop, or by an end of file, which the next call reports */
 		if (transfer_piece(tracee, regs)) {
 			regs->rax = regs->orig_rax;
 			regs->orig_rax = UINT64_MAX;
@@ -500,7 +501,7 @@ static void take_exit(struct tracee *tracee, struct user_regs_struct *regs)
 	tracee->restart_call = -1;
 }
 
-/* Runs on to the next stop; if the tracee is gone its exit will come. */
+/* Resumes to the next stop. If the tracee is gone, its exit is reported later. */
 static bool run_on(struct tracee *tracee)
 {
 	if (tracee->process->freezing) /* this stop has used up the interrupt */
@@ -521,8 +522,8 @@ bool pending_syscall_stop(struct tracee *tracee)
 	if (info.op != PTRACE_SYSCALL_INFO_EXIT)
 		return run_on(tracee);
 	ret = (int64_t)regs.rax;
-	/* The signal that woke it may be taken by another thread (an ignored SIGCHLD, which only a traced
-	 * process gets): then no stop would come and the program would see the EINTR. */
+	/* Another thread may take the signal that woke this one (an ignored SIGCHLD, which only a traced
+	 * process gets): then no stop would follow and the program would see the EINTR. */
 	if (ret == -EINTR && answers_eintr(&regs))
 		ptrace(PTRACE_INTERRUPT, tracee->tid, NULL, NULL);
 	if (ret != -EINTR && (ret > CODE_RESTARTSYS || ret < CODE_RESTART_BLOCK)) {
@@ -613,8 +614,7 @@ int pending_saved_registers(struct tracee *tracee, struct user_regs_struct *regs
 	return 0;
 }
 
-/* Lets the kernel itself begin the wait for what is left of it. *ret: -516, or what the call had to say at
- * once. */
+/* Lets the kernel begin the wait for the time left. *ret: -516, or an immediate result of the call. */
 static int arm_wait(struct tracee *tracee, const struct syscall_timeout *where,
 		    const Pbeam__PendingCall *call, int64_t *ret, struct err *err)
 {
@@ -668,7 +668,8 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	if (code == -ESRCH)
 		return err_wrap(err, code, "go on with call %lld of thread %d", (long long)call->number,
 				tracee->tid);
-	if (code < 0) /* forbidden by a filter of the program's own, say: it waits its whole time again */
+	if (code <
+	    0) /* forbidden, for example by a filter of the program: the call waits its whole time again */
 		ret = CODE_RESTARTNOHAND;
 	regs.rip = p->rip;
 	regs.orig_rax = (uint64_t)call->number;

@@ -30,8 +30,8 @@ int process_add_tracee(struct process *process, pid_t tid, struct tracee **out)
 		t->call = -1;
 		t->restart_call = -1;
 		t->pending.sampled_call = -1;
-		/* The leader comes first, the others behind it, the newest next to it: a thousand threads
-		 * are added without walking the list to its end each time. */
+		/* The leader is first and the newest thread second: a thousand threads are added without
+		 * walking the list to its end. */
 		if (tid != process->pid && *at && (*at)->tid == process->pid)
 			at = &(*at)->next;
 		t->next = *at;

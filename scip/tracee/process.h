@@ -1,9 +1,8 @@
 /*
- * The process that a scip supervises and its threads.
+ * The process that a scip supervises, and its threads.
  *
- * A tracee is one thread (the word of ptrace(2)); a process is the thread group. A scip has exactly one
- * process at a time. The structs are open to the scip/ folders; only scip/supervisor changes `state`, `stop`
- * and the list.
+ * A tracee is one thread (the word of ptrace(2)); a process is the thread group. A scip has one process
+ * at a time. The folders of scip/ see the structs; only scip/supervisor changes `stop` and the list.
  */
 #ifndef SCIP_TRACEE_PROCESS_H
 #define SCIP_TRACEE_PROCESS_H
@@ -22,7 +21,7 @@ enum { CPU_USER, CPU_SYSTEM, CPU_CHILDREN_USER, CPU_CHILDREN_SYSTEM, CPU_TIMES }
 /* PR_SET_PDEATHSIG of a stub: a signal of the C library's own, which no process sends to another. */
 enum { PROCESS_STUB_ORPHANED = 32 };
 
-/* An address in the tracee: never dereferenced here. */
+/* An address in the tracee; scip never dereferences it. */
 struct taddr {
 	uint64_t a;
 };
@@ -30,7 +29,7 @@ struct taddr {
 enum tracee_stop {
 	TRACEE_RUNNING,		     /* not stopped: no ptrace request is allowed */
 	TRACEE_SECCOMP_STOP,	     /* before a trapped call: registers are those of the call */
-	TRACEE_SYSCALL_EXIT_STOP,    /* after a call whose return we asked for */
+	TRACEE_SYSCALL_EXIT_STOP,    /* after a call whose exit stop was requested */
 	TRACEE_SIGNAL_DELIVERY_STOP, /* `signal` is about to be delivered: resume with it */
 	TRACEE_GROUP_STOP,	     /* stopped by job control: resume with PTRACE_LISTEN */
 	TRACEE_EVENT_STOP, /* PTRACE_EVENT_*: `event`; EVENT_STOP after PTRACE_INTERRUPT or of a new thread */
@@ -43,7 +42,7 @@ struct tracee_pending {
 	uint64_t sampled_timeout, sampled_switches, sampled_ns, asleep_ns;
 	bool timed; /* the interrupted call has a relative timeout, which ends at deadline_ns (monotonic) */
 	uint64_t deadline_ns, stopped_ns;
-	bool active;	/* made again by us with other arguments: at its exit these are put back: */
+	bool active;	/* made again with other arguments, which are restored at its exit: */
 	int64_t number; /* the program's own call */
 	uint64_t args[6];
 	uint64_t rip;	/* behind its syscall instruction */
@@ -58,14 +57,14 @@ struct tracee {
 	pid_t tid; /* real */
 	struct vpid vtid;
 	enum tracee_stop stop;
-	int signal;	      /* of a signal-delivery or group stop: given back on resume */
+	int signal;	      /* of a signal-delivery or group stop; delivered on resume */
 	int event;	      /* PTRACE_EVENT_* of an event stop */
 	bool frozen;	      /* stopped for a freeze: events are held until the thaw */
 	int64_t call;	      /* number of the call between its seccomp stop and its exit stop, else -1 */
 	int64_t restart_call; /* the program's call that this stop has interrupted (also behind
 				 restart_syscall(219)), else -1 */
 	struct tracee_pending pending;
-	void *frame;	     /* what scip/syscall keeps from enter to exit of one call; owned by it */
+	void *frame;	     /* state of a call between enter and exit; owned by scip/syscall */
 	bool want_exit_stop; /* the current call's handler asked for the exit stop */
 };
 
@@ -83,11 +82,12 @@ struct process {
 	struct tracee *buckets[PROCESS_BUCKETS]; /* the same by tid */
 	struct tracee *expected; /* while freezing: the next that is likely to stop; stops_wait() */
 	bool diverged;		 /* runs behind the restored filter; names are translated */
-	bool parked;		 /* its registers are kept elsewhere and will be put back: what a stop has
-				    interrupted is nothing of the program's */
-	bool held;		 /* a husk of a restore: never resumed but by the coordinator's requests */
+	bool parked; /* another place holds its registers and restores them: an interrupted call is not the
+			program's */
+	bool held;   /* a husk: only the coordinator's requests resume it */
 	bool frozen;
-	bool freezing;	    /* from freeze_begin() to thaw_process(): what is resumed is interrupted again */
+	bool freezing; /* from freeze_begin() to thaw_process(): a thread that is resumed is interrupted again
+			*/
 	bool returning;	    /* a stub whose process is coming back: held, a husk */
 	bool tracked;	    /* a migration watches its memory with a userfaultfd */
 	bool vfork_pending; /* a thread waits in vfork for its child */
@@ -96,31 +96,31 @@ struct process {
 	struct taddr syscall_insn; /* of a `syscall` instruction (in the vdso), 0 = not looked up; forgotten
 				      at exec */
 	struct inject_area *area;  /* the injected code's area, NULL when nothing is injected */
-	struct taddr scratch;  /* SCRATCH_BYTES of ours in the tracee for rewritten arguments, 0 = none; never
+	struct taddr scratch; /* SCRATCH_BYTES mapped by scip in the tracee for rewritten arguments, 0 = none;
+				 never dumped; forgotten at exec */
+	struct taddr timeouts; /* a page mapped by scip for timeouts of calls made again, 0 = none; never
 				  dumped; forgotten at exec */
-	struct taddr timeouts; /* one page of ours for the timeouts of calls made again, 0 = none; never
-				  dumped; forgotten at exec */
-	int dumpable; /* 1 + what the program asked of PR_SET_DUMPABLE (answered, not done); 0 = nothing */
+	int dumpable; /* 1 + the program's value of PR_SET_DUMPABLE (answered without effect); 0 = none */
 	bool filters; /* the program has installed seccomp filters: namespace/record.h has them */
-	int64_t cpu_before[CPU_TIMES]; /* processor time, ns, that it had used before it was restored, less
-					  what restoring it took */
-	pid_t *newborn; /* processes forked by it whose first stop was taken while waiting for any
-			   tracee; stops_wait_child() */
+	int64_t cpu_before[CPU_TIMES]; /* processor time in ns that it had used before it was restored, less
+					  the time of the restore */
+	pid_t *newborn;		       /* children whose first stop was taken while waiting for any tracee;
+					  stops_wait_child() */
 	unsigned nnewborn;
 	struct syscall_state *calls; /* owned by scip/syscall */
 	struct stub *stub;	     /* owned by scip/supervisor/stub.c */
 };
 
-/* Adds (stop = TRACEE_RUNNING) or finds a thread. Adding fails only with -ENOMEM. */
+/* Finds a thread, or adds it with stop = TRACEE_RUNNING. Fails with -ENOMEM only. */
 must_check int process_add_tracee(struct process *process, pid_t tid, struct tracee **out);
 struct tracee *process_find_tracee(struct process *process, pid_t tid);
 void process_remove_tracee(struct process *process, struct tracee *tracee);
 struct tracee *process_leader(struct process *process);
-/* A thread of a frozen or held process that calls can be made in: the leader, or another where that has
- * ended. NULL when all run. */
+/* A thread of a frozen or held process that can make calls: the leader, or another if that has ended. NULL
+ * if all run. */
 struct tracee *process_still(struct process *process);
-/* Removes all threads and forgets what was known of the address space: the process is gone or handed over.
- * `frame`s must have been dropped before. */
+/* Removes all threads and forgets the address space: the process is gone or handed over. Each `frame` must
+ * have been dropped before. */
 void process_clear(struct process *process);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * /proc texts. Only the kernel's own formatting is trusted: names in them are the tracee's choice. A comm may
- * hold ") R 1" and a path may hold anything, a newline written as \012 (the only escape that maps makes).
+ * Texts of /proc. Only the kernel's own formatting is trusted; the tracee chooses the names in them. A
+ * comm may hold ") R 1", and a path anything, with a newline written as \012 (the only escape in maps).
  */
 #include "scip/tracee/procfs.h"
 
@@ -77,7 +77,7 @@ static void skip_spaces(struct cursor *cursor)
 		cursor->at++;
 }
 
-/* The name at the end of a line, \012 undone, " (deleted)" cut off. */
+/* Reads the name at the end of a line: undoes \012, cuts off " (deleted)". */
 static char *take_name(struct cursor *cursor, bool *deleted)
 {
 	static const char mark[] = " (deleted)";
@@ -130,14 +130,14 @@ static int parse_map_line(const char *line, const char *end, struct procfs_map *
 	return map->name ? 0 : -ENOMEM;
 }
 
-/* A "Key:   value" line of smaps, as opposed to a mapping's first line: those begin with a lower-case hex
- * digit, keys with a capital. */
+/* True for a "Key:   value" line of smaps. The first line of a mapping begins with a lower-case hex digit,
+ * a key with a capital. */
 static bool is_smaps_key(const char *line, const char *end)
 {
 	return line < end && isupper((unsigned char)*line);
 }
 
-/* The number behind a key; *is_it tells whether the line has that key. */
+/* Reads the number behind a key. *is_it: the line has that key. */
 static uint64_t value_of_key(const char *line, const char *end, const char *key, bool *is_it)
 {
 	size_t len = strlen(key);
@@ -253,7 +253,7 @@ void procfs_maps_free(struct procfs_maps *maps)
 	memset(maps, 0, sizeof(*maps));
 }
 
-/* The file of a thread that still has an address space, for a process whose leader is a zombie. */
+/* Opens the file of a thread that still has an address space, for a process whose leader is a zombie. */
 static int slurp_of_any_thread(pid_t pid, const char *file, char **text, size_t *len)
 {
 	char path[PATH_MAX];
@@ -299,8 +299,8 @@ static int read_maps(pid_t pid, bool smaps, struct procfs_maps *out, struct err 
 	return code < 0 ? err_wrap(err, code, "%s", path) : 0;
 }
 
-/* The kernel gives the text of a process that runs in pieces, between which its memory changes: a mapping
- * that grew or was joined to the next one comes once more, and overlaps. */
+/* The kernel returns the text of a running process in pieces, and its memory changes in between: a mapping
+ * that grew or was merged with the next appears again and overlaps. */
 int procfs_maps_read(pid_t pid, bool smaps, struct procfs_maps *out, struct err *err)
 {
 	int code = read_maps(pid, smaps, out, err);
@@ -472,7 +472,7 @@ static int children_of_thread(int tid, void *arg)
 
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", children->pid, tid);
 	code = io_slurp(AT_FDCWD, path, SLURP_MAX, &text, &len);
-	if (code < 0) /* the thread has ended: its children have been given to another */
+	if (code < 0) /* the thread has ended; its children have another parent */
 		return code == -ENOENT || code == -ESRCH ? 0 : code;
 	cursor = (struct cursor){.at = text, .end = text + len};
 	for (skip_spaces(&cursor); cursor.at < cursor.end && isdigit((unsigned char)*cursor.at);

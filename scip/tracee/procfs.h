@@ -1,4 +1,4 @@
-/* What /proc tells of a process, parsed. All reads are bounded; the text of another process is hostile. */
+/* Parsers of /proc files. All reads are bounded: the text of another process is hostile. */
 #ifndef SCIP_TRACEE_PROCFS_H
 #define SCIP_TRACEE_PROCFS_H
 
@@ -30,7 +30,7 @@ struct procfs_maps {
 };
 must_check int procfs_maps_read(pid_t pid, bool smaps, struct procfs_maps *out, struct err *err);
 void procfs_maps_free(struct procfs_maps *maps);
-/* Parses maps or smaps text: separate, so that it can be fuzzed. */
+/* Parses the text of maps or smaps; public for the fuzzer. */
 must_check int procfs_maps_parse(const char *text, size_t len, struct procfs_maps *out, struct err *err);
 
 /* /proc/PID/stat and status. */
@@ -47,16 +47,17 @@ struct procfs_stat {
 };
 must_check int procfs_stat_read(pid_t pid, pid_t tid, struct procfs_stat *out, struct err *err);
 
-/* The value of one "Key:\tvalue" line of status or fdinfo text; NULL if it is not there. */
+/* The value of a "Key:\tvalue" line of status or fdinfo text, or NULL. */
 const char *procfs_field(const char *text, const char *key);
-/* Of a "Key: N kB" line of /proc/PID/FILE, in bytes; 0 if it cannot be had. */
+/* The value of a "Key: N kB" line of /proc/PID/FILE in bytes, 0 if it cannot be read. */
 uint64_t procfs_bytes(pid_t pid, const char *file, const char *key);
 
-/* Calls `each` for every number that names an entry of the directory (task, fd, ...); stops at a non-zero
- * return and gives it. */
+/* Calls `each` for every entry of the directory that is a number (task, fd, ...). Stops at a non-zero
+ * return and returns it. */
 must_check int procfs_each_number(const char *dir, int (*each)(int number, void *arg), void *arg);
 
-/* Children of all threads, zombies included, from task/TID/children. Caller frees *out. Returns how many. */
+/* Lists the children of all threads, including zombies, from task/TID/children. The caller frees *out.
+ * Returns their number. */
 must_check int procfs_children(pid_t pid, pid_t **out, struct err *err);
 
 #endif

@@ -1,25 +1,26 @@
 /*
- * How a stopped tracee is made to run calls of ours without noticing, on 6.18:
- *
- * - An interrupted call's registers (rax -512 to -516, orig_rax its number) are acted upon where the kernel
- *   leaves get_signal(). An event-stop, a group-stop and a signal-delivery stop are inside of it, a
- *   syscall-exit stop is not. So when such registers have been put back at the exit stop of our call,
- *   PTRACE_INTERRUPT brings the tracee into an event-stop again, from where the kernel restarts the call,
- * with the time that is left. While our calls run orig_rax is -1, so that nothing is restarted with our
- *   registers.
- * - A group-stop is left by resuming and entered again by PTRACE_INTERRUPT, whose stop reports it as long as
- *   the group is stopped.
- * - In a signal-delivery stop the signal is dropped by resuming without it. Afterwards a signal-delivery stop
- *   of another signal is made into that stop again: its siginfo is replaced (PTRACE_SETSIGINFO), and resuming
- *   with the same number as in it delivers it as it is.
- * - All signals are blocked meanwhile but those that the processor raises: one that is blocked when it is
- *   forced would lose its handler. SIGSTOP cannot be blocked. What is delivered of these is sent again.
- * - PTRACE_SETSIGMASK drops a saved mask (rt_sigsuspend, ppoll ...); PTRACE_GETSIGMASK has given that one,
- * and a restarted call sets its own again: as the kernel itself does before it restarts one.
- * - waitid() without WEXITED takes stops only: if the tracee dies it fails with ECHILD and the exit status
- *   stays for the loop.
- * - A thread stopped within an rseq critical section has it aborted before anything else: else the kernel
- *   would see our instruction pointer, forget the section, and it would go on as if nothing had been.
+ * How a stopped tracee makes calls for scip without noticing, on 6.18:
+ * - The kernel acts on the registers of an interrupted call (rax -512 to -516, orig_rax its number)
+ *   when it leaves get_signal(). An event-stop, a group-stop and a signal-delivery stop are inside
+ *   get_signal(), a syscall-exit stop is not. So after these registers have been restored at the exit
+ *   stop of scip's call, PTRACE_INTERRUPT brings the tracee into an event-stop again. From there the
+ *   kernel restarts the call with the time left. During scip's calls orig_rax is -1, so that nothing is
+ *   restarted with their registers.
+ * - A group-stop is left by resuming and entered again by PTRACE_INTERRUPT, whose stop reports it as
+ *   long as the group is stopped.
+ * - In a signal-delivery stop the signal is dropped by resuming without it. Afterwards a
+ *   signal-delivery stop of another signal is turned into that stop again: its siginfo is replaced
+ *   (PTRACE_SETSIGINFO), and resuming with the number in it delivers it unchanged.
+ * - All signals are blocked meanwhile except for those that the processor raises: a blocked signal that
+ *   is forced would lose its handler. SIGSTOP cannot be blocked. Signals of these that arrive are sent
+ *   again.
+ * - PTRACE_SETSIGMASK drops a saved mask (rt_sigsuspend, ppoll ...). PTRACE_GETSIGMASK has returned
+ *   that mask, and a restarted call sets its own again, as the kernel does before it restarts one.
+ * - waitid() without WEXITED takes stops only: if the tracee dies it fails with ECHILD, and the exit
+ *   status stays for the loop.
+ * - A thread stopped within an rseq critical section has it aborted first. Otherwise the kernel would
+ *   see the instruction pointer of scip's call and forget the section, which would then continue
+ *   unharmed.
  */
 #include "scip/tracee/remote.h"
 
@@ -50,7 +51,7 @@ static uint64_t bit(int signal)
 	return 1ull << (signal - 1);
 }
 
-/* Signals that the processor or the kernel forces upon a thread. */
+/* Signals that the processor or the kernel forces on a thread. */
 static uint64_t forced_signals(void)
 {
 	return bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP) | bit(SIGSYS);
@@ -66,7 +67,7 @@ static int set_mask(const struct tracee *tracee, uint64_t mask)
 	return ptrace(PTRACE_SETSIGMASK, tracee->tid, sizeof(mask), &mask) < 0 ? -errno : 0;
 }
 
-/* Resumes and waits for this thread's next stop; other threads' statuses stay where they are. */
+/* Resumes and waits for this thread's next stop; statuses of other threads stay queued. */
 static int resume_and_wait(struct tracee *tracee, int request, int signal, int *status)
 {
 	siginfo_t info;
@@ -100,9 +101,10 @@ static int take_exec(struct remote_frame *frame)
 }
 
 /*
- * The tracee may have stopped between a fault and its signal, which cannot be blocked and comes as soon as we
- * let it run. It is dropped then: the instruction pointer that we put back is at the instruction that
- * faulted, which does so again. SIGTRAP and SIGSYS, which come after their instruction, are not of this kind.
+ * The tracee may have stopped between a fault and its signal, which cannot be blocked and arrives as
+ * soon as the tracee runs. It is dropped then: the restored instruction pointer is at the instruction
+ * that faulted, which faults again. SIGTRAP and SIGSYS come after their instruction and are not of this
+ * kind.
  */
 static void peek_fault(struct remote_frame *frame)
 {
@@ -123,11 +125,11 @@ static bool is_own_fault(struct remote_frame *frame, const siginfo_t *info)
 		    info->si_addr == frame->fault.si_addr;
 
 	if (same)
-		frame->fault.si_signo = 0; /* the next one would be ours */
+		frame->fault.si_signo = 0; /* the next one would be scip's */
 	return same;
 }
 
-/* A signal-delivery stop while we run: our own int3, a fault, or something sent to the thread. */
+/* A signal-delivery stop during a call: scip's own int3, a fault, or a signal sent to the thread. */
 static int take_signal(struct remote_frame *frame, int signal, struct err *err)
 {
 	pid_t tid = frame->tracee->tid;
@@ -151,7 +153,7 @@ static int take_signal(struct remote_frame *frame, int signal, struct err *err)
 		       info.si_addr);
 }
 
-/* What a stop in the middle of a call of ours means. */
+/* Classifies a stop in the middle of scip's call. */
 static int take_stop(struct remote_frame *frame, int status, struct err *err)
 {
 	struct stops_class class = stops_classify(status);
@@ -186,7 +188,7 @@ static int take_stop(struct remote_frame *frame, int status, struct err *err)
 	return err_set(err, -ESRCH, "thread %d has ended", frame->tracee->tid);
 }
 
-/* Resumes and takes the stop that comes. */
+/* Resumes and takes the next stop. */
 static int next_stop(struct remote_frame *frame, int request, struct err *err)
 {
 	int status, code = resume_and_wait(frame->tracee, request, 0, &status);
@@ -196,7 +198,7 @@ static int next_stop(struct remote_frame *frame, int request, struct err *err)
 	return take_stop(frame, status, err);
 }
 
-/* Lets a fork, clone or exec whose event-stop this is come to its end: its return is written only then. */
+/* Lets a fork, clone or exec in its event-stop complete: its result is stored only then. */
 static int finish_event(struct tracee *tracee, struct err *err)
 {
 	struct remote_frame passing = {.tracee = tracee};
@@ -287,7 +289,7 @@ int remote_frame_call(struct remote_frame *frame, int64_t *ret, struct err *err,
 		code = remote_arch_get_ret(tracee, ret);
 		if (code < 0)
 			return err_code(err, code, "read the registers of thread %d", tracee->tid);
-		/* Interrupted by a stop signal: the kernel restarts it by itself. */
+		/* interrupted by a stop signal: the kernel restarts the call */
 		if (!frame->executed && !frame->interrupt &&
 		    (*ret == -512 || *ret == -513 || *ret == -514 || *ret == -516))
 			continue;
@@ -323,7 +325,7 @@ int remote_frame_code(struct remote_frame *frame, struct taddr code_start, struc
 	return err_wrap(err, code, "run the injected code");
 }
 
-/* Resumes with PTRACE_INTERRUPT pending, so that nothing but a stop inside get_signal() comes of it. */
+/* Resumes with PTRACE_INTERRUPT pending, so that the next stop is inside get_signal(). */
 static int trap_again(struct remote_frame *frame)
 {
 	struct tracee *tracee = frame->tracee;
@@ -364,7 +366,7 @@ static uint64_t pending_signals(const struct tracee *tracee)
 	return set;
 }
 
-/* From an exit stop to a signal-delivery stop: a signal that is not pending by itself is let through. */
+/* From an exit stop to a signal-delivery stop: sends a signal that is not pending already. */
 static int raise_carrier(struct remote_frame *frame)
 {
 	static const int carriers[] = {SIGWINCH, SIGURG, SIGIO, SIGPROF, SIGVTALRM, SIGUSR2, SIGUSR1, SIGPWR};
@@ -398,7 +400,7 @@ static int raise_carrier(struct remote_frame *frame)
 	return code < 0 ? code : -EIO;
 }
 
-/* What was swallowed is sent again, with its siginfo where the kernel lets us. */
+/* Sends again the signals that were dropped, with their siginfo where the kernel permits. */
 static void send_again(struct remote_frame *frame)
 {
 	pid_t pid = frame->tracee->process->pid, tid = frame->tracee->tid;
@@ -449,7 +451,7 @@ int remote_leave(struct remote_frame *frame, struct err *err)
 
 	if (code == 0)
 		code = set_mask(tracee, frame->mask);
-	/* An interrupt that somebody had asked for has been used up by us. */
+	/* Scip's calls have used up a requested interrupt: it is requested again. */
 	if (code == 0 && (frame->trapped || (frame->group_stop && tracee->stop != TRACEE_GROUP_STOP)))
 		code = stops_interrupt(tracee);
 	if (code < 0) {
@@ -460,13 +462,13 @@ int remote_leave(struct remote_frame *frame, struct err *err)
 	return 0;
 }
 
-/* Leaves after `code`, keeping the first error. */
+/* Leaves the frame. Returns `code`, or the error of leaving if `code` is 0. */
 static int leave_after(struct remote_frame *frame, int code, struct err *err)
 {
 	int left;
 
 	if (code == -ESRCH) {
-		frame->tracee->stop = TRACEE_RUNNING; /* dying: its exit status is for the loop */
+		frame->tracee->stop = TRACEE_RUNNING; /* dying: the loop takes its exit status */
 		return code;
 	}
 	left = remote_leave(frame, code < 0 ? NULL : err);
@@ -484,8 +486,7 @@ int remote_call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr
 	return leave_after(&frame, code, err);
 }
 
-/* Gives a new child, which is as the parent was in the middle of our call, the state that the parent has for
- * itself. */
+/* Gives a new child, which is a copy of the parent in the middle of scip's call, the parent's own state. */
 static int settle_child(const struct remote_frame *frame, pid_t child, struct err *err)
 {
 	struct tracee as_tracee = {.tid = child};
@@ -567,7 +568,7 @@ int remote_last_call(struct process *process, int64_t nr, struct err *err)
 {
 	struct tracee *leader = process_leader(process);
 	int64_t ret;
-	/* any call: a leader inside one is out of it afterwards, and the instruction is looked up */
+	/* any call: afterwards a leader is outside of a call, and the instruction has been looked up */
 	int r = remote_call(leader, &ret, err, SYS_getpid, remote_args(0));
 
 	return r < 0 ? r : remote_aim(leader, nr, err);

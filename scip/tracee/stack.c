@@ -1,8 +1,8 @@
 /*
- * Unwinding with libunwind's remote interface. Everything it asks for comes from the program's memory: the
- * search table of a module is its PT_GNU_EH_FRAME segment (.eh_frame_hdr), found by the program headers at
- * the start of the module's first mapping. So images are unwound like live processes. Code without such
- * tables (JIT, assembly, Go) is left to libunwind's guess by the frame pointer.
+ * Unwinding with libunwind's remote interface. All data comes from the program's memory: the search
+ * table of a module is its PT_GNU_EH_FRAME segment (.eh_frame_hdr), found by the program headers at the
+ * start of the module's first mapping. So images are unwound like live processes. For code without
+ * tables (JIT, assembly, Go) libunwind guesses by the frame pointer.
  */
 #include "scip/tracee/stack.h"
 
@@ -19,7 +19,7 @@
 #include "scip/tracee/regs.h"
 #include "scip/tracee/symbols.h"
 
-/* Exported by libunwind for the likes of perf, but in no header. */
+/* Exported by libunwind for perf and others, but in no header. */
 int UNW_OBJ(dwarf_search_unwind_table)(unw_addr_space_t space, unw_word_t ip, unw_dyn_info_t *info,
 				       unw_proc_info_t *proc, int need_unwind_info, void *arg);
 
@@ -48,7 +48,7 @@ static const struct stack_mapping *find_mapping(const struct stack_program *prog
 	return NULL;
 }
 
-/* The mapping of the module's file header: the nearest below, of the same name, from offset 0. */
+/* The mapping of the module's file header: the nearest below with the same name and offset 0. */
 static const struct stack_mapping *module_head(const struct stack_program *program,
 					       const struct stack_mapping *m)
 {
@@ -58,7 +58,7 @@ static const struct stack_mapping *module_head(const struct stack_program *progr
 	return NULL;
 }
 
-/* The module's .eh_frame_hdr, and how far it was moved when it was loaded. */
+/* Finds the module's .eh_frame_hdr and its load offset. */
 static int find_eh_frame_header(const struct stack_program *program, uint64_t head, Elf64_Phdr *found,
 				uint64_t *bias)
 {
@@ -99,8 +99,8 @@ static int find_proc_info(unw_addr_space_t space, unw_word_t ip, unw_proc_info_t
 	if (!head || !*m->name || find_eh_frame_header(program, head->start, &table, &bias) < 0)
 		return -UNW_ENOINFO;
 	where = bias + table.p_vaddr;
-	/* Version 1, eh_frame pointer and count of four bytes, a sorted table of pairs of four bytes: what
-	 * every linker makes. */
+	/* Version 1, eh_frame pointer and count of four bytes, a sorted table of pairs of four bytes: all
+	 * linkers write this form. */
 	if (program->read(program->arg, where, header, sizeof(header)) < 0 || header[0] != 1 ||
 	    header[1] != PCREL_SDATA4 || header[2] != 0x03 || header[3] != DATAREL_SDATA4)
 		return -UNW_ENOINFO;
@@ -178,7 +178,7 @@ static unw_accessors_t accessors = {
 	.get_proc_name = no_name,
 };
 
-/* `ip` is a return address in all frames but the first: the call is before it. */
+/* `ip` is a return address in all frames but the first; the call precedes it. */
 static void write_frame(const struct stack_program *program, unsigned number, uint64_t ip, FILE *out)
 {
 	uint64_t address = number && ip ? ip - 1 : ip, into = 0;

@@ -1,6 +1,5 @@
 /*
- * Where a thread is: its stack, unwound with libunwind from registers and memory, wherever these come from: a
- * live, stopped process or an image.
+ * Stacks of threads, unwound with libunwind from registers and memory of a stopped process or an image.
  */
 #ifndef SCIP_TRACEE_STACK_H
 #define SCIP_TRACEE_STACK_H
@@ -13,11 +12,11 @@
 struct stack_mapping {
 	uint64_t start, end, offset;
 	const char *name; /* path, "[vdso]", or "" */
-	const char *file; /* to read symbols from; NULL when there is none (deleted, changed) */
+	const char *file; /* to read symbols from; NULL if the file is deleted or changed */
 };
 
-/* A program whose stacks are to be shown. `read` copies `len` bytes of its memory, 0 or -EFAULT; for an image
- * it gives the pages of the image and, where those are clean, of the files. */
+/* A program whose stacks are shown. `read` copies `len` bytes of its memory, 0 or -EFAULT. For an image it
+ * takes the pages of the image and, where those are clean, of the files. */
 struct stack_program {
 	const struct stack_mapping *mappings;
 	size_t nmappings;
@@ -32,8 +31,7 @@ struct stack_program {
 must_check int stack_write_thread(const struct stack_program *program, const struct user_regs_struct *regs,
 				  FILE *out);
 
-/* Writes the stacks of all threads of a live process, whose threads are stopped (those that are not are named
- * only). */
+/* Writes the stacks of all threads of a live process. Threads that run are only named. */
 must_check int stack_write(struct process *process, FILE *out, struct err *err);
 
 #endif

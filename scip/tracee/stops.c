@@ -69,7 +69,7 @@ struct stops_class stops_classify(int status)
 	return class;
 }
 
-/* Whether a number is a thread of this process, dead or alive: signal 0 tells without a signal. */
+/* True if a number is a thread of this process, dead or alive: signal 0 tests it. */
 static bool is_thread_of(const struct process *process, pid_t tid)
 {
 	return syscall(SYS_tgkill, process->pid, tid, 0) == 0;
@@ -97,7 +97,7 @@ static bool drop_newborn(struct process *process, pid_t child)
 	return false;
 }
 
-/* After PTRACE_EVENT_EXEC: the leader's tracee becomes the one that executed, the others are gone. */
+/* After PTRACE_EVENT_EXEC: the leader's tracee stands for the thread that executed; the others are gone. */
 static void take_over_after_exec(struct tracee *leader)
 {
 	struct process *process = leader->process;
@@ -124,15 +124,15 @@ static void take_over_after_exec(struct tracee *leader)
 	process->timeouts.a = 0;
 }
 
-/* A stop in which the kernel is about to restart, or not, what was interrupted. */
+/* A stop inside get_signal(), where the kernel decides whether to restart an interrupted call. */
 static bool in_get_signal(const struct tracee *tracee)
 {
 	return tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP || tracee->stop == TRACEE_GROUP_STOP ||
 	       (tracee->stop == TRACEE_EVENT_STOP && tracee->event == PTRACE_EVENT_STOP);
 }
 
-/* 1: it is a tracee of ours, updated. 0: not for the caller: the first stop of a forked process, which is
- * kept, or one that was ours alone. */
+/* 1: a known tracee was updated. 0: an internal stop, or the first stop of a forked process, which is
+ * kept. */
 static int take_status(struct process *process, pid_t tid, int status, struct tracee **out)
 {
 	struct stops_class class = stops_classify(status);
@@ -141,7 +141,7 @@ static int take_status(struct process *process, pid_t tid, int status, struct tr
 	int code;
 
 	if (!tracee) {
-		if (class.stop == TRACEE_EXITED) { /* one that was dropped before its end was reported */
+		if (class.stop == TRACEE_EXITED) { /* a thread that was dropped before its end was reported */
 			drop_newborn(process, tid);
 			return 0;
 		}
@@ -172,9 +172,8 @@ static int take_status(struct process *process, pid_t tid, int status, struct tr
 	return 1;
 }
 
-/* While a process of many threads is freezing they stop in the order in which they were interrupted. Asking
- * for each by its number is much cheaper than for any: then the kernel looks through all that are attached.
- */
+/* Threads of a freezing process stop in the order in which they were interrupted. Waiting for each by
+ * number is much cheaper than for any: the kernel then searches all that are attached. */
 static pid_t wait_expected(struct process *process, int *taken)
 {
 	for (; process->expected; process->expected = process->expected->next) {
@@ -266,7 +265,7 @@ int stops_interrupt(struct tracee *tracee)
 	return ptrace(PTRACE_INTERRUPT, tracee->tid, NULL, NULL) < 0 ? -errno : 0;
 }
 
-/* Waits for the stop that PTRACE_INTERRUPT asked for; whatever stop comes first will do. */
+/* Waits for the stop after PTRACE_INTERRUPT; any stop will do. */
 static int seize_wait(struct process *process, pid_t tid, struct tracee **out, struct err *err)
 {
 	int code, status;
@@ -290,7 +289,7 @@ int stops_seize(struct process *process, pid_t tid, struct tracee **out, struct 
 
 	if (ptrace(PTRACE_SEIZE, tid, NULL, stops_options()) < 0)
 		return err_sys(err, "seize %d", tid);
-	/* In the list from now on: it is no newborn, and may be in the middle of anything. */
+	/* In the list from now on: the thread is no newborn, and may be anywhere. */
 	code = process_add_tracee(process, tid, out);
 	if (code < 0)
 		err_code(err, code, "seize %d", tid);

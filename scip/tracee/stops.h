@@ -1,13 +1,12 @@
 /*
- * Waiting for tracees and saying what stop they are in; interrupting and resuming them. ptrace(2), "Stopped
- * states".
+ * Waits for tracees, classifies their stops, interrupts and resumes them. ptrace(2), "Stopped states".
  */
 #ifndef SCIP_TRACEE_STOPS_H
 #define SCIP_TRACEE_STOPS_H
 
 #include "scip/tracee/process.h"
 
-/* What a wait status says, by itself. */
+/* The meaning of a wait status by itself. */
 struct stops_class {
 	enum tracee_stop stop;
 	int signal; /* of a signal-delivery or group stop */
@@ -19,7 +18,7 @@ struct stops_class stops_classify(int status);
  * TRACEEXEC, TRACESECCOMP, TRACESYSGOOD, TRACEEXIT not. */
 unsigned stops_options(void);
 
-/* For stops_wait(): the wait blocks until there is something or somebody knocks (knock.h). */
+/* For stops_wait(): a signal ends the wait too (knock.h). */
 enum { STOPS_OR_KNOCK = 1 << 16 }; /* none of waitpid()'s own */
 /* Takes one wait status for a thread: `pid` as for waitpid (-1 any), `flags` WNOHANG, STOPS_OR_KNOCK or 0;
  * __WALL is added.
@@ -40,8 +39,8 @@ must_check int stops_wait(struct process *process, pid_t pid, int flags, struct 
  * already. 0: it is in an event-stop before its first instruction. -ESRCH: it has been killed, *status is its
  * wait status. */
 must_check int stops_wait_child(struct process *process, pid_t child, int *status);
-/* A forked child whose parent was killed before it could report the fork; 0 when there is none. Asked when
- * the process has ended. The child is stopped before its first instruction. */
+/* Takes a forked child whose parent was killed before it could report the fork, stopped before its first
+ * instruction; 0 if there is none. Called when the process has ended. */
 pid_t stops_take_orphan(struct process *process);
 
 enum stops_resume { STOPS_CONT, STOPS_SYSCALL };
@@ -51,11 +50,11 @@ enum stops_resume { STOPS_CONT, STOPS_SYSCALL };
 must_check int stops_resume(struct tracee *tracee, enum stops_resume how);
 /* PTRACE_INTERRUPT. */
 must_check int stops_interrupt(struct tracee *tracee);
-/* PTRACE_SEIZE with our options, PTRACE_INTERRUPT, wait for the stop. On failure nothing stays attached. */
+/* PTRACE_SEIZE with these options, PTRACE_INTERRUPT, wait for the stop. On failure nothing stays attached. */
 must_check int stops_seize(struct process *process, pid_t tid, struct tracee **out, struct err *err);
 
-/* Keeps this scip on the processor where the tracee runs (waking another, idle, virtual processor costs 47 to
- * 60 us against 2.7). Called at traps; looks only now and then. */
+/* Keeps this scip on the processor of the tracee (waking another, idle, virtual processor costs 47 to 60
+ * us against 2.7). Called at traps; checks only now and then. */
 void stops_follow_cpu(const struct tracee *tracee);
 
 #endif
