@@ -135,33 +135,3 @@ void table_drop_ipc(struct table *table, int32_t keeper)
 	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++)
 		drop_kind(&table->ipc[kind], keeper);
 }
-
-/* The forward map is the truth. */
-static void repair_kind(struct ipc_map *map)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < IPC_SLOTS; i++) {
-		uint64_t word = atomic_load(&map->forward[i]);
-
-		if (!map_used(word))
-			continue;
-		n++;
-		if (slots_get(map->backward, IPC_BITS, map_value(word)) != map_key(word) &&
-		    slots_set(map->backward, IPC_BITS, map_value(word), map_key(word)) < 0)
-			slots_remove(map->forward, IPC_BITS, map_key(word));
-	}
-	for (uint32_t i = 0; i < IPC_SLOTS; i++) {
-		uint64_t word = atomic_load(&map->backward[i]);
-
-		if (map_used(word) && slots_get(map->forward, IPC_BITS, map_value(word)) != map_key(word))
-			slots_remove(map->backward, IPC_BITS, map_key(word));
-	}
-	map->n = n;
-}
-
-void table_repair_ipc(struct table *table)
-{
-	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++)
-		repair_kind(&table->ipc[kind]);
-}

@@ -65,22 +65,12 @@ bool table_runs(int32_t pid, uint64_t start_ticks)
 	return pid > 0 && start_and_state(pid, &state) == start_ticks && state != 'Z' && state != 'X';
 }
 
-static void repair(struct table *table)
-{
-	table->repairs++;
-	table_repair_processes(table);
-	table_repair_numbers(table);
-	table_repair_ipc(table);
-	table_repair_cluster(table);
-	atomic_fetch_add(&table->generation, 1);
-}
-
 int table_lock(struct names *names)
 {
 	int r = pthread_mutex_lock(&names->table->mutex);
 
 	if (r == EOWNERDEAD) {
-		repair(names->table);
+		table_repair(names->table);
 		r = pthread_mutex_consistent(&names->table->mutex);
 	}
 	return -r;

@@ -127,29 +127,6 @@ static void make_room(struct table *table)
 		drop_released(table, 0);
 }
 
-void table_repair_numbers(struct table *table)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
-		uint64_t word = atomic_load(&table->forward.slots[i]);
-
-		if (!map_used(word))
-			continue;
-		n++;
-		if (map_get(&table->backward, map_value(word)) != map_key(word) &&
-		    map_set(&table->backward, map_value(word), map_key(word)) < 0)
-			map_remove(&table->forward, map_key(word));
-	}
-	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
-		uint64_t word = atomic_load(&table->backward.slots[i]);
-
-		if (map_used(word) && map_get(&table->forward, map_value(word)) != map_key(word))
-			map_remove(&table->backward, map_key(word));
-	}
-	table->nnumbers = n;
-}
-
 /* Another free number, of the range that the kernel never gives. */
 static int choose(struct table *table, uint32_t *out)
 {

@@ -6,20 +6,7 @@
 #include "namespace/record.h"
 #include "namespace/table.h"
 
-static bool used(const _Atomic uint32_t *word)
-{
-	return atomic_load_explicit(word, memory_order_acquire) != 0;
-}
-
 /* ---- jobs ---- */
-
-static struct table_job *find_job(struct table *table, int32_t keeper)
-{
-	for (unsigned i = 0; i < TABLE_JOBS; i++)
-		if (used(&table->jobs[i].used) && table->jobs[i].j.keeper.n == keeper)
-			return &table->jobs[i];
-	return NULL;
-}
 
 static void unlink_process(struct table *table, struct table_process *entry)
 {
@@ -40,7 +27,7 @@ static void drop_job(struct table *table, struct table_job *job)
 	int32_t keeper = job->j.keeper.n;
 
 	for (unsigned i = 0; i < TABLE_PROCESSES; i++)
-		if (used(&table->processes[i].used) && table->processes[i].p.keeper.n == keeper)
+		if (table_used(&table->processes[i].used) && table->processes[i].p.keeper.n == keeper)
 			unlink_process(table, &table->processes[i]);
 	table_drop_numbers(table, keeper);
 	table_drop_ipc(table, keeper);
@@ -63,11 +50,11 @@ void table_sweep(struct table *table)
 	for (unsigned i = 0; i < TABLE_JOBS; i++) {
 		struct table_job *job = &table->jobs[i];
 
-		if (used(&job->used) && !table_runs(job->j.keeper.n, job->start_ticks))
+		if (table_used(&job->used) && !table_runs(job->j.keeper.n, job->start_ticks))
 			drop_job(table, job);
 	}
 	for (unsigned i = 0; i < TABLE_PROCESSES && table->nprocesses; i++)
-		if (used(&table->processes[i].used) && is_gone(&table->processes[i]))
+		if (table_used(&table->processes[i].used) && is_gone(&table->processes[i]))
 			unlink_process(table, &table->processes[i]);
 }
 
@@ -78,7 +65,7 @@ static int add_job(struct table *table, const struct name_job *job, uint64_t tic
 	for (unsigned i = 0; i < TABLE_JOBS; i++) {
 		struct table_job *at = &table->jobs[i];
 
-		if (!used(&at->used)) {
+		if (!table_used(&at->used)) {
 			if (!place)
 				place = at;
 			continue;
@@ -131,7 +118,7 @@ static void replace_job(struct table *table, struct table_job *old, const struct
 	struct table_job *place = old;
 
 	for (unsigned i = 0; i < TABLE_JOBS && place == old; i++)
-		if (!used(&table->jobs[i].used))
+		if (!table_used(&table->jobs[i].used))
 			place = &table->jobs[i];
 	place->j = *job;
 	place->start_ticks = old->start_ticks;
@@ -147,7 +134,7 @@ int names_job_update(struct names *names, const struct name_job *job)
 
 	if (r < 0)
 		return r;
-	found = find_job(names->table, job->keeper.n);
+	found = table_find_job(names->table, job->keeper.n);
 	if (found)
 		replace_job(names->table, found, job);
 	table_unlock(names);
@@ -160,7 +147,7 @@ void names_job_remove(struct names *names, struct rpid keeper)
 
 	if (table_lock(names) < 0)
 		return;
-	found = find_job(names->table, keeper.n);
+	found = table_find_job(names->table, keeper.n);
 	if (found)
 		drop_job(names->table, found);
 	table_unlock(names);
@@ -174,7 +161,7 @@ int names_job_get(struct names *names, struct rpid keeper, struct name_job *out)
 
 	if (r < 0)
 		return r;
-	found = find_job(names->table, keeper.n);
+	found = table_find_job(names->table, keeper.n);
 	if (found)
 		*out = found->j;
 	table_unlock(names);
@@ -193,7 +180,7 @@ int names_jobs_snapshot(struct names *names, struct name_job **out)
 	}
 	table_sweep(names->table);
 	for (unsigned i = 0; i < TABLE_JOBS; i++)
-		if (used(&names->table->jobs[i].used))
+		if (table_used(&names->table->jobs[i].used))
 			jobs[n++] = names->table->jobs[i].j;
 	table_unlock(names);
 	*out = jobs;
@@ -208,7 +195,7 @@ int names_job_count(struct names *names)
 		return r;
 	table_sweep(names->table);
 	for (unsigned i = 0; i < TABLE_JOBS; i++)
-		n += used(&names->table->jobs[i].used);
+		n += table_used(&names->table->jobs[i].used);
 	table_unlock(names);
 	return n;
 }
@@ -222,49 +209,14 @@ static struct table_process *lookup(struct table *table, const struct map *map, 
 	return slot ? &table->processes[slot - 1] : NULL;
 }
 
-static int link_process(struct table *table, struct table_process *entry)
-{
-	uint32_t slot = (uint32_t)(entry - table->processes);
-	int r = map_set(&table->by_vpid, (uint32_t)entry->p.vpid.n, slot + 1);
-
-	if (r >= 0 && entry->p.rpid.n > 0)
-		r = map_set(&table->by_rpid, (uint32_t)entry->p.rpid.n, slot + 1);
-	return r < 0 ? r : 0;
-}
-
-void table_repair_processes(struct table *table)
-{
-	map_clear(&table->by_vpid);
-	map_clear(&table->by_rpid);
-	table->nprocesses = 0;
-	for (unsigned i = 0; i < TABLE_JOBS; i++) {
-		struct table_job *job = &table->jobs[i];
-
-		if (used(&job->used) && find_job(table, job->j.keeper.n) != job)
-			atomic_store(&job->used, 0); /* twice there: its writer died replacing it */
-	}
-	for (unsigned i = 0; i < TABLE_PROCESSES; i++) {
-		struct table_process *entry = &table->processes[i];
-
-		if (!used(&entry->used))
-			continue;
-		/* twice there: its writer died replacing it */
-		if (map_find(&table->by_vpid, (uint32_t)entry->p.vpid.n) >= 0 ||
-		    link_process(table, entry) < 0)
-			atomic_store(&entry->used, 0);
-		else
-			table->nprocesses++;
-	}
-}
-
 /* The one given up last, which all mappings have met; else the next. */
 static struct table_process *free_slot(struct table *table)
 {
 	struct table_process *entry = &table->processes[table->free_process % TABLE_PROCESSES];
 
-	for (unsigned n = 0; n < TABLE_PROCESSES && used(&entry->used); n++)
+	for (unsigned n = 0; n < TABLE_PROCESSES && table_used(&entry->used); n++)
 		entry = &table->processes[table->next_process++ % TABLE_PROCESSES];
-	return used(&entry->used) ? NULL : entry;
+	return table_used(&entry->used) ? NULL : entry;
 }
 
 static int add_process(struct table *table, const struct name_process *process, uint64_t ticks)
@@ -291,7 +243,7 @@ static int add_process(struct table *table, const struct name_process *process, 
 	entry->start_ticks = ticks;
 	atomic_store_explicit(&entry->used, 1, memory_order_release);
 	table->nprocesses++;
-	return link_process(table, entry);
+	return table_link_process(table, entry);
 }
 
 int names_process_add(struct names *names, const struct name_process *process)
@@ -319,14 +271,14 @@ static int replace_process(struct table *table, struct table_process *old, const
 
 	if (!entry) { /* full: nothing else for it */
 		old->p = *process;
-		return link_process(table, old);
+		return table_link_process(table, old);
 	}
 	entry->p = *process;
 	entry->start_ticks = old->start_ticks;
 	atomic_store_explicit(&entry->used, 1, memory_order_release);
 	atomic_store_explicit(&old->used, 0, memory_order_release);
 	table->free_process = (uint32_t)(old - table->processes);
-	return link_process(table, entry);
+	return table_link_process(table, entry);
 }
 
 int names_process_update(struct names *names, const struct name_process *process)
@@ -422,7 +374,7 @@ static int table_collect(struct table *table, struct rpid keeper, struct name_pr
 	for (unsigned i = 0; i < TABLE_PROCESSES && seen < table->nprocesses; i++) {
 		const struct table_process *entry = &table->processes[i];
 
-		if (!used(&entry->used))
+		if (!table_used(&entry->used))
 			continue;
 		seen++;
 		if (keeper.n && entry->p.keeper.n != keeper.n)

@@ -172,14 +172,19 @@ bool table_alive(int32_t pid, uint64_t start_ticks);
 bool table_runs(int32_t pid, uint64_t start_ticks);
 /* Drops the entries whose process, or whose keeper, is gone. */
 void table_sweep(struct table *table);
-void table_repair_processes(struct table *table);
-void table_repair_numbers(struct table *table);
+/* Makes the table consistent after a writer died. Under the lock. */
+void table_repair(struct table *table);
+/* The job of a keeper, NULL if there is none. Under the lock. */
+struct table_job *table_find_job(struct table *table, int32_t keeper);
+/* Enters a process into the maps of numbers. 0 or -ENOSPC. Under the lock. */
+must_check int table_link_process(struct table *table, struct table_process *entry);
+static inline bool table_used(const _Atomic uint32_t *word)
+{
+	return atomic_load_explicit(word, memory_order_acquire) != 0;
+}
 /* Drops the numbers that a job's keeper has claimed. */
 void table_drop_numbers(struct table *table, int32_t keeper);
 void table_drop_ipc(struct table *table, int32_t keeper);
-void table_repair_ipc(struct table *table);
-
-void table_repair_cluster(struct table *table);
 /* The index of a host, added if it is not known, or -errno. Under the lock. */
 must_check int table_host_index(struct table_cluster *cluster, const char *host);
 /* True if a number may be given to a newborn here: no cluster, or its block is held and no process that has

@@ -503,7 +503,7 @@ static void test_shared_memory_ids(void **state)
 	assert_int_equal(names_ipc_bind(names, NAMES_IPC_SHM, 0, 9, keeper), 0);
 	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, 0), 9);
 	assert_int_equal(names_ipc_virtual(names, NAMES_IPC_SHM, 7), 7);
-	table_repair_ipc(names->table);
+	table_repair(names->table);
 	assert_int_equal(names->table->ipc[NAMES_IPC_SHM].n, 2);
 	names_ipc_release(names, NAMES_IPC_SHM, id);
 	names_ipc_release(names, NAMES_IPC_SHM, 0);
