@@ -1,4 +1,4 @@
-/* Who else on this host holds a pipe, a socket or a terminal: processes that do not move. */
+/* Finds the other holders of a pipe, socket or terminal on this host: processes that do not move. */
 #ifndef SCIP_BRIDGE_HOLDERS_H
 #define SCIP_BRIDGE_HOLDERS_H
 
@@ -10,7 +10,7 @@
 #include "base/err.h"
 
 struct holder {
-	uint64_t ino; /* of a terminal's slave or master bridge_terminal_ino() */
+	uint64_t ino; /* bridge_terminal_ino() for a terminal's slave or master */
 	pid_t pid;
 	int fd;
 	bool pipe, socket, slave, master, reads, writes;
@@ -20,22 +20,23 @@ struct holders {
 	size_t n;
 };
 
-/* Every pipe, socket and pseudo-terminal of the user's processes but those of `skip` and our own programs'.
- */
+/* Lists every pipe, socket and pseudo-terminal of the user's processes, except `skip` and ΦBEAM's own
+ * processes. */
 must_check int holders_read(struct holders *out, const pid_t *skip, size_t nskip, struct err *err);
-/* Of the bridges alone. */
+/* Lists those of the bridges only. */
 must_check int holders_read_bridges(struct holders *out, struct err *err);
-/* Of one process. */
+/* Adds those of one process. */
 must_check int holders_add(struct holders *out, pid_t pid);
-/* Somebody who reads (or writes) it; NULL if nobody does. */
+/* Returns a holder that has it open for reading (or writing), or NULL. */
 const struct holder *holders_find(const struct holders *holders, uint64_t ino, bool reads, bool writes);
-/* Somebody who has the socket and not its other end `peer` (0: unknown) as well; NULL if nobody does. */
+/* Returns a holder of the socket that does not also hold its other end `peer` (0: unknown), or NULL. */
 const struct holder *holders_find_one_sided(const struct holders *holders, uint64_t ino, uint64_t peer);
-/* Somebody who has the master of this pseudo-terminal. */
+/* Returns a holder of the pseudo-terminal's master, or NULL. */
 const struct holder *holders_find_master(const struct holders *holders, uint64_t ino);
-/* A descriptor of that, or -errno: whoever has it may be another user's. */
+/* Returns a duplicate of the master, or -errno: its holder may belong to another user. */
 must_check int holders_get_master(const struct holders *holders, uint64_t ino);
-/* Somebody who has its slave and not its master: who has that only has not closed what was for its child. */
+/* Returns a holder of the slave that does not also hold the master, or NULL. A holder of both has only not
+ * closed the slave that it opened for its child. */
 const struct holder *holders_find_slave(const struct holders *holders, uint64_t ino);
 void holders_free(struct holders *holders);
 

@@ -1,8 +1,7 @@
 /*
- * A description that a process which stays has too. What comes on it would have to be read in two places, so
- * it is refused; or, where the user says so, left to the one that stays. It is mostly nothing but what a
- * launcher has forgotten to close in its children, and what is to be told of that is that it is of no use
- * any more: a pipe or socket whose other end has been closed.
+ * Descriptions shared with a process that stays. Their data would have to be read on two hosts, so they are
+ * refused, or with --leave-shared left to the process that stays. Mostly they are descriptors that a launcher
+ * has not closed in its children. The migrated process gets a pipe or socket whose other end is closed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +26,7 @@ int bridge_refuse_shared(const struct holder *holder, const char *what, struct e
 		what, holder->pid, bridge_comm_of(holder->pid, comm));
 }
 
-/* What is in it is read by the one that stays. */
+/* The process that stays reads the contents. */
 static int leave_pipe(const struct left *left, struct err *err)
 {
 	int r = object_dump_as_usual(left->dump, left->of, left->out, err);
@@ -38,7 +37,7 @@ static int leave_pipe(const struct left *left, struct err *err)
 	return external_mark(left->out, &left_provider, NULL, 0) < 0 ? err_code(err, -ENOMEM, "bridges") : 0;
 }
 
-/* Of whatever family: of one that is connected with nobody nobody asks. The target makes it by itself. */
+/* A UNIX socket replaces one of any family, as a program cannot tell them apart without a peer. */
 static int leave_socket(const struct left *left, struct err *err)
 {
 	uint32_t type = (uint32_t)socket_option(left->of->local, SOL_SOCKET, SO_TYPE, SOCK_STREAM);
@@ -60,7 +59,7 @@ int bridge_shared(const struct left *left, const struct holder *holder, const ch
 	char comm[32];
 	int r;
 
-	/* A FIFO would be opened anew by its name. */
+	/* A FIFO would be opened again by its path. */
 	if (!left->source->leave_shared || bridge_has_line(left) ||
 	    (holder->pipe && left->of->link[0] == '/'))
 		return bridge_refuse_shared(holder, what, err);
@@ -83,7 +82,8 @@ static int make_pair(const Pbeam__Object *object, int fds[2], struct err *err)
 		r = socketpair(AF_UNIX, (int)object->unix_socket->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
 			       fds);
 	else
-		return err_set(err, -EPROTO, "object %u, which was left, is no pipe and no socket",
+		return err_set(err, -EPROTO,
+			       "object %u, left to another process, is neither a pipe nor a socket",
 			       object->id);
 	return r < 0 ? err_sys(err, "make a pair") : 0;
 }

@@ -1,4 +1,4 @@
-/* Between the parts of the side that is left: a description that is about to be left. */
+/* What the files of the source side share: descriptions that get a bridge. */
 #ifndef SCIP_BRIDGE_SOURCE_H
 #define SCIP_BRIDGE_SOURCE_H
 
@@ -6,12 +6,12 @@
 #include "scip/bridge/bridge_holders.h"
 #include "scip/ends/external.h"
 
-/* A pipe that has its line: other descriptions of the same end need none. */
+/* A pipe that has its stream: other descriptions of the same end need none. */
 struct known_pipe {
 	uint64_t ino;
 	bool reader;
 };
-/* Likewise a terminal; others say which it is. */
+/* The same for a terminal; its other descriptions refer to it. */
 struct known_terminal {
 	uint64_t ino, id;
 	uint8_t cookie[BRIDGE_COOKIE];
@@ -27,7 +27,7 @@ struct leaving {
 	size_t nterminals;
 };
 
-/* One description that is about to be left. */
+/* One description, while it is dumped. */
 struct left {
 	struct migrate_source *source;
 	struct leaving *leaving;
@@ -36,30 +36,30 @@ struct left {
 	Pbeam__Object *out;
 };
 
-/* The name of a program, "?" when it is gone. */
+/* Returns the name of a process, "?" if it has ended. */
 const char *bridge_comm_of(pid_t pid, char comm[32]);
-/* A float of it is here: its other end is on another host already. */
+/* True if a float has it: its other end is already on another host. */
 bool bridge_has_line(const struct left *left);
-/* The line as the float is to have it: `mirror` is for one that is the anchor's, what that reads the float
- * writes. */
+/* Marks `out` with the float's side of the stream. `mirror`: `line` is the anchor's side, so reads and writes
+ * are swapped. */
 must_check int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeLine *line, bool mirror, struct err *err);
-/* A new line from here. `skip` goes along. 1 or -errno. */
+/* Starts a new stream here. `skip` bytes or messages are dumped with the program. Returns 1 or -errno. */
 must_check int bridge_leave(const struct left *left, Pbeam__BridgeLine *line, uint64_t skip, struct err *err);
 
-/* ---- shared.c: what would be in two places ---- */
-/* -ENOTSUP: `what`, which `holder` has too, and stays. */
+/* ---- bridge_shared.c: descriptions shared with a process that stays ---- */
+/* Fails with -ENOTSUP, as `holder`, which stays, has `what` open too. */
 must_check int bridge_refuse_shared(const struct holder *holder, const char *what, struct err *err);
-/* Likewise; or 1: it is left to that one, as the user wants it: left->out is a pipe or socket whose other end
- * has been closed. */
+/* The same, unless the user gave --leave-shared: then the description is left to `holder`, left->out is a
+ * pipe or socket whose other end is closed, and 1 is returned. */
 must_check int bridge_shared(const struct left *left, const struct holder *holder, const char *what,
 			     struct err *err);
 
-/* ---- survey.c ---- */
-/* As a provider's prepare. */
+/* ---- bridge_survey.c ---- */
+/* Implements a provider's prepare. */
 must_check int bridge_survey(struct migrate_source *source, void **state, struct err *err);
 
-/* ---- terminal_source.c ---- */
-/* As a provider's dump. */
+/* ---- bridge_terminal_source.c ---- */
+/* Implements a provider's dump. */
 must_check int bridge_leave_terminal(const struct left *left, struct err *err);
 
 #endif

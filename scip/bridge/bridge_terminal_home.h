@@ -1,4 +1,4 @@
-/* Terminals of a program that comes home: it gets the old one back, and the line is over. */
+/* Terminals of a program that returns: it gets the old terminal back, and the bridged stream ends. */
 #ifndef SCIP_BRIDGE_TERMINAL_HOME_H
 #define SCIP_BRIDGE_TERMINAL_HOME_H
 
@@ -7,16 +7,16 @@
 
 struct terminal_home;
 
-/* In the place of the kind's restore: 1: *fd is the old one; 0: it is not here, or has no other side any
- * more; -errno: it may not come now. */
+/* Replaces the kind's restore. Returns 1 with *fd the old terminal, 0 if the terminal is not on this host or
+ * is hung up, -errno if it cannot be taken back now. */
 must_check int terminal_home_make(struct terminal_home **homes, const struct migrate_target *target,
 				  struct object_restore *restore, const Pbeam__Object *object,
 				  const Pbeam__BridgeLine *line, int *fd, struct err *err);
-/* In the place of the kind's finish: 1: it is one of those. */
+/* Replaces the kind's finish. Returns 1 if the terminal is one of `homes`, else 0 or -errno. */
 must_check int terminal_home_finish(struct terminal_home *homes, struct object_restore *restore,
 				    const Pbeam__Object *object, const Pbeam__BridgeLine *line,
 				    struct err *err);
-/* The lines end; settings and what was typed are put back. */
+/* Ends the streams; puts back settings and pending input. */
 void terminal_home_committed(struct terminal_home *homes);
 void terminal_home_free(struct terminal_home *homes);
 

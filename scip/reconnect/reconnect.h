@@ -1,31 +1,31 @@
 /*
- * Swapping TCP connections: one end of a connection moves to another host, the other end stays where it is,
- * and no program on either side sees more than a pause.
+ * Reconnecting TCP connections: one end of a connection moves to another host, the other end stays, and the
+ * programs on both sides see no more than a pause.
  *
  *   source coordinator                 `scip reconnect` on the peer's host          target coordinator
  *   ----------------------------------------------------------------------------------------------
  *   claim:  HOLD ------------------->  finds the socket by its addresses,
  *                                      freezes every process that holds it
- *           DRAIN <---------------->   until both receivers have all
+ *           DRAIN <---------------->   until nothing is in flight
  *           LISTEN ----------------->  a port, a cookie for each connection
- *   dump:   what was not read, port and cookie go into the manifest --------->  make: a new socket
+ *   dump:   unread data, port and cookie are in the manifest --------------->  make: a new socket
  *           ACCEPT ----------------->  accepts, by cookie  <-----------------   finish: connects
- *                                      both tell each other what their program had not read,
- *                                      both send that again: the queues are as they were
- *   held:   waits for ACCEPT's answer
- *   commit: COMMIT ----------------->  the new sockets take the place of the old
- *                                      ones under every number in every holder;
- *                                      the holders go on
+ *                                      both ends send their unread data to each other,
+ *                                      which sends it back: the queues are as before
+ *   held:   waits for ACCEPT's reply
+ *   commit: COMMIT ----------------->  the new sockets replace the old ones in
+ *                                      every descriptor of every holder;
+ *                                      the holders are thawed
  *
- * Draining takes nothing out of the kernel: it makes the receiver's buffer large enough, until the sender has
- * nothing on its way (SIOCOUTQ is 0), then looks at the queue (MSG_PEEK). So until the commit the old
- * connection is whole: whoever dies or gives up, its frozen processes are thawed by the end of the control
- * connection and nothing is lost. When the channel ends before COMMIT has come, `scip reconnect` asks the
- * registry how the migration ended.
+ * Draining takes nothing out of the kernel. It enlarges the receive buffer until the sender has nothing in
+ * flight (SIOCOUTQ is 0), then reads the queue with MSG_PEEK. Until the commit the old connection is
+ * therefore intact. If any party dies or gives up, the end of the control connection thaws the frozen
+ * processes, and nothing is lost. If the channel ends before COMMIT, `scip reconnect` reads the outcome from
+ * the registry.
  *
- * Conflicts: a scip is frozen by one coordinator at a time, everybody else is answered -EBUSY, lets go of all
- * that it has, waits a random time (reconnect_backoff()) and tries again; so two ends that move at the same
- * time do not wait for each other.
+ * Conflicts: one coordinator at a time freezes a scip. Any other coordinator gets -EBUSY, releases everything
+ * it holds, waits a random time (reconnect_backoff()) and tries again. Two ends that move at the same time
+ * therefore do not wait for each other.
  */
 #ifndef SCIP_RECONNECT_H
 #define SCIP_RECONNECT_H
@@ -36,22 +36,23 @@
 #include "scip/tracee/process.h"
 
 /* ---- `scip reconnect` ---- */
-/* Serves one channel (proto/reconnect.proto) until it ends; takes `channel`. The exit status. */
+/* Serves one channel (proto/reconnect.proto) until it ends. Takes ownership of `channel`. Returns the exit
+ * status. */
 int reconnect_serve(struct names *names, int channel);
 
-/* `scip reconnect`, which pbeamd starts with the channel as descriptor 3. The exit status. */
+/* Runs `scip reconnect`, which pbeamd starts with the channel as descriptor 3. Returns the exit status. */
 int reconnect_main(void);
 
-/* ---- who speaks to it ---- */
-/* One request, one answer, which the caller frees. NULL: err says why; err->code is what the other side said.
- */
+/* ---- its clients ---- */
+/* Sends one request and returns the reply, which the caller frees. NULL on failure; err->code is the peer's
+ * if the peer refused. */
 Pbeam__ReconnectReply *reconnect_ask(int channel, const Pbeam__ReconnectRequest *request, struct err *err);
-/* The two halves of that, for asking several at the same time. */
+/* The two halves of reconnect_ask(), for several requests at the same time. */
 must_check int reconnect_send(int channel, const Pbeam__ReconnectRequest *request, struct err *err);
 Pbeam__ReconnectReply *reconnect_receive(int channel, struct err *err);
-/* A `scip reconnect` on this host, as a child of ours. The channel, or -errno. */
+/* Forks a `scip reconnect` for this host. Returns the channel to it, or -errno. */
 must_check int reconnect_fork(struct names *names, struct err *err);
-/* Waits before another try: a random time, longer with every try. */
+/* Sleeps before another attempt: a random time that grows with the number of attempts. */
 void reconnect_backoff(unsigned attempt);
 
 #endif

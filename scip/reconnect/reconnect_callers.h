@@ -1,21 +1,20 @@
 /*
- * UDP sockets that a port that moves leaves behind: those that are connected to it, and of a connected one
- * the socket that it is connected to. They are told where it is, and nothing of theirs is made anew:
- * connect() on a duplicate changes whom the kernel socket sends to and hears, and what waits in its queue
- * stays.
+ * UDP peers of a migrated port: the sockets that are connected to the port, and the socket to which a
+ * migrated connected socket is connected. They keep their kernel socket. connect() on a duplicate changes the
+ * address to which it sends and from which it receives, and its queue stays.
  *
- *   source coordinator (ports.h)              `scip reconnect` on each host
+ *   source coordinator (reconnect_ports.h)              `scip reconnect` on each host
  *   ---------------------------------------------------------------------------------------------
- *   HOLD {ports, host} ------------------->   finds the sockets (sock_diag), freezes who holds them, so that
- *                                             nobody sends to the old place any more; filters for those who
- *                                             will hear another address than the name (SCIP_HEAR)
- *   the queue goes along; who is held is
- *   answered directly (BridgeLine.direct)
- *   LEAD {where the ports are} ----------->   kept
- *   COMMIT ------------------------------->   connect() to the new place, the name is kept
- *                                             (namespace/names_socket.c), the holders go on
+ *   HOLD {ports, host} ------------------->   finds the sockets (sock_diag), freezes their holders, so that
+ *                                             none sends to the old address; installs receive filters
+ *                                             where the real address will differ from the name (SCIP_HEAR)
+ *   the queue is dumped; replies to held
+ *   peers are direct (BridgeLine.direct)
+ *   LEAD {addresses of the ports} -------->   stored
+ *   COMMIT ------------------------------->   connect() to the new address, keeps the name
+ *                                             (namespace/names_socket.c), thaws the holders
  *
- * Until COMMIT nothing has changed for them; who is not held goes on through the bridge of the port.
+ * Until COMMIT nothing changes for the peers. Peers that are not held go on through the port's bridge.
  */
 #ifndef SCIP_RECONNECT_CALLERS_H
 #define SCIP_RECONNECT_CALLERS_H
@@ -23,22 +22,21 @@
 #include "proto/reconnect.pb-c.h"
 #include "scip/reconnect/reconnect_hold.h"
 
-/* One socket of this host that has to do with a port that moves. */
+/* One socket of this host that is a peer of a migrated port. */
 struct reconnect_caller {
 	uint64_t ino;
-	int fd;	     /* our duplicate, once it is held; else -1 */
+	int fd;	     /* our duplicate once it is held, or -1 */
 	size_t port; /* index of HOLD's ports */
 	bool connected;
-	struct inet_address own, peer; /* real ones */
-	struct name_address
-		former; /* of one that is not connected: the port as it was; protocol 0: by its name */
+	struct inet_address own, peer; /* real addresses */
+	struct name_address former;    /* unconnected: the old address of the port; protocol 0: its name */
 };
-/* What the port has sent to a socket before it moved is from where it was. */
+/* Datagrams that the port sent before the move have its old address as their source. */
 struct reconnect_former {
 	uint64_t ino; /* the socket */
 	struct name_address name;
 };
-/* Where a port will be; len 0: not known. `home`: that is what it is called. */
+/* The new address of a port; len 0: unknown. `home`: the address is the port's name. */
 struct reconnect_lead {
 	struct inet_address to;
 	bool home;
@@ -49,24 +47,25 @@ struct reconnect_callers {
 	struct reconnect_lead *leads; /* of each port */
 	size_t nports;
 	bool led;
-	struct reconnect_former *formers; /* in the name table, from the commit to reconnect_callers_end() */
+	struct reconnect_former
+		*formers; /* in the name table from the commit until reconnect_callers_end() */
 	size_t nformers;
 };
 
-/* Those that there are for request->ports, of which nothing is done yet. */
+/* Finds the peers of request->ports; changes nothing yet. */
 must_check int reconnect_callers_find(struct reconnect_callers *callers,
 				      const Pbeam__ReconnectRequest *request, struct err *err);
-/* The holders of some stand still: `found[i]` says it of callers->v[i]. Takes these sockets, and says in
- * `reply` which. */
+/* Duplicates the sockets whose holders are frozen (`found[i]` for callers->v[i]), and lists them in `reply`.
+ */
 must_check int reconnect_callers_take(struct reconnect_callers *callers, struct reconnect_hold *hold,
 				      const bool *found, const Pbeam__ReconnectRequest *request,
 				      Pbeam__ReconnectReply *reply, struct err *err);
 must_check int reconnect_callers_lead(struct reconnect_callers *callers,
 				      const Pbeam__ReconnectRequest *request, struct err *err);
-/* What cannot be led is a line in the log: it has lost the port. */
+/* Connects the peers to the new address. A failure, by which the peer loses the port, is logged. */
 void reconnect_callers_commit(struct reconnect_callers *callers, struct names *names);
 void reconnect_callers_free(struct reconnect_callers *callers);
-/* The same, some seconds after the commit at most: when what had waited until then has been read. */
+/* Frees after a commit, once datagrams queued before it have been read; waits a few seconds at most. */
 void reconnect_callers_end(struct reconnect_callers *callers, struct names *names);
 
 #endif
