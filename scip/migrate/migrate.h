@@ -27,25 +27,25 @@ struct migrate_options {
 	bool alone, dry_run, send_files, leave_shared;
 	char *const *maps; /* FROM=TO */
 	size_t nmaps;
-	uint64_t max_pause_ns, bandwidth; /* 0: as usual */
+	uint64_t max_pause_ns, bandwidth; /* 0: the default */
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */
 	const struct name_job *job;
-	const char *incarnation; /* of the job, "" */
-	/* Called when all are frozen: what they wrote to their console is to be there before they go on
-	 * elsewhere. An error: it is not, and they stay. */
+	const char *incarnation; /* of the job, "" for none */
+	/* Called when all processes are frozen: delivers their output to the console before they go on
+	 * elsewhere. After an error they stay. */
 	int (*flush)(void *arg, struct err *err);
-	void (*stay)(void *arg); /* they stay after all */
+	void (*stay)(void *arg); /* the processes stay after all */
 	void *flush_arg;
-	void (*gone)(void *arg); /* it is committed: the registry is not to be asked any more */
+	void (*gone)(void *arg); /* the migration is committed: do not ask the registry any more */
 	void *gone_arg;
 	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */
 	void *progress_arg;
-	const char *uuid;      /* of the migration: any that is new */
-	const char *home;      /* the host of the job's home keeper, NULL: this one */
-	const char *stub_host; /* where the first one has its stub already, "" */
-	bool stub;	       /* the first process's parent is here and stays: a stub stays for it */
-	/* True for a process whose stub is on another host: it stays, unless it is the first one. */
+	const char *uuid;      /* of the migration: a new one */
+	const char *home;      /* host of the job's home keeper, NULL: this one */
+	const char *stub_host; /* host of the first process's stub, "" none yet */
+	bool stub;	       /* leave a stub of the first process for its parent, which stays */
+	/* True for a process whose stub is on another host: it stays, unless it is the first process. */
 	bool (*stays)(void *arg, struct vpid vpid);
 	void *stays_arg;
 };
@@ -55,27 +55,28 @@ struct migrate_result {
 	char **obstacles; /* of a dry run: one sentence each; freed with migrate_result_free() */
 	size_t nobstacles;
 };
-/* 0: they are there. Else they go on here as if nothing had been. */
+/* Moves the processes to the host. Returns 0 when they run there; after a failure they go on here as before.
+ */
 must_check int migrate_source_run(struct names *names, const struct migrate_options *options,
 				  struct migrate_result *result, struct err *err);
 
 void migrate_result_free(struct migrate_result *result);
 
-/* The processes are elsewhere: those here end, but for the first one, which becomes a stub if `stub`. */
+/* Ends the processes here after they have moved, except the first one, which becomes a stub if `stub`. */
 must_check int migrate_withdraw(struct group *group, bool stub, struct err *err);
 
-/* After a coordinator was killed: the registry says where the processes are, and so it is made. */
+/* After a coordinator was killed the registry decides where the processes are. */
 struct migrate_settling {
 	const char *uuid; /* of the migration */
 	const struct name_job *job;
-	bool arrival; /* they were to come, else to go */
-	bool known;   /* it is known that they have moved: the record may be gone by now */
+	bool arrival; /* this host was the target, else the source */
+	bool known;   /* the processes have moved for certain; the record may be gone */
 	bool stub;
-	struct vpid target;						      /* the first of them */
+	struct vpid target;						      /* the first process */
 	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */
 	void *progress_arg;
 };
-/* 1: they are where they were to go; 0: where they were. */
+/* Returns 1 if the processes have moved, 0 if not. */
 must_check int migrate_settle(struct names *names, const struct migrate_settling *settling, struct err *err);
 
 /* Reports to the client that the outcome is unknown because the registry is unreachable. `progress` may be
@@ -89,14 +90,15 @@ struct migrate_arrival {
 	const int *console; /* 3 descriptors */
 	int keeper_socket;
 	struct rpid keeper;
-	/* Called when they are ours, before they run. */
+	/* Called after the commit, before the processes run. */
 	void (*ours)(void *arg);
 	void *ours_arg;
 	bool joins;		  /* as in rebuild_options */
 	struct vpid replace;	  /* as in rebuild_options: a part of a cut (begin->cut) */
 	struct fill_signs *signs; /* as in rebuild_options */
 };
-/* 0: they run here. Else nothing is left of them here. */
+/* Receives the processes of a migration. Returns 0 when they run here; after a failure nothing of them is
+ * left here. */
 must_check int migrate_target_run(struct names *names, const struct migrate_arrival *arrival,
 				  struct rebuild_result *result, struct err *err);
 

@@ -22,7 +22,7 @@ struct precopied_process {
 	size_t settled;		     /* how long its list of pages was when it was last in order */
 };
 
-/* Shared memory that comes ahead, made as a memory file; -1: taken. */
+/* The memory file of pre-copied shared memory; fd -1: taken. */
 struct precopied_shared {
 	uint32_t id;
 	int fd;
@@ -44,7 +44,7 @@ static inline int64_t precopied_shift(size_t index)
 	return (int64_t)(PRECOPIED_SENT_BASE + index * PRECOPIED_SENT_PROCESS);
 }
 
-/* Memory whose contents are sent ahead. */
+/* True for memory whose contents are pre-copied. */
 static inline bool precopied_is_tracked(const Pbeam__Mapping *map)
 {
 	bool anonymous = map->kind == PBEAM__MAPPING__KIND__ANON_PRIVATE ||
