@@ -17,6 +17,8 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/daemon.h"
+#include "proto/message.h"
+#include "scip/job/event.h"
 #include "scip/job/relay.h"
 #include "scip/job/streams.h"
 #include "scip/job/terminal.h"
@@ -74,26 +76,26 @@ static void wait_for_word(int events)
 	}
 }
 
-/* Waits for the program to be executed. Returns 0 with its vpid, else the exit status, with the sentence
- * printed. */
+/* Waits until the program has been executed. Returns 0 with its vpid, or prints the reason and returns the
+ * exit status. */
 static int wait_for_start(int events, struct vpid *vpid)
 {
-	struct keeper_event event;
-	ssize_t n;
+	Pbeam__KeeperEvent *event = NULL;
+	int status = 0;
 
 	wait_for_word(events);
-	n = recv(events, &event, sizeof(event), 0);
-	if (n != (ssize_t)sizeof(event)) {
+	if (event_receive(events, 0, &event) <= 0) {
 		fprintf(stderr, "scip: the job's keeper was killed before the program was started\n");
 		return STATUS_SCIP;
 	}
-	if (event.type != KEEPER_STARTED) {
-		event.text[sizeof(event.text) - 1] = 0;
-		fprintf(stderr, "scip: %s\n", event.text);
-		return event.value > 0 ? event.value : STATUS_SCIP;
+	if (event->type == PBEAM__KEEPER_EVENT__TYPE__STARTED) {
+		vpid->n = event->value;
+	} else {
+		fprintf(stderr, "scip: %s\n", event->text);
+		status = event->value > 0 ? event->value : STATUS_SCIP;
 	}
-	vpid->n = event.value;
-	return 0;
+	message_free(event);
+	return status;
 }
 
 static int report_vpid(struct vpid vpid)

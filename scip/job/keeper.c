@@ -65,7 +65,7 @@ _Noreturn static void leave(struct keeper *keeper)
 
 _Noreturn static void fail(struct keeper *keeper, int status, const char *text)
 {
-	viewer_tell(&keeper->job, KEEPER_FAILED, status, text);
+	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__FAILED, status, text);
 	if (keeper->job.root > 0)
 		kill(keeper->job.root, SIGKILL);
 	leave(keeper);
@@ -90,7 +90,7 @@ static void root_ended(struct keeper *keeper)
 {
 	struct job *job = &keeper->job;
 
-	viewer_tell(job, KEEPER_ENDED, job->root_status, "");
+	viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__ENDED, job->root_status, "");
 	interval_stop(job);
 	job_close_console(job);
 	check_end(keeper);
@@ -123,9 +123,9 @@ static void on_report(void *arg, int fd)
 	/* Not before: what is asked for is asked of the program, not of the process that is to execute it. */
 	if (requests_serve(&keeper->job, &err) < 0)
 		log_error("%s", err.text);
-	viewer_tell(&keeper->job, KEEPER_STARTED, keeper->job.entry.root.n, "");
+	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__STARTED, keeper->job.entry.root.n, "");
 	if (keeper->early_stop)
-		viewer_tell(&keeper->job, KEEPER_STOPPED, keeper->early_stop, "");
+		viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__STOPPED, keeper->early_stop, "");
 }
 
 /* ---- children ---- */
@@ -199,7 +199,7 @@ static void on_children(void *arg, int fd)
 			lines_child(job, pid, status);
 		if (WIFCONTINUED(status)) {
 			if (pid == job->root && !job->coordinator)
-				viewer_tell(job, KEEPER_CONTINUED, status, "");
+				viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__CONTINUED, status, "");
 			continue;
 		}
 		if (!WIFSTOPPED(status))
@@ -208,7 +208,7 @@ static void on_children(void *arg, int fd)
 			keeper->early_stop = status;
 		else if (pid == job->root && !job->coordinator)
 			/* stops of a rollback's husks are none of the console's business */
-			viewer_tell(job, KEEPER_STOPPED, status, "");
+			viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__STOPPED, status, "");
 	}
 }
 
@@ -361,7 +361,7 @@ static void on_restored(void *arg, const struct coordinator_outcome *outcome)
 	keeper->restoring = false;
 	if (outcome->err.code)
 		fail(keeper, STATUS_SCIP, outcome->err.text);
-	viewer_tell(&keeper->job, KEEPER_STARTED, keeper->job.entry.root.n, "");
+	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__STARTED, keeper->job.entry.root.n, "");
 }
 
 /* The other host has been told why not. */

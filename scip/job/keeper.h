@@ -14,8 +14,8 @@
  *       coordinator.c (husk.c), viewer.c  who does it; the console that is there, or the backlog
  *         launch.c, job.c, loop.c         what they share
  *
- * The console and its keeper talk over one seqpacket socket: struct keeper_event up, nothing down but end of
- * file (the console has gone; the job goes on). `pbeamctl attach` gets such a socket through requests.c.
+ * The console gets events over one seqpacket socket (event.h) and sends nothing but end of file. `pbeamctl
+ * attach` gets such a socket through requests.c.
  */
 #ifndef SCIP_JOB_KEEPER_H
 #define SCIP_JOB_KEEPER_H
@@ -44,22 +44,6 @@ struct keeper_options {
 	int console[3]; /* the job's standard streams: the pty's slave or what scip was given; -1 none */
 	int pty_master; /* -1 when the job has no terminal */
 	const sigset_t *signal_mask; /* for the program; NULL: the caller's own */
-};
-
-/* keeper -> console */
-enum keeper_event_type {
-	KEEPER_STARTED = 1, /* the program has been executed (restored); value: its vpid */
-	KEEPER_FAILED,	    /* value: scip's exit status (125, 126, 127); text: the sentence */
-	KEEPER_ENDED,	    /* the job's first process is gone; value: its wait status */
-	KEEPER_STOPPED,	    /* the job's first process was stopped by a signal; value: its wait status */
-	KEEPER_CONTINUED,   /* ... and goes on */
-	KEEPER_TAKEN,	    /* another console has taken this one's place; nothing more comes */
-};
-struct keeper_event {
-	uint32_t type;
-	int32_t value;
-	int32_t keeper; /* its pid: the job's socket is RUNTIME/job/PID */
-	char text[ERR_TEXT_MAX];
 };
 
 /* Forks the keeper and, under it, the job. Returns the console's end of the socket (the caller closes it), or

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -13,6 +14,7 @@
 #include "base/log.h"
 #include "proto/ask.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
 enum { DEPTH_MAX = 4096 };
 
@@ -82,7 +84,11 @@ _Noreturn static void ask(struct job *job, struct vpid vpid, int out)
 	if (r >= 0)
 		r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &wish.base, NULL,
 				&pbeam__migrate_reply__descriptor, &reply, &err);
-	_exit(io_write_full(out, &err, sizeof(err)) < 0);
+	if (r < 0)
+		rpc_refuse(out, &err);
+	else
+		r = rpc_reply(out, NULL, &err);
+	_exit(r < 0);
 }
 
 static void on_answer(void *arg, int fd)
@@ -91,13 +97,10 @@ static void on_answer(void *arg, int fd)
 	struct request *request = recall->request;
 	Pbeam__MigrateRequest *wish = NULL;
 	struct err err = ERR_INIT;
-	int r = io_read_full(fd, &err, sizeof(err)) == (ssize_t)sizeof(err)
-			? err.code
-			: err_set(&err, -EIO, "who called it back was killed");
+	int r = rpc_receive(fd, "the process that calls it back", PBEAM__RPC__RPC_REPLY, NULL, NULL, &err);
 
 	loop_unwatch(&recall->job->loop, fd);
 	close(fd);
-	err.text[sizeof(err.text) - 1] = 0;
 	if (request)
 		request->saving = NULL;
 	if (request && request->fd >= 0) {
@@ -118,13 +121,13 @@ static void on_answer(void *arg, int fd)
 	free(recall);
 }
 
-/* The descriptor that the answer comes from. */
+/* Forks the process. Returns the socket that its reply comes from, or -errno. */
 static int start(struct job *job, struct vpid vpid, struct err *err)
 {
 	int ends[2];
 	pid_t pid;
 
-	if (pipe2(ends, O_CLOEXEC) < 0)
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
 		return err_sys(err, "call vpid %d back", vpid.n);
 	pid = fork();
 	if (pid == 0) {

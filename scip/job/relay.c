@@ -45,6 +45,8 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "proto/message.h"
+#include "scip/job/event.h"
 #include "scip/job/keeper.h"
 #include "scip/job/terminal.h"
 
@@ -184,15 +186,24 @@ static bool is_stopped(const struct relay *relay)
 	return at && sscanf(at + 1, " %c", &state) == 1 && (state == 'T' || state == 't');
 }
 
-/* Stops that were told while the console itself was stopped: it continues the program now. */
+/* True if the next event is a stop; consumes it unless `peek`. */
+static bool next_is_stop(const struct relay *relay, bool peek)
+{
+	Pbeam__KeeperEvent *event = NULL;
+	bool stop;
+
+	if (event_receive(relay->options->events, MSG_DONTWAIT | (peek ? MSG_PEEK : 0), &event) <= 0)
+		return false;
+	stop = event->type == PBEAM__KEEPER_EVENT__TYPE__STOPPED;
+	message_free(event);
+	return stop;
+}
+
+/* Drops the stops reported while the console itself was stopped: it continues the program now. */
 static void forget_stops(const struct relay *relay)
 {
-	struct keeper_event event;
-
-	while (recv(relay->options->events, &event, sizeof(event), MSG_PEEK | MSG_DONTWAIT) ==
-		       (ssize_t)sizeof(event) &&
-	       event.type == KEEPER_STOPPED)
-		if (recv(relay->options->events, &event, sizeof(event), MSG_DONTWAIT) < 0)
+	while (next_is_stop(relay, true))
+		if (!next_is_stop(relay, false))
 			return;
 }
 
@@ -286,35 +297,41 @@ static void drain_master(struct relay *relay)
 	}
 }
 
-static void on_event(struct relay *relay)
+static void serve_event(struct relay *relay, const Pbeam__KeeperEvent *event)
 {
-	struct keeper_event event;
-	ssize_t n = recv(relay->options->events, &event, sizeof(event), MSG_DONTWAIT);
-
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n != (ssize_t)sizeof(event)) {
+	switch ((int)event->type) {
+	case PBEAM__KEEPER_EVENT__TYPE__ENDED:
 		drain_master(relay);
-		finish(relay, RELAY_LOST);
-		return;
-	}
-	switch (event.type) {
-	case KEEPER_ENDED:
-		drain_master(relay);
-		relay->status = event.value;
+		relay->status = event->value;
 		finish(relay, RELAY_ENDED);
 		break;
-	case KEEPER_STOPPED:
+	case PBEAM__KEEPER_EVENT__TYPE__STOPPED:
 		drain_master(relay);
 		if (is_stopped(relay))
 			stop_with_program(relay);
 		break;
-	case KEEPER_TAKEN:
+	case PBEAM__KEEPER_EVENT__TYPE__TAKEN:
 		finish(relay, RELAY_TAKEN);
 		break;
 	default:
 		break;
 	}
+}
+
+static void on_event(struct relay *relay)
+{
+	Pbeam__KeeperEvent *event = NULL;
+	int r = event_receive(relay->options->events, MSG_DONTWAIT, &event);
+
+	if (r == -EAGAIN || r == -EINTR)
+		return;
+	if (r <= 0) {
+		drain_master(relay);
+		finish(relay, RELAY_LOST);
+		return;
+	}
+	serve_event(relay, event);
+	message_free(event);
 }
 
 static bool terminal_is_gone(const struct relay *relay)

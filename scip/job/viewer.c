@@ -129,14 +129,17 @@ static void on_console(void *arg, int fd)
 	start_draining(job);
 }
 
-void viewer_tell(struct job *job, enum keeper_event_type type, int value, const char *text)
+void viewer_tell(struct job *job, Pbeam__KeeperEvent__Type type, int value, const char *text)
 {
-	struct keeper_event event = {.type = type, .value = value, .keeper = job->entry.keeper.n};
+	Pbeam__KeeperEvent event = PBEAM__KEEPER_EVENT__INIT;
 
 	if (!job->viewer || job->viewer->sock < 0)
 		return;
-	snprintf(event.text, sizeof(event.text), "%s", text);
-	if (send(job->viewer->sock, &event, sizeof(event), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+	event.type = type;
+	event.value = value;
+	event.keeper = job->entry.keeper.n;
+	event.text = (char *)(uintptr_t)text;
+	if (event_send(job->viewer->sock, &event) < 0)
 		log_info("the console has gone");
 }
 
@@ -149,7 +152,7 @@ int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err)
 		return err_sys(err, "make a socket for the console");
 	ours = pair[0];
 	theirs = pair[1];
-	viewer_tell(job, KEEPER_TAKEN, job->entry.root.n, "");
+	viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__TAKEN, job->entry.root.n, "");
 	forget(job);
 	r = loop_watch(&job->loop, ours, on_console, job);
 	if (r < 0) {

@@ -5,6 +5,7 @@
 #ifndef SCIP_JOB_VIEWER_H
 #define SCIP_JOB_VIEWER_H
 
+#include "scip/job/event.h"
 #include "scip/job/job.h"
 
 /* `sock` is the console that started us (-1: none did); it is ours from now on. When it ends the pty's output
@@ -12,7 +13,7 @@
 must_check int viewer_open(struct job *job, int sock, struct err *err);
 enum { VIEWER_BACKLOG = 256 << 10 };
 /* Sends an event to the console, if there is one. */
-void viewer_tell(struct job *job, enum keeper_event_type type, int value, const char *text);
+void viewer_tell(struct job *job, Pbeam__KeeperEvent__Type type, int value, const char *text);
 /* Another console takes over: the one that is there is told, and forgotten. *sock (the new one's end of its
  * socket) and *backlog (a file with what is to be shown first, -1 for none) are the caller's. */
 must_check int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err);

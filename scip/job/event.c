@@ -1,0 +1,28 @@
+#include "scip/job/event.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+enum { EVENT_MAX = ERR_TEXT_MAX + 64 }; /* bytes of a packed event: its text and three numbers */
+
+int event_send(int sock, const Pbeam__KeeperEvent *event)
+{
+	uint8_t bytes[EVENT_MAX];
+
+	if (pbeam__keeper_event__get_packed_size(event) > sizeof(bytes))
+		return -EMSGSIZE;
+	if (send(sock, bytes, pbeam__keeper_event__pack(event, bytes), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+		return -errno;
+	return 0;
+}
+
+int event_receive(int sock, int flags, Pbeam__KeeperEvent **out)
+{
+	uint8_t bytes[EVENT_MAX];
+	ssize_t n = recv(sock, bytes, sizeof(bytes), flags);
+
+	if (n <= 0)
+		return n < 0 ? -errno : 0;
+	*out = pbeam__keeper_event__unpack(NULL, (size_t)n, bytes);
+	return *out ? 1 : -EPROTO;
+}
