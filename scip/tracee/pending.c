@@ -67,6 +67,7 @@ enum {
 	NSEC_PER_MSEC = 1000000,
 	SCHED_TEXT_MAX = 65536,
 	CPUS_AT_ONCE = 64,
+	MEASURE_TRIES = 3,
 };
 
 /* ---- when threads fell asleep ---- */
@@ -111,23 +112,37 @@ static bool read_sched(pid_t pid, pid_t tid, struct sched_numbers *out)
 	return at;
 }
 
-/* Runs on that processor for a moment. Reading the thread's processor time updates its exec_start. */
+/*
+ * Runs on that processor for a moment. Reading the thread's processor time updates its exec_start.
+ *
+ * The time is taken after exec_start: were this thread preempted in between the other way round, exec_start
+ * would be updated later than the time, and timeouts would end too early. A preemption now makes the offset
+ * too large, and timeouts too long, so it is measured again.
+ */
 static bool measure_clock(int cpu, int64_t *offset)
 {
 	struct sched_numbers own;
 	struct timespec unused;
 	cpu_set_t old, there;
-	uint64_t now;
-	bool good;
+	bool good = false;
 
 	CPU_ZERO(&there);
 	CPU_SET(cpu, &there);
 	if (sched_getaffinity(0, sizeof(old), &old) < 0 || sched_setaffinity(0, sizeof(there), &there) < 0)
 		return false;
-	now = io_now_ns(CLOCK_MONOTONIC);
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &unused);
-	good = read_sched(getpid(), (pid_t)syscall(SYS_gettid), &own);
-	*offset = (int64_t)(now - own.exec_start);
+	for (int tries = 0; tries < MEASURE_TRIES; tries++) {
+		uint64_t before = io_now_ns(CLOCK_MONOTONIC), after;
+
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &unused);
+		if (!read_sched(getpid(), (pid_t)syscall(SYS_gettid), &own))
+			break;
+		after = io_now_ns(CLOCK_MONOTONIC);
+		if (!good || (int64_t)(after - own.exec_start) < *offset)
+			*offset = (int64_t)(after - own.exec_start);
+		good = true;
+		if (after - before < NSEC_PER_MSEC)
+			break;
+	}
 	(void)!sched_setaffinity(0, sizeof(old), &old);
 	return good;
 }
