@@ -20,7 +20,7 @@
 #define INJECT_ABI_VERSION 1u
 
 enum {
-	INJECT_CALL_ANY = 1u << 0,   /* go on whatever it returns (else a negative return ends the batch) */
+	INJECT_CALL_ANY = 1u << 0,   /* continue after any result (else a negative result ends the batch) */
 	INJECT_CALL_EXACT = 1u << 1, /* must return `expect`, else the batch ends */
 	INJECT_CALL_FULL = 1u << 2,  /* a pread64/pwrite64 family call (fd, buf, len, off): repeat after short
 					counts until len is done; `ret` = len */

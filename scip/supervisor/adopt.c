@@ -1,16 +1,17 @@
 /*
- * A child in another's place: a frozen process has forked one for the coordinator (restore_fork.c), and an
- * older child of it has ended meanwhile, or is to be forgotten. It must see neither the birth nor the death.
+ * Replaces a child. A frozen process has forked a child for the coordinator (restore_fork.c), and an
+ * older child of it has ended meanwhile or must be forgotten. The process must see neither the birth
+ * nor the death.
  *
- * The birth shows nowhere: a clone() that is made for it returns to us. A death shows in two ways. wait4()
- * would find it: so a thread of the process itself is made to wait for it. And there is its SIGCHLD, which is
- * pending for the process as long as all threads are stopped (a tracee's ignored signals are queued as well):
- * it is taken away by rt_sigtimedwait(), made by that thread.
+ * The birth does not show: the clone() was made by scip and returned to scip. A death shows in two
+ * ways. wait4() would find it, so a thread of the process is made to wait for it. Its SIGCHLD is
+ * pending for the process while all threads are stopped (ignored signals of a tracee are queued as
+ * well); a thread takes it by rt_sigtimedwait().
  *
- * SIGCHLD is not queued twice. If another child has ended after ours its signal was dropped because ours was
- * pending already; then ours is replaced by what that one's would have been (waitid() with WNOWAIT tells, and
- * a process may queue any siginfo to itself). If one was pending before, ours was dropped and there is
- * nothing to take.
+ * SIGCHLD is not queued twice. If another child has ended later, its signal was dropped because this
+ * one was pending. Then the pending one is replaced by the siginfo that the other would have had
+ * (waitid() with WNOWAIT returns it, and a process may queue any siginfo to itself). If one was pending
+ * before, the signal of this child was dropped and nothing is taken.
  */
 #include <errno.h>
 #include <signal.h>
@@ -34,7 +35,7 @@
 
 enum { KERNEL_SIGSET = 8 };
 
-/* What the calls need in the tracee's memory: one page, mapped for them. */
+/* Memory for the calls in the tracee: one page, mapped for them. */
 struct page {
 	uint64_t set;
 	uint64_t pad;
@@ -50,7 +51,7 @@ static bool is_listed(const int32_t *list, size_t n, pid_t pid)
 	return false;
 }
 
-/* The signal of the end (or of a stop) of one of these children, pending for the process. */
+/* True if the pending signal reports the end (or a stop) of one of these children. */
 static bool peek(const struct tracee *tracee, const Pbeam__ScipAdopt *adopt, siginfo_t *info)
 {
 	struct __ptrace_peeksiginfo_args args = {.flags = PTRACE_PEEKSIGINFO_SHARED, .nr = 1};
@@ -69,7 +70,7 @@ static int call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr
 	return r < 0 ? r : *ret < 0 ? (int)*ret : 0;
 }
 
-/* A child that has ended, is not waited for, and whose end is no older than ours. */
+/* Finds a child that has ended, has not been waited for, and ended no earlier than these. */
 static pid_t find_other(const struct process *process, const Pbeam__ScipAdopt *adopt)
 {
 	auto_free pid_t *children = NULL;
@@ -125,8 +126,8 @@ static bool has_own(const struct tracee *tracee, int signal)
 	return false;
 }
 
-/* Their SIGCHLD, if one is pending. A thread that has one of its own would lose that instead: the process's
- * is then left, which it sees as one too many. */
+/* Takes their SIGCHLD if one is pending. A thread with its own pending SIGCHLD would lose that instead;
+ * then the process's is left, and the program sees one too many. */
 static int take_death(struct tracee *tracee, const Pbeam__ScipAdopt *adopt, struct err *err)
 {
 	siginfo_t info;
@@ -144,11 +145,11 @@ static int take_death(struct tracee *tracee, const Pbeam__ScipAdopt *adopt, stru
 	if (r == 0)
 		r = queue_other(tracee, (struct taddr){(uint64_t)page}, adopt, info.si_signo, err);
 	if (call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, sizeof(struct page))) < 0)
-		log_debug("a page of ours stays in process %d", tracee->process->pid);
+		log_debug("process %d: unmap the page of the exchange", tracee->process->pid);
 	return r;
 }
 
-/* Waits for these children, which have been killed, and makes the process forget them. */
+/* Waits for these children, which have been killed, so that the process forgets them. */
 static int forget_children(struct process *process, const Pbeam__ScipAdopt *adopt, struct err *err)
 {
 	struct tracee *tracee = process_still(process);
@@ -160,7 +161,7 @@ static int forget_children(struct process *process, const Pbeam__ScipAdopt *adop
 	for (size_t i = 0; i < adopt->n_gone && r == 0; i++) {
 		r = call(tracee, &ret, err, SYS_wait4, remote_args((uint64_t)adopt->gone[i], 0, __WALL, 0));
 		if (r == -ECHILD)
-			r = 0; /* not its child, or it ignores SIGCHLD */
+			r = 0; /* not a child of the process, or the process ignores SIGCHLD */
 	}
 	return r < 0 ? r : take_death(tracee, adopt, err);
 }
@@ -174,7 +175,7 @@ int control_adopt(struct control_request *request, struct err *err)
 
 	for (size_t i = 0; i < adopt->n_gone; i++)
 		if (adopt->gone[i] <= 1)
-			return err_set(err, -EPROTO, "%d is no child", adopt->gone[i]);
+			return err_set(err, -EPROTO, "process %d is not a child", adopt->gone[i]);
 	if (tracee && trial->child && trial->replaces > 0)
 		r = adopt_exchange_pidfds(tracee, trial->replaces, trial->child, err);
 	if (r == 0)
@@ -212,5 +213,5 @@ void adopt_undo(struct control_trial *trial, struct process *process)
 				      .diverged = true};
 	if (names_number_bind(names, trial->vpid, entry.rpid, process->keeper) < 0 ||
 	    (trial->vpid.n != trial->replaces && names_process_add(names, &entry) < 0))
-		log_warn("vpid %d: its end is seen under another number", trial->vpid.n);
+		log_warn("vpid %d: its parent sees its end under another number", trial->vpid.n);
 }

@@ -1,7 +1,7 @@
 /*
- * Pidfds of a child whose place another has taken: each becomes the other's, under the same descriptor. An
- * epoll instance that watches it does so again: out before the exchange (a watch is of the open file, which a
- * duplicate may keep), in afterwards.
+ * Pidfds of a child that has been replaced: each is exchanged for one of the new child under the same
+ * descriptor. An epoll instance that watches it drops the watch before the exchange (a watch is of the
+ * open file, which a duplicate may keep) and adds it again afterwards.
  */
 #include <errno.h>
 #include <fcntl.h>

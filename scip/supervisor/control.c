@@ -32,7 +32,7 @@ static void reply(struct control_connection *c, uint32_t type, const ProtobufCMe
 	struct err err = ERR_INIT;
 
 	if (frame_send(c->sock, type, message, NULL, 0, &err) < 0)
-		log_debug("control: %s", err.text); /* its end is seen at the next look */
+		log_debug("control: %s", err.text); /* the next read finds its end */
 }
 
 static void reply_done(struct control_connection *c)
@@ -103,7 +103,7 @@ static void reply_frozen(struct control *control, struct control_connection *c, 
 	reply(c, PBEAM__RPC__RPC_REPLY, &frozen.base);
 }
 
-/* A stop that lasts as long as it takes to look at the stacks, or to say one thing. */
+/* A brief stop lasts while the stacks are read or one request is served. */
 static bool is_brief(const struct control_connection *c)
 {
 	return c->waiting == PBEAM__SCIP_REQUEST__SCIP_STACK ||
@@ -121,8 +121,8 @@ static bool somebody_froze(const struct control *control, bool briefly)
 	return false;
 }
 
-/* For longer than a brief stop; nobody need be connected: one that was kept stays frozen until it is decided
- * whose it is. */
+/* Frozen for longer than a brief stop. No caller need be connected: a process that was kept stays frozen
+ * until its owner is decided. */
 static bool is_frozen(const struct control *control, const struct process *process)
 {
 	return somebody_froze(control, false) || (process->frozen && !somebody_froze(control, true));
@@ -134,16 +134,16 @@ static int do_freeze(struct control_request *request, struct err *err)
 	struct control_connection *c = request->connection;
 
 	if (somebody_froze(request->control, false))
-		return err_set(err, -EBUSY, "another checkpoint is at work on it");
-	/* Who restores it lets it run without asking anybody. */
+		return err_set(err, -EBUSY, "another checkpoint has frozen it");
+	/* a restore resumes the process without a further request */
 	if (request->process->held)
-		return err_set(err, -EBUSY, "it is just being restored");
+		return err_set(err, -EBUSY, "it is being restored");
 	c->froze = true;
 	c->replaces = freeze->replaced;
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_FREEZE;
 	c->deadline_ns =
 		freeze->timeout_ms ? io_now_ns(CLOCK_MONOTONIC) + (uint64_t)freeze->timeout_ms * 1000000u : 0;
-	if (!request->process->frozen) /* one that was kept, or is stopped briefly */
+	if (!request->process->frozen) /* kept frozen, or stopped briefly */
 		freeze_begin(request->process);
 	control_progress(request->control, request->process);
 	return CONTROL_LATER;
@@ -201,7 +201,7 @@ static int stop_briefly(struct control_request *request, uint32_t what)
 	return CONTROL_LATER;
 }
 
-/* One that is stopped for a checkpoint is looked at as it is. */
+/* A process that is frozen for a checkpoint is read as it is. */
 static int do_stack(struct control_request *request, struct err *err)
 {
 	struct process *process = request->process;
@@ -233,7 +233,7 @@ static int do_orphan(struct control_request *request, struct err *err)
 	const Pbeam__ScipOrphan *orphan = (const void *)request->message;
 
 	if (request->process->held || is_frozen(request->control, request->process))
-		return err_set(err, -EBUSY, "somebody is at work on it");
+		return err_set(err, -EBUSY, "another request has frozen it");
 	request->connection->parent.n = orphan->parent;
 	return stop_briefly(request, PBEAM__SCIP_REQUEST__SCIP_ORPHAN);
 }
@@ -256,7 +256,7 @@ static int do_terminate(struct control_request *request, struct err *err)
 
 /* ---- requests ---- */
 
-/* What a request needs the process to be. */
+/* The state of the process that a request needs. */
 enum need { NEED_NOTHING, NEED_FROZEN, NEED_HELD, NEED_STILL };
 
 static const struct row {
@@ -313,7 +313,7 @@ static bool is_met(enum need need, const struct control_connection *c, const str
 	return true;
 }
 
-/* Takes the request, has it done, answers. */
+/* Receives the request, calls its handler, sends the reply. */
 static void serve(struct control_request *request)
 {
 	struct control_connection *c = request->connection;
@@ -422,7 +422,7 @@ static bool readable(int fd)
 	return fd >= 0 && poll(&p, 1, 0) == 1;
 }
 
-/* One request of this connection; false when there is none now. */
+/* Serves one request of this connection; false if there is none now. */
 static bool serve_one(struct control *control, struct control_connection *c, struct process *process)
 {
 	struct frame frame;
@@ -451,7 +451,7 @@ void control_await_coordinator(struct control *control, pid_t coordinator)
 	control->look_ns = io_now_ns(CLOCK_MONOTONIC) + LOOK_AGAIN_NS;
 }
 
-/* Its coordinator may have been killed before he could call: nobody else knows of the husk. */
+/* The coordinator may have been killed before it connected: no other process knows of the husk. */
 static void check_coordinator(struct control *control, struct process *process)
 {
 	if (!control->coordinator || !process->held || io_now_ns(CLOCK_MONOTONIC) < control->look_ns)
@@ -484,8 +484,7 @@ static void check_deadlines(struct control *control, struct process *process)
 void control_serve(struct control *control, struct process *process)
 {
 	if (!process) {
-		/* In a signal handler: nothing but system calls. */
-		int sock;
+		int sock; /* idle: connections are refused */
 
 		while ((sock = accept4(control->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
 			close(sock);

@@ -22,7 +22,7 @@ static int with_arena(struct control_request *request, dump_fn dump, struct err 
 	int r;
 
 	if (frame->nfds != 2)
-		return err_set(err, -EPROTO, "a dump needs two descriptors, %d came", frame->nfds);
+		return err_set(err, -EPROTO, "a dump needs two descriptors, got %d", frame->nfds);
 	r = image_arena_map(frame->fds[1], &arena, err);
 	if (r < 0)
 		return r;

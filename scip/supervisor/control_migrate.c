@@ -1,4 +1,4 @@
-/* What a migration asks of the scip whose process leaves, or comes back. */
+/* Requests of a migration to the scip of a process that leaves or comes back. */
 #include <errno.h>
 
 #include "scip/supervisor/control_request.h"
@@ -36,7 +36,7 @@ int control_hold(struct control_request *request, struct err *err)
 	struct process *process = request->process;
 
 	if (!stub_is(process))
-		return err_set(err, -EINVAL, "vpid %d is here already", process->vpid.n);
+		return err_set(err, -EINVAL, "vpid %d is on this host", process->vpid.n);
 	if (syscall_filter_inject(process_leader(process), err) < 0 ||
 	    syscall_filter_datagrams(process_leader(process), true, err) < 0)
 		return -EIO;

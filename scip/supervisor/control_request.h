@@ -1,6 +1,6 @@
 /*
- * Inside control: what connections and handlers share. control.c has the sockets and what needs the loop
- * (freeze, stack, terminate); control_handlers.c what is answered at once on a process that stands still.
+ * Shared by control.c and the handlers. control.c has the sockets and the requests that need the loop
+ * (freeze, stack, terminate); control_handlers.c those that are served at once on a stopped process.
  */
 #ifndef SCIP_SUPERVISOR_CONTROL_REQUEST_H
 #define SCIP_SUPERVISOR_CONTROL_REQUEST_H
@@ -16,9 +16,9 @@ struct control_connection {
 	int sock;	      /* -1: free */
 	bool froze;	      /* thaw when it ends */
 	bool replaces;	      /* ... or kill, if it was condemned by then */
-	bool keeps;	      /* ... or rather leave it to who freezes it next */
+	bool keeps;	      /* ... or leave it to the next connection that freezes it */
 	bool silent;	      /* has not made a request yet; */
-	bool drives;	      /* ... has made one of a restore: with either the husk dies */
+	bool drives;	      /* has made one of a restore: the husk dies with the connection */
 	uint32_t waiting;     /* a request that the loop will answer, or SCIP_NONE */
 	uint64_t deadline_ns; /* of a stop */
 	struct vpid parent;   /* of SCIP_ORPHAN */
@@ -35,8 +35,9 @@ struct control {
 	char path[PATH_MAX];
 	struct control_connection connections[CONTROL_CONNECTIONS_MAX];
 	Pbeam__ScipFill *fill; /* of a restore, until it runs */
-	pid_t coordinator;     /* whose husk the process is that nobody has called for yet, 0 none */
-	uint64_t look_ns;      /* when to see whether he is there still */
+	pid_t coordinator; /* the coordinator whose husk the process is and that has not connected yet, 0 none
+			    */
+	uint64_t look_ns;  /* when to check again that it exists */
 };
 
 /* A request on its way through its handler. */
@@ -53,7 +54,7 @@ struct control_request {
 void control_answer(struct control_request *request, const ProtobufCMessage *message);
 /* The state of the process in the name table. */
 void control_set_state(struct control *control, struct process *process, enum name_state state);
-/* What is kept for SCIP_RESTORE_RUN goes. */
+/* Frees the state for SCIP_RESTORE_RUN. */
 void control_forget_fill(struct control *control);
 
 /* Handlers. 0 when done; CONTROL_LATER when the loop will answer (connection->waiting says what to) or has;
@@ -71,7 +72,7 @@ must_check int control_restore_fill(struct control_request *request, struct err 
 must_check int control_restore_run(struct control_request *request, struct err *err);
 must_check int control_restore_fork(struct control_request *request, struct err *err);
 must_check int control_restore_exit(struct control_request *request, struct err *err);
-/* Nobody drives it any more: it ends, or is the stub that it was. */
+/* No connection drives the husk any more: it ends, or becomes the stub again. */
 void control_give_up_husk(struct control *control, struct process *process);
 
 /* ---- control_migrate.c ---- */
@@ -82,22 +83,22 @@ must_check int control_hold(struct control_request *request, struct err *err);
 must_check int control_stub_stop(struct control_request *request, struct err *err);
 
 /* ---- orphan.c ---- */
-/* The parent of the process, which stands still, was on another host and has ended: it has this one now, and
- * gets the signals that its threads want then (PR_SET_PDEATHSIG). */
+/* The parent of the stopped process was on another host and has ended. Sets the new parent and sends the
+ * signals that the process's threads want then (PR_SET_PDEATHSIG). */
 must_check int orphan_adopted(struct process *process, struct vpid parent, struct err *err);
-/* It has been made as it was saved, and is about to run. Where its parent has ended since: who comes back
- * into its stub gets the same signals; who was made ahead on another host has the parent that it had in the
- * end. */
+/* The process has been rebuilt as it was saved and is about to run. If its parent has ended since, a
+ * process that returns to its stub gets these signals; a process that was pre-copied to another host gets
+ * its last parent. */
 void orphan_restored(const struct process *process, const Pbeam__Process *saved);
-/* Those signals: a bit for each. */
+/* The set of these signals. */
 uint64_t orphan_wants(const Pbeam__Process *saved);
 
 /* ---- adopt.c ---- */
 must_check int control_adopt(struct control_request *request, struct err *err);
-/* The child on trial has never been. The process is still frozen. */
+/* Removes the child on trial as if it had never been. The process stays frozen. */
 void adopt_undo(struct control_trial *trial, struct process *process);
 /* ---- adopt_pidfd.c ---- */
-/* Pidfds of `old`, which is not waited for yet, become those of `new` (real numbers). */
+/* Exchanges pidfds of `old`, which has not been waited for, for those of `new` (real numbers). */
 must_check int adopt_exchange_pidfds(struct tracee *tracee, pid_t old, pid_t new, struct err *err);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include <sys/ptrace.h>
 
-/* What follows every stop that ends here: a husk stays; a freeze may keep it; else it goes on. */
+/* The end of every stop: a husk stays; a freeze may keep the thread; else it is resumed. */
 static unsigned go_on(const struct event *event, bool may_hold)
 {
 	if (event->held)
@@ -10,8 +10,8 @@ static unsigned go_on(const struct event *event, bool may_hold)
 	return ACTION_RESUME | (event->freezing && may_hold ? ACTION_HOLD : 0);
 }
 
-/* At the events of fork and exec the call is half done: its return is not in the registers yet. A freeze must
- * not keep the thread there; it is interrupted again when it is let go. */
+/* At the events of fork and exec the call is half done: its result is not in the registers yet. A freeze
+ * must not keep the thread there; the thread is interrupted again when it is resumed. */
 static unsigned at_event(const struct event *event)
 {
 	switch (event->event) {

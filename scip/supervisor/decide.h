@@ -1,7 +1,7 @@
 /*
- * What to do at a stop. Pure: an event in, actions out; nothing is looked up and nothing done here, so that
- * every case can be tested without a process. loop.c fills in the event and takes the actions, in the order
- * of their bits.
+ * Decides what to do at a stop. A pure function from event to actions: it looks nothing up and does
+ * nothing, so that every case is tested without a process. loop.c fills in the event and executes the
+ * actions in the order of their bits.
  */
 #ifndef SCIP_SUPERVISOR_DECIDE_H
 #define SCIP_SUPERVISOR_DECIDE_H
@@ -11,7 +11,7 @@
 struct event {
 	enum tracee_stop stop;
 	int event;     /* PTRACE_EVENT_* of an event stop */
-	bool newcomer; /* first sign of a thread that we did not know */
+	bool newcomer; /* first stop of an unknown thread */
 	bool leader;   /* of the thread that is the process's leader */
 	bool freezing; /* a freeze is under way or done */
 	bool held;     /* a husk: only the coordinator's requests resume it */
@@ -23,11 +23,10 @@ enum action {
 	ACTION_ENTER_CALL = 1u << 2,   /* syscall_enter(), whose verdict says how it is resumed */
 	ACTION_LEAVE_CALL = 1u << 3,   /* syscall_exit() */
 	ACTION_TRANSLATE_SIGNAL = 1u << 4,
-	ACTION_FIND_CHILD =
-		1u << 5, /* the fork's child is handed to a scip of its own, the clone's thread greeted */
-	ACTION_NOTE_VFORK = 1u << 6,	 /* the thread waits for its child from now on */
+	ACTION_FIND_CHILD = 1u << 5, /* a child process is handed to another scip, a new thread is numbered */
+	ACTION_NOTE_VFORK = 1u << 6, /* the thread waits in vfork from now on */
 	ACTION_FORGET_PROGRAM = 1u << 7, /* another program was executed */
-	ACTION_HOLD = 1u << 8,		 /* let the freeze keep it, if it can */
+	ACTION_HOLD = 1u << 8,		 /* the freeze keeps the thread, if it can */
 	ACTION_RESUME = 1u << 9,	 /* if it was not kept */
 	ACTION_DROP_THREAD = 1u << 10,
 	ACTION_END = 1u << 11, /* the process is gone */

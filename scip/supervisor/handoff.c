@@ -1,31 +1,31 @@
 /*
- * A process changes from one scip to another without noticing, and without its parent noticing.
+ * Hands a process from one scip to another. Neither the process nor its parent notices.
  *
- * ptrace(2) knows no hand-over: a tracee must be detached and seized again, and in between it runs. So it is
- * made to run nowhere: all signals are blocked and it is sent back to the `syscall` instruction that it was
- * forked by with SYS_pause in rax. Nothing is written to its memory (which after vfork is its parent's) and
- * no signal is used: a SIGSTOP would show in the parent's wait.
+ * ptrace(2) has no hand-over: a tracee must be detached and seized again, and it runs in between. So it is
+ * made to run nowhere: all signals are blocked, and it returns to the `syscall` instruction that forked it,
+ * with SYS_pause in rax. Nothing is written to its memory (which after vfork is its parent's). No signal is
+ * used: the parent's wait would report a SIGSTOP.
  *
  *   old scip, child at its first stop              new scip
- *   1. registers and mask are read                 1. SEIZE, INTERRUPT, wait
- *   2. mask: all blocked                           2. registers and mask are set
- *   3. rip -= 2, rax = SYS_pause, orig_rax = -1    3. CONT (LISTEN when a stop signal came in the window)
+ *   1. read registers and mask                     1. SEIZE, INTERRUPT, wait
+ *   2. block all signals                           2. set registers and mask
+ *   3. rip -= 2, rax = SYS_pause, orig_rax = -1    3. CONT (LISTEN if a stop signal came in between)
  *   4. DETACH
- *   5. message {pid, registers, mask}
+ *   5. send {pid, registers, mask}
  *
- * Only SIGKILL and SIGSTOP reach the child in the window. SIGSTOP stops it; SEIZE then reports the group
- * stop, which is kept. A signal for it stays pending until its mask is back.
+ * Only SIGKILL and SIGSTOP reach the child in between. SIGSTOP stops it; SEIZE then reports the group stop,
+ * which is kept. Other signals stay pending until the mask is restored.
  *
- * A process that is not dumpable (PR_SET_DUMPABLE 0, or a program file that may not be read) cannot be seized
- * by an ordinary user: the old scip, still attached, makes it dumpable by a call of its own, the new one puts
- * the old value back. Under Yama scope 1 the child must name its future tracer: the keeper, whose descendants
- * all scips are.
+ * An ordinary user cannot seize a process that is not dumpable (PR_SET_DUMPABLE 0, or an unreadable program
+ * file). The old scip, still attached, has it call prctl() to become dumpable, and the new one restores the
+ * old value. Under Yama scope 1 the child must also name its future tracer: the keeper, the ancestor of all
+ * scips.
  *
- * A process with seccomp filters of its own may not be allowed to pause(): nothing tells what it is allowed
- * to call. It waits in a jump to itself, two bytes written into the unused end of its vdso's last page (the
- * kernel lets a tracer write there, as for breakpoints, and copies the page).
+ * A process with seccomp filters of its own may be forbidden to call pause(), or any other call. It waits in
+ * a jump to itself: two bytes, written to the unused end of its vdso's last page (the kernel lets a tracer
+ * write there, as for breakpoints, and copies the page).
  *
- * Who reads the process's registers in the window sees a pause(): nobody does, its entry says BORN.
+ * A reader of the process's registers in between would see a pause(). Its entry says BORN, so there is none.
  */
 #include "scip/supervisor/handoff.h"
 
@@ -61,8 +61,7 @@ static long set_mask(pid_t tid, uint64_t mask)
 	return ptrace((enum __ptrace_request)PTRACE_SETSIGMASK, tid, sizeof(mask), &mask);
 }
 
-/* Yama's ptrace_scope, 0 where it is not there. Read once: an administrator's change takes effect for new
- * jobs. */
+/* Yama's ptrace_scope, 0 without Yama. Read once: a change applies to new jobs. */
 static int yama_scope(void)
 {
 	static int scope = -1;
@@ -78,9 +77,9 @@ static int yama_scope(void)
 	return scope;
 }
 
-/* One call made by a stopped thread of ours, by its registers alone: the memory of a process that is not
- * dumpable cannot be read even by its tracer, so remote_call() is of no use. All its signals are blocked; a
- * SIGSTOP that comes in between is sent again. The registers are not put back. */
+/* Makes one call in a stopped tracee by its registers alone: not even the tracer can read the memory of a
+ * process that is not dumpable, so remote_call() fails there. All its signals are blocked; a SIGSTOP that
+ * arrives is sent again. The registers are not restored. */
 static int call_by_registers(pid_t tid, uint64_t insn, const uint64_t call[3], int64_t *ret, struct err *err)
 {
 	struct user_regs_struct regs;
@@ -113,7 +112,7 @@ static int call_by_registers(pid_t tid, uint64_t insn, const uint64_t call[3], i
 	return 0;
 }
 
-/* Calls that the child must make for the next scip to be allowed to seize it. It is stopped, ours, its
+/* Makes the calls that permit the next scip to seize the child, which is stopped, attached, and has its
  * signals blocked. */
 static int prepare(const struct seat *seat, pid_t child, struct handoff *handoff, bool dumpable,
 		   struct err *err)
@@ -135,8 +134,8 @@ static int prepare(const struct seat *seat, pid_t child, struct handoff *handoff
 	return r;
 }
 
-/* True if we, unattached, would be allowed to attach. get_robust_list(2) asks the same question as
- * PTRACE_SEIZE and does next to nothing else. */
+/* True if this scip could attach to the process if it were detached. get_robust_list(2) makes the same
+ * check as PTRACE_SEIZE and hardly anything else. */
 static bool is_dumpable(pid_t child)
 {
 	void *head;
@@ -148,7 +147,7 @@ static bool is_dumpable(pid_t child)
 /* jmp . */
 static const uint8_t spin_insn[] = {0xeb, 0xfe};
 
-/* Where a filtered process waits: written if it is not there yet. */
+/* The instruction at which a filtered process waits; written if it is not there yet. */
 static int make_spin(const struct handoff *handoff, struct taddr *spin, struct err *err)
 {
 	struct process process = {.pid = handoff->rpid};
@@ -220,7 +219,7 @@ static int enter_name(const struct seat *seat, const struct process *parent, con
 		.vpid = {handoff->vpid},
 		.rpid = {handoff->rpid},
 		.parent = parent->vpid,
-		.scip = {seat->scip}, /* until the next has it */
+		.scip = {seat->scip}, /* until the next scip has it */
 		.keeper = {seat->keeper},
 		.start_ns = io_now_ns(CLOCK_REALTIME),
 		.state = NAME_STATE_BORN,
@@ -229,7 +228,8 @@ static int enter_name(const struct seat *seat, const struct process *parent, con
 	struct name_process old;
 	int r = names_process_add(seat->names, &entry);
 
-	/* An entry of this number whose process is gone: its scip has reaped it and not yet removed it. */
+	/* Removes an entry of this number whose process is gone: its scip has reaped it and not yet
+	 * removed the entry. */
 	if (r == -EEXIST && names_process_get(seat->names, entry.vpid, &old) == 0 &&
 	    old.rpid.n == handoff->rpid) {
 		names_process_remove(seat->names, entry.vpid, old.rpid);
@@ -244,7 +244,7 @@ static void abandon(const struct seat *seat, const struct handoff *handoff)
 
 	kill(handoff->rpid, SIGKILL);
 	(void)waitpid(handoff->rpid, &status,
-		      __WALL); /* only while it is still ours: the parent then sees it */
+		      __WALL); /* only while it is attached here: the parent then sees the end */
 	names_process_remove(seat->names, (struct vpid){handoff->vpid}, (struct rpid){handoff->rpid});
 	names_number_release(seat->names, (struct vpid){handoff->vpid}, (struct rpid){handoff->rpid});
 }
@@ -283,8 +283,8 @@ int handoff_send(const struct seat *seat, const struct process *parent, pid_t ch
 	return 0;
 }
 
-/* The keeper's child may have been seized on its way into its pause(): lets it get there. It is given longer
- * each time: on a busy machine a fixed moment may always end before the child has had the processor. */
+/* The keeper's child may have been seized on its way to pause(): lets it get there, for a longer time at
+ * each attempt. On a busy machine a fixed time could always end before the child has run. */
 static int wait_in_pause(struct tracee *leader, struct user_regs_struct *regs)
 {
 	struct process *process = leader->process;
@@ -299,8 +299,8 @@ static int wait_in_pause(struct tracee *leader, struct user_regs_struct *regs)
 		if (r < 0)
 			return r;
 		nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
-		/* Never interrupt one that has stopped already: that stop would come on top of the one it is
-		 * in, and the next as well, and it would never get on. */
+		/* Never interrupt a tracee that has stopped already: another stop would follow the present
+		 * one each time, and the tracee would make no progress. */
 		r = stops_wait(process, leader->tid, WNOHANG, &leader, &status);
 		if (r == 0)
 			r = stops_interrupt(leader);
@@ -351,7 +351,7 @@ int handoff_take(struct process *process, const struct handoff *handoff, struct 
 	process->parked = (handoff->flags & HANDOFF_FORKED) != 0;
 	r = stops_seize(process, handoff->rpid, leader, err);
 	if (r == -ECHILD)
-		r = -ESRCH; /* killed in the window, and its end taken already */
+		r = -ESRCH; /* killed in between, and its status has been taken */
 
 	if (r < 0) {
 		if (r != -ESRCH)

@@ -1,16 +1,19 @@
 /*
- * The loop of a scip. While it has a process it sleeps in one place, a waitpid() that SIGIO (somebody calls
- * at the control socket), SIGALRM (a request's time is over) and SEAT_KEEPER_GONE end without a race:
- * knock.h. So a trap costs no call but the wait and what is asked and answered. Callers are served with these
- * signals blocked: a request of many calls is not to be disturbed by the next.
+ * The loop of a scip.
  *
- * New children. A child starts attached to us and stops; its maker stops with an event. Whichever is seen
- * first, a process is handed over, and a thread gets its number, at the maker's event, before it goes on: so
- * both are in the name table before anybody can know of them.
+ * With a process it blocks in one place, a wait4() that SIGIO (a request at the control socket),
+ * SIGALRM (a request has expired) and SEAT_KEEPER_GONE end without a race; without one it blocks in
+ * recv() in the same way (knock.h). So a trap costs no calls but the wait and those of its handler.
+ * Requests are served with these signals blocked: the next request must not interrupt the many calls of
+ * one.
  *
- * Exec. By whichever thread it is called, it is reported under the leader's id, and all other threads are
- * gone, the caller's old id without a word. What was kept for the old program (injected area, scratch page,
- * address of a syscall instruction) is forgotten.
+ * New children. A child starts attached and stops; its maker stops with an event. Whichever stop is
+ * seen first, a process is handed over, and a thread gets its number, at the maker's event, before the
+ * maker continues. So both are in the name table before another process can know of them.
+ *
+ * Exec. Whichever thread calls it, it is reported under the leader's id. All other threads are gone,
+ * the caller's old id without a report. State of the old program (injected area, scratch page, address
+ * of a syscall instruction) is forgotten.
  */
 #include <errno.h>
 #include <limits.h>
@@ -48,14 +51,14 @@ struct supervisor {
 	struct control *control;
 	struct process *process; /* NULL while idle */
 	struct handoff handoff;	 /* the last received */
-	uint64_t armed;		 /* what the alarm is set for: control_deadline(), 0 when it is off */
+	uint64_t armed;		 /* the deadline of the alarm: control_deadline(), 0 when it is off */
 	pid_t vfork_tid;	 /* the thread that waits in vfork */
-	struct { /* threads that stopped before their maker's event; they may be gone by then */
+	struct {		 /* threads that stopped before their maker's event; they may be gone */
 		pid_t tid;
 		struct vpid vtid;
 	} met[MET_MAX];
 	unsigned nmet;
-	bool diverging; /* the filter is due at the exit stop of the call that made a diverged number */
+	bool diverging; /* load the filter at the exit stop of the call that made a diverged number */
 };
 
 /* ---- births ---- */
@@ -80,8 +83,9 @@ static struct vpid claim_number(struct supervisor *s, pid_t number)
 	return v;
 }
 
-/* The thread has made one whose number differs, by a call that the born filter lets pass: its return is
- * translated, and there, where calls can be made in the thread, the process gets the other filter. */
+/* The thread has made a child whose number differs, by a call that the born filter lets pass. Its result
+ * is translated at the exit stop, where calls can be made in the thread and the process gets the other
+ * filter. */
 static void expect_birth(struct supervisor *s, struct tracee *parent)
 {
 	if (s->process->diverged)
@@ -91,8 +95,8 @@ static void expect_birth(struct supervisor *s, struct tracee *parent)
 	s->diverging = true;
 }
 
-/* The new process is stopped and attached to us; nothing of it is in any list. `parent`: the forking thread
- * at its event, NULL when it has been killed. */
+/* Hands over a new process, which is stopped, attached and in no list. `parent`: the forking thread at its
+ * event, NULL if it was killed. */
 static void send_child(struct supervisor *s, pid_t child, struct tracee *parent)
 {
 	struct process *process = s->process;
@@ -106,8 +110,8 @@ static void send_child(struct supervisor *s, pid_t child, struct tracee *parent)
 	if (parent && parent->event == PTRACE_EVENT_VFORK)
 		flags |= HANDOFF_SHARES_MEMORY;
 
-	/* The first number that differs: from now on this process has names to translate; so has its child,
-	 * which gets the filter from its own scip. */
+	/* The first number that differs: from now on this process has names to translate. So has its
+	 * child, whose own scip loads the filter. */
 	if (vpid.n != child) {
 		if (parent)
 			expect_birth(s, parent);
@@ -137,8 +141,8 @@ static void note_met(struct supervisor *s, const struct tracee *thread)
 	s->met[s->nmet++].vtid = thread->vtid;
 }
 
-/* True if the number was met: *vtid is what it was called. A maker that never tells has ended with its
- * process, or by an execve: then all are forgotten. */
+/* True if the thread was met before; *vtid is its number. A maker that never reports has ended with its
+ * process or by an execve; then all are forgotten. */
 static bool take_met(struct supervisor *s, pid_t tid, struct vpid *vtid)
 {
 	for (unsigned i = s->nmet; i-- > 0;) {
@@ -151,7 +155,7 @@ static bool take_met(struct supervisor *s, pid_t tid, struct vpid *vtid)
 	return false;
 }
 
-/* At the event of a clone that made a thread: it gets its number now. */
+/* At the event of a clone that made a thread: gives the thread its number. */
 static void find_thread(struct supervisor *s, struct tracee *parent, pid_t tid)
 {
 	struct process *process = s->process;
@@ -164,7 +168,7 @@ static void find_thread(struct supervisor *s, struct tracee *parent, pid_t tid)
 		return;
 	}
 	if (stops_wait(process, tid, 0, &thread, &status) <= 0)
-		return; /* killed meanwhile */
+		return; /* killed */
 	if (thread->stop == TRACEE_EXITED) {
 		process_remove_tracee(process, thread);
 		return;
@@ -212,10 +216,10 @@ static void forget_program(struct supervisor *s, struct tracee *leader)
 		if (t != leader)
 			supervisor_drop_thread(s->seat, t);
 	}
-	/* The execve call itself goes on in the leader, to its exit stop if that was asked for. */
+	/* The execve continues in the leader, to its exit stop if that was requested. */
 	inject_forget(process);
 	leader->vtid = process->vpid;
-	process->dumpable = 0; /* the kernel decides anew */
+	process->dumpable = 0; /* the kernel decides again */
 	process->vfork_pending = false;
 	s->vfork_tid = 0;
 	s->nmet = 0;
@@ -270,9 +274,9 @@ static void act(struct supervisor *s, struct tracee *tracee, unsigned actions)
 	if (actions & ACTION_FORGET_PROGRAM)
 		forget_program(s, tracee);
 	if (tracee->stop == TRACEE_EVENT_STOP && tracee->want_exit_stop)
-		how = STOPS_SYSCALL; /* an event in the middle of a call whose return is awaited */
+		how = STOPS_SYSCALL; /* an event in the middle of a call whose exit stop was requested */
 	if (r == -ESRCH)
-		return; /* killed: its end is on the way */
+		return; /* killed: its exit status follows */
 	if ((actions & ACTION_HOLD) && freeze_hold(tracee))
 		return;
 	if (actions & ACTION_RESUME)
@@ -329,8 +333,9 @@ static void mark_dead(struct supervisor *s)
 		log_debug("vpid %d is another process by now", process->vpid.n);
 }
 
-/* The process is reaped, so its parent has been told. A number that never diverged needs no care: the entry
- * goes. A diverged one stays, DEAD, until the parent has waited; or goes now when nobody will. */
+/* The process is reaped, so its parent has been notified. The entry of a number that never diverged is
+ * removed. A diverged entry stays, DEAD, until the parent has waited, or is removed now if no process
+ * will. */
 static void leave_names(struct supervisor *s)
 {
 	struct process *process = s->process;
@@ -345,14 +350,14 @@ static void leave_names(struct supervisor *s)
 		return;
 	}
 	if (!process->diverged && entry.scip.n != s->seat->scip)
-		return; /* not ours any more: the number has been given again */
+		return; /* another process has the number */
 	names_process_remove(names, process->vpid, entry.rpid);
 	names_number_release(names, process->vpid, entry.rpid);
 	if (process->filters)
 		record_filter_forget(process->keeper, process->vpid);
 }
 
-/* Around what must not be disturbed by further calls. */
+/* Blocks the signals around calls that must not be interrupted. */
 static void block_calls(bool block)
 {
 	sigset_t set;
@@ -369,7 +374,7 @@ static void end_process(struct supervisor *s)
 	struct process *process = s->process;
 	pid_t orphan;
 
-	/* Children of threads that were killed before they could tell of them. */
+	/* Children of threads that were killed before they could report them. */
 	while ((orphan = stops_take_orphan(process)) > 0)
 		send_child(s, orphan, NULL);
 	while (process->tracees)
@@ -393,7 +398,7 @@ static void keeper_gone(struct supervisor *s)
 	struct handoff handoff;
 
 	if (s->process)
-		kill(s->process->pid, SIGKILL); /* as PTRACE_O_EXITKILL does when we are gone */
+		kill(s->process->pid, SIGKILL); /* as PTRACE_O_EXITKILL does when the scip ends */
 	while (recv(s->seat->take, &handoff, sizeof(handoff), MSG_DONTWAIT) == (ssize_t)sizeof(handoff))
 		kill(handoff.rpid, SIGKILL);
 	if (s->control)
@@ -401,7 +406,7 @@ static void keeper_gone(struct supervisor *s)
 	_exit(0);
 }
 
-/* SIGALRM when the first request that waits for a stop has waited too long. */
+/* Sets SIGALRM for the first request that waits for a stop. */
 static void arm_deadline(struct supervisor *s)
 {
 	uint64_t deadline = s->control ? control_deadline(s->control) : 0, now, left;
@@ -526,7 +531,7 @@ static void adopt(struct supervisor *s, const struct handoff *handoff)
 		names_process_remove(s->seat->names, process->vpid, (struct rpid){process->pid});
 		names_number_release(s->seat->names, process->vpid, (struct rpid){process->pid});
 		if (process->tracees)
-			supervise(s); /* it is ours still: see its end */
+			supervise(s); /* still attached: wait for its end */
 		else
 			end_process(s);
 		return;
@@ -553,8 +558,8 @@ static void set_up_signals(void)
 	knock_listen(SEAT_KEEPER_GONE);
 	knock_listen(SIGIO);
 	knock_listen(SIGALRM);
-	/* SIGTERM and its like end a scip, and so its process, as kill -9 does; not one of a terminal: we
-	 * have none. */
+	/* SIGTERM and other fatal signals end a scip and its process, as SIGKILL does. Signals of
+	 * terminals do not: a scip has none. */
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGSEGV);
@@ -563,7 +568,7 @@ static void set_up_signals(void)
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
-/* Sleeps until there is a process to supervise. False: the hand-over socket is gone. */
+/* Waits for a process to supervise. False: the hand-over socket is gone. */
 static bool wait_for_process(struct supervisor *s)
 {
 	ssize_t n;
@@ -573,7 +578,7 @@ static bool wait_for_process(struct supervisor *s)
 	return n == (ssize_t)sizeof(s->handoff);
 }
 
-/* One more than the surplus leaves the pool. */
+/* A scip that would exceed the surplus leaves the pool. */
 static bool back_to_pool(const struct seat *seat)
 {
 	if (atomic_fetch_add(&seat->shared->idle, 1) < (int32_t)atomic_load(&seat->shared->surplus))
@@ -592,7 +597,7 @@ _Noreturn void supervisor_main(const struct seat *seat)
 	s.seat = &own;
 	set_up_signals();
 	if (control_open(&s.control, s.seat, &err) < 0)
-		log_error("no checkpoints of what this scip supervises: %s", err.text);
+		log_error("open the control socket; this scip cannot take checkpoints: %s", err.text);
 	block_calls(false);
 	do {
 		if (!wait_for_process(&s))

@@ -1,6 +1,7 @@
 /*
- * The end of a parent that is on another host. The kernel has the keeper as the process's parent, which does
- * not end; so what it would do is done here, when the line to the stub has told (scip/job/line.h).
+ * The end of a parent that is on another host. For the kernel the keeper is the process's parent and
+ * does not end. So scip does what the kernel would do when the stub link has reported the end
+ * (scip/job/line.h).
  */
 #include <signal.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "scip/supervisor/control_request.h"
 #include "scip/tracee/procfs.h"
 
-/* As signals from other hosts arrive: no process may say that it is the kernel. */
+/* The siginfo is that of signals from other hosts: no process may send as the kernel. */
 static void send_all(const struct process *process, uint64_t signals, struct vpid from)
 {
 	siginfo_t info;
@@ -38,7 +39,7 @@ int orphan_adopted(struct process *process, struct vpid parent, struct err *err)
 	int r = names_process_get(process->names, process->vpid, &entry);
 
 	if (r < 0 || entry.rpid.n != process->pid || !entry.far_parent || entry.parent.n == parent.n)
-		return 0; /* another process by now, or it knows */
+		return 0; /* another process, or reported already */
 	r = checkpoint_death_signals(process, &signals, err);
 	if (r < 0) {
 		log_warn("vpid %d: which signal it wants at its parent's end: %s", process->vpid.n,
@@ -50,7 +51,7 @@ int orphan_adopted(struct process *process, struct vpid parent, struct err *err)
 	entry.parent = parent;
 	r = names_process_update(process->names, &entry);
 	if (r == 0)
-		send_all(process, signals, old); /* its handler finds the new one */
+		send_all(process, signals, old); /* the handler must find the new parent */
 	return r;
 }
 
@@ -67,7 +68,7 @@ uint64_t orphan_wants(const Pbeam__Process *saved)
 	return signals;
 }
 
-/* What the kernel sends comes once the fill has asked for it; before that the stub was to hear of it. */
+/* The kernel sends the signal once the fill has requested it; before that it was meant for the stub. */
 static void come_back(const struct process *process, const Pbeam__Process *saved)
 {
 	struct procfs_stat stat;
@@ -91,5 +92,5 @@ void orphan_restored(const struct process *process, const Pbeam__Process *saved)
 		return;
 	entry.parent.n = saved->vppid;
 	if (names_process_update(process->names, &entry) < 0)
-		log_warn("vpid %d: it does not know its parent", process->vpid.n);
+		log_warn("vpid %d: its parent could not be found", process->vpid.n);
 }

@@ -35,7 +35,7 @@ struct pool {
 	size_t ndoubts;
 };
 
-/* A newborn that may have nobody to take it any more: its maker's scip, or one that was idle, has died. */
+/* A newborn that may have no scip: its maker's scip, or an idle one, has died. */
 struct doubt {
 	struct name_process born;
 	uint64_t since; /* CLOCK_MONOTONIC */
@@ -74,7 +74,7 @@ int pool_open(struct pool **out, struct names *names, void (*before_scip)(void *
 	}
 	pool->seat.take = pair[0];
 	pool->seat.give = pair[1];
-	/* Room for bursts; a kernel that grants less only makes a fork wait for a scip. */
+	/* Room for bursts; with less, a fork waits for a scip. */
 	(void)setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &(int){4 << 20}, sizeof(int));
 	pool->seat.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (pool->seat.wake < 0) {
@@ -148,7 +148,7 @@ static int fork_spare(struct pool *pool)
 	return 0;
 }
 
-/* Takes out and kills the process that waits longest; false if none does. */
+/* Removes and kills the process that has waited longest; false if there is none. */
 static bool kill_one_waiting(struct pool *pool, const char *why)
 {
 	struct handoff handoff;
@@ -163,8 +163,8 @@ static bool kill_one_waiting(struct pool *pool, const char *why)
 	return true;
 }
 
-/* Processes wait and no scip can be made. Others that end leave theirs, so as long as any process is taken
- * this may resolve itself. */
+/* Processes wait and no scip can be made. Other processes end and free their scips, so as long as any
+ * process is taken this may resolve itself. */
 static void starve(struct pool *pool)
 {
 	uint64_t now = io_now_ns(CLOCK_MONOTONIC), handed = atomic_load(&pool->seat.shared->handed);
@@ -192,8 +192,8 @@ int pool_fill(struct pool *pool, struct err *err)
 	if (read(pool->seat.wake, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		return err_sys(err, "read the pool's eventfd");
 	settle_doubts(pool);
-	/* Drained: a burst. Then more at a time, so that a keeper that gets little of a busy processor makes
-	 * good use of it. */
+	/* The pool is empty after a burst. More scips are made at a time, so that a keeper on a busy
+	 * processor uses its time well. */
 	if (atomic_load(&shared->idle) <= 0 && shared->high < POOL_HIGH_BURST)
 		shared->high *= 2;
 	else if (atomic_load(&shared->idle) > 0 && shared->high > POOL_HIGH)
@@ -207,13 +207,13 @@ int pool_fill(struct pool *pool, struct err *err)
 		pool->starving_since = 0;
 	}
 	if (r == 0 || atomic_load(&shared->idle) >= 0)
-		return pool->ndoubts > 0; /* fewer spares than wished for, perhaps, but nobody waits */
+		return pool->ndoubts > 0; /* fewer spares than requested, but no process waits */
 	errno = -r;
 	starve(pool);
 	return 1;
 }
 
-/* True if some scip has it by now, or it is gone. */
+/* True if a scip has it, or it is gone. */
 static bool was_taken(struct pool *pool, const struct name_process *born)
 {
 	struct name_process now;
@@ -227,16 +227,16 @@ static void doubt(struct pool *pool, const struct name_process *born)
 	struct doubt *more = reallocarray(pool->doubts, pool->ndoubts + 1, sizeof(*more));
 
 	if (!more) {
-		log_error("vpid %d: no memory to see to it", born->vpid.n);
+		log_error("vpid %d: no memory to watch it", born->vpid.n);
 		return;
 	}
 	pool->doubts = more;
 	more[pool->ndoubts++] = (struct doubt){*born, io_now_ns(CLOCK_MONOTONIC)};
 }
 
-/* A scip died between parking a child and another's taking it, or had just received one. If the child is
- * still on its way, it is taken sooner or later: on a busy machine later, and not before a scip is idle. If
- * it is not, it waits in vain. */
+/* A scip died between parking a child and its transfer, or had just received one. A child that is still
+ * queued is taken sooner or later: on a busy machine later, and not before a scip is idle. A child that is
+ * not queued waits in vain. */
 static void settle_doubts(struct pool *pool)
 {
 	bool idle = atomic_load(&pool->seat.shared->idle) > 0;
@@ -261,7 +261,7 @@ static void settle_doubts(struct pool *pool)
 	}
 }
 
-/* As its scip would have left it: a diverged one DEAD, for its parent to wait for. */
+/* Leaves the entry as its scip would have: a diverged one DEAD, for its parent to wait for. */
 static void bury(struct pool *pool, struct name_process *process)
 {
 	process->state = NAME_STATE_DEAD;
@@ -275,8 +275,8 @@ static void bury(struct pool *pool, struct name_process *process)
 	names_number_release(pool->seat.names, process->vpid, process->rpid);
 }
 
-/* A scip that was killed took its process with it (PTRACE_O_EXITKILL). Returns how many entries it had: 0 for
- * one that was idle, or had not yet entered itself for what it had received. */
+/* A scip that was killed has killed its process (PTRACE_O_EXITKILL). Returns the number of its entries: 0
+ * if it was idle or had not yet entered itself for a process that it had received. */
 static int clean_up_after(struct pool *pool, pid_t scip)
 {
 	struct rpid keeper = {pool->seat.keeper};
@@ -303,7 +303,7 @@ bool pool_reaped(struct pool *pool, pid_t pid, int status)
 			return true;
 		log_warn("scip %d ended unexpectedly (wait status %#x)", pid, (unsigned)status);
 		control_clean_up(pid);
-		/* An idle one was counted. (If in doubt: one spare more than needed.) */
+		/* An idle scip was counted. (In doubt one spare more is made.) */
 		if (clean_up_after(pool, pid) == 0)
 			atomic_fetch_sub(&pool->seat.shared->idle, 1);
 		return true;
@@ -329,8 +329,7 @@ int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err 
 
 void pool_close(struct pool *pool)
 {
-	/* They remove their sockets themselves; but one may have been killed, and nobody reaps it any more.
-	 */
+	/* Scips remove their sockets themselves, but a killed one cannot. */
 	for (size_t i = 0; i < pool->nscips; i++) {
 		kill(pool->scips[i], SEAT_KEEPER_GONE);
 		control_clean_up(pool->scips[i]);

@@ -1,6 +1,6 @@
 /*
- * A fork that the coordinator of a restore wants: the process, stopped, makes a clone() call; the child,
- * which has its parent's registers and mask, is handed over, held.
+ * A fork for the coordinator of a restore: the stopped process makes a clone() call, and the child,
+ * with its parent's registers and mask, is handed over, held.
  */
 #include <errno.h>
 #include <linux/sched.h>

@@ -103,7 +103,7 @@ void stub_note_dumped(struct process *process, Pbeam__Process *saved)
 {
 	const struct tracee *leader = process_leader(process);
 	const Pbeam__Thread *first = saved->n_threads ? saved->threads[0] : NULL;
-	/* One that was about to be delivered is in no queue any more. */
+	/* A signal that was about to be delivered is in no queue any more. */
 	bool held = leader && leader->stop == TRACEE_SIGNAL_DELIVERY_STOP && leader->signal;
 	int32_t parent = parent_of(process);
 
@@ -117,7 +117,7 @@ void stub_note_dumped(struct process *process, Pbeam__Process *saved)
 	process->stub->wants = orphan_wants(saved);
 }
 
-/* Its parent has ended since: the signals of that are not to be passed on, for they are sent there. */
+/* The parent has ended since: the signals for that are not forwarded, because the other host sends them. */
 static void note_orphaned(struct process *process)
 {
 	int32_t parent = parent_of(process);
@@ -129,7 +129,7 @@ static void note_orphaned(struct process *process)
 			process->stub->pending[signal]++;
 }
 
-/* Memory of the new program that nobody looks at: below its stack. */
+/* Writes to unused memory of the new program, below its stack. */
 static int scribble(struct tracee *leader, const void *data, size_t len, uint64_t *at)
 {
 	struct user_regs_struct regs;
@@ -219,7 +219,7 @@ static int stop_timers(struct tracee *leader, struct err *err)
 	return r;
 }
 
-/* Half filled by a restore that has failed it has no stack where its stack pointer points. */
+/* A process half filled by a failed restore has no stack at its stack pointer. */
 static int provide_stack(struct tracee *leader, struct err *err)
 {
 	struct user_regs_struct regs;
@@ -278,7 +278,7 @@ static int set_mask(pid_t tid, uint64_t mask)
 		       : 0;
 }
 
-/* Into a pause() that only ends with the process. */
+/* Enters a pause() that ends only with the process. */
 static int park(struct process *process, struct err *err)
 {
 	struct tracee *leader = process_leader(process);
@@ -320,7 +320,7 @@ int stub_begin(struct process *process, int stopped, struct err *err)
 
 	leader->frozen = false;
 	leader->call = -1;
-	pending_forget(leader); /* a call that was to go on goes on where the process is */
+	pending_forget(leader); /* an interrupted call continues where the process is */
 	process->freezing = process->frozen = process->held = false;
 	process->expected = NULL;
 	process->stub->active = true;
@@ -331,8 +331,8 @@ int stub_begin(struct process *process, int stopped, struct err *err)
 	return r == 0 && stopped ? stub_stop(process, stopped, err) : r;
 }
 
-/* Its children have left as well, or went with it as the zombies that they were: what is left of them here
- * must not be found by a wait when it comes back. */
+/* The children have left too, or went along as zombies: a wait must not find their remains when the
+ * process comes back. */
 static int reap_children(struct process *process, struct err *err)
 {
 	int64_t pid = 1;
@@ -366,7 +366,7 @@ int stub_make(const struct seat *seat, struct process *process, struct err *err)
 
 /* ---- its life ---- */
 
-/* The keeper knows the way; nothing is waited for. */
+/* Sends a message to the keeper, which forwards it, and waits for no reply. */
 static int tell_keeper(const struct seat *seat, uint32_t type, const ProtobufCMessage *message,
 		       struct err *err)
 {
@@ -394,7 +394,7 @@ static void pass_on(const struct seat *seat, struct process *process, int signal
 			 err.text);
 }
 
-/* Its parent has ended, or the thread of it that made the stub: whose child it is now is looked up there. */
+/* The parent has ended, or the thread of it that made the stub; the other host looks up the new parent. */
 static void tell_orphaned(const struct seat *seat, const struct process *process)
 {
 	Pbeam__Target message = PBEAM__TARGET__INIT;
@@ -402,11 +402,10 @@ static void tell_orphaned(const struct seat *seat, const struct process *process
 
 	message.vpid = process->vpid.n;
 	if (tell_keeper(seat, PBEAM__DAEMON_REQUEST__DAEMON_ORPHAN, &message.base, &err) < 0)
-		log_warn("vpid %d: it does not hear that its parent has ended: %s", process->vpid.n,
-			 err.text);
+		log_warn("vpid %d: report the end of its parent to its host: %s", process->vpid.n, err.text);
 }
 
-/* What a terminal sends to its group. Its size is told by the console of each host. */
+/* True for signals that a terminal sends to its group. The console of each host reports the window size. */
 static bool is_of_terminal(int signal, const siginfo_t *info)
 {
 	static const int signals[] = {SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGHUP, SIGCONT};
@@ -417,8 +416,8 @@ static bool is_of_terminal(int signal, const siginfo_t *info)
 	return false;
 }
 
-/* The kernel has sent it to all of the group that is here. Of the stubs one passes it on to those that are
- * elsewhere and have left none. */
+/* The kernel has sent the signal to the members of the group on this host. One of the stubs forwards it to
+ * members on other hosts that have no stub here. */
 static void tell_group(const struct process *process, int signal)
 {
 	int32_t group = names_virtual(process->names, (struct rpid){getpgid(process->pid)}).n;
@@ -429,10 +428,10 @@ static void tell_group(const struct process *process, int signal)
 		if (stubs[i] < process->vpid.n)
 			return;
 	if (n > 0 && other_host_members(process, group, "", signal, stubs, (size_t)n, NULL) < 0)
-		log_debug("vpid %d: nobody else of its group got signal %d", process->vpid.n, signal);
+		log_debug("vpid %d: signal %d reached no other member of its group", process->vpid.n, signal);
 }
 
-/* A stop that we have brought about ourselves, or the end of one. */
+/* True for a stop that stub_stop() has caused, or its end. */
 static bool is_ours(struct process *process, int signal)
 {
 	if (!process->stub->stops || signal != process->stub->stops)
@@ -463,8 +462,7 @@ void stub_event(const struct seat *seat, struct tracee *tracee, int status)
 		pass_on(seat, process, tracee->signal, NULL);
 	else if (tracee->signal == PROCESS_STUB_ORPHANED && info.si_code == SI_USER)
 		tell_orphaned(seat, process);
-	else if (tracee->signal != SIGCHLD ||
-		 info.si_code <= 0) /* its children's ends are those of the move */
+	else if (tracee->signal != SIGCHLD || info.si_code <= 0) /* ends of its children belong to the move */
 		pass_on(seat, process, tracee->signal, &info);
 	if (is_of_terminal(tracee->signal, &info))
 		tell_group(process, tracee->signal);
@@ -474,10 +472,11 @@ void stub_event(const struct seat *seat, struct tracee *tracee, int status)
 int stub_stop(struct process *process, int signal, struct err *err)
 {
 	if (!stub_is(process))
-		return err_set(err, -EINVAL, "vpid %d is here", process->vpid.n);
+		return err_set(err, -EINVAL, "vpid %d is on this host", process->vpid.n);
 	process->stub->stops = signal;
 	process->stub->stopped = signal == SIGCONT ? 0 : signal;
-	/* SIGSTOP cannot be held back by an orphaned group, which makes the others harmless. */
+	/* The kernel does not hold SIGSTOP back in an orphaned group, where it discards the other stop
+	 * signals. */
 	if (syscall(SYS_tgkill, process->pid, process->pid, signal) < 0)
 		return err_sys(err, "stop the stub of vpid %d", process->vpid.n);
 	return 0;

@@ -1,14 +1,15 @@
 /*
- * The stub of a process that lives on another host now: the process itself, emptied, so that its real parent
- * goes on having the child that it had, under the number that it knows.
+ * The stub of a process that lives on another host: the process itself, emptied, so that its real
+ * parent keeps its child under the number that it knows.
  *
- * Made of the frozen process: its other threads end, it executes scip's own file (which gives all memory back
- * and ends its handlers and timers) and never runs an instruction of it: it waits in pause() with no signal
- * blocked. Being traced, it reports every signal, ignored ones too, to its scip, which passes each on to
- * where the process is now (DAEMON_SIGNAL to the keeper) and delivers none. The end of its parent it learns
- * by a signal of its own (PR_SET_PDEATHSIG), and tells that (DAEMON_ORPHAN). What befalls the process there
- * comes back by requests: it ends (SCIP_FREEZE, SCIP_RESTORE_EXIT), stops or goes on (SCIP_STUB_STOP), or
- * comes back: then the stub is frozen and held (SCIP_HOLD) and is a husk like any other.
+ * It is made of the frozen process. The other threads end. The process executes scip's own file, which
+ * frees all memory and ends handlers and timers, but never runs an instruction of it: it waits in
+ * pause() with no signal blocked. As a tracee it reports every signal, ignored ones too, to its scip,
+ * which forwards each to the host of the process (DAEMON_SIGNAL to the keeper) and delivers none. A
+ * signal of its own reports the end of its parent (PR_SET_PDEATHSIG), which is forwarded as
+ * DAEMON_ORPHAN. Requests report what happens to the process on its host: it ends (SCIP_FREEZE,
+ * SCIP_RESTORE_EXIT), stops or continues (SCIP_STUB_STOP), or comes back. Then the stub is frozen and
+ * held (SCIP_HOLD) and is a husk like any other.
  */
 #ifndef SCIP_SUPERVISOR_STUB_H
 #define SCIP_SUPERVISOR_STUB_H
@@ -29,19 +30,20 @@ void stub_expect_end(struct process *process);
 /* The process is coming back: the stub becomes a held husk (process->returning). */
 void stub_return(struct process *process);
 
-/* The frozen process has been dumped into `saved`: what of its signals is there is remembered. Its parent may
- * have ended meanwhile, and the signal of that be there or not: `saved` gets whose child it is now. */
+/* Remembers the signals that were dumped into `saved`. The parent may have ended meanwhile, with or
+ * without its signal pending: sets the present parent in `saved`. */
 void stub_note_dumped(struct process *process, Pbeam__Process *saved);
-/* Makes it a stub and lets it wait. On failure it is frozen still, whatever is left of it. */
+/* Makes the frozen process a stub and lets it wait. On failure the process is still frozen, in an
+ * undefined state. */
 must_check int stub_make(const struct seat *seat, struct process *process, struct err *err);
-/* The two halves of that, for a held husk that becomes the stub `saved` of an image: it is emptied; it waits,
- * stopped if `stopped` is a signal, as its process is there. */
+/* The two halves of that, for a held husk that becomes the stub `saved` of an image: empties it; lets it
+ * wait, stopped if `stopped` is a signal, as its process is. */
 must_check int stub_empty(const struct seat *seat, struct process *process, const Pbeam__Process *saved,
 			  struct err *err);
 must_check int stub_begin(struct process *process, int stopped, struct err *err);
-/* Something has happened to the stub: a signal is passed on, and forgotten here. */
+/* Handles a stop or the end of a stub: forwards a signal and drops it here. */
 void stub_event(const struct seat *seat, struct tracee *tracee, int status);
-/* The process was stopped there by this signal, or (SIGCONT) goes on. */
+/* The process was stopped by this signal on its host, or (SIGCONT) continues. */
 must_check int stub_stop(struct process *process, int signal, struct err *err);
 
 #endif

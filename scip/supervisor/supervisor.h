@@ -1,10 +1,10 @@
 /*
  * A scip: the loop around one process. wait -> classify -> decide -> act.
  *
- * Scips come from the pool of their job's keeper (pool.c): each waits on the job's hand-over socket for a
- * process: one just forked by a supervised parent (handoff.c: parked in a masked pause(), seized, put back),
- * the job's first process, or a husk of a restore. When its process has ended it waits for the next. It
- * listens on RUNTIME/scip/PID for the coordinator (control.c).
+ * Scips come from the pool of their job's keeper (pool.c). Each waits on the job's hand-over socket for
+ * a process: one just forked by a supervised parent (handoff.c: parked in a masked pause(), seized,
+ * restored), the job's first process, or a husk of a restore. When its process has ended, it waits for
+ * the next. Coordinators reach it on RUNTIME/scip/PID (control.c).
  */
 #ifndef SCIP_SUPERVISOR_SUPERVISOR_H
 #define SCIP_SUPERVISOR_SUPERVISOR_H
@@ -17,7 +17,7 @@
 #include "scip/fill/fill_signs.h"
 #include "scip/tracee/process.h"
 
-/* What a spare scip is told over the hand-over socket. */
+/* The message on the hand-over socket. */
 struct handoff {
 	int32_t rpid;
 	int32_t vpid;
@@ -27,7 +27,7 @@ struct handoff {
 	int32_t asked_dumpable; /* process->dumpable */
 	int32_t coordinator;	/* HANDOFF_HELD: whose husk it is */
 	uint64_t sigmask;
-	uint64_t scratch, timeouts; /* what its memory, a copy of its parent's, holds of ours */
+	uint64_t scratch, timeouts; /* the areas of scip that its memory, a copy of its parent's, contains */
 	uint64_t parking;	    /* address of the instruction it waits at */
 	struct user_regs_struct regs;
 };
@@ -38,17 +38,18 @@ enum {
 	HANDOFF_HELD = 1u << 2,	    /* a husk: stays stopped until the coordinator says so */
 	HANDOFF_DIVERGED = 1u << 3, /* runs behind the restored filter */
 	HANDOFF_DUMPABLE = 1u << 4, /* was made dumpable for the hand-over */
-	HANDOFF_SHARES_MEMORY = 1u << 6, /* with its parent (vfork): nothing of ours in it is its own */
-	HANDOFF_FILTERS = 1u << 5,	 /* has seccomp filters of the program's own: process->filters */
+	HANDOFF_SHARES_MEMORY =
+		1u << 6,	   /* shares memory with its parent (vfork), including the areas of scip */
+	HANDOFF_FILTERS = 1u << 5, /* has seccomp filters of the program's own: process->filters */
 };
 
-/* What all scips of a job and its keeper share: one page. */
+/* Shared by all scips of a job and its keeper: one page. */
 struct seat_shared {
 	_Atomic int32_t idle; /* scips waiting, less the processes sent and not yet taken: may be negative */
-	_Atomic uint32_t low, high;  /* wake the keeper below `low`; it makes as many that `high` are idle */
-	_Atomic uint32_t surplus;    /* a scip that would be one more than this leaves */
+	_Atomic uint32_t low, high;  /* wake the keeper below `low`; it forks until `high` are idle */
+	_Atomic uint32_t surplus;    /* a scip that would exceed this leaves */
 	_Atomic uint64_t handed;     /* hand-overs so far */
-	_Atomic int32_t coordinator; /* the one that is at work, 0 none */
+	_Atomic int32_t coordinator; /* the active coordinator, 0 none */
 	struct fill_signs signs;
 };
 
@@ -58,15 +59,15 @@ struct seat {
 	int take;     /* hand-over socket: idle scips receive ... */
 	int give;     /* ... and supervisors send */
 	int wake;     /* eventfd: the pool runs low */
-	pid_t keeper; /* if it dies so does the scip, and with it its process */
-	pid_t scip;   /* whose place it is; 0 for the keeper */
+	pid_t keeper; /* when it dies the scip dies, and the process with it */
+	pid_t scip;   /* the scip at this place; 0 for the keeper */
 	struct seat_shared *shared;
 };
 
 /* The signal that tells a scip that its keeper is gone (PR_SET_PDEATHSIG). */
 #define SEAT_KEEPER_GONE SIGUSR1
 
-/* A thread of the process is gone, and with it its number. */
+/* Drops a thread that is gone, and releases its number. */
 void supervisor_drop_thread(const struct seat *seat, struct tracee *tracee);
 
 /* The life of a scip: never returns. */
