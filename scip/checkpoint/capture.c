@@ -277,8 +277,8 @@ static struct sharing_limits limits_of(const struct capture *c)
 	return (struct sharing_limits){.max = c->options->save_files_max,
 				       .swapped_out = c->swapped_out,
 				       .external = c->options->external,
-				       .ahead = c->options->shared,
-				       .ahead_arg = c->options->shared_arg};
+				       .precopy = c->options->shared,
+				       .precopy_arg = c->options->shared_arg};
 }
 
 int capture_list_shared(struct capture *c, struct err *err)

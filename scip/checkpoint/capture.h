@@ -33,7 +33,7 @@ struct capture_options {
 	uint64_t save_files_max;
 	const struct object_external *external; /* or NULL */
 	/* Chooses the shared memory that is pre-copied; NULL: none is. */
-	shared_ahead_fn *shared;
+	shared_precopy_fn *shared;
 	void *shared_arg;
 };
 

@@ -54,12 +54,12 @@ struct shared_object {
 	const struct shared_use *uses;
 	size_t n;
 	uint64_t size; /* in bytes */
-	/* NULL: it cannot go ahead. Else its `pages` are those that the kernel says it has (address is the
-	 * offset in the object). Out: `ahead`, an id of its own, where it goes; at the end, where all of it
-	 * has gone, with `sent`. */
+	/* NULL: it cannot be pre-copied. Else `pages` are those that the kernel reports (address is the
+	 * offset in the object). Out: `precopied`, an id, if it is chosen; at the end, if all of it has been
+	 * sent, with `sent`. */
 	Pbeam__SharedMemory *there;
 };
-typedef int shared_ahead_fn(void *arg, struct shared_object *objects, size_t n, struct err *err);
+typedef int shared_precopy_fn(void *arg, struct shared_object *objects, size_t n, struct err *err);
 
 struct checkpoint_options {
 	struct vpid target;

@@ -101,16 +101,16 @@ struct sharing_limits {
 	uint64_t max;
 	uint64_t swapped_out; /* host_memory_swapped_out() from before the processes were dumped */
 	const struct object_external *external; /* who may say otherwise, or NULL */
-	shared_ahead_fn *ahead;			/* or NULL: nothing has gone ahead */
-	void *ahead_arg;
+	shared_precopy_fn *precopy;		/* chooses what is pre-copied; NULL: nothing is */
+	void *precopy_arg;
 };
 /* Makes manifest->shared of the mappings that the dumps told of, gives them their ids, has the contents
  * dumped. */
 must_check int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
 				 const struct sharing_limits *limits, struct err *err);
 
-/* For a skeleton: limits->ahead is asked which are to go ahead, and these are in manifest->shared, without
- * pages; the mappings know nothing of it. */
+/* For a skeleton: lists the objects that limits->precopy chooses in manifest->shared, without pages. Mappings
+ * do not refer to them. 0 or -errno. */
 must_check int group_list_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
 				 const struct sharing_limits *limits, struct err *err);
 

@@ -1,14 +1,15 @@
 /*
  * Shared memory of the group.
  *
- * Every mapping of the same (dev, ino) is of one SharedMemory. Its contents come, once, from
- *   the file itself, by its name, where it has one (a file of shm_open, or any writable file small enough to
- * be saved); the object's descriptor, by the objects' dump, where somebody in the group holds one (memfd,
- * unlinked file); else from inside: each part from the first process that maps it. A large file that is
- * mapped shared is not saved: it stays a mapping of that file, and its identity is checked at the restore.
+ * All mappings with the same (dev, ino) belong to one SharedMemory. Its contents are saved once:
+ *   - from the file, by its name, where it has one (a file of shm_open(), or any writable file small enough),
+ *   - by the dump of the objects, where a process of the group has a descriptor of it (memfd, unlinked file),
+ *   - else by the scips: each part from the first process that maps it.
+ * A large file that is mapped shared is not saved: it remains a mapping of that file, whose identity the
+ * restore checks.
  *
- * In a migration anonymous memory, memory files and System V segments may have gone ahead (limits.ahead):
- * none of that comes.
+ * In a migration, anonymous memory, memory files and System V segments may have been pre-copied
+ * (limits.precopy); of these nothing is saved.
  */
 #include "scip/checkpoint/group.h"
 
@@ -31,13 +32,13 @@
 #include "scip/checkpoint/write.h"
 #include "scip/object/object.h"
 
-#define AHEAD_LEAST (1ull << 20) /* bytes of an object: less is sent in no time */
-#define AHEAD_MAX   (1ull << 38) /* and of more the list takes long */
+#define PRECOPY_LEAST (1ull << 20) /* bytes of an object; less takes no time to send */
+#define PRECOPY_MAX   (1ull << 38) /* listing the pages of more takes long */
 enum { PAGE = 4096, COPY = 1 << 20, ANSWER_MS = 600000, SHM_REMOVED = 01000 };
 
-/* One object, and who maps it. */
+/* One object and its mappings. */
 struct object {
-	Pbeam__SharedMemory *memory; /* in the manifest; NULL: the mappings stay those of a file */
+	Pbeam__SharedMemory *memory; /* in the manifest; NULL: the mappings remain those of a file */
 	bool copied;		     /* from the file */
 	struct shared_use *uses;
 	size_t n;
@@ -112,7 +113,7 @@ static bool any_writable(const struct object *object)
 	return false;
 }
 
-/* The file of a named object, opened; -1 when it is not to be saved. */
+/* Opens the file of a named object. -1: it is not saved. */
 static int open_named(const struct object *object, const struct sharing_limits *limits)
 {
 	const Pbeam__FileIdentity *file = object->uses[0].ref->file;
@@ -130,7 +131,7 @@ static int open_named(const struct object *object, const struct sharing_limits *
 	return steal_fd(&fd);
 }
 
-/* Copies the data of [*at, end) and sets *at behind it; holes are jumped over. */
+/* Copies the data of [*at, end) without holes, and sets *at behind it. */
 static int copy_extent(struct image_writer *writer, int fd, uint64_t *at, uint64_t end, uint8_t *buffer,
 		       Pbeam__SharedMemory *memory, struct err *err)
 {
@@ -147,19 +148,19 @@ static int copy_extent(struct image_writer *writer, int fd, uint64_t *at, uint64
 			 room = (n + PAGE - 1) & ~(uint64_t)(PAGE - 1), offset;
 		ssize_t got = io_pread_full(fd, buffer, n, (off_t)*at);
 		off_t hole = lseek(fd, (off_t)*at, SEEK_HOLE);
-		int rc;
+		int r;
 
 		if (got < 0)
 			return err_code(err, (int)got, "read shared memory");
 		memset(buffer + got, 0, room - (uint64_t)got);
 		offset = image_arena_take(arena, room);
-		rc = io_pwrite_full(image_writer_fd(writer), buffer, room, (off_t)offset);
-		if (rc < 0)
-			return err_code(err, rc, "write the image");
+		r = io_pwrite_full(image_writer_fd(writer), buffer, room, (off_t)offset);
+		if (r < 0)
+			return err_code(err, r, "write the image");
 		image_arena_written(arena, offset, room);
-		rc = pages_append(&memory->n_pages, &memory->pages, *at, room / PAGE, offset);
-		if (rc < 0)
-			return rc;
+		r = pages_append(&memory->n_pages, &memory->pages, *at, room / PAGE, offset);
+		if (r < 0)
+			return r;
 		*at += room;
 		if (hole >= 0 && (uint64_t)hole <= *at)
 			return 0;
@@ -171,11 +172,11 @@ static int copy_file(struct image_writer *writer, int fd, Pbeam__SharedMemory *m
 {
 	auto_free uint8_t *buffer = malloc(COPY);
 	uint64_t at = 0;
-	int rc = buffer ? 0 : -ENOMEM;
+	int r = buffer ? 0 : -ENOMEM;
 
-	while (at < memory->size && rc >= 0)
-		rc = copy_extent(writer, fd, &at, memory->size, buffer, memory, err);
-	return rc;
+	while (at < memory->size && r >= 0)
+		r = copy_extent(writer, fd, &at, memory->size, buffer, memory, err);
+	return r;
 }
 
 static int take_identity(Pbeam__SharedMemory *memory, Pbeam__SharedRef *ref)
@@ -209,14 +210,14 @@ static int describe_sysv(struct names *names, Pbeam__SharedMemory *memory, struc
 	return 0;
 }
 
-/* The entry of one object; named ones are copied at once. */
+/* Adds the manifest's entry of one object; the contents of a named one are copied at once. */
 static int describe(struct object *object, struct names *names, struct image_writer *writer,
 		    Pbeam__Manifest *manifest, const struct sharing_limits *limits, struct err *err)
 {
 	Pbeam__SharedRef *first = object->uses[0].ref;
 	auto_close int fd = -1;
 	struct stat st;
-	int rc;
+	int r;
 
 	if (named(first)) {
 		fd = open_named(object, limits);
@@ -227,7 +228,7 @@ static int describe(struct object *object, struct names *names, struct image_wri
 	if (!object->memory)
 		return -ENOMEM;
 	object->memory->id = (uint32_t)manifest->n_shared;
-	rc = take_identity(object->memory, first);
+	r = take_identity(object->memory, first);
 	for (size_t i = 0; i < object->n; i++) {
 		const struct shared_use *use = &object->uses[i];
 		Pbeam__Mapping *mapping = use->member->process->memory->mappings[use->ref->mapping];
@@ -239,10 +240,10 @@ static int describe(struct object *object, struct names *names, struct image_wri
 		if (object->memory->size < end)
 			object->memory->size = end;
 	}
-	if (rc >= 0 && object->memory->kind == PBEAM__SHARED_MEMORY__KIND__SYSV)
-		rc = describe_sysv(names, object->memory, err);
-	if (rc < 0 || fd < 0)
-		return rc;
+	if (r >= 0 && object->memory->kind == PBEAM__SHARED_MEMORY__KIND__SYSV)
+		r = describe_sysv(names, object->memory, err);
+	if (r < 0 || fd < 0)
+		return r;
 	if (fstat(fd, &st) < 0)
 		return err_sys(err, "look at a shared file");
 	object->memory->size = (uint64_t)st.st_size;
@@ -250,7 +251,7 @@ static int describe(struct object *object, struct names *names, struct image_wri
 	return copy_file(writer, fd, object->memory, err);
 }
 
-/* True if a descriptor of the process is this object; its size is in *size then. */
+/* True if the process has a descriptor of this object; *size is the object's size then. */
 static bool holds(const struct member *member, uint64_t dev, uint64_t ino, uint64_t *size)
 {
 	auto_closedir DIR *dir = NULL;
@@ -271,7 +272,7 @@ static bool holds(const struct member *member, uint64_t dev, uint64_t ino, uint6
 	return false;
 }
 
-/* The objects' dump will have it. */
+/* True if the dump of the objects will save it. */
 static bool held(const struct group *group, const struct object *object, uint64_t *size)
 {
 	const Pbeam__SharedRef *ref = object->uses[0].ref;
@@ -285,7 +286,7 @@ static bool held(const struct group *group, const struct object *object, uint64_
 	return false;
 }
 
-/* What one member is asked for, and whose pages the answers are. */
+/* The request to one member, and the objects that the pages of its reply belong to. */
 struct order {
 	Pbeam__ScipDumpShared request;
 	Pbeam__SharedMemory **whose;
@@ -313,7 +314,7 @@ static int order_part(struct order *order, const struct shared_use *use, struct 
 	return 0;
 }
 
-/* Each part of the object from the first that maps it. `orders[i]` is for group->v[i]. */
+/* Orders each part of the object from the first member that maps it. `orders[i]` is for group->v[i]. */
 static int distribute(const struct group *group, const struct object *object, Pbeam__SharedMemory *memory,
 		      struct order *orders)
 {
@@ -359,19 +360,19 @@ static int take_pages(const struct order *order, Pbeam__ScipDumpedShared *answer
 static int ask(struct group *group, struct image_writer *writer, struct order *orders, struct err *err)
 {
 	const int fds[2] = {image_writer_fd(writer), image_writer_arena_fd(writer)};
-	int rc;
+	int r;
 
 	for (size_t i = 0; i < group->n; i++)
 		if (orders[i].n)
 			group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_DUMP_SHARED, &orders[i].request.base,
 				  fds, 2);
-	rc = group_gather(group, &pbeam__scip_dumped_shared__descriptor, ANSWER_MS, err);
-	if (rc >= 0)
-		rc = group_problem(group, err);
-	for (size_t i = 0; i < group->n && rc >= 0; i++)
+	r = group_gather(group, &pbeam__scip_dumped_shared__descriptor, ANSWER_MS, err);
+	if (r >= 0)
+		r = group_problem(group, err);
+	for (size_t i = 0; i < group->n && r >= 0; i++)
 		if (orders[i].n)
-			rc = take_pages(&orders[i], (void *)group->v[i]->reply, err);
-	return rc;
+			r = take_pages(&orders[i], (void *)group->v[i]->reply, err);
+	return r;
 }
 
 static struct order *new_orders(const struct group *group, const struct sharing_limits *limits,
@@ -402,27 +403,27 @@ static int dump_inside(struct group *group, struct image_writer *writer, struct 
 		       const struct sharing_limits *limits, struct err *err)
 {
 	struct order *orders = new_orders(group, limits, false);
-	int rc = orders ? 0 : -ENOMEM;
+	int r = orders ? 0 : -ENOMEM;
 	uint64_t size;
 
-	for (size_t i = 0; i < sharing->n && rc >= 0; i++) {
+	for (size_t i = 0; i < sharing->n && r >= 0; i++) {
 		const struct object *object = &sharing->v[i];
 
-		if (object->memory && !object->copied && !object->memory->ahead &&
+		if (object->memory && !object->copied && !object->memory->precopied &&
 		    !held(group, object, &size))
-			rc = distribute(group, object, object->memory, orders);
+			r = distribute(group, object, object->memory, orders);
 	}
-	if (rc >= 0)
-		rc = ask(group, writer, orders, err);
+	if (r >= 0)
+		r = ask(group, writer, orders, err);
 	free_orders(group, orders);
-	return rc;
+	return r;
 }
 
-/* ---- what goes ahead in a migration ---- */
+/* ---- pre-copy ---- */
 
-/* It is worth it, all of it is mapped, can be read, and is in memory. A named file may be there already,
- * where it goes. */
-static bool may_go_ahead(const struct group *group, const struct object *object, uint64_t *size)
+/* True if the object is large enough to be pre-copied, and all of it is mapped, readable and in memory. A
+ * named file is left out, as the target may have it. */
+static bool can_be_precopied(const struct group *group, const struct object *object, uint64_t *size)
 {
 	const Pbeam__SharedRef *first = object->uses[0].ref;
 	auto_free struct mapping_range *covered = calloc(object->n, sizeof(*covered));
@@ -445,57 +446,58 @@ static bool may_go_ahead(const struct group *group, const struct object *object,
 	if (held(group, object, size) &&
 	    mapping_without((struct mapping_range){0, *size}, covered, object->n, parts))
 		return false;
-	return *size >= AHEAD_LEAST && *size <= AHEAD_MAX;
+	return *size >= PRECOPY_LEAST && *size <= PRECOPY_MAX;
 }
 
 static int list_pages(struct group *group, struct image_writer *writer, const struct sharing *sharing,
 		      const struct sharing_limits *limits, struct shared_object *list, struct err *err)
 {
 	struct order *orders = new_orders(group, limits, true);
-	int rc = orders ? 0 : -ENOMEM;
+	int r = orders ? 0 : -ENOMEM;
 
-	for (size_t i = 0; i < sharing->n && rc >= 0; i++)
+	for (size_t i = 0; i < sharing->n && r >= 0; i++)
 		if (list[i].there)
-			rc = distribute(group, &sharing->v[i], list[i].there, orders);
-	if (rc >= 0)
-		rc = ask(group, writer, orders, err);
+			r = distribute(group, &sharing->v[i], list[i].there, orders);
+	if (r >= 0)
+		r = ask(group, writer, orders, err);
 	free_orders(group, orders);
-	return rc;
+	return r;
 }
 
-/* Lists those that may go ahead (the others have `there` NULL), and asks which do. */
-static int ask_ahead(struct group *group, struct image_writer *writer, const struct sharing *sharing,
-		     const struct sharing_limits *limits, struct shared_object *list, struct err *err)
+/* Lists the objects that can be pre-copied (the others have `there` NULL), and lets limits->precopy choose.
+ */
+static int choose_precopied(struct group *group, struct image_writer *writer, const struct sharing *sharing,
+			    const struct sharing_limits *limits, struct shared_object *list, struct err *err)
 {
 	size_t n = 0;
-	int rc;
+	int r;
 
 	for (size_t i = 0; i < sharing->n; i++) {
 		list[i].uses = sharing->v[i].uses;
 		list[i].n = sharing->v[i].n;
-		if (!may_go_ahead(group, &sharing->v[i], &list[i].size))
+		if (!can_be_precopied(group, &sharing->v[i], &list[i].size))
 			continue;
 		list[i].there = message_new(&pbeam__shared_memory__descriptor);
 		if (!list[i].there)
 			return -ENOMEM;
 		n++;
 	}
-	rc = n ? list_pages(group, writer, sharing, limits, list, err) : 0;
-	return rc < 0 ? rc : limits->ahead(limits->ahead_arg, list, sharing->n, err);
+	r = n ? list_pages(group, writer, sharing, limits, list, err) : 0;
+	return r < 0 ? r : limits->precopy(limits->precopy_arg, list, sharing->n, err);
 }
 
-/* What has gone ahead is said to have. */
-static int leave_ahead(struct group *group, struct image_writer *writer, struct sharing *sharing,
-		       const struct sharing_limits *limits, struct err *err)
+/* Marks the objects of which everything has been pre-copied. */
+static int mark_precopied(struct group *group, struct image_writer *writer, struct sharing *sharing,
+			  const struct sharing_limits *limits, struct err *err)
 {
 	struct shared_object *list = calloc(sharing->n + 1, sizeof(*list));
-	int rc = list ? ask_ahead(group, writer, sharing, limits, list, err) : -ENOMEM;
+	int r = list ? choose_precopied(group, writer, sharing, limits, list, err) : -ENOMEM;
 
 	for (size_t i = 0; list && i < sharing->n; i++) {
 		Pbeam__SharedMemory *memory = sharing->v[i].memory, *there = list[i].there;
 
-		if (rc >= 0 && there && there->ahead && memory) {
-			memory->ahead = there->ahead;
+		if (r >= 0 && there && there->precopied && memory) {
+			memory->precopied = there->precopied;
 			if (memory->kind != PBEAM__SHARED_MEMORY__KIND__SYSV)
 				memory->size = list[i].size;
 			memory->n_sent = there->n_sent;
@@ -506,7 +508,7 @@ static int leave_ahead(struct group *group, struct image_writer *writer, struct 
 		message_free(there);
 	}
 	free(list);
-	return rc;
+	return r;
 }
 
 int group_list_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
@@ -514,44 +516,44 @@ int group_list_shared(struct group *group, struct image_writer *writer, Pbeam__M
 {
 	struct sharing sharing = {NULL, 0};
 	struct shared_object *list = NULL;
-	int rc = gather(group, &sharing);
+	int r = gather(group, &sharing);
 
-	if (rc >= 0 && sharing.n) {
+	if (r >= 0 && sharing.n) {
 		list = calloc(sharing.n, sizeof(*list));
-		rc = list ? ask_ahead(group, writer, &sharing, limits, list, err) : -ENOMEM;
+		r = list ? choose_precopied(group, writer, &sharing, limits, list, err) : -ENOMEM;
 	}
 	for (size_t i = 0; list && i < sharing.n; i++) {
 		Pbeam__SharedMemory *there = list[i].there, *out;
 
-		out = rc >= 0 && there && there->ahead
+		out = r >= 0 && there && there->precopied
 			      ? message_add(manifest, shared, pbeam__shared_memory__descriptor)
 			      : NULL;
 		if (out) {
-			out->id = out->ahead = there->ahead;
+			out->id = out->precopied = there->precopied;
 			out->size = list[i].size;
-			rc = take_identity(out, sharing.v[i].uses[0].ref);
-		} else if (rc >= 0 && there && there->ahead) {
-			rc = -ENOMEM;
+			r = take_identity(out, sharing.v[i].uses[0].ref);
+		} else if (r >= 0 && there && there->precopied) {
+			r = -ENOMEM;
 		}
 		message_free(there);
 	}
 	free(list);
 	sharing_free(&sharing);
-	return rc < 0 ? err_wrap(err, rc, "shared memory") : 0;
+	return r < 0 ? err_wrap(err, r, "shared memory") : 0;
 }
 
 int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
 		      const struct sharing_limits *limits, struct err *err)
 {
 	struct sharing sharing = {NULL, 0};
-	int rc = gather(group, &sharing);
+	int r = gather(group, &sharing);
 
-	for (size_t i = 0; i < sharing.n && rc >= 0; i++)
-		rc = describe(&sharing.v[i], group->names, writer, manifest, limits, err);
-	if (rc >= 0 && sharing.n && limits->ahead)
-		rc = leave_ahead(group, writer, &sharing, limits, err);
-	if (rc >= 0 && sharing.n)
-		rc = dump_inside(group, writer, &sharing, limits, err);
+	for (size_t i = 0; i < sharing.n && r >= 0; i++)
+		r = describe(&sharing.v[i], group->names, writer, manifest, limits, err);
+	if (r >= 0 && sharing.n && limits->precopy)
+		r = mark_precopied(group, writer, &sharing, limits, err);
+	if (r >= 0 && sharing.n)
+		r = dump_inside(group, writer, &sharing, limits, err);
 	sharing_free(&sharing);
-	return rc < 0 ? err_wrap(err, rc, "shared memory") : 0;
+	return r < 0 ? err_wrap(err, r, "shared memory") : 0;
 }

@@ -242,7 +242,7 @@ static int take_final_image(struct incoming *in, const struct frame *frame, stru
 		in->image = NULL;
 		return r;
 	}
-	if (in->state->n_ahead == 0)
+	if (in->state->n_precopied == 0)
 		abandon_precopied(in);
 	return 0;
 }
@@ -298,8 +298,8 @@ static int open_rebuild(struct incoming *in, struct err *err)
 		return r;
 	in->options = make_options(in);
 	in->options.precopied = in->precopied;
-	in->options.ahead = in->state->ahead;
-	in->options.nahead = in->state->n_ahead;
+	in->options.precopied_vpids = in->state->precopied;
+	in->options.nprecopied = in->state->n_precopied;
 	in->precopied = NULL; /* taken */
 	return rebuild_open(&in->rebuild, in->arrival.target.names, in->image, &in->options, err);
 }

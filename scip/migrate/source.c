@@ -389,8 +389,8 @@ static int send_state(struct departure *d, int image, uint64_t bytes, struct err
 	int r = fault_point("migrate-before-state", err);
 
 	state.bytes = bytes;
-	state.n_ahead = d->nprecopied;
-	state.ahead = d->precopied;
+	state.n_precopied = d->nprecopied;
+	state.precopied = d->precopied;
 	d->stated = true;
 	if (r == 0)
 		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state.base, NULL, 0, err);

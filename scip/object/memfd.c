@@ -96,10 +96,10 @@ static int memfd_dump(struct object_dump *dump, const struct object_source *sour
 	memfd->offset = (uint64_t)lseek(source->local, 0, SEEK_CUR);
 	memfd->seals = (uint32_t)fcntl(source->local, F_GET_SEALS);
 	shared->seals = memfd->seals;
-	if (shared->ahead && shared->size < (uint64_t)source->st.st_size)
+	if (shared->precopied && shared->size < (uint64_t)source->st.st_size)
 		return err_set(err, -EBUSY, "the memory file %s on its way between processes", name);
 	shared->size = (uint64_t)source->st.st_size;
-	if (shared->n_pages || shared->ahead)
+	if (shared->n_pages || shared->precopied)
 		return 0;
 	reader = object_reopen(source->local, O_RDONLY);
 	if (reader < 0)
@@ -187,7 +187,7 @@ int object_restore_shared(struct object_restore *restore, uint32_t shared_id, st
 
 	if (!shared)
 		return err_set(err, -EBADMSG, "the image has no shared memory %u", shared_id);
-	if (shared->ahead)
+	if (shared->precopied)
 		return object_restore_kept(restore, PBEAM__OBJECT__KIND_MEMFD, shared_id);
 	for (size_t i = 0; i < restore->nslots; i++) {
 		const Pbeam__Object *object = restore->slots[i].object;

@@ -94,11 +94,11 @@ static bool reduce_to_usable(struct group *group)
 
 static size_t count_precopied(const struct group *group)
 {
-	size_t ahead = 0;
+	size_t n = 0;
 
 	for (size_t i = 0; i < group->n; i++)
-		ahead += group->v[i]->precopied;
-	return ahead;
+		n += group->v[i]->precopied;
+	return n;
 }
 
 size_t match_members(const struct tracked *v, size_t n, struct group *group)

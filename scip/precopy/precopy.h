@@ -46,7 +46,7 @@ size_t precopy_match(const struct precopy *precopy, struct group *group);
 /* Sends the last round, of the members that precopy_match() has marked: none of the memory that is tracked
  * counts as written afterwards. The others are no longer tracked. 0 or -errno. */
 must_check int precopy_send_last(struct precopy *precopy, const struct group *group, struct err *err);
-/* The same for shared memory, once the processes are dumped: a shared_ahead_fn. 0 or -errno. */
+/* The same for shared memory, once the processes are dumped: a shared_precopy_fn. 0 or -errno. */
 must_check int precopy_send_shared(struct precopy *precopy, struct shared_object *list, size_t n,
 				   struct err *err);
 /* Bytes that were sent, and in how many rounds. */

@@ -203,7 +203,7 @@ int shared_pages_begin(struct shared_pages *shared, struct shared_object *list, 
 			free_object(object);
 			return err_code(err, -ENOMEM, "shared memory");
 		}
-		list[i].there->ahead = object->id;
+		list[i].there->precopied = object->id;
 		shared->n++;
 	}
 	/* the objects have their final addresses */
@@ -421,7 +421,7 @@ int shared_pages_send_last(struct shared_pages *shared, struct page_sender *send
 		const struct last_read *last = &shared->lasts[i];
 
 		if (last->object && last->whole && !last->object->missed) {
-			list[i].there->ahead = last->object->id;
+			list[i].there->precopied = last->object->id;
 			r = list_sent(&last->set, list[i].there);
 		} else if (last->object) {
 			log_info("migrate: shared memory %u is sent whole at the end", last->object->id);

@@ -32,8 +32,8 @@ struct shared_pages;
 struct shared_pages *shared_pages_new(void);
 /* After page_sender_close(), as the sender's threads use it. May be NULL. */
 void shared_pages_free(struct shared_pages *shared);
-/* Chooses from the skeleton's objects those that are pre-copied (shared_object.there->ahead). All processes
- * are frozen. 0 or -errno. */
+/* Chooses from the skeleton's objects those that are pre-copied (shared_object.there->precopied). All
+ * processes are frozen. 0 or -errno. */
 must_check int shared_pages_begin(struct shared_pages *shared, struct shared_object *list, size_t n,
 				  struct err *err);
 /* Tracks the mappings that this process has of them. *t must stay where it is until shared_pages_free(). */
@@ -45,8 +45,8 @@ uint64_t shared_pages_bytes(const struct shared_pages *shared);
 /* Queues the pages that were written since the last round. 0 or -errno. */
 must_check int shared_pages_send_round(struct shared_pages *shared, struct page_sender *sender);
 /* Sends what differs at the end, with all processes frozen. Of each pre-copied object of the list everything
- * is in place afterwards (there->ahead, there->sent), or there->ahead is 0 and the object must be in the
- * image. 0 or -errno. */
+ * is in place afterwards (there->precopied, there->sent), or there->precopied is 0 and the object must be in
+ * the image. 0 or -errno. */
 must_check int shared_pages_send_last(struct shared_pages *shared, struct page_sender *sender,
 				      struct shared_object *list, size_t n, struct err *err);
 

@@ -75,9 +75,9 @@ must_check int precopied_shared_give(struct rebuild *rebuild);
 void precopied_shared_release(struct precopied *precopied);
 
 /* ---- precopied_take.c: the end ---- */
-/* The processes that options->ahead names go on in `rebuild`, which plans and makes the others beside them.
- * What the manifest says has been sent is found where it was put. Processes that have gone since are killed.
- * `precopied` is taken in every case. */
+/* The processes that options->precopied_vpids names go on in `rebuild`, which plans and makes the others
+ * beside them. What the manifest says has been sent is found where it was put. Processes that have gone since
+ * are killed. `precopied` is taken in every case. */
 must_check int precopied_take(struct rebuild *rebuild, struct precopied *precopied);
 
 #endif

@@ -141,7 +141,7 @@ static int settle_file(struct rebuild *rebuild, const Pbeam__SharedMemory *saved
 static int give_file(struct rebuild *rebuild, const Pbeam__SharedMemory *saved)
 {
 	struct precopied *p = rebuild->precopied;
-	const int index = p ? precopied_find(p, 0, saved->ahead) : -1;
+	const int index = p ? precopied_find(p, 0, saved->precopied) : -1;
 	struct precopied_shared *shared = index < 0 ? NULL : &p->shared[(size_t)index - p->n];
 	const int fd = shared ? shared->fd : -1;
 	int r;
@@ -161,7 +161,7 @@ int precopied_shared_give(struct rebuild *rebuild)
 	int r = 0;
 
 	for (size_t i = 0; i < manifest->n_shared && r == 0; i++)
-		if (manifest->shared[i]->ahead)
+		if (manifest->shared[i]->precopied)
 			r = give_file(rebuild, manifest->shared[i]);
 	return r;
 }

@@ -167,8 +167,8 @@ static int match(const struct rebuild *rebuild, const struct precopied *p, bool 
 		const Pbeam__Process *process = manifest->processes[i], *old;
 
 		index[i] = -1;
-		for (size_t j = 0; j < options->nahead && !there[i]; j++)
-			there[i] = options->ahead[j] == process->vpid;
+		for (size_t j = 0; j < options->nprecopied && !there[i]; j++)
+			there[i] = options->precopied_vpids[j] == process->vpid;
 		if (!there[i])
 			continue;
 		index[i] = precopied_find(p, process->vpid, 0);
@@ -178,7 +178,7 @@ static int match(const struct rebuild *rebuild, const struct precopied *p, bool 
 			return err_set(rebuild->err, -EPROTO, "vpid %d was not pre-copied", process->vpid);
 		found++;
 	}
-	if (found != options->nahead || !there[0])
+	if (found != options->nprecopied || !there[0])
 		return err_set(rebuild->err, -EPROTO, "the processes are not those that were pre-copied");
 	return 0;
 }

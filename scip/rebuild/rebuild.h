@@ -42,8 +42,8 @@ struct rebuild_options {
 	bool trusted; /* the image is in memory or has been verified: its digests are not checked */
 	const struct object_external *external; /* descriptions with another end elsewhere, or NULL */
 	struct precopied *precopied;		/* taken over, or NULL */
-	const int32_t *ahead;			/* the processes of `precopied` that have not changed since */
-	size_t nahead;
+	const int32_t *precopied_vpids;		/* the processes of `precopied` that have not changed since */
+	size_t nprecopied;
 	struct fill_signs *signs;
 };
 struct rebuild_result {

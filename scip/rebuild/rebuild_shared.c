@@ -48,7 +48,7 @@ static int move_ahead(struct rebuild *rebuild, const Pbeam__SharedMemory *saved,
 
 static int read_pages(struct rebuild *rebuild, const Pbeam__SharedMemory *saved, uint8_t *to, uint64_t size)
 {
-	if (saved->ahead)
+	if (saved->precopied)
 		return move_ahead(rebuild, saved, to);
 	for (size_t i = 0; i < saved->n_pages; i++) {
 		const Pbeam__Pages *pages = saved->pages[i];
