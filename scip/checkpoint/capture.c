@@ -126,7 +126,8 @@ int capture_open(struct capture *c, struct names *names, const struct capture_op
 	c->group.moves = options->moves;
 	c->group.stays = options->stays;
 	c->group.stays_arg = options->stays_arg;
-	c->group.whole_job = options->whole_job;
+	c->group.whole_job = options->whole_job ||
+			     (!options->alone && options->job && options->job->root.n == options->target.n);
 	raise_descriptor_limit();
 	if (options->path)
 		stale_remove(options->path);

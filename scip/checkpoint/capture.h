@@ -24,7 +24,7 @@ struct capture_options {
 	const char *path; /* of the image; NULL: a file in memory */
 	bool alone;	  /* without the target's descendants */
 	bool moves;	  /* the processes move, or are part of a cut */
-	bool whole_job;	  /* everything in the job is captured */
+	bool whole_job;	  /* everything in the job is captured, wherever its first process is */
 	/* True for a process that stays on this host, as in struct group; NULL: none does. */
 	bool (*stays)(void *arg, struct vpid vpid);
 	void *stays_arg;

@@ -53,7 +53,6 @@ static int attempt_checkpoint(struct names *names, const struct checkpoint_optio
 		.target = options->target,
 		.path = options->path,
 		.alone = options->alone,
-		.whole_job = !options->alone && options->job && options->job->root.n == options->target.n,
 		.job = options->job,
 		.console = options->console,
 		.save_files_max = options->save_files_max,

@@ -628,8 +628,6 @@ static int move_once(struct departure *d, struct checkpoint_result *saved, struc
 	const struct capture_options how = {.target = options->target,
 					    .alone = options->alone,
 					    .moves = true,
-					    .whole_job = !options->alone && options->job &&
-							 options->job->root.n == options->target.n,
 					    .stays = options->stays,
 					    .stays_arg = options->stays_arg,
 					    .job = options->job,

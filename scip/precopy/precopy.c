@@ -156,8 +156,6 @@ static int capture_skeleton(struct precopy *p, struct names *names, struct err *
 	const struct capture_options how = {.target = options->target,
 					    .alone = options->alone,
 					    .moves = true,
-					    .whole_job = !options->alone && options->job &&
-							 options->job->root.n == options->target.n,
 					    .stays = options->stays,
 					    .stays_arg = options->stays_arg,
 					    .job = options->job,
