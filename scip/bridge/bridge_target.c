@@ -1,6 +1,6 @@
 /*
- * Bridges for a migration, on the side where it arrives. The program's end is made the way its kind makes an
- * end whose peer is gone, with a stand-in that fills its queue; here the stand-in stays: it is the float's.
+ * The target side of the provider "bridge". The program's end is made as its kind makes an end whose peer is
+ * closed: with another end of our own, by which the queue is refilled. That other end becomes the float's.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #include "scip/object/terminal.h"
 #include "scip/object/udp_socket.h"
 
-/* What a migration has of this provider. */
+/* The provider's state in a migration. */
 struct arriving {
 	struct bridge *bridge;
 	struct terminal_home *homes;
@@ -48,7 +48,7 @@ static int read_line(const Pbeam__Object *object, Pbeam__BridgeLine **out, struc
 
 /* ---- making the program's end ---- */
 
-/* Bound where its name leads to here. */
+/* Makes a bound socket, at the address that this host gives to its name. */
 static int make_bound(struct migrate_target *target, struct object_restore *restore,
 		      const Pbeam__Object *object, int *fd, struct err *err)
 {
@@ -87,7 +87,7 @@ static int make_tcp(struct migrate_target *target, struct object_restore *restor
 	return r < 0 ? r : tcp_keep_name(object_restore_names(restore), object->tcp, fds[0], err);
 }
 
-/* Two sockets connected with each other. */
+/* Makes two UDP sockets that are connected to each other. */
 static int make_udp(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
 {
 	int family = object->udp->family;
@@ -113,7 +113,7 @@ static int make_udp(struct object_restore *restore, const Pbeam__Object *object,
 	return object_restore_keep(restore, PBEAM__OBJECT__KIND_UDP, object->udp->ino, steal_fd(&other), err);
 }
 
-/* The name is free: who has it on the host that was left has it there. */
+/* Removes a socket file left at the listener's path; a socket bound to it belongs to another host. */
 static void clear_name(const Pbeam__UnixSocket *saved)
 {
 	auto_free char *path = saved->bound_file ? object_text(&saved->bound_file->path) : NULL;
@@ -123,7 +123,7 @@ static void clear_name(const Pbeam__UnixSocket *saved)
 		log_warn("migrate: the socket %s stays where it is: %s", path, strerror(errno));
 }
 
-/* At home it is the old one; elsewhere one like it. */
+/* On the terminal's own host takes the terminal back, elsewhere makes another one. */
 static int make_terminal(struct migrate_target *target, void **state, struct object_restore *restore,
 			 const Pbeam__Object *object, int *fd, struct err *err)
 {
@@ -161,9 +161,9 @@ int bridge_make(struct migrate_target *target, void **state, struct object_resto
 	return ops->restore(restore, object, fd, err);
 }
 
-/* ---- and tying it to the float ---- */
+/* ---- adding it to the float ---- */
 
-/* Where the float calls the program. */
+/* Stores the address at which the float connects to the program. */
 static int listener_address(int fd, Pbeam__BridgeLine *line, struct err *err)
 {
 	struct inet_address at;
@@ -191,7 +191,7 @@ static int refill_udp(struct object_restore *restore, const Pbeam__UdpSocket *sa
 	return 0;
 }
 
-/* What waited at a port, each from its sender's stand-in. */
+/* Refills a port's queue; each datagram comes from the stand-in of its sender. */
 static int refill_port(struct bridge *bridge, struct object_restore *restore, const Pbeam__UdpSocket *saved,
 		       uint64_t ino, struct err *err)
 {
@@ -251,7 +251,7 @@ int bridge_fill(struct object_restore *restore, const Pbeam__Object *object, int
 	return r < 0 ? r : kept >= 0 && *other < 0 ? err_sys(err, "keep the other end") : 0;
 }
 
-/* A listener's lines to the hosts where it has been in between. */
+/* Adds a listener's streams to the hosts between its first host and this one. */
 static int add_more(struct migrate_target *target, struct bridge *bridge, const Pbeam__BridgeLine *line,
 		    uint64_t ino, struct err *err)
 {
@@ -270,7 +270,7 @@ static int add_more(struct migrate_target *target, struct bridge *bridge, const 
 	return r;
 }
 
-/* What the program's end is called: ino of a bridge's line. */
+/* Returns the number by which bridges find the program's end. */
 static int name_of(int fd, uint64_t *ino, struct err *err)
 {
 	struct stat st;
@@ -283,7 +283,7 @@ static int name_of(int fd, uint64_t *ino, struct err *err)
 	return 0;
 }
 
-/* The float is given the other end. */
+/* Gives the other end to the float. */
 static int tie(struct migrate_target *target, struct arriving *own, struct object_restore *restore,
 	       const Pbeam__Object *object, Pbeam__BridgeLine *line, int fd, struct err *err)
 {
@@ -305,7 +305,7 @@ static int tie(struct migrate_target *target, struct arriving *own, struct objec
 		r = err_code(err, -ENOMEM, "bridges");
 	if (r == 0 && (line->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER || is_port(object)))
 		r = listener_address(fd, line, err);
-	/* Another description of a pipe that has its line. */
+	/* Another description of a pipe that already has its stream. */
 	if (r == 0 && line->cookie.len) {
 		r = bridge_add_float(own->bridge, line, other, ino, err);
 		other = -1;

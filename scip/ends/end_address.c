@@ -19,12 +19,12 @@
 
 static const char program[] = "scip " PBEAM_VERSION;
 
-/* What the records of the two kinds have in common. */
+/* The common fields of TCP and UDP records. */
 struct bound {
 	int protocol, family;
 	uint64_t ino;
 	const ProtobufCBinaryData *local;
-	ProtobufCBinaryData *name, *called; /* called: what accepted connections call their own end */
+	ProtobufCBinaryData *name, *called; /* called: local name of accepted connections */
 	char **host;
 	const Pbeam__SocketOptions *options;
 	bool connected;
@@ -43,7 +43,7 @@ static struct bound bound_of(const Pbeam__Object *object)
 			      &udp->name_peer, &udp->name_host, udp->options, udp->connected};
 }
 
-static bool take(const ProtobufCBinaryData *bytes, union name_sockaddr *out)
+static bool parse_name(const ProtobufCBinaryData *bytes, union name_sockaddr *out)
 {
 	struct inet_address address;
 
@@ -86,7 +86,7 @@ static int name_it(const struct bound *bound, struct address_entry *entry, struc
 	return r;
 }
 
-/* Its name, which is its address where nobody has named it yet, and the entry for the registry. */
+/* Sets the socket's name, which is its address if it has none yet, and the entry for the registry. */
 static int name_bound(struct bound *bound, const char *own, struct address_entry *entry, struct err *err)
 {
 	int r = 0;
@@ -100,8 +100,9 @@ static int name_bound(struct bound *bound, const char *own, struct address_entry
 	entry->address.protocol = bound->protocol;
 	if (r < 0)
 		return err_code(err, r, "addresses");
-	if (!take(bound->name, &entry->address.name) || strlen(*bound->host) >= sizeof(entry->address.born))
-		return err_set(err, -EPROTO, "a socket with a name that is none");
+	if (!parse_name(bound->name, &entry->address.name) ||
+	    strlen(*bound->host) >= sizeof(entry->address.born))
+		return err_set(err, -EPROTO, "the name of a socket is malformed");
 	strcpy(entry->address.born, *bound->host);
 	return name_it(bound, entry, err);
 }
@@ -134,7 +135,7 @@ int address_leaves(struct migrate_source *source, Pbeam__Object *object, struct 
 	return 0;
 }
 
-/* Bound, and others may look for it. */
+/* True for a bound socket that peers may look up by name. */
 static bool is_named(const Pbeam__Object *object)
 {
 	const Pbeam__TcpSocket *tcp = object->tcp;
@@ -170,7 +171,7 @@ int address_name_senders(struct migrate_source *source, Pbeam__UdpSocket *socket
 		struct name_address found;
 		union name_sockaddr real;
 
-		if (!take(&socket->queue[i]->source, &real) ||
+		if (!parse_name(&socket->queue[i]->source, &real) ||
 		    names_address_find_real(source->names, IPPROTO_UDP, &real.sa, &found) < 0 ||
 		    !address_in_family(&found.name, socket->family))
 			continue;
@@ -180,7 +181,7 @@ int address_name_senders(struct migrate_source *source, Pbeam__UdpSocket *socket
 	return 0;
 }
 
-/* To a port of its own, and not connected: others may look for it. */
+/* True for a socket that is bound to a port of its own and not connected: peers may look it up. */
 static bool is_bound(struct object_dump *dump, const struct object_source *of, bool listening)
 {
 	struct inet_address own = {.len = sizeof(own.v6)}, peer = {.len = sizeof(peer.v6)};
@@ -212,30 +213,30 @@ int address_dump(struct migrate_source *source, struct object_dump *dump, const 
 	return r < 0 ? r : 1;
 }
 
-/* What needs no bridge: bound, and neither listening nor connected. */
-static int dump_bound(struct migrate_source *source, void **state, struct object_dump *dump,
-		      const struct object_source *of, Pbeam__Object *out, struct err *err)
+/* Dumps sockets that need no bridge: bound, neither listening nor connected. */
+static int address_dump_bound(struct migrate_source *source, void **state, struct object_dump *dump,
+			      const struct object_source *of, Pbeam__Object *out, struct err *err)
 {
 	return address_dump(source, dump, of, false, out, err);
 }
 
-/* Those that have not arrived are taken out. */
-static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
-		struct err *err)
+/* Removes the addresses of sockets that the target has not restored. */
+static int address_held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
+			struct err *err)
 {
 	Pbeam__AddressArrivals *all =
 		pbeam__address_arrivals__unpack(NULL, rendezvous->len, rendezvous->data);
 	size_t kept = 0;
 
 	if (!all)
-		return err_set(err, -EPROTO, "where the addresses are was told malformed");
+		return err_set(err, -EPROTO, "the target's list of addresses is malformed");
 	for (size_t i = 0; i < source->naddresses; i++) {
 		const Pbeam__AddressArrival *found = NULL;
 
 		for (size_t k = 0; k < all->n_arrivals; k++)
 			if (all->arrivals[k]->ino == source->address_inos[i])
 				found = all->arrivals[k];
-		if (!found || !take(&found->real, &source->addresses[i].address.real))
+		if (!found || !parse_name(&found->real, &source->addresses[i].address.real))
 			continue;
 		source->addresses[kept] = source->addresses[i];
 		source->address_inos[kept++] = source->address_inos[i];
@@ -245,7 +246,7 @@ static int held(struct migrate_source *source, void **state, const ProtobufCBina
 	return 0;
 }
 
-static void source_close(struct migrate_source *source, void **state)
+static void address_source_close(struct migrate_source *source, void **state)
 {
 	free(source->addresses);
 	free(source->address_inos);
@@ -283,10 +284,10 @@ void address_place(const struct migrate_target *target, const Pbeam__Object *obj
 
 	memset(out, 0, sizeof(*out));
 	(void)names_cluster(target->names, own);
-	if (!take(bound.name->len ? bound.name : bound.local, &at))
+	if (!parse_name(bound.name->len ? bound.name : bound.local, &at))
 		set_wildcard(&at, bound.family);
 	anywhere = address_is_wildcard(&at) || address_is_loopback(&at);
-	/* what only its peer calls says nothing of its host */
+	/* a connected socket's name is used by its peer only and does not tell its host */
 	home = !strcmp(own, *bound.host) || (bound.connected && !anywhere);
 	if (!home || !can_bind(bound.protocol, &at)) {
 
@@ -318,10 +319,10 @@ int address_arrived(struct migrate_target *target, const Pbeam__Object *object, 
 	if (at.len == name.len && !memcmp(&at.any, &name.any, at.len)) {
 		memcpy(&real, &name.any, name.len); /* at home */
 	} else {
-		(void)take(bound.name, &socket.own);
-		(void)take(bound.called, &socket.peer);
+		(void)parse_name(bound.name, &socket.own);
+		(void)parse_name(bound.called, &socket.peer);
 		snprintf(socket.born, sizeof(socket.born), "%s", *bound.host);
-		/* of a connected one both names are kept already */
+		/* the names of a connected socket are in the table already */
 		r = bound.connected ? 0 : names_socket_set(target->names, st.st_ino, &socket);
 		if (r < 0)
 			return err_code(err, r, "keep the address of a socket");
@@ -335,8 +336,8 @@ int address_arrived(struct migrate_target *target, const Pbeam__Object *object, 
 	return 0;
 }
 
-static int make(struct migrate_target *target, void **state, struct object_restore *restore,
-		const Pbeam__Object *object, int *fd, struct err *err)
+static int address_make(struct migrate_target *target, void **state, struct object_restore *restore,
+			const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const struct object_ops *ops = object_ops_of(object);
 	Pbeam__Object copy = *object;
@@ -363,8 +364,8 @@ static int make(struct migrate_target *target, void **state, struct object_resto
 	return err_set(err, -EBADMSG, "the record of a bound socket is malformed");
 }
 
-/* Of a rollback: nobody else tells the registry. Who was bound there has ended. */
-static void renew(const struct migrate_target *target, const Pbeam__Object *object, int fd)
+/* Updates the registry after a rollback, where no commit does. The former holder of the address has ended. */
+static void renew_entry(const struct migrate_target *target, const Pbeam__Object *object, int fd)
 {
 	struct bound bound = bound_of(object);
 	struct inet_address at = {.len = sizeof(at.v6)}, name;
@@ -372,7 +373,7 @@ static void renew(const struct migrate_target *target, const Pbeam__Object *obje
 	struct err err = ERR_INIT;
 	int r = 0;
 
-	if (!take(bound.name, &address.name) || !inet_address_parse(bound.name, &name) ||
+	if (!parse_name(bound.name, &address.name) || !inet_address_parse(bound.name, &name) ||
 	    getsockname(fd, &at.any, &at.len) < 0)
 		return;
 	snprintf(address.born, sizeof(address.born), "%s", *bound.host);
@@ -381,11 +382,11 @@ static void renew(const struct migrate_target *target, const Pbeam__Object *obje
 	else
 		r = address_renew(target->names, bound.protocol, &address.name, address.born, fd, &err);
 	if (r < 0)
-		log_warn("restore: other hosts do not find a bound socket: %s", err.text);
+		log_warn("restore: a bound socket is not visible to other hosts: %s", err.text);
 }
 
-static int finish(struct migrate_target *target, void **state, struct object_restore *restore,
-		  const Pbeam__Object *object, int fd, struct err *err)
+static int address_finish(struct migrate_target *target, void **state, struct object_restore *restore,
+			  const Pbeam__Object *object, int fd, struct err *err)
 {
 	const struct object_ops *ops = object_ops_of(object);
 	struct inet_address at = {.len = sizeof(at.v6)};
@@ -393,7 +394,7 @@ static int finish(struct migrate_target *target, void **state, struct object_res
 	Pbeam__UdpSocket here;
 	int r = 0;
 
-	/* what waited is sent to where it is now */
+	/* queued datagrams are sent to the new address */
 	if (object->kind_case == PBEAM__OBJECT__KIND_UDP && getsockname(fd, &at.any, &at.len) == 0) {
 		here = *object->udp;
 		here.local = (ProtobufCBinaryData){at.len, (uint8_t *)&at.any};
@@ -405,12 +406,12 @@ static int finish(struct migrate_target *target, void **state, struct object_res
 	if (r == 0)
 		r = address_arrived(target, object, fd, err);
 	if (r == 0 && target->begin->cut)
-		renew(target, object, fd);
+		renew_entry(target, object, fd);
 	return r;
 }
 
-static int ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
-		 struct err *err)
+static int address_ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
+			 struct err *err)
 {
 	if (!target->arrivals)
 		return 0;
@@ -422,7 +423,7 @@ static int ready(struct migrate_target *target, void **state, ProtobufCBinaryDat
 	return 0;
 }
 
-static void target_close(struct migrate_target *target, void **state)
+static void address_target_close(struct migrate_target *target, void **state)
 {
 	message_free(target->arrivals);
 	target->arrivals = NULL;
@@ -430,11 +431,11 @@ static void target_close(struct migrate_target *target, void **state)
 
 const struct external_provider address_provider = {
 	.name = "address",
-	.dump = dump_bound,
-	.held = held,
-	.source_close = source_close,
-	.make = make,
-	.finish = finish,
-	.ready = ready,
-	.target_close = target_close,
+	.dump = address_dump_bound,
+	.held = address_held,
+	.source_close = address_source_close,
+	.make = address_make,
+	.finish = address_finish,
+	.ready = address_ready,
+	.target_close = address_target_close,
 };

@@ -1,7 +1,7 @@
 /*
- * The one point of a migration: an entry of the registry that only ever goes from PREPARED to COMMITTED or
- * from PREPARED to ABORTED, by compare-and-set. A question whose answer was lost is asked again: what the
- * entry is by then tells what came of it.
+ * The commit point of a migration: an entry of the registry that changes only from PREPARED to COMMITTED or
+ * from PREPARED to ABORTED, by compare-and-set. A request whose reply was lost is sent again: the entry then
+ * shows whether the first request took effect.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -37,7 +37,8 @@ void record_close(struct record *record)
 	record->sock = -1;
 }
 
-/* One question. *reply is to be freed with message_free(). 0: it was answered, reply->code says how. */
+/* Sends one request. Returns 0 if there is a reply, whose result is (*reply)->code; the caller frees it with
+ * message_free(). */
 static int call(struct record *record, const Pbeam__RegistryRequest *request, Pbeam__RegistryReply **reply,
 		struct err *err)
 {
@@ -55,14 +56,14 @@ static int call(struct record *record, const Pbeam__RegistryRequest *request, Pb
 	return r < 0 ? r : 0;
 }
 
-/* These answers say that nothing was done: another version was there, what was asked is no question, it was
- * never sent. After any other one, and after none, it may be done or not. */
+/* True for results that prove that nothing changed: another version, a malformed request, a request that was
+ * never sent. After any other result, or none, the change may have been made or not. */
 static bool is_refusal(int code)
 {
 	return code == -EEXIST || code == -EINVAL || code == -E2BIG || code == -EHOSTUNREACH;
 }
 
-/* What the entry is now, record->version 0 when there is none. -errno: nobody says. */
+/* Reads the entry; record->version is 0 if there is none. -errno if the registry is unreachable. */
 static int look(struct record *record, struct err *err)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
@@ -114,8 +115,8 @@ int record_prepare(struct record *record, const char *from, const char *to, stru
 	return r;
 }
 
-/* The version that an entry has now, 0 for none, and what a process's place says (to be freed with
- * message_free(), may be NULL). */
+/* Reads an entry's version, 0 if there is none, and a process's place, which may be NULL; the caller frees it
+ * with message_free(). */
 static int look_up(struct record *record, const char *key, uint64_t *version, Pbeam__Place **place,
 		   struct err *err)
 {
@@ -149,7 +150,7 @@ static int add_set(Pbeam__RegistryRequest *whole, const char *key, const uint8_t
 	return message_bytes(&one->value, value, len);
 }
 
-/* It is where its number says, and nothing says otherwise. */
+/* True for a process on the host of its number that has no entry. */
 static bool needs_no_place(struct names *names, int32_t vpid, uint64_t version, const char *host)
 {
 	char block[NAME_TEXT_MAX];
@@ -158,8 +159,8 @@ static bool needs_no_place(struct names *names, int32_t vpid, uint64_t version, 
 	       !strcmp(block, host);
 }
 
-/* Where mover `i` will be; `now` (may be NULL) is what the registry has. A stub on a third host is where the
- * registry has it, for its parent may have moved; on the host that is gone to it is no stub any more. */
+/* Computes the new place of process `i`; `now` (may be NULL) is its place in the registry. A stub on a third
+ * host keeps the registry's value, as its parent may have moved; on the target host there is no stub. */
 static Pbeam__Place place_of(const struct record_move *move, size_t i, const Pbeam__Place *now)
 {
 	Pbeam__Place place = *move->place;
@@ -205,7 +206,7 @@ static int add_place(struct record *record, Pbeam__RegistryRequest *whole, struc
 	return r;
 }
 
-/* Who is where its name says needs no entry. */
+/* An address at its own name needs no entry. */
 static int add_address(struct record *record, Pbeam__RegistryRequest *whole,
 		       const struct address_entry *entry, struct err *err)
 {
@@ -228,7 +229,8 @@ static int add_address(struct record *record, Pbeam__RegistryRequest *whole,
 	return r;
 }
 
-/* All at once. 0: done; 1: nobody knows, err says why; -errno: it was refused. */
+/* Sets all entries in one transaction. Returns 0 if set, 1 if the outcome is unknown (`err` has the reason),
+ * -errno if refused. */
 static int set_all(struct record *record, Pbeam__RegistryRequest *whole, struct err *err)
 {
 	Pbeam__RegistryReply *reply = NULL;
@@ -250,7 +252,7 @@ static int add_host(Pbeam__MigrationRecord *content, const char *host)
 	return message_append_string(&content->hosts, &content->n_hosts, host);
 }
 
-/* COMMITTED, as it will be. */
+/* Packs the entry as COMMITTED. */
 static int describe(const struct record *record, const struct record_move *moves, size_t n,
 		    ProtobufCBinaryData *value)
 {
@@ -296,7 +298,7 @@ int record_commit_all(struct record *record, struct names *names, const struct r
 	free(value.data);
 	message_free(whole);
 	if (r == 1) {
-		log_warn("%s: nobody says whether it is committed: %s", record->key, err->text);
+		log_warn("%s: it is unknown whether the migration is committed: %s", record->key, err->text);
 		err_clear(err);
 		r = record_abort(record) ? 0
 					 : err_set(err, -ECANCELED,
@@ -310,7 +312,7 @@ int record_commit(struct record *record, const struct record_move *move, struct 
 	return record_commit_all(record, NULL, move, 1, err);
 }
 
-/* PREPARED becomes ABORTED, if it still is of the version that was looked at. */
+/* Changes PREPARED to ABORTED, unless the entry has changed since it was read. */
 static void try_abort(struct record *record, struct err *err)
 {
 	Pbeam__MigrationRecord content = PBEAM__MIGRATION_RECORD__INIT;
@@ -328,7 +330,7 @@ static void try_abort(struct record *record, struct err *err)
 	free(value.data);
 }
 
-/* 1: committed; 0: aborted; -errno: not known. */
+/* Returns 1 if committed, 0 if aborted, -errno if unknown. */
 static int try_decide(struct record *record, struct err *err)
 {
 	int r = look(record, err);

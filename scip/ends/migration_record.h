@@ -1,6 +1,6 @@
 /*
- * The registry's entries of a migration: migration/UUID, whose change from PREPARED to COMMITTED is the one
- * point at which processes move, and vpid/N, the places of processes that have left the host of their birth.
+ * The registry's entries of a migration: migration/UUID, whose change from PREPARED to COMMITTED is the
+ * commit point, and vpid/N, the places of processes that are not on the host where they were started.
  */
 #ifndef SCIP_ENDS_MIGRATION_RECORD_H
 #define SCIP_ENDS_MIGRATION_RECORD_H
@@ -14,59 +14,61 @@ struct group;
 struct record {
 	int sock; /* to pbeamd, -1: not connected */
 	char key[64];
-	uint64_t version; /* of the entry, as we know it; 0: there is none */
+	uint64_t version; /* last known version of the entry; 0: no entry */
 	Pbeam__MigrationRecord__State state;
-	/* True: whose the processes are is known to the registry alone, which does not answer; false: it has.
-	 * May be NULL. */
+	/* True while the outcome is unknown because the registry is unreachable. May be NULL. */
 	void (*undecided)(void *arg, bool undecided);
 	void *undecided_arg;
-	char from[64];		   /* as it was prepared */
-	const char *const *others; /* hosts, besides that one and those of the moves, where somebody may ask
-				      how it ended */
+	char from[64];		   /* source host, as prepared */
+	const char *const *others; /* further hosts, besides `from` and those of the moves, that may look
+				      up the outcome */
 	size_t nothers;
 };
 void record_init(struct record *record, const char *uuid);
 void record_close(struct record *record);
-/* PREPARED. */
+/* Creates the entry as PREPARED. */
 must_check int record_prepare(struct record *record, const char *from, const char *to, struct err *err);
 struct address_entry;
-/* Processes that go to one place. */
+/* Processes that move to one place. */
 struct record_move {
-	const int32_t *vpids; /* the first process of a tree first */
+	const int32_t *vpids; /* the root of the tree first */
 	size_t n;
 	const Pbeam__Place *place;
-	const struct address_entry *addresses; /* bound ones that move with them */
+	const struct address_entry *addresses; /* of their bound sockets */
 	size_t naddresses;
-	/* NULL: the place is that of all. Else place->stub_host is the first one's ("": where it is), the
-	 * others have no stub; and of those with true only the stub moves. */
+	/* NULL: `place` holds for all. Otherwise place->stub_host is for the root only ("": its stub stays
+	 * where it is), the others have no stub; with stubs[i] only the stub of vpids[i] moves. */
 	const bool *stubs;
 };
-/* COMMITTED, with the places of these processes and of their addresses. 0: it is; -ECANCELED: it was aborted;
- * when nobody answers this asks until somebody does. */
+/* Commits: sets COMMITTED together with the places of the processes and their addresses. Returns 0, or
+ * -ECANCELED if the migration was aborted. Retries until the registry replies. */
 must_check int record_commit(struct record *record, const struct record_move *move, struct err *err);
-/* The same for processes that go to different places. Those at home that have no entry get none. */
+/* The same for processes that move to different places. No entry is created for a process on its home host.
+ */
 must_check int record_commit_all(struct record *record, struct names *names, const struct record_move *moves,
 				 size_t n, struct err *err);
-/* ABORTED, unless it is committed. Returns 1 when it is committed, 0 when it is not and never will be. Asks
- * until somebody answers. */
+/* Sets ABORTED, unless the migration is committed. Returns 1 if it is committed, 0 if it is not and never
+ * will be. Retries until the registry replies. */
 must_check int record_abort(struct record *record);
-/* Nobody will ask for it any more, or it is not committed, which is what no record says too: it goes. */
+/* Removes the entry once no host will look it up, or if it is not committed: a missing entry means aborted.
+ */
 void record_remove(struct record *record);
-/* Where the registry has the process, its stub and (NULL: no matter) its job's console: "" where it does not
- * say. -errno: it cannot be asked. */
+/* Looks up the hosts of a process, of its stub and (unless `home` is NULL) of its job's console; "" if the
+ * registry has none. -errno if the registry is unreachable. */
 must_check int record_place(int32_t vpid, char host[64], char stub_host[64], char home[64], struct err *err);
-/* The version of the entry that has the process on this host; 0: there is none, or nobody says. */
+/* Returns the version of the entry that places the process on this host; 0 if there is none or the registry
+ * is unreachable. */
 uint64_t record_here(int32_t vpid);
-/* It has ended: its place is forgotten, unless that is another one's by now. */
+/* Removes the place of a process that has ended, unless the entry has changed since `version`. */
 void record_forget_place(int32_t vpid, uint64_t version);
-/* The name of this host in the cluster. -ENOTCONN without a cluster. */
+/* Stores the name of this host in the cluster. -ENOTCONN without a cluster. */
 must_check int record_own_host(char host[64], struct err *err);
-/* The address by which other hosts of the cluster reach this one. False: not known. */
+/* Stores the address by which other hosts of the cluster reach this host. Returns false if it is unknown. */
 struct inet_address;
 bool record_own_address(struct inet_address *address);
 
-/* Marks the frozen members for `ps`: only the registry knows whose they are, and it does not answer; or
- * (false) it has. */
+/* Marks the frozen members for `ps` while the outcome is unknown because the registry is unreachable; false
+ * removes the mark. */
 void record_mark_undecided(const struct group *group, bool undecided);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * pidfds of processes that do not go with their holder. On another host there is nothing that would end with
- * the process, or take its signals: refused. One of a process that goes too, or leaves its stub to a parent
- * that does, is made anew like any other.
+ * Refuses pidfds of processes that do not migrate with the holder. On the target no process would end with
+ * such a process or take its signals. A pidfd of a process that also migrates, or whose stub does, is
+ * restored as usual.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "scip/ends/external.h"
 
-/* It may be a thread's (PIDFD_THREAD). */
+/* `pid` may be a thread (PIDFD_THREAD). */
 static bool goes_too(const struct group *group, pid_t pid)
 {
 	char path[64];
@@ -30,7 +30,7 @@ static int refuse(struct migrate_source *source, void **state, struct object_dum
 	if (!rpid.n || goes_too(source->group, rpid.n))
 		return 0;
 	return err_set(err, -ENOTSUP,
-		       "a pidfd of vpid %d, which does not go with it; close it first, or move both",
+		       "a pidfd of vpid %d, which does not migrate with it; close it first, or migrate both",
 		       names_virtual(source->names, rpid).n);
 }
 

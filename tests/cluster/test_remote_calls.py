@@ -240,7 +240,7 @@ def test_pidfd_of_another_host(make_lab):
     assert [reads(vpid) for vpid in ("os.getpid()", prompt.leaf, prompt.tree)] == ["0 0", f"-1 {errno.EPERM}", f"-1 {errno.EPERM}"]
     run("keeper = os.pidfd_open(os.getppid())")
     refused = a.ctl("migrate", "prompt", c.name, check=False)
-    assert refused.returncode == 1 and "which does not go with it" in refused.stderr
+    assert refused.returncode == 1 and "which does not migrate with it" in refused.stderr
     run("os.close(keeper)")
     a.ctl("migrate", "prompt", c.name)
     assert run("select.select([second], [], [], 0)[0]") == "[]"
