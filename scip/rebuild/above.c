@@ -207,7 +207,7 @@ static int note_ended(struct rebuild *rebuild)
 int above_hold(struct rebuild *rebuild)
 {
 	struct above *above = &rebuild->above;
-	Pbeam__ScipHear hear = PBEAM__SCIP_HEAR__INIT;
+	Pbeam__ScipTrapDatagrams trap = PBEAM__SCIP_TRAP_DATAGRAMS__INIT;
 	int r = 0;
 
 	if (rebuild->whole)
@@ -215,9 +215,9 @@ int above_hold(struct rebuild *rebuild)
 	if (above->lives)
 		above->sock = rebuild_diverge_hold(&above->process, FREEZE_MS, rebuild->err);
 	/* the parent gets its child's filters, which a move may have extended */
-	hear.talks = true;
+	trap.send = true;
 	if (above->lives && above->sock >= 0 && names_cluster(rebuild->names, NULL) &&
-	    scip_link_call(above->sock, PBEAM__SCIP_REQUEST__SCIP_HEAR, &hear.base,
+	    scip_link_call(above->sock, PBEAM__SCIP_REQUEST__SCIP_TRAP_DATAGRAMS, &trap.base,
 			   &pbeam__scip_done__descriptor, NULL, rebuild->err) < 0)
 		return err_wrap(rebuild->err, rebuild->err->code, "its parent, vpid %d",
 				above->process.vpid.n);

@@ -161,24 +161,24 @@ static bool holds(const struct reconnect_hold *hold, struct rpid rpid, uint64_t 
 /* All of its holders give the port its name, else it stays with the bridge. */
 static int make_hear(struct reconnect_callers *callers, struct reconnect_hold *hold, struct err *err)
 {
-	Pbeam__ScipHear hear = PBEAM__SCIP_HEAR__INIT;
+	Pbeam__ScipTrapDatagrams trap = PBEAM__SCIP_TRAP_DATAGRAMS__INIT;
 	int r;
 
 	for (size_t i = 0; i < hold->group.n; i++) {
 		struct member *member = hold->group.v[i];
-		bool hears = false;
+		bool exchanges = false;
 
-		hear.talks = false;
+		trap.send = false;
 		for (size_t k = 0; k < callers->n; k++) {
 			const struct reconnect_caller *one = &callers->v[k];
 
 			if (one->fd < 0 || !holds(hold, member->rpid, one->ino))
 				continue;
-			hears = true;
-			hear.talks = hear.talks || !one->connected;
+			exchanges = true;
+			trap.send = trap.send || !one->connected;
 		}
-		if (hears)
-			group_ask(member, PBEAM__SCIP_REQUEST__SCIP_HEAR, &hear.base, NULL, 0);
+		if (exchanges)
+			group_ask(member, PBEAM__SCIP_REQUEST__SCIP_TRAP_DATAGRAMS, &trap.base, NULL, 0);
 	}
 	r = group_gather(&hold->group, &pbeam__scip_done__descriptor, ANSWER_MS, err);
 	for (size_t i = 0; i < hold->group.n && r == 0; i++) {

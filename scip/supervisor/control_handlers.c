@@ -84,11 +84,11 @@ int control_diverge(struct control_request *request, struct err *err)
 	return syscall_filter_inject(tracee, err);
 }
 
-int control_hear(struct control_request *request, struct err *err)
+int control_trap_datagrams(struct control_request *request, struct err *err)
 {
-	const Pbeam__ScipHear *hear = (const void *)request->message;
+	const Pbeam__ScipTrapDatagrams *trap = (const void *)request->message;
 
-	return syscall_filter_datagrams(process_leader(request->process), hear->talks, err);
+	return syscall_filter_datagrams(process_leader(request->process), trap->send, err);
 }
 
 int control_replace(struct control_request *request, struct err *err)

@@ -63,7 +63,7 @@ enum { CONTROL_LATER = 1 };
 typedef int (*control_handler)(struct control_request *request, struct err *err);
 must_check int control_dump(struct control_request *request, struct err *err);
 must_check int control_dump_shared(struct control_request *request, struct err *err);
-must_check int control_hear(struct control_request *request, struct err *err);
+must_check int control_trap_datagrams(struct control_request *request, struct err *err);
 must_check int control_replace(struct control_request *request, struct err *err);
 must_check int control_diverge(struct control_request *request, struct err *err);
 must_check int control_restore_call(struct control_request *request, struct err *err);
