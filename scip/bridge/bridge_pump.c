@@ -114,7 +114,8 @@ static ssize_t take(struct line *line, struct piece *piece, bool *message)
 	return n;
 }
 
-/* How large the next message is. */
+/* The room for the next message. When none is there yet, the largest one may come before it is read: a
+ * smaller room would cut it off. */
 static size_t next_size(struct line *line)
 {
 	ssize_t n;
@@ -122,6 +123,8 @@ static size_t next_size(struct line *line)
 	if (is_stream(line) || !line->socket || line_is_port(line))
 		return BRIDGE_PIECE;
 	n = recv(line->fd, NULL, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+	if (n < 0)
+		return BRIDGE_MESSAGE;
 	return n <= BRIDGE_PIECE ? BRIDGE_PIECE : n < BRIDGE_MESSAGE ? (size_t)n : BRIDGE_MESSAGE;
 }
 
