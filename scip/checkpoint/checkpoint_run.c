@@ -11,7 +11,7 @@
 
 #include "base/fault.h"
 #include "base/io.h"
-#include "scip/checkpoint/capture.h"
+#include "scip/capture/capture.h"
 
 /* Captures everything that needs the processes frozen. */
 static int capture_processes(struct capture *c, struct err *err)
@@ -26,7 +26,7 @@ static int capture_processes(struct capture *c, struct err *err)
 }
 
 static int save_processes(struct capture *c, const struct checkpoint_options *options,
-			  struct checkpoint_result *result, struct err *err)
+			  struct capture_result *result, struct err *err)
 {
 	int r = capture_processes(c, err);
 
@@ -47,7 +47,7 @@ static int save_processes(struct capture *c, const struct checkpoint_options *op
 }
 
 static int attempt_checkpoint(struct names *names, const struct checkpoint_options *options,
-			      struct checkpoint_result *result, struct err *err)
+			      struct capture_result *result, struct err *err)
 {
 	const struct capture_options how = {
 		.target = options->target,
@@ -70,7 +70,7 @@ static int attempt_checkpoint(struct names *names, const struct checkpoint_optio
 }
 
 int checkpoint_run(struct names *names, const struct checkpoint_options *options,
-		   struct checkpoint_result *result, struct err *err)
+		   struct capture_result *result, struct err *err)
 {
 	struct capture_retry retry = {.last_ms = CAPTURE_RETRY_MS};
 	int r;

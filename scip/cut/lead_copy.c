@@ -13,7 +13,7 @@
 #include "image/image.h"
 #include "image/store.h"
 #include "proto/message.h"
-#include "scip/checkpoint/group.h"
+#include "scip/capture/capture.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/kin.h"
 #include "scip/cut/lead.h"
@@ -95,7 +95,7 @@ static int describe_part(const struct lead *lead, const struct lead_part *part, 
 
 static int describe(const struct lead *lead, Pbeam__Manifest *manifest, struct err *err)
 {
-	int r = manifest_describe(NULL, manifest, err);
+	int r = capture_describe_host(NULL, manifest, err);
 
 	manifest->cut = message_new(&pbeam__cut__descriptor);
 	manifest->job = message_new(&pbeam__job__descriptor);

@@ -17,7 +17,7 @@
 #include "image/store.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
-#include "scip/checkpoint/capture.h"
+#include "scip/capture/capture.h"
 #include "scip/cut/cut.h"
 #include "scip/ends/end_address.h"
 #include "scip/rejoin/cut_ends.h"
@@ -206,7 +206,7 @@ static void report_lost(void *arg, const struct object_source *source, const cha
 		log_warn("%s: it will be reset by a rollback", text);
 }
 
-static int report_saved(struct part *part, const struct checkpoint_result *result, struct err *err)
+static int report_saved(struct part *part, const struct capture_result *result, struct err *err)
 {
 	Pbeam__CutSaved *saved = part->next->saved = message_new(&pbeam__cut_saved__descriptor);
 
@@ -265,7 +265,7 @@ static int save_part(struct part *part, struct names *names, const char *path, s
 					    .console = options->console,
 					    .save_files_max = options->save_files_max,
 					    .external = &external};
-	struct checkpoint_result result = {0};
+	struct capture_result result = {0};
 	struct capture capture;
 	int r = capture_open(&capture, names, &how, err);
 

@@ -31,7 +31,7 @@
 #define SCIP_ENDS_EXTERNAL_H
 
 #include "proto/cluster.pb-c.h"
-#include "scip/checkpoint/group.h"
+#include "scip/capture/group.h"
 #include "scip/object/object.h"
 
 enum { EXTERNAL_PROVIDERS_MAX = 7 };

@@ -16,7 +16,7 @@
 #include "namespace/address_entry.h"
 #include "proto/ask.h"
 #include "proto/message.h"
-#include "scip/checkpoint/group.h"
+#include "scip/capture/group.h"
 #include "scip/ends/migration_record.h"
 #include "scip/object/inet.h"
 

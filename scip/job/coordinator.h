@@ -6,7 +6,6 @@
 #define SCIP_JOB_COORDINATOR_H
 
 #include "proto/daemon.pb-c.h"
-#include "scip/checkpoint/checkpoint.h"
 #include "scip/cut/cut.h"
 #include "scip/job/job.h"
 #include "scip/migrate/migrate.h"

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "scip/checkpoint/checkpoint.h"
 #include "scip/cut/return_part.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/far.h"
@@ -73,7 +74,7 @@ static int run_checkpoint(struct job *job, const struct coordinator_wish *wish,
 		.job = &job->entry,
 	};
 
-	struct checkpoint_result result = {0};
+	struct capture_result result = {0};
 	int r = checkpoint_run(job->names, &options, &result, &outcome->err);
 
 	outcome->bytes = result.bytes;

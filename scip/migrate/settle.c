@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "scip/checkpoint/group.h"
+#include "scip/capture/group.h"
 #include "scip/migrate/migrate.h"
 
 enum { FREEZE_MS = 10000 };

@@ -26,7 +26,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
-#include "scip/checkpoint/capture.h"
+#include "scip/capture/capture.h"
 #include "scip/ends/external.h"
 #include "scip/files/files.h"
 #include "scip/migrate/migrate.h"
@@ -138,7 +138,7 @@ static int describe_job(const struct departure *d, Pbeam__MigrateBegin *begin)
 	out->save_files_max = d->options->save_files_max;
 	if (store_last(store, &out->last_number, NULL) < 0)
 		log_debug("migrate: the checkpoints of %s have no numbers", store);
-	if (checkpoint_describe_streams(out, d->options->console) < 0)
+	if (capture_describe_streams(out, d->options->console) < 0)
 		return -ENOMEM;
 	if (message_string(&out->name, job->name) < 0 || message_string(&out->group, job->group) < 0 ||
 	    message_string(&out->incarnation, d->options->incarnation) < 0)
@@ -159,7 +159,7 @@ static bool leads_session(const struct departure *d)
 static int describe_host(Pbeam__MigrateBegin *begin, struct err *err)
 {
 	Pbeam__Manifest *manifest = message_new(&pbeam__manifest__descriptor);
-	int r = manifest ? manifest_describe(NULL, manifest, err) : -ENOMEM;
+	int r = manifest ? capture_describe_host(NULL, manifest, err) : -ENOMEM;
 
 	if (r == 0) {
 		begin->host = manifest->host;
@@ -622,7 +622,7 @@ static void await_stable(struct departure *d, struct err *err)
 }
 
 /* One attempt: captures the processes and hands them over. On failure they go on here. */
-static int move_once(struct departure *d, struct checkpoint_result *saved, struct err *err)
+static int move_once(struct departure *d, struct capture_result *saved, struct err *err)
 {
 	const struct migrate_options *options = d->options;
 	const struct capture_options how = {.target = options->target,
@@ -669,7 +669,7 @@ static int move_once(struct departure *d, struct checkpoint_result *saved, struc
 }
 
 /* Repeats attempts while something is under way that refuses the capture. */
-static int move_processes(struct departure *d, struct checkpoint_result *saved, struct err *err)
+static int move_processes(struct departure *d, struct capture_result *saved, struct err *err)
 {
 	struct capture_retry retry = {.last_ms = RETRY_MS};
 	int r;
@@ -682,7 +682,7 @@ static int move_processes(struct departure *d, struct checkpoint_result *saved, 
 
 static int migrate(struct departure *d, struct err *err)
 {
-	struct checkpoint_result saved = {0};
+	struct capture_result saved = {0};
 	int r = record_prepare(&d->record, d->own_host, d->options->host, err);
 
 	if (r < 0)

@@ -8,7 +8,7 @@
 #ifndef SCIP_PRECOPY_MATCH_H
 #define SCIP_PRECOPY_MATCH_H
 
-#include "scip/checkpoint/track.h"
+#include "scip/capture/track.h"
 
 /* Sets or clears member->precopied of all members. Returns how many have it: none unless the first member
  * has. */

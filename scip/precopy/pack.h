@@ -4,7 +4,7 @@
 #define SCIP_PRECOPY_PACK_H
 
 #include "proto/cluster.pb-c.h"
-#include "scip/checkpoint/track.h"
+#include "scip/capture/track.h"
 #include "scip/precopy/notes.h"
 
 struct pack;

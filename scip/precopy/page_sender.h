@@ -15,7 +15,7 @@
 #ifndef SCIP_PRECOPY_PAGE_SENDER_H
 #define SCIP_PRECOPY_PAGE_SENDER_H
 
-#include "scip/checkpoint/track.h"
+#include "scip/capture/track.h"
 #include "scip/precopy/notes.h"
 
 struct page_sender;

@@ -14,8 +14,8 @@
 #include "channel/wire.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/checkpoint/capture.h"
-#include "scip/checkpoint/track.h"
+#include "scip/capture/capture.h"
+#include "scip/capture/track.h"
 #include "scip/precopy/match.h"
 #include "scip/precopy/notes.h"
 #include "scip/precopy/page_sender.h"
@@ -161,7 +161,7 @@ static int capture_skeleton(struct precopy *p, struct names *names, struct err *
 					    .job = options->job,
 					    .shared = begin_shared,
 					    .shared_arg = p};
-	struct checkpoint_result result = {0};
+	struct capture_result result = {0};
 	struct capture capture;
 	int r = capture_open(&capture, names, &how, err);
 

@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/checkpoint/group.h"
+#include "scip/capture/group.h"
 #include "scip/precopy/notes.h"
 
 enum { PAGE = 4096, WORD_BITS = 64, OBJECTS_MAX = 4096 };

@@ -15,16 +15,16 @@
  * every page that the object has by then, or that was ever sent of it, is read through the mappings of that
  * moment and compared with what was sent, by digest (notes.h). The kernel's list of pages (mincore) lacks
  * pages that are swapped out: an object that had any when the processes were dumped is not pre-copied, and
- * where anything was written to swap since then all pages are compared (checkpoint/shared.c). Where a page
- * cannot be read, or cannot be seen through the mappings (nobody maps that part of a memory file), the object
- * is in the image as if it had not been pre-copied.
+ * where anything was written to swap since then all pages are compared (scip/dump/dump_shared.c). Where a
+ * page cannot be read, or cannot be seen through the mappings (nobody maps that part of a memory file), the
+ * object is in the image as if it had not been pre-copied.
  *
  * The comparison takes about 100 ms per GiB on two processors.
  */
 #ifndef SCIP_PRECOPY_SHARED_PAGES_H
 #define SCIP_PRECOPY_SHARED_PAGES_H
 
-#include "scip/checkpoint/checkpoint.h"
+#include "scip/capture/shared_object.h"
 #include "scip/precopy/page_sender.h"
 
 struct shared_pages;

@@ -23,7 +23,7 @@
 #include "base/io.h"
 #include "namespace/record.h"
 #include "proto/message.h"
-#include "scip/checkpoint/collect.h"
+#include "scip/dump/dump_parts.h"
 #include "scip/object/common.h"
 #include "scip/object/epoll.h"
 
@@ -118,9 +118,8 @@ static bool forbids(const struct name_process *process)
 			return r < 0;
 		for (unsigned k = 0; k < sizeof(needed) / sizeof(needed[0]) && !forbidden; k++) {
 			const struct seccomp_data data = {.nr = needed[k], .arch = AUDIT_ARCH_X86_64};
-			uint32_t action =
-				collect_run_filter(filter, bytes / sizeof(struct sock_filter), &data) &
-				SECCOMP_RET_ACTION_FULL;
+			uint32_t action = dump_run_filter(filter, bytes / sizeof(struct sock_filter), &data) &
+					  SECCOMP_RET_ACTION_FULL;
 
 			forbidden = action != SECCOMP_RET_ALLOW && action != SECCOMP_RET_LOG &&
 				    action != SECCOMP_RET_TRACE;

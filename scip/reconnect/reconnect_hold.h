@@ -2,7 +2,7 @@
 #ifndef SCIP_RECONNECT_HOLD_H
 #define SCIP_RECONNECT_HOLD_H
 
-#include "scip/checkpoint/group.h"
+#include "scip/capture/group.h"
 #include "scip/reconnect/reconnect_end.h"
 
 /* One descriptor of one process that refers to a wanted socket. */

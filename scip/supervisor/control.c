@@ -18,7 +18,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/rpc.h"
-#include "scip/checkpoint/freeze.h"
+#include "scip/dump/freeze.h"
 #include "scip/supervisor/control_request.h"
 #include "scip/supervisor/stub.h"
 #include "scip/tracee/stack.h"

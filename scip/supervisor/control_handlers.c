@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "scip/checkpoint/checkpoint.h"
+#include "scip/dump/dump.h"
 #include "scip/fill/fill.h"
 #include "scip/supervisor/control_request.h"
 #include "scip/supervisor/stub.h"
@@ -31,7 +31,7 @@ static int with_arena(struct control_request *request, dump_fn dump, struct err 
 	return r;
 }
 
-static int dump_process(struct control_request *request, struct image_arena *arena, struct err *err)
+static int dump_into_image(struct control_request *request, struct image_arena *arena, struct err *err)
 {
 	const Pbeam__ScipDump *wish = (const void *)request->message;
 	Pbeam__ScipDumped *dumped = malloc(sizeof(*dumped));
@@ -40,7 +40,7 @@ static int dump_process(struct control_request *request, struct image_arena *are
 	if (!dumped)
 		return -ENOMEM;
 	pbeam__scip_dumped__init(dumped);
-	r = checkpoint_dump_process(request->process, wish->what, request->frame->fds[0], arena, dumped, err);
+	r = dump_process(request->process, wish->what, request->frame->fds[0], arena, dumped, err);
 	if (r == 0)
 		stub_note_dumped(request->process, dumped->process);
 	if (r == 0)
@@ -51,10 +51,10 @@ static int dump_process(struct control_request *request, struct image_arena *are
 
 int control_dump(struct control_request *request, struct err *err)
 {
-	return with_arena(request, dump_process, err);
+	return with_arena(request, dump_into_image, err);
 }
 
-static int dump_shared(struct control_request *request, struct image_arena *arena, struct err *err)
+static int dump_shared_into_image(struct control_request *request, struct image_arena *arena, struct err *err)
 {
 	const Pbeam__ScipDumpShared *ranges = (const void *)request->message;
 	Pbeam__ScipDumpedShared *dumped = malloc(sizeof(*dumped));
@@ -63,7 +63,7 @@ static int dump_shared(struct control_request *request, struct image_arena *aren
 	if (!dumped)
 		return -ENOMEM;
 	pbeam__scip_dumped_shared__init(dumped);
-	r = checkpoint_dump_shared(request->process, request->frame->fds[0], arena, ranges, dumped, err);
+	r = dump_shared(request->process, request->frame->fds[0], arena, ranges, dumped, err);
 	if (r == 0)
 		control_answer(request, &dumped->base);
 	pbeam__scip_dumped_shared__free_unpacked(dumped, NULL);
@@ -72,7 +72,7 @@ static int dump_shared(struct control_request *request, struct image_arena *aren
 
 int control_dump_shared(struct control_request *request, struct err *err)
 {
-	return with_arena(request, dump_shared, err);
+	return with_arena(request, dump_shared_into_image, err);
 }
 
 int control_diverge(struct control_request *request, struct err *err)

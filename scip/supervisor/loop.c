@@ -33,7 +33,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "namespace/record.h"
-#include "scip/checkpoint/freeze.h"
+#include "scip/dump/freeze.h"
 #include "scip/supervisor/control.h"
 #include "scip/supervisor/decide.h"
 #include "scip/supervisor/handoff.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "scip/checkpoint/checkpoint.h"
+#include "scip/dump/dump.h"
 #include "scip/supervisor/control_request.h"
 #include "scip/tracee/procfs.h"
 
@@ -40,7 +40,7 @@ int orphan_adopted(struct process *process, struct vpid parent, struct err *err)
 
 	if (r < 0 || entry.rpid.n != process->pid || !entry.far_parent || entry.parent.n == parent.n)
 		return 0; /* another process, or reported already */
-	r = checkpoint_death_signals(process, &signals, err);
+	r = dump_death_signals(process, &signals, err);
 	if (r < 0) {
 		log_warn("vpid %d: which signal it wants at its parent's end: %s", process->vpid.n,
 			 err->text);

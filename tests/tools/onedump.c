@@ -15,9 +15,10 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/checkpoint/checkpoint.h"
-#include "scip/checkpoint/freeze.h"
-#include "scip/checkpoint/group.h"
+#include "scip/capture/capture.h"
+#include "scip/capture/group.h"
+#include "scip/dump/dump.h"
+#include "scip/dump/freeze.h"
 #include "tests/tools/seize.h"
 
 static double ms_since(uint64_t from)
@@ -38,11 +39,11 @@ static int dump(struct process *process, pid_t pid, struct names *names, const c
 	rc = seize_process(process, pid, names, err);
 	fprintf(stderr, "seized %u threads: %.2f ms\n", process->ntracees, ms_since(begin));
 	if (rc >= 0)
-		rc = checkpoint_dump_process(process, PBEAM__SCIP_DUMP__WHAT__ALL, image_writer_fd(writer),
-					     image_writer_arena(writer), &dumped, err);
+		rc = dump_process(process, PBEAM__SCIP_DUMP__WHAT__ALL, image_writer_fd(writer),
+				  image_writer_arena(writer), &dumped, err);
 	fprintf(stderr, "dumped %.1f MiB: %.2f ms\n", (double)dumped.bytes / 1048576, ms_since(begin));
 	if (rc >= 0)
-		rc = manifest_describe(NULL, manifest, err);
+		rc = capture_describe_host(NULL, manifest, err);
 	if (rc >= 0)
 		rc = message_append(&manifest->processes, &manifest->n_processes, &dumped.process->base);
 	if (rc >= 0) {

@@ -22,8 +22,8 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/checkpoint/checkpoint.h"
-#include "scip/checkpoint/freeze.h"
+#include "scip/dump/dump.h"
+#include "scip/dump/freeze.h"
 #include "scip/fill/fill.h"
 #include "scip/object/object.h"
 #include "scip/tracee/remote.h"
@@ -123,8 +123,8 @@ static void dump(struct process *process, const char *path)
 	uint64_t bytes;
 
 	if (image_writer_open(&writer, path, 4096, &err) < 0 ||
-	    checkpoint_dump_process(process, PBEAM__SCIP_DUMP__WHAT__ALL, image_writer_fd(writer),
-				    image_writer_arena(writer), &dumped, &err) < 0)
+	    dump_process(process, PBEAM__SCIP_DUMP__WHAT__ALL, image_writer_fd(writer),
+			 image_writer_arena(writer), &dumped, &err) < 0)
 		die("dump");
 	dumped_at = now_ms();
 	manifest.format = IMAGE_FORMAT;

@@ -12,7 +12,7 @@
 #include <signal.h>
 
 #include "proto/message.h"
-#include "scip/checkpoint/collect.h"
+#include "scip/dump/dump_parts.h"
 
 static void test_timers(void **state)
 {
@@ -22,7 +22,7 @@ static void test_timers(void **state)
 	struct err err = ERR_INIT;
 	Pbeam__Process *out = message_new(&pbeam__process__descriptor);
 
-	assert_int_equal(collect_parse_timers(TEXT, out, &err), 0);
+	assert_int_equal(dump_parse_timers(TEXT, out, &err), 0);
 	assert_int_equal(out->n_timers, 3);
 	assert_int_equal(out->timers[0]->id, 3);
 	assert_int_equal(out->timers[0]->signal, 10);
@@ -44,7 +44,7 @@ static void test_bad_timers(void **state)
 		struct err err = ERR_INIT;
 		Pbeam__Process *out = message_new(&pbeam__process__descriptor);
 
-		assert_int_equal(collect_parse_timers(BAD[i], out, &err), -EINVAL);
+		assert_int_equal(dump_parse_timers(BAD[i], out, &err), -EINVAL);
 		message_free(out);
 	}
 }
@@ -66,12 +66,12 @@ static void test_filter(void **state)
 	const size_t n = sizeof(FILTER) / sizeof(FILTER[0]);
 	struct seccomp_data data = {.nr = 42};
 
-	assert_int_equal(collect_run_filter(FILTER, n, &data), SECCOMP_RET_ERRNO | 1);
+	assert_int_equal(dump_run_filter(FILTER, n, &data), SECCOMP_RET_ERRNO | 1);
 	data.nr = 1;
-	assert_int_equal(collect_run_filter(FILTER, n, &data), SECCOMP_RET_ALLOW);
+	assert_int_equal(dump_run_filter(FILTER, n, &data), SECCOMP_RET_ALLOW);
 	data.nr = 0x40000001;
-	assert_int_equal(collect_run_filter(FILTER, n, &data), SECCOMP_RET_KILL_PROCESS);
-	assert_int_equal(collect_run_filter(FILTER, 1, &data), SECCOMP_RET_KILL_PROCESS);
+	assert_int_equal(dump_run_filter(FILTER, n, &data), SECCOMP_RET_KILL_PROCESS);
+	assert_int_equal(dump_run_filter(FILTER, 1, &data), SECCOMP_RET_KILL_PROCESS);
 }
 
 int main(void)

@@ -22,8 +22,8 @@
 #include <unistd.h>
 
 #include "proto/message.h"
-#include "scip/checkpoint/checkpoint.h"
-#include "scip/checkpoint/write.h"
+#include "scip/dump/dump.h"
+#include "scip/dump/page_writer.h"
 #include "tests/tools/seize.h"
 
 enum { PAGE = 4096, PAGES = 32 };
@@ -277,7 +277,7 @@ static void check_shared(struct process *process, int image, struct image_arena 
 			request.n_ranges = 1;
 		}
 	assert_int_equal(request.n_ranges, 1);
-	if (checkpoint_dump_shared(process, image, arena, &request, answer, &err) < 0)
+	if (dump_shared(process, image, arena, &request, answer, &err) < 0)
 		fail_msg("%s", err.text);
 	assert_int_equal(answer->n_ranges, 1);
 	assert_true(content(image, answer->ranges[0]->pages, answer->ranges[0]->n_pages, 5 * PAGE, got));
@@ -313,8 +313,8 @@ static void test_dump(void **state)
 	assert_int_equal(names_open(&names, &err), 0);
 	assert_int_equal(seize_process(&process, pid, names, &err), 0);
 	assert_int_equal(image_writer_open(&writer, path, 1024, &err), 0);
-	if (checkpoint_dump_process(&process, PBEAM__SCIP_DUMP__WHAT__ALL, image_writer_fd(writer),
-				    image_writer_arena(writer), dumped, &err) < 0)
+	if (dump_process(&process, PBEAM__SCIP_DUMP__WHAT__ALL, image_writer_fd(writer),
+			 image_writer_arena(writer), dumped, &err) < 0)
 		fail_msg("%s", err.text);
 	check_memory(image_writer_fd(writer), dumped->process);
 	check_state(dumped->process);

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "proto/message.h"
-#include "scip/checkpoint/mappings.h"
-#include "scip/checkpoint/pages.h"
+#include "scip/dump/mappings.h"
+#include "scip/dump/page_scan.h"
 
 #define RW (PROT_READ | PROT_WRITE)
 

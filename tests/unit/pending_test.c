@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include "scip/checkpoint/freeze.h"
+#include "scip/dump/freeze.h"
 #include "scip/tracee/pending.h"
 #include "scip/tracee/regs.h"
 #include "tests/unit/tracee_help.h"

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#include "scip/checkpoint/freeze.h"
+#include "scip/dump/freeze.h"
 #include "scip/tracee/regs.h"
 #include "tests/unit/tracee_help.h"
 

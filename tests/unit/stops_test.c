@@ -4,7 +4,7 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 
-#include "scip/checkpoint/freeze.h"
+#include "scip/dump/freeze.h"
 #include "tests/unit/tracee_help.h"
 
 static void test_classify(void **state)

@@ -1,0 +1,192 @@
+/* What the manifest says of the host, and of numbers that no saved process has. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/capture/capture.h"
+#include "scip/tracee/vdso.h"
+
+enum { CPUINFO_MAX = 4 << 20, PAGE = 4096 };
+
+/* The value of a "key<tabs>: value" line of the first processor, in a copy. */
+static char *cpuinfo_field(const char *text, const char *key)
+{
+	const char *line = strstr(text, key), *colon = line ? strchr(line, ':') : NULL;
+
+	if (!colon)
+		return NULL;
+	colon += 1 + (colon[1] == ' ');
+	return strndup(colon, strcspn(colon, "\n"));
+}
+
+static uint64_t read_xcr0(const char *flags)
+{
+	uint32_t low, high;
+
+	if (!strstr(flags, " osxsave") && !strstr(flags, " xsave"))
+		return 0;
+	__asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+	return (uint64_t)high << 32 | low;
+}
+
+static int describe_cpu(Pbeam__Host *host, struct err *err)
+{
+	auto_free char *text = NULL, *model = NULL, *flags = NULL;
+	char *word, *rest = NULL;
+	int rc = io_slurp(AT_FDCWD, "/proc/cpuinfo", CPUINFO_MAX, &text, NULL);
+
+	if (rc < 0)
+		return err_code(err, rc, "read /proc/cpuinfo");
+	model = cpuinfo_field(text, "model name");
+	flags = cpuinfo_field(text, "flags");
+	if (!flags)
+		return err_set(err, -EINVAL, "/proc/cpuinfo names no flags");
+	host->xcr0 = read_xcr0(flags);
+	for (word = strtok_r(flags, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+		char **list = reallocarray(host->cpu_flags, host->n_cpu_flags + 1, sizeof(char *));
+
+		if (!list)
+			return -ENOMEM;
+		host->cpu_flags = list;
+		list[host->n_cpu_flags] = strdup(word);
+		if (!list[host->n_cpu_flags])
+			return -ENOMEM;
+		host->n_cpu_flags++;
+	}
+	return message_text(&host->cpu_model, model ? model : "");
+}
+
+static int describe_host(Pbeam__Host *host, struct err *err)
+{
+	auto_free char *boot = NULL;
+	struct utsname name;
+	const void *vdso;
+	size_t len;
+	int rc;
+
+	if (uname(&name) < 0)
+		return err_sys(err, "uname");
+	rc = io_slurp(AT_FDCWD, "/proc/sys/kernel/random/boot_id", PAGE, &boot, NULL);
+	if (rc < 0)
+		return err_code(err, rc, "read the boot id");
+	boot[strcspn(boot, "\n")] = '\0';
+	host->page_size = (uint32_t)sysconf(_SC_PAGESIZE);
+	if (message_string(&host->name, name.nodename) < 0 ||
+	    message_string(&host->kernel, name.release) < 0 ||
+	    message_string(&host->machine, name.machine) < 0 || message_string(&host->boot_id, boot) < 0)
+		return -ENOMEM;
+	vdso = vdso_bytes(&len);
+	if (message_bytes(&host->vdso, vdso, len) < 0)
+		return -ENOMEM;
+	return describe_cpu(host, err);
+}
+
+int capture_describe_host(struct names *names, Pbeam__Manifest *manifest, struct err *err)
+{
+	char place[NAME_TEXT_MAX] = "";
+
+	manifest->format = IMAGE_FORMAT;
+	manifest->created_ns = io_now_ns(CLOCK_REALTIME);
+	manifest->boottime_ns = io_now_ns(CLOCK_BOOTTIME);
+	manifest->monotonic_ns = io_now_ns(CLOCK_MONOTONIC);
+	manifest->uid = getuid();
+	manifest->gid = getgid();
+	manifest->host = message_new(&pbeam__host__descriptor);
+	if (names)
+		(void)names_cluster(names, place);
+	if (!manifest->host || message_string(&manifest->writer, "scip " PBEAM_VERSION) < 0 ||
+	    message_string(&manifest->host->place, place) < 0)
+		return -ENOMEM;
+	return describe_host(manifest->host, err);
+}
+
+/* What the job's standard streams were, for whoever starts it anew without any of ours to pass on. */
+static int describe_stream(Pbeam__ConsoleStream *out, int fd)
+{
+	char link[64], path[PATH_MAX];
+	struct stat st;
+
+	out->kind = PBEAM__CONSOLE_STREAM__KIND__CLOSED;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return 0;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (isatty(fd)) {
+		out->kind = PBEAM__CONSOLE_STREAM__KIND__TTY;
+	} else if (S_ISREG(st.st_mode) && io_readlink(AT_FDCWD, link, path, sizeof(path)) == 0) {
+		out->kind = PBEAM__CONSOLE_STREAM__KIND__FILE;
+		return message_string(&out->path, path);
+	} else if (S_ISSOCK(st.st_mode)) {
+		out->kind = PBEAM__CONSOLE_STREAM__KIND__SOCKET;
+	} else {
+		out->kind = S_ISFIFO(st.st_mode) ? PBEAM__CONSOLE_STREAM__KIND__PIPE
+						 : PBEAM__CONSOLE_STREAM__KIND__NULLDEV;
+	}
+	return 0;
+}
+
+int capture_describe_streams(Pbeam__Job *out, const int console[3])
+{
+	out->console = calloc(3, sizeof(*out->console));
+	if (!out->console)
+		return -ENOMEM;
+	for (int i = 0; i < 3; i++) {
+		Pbeam__ConsoleStream *stream = message_new(&pbeam__console_stream__descriptor);
+		int r;
+
+		if (!stream)
+			return -ENOMEM;
+		stream->index = i;
+		out->console[out->n_console++] = stream;
+		r = describe_stream(stream, console[i]);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static bool known(const Pbeam__Manifest *manifest, int32_t number)
+{
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		if (manifest->processes[i]->vpid == number)
+			return true;
+	for (size_t i = 0; i < manifest->n_numbers; i++)
+		if (manifest->numbers[i]->vid == number)
+			return true;
+	return false;
+}
+
+static int add_number(Pbeam__Manifest *manifest, int32_t number, const char *role)
+{
+	Pbeam__Number *out;
+
+	if (number <= 0 || known(manifest, number))
+		return 0;
+	out = message_add(manifest, numbers, pbeam__number__descriptor);
+	if (!out)
+		return -ENOMEM;
+	out->vid = number;
+	return message_string(&out->role, role);
+}
+
+int capture_list_numbers(Pbeam__Manifest *manifest)
+{
+	for (size_t i = 0; i < manifest->n_processes; i++) {
+		const Pbeam__Process *p = manifest->processes[i];
+
+		if (add_number(manifest, p->vpgid, "group") < 0 ||
+		    add_number(manifest, p->vsid, "session") < 0 ||
+		    add_number(manifest, p->vppid, "parent") < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}

@@ -1,0 +1,100 @@
+/*
+ * What a process shares with another beyond what fork leaves shared, and the namespaces that it is in.
+ * Neither can be made again by an ordinary user in the general case, so it is refused by name.
+ */
+#include "scip/capture/group.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "scip/tracee/procfs.h"
+
+static const struct {
+	int type;
+	const char *what;
+} SHARED[] = {
+	{KCMP_VM, "memory (CLONE_VM or vfork)"},
+	{KCMP_FILES, "descriptor table (CLONE_FILES)"},
+	{KCMP_FS, "working directory and umask (CLONE_FS)"},
+};
+
+static const char *const NAMESPACES[] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"};
+
+static void name_of(struct rpid rpid, char comm[64])
+{
+	struct procfs_stat stat;
+
+	snprintf(comm, 64, "?");
+	if (procfs_stat_read(rpid.n, 0, &stat, NULL) == 0)
+		snprintf(comm, 64, "%s", stat.comm);
+}
+
+static struct member *parent_of(const struct group *group, const struct member *member)
+{
+	struct procfs_stat stat;
+
+	if (procfs_stat_read(member->rpid.n, 0, &stat, NULL) < 0)
+		return NULL;
+	return group_find(group, (struct rpid){stat.ppid});
+}
+
+static int check_sharing(const struct group *group, const struct member *member, struct err *err)
+{
+	const struct member *parent = parent_of(group, member);
+	char comm[64];
+
+	if (!parent || parent->zombie)
+		return 0;
+	for (size_t i = 0; i < sizeof(SHARED) / sizeof(SHARED[0]); i++) {
+		if (syscall(SYS_kcmp, parent->rpid.n, member->rpid.n, SHARED[i].type, 0, 0) != 0)
+			continue;
+		name_of(member->rpid, comm);
+		return err_set(err, -ENOTSUP,
+			       "vpid %d (%s): it shares its %s with its parent, vpid %d, without being a "
+			       "thread of it; "
+			       "let it execute a program or end first",
+			       member->vpid.n, comm, SHARED[i].what, parent->vpid.n);
+	}
+	return 0;
+}
+
+static int check_namespaces(const struct member *member, struct err *err)
+{
+	for (size_t i = 0; i < sizeof(NAMESPACES) / sizeof(NAMESPACES[0]); i++) {
+		char path[64], its[64], ours[64], comm[64];
+
+		snprintf(path, sizeof(path), "/proc/%d/ns/%s", member->rpid.n, NAMESPACES[i]);
+		if (io_readlink(AT_FDCWD, path, its, sizeof(its)) < 0)
+			continue; /* a kernel without it, or a process that has just ended */
+		snprintf(path, sizeof(path), "/proc/self/ns/%s", NAMESPACES[i]);
+		if (io_readlink(AT_FDCWD, path, ours, sizeof(ours)) < 0 || !strcmp(its, ours))
+			continue;
+		name_of(member->rpid, comm);
+		return err_set(err, -ENOTSUP,
+			       "vpid %d (%s): it is in a %s namespace of its own; run it without its "
+			       "sandbox, or run scip "
+			       "itself inside that namespace",
+			       member->vpid.n, comm, NAMESPACES[i]);
+	}
+	return 0;
+}
+
+int group_check_isolation(const struct group *group, struct err *err)
+{
+	for (size_t i = 0; i < group->n; i++) {
+		const struct member *member = group->v[i];
+		int rc = member->zombie ? 0 : check_namespaces(member, err);
+
+		if (rc >= 0 && !member->zombie)
+			rc = check_sharing(group, member, err);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}

@@ -1,0 +1,96 @@
+/*
+ * The parts of a process's dump, inside scip/dump.
+ *
+ * Collecting has two halves. What /proc and ptrace tell is asked first, from outside. What only the process
+ * itself may ask (its alternate stacks, clear_child_tid, handlers, timers) is asked by the injected code in
+ * as few batches as there are threads; so long as it runs all other threads stand still. Nothing that is
+ * asked changes the process.
+ */
+#ifndef SCIP_DUMP_DUMP_PARTS_H
+#define SCIP_DUMP_DUMP_PARTS_H
+
+#include "image/image.h"
+#include "proto/image.pb-c.h"
+#include "scip/tracee/process.h"
+#include "scip/tracee/procfs.h"
+#include "scip/tracee/remote.h"
+
+enum { DUMP_SIGNALS = 64, DUMP_AREA = 256 * 1024 };
+
+struct prescan;
+struct sock_filter;
+struct seccomp_data;
+
+struct dump {
+	struct process *process;
+	struct tracee
+		*caller; /* a live thread: it makes the calls that concern the whole process, and /proc is
+			  * asked by its number: that of a leader that has exited knows of no memory */
+	Pbeam__Process *out;
+	struct procfs_stat stat;
+	char *status; /* text of /proc/PID/status */
+	struct prescan *prescan;
+};
+
+/* ---- dump.c ---- */
+/* A thread that can make calls: the leader while it lives. NULL when the process is gone. */
+struct tracee *dump_caller(struct process *process);
+/* Injects unless it is injected already; *opened says that it is ours to withdraw. */
+must_check int dump_inject(struct process *process, struct tracee *caller, bool *opened, struct err *err);
+/* Withdraws what dump_inject() opened. Returns rc, or why the withdrawal failed. */
+must_check int dump_withdraw(struct tracee *caller, bool opened, int rc, struct err *err);
+
+/* ---- dump_threads.c ---- */
+/* Registers, extended state, masks, pending signals, scheduling: for every live thread one Thread, the leader
+ * first. */
+must_check int dump_threads(struct dump *dump, struct err *err);
+/* From inside: names, alternate stacks, clear_child_tid and the like. */
+must_check int dump_threads_inside(struct dump *dump, struct err *err);
+
+/* ---- dump_signals.c ---- */
+/* The pending signals of a thread, and with `process` those of the whole process. The signal that a delivery
+ * stop holds is the thread's first. */
+must_check int dump_pending(const struct tracee *tracee, Pbeam__Thread *thread, Pbeam__Process *process,
+			    struct err *err);
+/* Handlers that are not SIG_DFL, by one batch. */
+must_check int dump_actions(struct dump *dump, struct err *err);
+
+/* ---- dump_timers.c ---- */
+must_check int dump_timers(struct dump *dump, struct err *err);
+/* Text of /proc/PID/timers into `out->timers`, without times. Numbers of threads stay real. */
+must_check int dump_parse_timers(const char *text, Pbeam__Process *out, struct err *err);
+
+/* ---- dump_semaphores.c ---- */
+/* From inside, after the filters: what the process's end does to semaphores that the job has made. */
+must_check int dump_semaphores(struct dump *dump, struct err *err);
+
+/* True if the program's own filters let it make this call; after dump_filters(). */
+bool dump_may_call(const struct dump *dump, int nr);
+
+/* ---- dump_policies.c ---- */
+/* What get_mempolicy() writes: room for as many nodes as the kernel can be built for. */
+#define DUMP_POLICY_NODES 1025u
+struct dump_policy {
+	int32_t mode, reserved;
+	uint64_t nodes[DUMP_POLICY_NODES / 64];
+};
+/* NUMA policies of the mappings, from inside. */
+must_check int dump_policies(struct dump *dump, struct err *err);
+/* Into *out, if it is not the default. */
+must_check int dump_add_policy(const struct dump_policy *got, Pbeam__MemoryPolicy **out);
+
+/* ---- dump_attributes.c ---- */
+/* Names of the process, credentials, limits, directories: what /proc and prlimit tell. */
+must_check int dump_attributes(struct dump *dump, struct err *err);
+/* And what prctl tells inside. */
+must_check int dump_attributes_inside(struct dump *dump, struct err *err);
+/* The mm fields of /proc/PID/stat, brk, auxv. */
+must_check int dump_memory_fields(struct dump *dump, struct err *err);
+
+/* ---- dump_filters.c ---- */
+/* The seccomp filters that the program installed; -ENOTSUP when one of them forbids what a dump needs. */
+must_check int dump_filters(struct dump *dump, struct err *err);
+/* What a filter of `n` instructions says to a call: SECCOMP_RET_*. */
+uint32_t dump_run_filter(const struct sock_filter *filter, size_t n, const struct seccomp_data *data);
+
+#endif

@@ -1,0 +1,216 @@
+/*
+ * What a process's end does to System V semaphores (SEM_UNDO), and which it was the last to use.
+ *
+ * The kernel tells a process's adjustments to nobody. But it refuses an operation with SEM_UNDO that would
+ * take the adjustment out of -32768 .. 32767 with ERANGE, before it does anything; and a list of operations
+ * is done whole or not at all. So a list that tries one and ends in one that cannot be (to take 32768 where
+ * no semaphore has as many: EAGAIN) changes nothing, neither values nor who was last, and tells by its error
+ * whether the adjustment is above or below a bound (ipc/sem.c, perform_atomic_semop_slow()). Two such lists
+ * say whether there is any; only then it is searched for.
+ *
+ * Threads of a process share their adjustments (CLONE_SYSVSEM), so one thread is asked.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sem.h>
+#include <sys/syscall.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "namespace/record.h"
+#include "proto/message.h"
+#include "scip/dump/dump_parts.h"
+
+enum {
+	VALUE_MAX = 32767, /* SEMVMX, and SEMAEM, which bounds adjustments */
+	AT_ONCE = 7,	   /* semaphores in one list: SEMOPM may be as small as 32 */
+	OPS_EACH = 4,
+	LISTS_AT_ONCE = 256,
+};
+
+struct set {
+	int real, virtual;
+	unsigned n;
+	unsigned short *values;
+};
+
+/* A list of operations that cannot be done altogether. */
+struct trial {
+	struct sembuf ops[AT_ONCE * OPS_EACH + 1];
+	unsigned n;
+};
+
+static void add(struct trial *trial, unsigned number, int op, int flags)
+{
+	if (op)
+		trial->ops[trial->n++] = (struct sembuf){(unsigned short)number, (short)op, (short)flags};
+}
+
+/* Fails with ERANGE if the adjustment is above VALUE_MAX - `taken`. */
+static void add_above(struct trial *trial, const struct set *set, unsigned number, int taken)
+{
+	add(trial, number, VALUE_MAX - set->values[number], 0);
+	add(trial, number, -taken, SEM_UNDO);
+}
+
+/* ... if it is below `given` - VALUE_MAX - 1. */
+static void add_below(struct trial *trial, const struct set *set, unsigned number, int given)
+{
+	add(trial, number, -(int)set->values[number], 0);
+	add(trial, number, given > VALUE_MAX ? VALUE_MAX : given, SEM_UNDO);
+	if (given > VALUE_MAX) {
+		add(trial, number, -1, 0);
+		add(trial, number, 1, SEM_UNDO);
+	}
+}
+
+/* Makes up to LISTS_AT_ONCE trials; out[i] is -ERANGE, -EAGAIN or another error of trial i. */
+static int run(struct dump *dump, const struct set *set, struct trial *trials, unsigned n, int64_t *out,
+	       struct err *err)
+{
+	struct batch *batch;
+	int rc = batch_begin(dump->process, &batch, err);
+
+	for (unsigned i = 0; i < n && rc >= 0; i++) {
+		struct taddr where;
+
+		trials[i].ops[trials[i].n++] = (struct sembuf){0, -VALUE_MAX - 1, IPC_NOWAIT};
+		rc = batch_data(batch, trials[i].ops, trials[i].n * sizeof(trials[i].ops[0]), &where);
+		if (rc >= 0)
+			rc = batch_add(batch, INJECT_CALL_ANY, SYS_semop,
+				       remote_args((uint64_t)set->real, where.a, trials[i].n));
+	}
+	if (rc >= 0)
+		rc = batch_run(batch, dump->caller, err);
+	for (unsigned i = 0; i < n && rc >= 0; i++)
+		out[i] = batch_call(batch, (int)i)->ret;
+	if (batch)
+		batch_end(batch);
+	return rc;
+}
+
+static int note(struct dump *dump, const struct set *set, unsigned number, int value, bool last)
+{
+	Pbeam__SysvUndo *out = message_add(dump->out, sysv_undo, pbeam__sysv_undo__descriptor);
+
+	if (!out)
+		return -ENOMEM;
+	out->id = set->virtual;
+	out->number = number;
+	out->value = value;
+	out->last = last;
+	return 0;
+}
+
+static bool is_last(const struct dump *dump, const struct set *set, unsigned number)
+{
+	return semctl(set->real, (int)number, GETPID) == dump->process->pid;
+}
+
+/* The one value at which trials begin to fail. */
+static int search(struct dump *dump, const struct set *set, unsigned number, bool positive, struct err *err)
+{
+	int low = 0, high = VALUE_MAX; /* the greatest that does not fail is within */
+
+	while (low < high) {
+		int middle = (low + high + 1) / 2, rc;
+		struct trial trial = {.n = 0};
+		int64_t ret;
+
+		if (positive)
+			add_above(&trial, set, number, middle);
+		else
+			add_below(&trial, set, number, middle);
+		rc = run(dump, set, &trial, 1, &ret, err);
+		if (rc < 0)
+			return rc;
+		if (ret == -ERANGE)
+			high = middle - 1;
+		else
+			low = middle;
+	}
+	return note(dump, set, number, positive ? VALUE_MAX - low : low - VALUE_MAX - 1,
+		    is_last(dump, set, number));
+}
+
+static int look_closer(struct dump *dump, const struct set *set, unsigned number, struct err *err)
+{
+	struct trial trials[2] = {{.n = 0}, {.n = 0}};
+	int64_t ret[2];
+	int rc;
+
+	add_above(&trials[0], set, number, VALUE_MAX);
+	add_below(&trials[1], set, number, VALUE_MAX + 1);
+	rc = run(dump, set, trials, 2, ret, err);
+	if (rc < 0)
+		return rc;
+	if (ret[0] == -ERANGE || ret[1] == -ERANGE)
+		return search(dump, set, number, ret[0] == -ERANGE, err);
+	return is_last(dump, set, number) ? note(dump, set, number, 0, true) : 0;
+}
+
+/* Semaphores first .. first + LISTS_AT_ONCE / 2 * AT_ONCE - 1. */
+static int look_at_some(struct dump *dump, const struct set *set, unsigned first, struct err *err)
+{
+	auto_free struct trial *trials = calloc(LISTS_AT_ONCE, sizeof(*trials));
+	auto_free int64_t *ret = calloc(LISTS_AT_ONCE, sizeof(*ret));
+	unsigned n = 0;
+	int rc;
+
+	if (!trials || !ret)
+		return -ENOMEM;
+	for (unsigned i = first; i < set->n && n < LISTS_AT_ONCE; i += AT_ONCE, n += 2)
+		for (unsigned j = i; j < set->n && j < i + AT_ONCE; j++) {
+			add_above(&trials[n], set, j, VALUE_MAX);
+			add_below(&trials[n + 1], set, j, VALUE_MAX + 1);
+		}
+	rc = run(dump, set, trials, n, ret, err);
+	for (unsigned i = 0; i < n / 2 && rc >= 0; i++)
+		for (unsigned j = first + i * AT_ONCE; j < set->n && j < first + (i + 1) * AT_ONCE && rc >= 0;
+		     j++) {
+			if (ret[2 * i] == -ERANGE || ret[2 * i + 1] == -ERANGE)
+				rc = look_closer(dump, set, j, err);
+			else if (is_last(dump, set, j))
+				rc = note(dump, set, j, 0, true);
+		}
+	return rc;
+}
+
+static int look_at_set(struct dump *dump, int real, struct err *err)
+{
+	struct semid_ds ds;
+	struct set set = {.real = real,
+			  .virtual = names_ipc_virtual(dump->process->names, NAMES_IPC_SEM, real)};
+	int rc = 0;
+
+	if (semctl(real, 0, IPC_STAT, &ds) < 0)
+		return 0; /* removed */
+	set.n = (unsigned)ds.sem_nsems;
+	auto_free unsigned short *values = calloc(set.n + 1, sizeof(*values));
+	if (!values)
+		return -ENOMEM;
+	if (semctl(real, 0, GETALL, values) < 0)
+		return 0; /* told by the coordinator, which saves it */
+	set.values = values;
+	for (unsigned first = 0; first < set.n && rc >= 0; first += LISTS_AT_ONCE / 2 * AT_ONCE)
+		rc = look_at_some(dump, &set, first, err);
+	return rc;
+}
+
+int dump_semaphores(struct dump *dump, struct err *err)
+{
+	auto_free int32_t *sets = NULL;
+	size_t n;
+	int rc = record_ipc_list(dump->process->keeper, NAMES_IPC_SEM, &sets, &n);
+
+	if (rc >= 0 && n && !dump_may_call(dump, SYS_semop)) {
+		log_warn("vpid %d: its seccomp filter forbids semop, so what SEM_UNDO does at its end is not "
+			 "known and not saved",
+			 dump->process->vpid.n);
+		return 0;
+	}
+	for (size_t i = 0; i < n && rc >= 0; i++)
+		rc = look_at_set(dump, sets[i], err);
+	return rc < 0 ? err_wrap(err, rc, "semaphores") : 0;
+}

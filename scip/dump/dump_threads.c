@@ -1,0 +1,286 @@
+/*
+ * Threads: what ptrace and the scheduler tell from outside, what the thread tells from inside.
+ *
+ * A program may have a thousand threads, so a thread costs about ten system calls from outside and one batch
+ * inside. Only sigaltstack, clear_child_tid, the parent-death signal, the name, the securebits, the timer
+ * slack and the TSC mode need the batch: the kernel gives these to nobody but the thread.
+ *
+ * PTRACE_GETSIGMASK gives the mask that the thread will have: for one that waits in ppoll or sigsuspend the
+ * saved mask, not the temporary one (the kernel looks at TIF_RESTORE_SIGMASK).
+ */
+#include "scip/dump/dump_parts.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+#include "base/cleanup.h"
+#include "proto/message.h"
+#include "scip/dump/dump.h"
+#include "scip/dump/freeze.h"
+#include "scip/tracee/kernel_structs.h"
+#include "scip/tracee/memory.h"
+#include "scip/tracee/regs.h"
+
+enum { IOPRIO_WHO_PROCESS_THREAD = 1, AFFINITY_BYTES = 1024, KERNEL_SIGSET = 8 };
+
+static int collect_scheduling(pid_t tid, Pbeam__Scheduling *out, struct err *err)
+{
+	struct kernel_scheduling attr = {.size = sizeof(attr)};
+	uint8_t affinity[AFFINITY_BYTES];
+	long n;
+
+	if (syscall(SYS_sched_getattr, tid, &attr, sizeof(attr), 0) < 0)
+		return err_sys(err, "scheduling of thread %d", tid);
+	out->policy = (int32_t)attr.policy;
+	out->nice = attr.nice;
+	out->priority = attr.priority;
+	out->flags = attr.flags;
+	out->runtime_ns = attr.runtime;
+	out->deadline_ns = attr.deadline;
+	out->period_ns = attr.period;
+	n = syscall(SYS_sched_getaffinity, tid, sizeof(affinity), affinity);
+	if (n < 0)
+		return err_sys(err, "affinity of thread %d", tid);
+	out->ioprio = (int32_t)syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS_THREAD, tid);
+	return message_bytes(&out->affinity, affinity, (size_t)n);
+}
+
+static int collect_registers(struct tracee *tracee, Pbeam__Thread *out, struct err *err)
+{
+	struct user_regs_struct regs;
+	auto_free void *xstate = NULL;
+	size_t len;
+	int rc;
+
+	out->call = message_new(&pbeam__pending_call__descriptor);
+	if (!out->call)
+		return -ENOMEM;
+	rc = freeze_saved_registers(tracee, &regs, out->call, err);
+	if (rc < 0)
+		return rc;
+	if (!out->call->restart && !out->call->n_args) {
+		message_free(out->call);
+		out->call = NULL;
+	}
+	rc = regs_get_xstate(tracee, &xstate, &len);
+	if (rc < 0)
+		return err_code(err, rc, "extended registers of thread %d", tracee->tid);
+	while (len > 0 && !((const uint8_t *)xstate)[len - 1])
+		len--;
+	rc = message_bytes(&out->registers, &regs, sizeof(regs));
+	return rc < 0 ? rc : message_bytes(&out->xstate, xstate, len);
+}
+
+/* Mask, robust list and rseq. */
+static int collect_kernel_pointers(const struct tracee *tracee, Pbeam__Thread *out, struct err *err)
+{
+	struct kernel_rseq rseq;
+	void *head = NULL;
+	size_t len = 0;
+
+	if (ptrace(PTRACE_GETSIGMASK, tracee->tid, (void *)KERNEL_SIGSET, &out->sigmask) < 0)
+		return err_sys(err, "signal mask of thread %d", tracee->tid);
+	if (syscall(SYS_get_robust_list, tracee->tid, &head, &len) < 0)
+		return err_sys(err, "robust list of thread %d", tracee->tid);
+	out->robust_head = (uint64_t)head;
+	out->robust_len = len;
+	memset(&rseq, 0, sizeof(rseq));
+	if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tracee->tid, (void *)sizeof(rseq), &rseq) < 0)
+		return err_sys(err, "rseq of thread %d", tracee->tid);
+	out->rseq_address = rseq.address;
+	out->rseq_size = rseq.size;
+	out->rseq_signature = rseq.signature;
+	out->rseq_flags = rseq.flags;
+	return 0;
+}
+
+static int collect_thread(struct dump *dump, struct tracee *tracee, bool first, struct err *err)
+{
+	Pbeam__Thread *out = message_add(dump->out, threads, pbeam__thread__descriptor);
+	int rc;
+
+	if (!out)
+		return -ENOMEM;
+	out->vtid = tracee->vtid.n;
+	out->sched = message_new(&pbeam__scheduling__descriptor);
+	if (!out->sched)
+		return -ENOMEM;
+	rc = collect_registers(tracee, out, err);
+	if (rc < 0)
+		return rc;
+	rc = collect_kernel_pointers(tracee, out, err);
+	if (rc < 0)
+		return rc;
+	rc = dump_pending(tracee, out, first ? dump->out : NULL, err);
+	if (rc < 0)
+		return rc;
+	return collect_scheduling(tracee->tid, out->sched, err);
+}
+
+static bool alive(const struct tracee *tracee)
+{
+	return tracee->stop != TRACEE_RUNNING && tracee->stop != TRACEE_EXITED;
+}
+
+/* The leader has called pthread_exit: it stays as a zombie until the last thread is gone. */
+static int collect_exited_leader(struct dump *dump)
+{
+	Pbeam__Thread *out = message_add(dump->out, threads, pbeam__thread__descriptor);
+
+	if (!out)
+		return -ENOMEM;
+	out->vtid = dump->process->vpid.n;
+	dump->out->leader_exited = true;
+	return message_text(&out->comm, dump->stat.comm);
+}
+
+int dump_threads(struct dump *dump, struct err *err)
+{
+	struct tracee *leader = process_leader(dump->process);
+	bool first = true;
+	int rc = 0;
+
+	if (!leader || !alive(leader))
+		rc = collect_exited_leader(dump);
+	else {
+		rc = collect_thread(dump, leader, true, err);
+		first = false;
+	}
+	for (struct tracee *t = dump->process->tracees; t && rc >= 0; t = t->next) {
+		if (t == leader || !alive(t))
+			continue;
+		rc = collect_thread(dump, t, first, err);
+		first = false;
+	}
+	return rc < 0 ? err_wrap(err, rc, "threads") : 0;
+}
+
+/* What the kernel writes for one thread's batch. */
+struct answers {
+	struct dump_policy policy;
+	stack_t altstack;
+	uint64_t clear_child_tid;
+	int32_t pdeath, tsc;
+	char comm[16];
+};
+
+static int ask_thread(struct dump *dump, struct tracee *tracee, Pbeam__Thread *out, struct err *err)
+{
+	struct batch *batch;
+	struct answers *got;
+	struct taddr at;
+	int bits, slack, policy, rc;
+
+	rc = batch_begin(dump->process, &batch, err);
+	if (rc < 0)
+		return rc;
+	rc = batch_data(batch, NULL, sizeof(*got), &at);
+	if (rc < 0)
+		goto out_batch;
+#define ask(...) batch_add(batch, INJECT_CALL_ANY, __VA_ARGS__)
+	if (ask(SYS_sigaltstack, remote_args(0, at.a + offsetof(struct answers, altstack))) < 0 ||
+	    ask(SYS_prctl,
+		remote_args(PR_GET_TID_ADDRESS, at.a + offsetof(struct answers, clear_child_tid))) < 0 ||
+	    ask(SYS_prctl, remote_args(PR_GET_PDEATHSIG, at.a + offsetof(struct answers, pdeath))) < 0 ||
+	    ask(SYS_prctl, remote_args(PR_GET_TSC, at.a + offsetof(struct answers, tsc))) < 0 ||
+	    ask(SYS_prctl, remote_args(PR_GET_NAME, at.a + offsetof(struct answers, comm))) < 0) {
+		rc = -ENOSPC;
+		goto out_batch;
+	}
+	bits = ask(SYS_prctl, remote_args(PR_GET_SECUREBITS));
+	slack = ask(SYS_prctl, remote_args(PR_GET_TIMERSLACK));
+	policy = dump_may_call(dump, SYS_get_mempolicy)
+			 ? ask(SYS_get_mempolicy,
+			       remote_args(at.a + offsetof(struct answers, policy.mode),
+					   at.a + offsetof(struct answers, policy.nodes), DUMP_POLICY_NODES))
+			 : 0;
+#undef ask
+	if (bits < 0 || slack < 0 || policy < 0) {
+		rc = -ENOSPC;
+		goto out_batch;
+	}
+	got = batch_local(batch, at);
+	memset(got, 0, sizeof(*got));
+	rc = batch_run(batch, tracee, err);
+	if (rc < 0)
+		goto out_batch;
+	out->altstack_sp = (uint64_t)got->altstack.ss_sp;
+	out->altstack_flags = (uint32_t)got->altstack.ss_flags;
+	out->altstack_size = got->altstack.ss_size;
+	out->clear_child_tid = got->clear_child_tid;
+	out->pdeath_signal = (uint32_t)got->pdeath;
+	out->tsc_mode = (uint64_t)got->tsc;
+	out->securebits = (uint32_t)batch_call(batch, bits)->ret;
+	out->timer_slack_ns = (uint64_t)batch_call(batch, slack)->ret;
+	rc = message_bytes(&out->comm, got->comm, strnlen(got->comm, sizeof(got->comm)));
+	if (rc >= 0)
+		rc = dump_add_policy(&got->policy, &out->policy);
+out_batch:
+	batch_end(batch);
+	return rc < 0 ? err_wrap(err, rc, "thread %d", tracee->tid) : 0;
+}
+
+int dump_threads_inside(struct dump *dump, struct err *err)
+{
+	for (size_t i = 0; i < dump->out->n_threads; i++) {
+		Pbeam__Thread *thread = dump->out->threads[i];
+		struct tracee *t = dump->process->tracees;
+		int rc;
+
+		while (t && (t->vtid.n != thread->vtid || !alive(t)))
+			t = t->next;
+		if (!t)
+			continue;
+		rc = ask_thread(dump, t, thread, err);
+		if (rc < 0)
+			return rc;
+	}
+	dump->out->timer_slack_ns = dump->out->threads[0]->timer_slack_ns;
+	return 0;
+}
+
+/* Without anything injected: the answer is for a moment where the thread's stack ends, which nobody sees. */
+static int ask_death_signal(struct tracee *tracee, uint64_t *signals, struct err *err)
+{
+	struct user_regs_struct regs;
+	struct taddr at;
+	uint64_t kept;
+	int64_t ret;
+	int32_t signal = 0;
+	int r = regs_get(tracee, &regs);
+
+	at.a = regs.rsp & ~7ull;
+	if (r == 0)
+		r = memory_read(tracee->process, at, &kept, sizeof(kept));
+	if (r < 0)
+		return err_code(err, r, "thread %d", tracee->tid);
+	r = remote_call(tracee, &ret, err, SYS_prctl, remote_args(PR_GET_PDEATHSIG, at.a));
+	if (r == 0 && ret == 0)
+		r = memory_read(tracee->process, at, &signal, sizeof(signal));
+	if (r == 0)
+		r = memory_write(tracee->process, at, &kept, sizeof(kept));
+	if (signal > 0 && signal <= 64)
+		*signals |= 1ull << (signal - 1);
+	return r;
+}
+
+int dump_death_signals(struct process *process, uint64_t *signals, struct err *err)
+{
+	Pbeam__Process *own = message_new(&pbeam__process__descriptor);
+	struct dump dump = {.process = process, .out = own};
+	int r = !own		   ? err_code(err, -ENOMEM, "ask for signals")
+		: process->filters ? dump_filters(&dump, err)
+				   : 0;
+
+	*signals = 0;
+	for (struct tracee *t = process->tracees; t && r == 0; t = t->next)
+		if (alive(t))
+			r = ask_death_signal(t, signals, err);
+	message_free(own);
+	return r;
+}

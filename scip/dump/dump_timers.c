@@ -1,0 +1,210 @@
+/*
+ * Timers. /proc/PID/timers lists the POSIX timers with what they notify; only the process itself may ask for
+ * the time that is left and the overruns, so that and the three interval timers come by one batch.
+ */
+#include "scip/dump/dump_parts.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "proto/message.h"
+
+enum { ITIMERS = 3, TIMERS_TEXT_MAX = 8 << 20, TIMERS_AT_ONCE = 256 };
+
+static const uint64_t NS = 1000000000u;
+
+/* "notify: signal/tid.123" */
+static int parse_notify(const char *line, Pbeam__PosixTimer *timer)
+{
+	char how[16], who[8];
+	int number;
+
+	if (sscanf(line, "notify: %15[a-z]/%7[a-z].%d", how, who, &number) != 3)
+		return -EINVAL;
+	if (!strcmp(how, "signal"))
+		timer->notify = SIGEV_SIGNAL;
+	else if (!strcmp(how, "none"))
+		timer->notify = SIGEV_NONE;
+	else if (!strcmp(how, "thread"))
+		timer->notify = SIGEV_THREAD;
+	else
+		return -EINVAL;
+	if (!strcmp(who, "tid")) {
+		timer->notify |= SIGEV_THREAD_ID;
+		timer->notify_vtid = number;
+	}
+	return 0;
+}
+
+static int parse_line(const char *line, Pbeam__PosixTimer **timer, Pbeam__Process *out)
+{
+	unsigned long long value;
+	int number;
+
+	if (sscanf(line, "ID: %d", &number) == 1) {
+		*timer = message_add(out, timers, pbeam__posix_timer__descriptor);
+		if (!*timer)
+			return -ENOMEM;
+		(*timer)->id = number;
+		return 0;
+	}
+	if (!*timer)
+		return -EINVAL;
+	if (sscanf(line, "signal: %d/%llx", &number, &value) == 2) {
+		(*timer)->signal = number;
+		(*timer)->sigev_value = value;
+		return 0;
+	}
+	if (!strncmp(line, "notify: ", 8))
+		return parse_notify(line, *timer);
+	if (sscanf(line, "ClockID: %d", &number) == 1) {
+		(*timer)->clock = number;
+		return 0;
+	}
+	return -EINVAL;
+}
+
+int dump_parse_timers(const char *text, Pbeam__Process *out, struct err *err)
+{
+	Pbeam__PosixTimer *timer = NULL;
+
+	while (*text) {
+		char line[256];
+		size_t len = strcspn(text, "\n");
+
+		if (len >= sizeof(line))
+			return err_set(err, -EINVAL, "a line of the timer list is too long");
+		memcpy(line, text, len);
+		line[len] = '\0';
+		text += len + (text[len] == '\n');
+		if (len) {
+			int rc = parse_line(line, &timer, out);
+
+			if (rc < 0)
+				return err_code(err, rc, "timer list: '%s'", line);
+		}
+	}
+	return 0;
+}
+
+static int read_list(struct dump *dump, struct err *err)
+{
+	auto_free char *text = NULL;
+	char path[64];
+	int rc;
+
+	snprintf(path, sizeof(path), "/proc/%d/timers", dump->process->pid);
+	rc = io_slurp(-100, path, TIMERS_TEXT_MAX, &text, NULL);
+	if (rc == -ENOENT)
+		return 0; /* a kernel without CONFIG_CHECKPOINT_RESTORE lists none: refused by the doctor */
+	if (rc < 0)
+		return err_code(err, rc, "read %s", path);
+	rc = dump_parse_timers(text, dump->out, err);
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < dump->out->n_timers; i++) {
+		Pbeam__PosixTimer *timer = dump->out->timers[i];
+
+		if (timer->notify_vtid)
+			timer->notify_vtid =
+				names_virtual(dump->process->names, (struct rpid){timer->notify_vtid}).n;
+	}
+	return 0;
+}
+
+static uint64_t nanoseconds(const struct timespec *t)
+{
+	return (uint64_t)t->tv_sec * NS + (uint64_t)t->tv_nsec;
+}
+
+static int ask_itimers(struct dump *dump, struct err *err)
+{
+	struct batch *batch;
+	struct itimerval *got;
+	struct taddr at;
+	int rc = batch_begin(dump->process, &batch, err);
+
+	if (rc < 0)
+		return rc;
+	rc = batch_data(batch, NULL, ITIMERS * sizeof(*got), &at);
+	for (unsigned which = 0; which < ITIMERS && rc >= 0; which++)
+		rc = batch_add(batch, 0, SYS_getitimer, remote_args(which, at.a + which * sizeof(*got)));
+	if (rc >= 0)
+		rc = batch_run(batch, dump->caller, err);
+	got = rc >= 0 ? batch_local(batch, at) : NULL;
+	for (unsigned which = 0; which < ITIMERS && rc >= 0; which++) {
+		const struct itimerval *it = &got[which];
+		Pbeam__IntervalTimer *out;
+
+		if (!it->it_value.tv_sec && !it->it_value.tv_usec && !it->it_interval.tv_sec &&
+		    !it->it_interval.tv_usec)
+			continue;
+		out = message_add(dump->out, itimers, pbeam__interval_timer__descriptor);
+		if (!out) {
+			rc = -ENOMEM;
+			break;
+		}
+		out->which = which;
+		out->value_us = (uint64_t)it->it_value.tv_sec * 1000000u + (uint64_t)it->it_value.tv_usec;
+		out->interval_us =
+			(uint64_t)it->it_interval.tv_sec * 1000000u + (uint64_t)it->it_interval.tv_usec;
+	}
+	batch_end(batch);
+	return rc;
+}
+
+/* The times of up to TIMERS_AT_ONCE timers from number `from` of the list. */
+static int ask_some(struct dump *dump, size_t from, size_t n, struct err *err)
+{
+	struct batch *batch;
+	struct itimerspec *got;
+	struct taddr at;
+	int overrun[TIMERS_AT_ONCE];
+	int rc = batch_begin(dump->process, &batch, err);
+
+	if (rc < 0)
+		return rc;
+	rc = batch_data(batch, NULL, n * sizeof(*got), &at);
+	for (size_t i = 0; i < n && rc >= 0; i++) {
+		uint64_t id = (uint64_t)dump->out->timers[from + i]->id;
+
+		rc = batch_add(batch, 0, SYS_timer_gettime, remote_args(id, at.a + i * sizeof(*got)));
+		if (rc >= 0)
+			rc = overrun[i] =
+				batch_add(batch, INJECT_CALL_ANY, SYS_timer_getoverrun, remote_args(id));
+	}
+	if (rc >= 0)
+		rc = batch_run(batch, dump->caller, err);
+	got = rc >= 0 ? batch_local(batch, at) : NULL;
+	for (size_t i = 0; i < n && rc >= 0; i++) {
+		Pbeam__PosixTimer *timer = dump->out->timers[from + i];
+
+		timer->value_ns = nanoseconds(&got[i].it_value);
+		timer->interval_ns = nanoseconds(&got[i].it_interval);
+		timer->overrun = (int32_t)batch_call(batch, overrun[i])->ret;
+	}
+	batch_end(batch);
+	return rc;
+}
+
+int dump_timers(struct dump *dump, struct err *err)
+{
+	int rc = read_list(dump, err);
+
+	if (rc >= 0)
+		rc = ask_itimers(dump, err);
+	for (size_t from = 0; from < dump->out->n_timers && rc >= 0; from += TIMERS_AT_ONCE) {
+		size_t n = dump->out->n_timers - from;
+
+		rc = ask_some(dump, from, n < TIMERS_AT_ONCE ? n : TIMERS_AT_ONCE, err);
+	}
+	return rc < 0 ? err_wrap(err, rc, "timers") : 0;
+}

@@ -1,0 +1,383 @@
+#include "scip/dump/page_writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "proto/message.h"
+#include "scip/tracee/remote.h"
+
+enum { PAGE = 4096, VECS_MAX = 512, PIECES_MAX = 8192, BUFFER = 1 << 20 };
+
+static const uint64_t CALL_BYTES = 8u << 20;   /* of one call */
+static const uint64_t BATCH_BYTES = 64u << 20; /* of one batch: then the digests may go on */
+
+struct piece {
+	uint64_t address, bytes, offset;
+};
+
+struct page_writer {
+	struct process *process;
+	struct tracee *caller;
+	int image_fd;
+	int mem;       /* /proc/TID/mem */
+	int remote_fd; /* the image in the process, -1 when scip writes */
+	struct image_arena *arena;
+	uint64_t bytes;
+	uint8_t *buffer;
+	struct piece *pieces; /* of the batch in the making: contiguous in memory and in the file */
+	size_t npieces;
+	uint64_t pending;
+};
+
+static int open_inside(struct page_writer *writer, struct err *err)
+{
+	struct batch *batch;
+	struct taddr where;
+	char path[64];
+	int call, rc;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", getpid(), writer->image_fd);
+	rc = batch_begin(writer->process, &batch, err);
+	if (rc < 0)
+		return rc;
+	rc = batch_data(batch, path, strlen(path) + 1, &where);
+	if (rc >= 0)
+		rc = call = batch_add(batch, INJECT_CALL_ANY, SYS_openat,
+				      remote_args((uint64_t)AT_FDCWD, where.a, O_WRONLY | O_CLOEXEC));
+	if (rc >= 0)
+		rc = batch_run(batch, writer->caller, err);
+	if (rc >= 0 && batch_call(batch, call)->ret >= 0)
+		writer->remote_fd = (int)batch_call(batch, call)->ret;
+	batch_end(batch);
+	return rc < 0 ? rc : 0;
+}
+
+/* Not process_vm_readv: it pins the pages, and pinning a page that is shared copy-on-write for reading makes
+ * a copy of it in the process (gup_must_unshare(), Linux 5.19), which ends the sharing and costs the memory.
+ */
+static int read_memory(const struct page_writer *writer, uint64_t address, uint64_t bytes, uint8_t *to)
+{
+	ssize_t got = io_pread_full(writer->mem, to, bytes, (off_t)address);
+
+	return got == (ssize_t)bytes ? 0 : got < 0 && got != -EIO ? (int)got : -EFAULT;
+}
+
+static int open_memory(pid_t tid, struct err *err)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? err_sys(err, "open %s", path) : fd;
+}
+
+/* A limit of file sizes would hold for the image too, and its signal stay pending. */
+static bool may_write(const struct process *process)
+{
+	struct rlimit limit;
+
+	return prlimit(process->pid, RLIMIT_FSIZE, NULL, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
+}
+
+int page_writer_open(struct page_writer **out, struct process *process, struct tracee *caller, int image_fd,
+		     struct image_arena *arena, struct err *err)
+{
+	struct page_writer *writer = calloc(1, sizeof(*writer));
+	int rc;
+
+	if (!writer)
+		return -ENOMEM;
+	writer->process = process;
+	writer->caller = caller;
+	writer->image_fd = image_fd;
+	writer->remote_fd = writer->mem = -1;
+	writer->arena = arena;
+	writer->buffer = malloc(BUFFER);
+	writer->pieces = calloc(PIECES_MAX, sizeof(*writer->pieces));
+	rc = writer->buffer && writer->pieces ? 0 : -ENOMEM;
+	if (rc == 0)
+		rc = writer->mem = open_memory(caller->tid, err);
+	if (rc >= 0 && may_write(process))
+		rc = open_inside(writer, err);
+	if (rc < 0) {
+		page_writer_close(writer);
+		return rc;
+	}
+	*out = writer;
+	return 0;
+}
+
+void page_writer_close(struct page_writer *writer)
+{
+	int64_t ret;
+
+	if (writer->remote_fd >= 0 &&
+	    remote_call(writer->caller, &ret, NULL, SYS_close, remote_args((uint64_t)writer->remote_fd)) < 0)
+		writer->remote_fd = -1; /* the process is gone, and its descriptors with it */
+	if (writer->mem >= 0)
+		close(writer->mem);
+	free(writer->buffer);
+	free(writer->pieces);
+	free(writer);
+}
+
+uint64_t page_writer_bytes(const struct page_writer *writer)
+{
+	return writer->bytes;
+}
+
+static int write_image(struct page_writer *writer, const void *data, uint64_t bytes, uint64_t offset,
+		       struct err *err)
+{
+	int rc = io_pwrite_full(writer->image_fd, data, bytes, (off_t)offset);
+
+	if (rc < 0)
+		return err_code(err, rc, "write the image");
+	image_arena_written(writer->arena, offset, bytes);
+	writer->bytes += bytes;
+	return 0;
+}
+
+/* Through scip. */
+static int write_outside(struct page_writer *writer, const struct piece *piece, struct err *err)
+{
+	for (uint64_t done = 0; done < piece->bytes;) {
+		uint64_t n = piece->bytes - done < BUFFER ? piece->bytes - done : BUFFER;
+		int rc = read_memory(writer, piece->address + done, n, writer->buffer);
+
+		if (rc < 0)
+			return err_code(err, rc, "read memory at 0x%lx",
+					(unsigned long)(piece->address + done));
+		rc = write_image(writer, writer->buffer, n, piece->offset + done, err);
+		if (rc < 0)
+			return rc;
+		done += n;
+	}
+	return 0;
+}
+
+/* Pieces from number `i` on that follow each other in the file, as many as fit into one call. */
+static size_t group_of(const struct page_writer *writer, size_t i)
+{
+	uint64_t bytes = writer->pieces[i].bytes;
+	size_t n = 1;
+
+	while (i + n < writer->npieces && n < VECS_MAX) {
+		const struct piece *last = &writer->pieces[i + n - 1], *next = &writer->pieces[i + n];
+
+		if (last->offset + last->bytes != next->offset || bytes + next->bytes > CALL_BYTES)
+			break;
+		bytes += next->bytes;
+		n++;
+	}
+	return n;
+}
+
+/* Adds the call for `n` pieces. -ENOSPC when the area is full. */
+static int add_call(struct page_writer *writer, struct batch *batch, const struct piece *pieces, size_t n)
+{
+	struct iovec vecs[VECS_MAX];
+	uint64_t bytes = 0, fd = (uint64_t)writer->remote_fd;
+	struct taddr where;
+	int rc;
+
+	if (n == 1)
+		return batch_add(batch, INJECT_CALL_FULL, SYS_pwrite64,
+				 remote_args(fd, pieces[0].address, pieces[0].bytes, pieces[0].offset));
+	for (size_t i = 0; i < n; i++) {
+		vecs[i] = (struct iovec){(void *)pieces[i].address, pieces[i].bytes};
+		bytes += pieces[i].bytes;
+	}
+	rc = batch_data(batch, vecs, n * sizeof(vecs[0]), &where);
+	if (rc < 0)
+		return rc;
+	rc = batch_add(batch, INJECT_CALL_EXACT, SYS_pwritev,
+		       remote_args(fd, where.a, n, pieces[0].offset, 0));
+	if (rc >= 0)
+		batch_call(batch, rc)->expect = (int64_t)bytes;
+	return rc;
+}
+
+/* Runs one batch for pieces from number `from` on. Returns how many it has written. */
+static int run_batch(struct page_writer *writer, size_t from, struct err *err)
+{
+	struct batch *batch;
+	size_t to = from;
+	int rc = batch_begin(writer->process, &batch, err);
+
+	if (rc < 0)
+		return rc;
+	while (to < writer->npieces) {
+		size_t n = group_of(writer, to);
+
+		rc = add_call(writer, batch, &writer->pieces[to], n);
+		if (rc < 0)
+			break;
+		to += n;
+	}
+	if (to > from) {
+		struct err inner = ERR_INIT;
+
+		rc = batch_run(batch, writer->caller, &inner);
+		if (rc == -ESRCH)
+			rc = err_set(err, rc, "%s", inner.text);
+		else if (rc < 0) {
+			/* Once more through scip: that works or tells why not. */
+			rc = 0;
+			for (size_t i = from; i < to && rc >= 0; i++)
+				rc = write_outside(writer, &writer->pieces[i], err);
+		} else {
+			for (size_t i = from; i < to; i++) {
+				image_arena_written(writer->arena, writer->pieces[i].offset,
+						    writer->pieces[i].bytes);
+				writer->bytes += writer->pieces[i].bytes;
+			}
+		}
+	}
+	batch_end(batch);
+	return rc < 0 ? rc : (int)(to - from);
+}
+
+int page_writer_flush(struct page_writer *writer, struct err *err)
+{
+	size_t done = 0;
+
+	while (done < writer->npieces) {
+		int n = run_batch(writer, done, err);
+
+		if (n < 0)
+			return n;
+		done += (size_t)n;
+	}
+	writer->npieces = 0;
+	writer->pending = 0;
+	return 0;
+}
+
+int page_writer_add(struct page_writer *writer, uint64_t address, uint64_t count, uint64_t offset,
+		    bool unreadable, struct err *err)
+{
+	struct piece whole = {address, count * PAGE, offset};
+
+	if (unreadable || writer->remote_fd < 0)
+		return write_outside(writer, &whole, err);
+	while (whole.bytes) {
+		uint64_t n = whole.bytes < CALL_BYTES ? whole.bytes : CALL_BYTES;
+
+		writer->pieces[writer->npieces++] = (struct piece){whole.address, n, whole.offset};
+		writer->pending += n;
+		whole.address += n;
+		whole.offset += n;
+		whole.bytes -= n;
+		if (writer->npieces == PIECES_MAX || writer->pending >= BATCH_BYTES) {
+			int rc = page_writer_flush(writer, err);
+
+			if (rc < 0)
+				return rc;
+		}
+	}
+	return 0;
+}
+
+int pages_append(size_t *n, Pbeam__Pages ***pages, uint64_t address, uint64_t count, uint64_t offset)
+{
+	Pbeam__Pages *last = *n ? (*pages)[*n - 1] : NULL;
+
+	if (last && last->address + last->count * PAGE == address && last->offset && offset &&
+	    last->offset + last->count * PAGE == offset) {
+		last->count += count;
+		return 0;
+	}
+	last = message_append_new(pages, n, &pbeam__pages__descriptor);
+	if (!last)
+		return -ENOMEM;
+	last->address = address;
+	last->count = count;
+	last->offset = offset;
+	return 0;
+}
+
+static bool is_zero(const uint8_t *page)
+{
+	return !page[0] && !memcmp(page, page + 1, PAGE - 1);
+}
+
+/* How many of `n` pages can be read, into the buffer; at least one is tried. */
+static uint64_t read_pages(struct page_writer *writer, uint64_t address, uint64_t n)
+{
+	uint64_t got = 0;
+
+	if (read_memory(writer, address, n * PAGE, writer->buffer) == 0)
+		return n;
+	while (got < n && read_memory(writer, address + got * PAGE, PAGE, writer->buffer + got * PAGE) == 0)
+		got++;
+	return got;
+}
+
+/* Stores `n` pages of the buffer, which are those from `address` on. New ones that follow each other in the
+ * file go in one write. */
+static int store_pages(struct page_writer *writer, uint64_t address, uint64_t n, bool all, size_t *n_pages,
+		       Pbeam__Pages ***pages, struct err *err)
+{
+	uint64_t first = 0, count = 0, at = 0;
+
+	for (uint64_t i = 0; i <= n; i++) {
+		const uint8_t *page = writer->buffer + i * PAGE;
+		bool fresh = false;
+		uint64_t offset = 0;
+		int rc;
+
+		if (i < n && !is_zero(page)) {
+			if (all)
+				offset = image_arena_take(writer->arena, PAGE);
+			fresh = all || !image_arena_dedup(writer->arena, page, &offset);
+			rc = pages_append(n_pages, pages, address + i * PAGE, 1, offset);
+			if (rc < 0)
+				return rc;
+		}
+		if (fresh && count && first + count == i && at + count * PAGE == offset) {
+			count++;
+			continue;
+		}
+		if (count) {
+			rc = write_image(writer, writer->buffer + first * PAGE, count * PAGE, at, err);
+			if (rc < 0)
+				return rc;
+		}
+		first = i;
+		at = offset;
+		count = fresh ? 1 : 0;
+	}
+	return 0;
+}
+
+int page_writer_common(struct page_writer *writer, uint64_t address, uint64_t count, int64_t shift, bool all,
+		       size_t *n_pages, Pbeam__Pages ***pages, struct err *err)
+{
+	while (count) {
+		uint64_t n = count < BUFFER / PAGE ? count : BUFFER / PAGE;
+		uint64_t got = read_pages(writer, address, n);
+		int rc;
+
+		if (got < n && !all)
+			return err_set(err, -EFAULT, "read memory at 0x%lx: it cannot be read",
+				       (unsigned long)(address + got * PAGE));
+		rc = store_pages(writer, address + (uint64_t)shift, got, all, n_pages, pages, err);
+		if (rc < 0)
+			return rc;
+		/* A page that cannot be read is left out, the next one tried. */
+		got += got < n;
+		address += got * PAGE;
+		count -= got;
+	}
+	return 0;
+}
