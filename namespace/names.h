@@ -49,7 +49,7 @@ struct name_process {
 	uint64_t start_ns;  /* CLOCK_REALTIME of its birth in the name space */
 	enum name_state state;
 	uint64_t unknown_calls; /* made with numbers that are not in the system call table */
-	bool far_parent;	/* `parent` is on another host; here the keeper stands in for it */
+	bool remote_parent;	/* `parent` is on another host; here the keeper stands in for it */
 	bool undecided;		/* it stands still: only the registry, which does not answer, knows whether
 				   it is to run here or on another host */
 	bool diverged; /* its own vpid != rpid, or it was restored: it runs behind the restored filter */

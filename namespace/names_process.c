@@ -359,7 +359,7 @@ struct vpid names_parent(struct names *names, struct rpid rpid, struct rpid ppid
 {
 	struct name_process process;
 
-	if (ppid.n > 0 && names_process_find_real(names, rpid, &process) == 0 && process.far_parent &&
+	if (ppid.n > 0 && names_process_find_real(names, rpid, &process) == 0 && process.remote_parent &&
 	    process.keeper.n == ppid.n)
 		return process.parent;
 	return names_virtual(names, ppid);

@@ -143,7 +143,7 @@ static void collect_state(struct dump *dump)
 	out->vppid = names_parent(dump->process->names, (struct rpid){dump->process->pid},
 				  (struct rpid){dump->stat.ppid})
 			     .n;
-	out->far_parent = out->vppid != virtual_of(dump, dump->stat.ppid);
+	out->remote_parent = out->vppid != virtual_of(dump, dump->stat.ppid);
 	out->vpgid = virtual_of(dump, dump->stat.pgrp);
 	out->vsid = virtual_of(dump, dump->stat.session);
 	out->exit_signal = dump->stat.exit_signal;

@@ -17,9 +17,9 @@
 #include "base/log.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
-#include "scip/job/far.h"
 #include "scip/job/husk.h"
 #include "scip/job/line.h"
+#include "scip/job/remote_console.h"
 #include "scip/supervisor/pool.h"
 
 enum { LAST_WORDS_MS = 3000 };
@@ -97,8 +97,8 @@ static void note_moved(struct job *job)
 	job->coordinator->moved = true;
 	if (begin && begin->cut)
 		lines_reset(job, begin->uuid, begin->cut);
-	if (begin && far_is_here(job, begin))
-		far_come_here(job, begin);
+	if (begin && remote_console_moves_here(job, begin))
+		remote_console_become_home(job, begin);
 }
 
 static void serve_request(struct job *job, const struct frame *frame)

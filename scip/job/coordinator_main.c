@@ -8,9 +8,9 @@
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/cut/return_part.h"
 #include "scip/job/coordinator.h"
-#include "scip/job/far.h"
 #include "scip/job/husk.h"
 #include "scip/job/line.h"
+#include "scip/job/remote_console.h"
 #include "scip/rollback/rollback_run.h"
 #include "scip/supervisor/pool.h"
 
@@ -87,13 +87,13 @@ static int run_checkpoint(struct job *job, const struct coordinator_wish *wish,
 
 static int flush_console(void *arg, struct err *err)
 {
-	far_leave(arg, true);
-	return far_flush(arg, false, err);
+	remote_console_set_departing(arg, true);
+	return remote_console_flush(arg, false, err);
 }
 
 static void keep_console(void *arg)
 {
-	far_leave(arg, false);
+	remote_console_set_departing(arg, false);
 }
 
 struct arrived {
@@ -136,7 +136,7 @@ static void on_ours(void *arg)
 	const struct arrived *arrived = arg;
 
 	tell_moved(arrived->keeper_sock);
-	lines_end_far(arrived->job, arrived->vpid);
+	lines_end_consoles(arrived->job, arrived->vpid);
 }
 
 static bool is_guest(void *arg, struct vpid vpid)
@@ -209,7 +209,7 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 	struct rebuild_result result = {0};
 	int r;
 
-	if (far_is_here(job, wish->begin) && far_cut_pipes(job, &outcome->err) < 0)
+	if (remote_console_moves_here(job, wish->begin) && remote_console_cut_pipes(job, &outcome->err) < 0)
 		return outcome->err.code;
 	r = wish->begin->cut ? return_part_run(job->names, &arrival, &result, &outcome->err)
 			     : migrate_target_run(job->names, &arrival, &result, &outcome->err);
@@ -231,7 +231,7 @@ static int run_settle(struct job *job, const struct coordinator_wish *wish, int 
 	if (r == 0 && settling.arrival)
 		return err_set(&outcome->err, -ECANCELED, "the migration was given up");
 	if (r > 0 && settling.arrival)
-		lines_end_far(job, (struct vpid){0});
+		lines_end_consoles(job, (struct vpid){0});
 	return r < 0 ? r : 0;
 }
 

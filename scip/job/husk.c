@@ -32,7 +32,7 @@ static int enter(struct job *job, pid_t husk, const Pbeam__HuskRequest *request,
 		.start_ns = io_now_ns(CLOCK_REALTIME),
 		.state = NAME_STATE_BORN,
 		.parent = {request->remote_parent},
-		.far_parent = request->remote_parent != 0,
+		.remote_parent = request->remote_parent != 0,
 		.diverged = true,
 	};
 	int r;

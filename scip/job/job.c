@@ -39,7 +39,7 @@ bool job_wants_stub(const struct job *job, struct vpid vpid)
 		return false;
 	if (vpid.n == job->entry.root.n)
 		return !job->home;
-	return !process.far_parent && names_process_get(job->names, process.parent, &process) == 0 &&
+	return !process.remote_parent && names_process_get(job->names, process.parent, &process) == 0 &&
 	       process.state != NAME_STATE_DEAD;
 }
 
@@ -67,8 +67,8 @@ void job_close_private(struct job *job)
 	loop_close(&job->loop);
 	job_close_console(job);
 	for (int i = 0; i < 3; i++)
-		if (job->far_ends[i] >= 0)
-			close(job->far_ends[i]);
+		if (job->console_ends[i] >= 0)
+			close(job->console_ends[i]);
 	if (job->pty_master >= 0)
 		close(job->pty_master);
 	if (job->arrival >= 0)

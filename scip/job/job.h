@@ -20,7 +20,7 @@ struct viewer;
 struct requests;
 struct interval;
 struct lines;
-struct far;
+struct remote_console;
 
 struct job {
 	const struct keeper_options *options;
@@ -46,10 +46,10 @@ struct job {
 	struct viewer *viewer;
 	struct requests *requests;
 	struct interval *interval;
-	int far_ends[3];	     /* of a guest keeper: the other ends of its pipes, -1 none */
-	_Atomic uint64_t *far_taken; /* at home: far.h; NULL */
-	struct far *far;	     /* of a guest keeper: its console */
-	struct lines *lines;	     /* NULL: nothing of the job was ever on another host */
+	int console_ends[3];		       /* of a guest keeper: the other ends of its pipes, -1 none */
+	_Atomic uint64_t *console_positions;   /* at home: remote_console.h; NULL */
+	struct remote_console *remote_console; /* of a guest keeper: its console */
+	struct lines *lines;		       /* NULL: nothing of the job was ever on another host */
 	/* Of a job that was rolled back as a cut: the uuid of the last such rollback, the same in all its
 	 * keepers; else "". */
 	char incarnation[40];

@@ -20,10 +20,10 @@
 #include "namespace/record.h"
 #include "scip/files/files.h"
 #include "scip/job/coordinator.h"
-#include "scip/job/far.h"
 #include "scip/job/interval.h"
 #include "scip/job/launch.h"
 #include "scip/job/line.h"
+#include "scip/job/remote_console.h"
 #include "scip/job/request_migrate.h"
 #include "scip/job/requests.h"
 #include "scip/job/terminal.h"
@@ -375,7 +375,7 @@ static void on_received(void *arg, const struct coordinator_outcome *outcome)
 	if (outcome->killed && arrival_ask(job, job->options->begin, outcome, on_received, keeper))
 		return;
 	if (!outcome->err.code) {
-		if (far_start(job, &err) < 0 || arrival_settle(job, job->options->begin, &err) < 0)
+		if (remote_console_start(job, &err) < 0 || arrival_settle(job, job->options->begin, &err) < 0)
 			log_error("vpid %d: %s", job->entry.root.n, err.text);
 		return;
 	}
@@ -513,7 +513,7 @@ _Noreturn static void keeper_main(struct keeper *keeper, int console_sock)
 	if (r == 0 && job->options->begin && !job->options->image) {
 		r = describe_job_of_guest(job, &leads, &err);
 		if (r == 0)
-			r = far_make_streams(job, job->options->begin, &err);
+			r = remote_console_make_streams(job, job->options->begin, &err);
 	} else if (r == 0 && !job->options->argv) {
 		r = describe_job_of_image(job, &leads, &err);
 	}
@@ -535,7 +535,7 @@ _Noreturn static void become_keeper(const struct keeper_options *options, int co
 	struct job *job = &keeper.job;
 
 	job->options = options;
-	job->far_ends[0] = job->far_ends[1] = job->far_ends[2] = -1;
+	job->console_ends[0] = job->console_ends[1] = job->console_ends[2] = -1;
 	job->pty_master = options->pty_master;
 	job->arrival = options->begin ? options->channel : -1;
 	memcpy(job->console, options->console, sizeof(job->console));

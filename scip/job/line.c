@@ -15,11 +15,11 @@
 #include "base/log.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/job/far.h"
+#include "scip/job/remote_console.h"
 
 enum { HELD_MAX = 32, KEPT_MAX = 16, AGAIN_NS = 1000000000 };
 
-enum line_kind { LINE_EXPECT, LINE_GUEST, LINE_STUB, LINE_FAR };
+enum line_kind { LINE_EXPECT, LINE_GUEST, LINE_STUB, LINE_CONSOLE };
 
 struct line {
 	struct line *next;
@@ -176,9 +176,9 @@ static void on_hello(struct line *line, const struct line_word *word)
 /* It is no stub's but the console's; there is one for each part of the job that is elsewhere. */
 static void on_far(struct line *line, const struct line_word *word)
 {
-	struct line *older = find(line->job, LINE_FAR, (struct vpid){word->vpid});
+	struct line *older = find(line->job, LINE_CONSOLE, (struct vpid){word->vpid});
 
-	line->kind = LINE_FAR;
+	line->kind = LINE_CONSOLE;
 	line->vpid.n = word->vpid;
 	if (!older)
 		return;
@@ -243,7 +243,7 @@ static void on_word(void *arg, int fd)
 		drop(line); /* its process has ended */
 		return;
 	}
-	if (line->kind == LINE_STUB && word.type == LINE_WORD_FAR)
+	if (line->kind == LINE_STUB && word.type == LINE_WORD_CONSOLE)
 		on_far(line, &word);
 	if (line->kind == LINE_STUB && word.type == LINE_WORD_HELLO)
 		on_hello(line, &word);
@@ -295,16 +295,16 @@ static void become_line(struct job *job)
 
 	/* Of the console each has what it carries: at home the streams, at a guest's their other ends. */
 	memcpy(console, job->console, sizeof(console));
-	memcpy(ends, job->far_ends, sizeof(ends));
+	memcpy(ends, job->console_ends, sizeof(ends));
 	for (int i = 0; i < 3; i++) {
 		job->console[i] = job->home ? job->console[i] : -1;
-		job->far_ends[i] = -1;
+		job->console_ends[i] = -1;
 	}
 	job->pty_master = job->home ? -1 : master;
 	job_close_private(job);
 	if (!job->home)
 		memcpy(job->console, console, sizeof(console));
-	memcpy(job->far_ends, ends, sizeof(ends));
+	memcpy(job->console_ends, ends, sizeof(ends));
 	job->pty_master = job->home ? master : -1;
 	prctl(PR_SET_NAME, "scip-line");
 	sigemptyset(&none);
@@ -375,7 +375,7 @@ int lines_expect(struct job *job, struct err *err)
 
 	if (find(job, LINE_EXPECT, (struct vpid){0}))
 		return 0;
-	r = far_count_input(job, err);
+	r = remote_console_make_positions(job, err);
 	if (r == 0)
 		r = start(job, LINE_EXPECT, SOCK_STREAM, &line, &sock, err);
 	if (r == 0)
@@ -422,13 +422,13 @@ int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *hos
 	return 0;
 }
 
-int lines_far(struct job *job, struct err *err)
+int lines_start_console(struct job *job, struct err *err)
 {
 	struct line *line;
-	int sock, r = start(job, LINE_FAR, SOCK_SEQPACKET, &line, &sock, err);
+	int sock, r = start(job, LINE_CONSOLE, SOCK_SEQPACKET, &line, &sock, err);
 
 	if (r == 0)
-		far_guest_main(job, sock);
+		remote_console_guest_main(job, sock);
 	return r < 0 ? r : 0;
 }
 
@@ -446,15 +446,15 @@ static void drop_all(struct job *job, enum line_kind kind)
 	}
 }
 
-void lines_drop_far(struct job *job)
+void lines_drop_consoles(struct job *job)
 {
-	drop_all(job, LINE_FAR);
+	drop_all(job, LINE_CONSOLE);
 }
 
-void lines_end_far(const struct job *job, struct vpid vpid)
+void lines_end_consoles(const struct job *job, struct vpid vpid)
 {
 	for (struct line *line = job->lines ? job->lines->list : NULL; line && !job->home; line = line->next)
-		if (line->kind == LINE_FAR && (!vpid.n || line->vpid.n == vpid.n))
+		if (line->kind == LINE_CONSOLE && (!vpid.n || line->vpid.n == vpid.n))
 			kill(line->pid, SIGKILL);
 }
 

@@ -20,7 +20,7 @@
 
 enum line_word_type {
 	LINE_WORD_HELLO = 1, /* stub's end -> keeper: which vpid it is for */
-	LINE_WORD_FAR,	     /* home's end -> keeper: it is the console's */
+	LINE_WORD_CONSOLE,   /* home's end -> keeper: it is the console's */
 	LINE_WORD_STATUS,    /* keeper -> guest's end: value is a wait status */
 	LINE_WORD_SIGNAL,    /* keeper -> stub's end, guest's end -> keeper: value is a signal; stub's end ->
 				keeper: it has not arrived */
@@ -58,13 +58,13 @@ void lines_child(struct job *job, pid_t rpid, int status);
 void lines_settle(struct job *job, struct vpid moved);
 /* A stub of ours got a signal. */
 void lines_signal(struct job *job, const Pbeam__RemoteSignal *signal);
-/* The guest's end of the console is started (far.h). */
-must_check int lines_far(struct job *job, struct err *err);
+/* The guest's end of the console is started (remote_console.h). */
+must_check int lines_start_console(struct job *job, struct err *err);
 /* It, or whoever else carries a console, ends. */
-void lines_drop_far(struct job *job);
+void lines_drop_consoles(struct job *job);
 /* In a coordinator: what was elsewhere is at home again, nothing else may read from its console. vpid 0: all
  * that call from elsewhere; those that still are there call again. */
-void lines_end_far(const struct job *job, struct vpid vpid);
+void lines_end_consoles(const struct job *job, struct vpid vpid);
 /* The parent of this stub of ours may have ended. */
 void lines_orphan(struct job *job, struct vpid vpid);
 /* True if the child was one of the processes here. */

@@ -16,8 +16,8 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/bridge/bridge.h"
-#include "scip/job/far.h"
 #include "scip/job/line.h"
+#include "scip/job/remote_console.h"
 #include "scip/migrate/migrate.h"
 #include "scip/rebuild/scip_link.h"
 
@@ -195,7 +195,7 @@ static int tell_orphan(const struct guest *g, struct err *err)
 	if (g->keeper < 0) /* who has the number now is another, of a rollback */
 		return 0;
 	if (names_process_get(g->job->names, g->vpid, &process) < 0 || process.state == NAME_STATE_DEAD ||
-	    !process.far_parent || process.parent.n == g->parent.n)
+	    !process.remote_parent || process.parent.n == g->parent.n)
 		return 0;
 	if (process.state != NAME_STATE_RUNNING)
 		return err_set(err, -EBUSY, "somebody is at work on it");
@@ -272,7 +272,8 @@ static void tell(struct guest *g)
 	line.status = g->words[0];
 	g->told = true;
 	killed = WIFSIGNALED(line.status) && WTERMSIG(line.status) == SIGKILL; /* nobody wants to wait long */
-	if (is_end(line.status) && far_flush(g->job, !killed, &err) < 0)       /* its last words come first */
+	if (is_end(line.status) &&
+	    remote_console_flush(g->job, !killed, &err) < 0) /* its last words come first */
 		log_warn("vpid %d: %s", g->vpid.n, err.text);
 	err_clear(&err);
 	if (is_end(line.status) && bridge_flush(g->vpid, &err) < 0)

@@ -17,8 +17,8 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
-#include "scip/job/far.h"
 #include "scip/job/line.h"
+#include "scip/job/remote_console.h"
 #include "scip/migrate/migrate.h"
 #include "scip/tracee/procfs.h"
 
@@ -145,15 +145,15 @@ static bool is_anybody_away(const struct job *job)
 _Noreturn static void become_console(const struct job *job, int channel, int keeper,
 				     const struct frame *frame)
 {
-	struct line_word word = {.type = LINE_WORD_FAR};
-	Pbeam__Far *hello = (void *)frame_unpack(frame, &pbeam__far__descriptor, NULL);
+	struct line_word word = {.type = LINE_WORD_CONSOLE};
+	Pbeam__RemoteConsole *hello = (void *)frame_unpack(frame, &pbeam__remote_console__descriptor, NULL);
 
 	if (!is_anybody_away(job)) /* it lags behind */
 		_exit(0);
 	word.vpid = hello ? hello->vpid : 0;
 	if (!hello || send(keeper, &word, sizeof(word), MSG_NOSIGNAL) < 0)
 		_exit(1);
-	far_home_main(job, channel, hello);
+	remote_console_home_main(job, channel, hello);
 }
 
 /* The stub's end of a line. */
@@ -224,7 +224,7 @@ static void on_channel(struct stub_line *s)
 
 	if (frame_recv(channel, &frame, NULL) <= 0)
 		give_back(s);
-	if (frame.type == PBEAM__CHANNEL_MESSAGE__FAR_HELLO)
+	if (frame.type == PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_HELLO)
 		become_console(job, channel, keeper, &frame);
 	line = (void *)frame_unpack(&frame, &pbeam__line__descriptor, NULL);
 	if (!line)

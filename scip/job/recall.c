@@ -36,7 +36,7 @@ static void forget(struct request *request)
 
 static bool descends(struct names *names, struct name_process process, struct vpid target)
 {
-	for (int depth = 0; depth < DEPTH_MAX && !process.far_parent; depth++) {
+	for (int depth = 0; depth < DEPTH_MAX && !process.remote_parent; depth++) {
 		if (process.parent.n == target.n)
 			return true;
 		if (process.parent.n <= 0 || names_process_get(names, process.parent, &process) < 0)

@@ -16,9 +16,9 @@
 #include "proto/message.h"
 #include "proto/rpc.h"
 #include "scip/job/coordinator.h"
-#include "scip/job/far.h"
 #include "scip/job/line.h"
 #include "scip/job/recall.h"
+#include "scip/job/remote_console.h"
 #include "scip/job/request_migrate.h"
 #include "scip/job/requests.h"
 
@@ -263,10 +263,10 @@ static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
 		log_error("vpid %d: %s", arriving->begin->root, err.text);
 	if (!outcome->err.code && arriving->begin->cut) {
 		lines_renew(job, outcome->root, names_real(job->names, outcome->root).n);
-		if (far_is_here(job, arriving->begin))
-			far_come_here(job, arriving->begin);
+		if (remote_console_moves_here(job, arriving->begin))
+			remote_console_become_home(job, arriving->begin);
 		else
-			far_follow(job, arriving->begin->home);
+			remote_console_set_home(job, arriving->begin->home);
 	}
 	message_free(arriving->begin);
 	free(arriving);

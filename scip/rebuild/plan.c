@@ -187,7 +187,7 @@ static int survey_nodes(struct planner *planner)
 		const Pbeam__Process *process = planner->processes[i];
 		int parent = process->vppid == process->vpid ? -1 : find_node(planner, process->vppid);
 
-		if (i == 0 || process->far_parent)
+		if (i == 0 || process->remote_parent)
 			parent = -1;
 		if (parent >= i)
 			return err_set(planner->err, -EINVAL,

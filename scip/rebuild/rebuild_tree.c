@@ -39,7 +39,7 @@ static bool has_remote_parent(const struct rebuild *rebuild, int node)
 
 	if (!rebuild->options->external || !process)
 		return false;
-	for (size_t i = 0; node > 0 && !process->far_parent && i < rebuild->manifest->n_processes; i++)
+	for (size_t i = 0; node > 0 && !process->remote_parent && i < rebuild->manifest->n_processes; i++)
 		if (rebuild->manifest->processes[i]->vpid == process->vppid)
 			return false;
 	return true;

@@ -226,7 +226,7 @@ static int take_stubs(struct member *members, size_t n, struct err *err)
 			return err_set(err, -EBADMSG, "vpid %d is in two parts of the cut", process->vpid);
 		own->vppid = process->vppid;
 		own->exit_signal = process->exit_signal;
-		own->far_parent = false;
+		own->remote_parent = false;
 		if (members[i].at < members[kept - 1].at)
 			members[kept - 1].at = members[i].at;
 	}

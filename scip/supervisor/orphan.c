@@ -38,7 +38,7 @@ int orphan_adopted(struct process *process, struct vpid parent, struct err *err)
 	uint64_t signals;
 	int r = names_process_get(process->names, process->vpid, &entry);
 
-	if (r < 0 || entry.rpid.n != process->pid || !entry.far_parent || entry.parent.n == parent.n)
+	if (r < 0 || entry.rpid.n != process->pid || !entry.remote_parent || entry.parent.n == parent.n)
 		return 0; /* another process, or reported already */
 	r = dump_death_signals(process, &signals, err);
 	if (r < 0) {
@@ -88,7 +88,7 @@ void orphan_restored(const struct process *process, const Pbeam__Process *saved)
 		return;
 	}
 	if (names_process_get(process->names, process->vpid, &entry) < 0 || entry.rpid.n != process->pid ||
-	    !entry.far_parent || entry.parent.n == saved->vppid)
+	    !entry.remote_parent || entry.parent.n == saved->vppid)
 		return;
 	entry.parent.n = saved->vppid;
 	if (names_process_update(process->names, &entry) < 0)

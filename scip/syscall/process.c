@@ -27,7 +27,7 @@ int enter_getppid(struct call *call)
 	struct name_process process;
 
 	if (names_process_find_real(call->process->names, (struct rpid){call->process->pid}, &process) == 0 &&
-	    process.far_parent)
+	    process.remote_parent)
 		return call_answer(call, process.parent.n);
 	return SYSCALL_WANT_EXIT;
 }

@@ -200,7 +200,7 @@ static Pbeam__Manifest *begin_second(void)
 	Pbeam__BridgeLine *line = begin_line(false, 1);
 	Pbeam__Process *child = add_process(manifest, 200, 100);
 
-	child->far_parent = true;
+	child->remote_parent = true;
 	add_descriptor(child, 5, 1);
 	add_descriptor(add_process(manifest, 300, 200), 6, 2);
 	add_pipe(manifest, true)->contents = put("hello");
@@ -251,7 +251,7 @@ static void test_one_tree(void **state)
 		assert_int_equal(all->processes[i]->vpid, 100 * (i + 1));
 	assert_int_equal(all->processes[1]->state, PBEAM__PROCESS__STATE__RUNNING);
 	assert_int_equal(all->processes[1]->exit_signal, 17);
-	assert_false(all->processes[1]->far_parent);
+	assert_false(all->processes[1]->remote_parent);
 	image_reader_close(image);
 }
 

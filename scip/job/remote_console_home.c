@@ -1,4 +1,4 @@
-/* The end of a far console where the job was started. */
+/* The end of a remote console where the job was started. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/job/far.h"
+#include "scip/job/remote_console.h"
 
 enum { PIECE = 32768, SIZE_MS = 200 };
 
@@ -31,7 +31,7 @@ struct home {
 	_Atomic uint64_t *taken; /* ... and read */
 	bool input_ended;
 	struct winsize size;
-	struct far_line line; /* its lock is of *taken too */
+	struct remote_console_channel line; /* its lock is of *taken too */
 };
 
 /* A terminal as the program's own is elsewhere: nothing is done to what passes. */
@@ -65,31 +65,33 @@ static enum input input_of(const struct job *job)
 	return S_ISFIFO(st.st_mode) ? INPUT_PIPE : S_ISSOCK(st.st_mode) ? INPUT_SOCKET : INPUT_NONE;
 }
 
-int far_count_input(struct job *job, struct err *err)
+int remote_console_make_positions(struct job *job, struct err *err)
 {
 	void *page;
 
-	if (job->far_taken)
+	if (job->console_positions)
 		return 0;
-	page = mmap(NULL, sizeof(*job->far_taken), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	page = mmap(NULL, sizeof(*job->console_positions), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		    -1, 0);
 	if (page == MAP_FAILED)
 		return err_sys(err, "count standard input");
-	job->far_taken = page;
+	job->console_positions = page;
 	return 0;
 }
 
 /* ---- what comes ---- */
 
-static void take_data(struct home *h, const Pbeam__Far *far)
+static void take_data(struct home *h, const Pbeam__RemoteConsole *message)
 {
-	int fd = far->stream > 0 && far->stream < 3 ? h->job->console[far->stream] : -1;
+	int fd = message->stream > 0 && message->stream < 3 ? h->job->console[message->stream] : -1;
 	int tty = terminal_of(h->job);
 
 	/* The terminal's own output comes as stream 1, whichever streams it is. */
-	if (far->count == 0 && tty >= 0 && (fd < 0 || isatty(fd)))
+	if (message->count == 0 && tty >= 0 && (fd < 0 || isatty(fd)))
 		fd = tty;
-	if (fd >= 0 && io_write_full(fd, far->data.data, far->data.len) < 0 &&
-	    !far_say(&h->line, PBEAM__CHANNEL_MESSAGE__FAR_END, far->stream, NULL, 0, 0))
+	if (fd >= 0 && io_write_full(fd, message->data.data, message->data.len) < 0 &&
+	    !remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_END, message->stream, NULL,
+				 0, 0))
 		log_debug("the console's other end is gone");
 }
 
@@ -115,16 +117,18 @@ static void *listen_guest(void *arg)
 	struct frame frame;
 
 	while (frame_recv(h->line.channel, &frame, NULL) > 0) {
-		Pbeam__Far *far = (void *)frame_unpack(&frame, &pbeam__far__descriptor, NULL);
+		Pbeam__RemoteConsole *message =
+			(void *)frame_unpack(&frame, &pbeam__remote_console__descriptor, NULL);
 
-		if (far && frame.type == PBEAM__CHANNEL_MESSAGE__FAR_DATA)
-			take_data(h, far);
-		else if (far && frame.type == PBEAM__CHANNEL_MESSAGE__FAR_TAKEN)
-			take_taken(h, far->count);
-		else if (far && frame.type == PBEAM__CHANNEL_MESSAGE__FAR_FLUSH &&
-			 !far_say(&h->line, PBEAM__CHANNEL_MESSAGE__FAR_FLUSHED, 0, NULL, 0, far->count))
+		if (message && frame.type == PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA)
+			take_data(h, message);
+		else if (message && frame.type == PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_TAKEN)
+			take_taken(h, message->count);
+		else if (message && frame.type == PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSH &&
+			 !remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSHED, 0,
+					      NULL, 0, message->count))
 			log_debug("the console's other end is gone");
-		message_free(far);
+		message_free(message);
 		frame_free(&frame);
 	}
 	_exit(0); /* what was typed and not sent waits for the next */
@@ -173,10 +177,12 @@ static bool send_input(struct home *h)
 		pthread_mutex_unlock(&h->line.lock);
 		if (n < 0) {
 			h->input_ended = true;
-			return far_say(&h->line, PBEAM__CHANNEL_MESSAGE__FAR_END, 0, NULL, 0, 0);
+			return remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_END, 0,
+						   NULL, 0, 0);
 		}
 	}
-	return n <= 0 || far_say(&h->line, PBEAM__CHANNEL_MESSAGE__FAR_DATA, 0, bytes, (size_t)n, 0);
+	return n <= 0 || remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA, 0, bytes,
+					     (size_t)n, 0);
 }
 
 static bool send_size(struct home *h, int tty)
@@ -186,16 +192,17 @@ static bool send_size(struct home *h, int tty)
 	if (ioctl(tty, TIOCGWINSZ, &size) < 0 || memcmp(&size, &h->size, sizeof(size)) == 0)
 		return true;
 	h->size = size;
-	return far_say(&h->line, PBEAM__CHANNEL_MESSAGE__FAR_WINSIZE, 0, &size, sizeof(size), 0);
+	return remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_WINSIZE, 0, &size,
+				   sizeof(size), 0);
 }
 
-void far_home_main(const struct job *job, int channel, const Pbeam__Far *hello)
+void remote_console_home_main(const struct job *job, int channel, const Pbeam__RemoteConsole *hello)
 {
 	struct home h = {.job = job,
 			 .line.channel = channel,
 			 .input = INPUT_NONE,
 			 .copy = {-1, -1},
-			 .taken = job->far_taken,
+			 .taken = job->console_positions,
 			 .line.lock = PTHREAD_MUTEX_INITIALIZER};
 	int tty = terminal_of(job);
 	pthread_t thread;
@@ -203,7 +210,7 @@ void far_home_main(const struct job *job, int channel, const Pbeam__Far *hello)
 	if (hello->vpid == job->entry.root.n)
 		h.input = input_of(job);
 	h.sent = hello->fresh ? *h.taken : hello->given;
-	if (!far_say(&h.line, PBEAM__CHANNEL_MESSAGE__FAR_START, 0, NULL, 0, h.sent))
+	if (!remote_console_send(&h.line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_START, 0, NULL, 0, h.sent))
 		_exit(0);
 	if (!hello->fresh)
 		take_taken(&h, hello->count);

@@ -20,16 +20,16 @@
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/job/far.h"
 #include "scip/job/line.h"
+#include "scip/job/remote_console.h"
 #include "scip/job/terminal.h"
 
 enum { PIECE = 32768, LOOK_MS = 20, NAP_MS = 200, FLUSH_MS = 5000, NAP_NS = 1000000, LAST_TRIES = 10 };
 
 /* What a guest keeper has of its console beside job->console. */
-struct far {
+struct remote_console {
 	int wake; /* eventfd: a flush is wanted */
-	struct far_shared *shared;
+	struct remote_console_shared *shared;
 };
 
 /* ---- in the keeper ---- */
@@ -49,7 +49,7 @@ static int make_pipe(struct job *job, int stream, struct err *err)
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return err_sys(err, "make a pipe");
 	job->console[stream] = ends[stream ? 1 : 0];
-	job->far_ends[stream] = ends[stream ? 0 : 1];
+	job->console_ends[stream] = ends[stream ? 0 : 1];
 	return 0;
 }
 
@@ -74,16 +74,16 @@ static int make_stream(struct job *job, int stream, enum _Pbeam__ConsoleStream__
 	return job->console[stream] < 0 ? err_sys(err, "make standard stream %d", stream) : 0;
 }
 
-int far_make_streams(struct job *job, const Pbeam__MigrateBegin *begin, struct err *err)
+int remote_console_make_streams(struct job *job, const Pbeam__MigrateBegin *begin, struct err *err)
 {
 	auto_close int slave = -1;
 	bool terminal = false;
 	int r = 0;
 
-	job->far = calloc(1, sizeof(*job->far));
-	if (!job->far)
+	job->remote_console = calloc(1, sizeof(*job->remote_console));
+	if (!job->remote_console)
 		return err_code(err, -ENOMEM, "make the console");
-	*job->far = (struct far){.wake = -1};
+	*job->remote_console = (struct remote_console){.wake = -1};
 	for (int i = 0; i < 3; i++)
 		terminal |= kind_of(begin, i) == PBEAM__CONSOLE_STREAM__KIND__TTY;
 	if (terminal)
@@ -93,7 +93,7 @@ int far_make_streams(struct job *job, const Pbeam__MigrateBegin *begin, struct e
 	return r;
 }
 
-static void set_home(struct far_shared *shared, const char *home)
+static void set_home(struct remote_console_shared *shared, const char *home)
 {
 	uint32_t turn = atomic_load(&shared->turn) + 1;
 
@@ -101,12 +101,12 @@ static void set_home(struct far_shared *shared, const char *home)
 	atomic_store(&shared->turn, turn);
 }
 
-static const char *far_home(const struct far_shared *shared)
+static const char *home_name(const struct remote_console_shared *shared)
 {
 	return shared->homes[atomic_load(&shared->turn) % 2];
 }
 
-void far_follow(struct job *job, const char *home)
+void remote_console_set_home(struct job *job, const char *home)
 {
 	char *own = job->home && strcmp(job->home, home) != 0 ? strdup(home) : NULL;
 
@@ -114,67 +114,68 @@ void far_follow(struct job *job, const char *home)
 		return;
 	log_info("job %s: its console is on %s now, not on %s", job->entry.uuid, own, job->home);
 	job->home = own; /* the older one is the migration's */
-	if (job->far && job->far->shared)
-		set_home(job->far->shared, own);
+	if (job->remote_console && job->remote_console->shared)
+		set_home(job->remote_console->shared, own);
 }
 
-int far_start(struct job *job, struct err *err)
+int remote_console_start(struct job *job, struct err *err)
 {
-	struct far *far = job->far;
+	struct remote_console *console = job->remote_console;
 	int r;
 
-	if (!far || far->shared)
+	if (!console || console->shared)
 		return 0;
-	if (job->pty_master < 0 && job->far_ends[0] < 0 && job->far_ends[1] < 0 && job->far_ends[2] < 0)
+	if (job->pty_master < 0 && job->console_ends[0] < 0 && job->console_ends[1] < 0 &&
+	    job->console_ends[2] < 0)
 		return 0;
-	far->shared =
-		mmap(NULL, sizeof(*far->shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	far->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (far->shared == MAP_FAILED || far->wake < 0) {
-		far->shared = NULL;
+	console->shared = mmap(NULL, sizeof(*console->shared), PROT_READ | PROT_WRITE,
+			       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	console->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (console->shared == MAP_FAILED || console->wake < 0) {
+		console->shared = NULL;
 		return err_sys(err, "make the console");
 	}
-	set_home(far->shared, job->home);
-	r = lines_far(job, err);
+	set_home(console->shared, job->home);
+	r = lines_start_console(job, err);
 	for (int i = 0; i < 3; i++) /* else standard input would never end */
-		if (job->far_ends[i] >= 0)
-			close(steal_fd(&job->far_ends[i]));
+		if (job->console_ends[i] >= 0)
+			close(steal_fd(&job->console_ends[i]));
 	return r;
 }
 
-void far_stop(struct job *job)
+void remote_console_stop(struct job *job)
 {
-	struct far *far = job->far;
+	struct remote_console *console = job->remote_console;
 
-	lines_drop_far(job);
-	job->far = NULL;
-	if (!far)
+	lines_drop_consoles(job);
+	job->remote_console = NULL;
+	if (!console)
 		return;
-	if (far->shared)
-		munmap(far->shared, sizeof(*far->shared));
-	if (far->wake >= 0)
-		close(far->wake);
-	free(far);
+	if (console->shared)
+		munmap(console->shared, sizeof(*console->shared));
+	if (console->wake >= 0)
+		close(console->wake);
+	free(console);
 }
 
 /* Home has it, or will as soon as somebody reads there. */
-static bool is_underway(const struct far_shared *shared)
+static bool is_underway(const struct remote_console_shared *shared)
 {
 	pid_t pid = atomic_load(&shared->pid);
 
 	return atomic_load(&shared->listens) && pid > 0 && kill(pid, 0) == 0;
 }
 
-int far_flush(const struct job *job, bool last, struct err *err)
+int remote_console_flush(const struct job *job, bool last, struct err *err)
 {
-	struct far_shared *shared = job->far ? job->far->shared : NULL;
+	struct remote_console_shared *shared = job->remote_console ? job->remote_console->shared : NULL;
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + FLUSH_MS * 1000000ull;
 	uint32_t wanted;
 
 	if (!shared)
 		return 0;
 	wanted = atomic_fetch_add(&shared->wanted, 1) + 1;
-	if (write(job->far->wake, &(uint64_t){1}, sizeof(uint64_t)) < 0)
+	if (write(job->remote_console->wake, &(uint64_t){1}, sizeof(uint64_t)) < 0)
 		return err_sys(err, "flush the console");
 	while ((int32_t)(atomic_load(&shared->done) - wanted) < 0 && !atomic_load(&shared->ended)) {
 		if (io_now_ns(CLOCK_MONOTONIC) >= end && !(last && is_underway(shared)))
@@ -188,17 +189,17 @@ int far_flush(const struct job *job, bool last, struct err *err)
 	return 0;
 }
 
-void far_leave(const struct job *job, bool leaving)
+void remote_console_set_departing(const struct job *job, bool leaving)
 {
-	if (job->far && job->far->shared)
-		atomic_store(&job->far->shared->leaving, leaving);
+	if (job->remote_console && job->remote_console->shared)
+		atomic_store(&job->remote_console->shared->leaving, leaving);
 }
 
 /* ---- the process ---- */
 
 struct guest {
 	const struct job *job;
-	struct far *far;
+	struct remote_console *console;
 	int keeper;
 	pthread_mutex_t giving; /* of given, and ends[0]: what is in the pipe is counted */
 	uint64_t given;		/* position in standard input up to which its pipe was given */
@@ -210,7 +211,7 @@ struct guest {
 	_Atomic bool hung_up;	/* by us */
 	bool ended[3];
 	int ends[3]; /* of the pipes */
-	struct far_line line;
+	struct remote_console_channel line;
 };
 
 static int output_fd(const struct guest *g, int stream)
@@ -230,8 +231,8 @@ static bool carry(struct guest *g, int stream, int fd, bool all)
 		n = read(fd, bytes, sizeof(bytes));
 		if (n == 0)
 			g->ended[stream] = true;
-		if (n > 0 &&
-		    !far_say(&g->line, PBEAM__CHANNEL_MESSAGE__FAR_DATA, stream, bytes, (size_t)n, 0))
+		if (n > 0 && !remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA,
+						  stream, bytes, (size_t)n, 0))
 			return false;
 	} while (all && n > 0);
 	return true;
@@ -286,7 +287,7 @@ static bool tell_taken(struct guest *g)
 	if (taken <= g->taken)
 		return true;
 	g->taken = taken;
-	return far_say(&g->line, PBEAM__CHANNEL_MESSAGE__FAR_TAKEN, 0, NULL, 0, taken);
+	return remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_TAKEN, 0, NULL, 0, taken);
 }
 
 static bool flush(struct guest *g)
@@ -294,48 +295,49 @@ static bool flush(struct guest *g)
 	uint32_t wanted;
 	uint64_t rung;
 
-	(void)!read(g->far->wake, &rung, sizeof(rung)); /* first: who asks from now on rings again */
-	wanted = atomic_load(&g->far->shared->wanted);
+	(void)!read(g->console->wake, &rung, sizeof(rung)); /* first: who asks from now on rings again */
+	wanted = atomic_load(&g->console->shared->wanted);
 	if (g->job->pty_master >= 0 && !carry(g, 1, g->job->pty_master, true))
 		return false;
 	for (int i = 1; i < 3; i++)
 		if (output_fd(g, i) >= 0 && !carry(g, i, output_fd(g, i), true))
 			return false;
-	return tell_taken(g) && far_say(&g->line, PBEAM__CHANNEL_MESSAGE__FAR_FLUSH, 0, NULL, 0, wanted);
+	return tell_taken(g) && remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSH, 0,
+						    NULL, 0, wanted);
 }
 
 /* False: no more of this channel can be taken. */
-static bool take_frame(struct guest *g, uint32_t type, const Pbeam__Far *far)
+static bool take_frame(struct guest *g, uint32_t type, const Pbeam__RemoteConsole *message)
 {
 	struct winsize size;
 
 	switch (type) {
-	case PBEAM__CHANNEL_MESSAGE__FAR_DATA:
+	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA:
 		if (g->ends[0] >= 0)
-			return give(g, far->data.data, far->data.len);
+			return give(g, message->data.data, message->data.len);
 		if (g->job->pty_master >= 0 &&
-		    io_write_full(g->job->pty_master, far->data.data, far->data.len) < 0)
+		    io_write_full(g->job->pty_master, message->data.data, message->data.len) < 0)
 			log_debug("nobody reads the terminal any more");
 		break;
-	case PBEAM__CHANNEL_MESSAGE__FAR_START:
+	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_START:
 		if (!g->started)
-			g->given = g->taken = far->count;
+			g->given = g->taken = message->count;
 		g->started = true;
 		atomic_store(&g->accepted, true);
-		atomic_store(&g->far->shared->listens, true);
+		atomic_store(&g->console->shared->listens, true);
 		break;
-	case PBEAM__CHANNEL_MESSAGE__FAR_END:
+	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_END:
 		pthread_mutex_lock(&g->giving);
-		if (far->stream >= 0 && far->stream < 3 && g->ends[far->stream] >= 0)
-			close(steal_fd(&g->ends[far->stream]));
+		if (message->stream >= 0 && message->stream < 3 && g->ends[message->stream] >= 0)
+			close(steal_fd(&g->ends[message->stream]));
 		pthread_mutex_unlock(&g->giving);
 		break;
-	case PBEAM__CHANNEL_MESSAGE__FAR_WINSIZE:
-		if (far->data.len == sizeof(size) && g->job->pty_master >= 0)
-			ioctl(g->job->pty_master, TIOCSWINSZ, far->data.data);
+	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_WINSIZE:
+		if (message->data.len == sizeof(size) && g->job->pty_master >= 0)
+			ioctl(g->job->pty_master, TIOCSWINSZ, message->data.data);
 		break;
-	case PBEAM__CHANNEL_MESSAGE__FAR_FLUSHED:
-		atomic_store(&g->far->shared->done, (uint32_t)far->count);
+	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSHED:
+		atomic_store(&g->console->shared->done, (uint32_t)message->count);
 		break;
 	default:
 		break;
@@ -351,30 +353,31 @@ static void *listen_home(void *arg)
 	bool goes_on = true;
 
 	while (goes_on && frame_recv(g->line.channel, &frame, NULL) > 0) {
-		Pbeam__Far *far = (void *)frame_unpack(&frame, &pbeam__far__descriptor, NULL);
+		Pbeam__RemoteConsole *message =
+			(void *)frame_unpack(&frame, &pbeam__remote_console__descriptor, NULL);
 
-		if (far)
-			goes_on = take_frame(g, frame.type, far);
-		message_free(far);
+		if (message)
+			goes_on = take_frame(g, frame.type, message);
+		message_free(message);
 		frame_free(&frame);
 	}
 	atomic_store(&g->deaf, true);
-	atomic_store(&g->far->shared->listens, false);
+	atomic_store(&g->console->shared->listens, false);
 	shutdown(g->line.channel, SHUT_RDWR);
 	return NULL;
 }
 
 static bool say_hello(struct guest *g)
 {
-	Pbeam__Far hello = PBEAM__FAR__INIT;
+	Pbeam__RemoteConsole hello = PBEAM__REMOTE_CONSOLE__INIT;
 
 	hello.vpid = g->job->entry.root.n;
 	hello.fresh = !g->started;
 	hello.given = g->given;
 	hello.count = position(g);
 	g->taken = hello.count;
-	return frame_send(g->line.channel, PBEAM__CHANNEL_MESSAGE__FAR_HELLO, &hello.base, NULL, 0, NULL) ==
-	       0;
+	return frame_send(g->line.channel, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_HELLO, &hello.base, NULL, 0,
+			  NULL) == 0;
 }
 
 /* Nothing is sent before home has said that it listens: it may take us for one that lags behind. */
@@ -389,13 +392,13 @@ static bool await_start(const struct guest *g)
 
 static bool wants_flush(const struct guest *g)
 {
-	return atomic_load(&g->far->shared->wanted) != atomic_load(&g->far->shared->done);
+	return atomic_load(&g->console->shared->wanted) != atomic_load(&g->console->shared->done);
 }
 
 /* Nothing waits for it any more. */
 _Noreturn static void end(struct guest *g, int status)
 {
-	atomic_store(&g->far->shared->ended, true);
+	atomic_store(&g->console->shared->ended, true);
 	_exit(status);
 }
 
@@ -403,11 +406,11 @@ _Noreturn static void end(struct guest *g, int status)
 _Noreturn static void leave(struct guest *g)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
-	uint32_t asked = atomic_fetch_add(&g->far->shared->wanted, 1) + 1;
+	uint32_t asked = atomic_fetch_add(&g->console->shared->wanted, 1) + 1;
 	bool alive = flush(g);
 
 	while (alive && wants_flush(g) && !atomic_load(&g->deaf)) {
-		uint32_t wanted = atomic_load(&g->far->shared->wanted);
+		uint32_t wanted = atomic_load(&g->console->shared->wanted);
 
 		if (wanted != asked)
 			alive = flush(g);
@@ -425,7 +428,7 @@ static void talk(struct guest *g)
 	for (;;) {
 		struct pollfd polls[6] = {
 			{.fd = g->keeper, .events = POLLIN},
-			{.fd = g->far->wake, .events = POLLIN},
+			{.fd = g->console->wake, .events = POLLIN},
 			{.fd = g->job->pty_master, .events = POLLIN},
 			{.fd = g->ended[1] ? -1 : output_fd(g, 1), .events = POLLIN},
 			{.fd = g->ended[2] ? -1 : output_fd(g, 2), .events = POLLIN},
@@ -465,11 +468,11 @@ static bool has_words(const struct guest *g)
 	return n > 0;
 }
 
-void far_guest_main(const struct job *job, int keeper)
+void remote_console_guest_main(const struct job *job, int keeper)
 {
 	struct guest g = {
 		.job = job,
-		.far = job->far,
+		.console = job->remote_console,
 		.keeper = keeper,
 		.giving = PTHREAD_MUTEX_INITIALIZER,
 		.line.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -478,8 +481,8 @@ void far_guest_main(const struct job *job, int keeper)
 	const char *home;
 	uint8_t cookie[16];
 
-	memcpy(g.ends, job->far_ends, sizeof(g.ends));
-	atomic_store(&job->far->shared->pid, getpid());
+	memcpy(g.ends, job->console_ends, sizeof(g.ends));
+	atomic_store(&job->remote_console->shared->pid, getpid());
 	if (line_cookie(job, cookie, &err) < 0)
 		end(&g, 1);
 	for (int i = 0; i < 3; i++)
@@ -492,7 +495,7 @@ void far_guest_main(const struct job *job, int keeper)
 		atomic_store(&g.deaf, false);
 		atomic_store(&g.accepted, false);
 		atomic_store(&g.hung_up, false);
-		home = far_home(g.far->shared);
+		home = home_name(g.console->shared);
 		g.line.channel = channel_open(home, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, cookie, &err);
 		if (g.line.channel >= 0 && pthread_create(&thread, NULL, listen_home, &g) == 0) {
 			talk(&g);
@@ -510,7 +513,7 @@ void far_guest_main(const struct job *job, int keeper)
 				end(&g, 0);
 			tries = left ? tries : 0;
 			nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000}, NULL);
-		} while (!left && atomic_load(&g.far->shared->leaving) && !wants_flush(&g));
+		} while (!left && atomic_load(&g.console->shared->leaving) && !wants_flush(&g));
 	}
 	end(&g, 1);
 }

@@ -9,19 +9,19 @@
 #include "base/log.h"
 #include "image/image.h"
 #include "image/store.h"
-#include "scip/job/far.h"
 #include "scip/job/interval.h"
 #include "scip/job/line.h"
+#include "scip/job/remote_console.h"
 #include "scip/job/viewer.h"
 
-bool far_is_here(const struct job *job, const Pbeam__MigrateBegin *begin)
+bool remote_console_moves_here(const struct job *job, const Pbeam__MigrateBegin *begin)
 {
 	char own[NAME_TEXT_MAX];
 
 	return job->home && begin->cut && names_cluster(job->names, own) && !strcmp(begin->home, own);
 }
 
-int far_cut_pipes(const struct job *job, struct err *err)
+int remote_console_cut_pipes(const struct job *job, struct err *err)
 {
 	struct stat st;
 
@@ -58,16 +58,16 @@ static void take_interval(struct job *job, const Pbeam__CutImageName *cut)
 	image_reader_close(image);
 }
 
-void far_come_here(struct job *job, const Pbeam__MigrateBegin *begin)
+void remote_console_become_home(struct job *job, const Pbeam__MigrateBegin *begin)
 {
 	struct err err = ERR_INIT;
 
 	log_info("job %s: its console is here now, not on %s", job->entry.uuid, job->home);
-	far_stop(job);
+	remote_console_stop(job);
 	job->home = NULL;
 	job->entry.home[0] = 0;
 	take_interval(job, begin->cut);
-	if (far_cut_pipes(job, &err) < 0 || names_job_update(job->names, &job->entry) < 0 ||
+	if (remote_console_cut_pipes(job, &err) < 0 || names_job_update(job->names, &job->entry) < 0 ||
 	    interval_start(job, &err) < 0)
 		log_error("job %s: %s", job->entry.uuid, err.text);
 	viewer_alone(job);
