@@ -21,6 +21,7 @@ struct requests;
 struct interval;
 struct lines;
 struct remote_console;
+struct console_positions;
 
 struct job {
 	const struct keeper_options *options;
@@ -46,10 +47,10 @@ struct job {
 	struct viewer *viewer;
 	struct requests *requests;
 	struct interval *interval;
-	int console_ends[3];		       /* of a guest keeper: the other ends of its pipes, -1 none */
-	_Atomic uint64_t *console_positions;   /* at home: remote_console.h; NULL */
-	struct remote_console *remote_console; /* of a guest keeper: its console */
-	struct lines *lines;		       /* NULL: nothing of the job was ever on another host */
+	int console_ends[3]; /* of a guest keeper: the other ends of its pipes, -1 none */
+	struct console_positions *console_positions; /* at home: remote_console.h; NULL */
+	struct remote_console *remote_console;	     /* of a guest keeper: its console */
+	struct lines *lines;			     /* NULL: nothing of the job was ever on another host */
 	/* Of a job that was rolled back as a cut: the uuid of the last such rollback, the same in all its
 	 * keepers; else "". */
 	char incarnation[40];

@@ -1,10 +1,12 @@
 #include "scip/job/line.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -17,7 +19,7 @@
 #include "proto/message.h"
 #include "scip/job/remote_console.h"
 
-enum { HELD_MAX = 32, KEPT_MAX = 16, AGAIN_NS = 1000000000 };
+enum { HELD_MAX = 32, KEPT_MAX = 16, AGAIN_NS = 1000000000, CONSOLE_END_MS = 1000 };
 
 enum line_kind { LINE_EXPECT, LINE_GUEST, LINE_STUB, LINE_CONSOLE };
 
@@ -182,7 +184,7 @@ static void on_far(struct line *line, const struct line_word *word)
 	line->vpid.n = word->vpid;
 	if (!older)
 		return;
-	kill(older->pid, SIGKILL);
+	kill(older->pid, SIGTERM); /* it counts what it has written */
 	drop(older);
 }
 
@@ -441,7 +443,7 @@ static void drop_all(struct job *job, enum line_kind kind)
 		next = line->next;
 		if (line->kind != kind)
 			continue;
-		kill(line->pid, SIGKILL);
+		kill(line->pid, kind == LINE_CONSOLE ? SIGTERM : SIGKILL);
 		drop(line);
 	}
 }
@@ -451,11 +453,22 @@ void lines_drop_consoles(struct job *job)
 	drop_all(job, LINE_CONSOLE);
 }
 
+/* Waits until it has ended: nothing else reads from the console then. */
+static void end_console(pid_t pid)
+{
+	auto_close int fd = pidfd_open(pid, 0);
+	struct pollfd ended = {.fd = fd, .events = POLLIN};
+
+	kill(pid, SIGTERM);
+	if (fd < 0 || poll(&ended, 1, CONSOLE_END_MS) != 1)
+		kill(pid, SIGKILL);
+}
+
 void lines_end_consoles(const struct job *job, struct vpid vpid)
 {
 	for (struct line *line = job->lines ? job->lines->list : NULL; line && !job->home; line = line->next)
 		if (line->kind == LINE_CONSOLE && (!vpid.n || line->vpid.n == vpid.n))
-			kill(line->pid, SIGKILL);
+			end_console(line->pid);
 }
 
 /* ---- what the keeper knows ---- */

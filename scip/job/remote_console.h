@@ -1,18 +1,22 @@
 /*
- * The console of processes on another host.
+ * The remote console: the standard streams of processes whose job has its console on another host.
  *
  * The guest keeper gives them a pseudo-terminal or pipes where the job has a terminal, pipes or sockets at
- * home. A process of its own at each end (remote_console_guest.c, home_name.c) carries what is written and
- * typed, over a channel like those of line.h. At home the terminal is raw meanwhile: the program's settings
- * are those of the guest's, where keys become signals.
+ * home. A process at each end (remote_console_guest.c, remote_console_home.c) carries what is written and
+ * typed, over a channel like those of line.h. The terminal at home is raw meanwhile: the program's settings
+ * are those of the guest's terminal, which turns keys into signals.
  *
- * Each part of the job that is elsewhere has a console of its own there. Only that of the job's first process
- * is fed: of what is typed at home nobody could say whose it is.
+ * Each part of the job that is elsewhere has a console of its own. Only that of the job's first process gets
+ * input: nothing says which part typed bytes are for.
  *
- * Nothing is lost or comes twice when the processes move on: what they wrote is flushed to home while they
- * are frozen (they stay when home does not take it), and again before their end is told (struct
- * remote_console_shared); what comes from a pipe or socket is only looked at (tee(2), MSG_PEEK) and taken
- * when the program has read it. What is typed ahead on a terminal is not.
+ * Each byte arrives once, whatever breaks in between:
+ *   - Output stays with the guest's end until home has written it (remote_console_output.h), and home counts
+ *     what it has written in memory that outlives its end (remote_console_positions.h). A new channel goes on
+ *     at that position.
+ *   - Input from a pipe or socket is only looked at (tee(2), MSG_PEEK) and is read at home when the program
+ *     has read it. Input from a terminal is taken when it is typed, and is lost with a channel that breaks.
+ *   - Before processes move on, and before their end is reported, their output is flushed to home. They stay
+ *     if home does not take it.
  */
 #ifndef SCIP_JOB_REMOTE_CONSOLE_H
 #define SCIP_JOB_REMOTE_CONSOLE_H
@@ -26,12 +30,18 @@
 /* The guest's end, as all processes of its keeper see it. */
 struct remote_console_shared {
 	_Atomic uint32_t wanted, done; /* flushes */
-	_Atomic bool leaving;	       /* home is not called any more: the next host does */
-	_Atomic bool ended;	       /* all processes have, and home has what could be told */
+	_Atomic bool departing;	       /* home is not called any more: the next host calls it */
+	_Atomic bool ended;	       /* the guest's end has, and home has what could be sent */
 	_Atomic bool listens;	       /* home does */
 	_Atomic pid_t pid;	       /* of the guest's end */
-	_Atomic uint32_t turn;	       /* home has been set so often: */
-	char homes[2][64];	       /* where it is, by turn */
+	_Atomic uint32_t turn;	       /* home was set so often ... */
+	char homes[2][64];	       /* ... and its name is the one of that turn */
+};
+
+/* What a guest keeper has of its console beside job->console. */
+struct remote_console {
+	int wake; /* eventfd: a flush is wanted */
+	struct remote_console_shared *shared;
 };
 
 /* A channel on which several threads of one end send. */
@@ -40,37 +50,40 @@ struct remote_console_channel {
 	pthread_mutex_t lock; /* of sending */
 };
 
-/* Sends one message of `type`; len bytes of data, count: see cluster.proto. False: the channel is gone. */
+/* Sends one message of `type` with len bytes of data; count: see cluster.proto. False: the channel is gone.
+ */
 bool remote_console_send(struct remote_console_channel *line, uint32_t type, int stream, const void *data,
 			 size_t len, uint64_t count);
 
-/* In the guest keeper, before anything arrives: job->console, job->pty_master, and what the other end needs.
- */
+/* In the guest keeper, before anything arrives: makes job->console, job->pty_master and the other ends. */
 must_check int remote_console_make_streams(struct job *job, const Pbeam__MigrateBegin *begin,
 					   struct err *err);
-/* The guest's end is started. No effect where no stream leads home. */
+/* Starts the guest's end. No effect where no stream leads home. */
 must_check int remote_console_start(struct job *job, struct err *err);
-/* Waits until home has written all that was written here. Blocking, for coordinators and lines: some seconds
- * at most, or (last: those who wrote have ended) for as long as home listens. -ETIMEDOUT: it
- * has not, as when nobody reads there. */
+/* The host that the guest's end calls. */
+const char *remote_console_home(const struct remote_console_shared *shared);
+/* Waits until home has written all that was written here. Blocks, so it is for coordinators and links: some
+ * seconds at most, or (last: the writers have ended) for as long as home listens. -ETIMEDOUT: home has not
+ * written it, as when its console is not read. */
 must_check int remote_console_flush(const struct job *job, bool last, struct err *err);
-/* In a coordinator: the processes are about to go on elsewhere (or stay after all). */
-void remote_console_set_departing(const struct job *job, bool leaving);
-/* In the guest keeper: the job's home is on this host from now on. */
+/* In a coordinator: the processes are about to go on elsewhere, or stay after all. */
+void remote_console_set_departing(const struct job *job, bool departing);
+/* In the guest keeper: the job's home is that host from now on. */
 void remote_console_set_home(struct job *job, const char *home);
-/* ... or on this one, where the job's first process is to be; the one that had the console is lost. */
+/* True if the job's first process arrives here because the host that had the console is lost. */
 bool remote_console_moves_here(const struct job *job, const Pbeam__MigrateBegin *begin);
-/* Then: streams that were pipes to the console lead nowhere. (In a coordinator those that it gives to what it
- * makes.) */
+/* Then: streams that were pipes to the console lead to /dev/null. In a coordinator: those that it gives to
+ * the processes that it makes. */
 must_check int remote_console_cut_pipes(const struct job *job, struct err *err);
-/* When it is: the keeper is a home keeper, the terminal of the processes here the job's. */
+/* When it has arrived: the keeper becomes the home keeper, and the terminal of the processes here is the
+ * job's. */
 void remote_console_become_home(struct job *job, const Pbeam__MigrateBegin *begin);
-/* The guest's end is no more. */
+/* Ends the guest's end. */
 void remote_console_stop(struct job *job);
 _Noreturn void remote_console_guest_main(const struct job *job, int keeper);
-/* At home: how far standard input has been read from elsewhere, as all processes of the keeper see it. */
+/* At home, before the first channel: what its ends share (remote_console_positions.h). */
 must_check int remote_console_make_positions(struct job *job, struct err *err);
-/* At home: `channel` has said FAR_HELLO (hello). */
+/* At home: REMOTE_CONSOLE_HELLO (hello) has come on `channel`. */
 _Noreturn void remote_console_home_main(const struct job *job, int channel,
 					const Pbeam__RemoteConsole *hello);
 

@@ -1,14 +1,12 @@
+/* The end of a remote console where the processes are. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <termios.h>
 #include <time.h>
@@ -22,224 +20,36 @@
 #include "proto/message.h"
 #include "scip/job/line.h"
 #include "scip/job/remote_console.h"
-#include "scip/job/terminal.h"
+#include "scip/job/remote_console_output.h"
 
-enum { PIECE = 32768, LOOK_MS = 20, NAP_MS = 200, FLUSH_MS = 5000, NAP_NS = 1000000, LAST_TRIES = 10 };
-
-/* What a guest keeper has of its console beside job->console. */
-struct remote_console {
-	int wake; /* eventfd: a flush is wanted */
-	struct remote_console_shared *shared;
-};
-
-/* ---- in the keeper ---- */
-
-static enum _Pbeam__ConsoleStream__Kind kind_of(const Pbeam__MigrateBegin *begin, int stream)
-{
-	for (size_t i = 0; i < begin->job->n_console; i++)
-		if (begin->job->console[i]->index == stream)
-			return begin->job->console[i]->kind;
-	return PBEAM__CONSOLE_STREAM__KIND__CLOSED;
-}
-
-static int make_pipe(struct job *job, int stream, struct err *err)
-{
-	int ends[2];
-
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return err_sys(err, "make a pipe");
-	job->console[stream] = ends[stream ? 1 : 0];
-	job->console_ends[stream] = ends[stream ? 0 : 1];
-	return 0;
-}
-
-static int make_stream(struct job *job, int stream, enum _Pbeam__ConsoleStream__Kind kind, int slave,
-		       struct err *err)
-{
-	switch (kind) {
-	case PBEAM__CONSOLE_STREAM__KIND__TTY:
-		job->console[stream] = fcntl(slave, F_DUPFD_CLOEXEC, 3);
-		break;
-	case PBEAM__CONSOLE_STREAM__KIND__PIPE:
-	case PBEAM__CONSOLE_STREAM__KIND__SOCKET:
-		return make_pipe(job, stream, err);
-	case PBEAM__CONSOLE_STREAM__KIND__NULLDEV:
-		job->console[stream] = open("/dev/null", O_RDWR | O_CLOEXEC);
-		break;
-	case PBEAM__CONSOLE_STREAM__KIND__FILE: /* is opened by its path */
-	case PBEAM__CONSOLE_STREAM__KIND__CLOSED:
-	case _PBEAM__CONSOLE_STREAM__KIND_IS_INT_SIZE:
-		return 0;
-	}
-	return job->console[stream] < 0 ? err_sys(err, "make standard stream %d", stream) : 0;
-}
-
-int remote_console_make_streams(struct job *job, const Pbeam__MigrateBegin *begin, struct err *err)
-{
-	auto_close int slave = -1;
-	bool terminal = false;
-	int r = 0;
-
-	job->remote_console = calloc(1, sizeof(*job->remote_console));
-	if (!job->remote_console)
-		return err_code(err, -ENOMEM, "make the console");
-	*job->remote_console = (struct remote_console){.wake = -1};
-	for (int i = 0; i < 3; i++)
-		terminal |= kind_of(begin, i) == PBEAM__CONSOLE_STREAM__KIND__TTY;
-	if (terminal)
-		r = terminal_make_pty(-1, &job->pty_master, &slave, err);
-	for (int i = 0; i < 3 && r == 0; i++)
-		r = make_stream(job, i, kind_of(begin, i), slave, err);
-	return r;
-}
-
-static void set_home(struct remote_console_shared *shared, const char *home)
-{
-	uint32_t turn = atomic_load(&shared->turn) + 1;
-
-	snprintf(shared->homes[turn % 2], sizeof(shared->homes[0]), "%s", home);
-	atomic_store(&shared->turn, turn);
-}
-
-static const char *home_name(const struct remote_console_shared *shared)
-{
-	return shared->homes[atomic_load(&shared->turn) % 2];
-}
-
-void remote_console_set_home(struct job *job, const char *home)
-{
-	char *own = job->home && strcmp(job->home, home) != 0 ? strdup(home) : NULL;
-
-	if (!own)
-		return;
-	log_info("job %s: its console is on %s now, not on %s", job->entry.uuid, own, job->home);
-	job->home = own; /* the older one is the migration's */
-	if (job->remote_console && job->remote_console->shared)
-		set_home(job->remote_console->shared, own);
-}
-
-int remote_console_start(struct job *job, struct err *err)
-{
-	struct remote_console *console = job->remote_console;
-	int r;
-
-	if (!console || console->shared)
-		return 0;
-	if (job->pty_master < 0 && job->console_ends[0] < 0 && job->console_ends[1] < 0 &&
-	    job->console_ends[2] < 0)
-		return 0;
-	console->shared = mmap(NULL, sizeof(*console->shared), PROT_READ | PROT_WRITE,
-			       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	console->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (console->shared == MAP_FAILED || console->wake < 0) {
-		console->shared = NULL;
-		return err_sys(err, "make the console");
-	}
-	set_home(console->shared, job->home);
-	r = lines_start_console(job, err);
-	for (int i = 0; i < 3; i++) /* else standard input would never end */
-		if (job->console_ends[i] >= 0)
-			close(steal_fd(&job->console_ends[i]));
-	return r;
-}
-
-void remote_console_stop(struct job *job)
-{
-	struct remote_console *console = job->remote_console;
-
-	lines_drop_consoles(job);
-	job->remote_console = NULL;
-	if (!console)
-		return;
-	if (console->shared)
-		munmap(console->shared, sizeof(*console->shared));
-	if (console->wake >= 0)
-		close(console->wake);
-	free(console);
-}
-
-/* Home has it, or will as soon as somebody reads there. */
-static bool is_underway(const struct remote_console_shared *shared)
-{
-	pid_t pid = atomic_load(&shared->pid);
-
-	return atomic_load(&shared->listens) && pid > 0 && kill(pid, 0) == 0;
-}
-
-int remote_console_flush(const struct job *job, bool last, struct err *err)
-{
-	struct remote_console_shared *shared = job->remote_console ? job->remote_console->shared : NULL;
-	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + FLUSH_MS * 1000000ull;
-	uint32_t wanted;
-
-	if (!shared)
-		return 0;
-	wanted = atomic_fetch_add(&shared->wanted, 1) + 1;
-	if (write(job->remote_console->wake, &(uint64_t){1}, sizeof(uint64_t)) < 0)
-		return err_sys(err, "flush the console");
-	while ((int32_t)(atomic_load(&shared->done) - wanted) < 0 && !atomic_load(&shared->ended)) {
-		if (io_now_ns(CLOCK_MONOTONIC) >= end && !(last && is_underway(shared)))
-			return err_set(
-				err, -ETIMEDOUT,
-				"the console on %s does not take what was written to it; read it there "
-				"and try again",
-				job->home);
-		nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-	}
-	return 0;
-}
-
-void remote_console_set_departing(const struct job *job, bool leaving)
-{
-	if (job->remote_console && job->remote_console->shared)
-		atomic_store(&job->remote_console->shared->leaving, leaving);
-}
-
-/* ---- the process ---- */
+enum { STREAMS = 3, LOOK_MS = 20, NAP_MS = 200, LAST_TRIES = 10 };
 
 struct guest {
 	const struct job *job;
 	struct remote_console *console;
 	int keeper;
-	pthread_mutex_t giving; /* of given, and ends[0]: what is in the pipe is counted */
-	uint64_t given;		/* position in standard input up to which its pipe was given */
-	uint64_t taken;		/* ... and read by the program, as home was told */
-	_Atomic bool started;	/* both are known */
-	uint32_t flush;		/* asked of home */
-	_Atomic bool accepted;	/* by home, on this channel ... */
-	_Atomic bool deaf;	/* ... from which nothing comes any more */
-	_Atomic bool hung_up;	/* by us */
-	bool ended[3];
-	int ends[3]; /* of the pipes */
+	pthread_mutex_t giving;		   /* of given, and ends[0]: what is in the pipe is counted */
+	uint64_t given;			   /* position in standard input up to which its pipe was given */
+	uint64_t taken;			   /* ... and read by the program, as home was told */
+	_Atomic bool started;		   /* both are known */
+	_Atomic bool accepted;		   /* by home, on this channel ... */
+	_Atomic bool deaf;		   /* ... from which nothing comes any more */
+	_Atomic bool hung_up;		   /* by us */
+	uint64_t instance;		   /* a random number: home tells this end from one before it */
+	int confirmations;		   /* eventfd: one of the following has changed */
+	_Atomic uint64_t written[STREAMS]; /* by home, up to that position */
+	_Atomic bool refused[STREAMS];	   /* home's stream is closed */
+	struct console_output output[STREAMS];
+	bool ended[STREAMS];
+	int ends[STREAMS]; /* of the pipes */
+	bool flushing;	   /* home is to confirm all that was written here */
 	struct remote_console_channel line;
 };
 
-static int output_fd(const struct guest *g, int stream)
-{
-	if (stream == 0)
-		return -1;
-	return g->ends[stream];
-}
-
-/* Everything that is there, or with `all` false one piece. False: the channel is gone. */
-static bool carry(struct guest *g, int stream, int fd, bool all)
-{
-	char bytes[PIECE];
-	ssize_t n;
-
-	do {
-		n = read(fd, bytes, sizeof(bytes));
-		if (n == 0)
-			g->ended[stream] = true;
-		if (n > 0 && !remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA,
-						  stream, bytes, (size_t)n, 0))
-			return false;
-	} while (all && n > 0);
-	return true;
-}
+/* ---- input ---- */
 
 /* Position in standard input up to which the program has read. */
-static uint64_t position(struct guest *g)
+static uint64_t input_position(struct guest *g)
 {
 	uint64_t at;
 	int n = 0;
@@ -252,9 +62,9 @@ static uint64_t position(struct guest *g)
 	return at;
 }
 
-/* Into the program's pipe: what is in it and what was counted are one at any moment. False: there is no time
- * left for all of it. */
-static bool give(struct guest *g, const uint8_t *bytes, size_t len)
+/* Writes into the program's pipe, so that its content and the count agree at any moment. False: this end
+ * hangs up before all of it is written. */
+static bool give_input(struct guest *g, const uint8_t *bytes, size_t len)
 {
 	while (len) {
 		struct pollfd room = {.fd = g->ends[0], .events = POLLOUT};
@@ -266,7 +76,7 @@ static bool give(struct guest *g, const uint8_t *bytes, size_t len)
 			g->given += (uint64_t)n;
 		pthread_mutex_unlock(&g->giving);
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
-			return true; /* nobody reads it any more */
+			return true; /* the program has closed it */
 		if (n > 0) {
 			bytes += n;
 			len -= (size_t)n;
@@ -277,60 +87,68 @@ static bool give(struct guest *g, const uint8_t *bytes, size_t len)
 	return true;
 }
 
-static bool tell_taken(struct guest *g)
+static bool report_taken(struct guest *g)
 {
 	uint64_t taken;
 
 	if (g->ends[0] < 0 || !g->started)
 		return true;
-	taken = position(g);
+	taken = input_position(g);
 	if (taken <= g->taken)
 		return true;
 	g->taken = taken;
 	return remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_TAKEN, 0, NULL, 0, taken);
 }
 
-static bool flush(struct guest *g)
-{
-	uint32_t wanted;
-	uint64_t rung;
+/* ---- frames from home ---- */
 
-	(void)!read(g->console->wake, &rung, sizeof(rung)); /* first: who asks from now on rings again */
-	wanted = atomic_load(&g->console->shared->wanted);
-	if (g->job->pty_master >= 0 && !carry(g, 1, g->job->pty_master, true))
-		return false;
-	for (int i = 1; i < 3; i++)
-		if (output_fd(g, i) >= 0 && !carry(g, i, output_fd(g, i), true))
-			return false;
-	return tell_taken(g) && remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSH, 0,
-						    NULL, 0, wanted);
+static void on_start(struct guest *g, const Pbeam__RemoteConsole *message)
+{
+	if (!g->started)
+		g->given = g->taken = message->count;
+	for (size_t i = 0; i < STREAMS && i < message->n_written; i++)
+		atomic_store(&g->written[i], message->written[i]);
+	g->started = true;
+	atomic_store(&g->accepted, true);
+	atomic_store(&g->console->shared->listens, true);
+}
+
+static void on_stream_end(struct guest *g, int stream)
+{
+	if (stream == 0) {
+		pthread_mutex_lock(&g->giving);
+		if (g->ends[0] >= 0)
+			close(steal_fd(&g->ends[0]));
+		pthread_mutex_unlock(&g->giving);
+	} else {
+		atomic_store(&g->refused[stream], true);
+	}
 }
 
 /* False: no more of this channel can be taken. */
-static bool take_frame(struct guest *g, uint32_t type, const Pbeam__RemoteConsole *message)
+static bool on_frame(struct guest *g, uint32_t type, const Pbeam__RemoteConsole *message)
 {
+	const bool known = message->stream >= 0 && message->stream < STREAMS;
 	struct winsize size;
 
 	switch (type) {
 	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA:
 		if (g->ends[0] >= 0)
-			return give(g, message->data.data, message->data.len);
+			return give_input(g, message->data.data, message->data.len);
 		if (g->job->pty_master >= 0 &&
 		    io_write_full(g->job->pty_master, message->data.data, message->data.len) < 0)
-			log_debug("nobody reads the terminal any more");
+			log_debug("no process has the terminal open any more");
 		break;
 	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_START:
-		if (!g->started)
-			g->given = g->taken = message->count;
-		g->started = true;
-		atomic_store(&g->accepted, true);
-		atomic_store(&g->console->shared->listens, true);
+		on_start(g, message);
+		break;
+	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_WRITTEN:
+		if (known)
+			atomic_store(&g->written[message->stream], message->count);
 		break;
 	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_END:
-		pthread_mutex_lock(&g->giving);
-		if (message->stream >= 0 && message->stream < 3 && g->ends[message->stream] >= 0)
-			close(steal_fd(&g->ends[message->stream]));
-		pthread_mutex_unlock(&g->giving);
+		if (known)
+			on_stream_end(g, message->stream);
 		break;
 	case PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_WINSIZE:
 		if (message->data.len == sizeof(size) && g->job->pty_master >= 0)
@@ -345,8 +163,8 @@ static bool take_frame(struct guest *g, uint32_t type, const Pbeam__RemoteConsol
 	return true;
 }
 
-/* What comes from home; ends with the channel. */
-static void *listen_home(void *arg)
+/* A thread: receives until the channel is gone. */
+static void *receive_from_home(void *arg)
 {
 	struct guest *g = arg;
 	struct frame frame;
@@ -356,10 +174,11 @@ static void *listen_home(void *arg)
 		Pbeam__RemoteConsole *message =
 			(void *)frame_unpack(&frame, &pbeam__remote_console__descriptor, NULL);
 
-		if (message)
-			goes_on = take_frame(g, frame.type, message);
+		goes_on = message && on_frame(g, frame.type, message);
 		message_free(message);
 		frame_free(&frame);
+		if (write(g->confirmations, &(uint64_t){1}, sizeof(uint64_t)) < 0)
+			log_debug("console: eventfd: %s", strerror(errno));
 	}
 	atomic_store(&g->deaf, true);
 	atomic_store(&g->console->shared->listens, false);
@@ -367,153 +186,297 @@ static void *listen_home(void *arg)
 	return NULL;
 }
 
-static bool say_hello(struct guest *g)
-{
-	Pbeam__RemoteConsole hello = PBEAM__REMOTE_CONSOLE__INIT;
+/* ---- output ---- */
 
-	hello.vpid = g->job->entry.root.n;
-	hello.fresh = !g->started;
-	hello.given = g->given;
-	hello.count = position(g);
-	g->taken = hello.count;
-	return frame_send(g->line.channel, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_HELLO, &hello.base, NULL, 0,
-			  NULL) == 0;
+/* Where the output that goes as `stream` is read. The terminal's, whichever streams it is, goes as stream 0.
+ */
+static int output_fd(const struct guest *g, int stream)
+{
+	return stream == 0 ? g->job->pty_master : g->ends[stream];
 }
 
-/* Nothing is sent before home has said that it listens: it may take us for one that lags behind. */
-static bool await_start(const struct guest *g)
+static bool send_unsent(struct guest *g, int stream)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const char *bytes;
+	uint64_t position;
+	size_t n;
 
-	while (!atomic_load(&g->accepted) && !atomic_load(&g->deaf))
-		nanosleep(&nap, NULL);
-	return atomic_load(&g->accepted);
+	while ((n = console_output_next(&g->output[stream], &bytes, &position)) > 0)
+		if (!remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA, stream, bytes,
+					 n, position))
+			return false;
+	return true;
 }
+
+/* Reads as much as there is room for. *drained: there is no more at the moment. False: the channel is gone.
+ */
+static bool carry_output(struct guest *g, int stream, bool *drained)
+{
+	struct console_output *output = &g->output[stream];
+	ssize_t n = 0;
+	size_t room;
+
+	while ((room = console_output_room(output)) > 0) {
+		n = read(output_fd(g, stream), console_output_end(output),
+			 room < CONSOLE_PIECE ? room : CONSOLE_PIECE);
+		if (n <= 0)
+			break;
+		console_output_added(output, (size_t)n);
+		if (!send_unsent(g, stream))
+			return false;
+	}
+	if (room > 0 && n == 0)
+		g->ended[stream] = true;
+	*drained = room > 0;
+	return true;
+}
+
+/* False: home has confirmed bytes that it was not sent. */
+static bool take_confirmations(struct guest *g)
+{
+	uint64_t changes;
+
+	if (read(g->confirmations, &changes, sizeof(changes)) < 0)
+		return true; /* none */
+	for (int i = 0; i < STREAMS; i++) {
+		if (console_output_confirm(&g->output[i], atomic_load(&g->written[i])) < 0)
+			return false;
+		if (i > 0 && atomic_load(&g->refused[i]) && g->ends[i] >= 0)
+			close(steal_fd(&g->ends[i])); /* the program's next write fails, as at home */
+	}
+	return true;
+}
+
+/* ---- flushes ---- */
 
 static bool wants_flush(const struct guest *g)
 {
 	return atomic_load(&g->console->shared->wanted) != atomic_load(&g->console->shared->done);
 }
 
-/* Nothing waits for it any more. */
-_Noreturn static void end(struct guest *g, int status)
+/* Sends what there is room for, and behind the last of it the flush. False: the channel is gone. */
+static bool flush_output(struct guest *g)
+{
+	const uint32_t wanted = atomic_load(&g->console->shared->wanted);
+	bool all = true;
+
+	for (int i = 0; i < STREAMS; i++) {
+		bool drained = true;
+
+		if (output_fd(g, i) >= 0 && !carry_output(g, i, &drained))
+			return false;
+		all &= drained;
+	}
+	if (!all)
+		return true; /* again when home has confirmed something */
+	g->flushing = false;
+	return report_taken(g) && remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSH,
+						      0, NULL, 0, wanted);
+}
+
+/* ---- a channel ---- */
+
+static bool send_hello(struct guest *g)
+{
+	Pbeam__RemoteConsole hello = PBEAM__REMOTE_CONSOLE__INIT;
+	uint64_t written[STREAMS];
+
+	for (int i = 0; i < STREAMS; i++)
+		written[i] = g->output[i].base;
+	hello.vpid = g->job->entry.root.n;
+	hello.fresh = !g->started;
+	hello.given = g->given;
+	hello.count = input_position(g);
+	hello.instance = g->instance;
+	hello.written = written;
+	hello.n_written = STREAMS;
+	g->taken = hello.count;
+	return frame_send(g->line.channel, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_HELLO, &hello.base, NULL, 0,
+			  NULL) == 0;
+}
+
+/* Nothing is sent before home has said that it listens: it may take this end for one that is replaced. */
+static bool await_start(const struct guest *g)
+{
+	struct pollfd ready = {.fd = g->confirmations, .events = POLLIN};
+
+	while (!atomic_load(&g->accepted) && !atomic_load(&g->deaf))
+		(void)!poll(&ready, 1, LOOK_MS);
+	return atomic_load(&g->accepted);
+}
+
+/* Sends again what home has not written. */
+static bool resume_output(struct guest *g)
+{
+	for (int i = 0; i < STREAMS; i++) {
+		if (console_output_rewind(&g->output[i], atomic_load(&g->written[i])) < 0) {
+			log_error("the console on %s confirms output that it was not sent",
+				  remote_console_home(g->console->shared));
+			return false;
+		}
+		if (!send_unsent(g, i))
+			return false;
+	}
+	return true;
+}
+
+/* Nothing waits for this end any more. */
+_Noreturn static void end_guest(struct guest *g, int status)
 {
 	atomic_store(&g->console->shared->ended, true);
 	_exit(status);
 }
 
-/* The keeper has left, and with it all processes; lines may wait for their last words still, or begin to. */
-_Noreturn static void leave(struct guest *g)
+static void want_flush(struct guest *g)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
-	uint32_t asked = atomic_fetch_add(&g->console->shared->wanted, 1) + 1;
-	bool alive = flush(g);
+	uint64_t rung;
 
-	while (alive && wants_flush(g) && !atomic_load(&g->deaf)) {
-		uint32_t wanted = atomic_load(&g->console->shared->wanted);
-
-		if (wanted != asked)
-			alive = flush(g);
-		asked = wanted;
-		nanosleep(&nap, NULL);
-	}
-	end(g, 0);
+	(void)!read(g->console->wake, &rung, sizeof(rung)); /* first: a later wish rings again */
+	g->flushing = true;
 }
 
-/* Output, until the channel is gone. */
-static void talk(struct guest *g)
+/* False: the channel is gone. */
+static bool serve_outputs(struct guest *g, const struct pollfd polls[STREAMS])
 {
-	if (!say_hello(g) || !await_start(g) || (wants_flush(g) && !flush(g)))
+	bool drained;
+
+	for (int i = 0; i < STREAMS; i++) {
+		if (polls[i].revents & POLLIN || (polls[i].revents && i > 0)) {
+			if (!carry_output(g, i, &drained))
+				return false;
+		} else if (polls[i].revents) { /* no process has the terminal open just now */
+			nanosleep(&(struct timespec){.tv_nsec = NAP_MS / 20 * 1000000}, NULL);
+		}
+	}
+	return true;
+}
+
+/* Carries output until the channel is gone. When the keeper has ended, and with it all processes, until home
+ * has the last of it; links may ask for flushes even then. */
+static void serve_channel(struct guest *g)
+{
+	bool orphan = false;
+
+	if (!send_hello(g) || !await_start(g) || !resume_output(g))
 		return;
-	for (;;) {
-		struct pollfd polls[6] = {
-			{.fd = g->keeper, .events = POLLIN},
-			{.fd = g->console->wake, .events = POLLIN},
-			{.fd = g->job->pty_master, .events = POLLIN},
+	g->flushing = wants_flush(g);
+	while (take_confirmations(g) && (!g->flushing || flush_output(g)) && report_taken(g)) {
+		struct pollfd polls[STREAMS + 4] = {
+			{.fd = output_fd(g, 0), .events = POLLIN},
 			{.fd = g->ended[1] ? -1 : output_fd(g, 1), .events = POLLIN},
 			{.fd = g->ended[2] ? -1 : output_fd(g, 2), .events = POLLIN},
 			{.fd = g->line.channel, .events = 0},
+			{.fd = g->confirmations, .events = POLLIN},
+			{.fd = g->console->wake, .events = POLLIN},
+			{.fd = orphan ? -1 : g->keeper, .events = POLLIN},
 		};
-		bool alive = true;
 
-		if (poll(polls, 6, g->ends[0] >= 0 ? LOOK_MS : -1) < 0)
+		for (int i = 0; i < STREAMS; i++)
+			if (console_output_room(&g->output[i]) == 0)
+				polls[i].fd = -1;
+		if (orphan && !wants_flush(g))
+			end_guest(g, 0);
+		if (poll(polls, STREAMS + 4, orphan || g->ends[0] >= 0 ? LOOK_MS : -1) < 0)
 			continue;
-		if (polls[0].revents)
-			leave(g);
-		if (polls[5].revents)
+		if (polls[STREAMS].revents || !serve_outputs(g, polls))
 			return;
-		if (polls[2].revents & POLLIN)
-			alive = carry(g, 1, g->job->pty_master, false);
-		else if (polls[2].revents) /* nobody has the other side just now */
-			nanosleep(&(struct timespec){.tv_nsec = 10 * NAP_NS}, NULL);
-		for (int i = 1; i < 3 && alive; i++)
-			if (polls[2 + i].revents)
-				alive = carry(g, i, output_fd(g, i), false);
-		if (alive && polls[1].revents)
-			alive = flush(g);
-		if (!alive || !tell_taken(g))
-			return;
+		if (polls[STREAMS + 2].revents)
+			want_flush(g);
+		if (polls[STREAMS + 3].revents) {
+			orphan = true;
+			atomic_fetch_add(&g->console->shared->wanted, 1);
+			want_flush(g);
+		}
 	}
 }
 
-/* Something was written that home does not have. */
-static bool has_words(const struct guest *g)
-{
-	const int fds[] = {g->job->pty_master, output_fd(g, 1), output_fd(g, 2)};
-	int n = 0;
+/* ---- the process ---- */
 
-	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]) && n <= 0; i++)
-		if (fds[i] >= 0 && ioctl(fds[i], FIONREAD, &n) < 0)
-			n = 0;
-	return n > 0;
+/* Something was written that home does not have. */
+static bool has_unconfirmed(const struct guest *g)
+{
+	for (int i = 0; i < STREAMS; i++) {
+		int n = 0;
+
+		if (g->output[i].len ||
+		    (output_fd(g, i) >= 0 && ioctl(output_fd(g, i), FIONREAD, &n) == 0 && n > 0))
+			return true;
+	}
+	return false;
+}
+
+static struct guest *make_guest(const struct job *job, int keeper, uint8_t cookie[16], struct err *err)
+{
+	struct guest *g = calloc(1, sizeof(*g));
+
+	if (!g) {
+		err_code(err, -ENOMEM, "make the console");
+		return NULL;
+	}
+	*g = (struct guest){.job = job,
+			    .console = job->remote_console,
+			    .keeper = keeper,
+			    .giving = PTHREAD_MUTEX_INITIALIZER,
+			    .line.lock = PTHREAD_MUTEX_INITIALIZER,
+			    .confirmations = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+	memcpy(g->ends, job->console_ends, sizeof(g->ends));
+	for (int i = 0; i < STREAMS; i++)
+		if (g->ends[i] >= 0)
+			fcntl(g->ends[i], F_SETFL, O_NONBLOCK);
+	if (g->confirmations < 0 ||
+	    getrandom(&g->instance, sizeof(g->instance), 0) != (ssize_t)sizeof(g->instance)) {
+		err_sys(err, "make the console");
+		return NULL;
+	}
+	return line_cookie(job, cookie, err) < 0 ? NULL : g;
+}
+
+static void call_home(struct guest *g, const uint8_t cookie[16])
+{
+	const char *home = remote_console_home(g->console->shared);
+	struct err err = ERR_INIT;
+	pthread_t thread;
+
+	atomic_store(&g->deaf, false);
+	atomic_store(&g->accepted, false);
+	atomic_store(&g->hung_up, false);
+	g->line.channel = channel_open(home, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, cookie, &err);
+	if (g->line.channel < 0) {
+		log_info("the console on %s cannot be reached: %s", home, err.text);
+		return;
+	}
+	if (pthread_create(&thread, NULL, receive_from_home, g) == 0) {
+		serve_channel(g);
+		atomic_store(&g->hung_up, true);
+		shutdown(g->line.channel, SHUT_RDWR);
+		pthread_join(thread, NULL);
+	}
+	close(g->line.channel);
 }
 
 void remote_console_guest_main(const struct job *job, int keeper)
 {
-	struct guest g = {
-		.job = job,
-		.console = job->remote_console,
-		.keeper = keeper,
-		.giving = PTHREAD_MUTEX_INITIALIZER,
-		.line.lock = PTHREAD_MUTEX_INITIALIZER,
-	};
 	struct err err = ERR_INIT;
-	const char *home;
 	uint8_t cookie[16];
+	struct guest *g = make_guest(job, keeper, cookie, &err);
 
-	memcpy(g.ends, job->console_ends, sizeof(g.ends));
 	atomic_store(&job->remote_console->shared->pid, getpid());
-	if (line_cookie(job, cookie, &err) < 0)
-		end(&g, 1);
-	for (int i = 0; i < 3; i++)
-		if (g.ends[i] >= 0)
-			fcntl(g.ends[i], F_SETFL, O_NONBLOCK);
-	for (int tries = 0; tries < LAST_TRIES; tries++) {
-		bool left;
-		pthread_t thread;
-
-		atomic_store(&g.deaf, false);
-		atomic_store(&g.accepted, false);
-		atomic_store(&g.hung_up, false);
-		home = home_name(g.console->shared);
-		g.line.channel = channel_open(home, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, cookie, &err);
-		if (g.line.channel >= 0 && pthread_create(&thread, NULL, listen_home, &g) == 0) {
-			talk(&g);
-			atomic_store(&g.hung_up, true);
-			shutdown(g.line.channel, SHUT_RDWR);
-			pthread_join(thread, NULL);
-		}
-		if (g.line.channel >= 0)
-			close(g.line.channel);
-		else
-			log_info("the console on %s cannot be reached: %s", home, err.text);
-		do {
-			left = recv(keeper, &(char){0}, 1, MSG_DONTWAIT) == 0;
-			if (left && !has_words(&g))
-				end(&g, 0);
-			tries = left ? tries : 0;
-			nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000}, NULL);
-		} while (!left && atomic_load(&g.console->shared->leaving) && !wants_flush(&g));
+	if (!g) {
+		log_error("%s", err.text);
+		atomic_store(&job->remote_console->shared->ended, true);
+		_exit(1);
 	}
-	end(&g, 1);
+	for (int tries = 0; tries < LAST_TRIES; tries++) {
+		bool orphan;
+
+		call_home(g, cookie);
+		do {
+			orphan = recv(keeper, &(char){0}, 1, MSG_DONTWAIT) == 0;
+			if (orphan && !has_unconfirmed(g))
+				end_guest(g, 0);
+			tries = orphan ? tries : 0;
+			nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000}, NULL);
+		} while (!orphan && atomic_load(&g->console->shared->departing) && !wants_flush(g));
+	}
+	end_guest(g, 1);
 }

@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from test_far import move
+from test_parent_elsewhere import move
 from test_tree_cut import Pair
 
 

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from test_far import move
+from test_parent_elsewhere import move
 from test_group import lose
 from test_tree_cut import Pair, numbers
 

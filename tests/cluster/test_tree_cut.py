@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from test_far import Family, move
+from test_parent_elsewhere import Family, move
 from test_group import lose
 
 # A parent and a child (or two programs that meet at the path `sock`) that send each other every number in order, `ahead` of them on their way, over pipes

@@ -1,0 +1,177 @@
+/* The output of a remote console: each byte once, whatever becomes of the channels that carry it. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "scip/job/remote_console_output.h"
+#include "scip/job/remote_console_positions.h"
+
+static void add(struct console_output *output, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		console_output_end(output)[i] = (char)((output->base + output->len + i) % 251);
+	console_output_added(output, n);
+}
+
+/* Sends one piece and checks that it is the right one. */
+static size_t send_piece(struct console_output *output, uint64_t expected)
+{
+	const char *bytes;
+	uint64_t position;
+	size_t n = console_output_next(output, &bytes, &position);
+
+	if (n)
+		assert_int_equal(position, expected);
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal((unsigned char)bytes[i], (expected + i) % 251);
+	return n;
+}
+
+static void test_window(void **state)
+{
+	struct console_output *output = calloc(1, sizeof(*output));
+	uint64_t at = 0;
+	size_t n;
+
+	(void)state;
+	assert_non_null(output);
+	add(output, CONSOLE_WINDOW);
+	assert_int_equal(console_output_room(output), 0);
+	while ((n = send_piece(output, at)) > 0)
+		at += n;
+	assert_int_equal(at, CONSOLE_WINDOW);
+	assert_int_equal(console_output_confirm(output, 1000), 0);
+	assert_int_equal(console_output_confirm(output, 1000), 0);
+	assert_int_equal(console_output_room(output), 1000);
+	add(output, 1000);
+	assert_int_equal(send_piece(output, at), 1000);
+	assert_int_equal(console_output_confirm(output, at + 1000), 0);
+	assert_int_equal(console_output_room(output), CONSOLE_WINDOW);
+	free(output);
+}
+
+static void test_rewind(void **state)
+{
+	struct console_output *output = calloc(1, sizeof(*output));
+
+	(void)state;
+	assert_non_null(output);
+	add(output, 5000);
+	assert_int_equal(send_piece(output, 0), 5000);
+	add(output, 300);
+	/* The channel breaks; home has written 1200 bytes of it. */
+	assert_int_equal(console_output_rewind(output, 1200), 0);
+	assert_int_equal(send_piece(output, 1200), 4100);
+	assert_int_equal(send_piece(output, 5300), 0);
+	free(output);
+}
+
+static void test_false_confirmation(void **state)
+{
+	struct console_output *output = calloc(1, sizeof(*output));
+
+	(void)state;
+	assert_non_null(output);
+	add(output, 100);
+	assert_int_equal(console_output_confirm(output, 1), -EINVAL); /* nothing was sent */
+	assert_int_equal(send_piece(output, 0), 100);
+	assert_int_equal(console_output_confirm(output, 101), -EINVAL);
+	assert_int_equal(console_output_confirm(output, 60), 0);
+	assert_int_equal(console_output_rewind(output, 59), -EINVAL);
+	assert_int_equal(console_output_rewind(output, UINT64_MAX), -EINVAL);
+	free(output);
+}
+
+/* A process that writes for a part, until it is killed. */
+static pid_t hold(struct console_positions *positions, Pbeam__RemoteConsole *hello, uint64_t *from)
+{
+	struct console_part *part;
+	int ready[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(ready), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		part = console_positions_claim(positions, hello);
+		if (!part || write(ready[1], &part->written[1], sizeof(*from)) < 0)
+			_exit(1);
+		atomic_fetch_add(&part->written[1], 7);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(ready[0], from, sizeof(*from)), sizeof(*from));
+	close(ready[0]);
+	close(ready[1]);
+	return pid;
+}
+
+static void test_positions(void **state)
+{
+	Pbeam__RemoteConsole hello = PBEAM__REMOTE_CONSOLE__INIT;
+	struct console_positions *positions = console_positions_make(NULL);
+	uint64_t base[CONSOLE_STREAMS] = {0, 10, 0}, from;
+	pid_t first;
+
+	(void)state;
+	assert_non_null(positions);
+	hello.vpid = 5;
+	hello.instance = 77;
+	hello.written = base;
+	hello.n_written = CONSOLE_STREAMS;
+	first = hold(positions, &hello, &from);
+	assert_int_equal(from, 10);
+	usleep(50000);
+	/* The next one for the same guest's end waits for the first to end, and goes on where that was. */
+	for (int i = 1; i < 4; i++) {
+		pid_t killer = fork(), next;
+
+		if (killer == 0) {
+			usleep(100000);
+			kill(first, SIGKILL);
+			_exit(0);
+		}
+		next = hold(positions, &hello, &from);
+		assert_int_equal(from, 10 + 7 * i);
+		usleep(50000);
+		waitpid(killer, NULL, 0);
+		waitpid(first, NULL, 0);
+		first = next;
+	}
+	/* Another part has a place of its own, and a new guest's end begins where it says. */
+	hello.vpid = 6;
+	hello.instance = 78;
+	kill(first, SIGKILL);
+	waitpid(first, NULL, 0);
+	first = hold(positions, &hello, &from);
+	assert_int_equal(from, 10);
+	kill(first, SIGKILL);
+	waitpid(first, NULL, 0);
+	hello.vpid = 5;
+	hello.instance = 79;
+	base[1] = 4;
+	first = hold(positions, &hello, &from);
+	assert_int_equal(from, 4);
+	kill(first, SIGKILL);
+	waitpid(first, NULL, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_window),
+		cmocka_unit_test(test_rewind),
+		cmocka_unit_test(test_false_confirmation),
+		cmocka_unit_test(test_positions),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
