@@ -1,5 +1,6 @@
 #include "scip/job/job.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -19,6 +20,23 @@ int job_spreads(struct job *job)
 		return 0;
 	job->entry.spread = true;
 	return names_job_update(job->names, &job->entry);
+}
+
+int job_cookie(const struct job *job, uint8_t cookie[16], struct err *err)
+{
+	const char *at = job->entry.uuid;
+
+	for (int i = 0; i < 16; i++) {
+		unsigned byte;
+
+		while (*at == '-')
+			at++;
+		if (sscanf(at, "%2x", &byte) != 1)
+			return err_set(err, -EINVAL, "the job has no uuid");
+		cookie[i] = (uint8_t)byte;
+		at += 2;
+	}
+	return 0;
 }
 
 void job_store_name(const struct job *job, struct vpid target, char name[STORE_JOB_MAX])

@@ -62,6 +62,8 @@ must_check int job_set_root(struct job *job, pid_t root, struct vpid vpid);
 must_check int job_spreads(struct job *job);
 /* JOB of a target (image/store.h): the job's name for its first process, else the vpid. */
 void job_store_name(const struct job *job, struct vpid target, char name[STORE_JOB_MAX]);
+/* The cookie of the job's channels: its uuid as bytes. -EINVAL when it has none. */
+must_check int job_cookie(const struct job *job, uint8_t cookie[16], struct err *err);
 /* How many numbered checkpoints stay. */
 uint32_t job_keep(const struct job *job);
 /* Somebody here is the parent of the process, and stays when it goes to another host. */

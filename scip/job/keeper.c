@@ -375,7 +375,7 @@ static void on_received(void *arg, const struct coordinator_outcome *outcome)
 	if (outcome->killed && arrival_ask(job, job->options->begin, outcome, on_received, keeper))
 		return;
 	if (!outcome->err.code) {
-		if (remote_console_start(job, &err) < 0 || arrival_settle(job, job->options->begin, &err) < 0)
+		if (lines_start_console(job, &err) < 0 || arrival_settle(job, job->options->begin, &err) < 0)
 			log_error("vpid %d: %s", job->entry.root.n, err.text);
 		return;
 	}

@@ -50,23 +50,6 @@ struct lines {
 	int early_status;
 };
 
-int line_cookie(const struct job *job, uint8_t cookie[16], struct err *err)
-{
-	const char *at = job->entry.uuid;
-
-	for (int i = 0; i < 16; i++) {
-		unsigned byte;
-
-		while (*at == '-')
-			at++;
-		if (sscanf(at, "%2x", &byte) != 1)
-			return err_set(err, -EINVAL, "the job has no uuid");
-		cookie[i] = (uint8_t)byte;
-		at += 2;
-	}
-	return 0;
-}
-
 static struct lines *lines_of(struct job *job)
 {
 	if (!job->lines)
@@ -427,10 +410,17 @@ int lines_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *hos
 int lines_start_console(struct job *job, struct err *err)
 {
 	struct line *line;
-	int sock, r = start(job, LINE_CONSOLE, SOCK_SEQPACKET, &line, &sock, err);
+	int sock, r = remote_console_prepare(job, err);
 
+	if (r > 0)
+		r = start(job, LINE_CONSOLE, SOCK_SEQPACKET, &line, &sock, err);
+	else if (r == 0)
+		return 0;
 	if (r == 0)
 		remote_console_guest_main(job, sock);
+	for (int i = 0; i < 3; i++) /* held open here, standard input would never end */
+		if (job->console_ends[i] >= 0)
+			close(steal_fd(&job->console_ends[i]));
 	return r < 0 ? r : 0;
 }
 
@@ -448,9 +438,10 @@ static void drop_all(struct job *job, enum line_kind kind)
 	}
 }
 
-void lines_drop_consoles(struct job *job)
+void lines_stop_console(struct job *job)
 {
 	drop_all(job, LINE_CONSOLE);
+	remote_console_free(job);
 }
 
 /* Waits until it has ended: nothing else reads from the console then. */

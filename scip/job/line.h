@@ -58,10 +58,10 @@ void lines_child(struct job *job, pid_t rpid, int status);
 void lines_settle(struct job *job, struct vpid moved);
 /* A stub of ours got a signal. */
 void lines_signal(struct job *job, const Pbeam__RemoteSignal *signal);
-/* The guest's end of the console is started (remote_console.h). */
+/* In a guest keeper: starts and ends the guest's end of its console (remote_console.h). No effect where no
+ * stream leads home. */
 must_check int lines_start_console(struct job *job, struct err *err);
-/* It, or whoever else carries a console, ends. */
-void lines_drop_consoles(struct job *job);
+void lines_stop_console(struct job *job);
 /* In a coordinator: what was elsewhere is at home again, nothing else may read from its console. vpid 0: all
  * that call from elsewhere; those that still are there call again. */
 void lines_end_consoles(const struct job *job, struct vpid vpid);
@@ -76,7 +76,5 @@ int lines_under_way(const struct job *job);
 _Noreturn void line_guest_main(const struct job *job, struct vpid vpid, const char *host, int keeper);
 _Noreturn void line_stub_main(const struct job *job, int channel, int keeper);
 _Noreturn void line_expect_main(const struct job *job, int keeper);
-/* The cookie of a job's channels. -EINVAL when its uuid is none. */
-must_check int line_cookie(const struct job *job, uint8_t cookie[16], struct err *err);
 
 #endif

@@ -290,7 +290,7 @@ void line_guest_main(const struct job *job, struct vpid vpid, const char *host, 
 	struct err err = ERR_INIT;
 
 	snprintf(g.host, sizeof(g.host), "%s", host);
-	if (line_cookie(job, g.cookie, &err) < 0) {
+	if (job_cookie(job, g.cookie, &err) < 0) {
 		log_error("vpid %d: %s", vpid.n, err.text);
 		_exit(1);
 	}

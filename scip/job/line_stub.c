@@ -304,7 +304,7 @@ void line_expect_main(const struct job *job, int keeper)
 	uint8_t cookie[16];
 	struct err err = ERR_INIT;
 
-	if (line_cookie(job, cookie, &err) < 0)
+	if (job_cookie(job, cookie, &err) < 0)
 		_exit(1);
 	for (;;) {
 		auto_close int expecting = channel_expect(cookie, &err);

@@ -15,7 +15,6 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "scip/job/line.h"
 #include "scip/job/terminal.h"
 
 enum { FLUSH_MS = 5000, NAP_NS = 1000000 };
@@ -104,10 +103,9 @@ void remote_console_set_home(struct job *job, const char *home)
 		note_home(job->remote_console->shared, own);
 }
 
-int remote_console_start(struct job *job, struct err *err)
+int remote_console_prepare(struct job *job, struct err *err)
 {
 	struct remote_console *console = job->remote_console;
-	int r;
 
 	if (!console || console->shared)
 		return 0;
@@ -122,18 +120,13 @@ int remote_console_start(struct job *job, struct err *err)
 		return err_sys(err, "make the console");
 	}
 	note_home(console->shared, job->home);
-	r = lines_start_console(job, err);
-	for (int i = 0; i < 3; i++) /* held open here, standard input would never end */
-		if (job->console_ends[i] >= 0)
-			close(steal_fd(&job->console_ends[i]));
-	return r;
+	return 1;
 }
 
-void remote_console_stop(struct job *job)
+void remote_console_free(struct job *job)
 {
 	struct remote_console *console = job->remote_console;
 
-	lines_drop_consoles(job);
 	job->remote_console = NULL;
 	if (!console)
 		return;

@@ -58,8 +58,10 @@ bool remote_console_send(struct remote_console_channel *line, uint32_t type, int
 /* In the guest keeper, before anything arrives: makes job->console, job->pty_master and the other ends. */
 must_check int remote_console_make_streams(struct job *job, const Pbeam__MigrateBegin *begin,
 					   struct err *err);
-/* Starts the guest's end. No effect where no stream leads home. */
-must_check int remote_console_start(struct job *job, struct err *err);
+/* Makes what the guest's end and the keeper share. 1; 0 where no stream leads home, or it was made before. */
+must_check int remote_console_prepare(struct job *job, struct err *err);
+/* Frees it, when the guest's end has ended. */
+void remote_console_free(struct job *job);
 /* The host that the guest's end calls. */
 const char *remote_console_home(const struct remote_console_shared *shared);
 /* Waits until home has written all that was written here. Blocks, so it is for coordinators and links: some
@@ -78,8 +80,6 @@ must_check int remote_console_cut_pipes(const struct job *job, struct err *err);
 /* When it has arrived: the keeper becomes the home keeper, and the terminal of the processes here is the
  * job's. */
 void remote_console_become_home(struct job *job, const Pbeam__MigrateBegin *begin);
-/* Ends the guest's end. */
-void remote_console_stop(struct job *job);
 _Noreturn void remote_console_guest_main(const struct job *job, int keeper);
 /* At home, before the first channel: what its ends share (remote_console_positions.h). */
 must_check int remote_console_make_positions(struct job *job, struct err *err);

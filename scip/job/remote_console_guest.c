@@ -126,7 +126,7 @@ static void on_stream_end(struct guest *g, int stream)
 }
 
 /* False: no more of this channel can be taken. */
-static bool on_frame(struct guest *g, uint32_t type, const Pbeam__RemoteConsole *message)
+static bool take_from_home(struct guest *g, uint32_t type, const Pbeam__RemoteConsole *message)
 {
 	const bool known = message->stream >= 0 && message->stream < STREAMS;
 	struct winsize size;
@@ -174,7 +174,7 @@ static void *receive_from_home(void *arg)
 		Pbeam__RemoteConsole *message =
 			(void *)frame_unpack(&frame, &pbeam__remote_console__descriptor, NULL);
 
-		goes_on = message && on_frame(g, frame.type, message);
+		goes_on = message && take_from_home(g, frame.type, message);
 		message_free(message);
 		frame_free(&frame);
 		if (write(g->confirmations, &(uint64_t){1}, sizeof(uint64_t)) < 0)
@@ -276,7 +276,7 @@ static bool flush_output(struct guest *g)
 
 /* ---- a channel ---- */
 
-static bool send_hello(struct guest *g)
+static bool greet_home(struct guest *g)
 {
 	Pbeam__RemoteConsole hello = PBEAM__REMOTE_CONSOLE__INIT;
 	uint64_t written[STREAMS];
@@ -357,7 +357,7 @@ static void serve_channel(struct guest *g)
 {
 	bool orphan = false;
 
-	if (!send_hello(g) || !await_start(g) || !resume_output(g))
+	if (!greet_home(g) || !await_start(g) || !resume_output(g))
 		return;
 	g->flushing = wants_flush(g);
 	while (take_confirmations(g) && (!g->flushing || flush_output(g)) && report_taken(g)) {
@@ -428,7 +428,7 @@ static struct guest *make_guest(const struct job *job, int keeper, uint8_t cooki
 		err_sys(err, "make the console");
 		return NULL;
 	}
-	return line_cookie(job, cookie, err) < 0 ? NULL : g;
+	return job_cookie(job, cookie, err) < 0 ? NULL : g;
 }
 
 static void call_home(struct guest *g, const uint8_t cookie[16])

@@ -91,7 +91,7 @@ int remote_console_make_positions(struct job *job, struct err *err)
 /* ---- output ---- */
 
 /* The guest's end sends its terminal's output as stream 0. -1: it leads nowhere. */
-static int output_fd(const struct home *h, int stream)
+static int console_fd(const struct home *h, int stream)
 {
 	if (stream == 0)
 		return terminal_of(h->job);
@@ -137,7 +137,7 @@ static void *await_end(void *arg)
 /* Writes a piece to the console and counts what was written. */
 static void write_piece(struct home *h, const Pbeam__RemoteConsole *message)
 {
-	const int fd = output_fd(h, message->stream);
+	const int fd = console_fd(h, message->stream);
 	_Atomic uint64_t *written = &h->part->written[message->stream];
 	size_t done = 0;
 
@@ -344,7 +344,7 @@ static bool send_size(struct home *h, int tty)
 				   sizeof(size), 0);
 }
 
-static bool send_start(struct home *h)
+static bool start_guest(struct home *h)
 {
 	Pbeam__RemoteConsole start = PBEAM__REMOTE_CONSOLE__INIT;
 
@@ -408,7 +408,7 @@ void remote_console_home_main(const struct job *job, int channel, const Pbeam__R
 	for (int i = 0; i < CONSOLE_STREAMS; i++)
 		h.received[i] = atomic_load(&h.part->written[i]);
 	h.sent = hello->fresh ? job->console_positions->taken : hello->given;
-	if (!send_start(&h))
+	if (!start_guest(&h))
 		_exit(0);
 	if (!hello->fresh)
 		take_input(&h, hello->count);

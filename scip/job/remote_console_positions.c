@@ -41,7 +41,7 @@ struct console_positions *console_positions_make(struct err *err)
 }
 
 /* The part's own place, or one that nobody uses. *locked: its lock is held already. */
-static struct console_part *find_part(struct console_positions *positions, int32_t vpid, bool *locked)
+static struct console_part *choose_part(struct console_positions *positions, int32_t vpid, bool *locked)
 {
 	*locked = false;
 	for (int i = 0; i < CONSOLE_PARTS_MAX; i++)
@@ -64,7 +64,7 @@ struct console_part *console_positions_claim(struct console_positions *positions
 	bool locked;
 
 	lock_robust(&positions->lock);
-	part = find_part(positions, hello->vpid, &locked);
+	part = choose_part(positions, hello->vpid, &locked);
 	if (part && locked) {
 		part->vpid = hello->vpid;
 		part->instance = 0;

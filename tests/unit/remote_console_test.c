@@ -91,7 +91,7 @@ static void test_false_confirmation(void **state)
 }
 
 /* A process that writes for a part, until it is killed. */
-static pid_t hold(struct console_positions *positions, Pbeam__RemoteConsole *hello, uint64_t *from)
+static pid_t claim_in_child(struct console_positions *positions, Pbeam__RemoteConsole *hello, uint64_t *from)
 {
 	struct console_part *part;
 	int ready[2];
@@ -127,7 +127,7 @@ static void test_positions(void **state)
 	hello.instance = 77;
 	hello.written = base;
 	hello.n_written = CONSOLE_STREAMS;
-	first = hold(positions, &hello, &from);
+	first = claim_in_child(positions, &hello, &from);
 	assert_int_equal(from, 10);
 	usleep(50000);
 	/* The next one for the same guest's end waits for the first to end, and goes on where that was. */
@@ -139,7 +139,7 @@ static void test_positions(void **state)
 			kill(first, SIGKILL);
 			_exit(0);
 		}
-		next = hold(positions, &hello, &from);
+		next = claim_in_child(positions, &hello, &from);
 		assert_int_equal(from, 10 + 7 * i);
 		usleep(50000);
 		waitpid(killer, NULL, 0);
@@ -151,14 +151,14 @@ static void test_positions(void **state)
 	hello.instance = 78;
 	kill(first, SIGKILL);
 	waitpid(first, NULL, 0);
-	first = hold(positions, &hello, &from);
+	first = claim_in_child(positions, &hello, &from);
 	assert_int_equal(from, 10);
 	kill(first, SIGKILL);
 	waitpid(first, NULL, 0);
 	hello.vpid = 5;
 	hello.instance = 79;
 	base[1] = 4;
-	first = hold(positions, &hello, &from);
+	first = claim_in_child(positions, &hello, &from);
 	assert_int_equal(from, 4);
 	kill(first, SIGKILL);
 	waitpid(first, NULL, 0);
