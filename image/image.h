@@ -19,8 +19,10 @@
 #include "base/err.h"
 #include "proto/image.pb-c.h"
 
-#define IMAGE_FORMAT 1u
-#define IMAGE_PAGE   4096u
+#define IMAGE_FORMAT	    1u
+#define IMAGE_PAGE	    4096u
+/* Parents of parents, at most. A fill passes a descriptor for each (proto/frame.h, FRAME_FDS_MAX). */
+#define IMAGE_ANCESTORS_MAX 15u
 
 /* ---- the arena: allocates room in the file ---- */
 /* Shared memory (a memfd) between the coordinator and all scips of a dump: the next free offset, and the
@@ -42,6 +44,7 @@ bool image_arena_dedup(struct image_arena *arena, const uint8_t page[IMAGE_PAGE]
 void image_arena_written(struct image_arena *arena, uint64_t offset, uint64_t bytes);
 
 /* ---- writing ---- */
+struct image_reader;
 struct image_writer;
 /* Creates PATH.tmp-PID beside `path`, mode 0700: executable, and readable by its owner only.
  * `expect_pages` sizes the dedup table. `path` NULL: a memory file that never gets a name. */
@@ -60,22 +63,45 @@ must_check int image_writer_put(struct image_writer *writer, const void *data, u
  * *bytes. */
 must_check int image_writer_commit(struct image_writer *writer, const Pbeam__Manifest *manifest, bool durable,
 				   uint64_t *bytes, struct err *err);
+/* Names `parent`, which was opened by its path and must be in the directory of the image that is written, as
+ * the parent. 0, -EXDEV or -ENOMEM. */
+must_check int image_writer_set_parent(const struct image_writer *writer, Pbeam__Manifest *manifest,
+				       const struct image_reader *parent, struct err *err);
+/* Makes `out`, a run of the image that is written, refer to the contents of a run of its parent, from page
+ * `first` of that on; the caller sets address and count. -E2BIG: the parent has these pages from an ancestor
+ * that is too far away; they must be stored again. */
+must_check int image_pages_in_parent(Pbeam__Pages *out, const Pbeam__Pages *run, uint64_t first);
 /* Frees; removes the temporary file if it was not committed. */
 void image_writer_close(struct image_writer *writer);
 
 /* ---- reading ---- */
-struct image_reader;
-/* Opens and checks superblock, trailer, sizes, manifest digest and every offset that the manifest names. */
+/* Opens and checks superblock, trailer, sizes, manifest digest and every offset in the file that the manifest
+ * names. Parents are not looked for, see image_reader_open_chain(). */
 must_check int image_reader_open(struct image_reader **out, const char *path, struct err *err);
 const Pbeam__Manifest *
 image_reader_manifest(const struct image_reader *reader); /* borrowed; lives as long as the reader */
 int image_reader_fd(const struct image_reader *reader);
 uint64_t image_reader_size(const struct image_reader *reader);
-/* Every byte of the file against the digest table, on all processors. err names offset and section of the
- * first bad place. */
+/* Opens the ancestors that have pages of this image, if that has not been done, and checks that each is the
+ * file that was the parent and has the pages. 0; -ENOENT: a parent is missing; -ELOOP, -EBADMSG. */
+must_check int image_reader_open_chain(struct image_reader *reader, struct err *err);
+/* How many ancestors have pages of this image; 0: it is complete by itself. */
+uint32_t image_reader_ancestors(const struct image_reader *reader);
+/* The descriptor of ancestor 1, 2, ... of an open chain. */
+int image_reader_ancestor_fd(const struct image_reader *reader, uint32_t ancestor);
+/* Finds the file that has these pages, opening the chain if need be. Returns its descriptor, which remains
+ * the reader's, with the pages' offset in *offset, or -errno. */
+must_check int image_reader_home(struct image_reader *reader, const Pbeam__Pages *pages, uint64_t *offset,
+				 struct err *err);
+/* The place of pages in the chain as one number, which is contiguous where they are contiguous in a file. */
+uint64_t image_pages_place(const Pbeam__Pages *pages);
+void image_pages_set_place(Pbeam__Pages *pages, uint64_t place);
+
+/* Checks every byte of the file, and of the ancestors that have pages of it, against the digest tables, on
+ * all processors. err names offset and section of the first bad place. */
 must_check int image_reader_verify(struct image_reader *reader, struct err *err);
-/* As image_reader_verify() but for the chunks (of IMAGE_CHUNK bytes, image/layout.h) that `skip`, one byte
- * for each, marks: the caller checks these with image_check_chunk(). */
+/* As image_reader_verify() but for the chunks of the file itself (of IMAGE_CHUNK bytes, image/layout.h) that
+ * `skip`, one byte for each, marks: the caller checks these with image_check_chunk(). */
 must_check int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, struct err *err);
 /* The offset at which its data ends. */
 uint64_t image_reader_data_end(const struct image_reader *reader);

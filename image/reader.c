@@ -16,18 +16,10 @@
 #include "base/io.h"
 #include "image/digest.h"
 #include "image/hash.h"
-#include "image/image.h"
+#include "image/reader.h"
 #include "proto/message.h"
 
-struct image_reader {
-	int fd;
-	char *name;
-	struct image_trailer trailer;
-	Pbeam__Manifest *manifest;
-	uint8_t (*digests)[IMAGE_DIGEST];
-};
-
-static int damaged(const struct image_reader *reader, struct err *err, const char *what)
+int reader_damaged(const struct image_reader *reader, struct err *err, const char *what)
 {
 	return err_set(err, -EBADMSG, "%s is damaged: %s; use another checkpoint", reader->name, what);
 }
@@ -40,7 +32,7 @@ static int read_exact(const struct image_reader *reader, void *buf, uint64_t len
 	if (n < 0)
 		return err_code(err, (int)n, "read %s", reader->name);
 	if ((uint64_t)n != len)
-		return damaged(reader, err, "it ends too early");
+		return reader_damaged(reader, err, "it ends too early");
 	return 0;
 }
 
@@ -67,7 +59,7 @@ static int check_super(struct image_reader *reader, uint64_t size, struct err *e
 			reader->name, super->format, IMAGE_FORMAT);
 	if (super->digest != XXH3_64bits(super, offsetof(struct image_super, digest)) ||
 	    super->page != IMAGE_PAGE)
-		return damaged(reader, err, "its superblock (at 16384) does not match its digest");
+		return reader_damaged(reader, err, "its superblock (at 16384) does not match its digest");
 	return 0;
 }
 
@@ -81,13 +73,14 @@ static int check_trailer(struct image_reader *reader, uint64_t size, struct err 
 		return r;
 	if (memcmp(t->magic, IMAGE_TRAILER_MAGIC, 8) != 0 ||
 	    t->digest != XXH3_64bits(t, offsetof(struct image_trailer, digest)))
-		return damaged(reader, err, "its end is missing, changed or followed by something else");
+		return reader_damaged(reader, err,
+				      "its end is missing, changed or followed by something else");
 	if (t->format != IMAGE_FORMAT || t->size != size || t->manifest_offset < IMAGE_DATA_OFFSET ||
 	    t->manifest_length > IMAGE_MANIFEST_MAX || t->manifest_offset > size ||
 	    t->digests_offset != t->manifest_offset + t->manifest_length || t->digests_offset > at ||
 	    t->digests_count != (t->digests_offset + IMAGE_CHUNK - 1) / IMAGE_CHUNK ||
 	    at - t->digests_offset != t->digests_count * IMAGE_DIGEST)
-		return damaged(reader, err, "its trailer gives places that do not fit the file");
+		return reader_damaged(reader, err, "its trailer gives places that do not fit the file");
 	return 0;
 }
 
@@ -98,7 +91,7 @@ static int check_digest(const struct image_reader *reader, const void *data, uin
 
 	XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, len));
 	if (memcmp(canonical.digest, expected, IMAGE_DIGEST) != 0)
-		return damaged(reader, err, what);
+		return reader_damaged(reader, err, what);
 	return 0;
 }
 
@@ -134,22 +127,32 @@ static int load_manifest(struct image_reader *reader, struct err *err)
 		return r;
 	reader->manifest = pbeam__manifest__unpack(NULL, t->manifest_length, packed);
 	if (!reader->manifest)
-		return damaged(reader, err, "its manifest cannot be read");
+		return reader_damaged(reader, err, "its manifest cannot be read");
 	if (reader->manifest->format != IMAGE_FORMAT)
-		return damaged(reader, err, "its manifest is of another format");
+		return reader_damaged(reader, err, "its manifest is of another format");
 	return 0;
 }
 
-/* True if [offset, offset + length) lies in the data part. Empty ranges may lie anywhere. */
-static bool in_data(const struct image_reader *reader, uint64_t offset, uint64_t length)
+bool reader_in_data(const struct image_reader *reader, uint64_t offset, uint64_t length)
 {
 	uint64_t end = reader->trailer.manifest_offset;
 
 	return length == 0 || (offset >= IMAGE_DATA_OFFSET && offset <= end && length <= end - offset);
 }
 
+/* Whether the ancestor has the pages is checked when the chain is opened. */
+static int check_ancestor(struct image_reader *reader, const Pbeam__Pages *pages, struct err *err)
+{
+	if (!reader->manifest->parent || pages->ancestor > IMAGE_ANCESTORS_MAX || pages->offset ||
+	    pages->ancestor_offset % IMAGE_PAGE)
+		return reader_damaged(reader, err, "its manifest points to pages that no parent has");
+	if (reader->depth < pages->ancestor)
+		reader->depth = pages->ancestor;
+	return 0;
+}
+
 struct check {
-	const struct image_reader *reader;
+	struct image_reader *reader;
 	struct err *err;
 };
 
@@ -162,17 +165,19 @@ static int check_place(void *arg, ProtobufCMessage *message)
 	if (message->descriptor == &pbeam__extent__descriptor) {
 		const Pbeam__Extent *extent = (const Pbeam__Extent *)(const void *)message;
 
-		if (!in_data(reader, extent->offset, extent->length))
-			return damaged(reader, err, "its manifest points to data outside the file");
+		if (!reader_in_data(reader, extent->offset, extent->length))
+			return reader_damaged(reader, err, "its manifest points to data outside the file");
 	} else if (message->descriptor == &pbeam__pages__descriptor) {
 		const Pbeam__Pages *pages = (const Pbeam__Pages *)(const void *)message;
 
 		if (pages->count > UINT64_MAX / IMAGE_PAGE || pages->address % IMAGE_PAGE ||
 		    pages->offset % IMAGE_PAGE || pages->address > UINT64_MAX - pages->count * IMAGE_PAGE)
-			return damaged(reader, err, "its manifest points to pages outside the file");
+			return reader_damaged(reader, err, "its manifest points to pages outside the file");
+		if (pages->ancestor)
+			return check_ancestor(check->reader, pages, err);
 		if (!(reader->manifest->partial && pages->offset == 0) &&
-		    !in_data(reader, pages->offset, pages->count * IMAGE_PAGE))
-			return damaged(reader, err, "its manifest points to pages outside the file");
+		    !reader_in_data(reader, pages->offset, pages->count * IMAGE_PAGE))
+			return reader_damaged(reader, err, "its manifest points to pages outside the file");
 	}
 	return 0;
 }
@@ -202,6 +207,8 @@ int image_reader_open_fd(struct image_reader **out, int fd, const char *name, st
 	if (r == 0)
 		r = load_manifest(reader, err);
 	if (r == 0)
+		r = reader_check_parent(reader, err);
+	if (r == 0)
 		r = message_walk(&reader->manifest->base, check_place, &(struct check){reader, err});
 	if (r < 0) {
 		image_reader_close(reader);
@@ -215,9 +222,14 @@ int image_reader_open(struct image_reader **out, const char *path, struct err *e
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
+	int r;
+
 	if (fd < 0)
 		return err_sys(err, "open checkpoint %s", path);
-	return image_reader_open_fd(out, fd, path, err);
+	r = image_reader_open_fd(out, fd, path, err);
+	if (r == 0)
+		(*out)->has_path = true;
+	return r;
 }
 
 const Pbeam__Manifest *image_reader_manifest(const struct image_reader *reader)
@@ -270,7 +282,7 @@ bool image_check_chunk(int fd, uint64_t digests, uint64_t chunk, const void *dat
 	return memcmp(canonical.digest, expected, IMAGE_DIGEST) == 0;
 }
 
-int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, struct err *err)
+static int verify_file(const struct image_reader *reader, const uint8_t *skip, struct err *err)
 {
 	int64_t bad = digest_check(reader->fd, reader->trailer.digests_offset,
 				   (const uint8_t(*)[IMAGE_DIGEST])reader->digests, skip);
@@ -288,6 +300,18 @@ int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, st
 		(unsigned long long)offset + IMAGE_CHUNK);
 }
 
+int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, struct err *err)
+{
+	int r = image_reader_open_chain(reader, err);
+
+	if (r < 0)
+		return r;
+	r = verify_file(reader, skip, err);
+	for (uint32_t i = 0; i < reader->depth && r == 0; i++)
+		r = verify_file(reader->chain[i], NULL, err);
+	return r;
+}
+
 int image_reader_get(struct image_reader *reader, const Pbeam__Extent *where, void *buf, struct err *err)
 {
 	return read_exact(reader, buf, where->length, where->offset, err);
@@ -297,6 +321,8 @@ void image_reader_close(struct image_reader *reader)
 {
 	if (!reader)
 		return;
+	for (uint32_t i = 0; i < reader->nchain; i++)
+		image_reader_close(reader->chain[i]);
 	if (reader->manifest)
 		pbeam__manifest__free_unpacked(reader->manifest, NULL);
 	free(reader->digests);

@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/dirs.h"
 #include "base/io.h"
+#include "image/image.h"
 
 #define SUFFIX ".ckpt"
 #define COPY   ".copy"
@@ -459,15 +460,65 @@ int store_place(const char *job, const char *dir, struct err *err)
 	return symlink(target, link) < 0 ? err_sys(err, "make the link %s", link) : 0;
 }
 
+/* The number of the image's parent, 0 for none, or -errno if that cannot be read. An image that is missing or
+ * damaged has none that it could be restored with. */
+static int64_t find_parent(const char *dir, uint32_t number)
+{
+	const Pbeam__ImageParent *parent;
+	struct image_reader *image;
+	char path[PATH_MAX + 32];
+	int64_t r;
+
+	snprintf(path, sizeof(path), "%s/%u" SUFFIX, dir, number);
+	r = image_reader_open(&image, path, NULL);
+	if (r < 0)
+		return r == -EBADMSG || r == -ENOENT ? 0 : r;
+	parent = image_reader_manifest(image)->parent;
+	r = parent ? number_of(parent->name) : 0;
+	image_reader_close(image);
+	return r;
+}
+
+static int position_of(const uint32_t *numbers, int n, int64_t number)
+{
+	for (int i = 0; i < n; i++)
+		if (numbers[i] == number)
+			return i;
+	return -1;
+}
+
+/* Marks the image and its ancestors. 0 or -errno. */
+static int mark_chain(const char *dir, const uint32_t *numbers, int n, int i, bool *needed)
+{
+	while (i >= 0 && !needed[i]) {
+		int64_t parent = find_parent(dir, numbers[i]);
+
+		if (parent < 0)
+			return (int)parent;
+		needed[i] = true;
+		i = position_of(numbers, n, parent);
+	}
+	return 0;
+}
+
 void store_prune(const char *job, uint32_t keep)
 {
 	auto_free uint32_t *numbers = NULL;
+	auto_free bool *needed = NULL;
 	char dir[PATH_MAX], path[PATH_MAX + 32];
 	int n = store_list(job, &numbers, NULL);
 
-	if (!keep || n < 0 || job_dir(job, dir, NULL) < 0)
+	if (!keep || n < 0 || (uint32_t)n <= keep || job_dir(job, dir, NULL) < 0)
 		return;
-	for (int i = 0; i + (int64_t)keep < n; i++) {
+	needed = calloc((size_t)n, sizeof(*needed));
+	if (!needed)
+		return;
+	for (int i = n - (int)keep; i < n; i++)
+		if (mark_chain(dir, numbers, n, i, needed) < 0)
+			return;
+	for (int i = 0; i < n; i++) {
+		if (needed[i])
+			continue;
 		snprintf(path, sizeof(path), "%s/%u" SUFFIX, dir, numbers[i]);
 		unlink(path);
 		store_drop_parts(job, numbers[i]);

@@ -23,7 +23,7 @@
 #include "image/arena.h"
 #include "image/digest.h"
 #include "image/hash.h"
-#include "image/image.h"
+#include "image/reader.h"
 
 #define AHEAD_CHUNKS_MAX (1u << 16) /* of the file's begin that are digested while it is written: 64 GiB */
 
@@ -164,6 +164,11 @@ int image_writer_hide(struct image_writer *writer, struct err *err)
 int image_writer_fd(const struct image_writer *writer)
 {
 	return writer->fd;
+}
+
+const char *image_writer_path(const struct image_writer *writer)
+{
+	return writer->path;
 }
 
 int image_writer_arena_fd(const struct image_writer *writer)

@@ -86,6 +86,8 @@ static void show_manifest(const char *path, const struct image_reader *image)
 	if (m->job)
 		printf("job        %s, first process vpid %d\n", m->job->name[0] ? m->job->name : "(no name)",
 		       m->job->root_vpid);
+	if (m->parent)
+		printf("parent     %s, in the same directory\n", m->parent->name);
 	printf("user       %u, group %u\n", m->uid, m->gid);
 	show_objects(m);
 	printf("files      %zu with contents, %zu shared memory\n\n", m->n_files, m->n_shared);

@@ -55,7 +55,7 @@ static int pages_collect(const Pbeam__Process *process, struct pages *out)
 }
 
 /* The next contiguous run of pages; false at the end. */
-static bool pages_next(const struct pages *pages, uint64_t *address, uint64_t *offset, uint64_t *count)
+static bool pages_next(const struct pages *pages, uint64_t *address, uint64_t *count)
 {
 	const Pbeam__Pages *run;
 
@@ -63,7 +63,6 @@ static bool pages_next(const struct pages *pages, uint64_t *address, uint64_t *o
 		return false;
 	run = pages->runs[pages->run];
 	*address = run->address + pages->done * IMAGE_PAGE;
-	*offset = run->offset + pages->done * IMAGE_PAGE;
 	*count = run->count - pages->done;
 	return true;
 }
@@ -77,18 +76,32 @@ static void pages_advance(struct pages *pages, uint64_t count)
 	}
 }
 
-static int compare_pages(const struct image_reader *const images[2], const uint64_t offsets[2],
-			 uint64_t count, struct change *change, struct err *err)
+static int read_compared(struct image_reader *image, const struct pages *pages, uint64_t count, void *buffer,
+			 struct err *err)
+{
+	uint64_t offset;
+	int fd = image_reader_home(image, pages->runs[pages->run], &offset, err);
+	ssize_t n;
+
+	if (fd < 0)
+		return fd;
+	offset += pages->done * IMAGE_PAGE;
+	n = io_pread_full(fd, buffer, count * IMAGE_PAGE, (off_t)offset);
+	if (n != (ssize_t)(count * IMAGE_PAGE))
+		return err_code(err, n < 0 ? (int)n : -EIO, "read an image at offset %" PRIu64, offset);
+	return 0;
+}
+
+static int compare_pages(struct image_reader *const images[2], const struct pages sides[2], uint64_t count,
+			 struct change *change, struct err *err)
 {
 	static uint8_t buffers[2][BATCH * IMAGE_PAGE];
 
 	for (int side = 0; side < 2; side++) {
-		ssize_t n = io_pread_full(image_reader_fd(images[side]), buffers[side], count * IMAGE_PAGE,
-					  (off_t)offsets[side]);
+		int r = read_compared(images[side], &sides[side], count, buffers[side], err);
 
-		if (n != (ssize_t)(count * IMAGE_PAGE))
-			return err_code(err, n < 0 ? (int)n : -EIO, "read an image at offset %" PRIu64,
-					offsets[side]);
+		if (r < 0)
+			return r;
 	}
 	for (uint64_t i = 0; i < count; i++) {
 		bool same = memcmp(buffers[0] + i * IMAGE_PAGE, buffers[1] + i * IMAGE_PAGE, IMAGE_PAGE) == 0;
@@ -98,14 +111,14 @@ static int compare_pages(const struct image_reader *const images[2], const uint6
 	return 0;
 }
 
-static int pages_walk(const struct image_reader *const images[2], struct pages sides[2],
-		      struct change *change, struct err *err)
+static int pages_walk(struct image_reader *const images[2], struct pages sides[2], struct change *change,
+		      struct err *err)
 {
-	uint64_t address[2], offset[2], count[2];
+	uint64_t address[2], count[2];
 
 	for (;;) {
-		bool has[2] = {pages_next(&sides[0], &address[0], &offset[0], &count[0]),
-			       pages_next(&sides[1], &address[1], &offset[1], &count[1])};
+		bool has[2] = {pages_next(&sides[0], &address[0], &count[0]),
+			       pages_next(&sides[1], &address[1], &count[1])};
 		int first = !has[0] || (has[1] && address[1] < address[0]);
 		uint64_t step;
 
@@ -116,7 +129,7 @@ static int pages_walk(const struct image_reader *const images[2], struct pages s
 
 			step = count[0] < count[1] ? count[0] : count[1];
 			step = step < BATCH ? step : BATCH;
-			r = compare_pages(images, offset, step, change, err);
+			r = compare_pages(images, sides, step, change, err);
 			if (r < 0)
 				return r;
 			pages_advance(&sides[0], step);
@@ -177,7 +190,7 @@ static void print_mappings(const Pbeam__Process *one, const Pbeam__Process *othe
 	}
 }
 
-static int diff_process(const struct image_reader *const images[2], const Pbeam__Process *const sides[2],
+static int diff_process(struct image_reader *const images[2], const Pbeam__Process *const sides[2],
 			struct change *total, struct err *err)
 {
 	struct pages pages[2] = {0};
@@ -213,9 +226,9 @@ static int diff_process(const struct image_reader *const images[2], const Pbeam_
 	return 0;
 }
 
-int image_diff(const struct image_reader *older, const struct image_reader *newer, struct err *err)
+int image_diff(struct image_reader *older, struct image_reader *newer, struct err *err)
 {
-	const struct image_reader *const images[2] = {older, newer};
+	struct image_reader *const images[2] = {older, newer};
 	const Pbeam__Manifest *a = image_reader_manifest(older), *b = image_reader_manifest(newer);
 	struct change total = {0};
 	char size[16];

@@ -7,7 +7,6 @@
 
 /* Prints what `newer` has that `older` has not, and the other way round. Both are verified by the caller. 0,
  * or -errno where one cannot be read. */
-must_check int image_diff(const struct image_reader *older, const struct image_reader *newer,
-			  struct err *err);
+must_check int image_diff(struct image_reader *older, struct image_reader *newer, struct err *err);
 
 #endif

@@ -63,7 +63,7 @@ static int open_descriptors(struct fill *fill)
 	if (call < 0)
 		return call;
 	fill_expect(fill, call, FILL_FD_SCIP);
-	call = fill_call(fill, 0, SYS_pidfd_getfd, remote_args(FILL_FD_SCIP, (uint64_t)fill->image_fd, 0));
+	call = fill_call(fill, 0, SYS_pidfd_getfd, remote_args(FILL_FD_SCIP, (uint64_t)fill->images[0], 0));
 	if (call < 0)
 		return call;
 	fill_expect(fill, call, FILL_FD_IMAGE);
@@ -131,13 +131,15 @@ static int fill_rest(struct fill *fill)
 	return fill_threads(fill);
 }
 
-int fill_husk(struct process *process, const Pbeam__ScipFill *request, int image_fd, struct err *err)
+int fill_husk(struct process *process, const Pbeam__ScipFill *request, const int *images, size_t nimages,
+	      struct err *err)
 {
 	struct fill fill = {.process = process,
 			    .leader = process_leader(process),
 			    .request = request,
 			    .saved = request->process,
-			    .image_fd = image_fd,
+			    .images = images,
+			    .nimages = nimages,
 			    .err = err};
 	auto_free uint32_t *prot = NULL;
 	int r;

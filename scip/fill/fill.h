@@ -17,8 +17,10 @@
 /* Executes `path` in the husk, which is then stopped before its first instruction. */
 must_check int fill_exec(struct process *process, const char *path, struct err *err);
 /* Rebuilds address space, contents, descriptors, threads, handlers and timers. Afterwards every thread is
- * stopped with its saved registers. The caller keeps image_fd. */
-must_check int fill_husk(struct process *process, const Pbeam__ScipFill *fill, int image_fd, struct err *err);
+ * stopped with its saved registers. `images` are the image and its ancestors as far as pages are in them; the
+ * caller keeps the descriptors. 0 or -errno. */
+must_check int fill_husk(struct process *process, const Pbeam__ScipFill *fill, const int *images,
+			 size_t nimages, struct err *err);
 /* Makes the held husk exit with this wait status. Returns 0 once it is dying; the supervisor's loop then sees
  * the exit like any other. */
 must_check int fill_exit(struct process *process, int status, struct err *err);

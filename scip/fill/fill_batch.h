@@ -24,7 +24,8 @@ struct fill {
 	struct tracee *leader;
 	const Pbeam__ScipFill *request;
 	const Pbeam__Process *saved;
-	int image_fd;
+	const int *images; /* the image, its parent, ... */
+	size_t nimages;
 	struct tracee *runner; /* runs the batches: the leader, or the thread that is being set up */
 	struct batch *batch;   /* under construction, or NULL */
 	int ncalls;

@@ -1,6 +1,7 @@
 /*
  * Chooses how pages get from the image into the husk's memory. The husk reads a small amount itself, straight
- * from the page cache; a large amount is written from outside (fill_copy.c).
+ * from the page cache; a large amount, and pages of other images of the chain, are written from outside
+ * (fill_copy.c).
  */
 #include "scip/fill/fill_contents.h"
 
@@ -43,8 +44,9 @@ static int append_piece(struct fill_pieces *pieces, struct fill_piece piece)
 	struct fill_piece *last = pieces->n ? &pieces->v[pieces->n - 1] : NULL;
 
 	pieces->bytes += piece.bytes;
-	if (last && last->map == piece.map && last->address + last->bytes == piece.address &&
-	    last->offset + last->bytes == piece.offset && piece.offset % IMAGE_CHUNK) {
+	if (last && last->map == piece.map && last->image == piece.image &&
+	    last->address + last->bytes == piece.address && last->offset + last->bytes == piece.offset &&
+	    piece.offset % IMAGE_CHUNK) {
 		last->bytes += piece.bytes;
 		return 0;
 	}
@@ -73,18 +75,25 @@ static int collect_mapping(struct fill *fill, const Pbeam__Mapping *map, struct 
 {
 	for (size_t p = 0; p < map->n_pages; p++) {
 		const Pbeam__Pages *pages = map->pages[p];
+		uint64_t offset = pages->ancestor ? pages->ancestor_offset : pages->offset;
 		uint64_t bytes = pages->count * IMAGE_PAGE, done = 0;
 
 		if (pages->address < map->start || pages->count > (map->end - map->start) / IMAGE_PAGE ||
 		    pages->address + bytes > map->end)
 			return err_set(fill->err, -EINVAL, "pages at %#lx are not in their mapping",
 				       (unsigned long)pages->address);
+		if (pages->ancestor >= fill->nimages)
+			return err_set(fill->err, -EINVAL,
+				       "pages at %#lx are in ancestor %u, which is missing",
+				       (unsigned long)pages->address, pages->ancestor);
+		out->in_ancestors = out->in_ancestors || pages->ancestor;
 		while (done < bytes) {
 			struct fill_piece piece = {
 				.map = map,
 				.address = pages->address + done,
-				.offset = pages->offset + done,
-				.bytes = fill_contents_in_chunk(pages->offset + done, bytes - done),
+				.image = pages->ancestor,
+				.offset = offset + done,
+				.bytes = fill_contents_in_chunk(offset + done, bytes - done),
 				.fresh = fill_contents_is_fresh(fill, map)};
 
 			if (append_piece(out, piece) < 0)
@@ -118,8 +127,8 @@ int fill_contents(struct fill *fill)
 	if (r == 0)
 		r = fill_flush(fill);
 	if (r == 0)
-		r = pieces.bytes >= FILL_CONTENTS_LARGE ? fill_copy(fill, &pieces)
-							: read_inside(fill, &pieces);
+		r = pieces.bytes >= FILL_CONTENTS_LARGE || pieces.in_ancestors ? fill_copy(fill, &pieces)
+									       : read_inside(fill, &pieces);
 	free(pieces.v);
 	return r;
 }

@@ -14,13 +14,15 @@
 struct fill_piece {
 	const Pbeam__Mapping *map;
 	uint64_t address, offset, bytes;
-	bool fresh; /* fill_contents_is_fresh() */
+	uint32_t image; /* 0: the image itself, else the number of an ancestor */
+	bool fresh;	/* fill_contents_is_fresh() */
 };
 
 struct fill_pieces {
 	struct fill_piece *v;
 	size_t n, room;
 	uint64_t bytes;
+	bool in_ancestors; /* some are */
 };
 
 /* A process with so much is filled from outside, by threads of its scip. */

@@ -41,7 +41,8 @@ enum { THREADS_MAX = 8, TEXT_MAX = 256 };
 
 struct copy {
 	pid_t pid;
-	int image, uffd; /* -1: there is none */
+	const int *images;
+	int uffd; /* -1: there is none */
 	uint64_t digests;
 	const struct fill_pieces *pieces;
 	atomic_size_t next;
@@ -159,12 +160,12 @@ static int give_pages(const struct copy *copy, const uint8_t *from, uint64_t to,
 
 static int copy_piece(struct copy *copy, const struct fill_piece *piece, uint8_t *room)
 {
-	ssize_t n = io_pread_full(copy->image, room, piece->bytes, (off_t)piece->offset);
+	ssize_t n = io_pread_full(copy->images[piece->image], room, piece->bytes, (off_t)piece->offset);
 
 	if (n < 0 || (uint64_t)n != piece->bytes)
 		return n < 0 ? (int)n : -EIO;
-	if (copy->digests && fill_contents_is_chunk(piece->offset, piece->bytes) &&
-	    !image_check_chunk(copy->image, copy->digests, piece->offset / IMAGE_CHUNK, room)) {
+	if (copy->digests && !piece->image && fill_contents_is_chunk(piece->offset, piece->bytes) &&
+	    !image_check_chunk(copy->images[0], copy->digests, piece->offset / IMAGE_CHUNK, room)) {
 		atomic_store(&copy->bad, piece->offset);
 		return -EBADMSG;
 	}
@@ -221,7 +222,7 @@ int fill_copy(struct fill *fill, const struct fill_pieces *pieces)
 	int r;
 	auto_close int uffd = make_uffd(fill, &r);
 	struct copy copy = {.pid = fill->process->pid,
-			    .image = fill->image_fd,
+			    .images = fill->images,
 			    .uffd = uffd,
 			    .digests = fill->request->digests_offset,
 			    .pieces = pieces};

@@ -48,17 +48,21 @@ static int read_page(const struct saved_memory *memory, const Pbeam__Mapping *m,
 		     size_t len)
 {
 	uint64_t page = address & ~(uint64_t)(IMAGE_PAGE - 1);
-	Pbeam__Extent where = PBEAM__EXTENT__INIT;
 	const char *file = NULL;
 
 	for (size_t i = 0; i < m->n_pages; i++) {
 		const Pbeam__Pages *p = m->pages[i];
 
+		uint64_t offset;
+		int home;
+
 		if (page < p->address || page >= p->address + p->count * IMAGE_PAGE)
 			continue;
-		where.offset = p->offset + (address - p->address);
-		where.length = len;
-		return image_reader_get(memory->image, &where, buf, NULL) < 0 ? -EFAULT : 0;
+		home = image_reader_home(memory->image, p, &offset, NULL);
+		return home >= 0 && io_pread_full(home, buf, len, (off_t)(offset + (address - p->address))) ==
+					       (ssize_t)len
+			       ? 0
+			       : -EFAULT;
 	}
 	for (size_t i = 0; i < memory->nmappings; i++)
 		if (memory->mappings[i].start == m->start)

@@ -244,7 +244,11 @@ int object_files_read_pages(struct image_reader *image, int fd, uint64_t size, s
 	if (fstat(fd, &st) < 0 || ((uint64_t)st.st_size != size && ftruncate(fd, (off_t)size) < 0))
 		return err_sys(err, "set a file's length to %llu", (unsigned long long)size);
 	for (size_t i = 0; i < n && r == 0; i++) {
-		uint64_t start = pages[i]->address, end = start + pages[i]->count * IMAGE_PAGE;
+		uint64_t start = pages[i]->address, end = start + pages[i]->count * IMAGE_PAGE, offset;
+		int home = image_reader_home(image, pages[i], &offset, err);
+
+		if (home < 0)
+			return home;
 
 		if (start < at || start >= size)
 			return err_set(err, -EBADMSG, "the image's record of a file's contents is malformed");
@@ -253,7 +257,7 @@ int object_files_read_pages(struct image_reader *image, int fd, uint64_t size, s
 		if (st.st_size > 0)
 			r = make_hole(fd, at, start);
 		if (r == 0)
-			r = copy_run(image_reader_fd(image), fd, pages[i]->offset, start, end - start, false);
+			r = copy_run(home, fd, offset, start, end - start, false);
 		at = end;
 	}
 	if (r == 0 && st.st_size > 0)

@@ -98,7 +98,7 @@ int extents_of(const Pbeam__Memory *memory, struct extents *out)
 		for (size_t j = 0; j < memory->mappings[i]->n_pages; j++) {
 			const Pbeam__Pages *pages = memory->mappings[i]->pages[j];
 			struct extent extent = {pages->address, pages->address + pages->count * IMAGE_PAGE,
-						(int64_t)(pages->offset - pages->address)};
+						(int64_t)(image_pages_place(pages) - pages->address)};
 
 			if (extents_add(out, extent) < 0)
 				return -ENOMEM;

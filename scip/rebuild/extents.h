@@ -1,6 +1,6 @@
 /*
  * Where pages of the image are in a process: sorted lists of disjoint address ranges, each with the distance
- * to its place in the file. Pure.
+ * to its place in the file, or in the chain of files (image_pages_place()). Pure.
  */
 #ifndef SCIP_REBUILD_EXTENTS_H
 #define SCIP_REBUILD_EXTENTS_H

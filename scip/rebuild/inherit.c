@@ -495,7 +495,7 @@ static int set_pages(Pbeam__Mapping *map, const struct extents *list)
 			pbeam__pages__init(&each[i]);
 			each[i].address = mine.v[i].start;
 			each[i].count = (mine.v[i].end - mine.v[i].start) / IMAGE_PAGE;
-			each[i].offset = mine.v[i].start + (uint64_t)mine.v[i].shift;
+			image_pages_set_place(&each[i], mine.v[i].start + (uint64_t)mine.v[i].shift);
 			pages[i] = &each[i];
 		}
 		if (r == 0) {

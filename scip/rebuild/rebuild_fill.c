@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/rebuild/rebuild_parts.h"
 
@@ -99,6 +100,19 @@ static int add_shared_memory(struct rebuild *rebuild, const Pbeam__Process *proc
 	return 0;
 }
 
+_Static_assert(IMAGE_ANCESTORS_MAX < FRAME_FDS_MAX, "a fill passes the whole chain");
+
+/* The descriptors of the image and of its ancestors. Returns how many. */
+static int list_images(const struct image_reader *image, int images[1 + IMAGE_ANCESTORS_MAX])
+{
+	uint32_t n = image_reader_ancestors(image);
+
+	images[0] = image_reader_fd(image);
+	for (uint32_t i = 1; i <= n; i++)
+		images[i] = image_reader_ancestor_fd(image, i);
+	return (int)n + 1;
+}
+
 static int send_described(struct rebuild *rebuild, int node, const struct inherit_request *memory,
 			  bool memory_only)
 {
@@ -110,7 +124,7 @@ static int send_described(struct rebuild *rebuild, int node, const struct inheri
 	auto_free Pbeam__Object **late = calloc(most, sizeof(Pbeam__Object *));
 	auto_free Pbeam__SharedMemory **shared = calloc(most, sizeof(Pbeam__SharedMemory *));
 	struct fill_request fill = {PBEAM__SCIP_FILL__INIT, fds, list, late, shared};
-	int image = image_reader_fd(rebuild->image), r;
+	int images[1 + IMAGE_ANCESTORS_MAX], r;
 
 	if (!fds || !list || !late || !shared)
 		return err_code(rebuild->err, -ENOMEM, "descriptors of vpid %d", process->vpid);
@@ -136,7 +150,7 @@ static int send_described(struct rebuild *rebuild, int node, const struct inheri
 	fill.message.shared = shared;
 	fill.message.coordinator_rpid = getpid();
 	return scip_link_ask(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL,
-			     &fill.message.base, &image, 1, rebuild->err);
+			     &fill.message.base, images, list_images(rebuild->image, images), rebuild->err);
 }
 
 /* Requests the rest of the fill, or, with a `round`, the memory that the process passes on in that round. */

@@ -52,14 +52,17 @@ static int read_pages(struct rebuild *rebuild, const Pbeam__SharedMemory *saved,
 		return move_ahead(rebuild, saved, to);
 	for (size_t i = 0; i < saved->n_pages; i++) {
 		const Pbeam__Pages *pages = saved->pages[i];
-		uint64_t bytes = pages->count * IMAGE_PAGE;
+		uint64_t bytes = pages->count * IMAGE_PAGE, offset;
 		ssize_t n;
+		int fd;
 
 		if (pages->address > size || pages->count > (size + IMAGE_PAGE - 1) / IMAGE_PAGE)
 			return err_set(rebuild->err, -EINVAL, "pages beyond the end of shared memory %u",
 				       saved->id);
-		n = io_pread_full(image_reader_fd(rebuild->image), to + pages->address, bytes,
-				  (off_t)pages->offset);
+		fd = image_reader_home(rebuild->image, pages, &offset, rebuild->err);
+		if (fd < 0)
+			return fd;
+		n = io_pread_full(fd, to + pages->address, bytes, (off_t)offset);
 		if (n != (ssize_t)bytes)
 			return err_code(rebuild->err, n < 0 ? (int)n : -EIO, "read shared memory %u",
 					saved->id);

@@ -431,6 +431,10 @@ static int open_part(const Pbeam__CutImageName *cut, uint32_t part, struct image
 	if (r < 0)
 		return r;
 	manifest = image_reader_manifest(*out);
+	if (image_reader_ancestors(*out))
+		return err_set(err, -ENOTSUP,
+			       "%s has pages in its parent %s; a part of a cut must be complete", path,
+			       manifest->parent->name);
 	return manifest->cut || manifest->partial || !manifest->job
 		       ? err_set(err, -EBADMSG, "%s is not a part of a cut", path)
 		       : 0;

@@ -148,11 +148,12 @@ int control_restore_fill(struct control_request *request, struct err *err)
 	control_forget_fill(control);
 	control->fill = (void *)request->message;
 	request->message = NULL;
-	if (request->frame->nfds != 1 || !control->fill->process)
+	if (request->frame->nfds < 1 || !control->fill->process)
 		return err_set(err, -EPROTO, "a fill needs the image and a process");
 	if (control->fill->process->state == PBEAM__PROCESS__STATE__STUB)
 		return stub_empty(control->seat, request->process, control->fill->process, err);
-	return fill_husk(request->process, control->fill, request->frame->fds[0], err);
+	return fill_husk(request->process, control->fill, request->frame->fds, (size_t)request->frame->nfds,
+			 err);
 }
 
 int control_restore_run(struct control_request *request, struct err *err)

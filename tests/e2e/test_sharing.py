@@ -42,6 +42,20 @@ def test_rollback_shares(host):
     finished(host, job)
 
 
+def test_chain_shares(host):
+    """Pages that are in other images of the chain are shared as well."""
+    job = started(host)
+    before = pss(host)
+    image = host.checkpoint("family")
+    for number in ("2", "3"):
+        parent, image = image, image.with_name(f"{number}.ckpt")
+        host.run([host.stage.tools / "split_image", parent, image])
+    host.rollback("family", "--to", "3")
+    after = pss(host)
+    assert after < before + before // 10 + 200, f"{before} KiB, after the rollback {after}"
+    finished(host, job)
+
+
 def test_restore_shares(host):
     job = started(host)
     before = pss(host)

@@ -177,7 +177,7 @@ static void restore(struct process *process, struct names *names, const char *pa
 	fill.n_fds = 3;
 	fill.fds = list;
 	fill.coordinator_rpid = getpid();
-	if (fill_husk(process, &fill, image_reader_fd(reader), &err) < 0)
+	if (fill_husk(process, &fill, (const int[]){image_reader_fd(reader)}, 1, &err) < 0)
 		die("fill");
 	t[3] = now_ms();
 	if (fill_release(process, saved, &err) < 0)
