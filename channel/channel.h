@@ -63,7 +63,8 @@ must_check int channel_check_hello(const struct frame *frame, const char *own_ho
 void channel_peer_name(int tcp, char *text, size_t size);
 
 /* For local programs (coordinators, keepers), which do not have the key. pbeamd (DAEMON_CHANNEL) connects to
- * the host and passes the socket, which is returned, or -errno. */
+ * the host and passes the socket, which is returned, or -errno. -EADDRNOTAVAIL: no process there expects a
+ * channel with this cookie. */
 must_check int channel_open(const char *host, uint32_t kind, const uint8_t *cookie, struct err *err);
 /* Announces a cookie to the local pbeamd (DAEMON_EXPECT). Returns a socket from which channel_take() receives
  * the channels that come with this cookie until the socket is closed, or -errno. */

@@ -110,7 +110,7 @@ static int hand_over(struct cluster *cluster, int fd, const Pbeam__ChannelHello 
 	int r;
 
 	if (!expecting)
-		return err_set(err, -ENOENT, "host %s: nobody expects a channel with this cookie",
+		return err_set(err, -EADDRNOTAVAIL, "host %s: no process expects a channel with this cookie",
 			       hello->host);
 	r = channel_welcome(fd, cluster->options->name, err);
 	if (r == 0 && fcntl(fd, F_SETFL, 0) < 0)

@@ -18,7 +18,7 @@
 #include "proto/message.h"
 #include "proto/rpc.h"
 #include "scip/job/husk.h"
-#include "scip/job/line.h"
+#include "scip/job/links.h"
 #include "scip/job/remote_console.h"
 #include "scip/supervisor/pool.h"
 
@@ -96,7 +96,7 @@ static void note_moved(struct job *job)
 
 	job->coordinator->moved = true;
 	if (begin && begin->cut)
-		lines_reset(job, begin->uuid, begin->cut);
+		links_reset(job, begin->uuid, begin->cut);
 	if (begin && remote_console_moves_here(job, begin))
 		remote_console_become_home(job, begin);
 }
@@ -120,7 +120,7 @@ static void serve_request(struct job *job, const struct frame *frame)
 		note_moved(job);
 		break;
 	case PBEAM__KEEPER_REQUEST__KEEPER_UNDER_WAY:
-		n = lines_under_way(job);
+		n = links_under_way(job);
 		break;
 	default:
 		r = err_set(&err, -EPROTO, "unexpected message %u from the coordinator", frame->type);
@@ -338,6 +338,6 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	message_free(message);
 	/* One that asks how it ended: until then nobody knows whose signals and ends these are. */
 	if (!job->coordinator)
-		lines_settle(job, (struct vpid){0});
+		links_settle(job, (struct vpid){0});
 	return true;
 }

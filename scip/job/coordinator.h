@@ -65,7 +65,7 @@ must_check int coordinator_idle(struct job *job, struct err *err);
 /* Asks the migration from here that is at work to give up, if it is not committed. -ESRCH: there is none. */
 must_check int coordinator_cancel(const struct job *job);
 
-/* For keeper.c: its child `pid` has ended: calls `done` if it was the coordinator, and lines_settle() unless
+/* For keeper.c: its child `pid` has ended: calls `done` if it was the coordinator, and links_settle() unless
  * another one is at work by then. True if it was. */
 bool coordinator_reaped(struct job *job, pid_t pid, int status);
 

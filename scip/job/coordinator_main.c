@@ -9,7 +9,7 @@
 #include "scip/cut/return_part.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/husk.h"
-#include "scip/job/line.h"
+#include "scip/job/links.h"
 #include "scip/job/remote_console.h"
 #include "scip/rollback/rollback_run.h"
 #include "scip/supervisor/pool.h"
@@ -136,12 +136,12 @@ static void on_ours(void *arg)
 	const struct arrived *arrived = arg;
 
 	tell_moved(arrived->keeper_sock);
-	lines_end_consoles(arrived->job, arrived->vpid);
+	links_end_consoles(arrived->job, arrived->vpid);
 }
 
 static bool is_guest(void *arg, struct vpid vpid)
 {
-	return lines_stub_host(arg, vpid)[0];
+	return links_stub_host(arg, vpid)[0];
 }
 
 static void send_progress(void *arg, const struct migrate_progress *progress)
@@ -231,7 +231,7 @@ static int run_settle(struct job *job, const struct coordinator_wish *wish, int 
 	if (r == 0 && settling.arrival)
 		return err_set(&outcome->err, -ECANCELED, "the migration was given up");
 	if (r > 0 && settling.arrival)
-		lines_end_consoles(job, (struct vpid){0});
+		links_end_consoles(job, (struct vpid){0});
 	return r < 0 ? r : 0;
 }
 
@@ -244,7 +244,7 @@ static const char *stub_host(void *arg, struct vpid vpid)
 {
 	const struct saved_part *part = arg;
 
-	return lines_stub_host(part->job, vpid);
+	return links_stub_host(part->job, vpid);
 }
 
 static bool under_way(void *arg)

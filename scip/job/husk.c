@@ -10,7 +10,7 @@
 #include "base/io.h"
 #include "namespace/paths.h"
 #include "scip/job/launch.h"
-#include "scip/job/line.h"
+#include "scip/job/links.h"
 #include "scip/supervisor/pool.h"
 #include "scip/syscall/syscall.h"
 
@@ -113,7 +113,7 @@ int husk_make(struct husk **out, struct job *job, const Pbeam__HuskRequest *requ
 		r = fault_point("husk-launched", err);
 	husk->handoff.vpid = vpid.n;
 	if (vpid.n == request->vpid) /* else it is a helper without a name */
-		lines_await(job, vpid, husk->handoff.rpid);
+		links_await(job, vpid, husk->handoff.rpid);
 	if (r == 0) {
 		r = loop_watch(&job->loop, husk->ready, on_ready, husk);
 		if (r < 0)

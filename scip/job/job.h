@@ -19,7 +19,7 @@ struct coordinator;
 struct viewer;
 struct requests;
 struct interval;
-struct lines;
+struct links;
 struct remote_console;
 struct console_positions;
 
@@ -50,7 +50,7 @@ struct job {
 	int console_ends[3]; /* of a guest keeper: the other ends of its pipes, -1 none */
 	struct console_positions *console_positions; /* at home: remote_console.h; NULL */
 	struct remote_console *remote_console;	     /* of a guest keeper: its console */
-	struct lines *lines;			     /* NULL: nothing of the job was ever on another host */
+	struct links *links;			     /* NULL: nothing of the job was ever on another host */
 	/* Of a job that was rolled back as a cut: the uuid of the last such rollback, the same in all its
 	 * keepers; else "". */
 	char incarnation[40];

@@ -22,7 +22,7 @@
 #include "scip/job/coordinator.h"
 #include "scip/job/interval.h"
 #include "scip/job/launch.h"
-#include "scip/job/line.h"
+#include "scip/job/links.h"
 #include "scip/job/remote_console.h"
 #include "scip/job/request_migrate.h"
 #include "scip/job/requests.h"
@@ -168,9 +168,9 @@ static void child_ended(struct keeper *keeper, pid_t pid, int status)
 			root_ended(keeper);
 		return;
 	}
-	if (lines_reaped(job, pid))
+	if (links_reaped(job, pid))
 		return;
-	lines_child(job, pid, status);
+	links_child(job, pid, status);
 	forget_orphan(job, pid);
 	if (pid == job->root && !job->root_gone) {
 		job->root_gone = true;
@@ -196,7 +196,7 @@ static void on_children(void *arg, int fd)
 		continue;
 	while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
 		if (WIFSTOPPED(status) || WIFCONTINUED(status))
-			lines_child(job, pid, status);
+			links_child(job, pid, status);
 		if (WIFCONTINUED(status)) {
 			if (pid == job->root && !job->coordinator)
 				viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__CONTINUED, status, "");
@@ -375,7 +375,7 @@ static void on_received(void *arg, const struct coordinator_outcome *outcome)
 	if (outcome->killed && arrival_ask(job, job->options->begin, outcome, on_received, keeper))
 		return;
 	if (!outcome->err.code) {
-		if (lines_start_console(job, &err) < 0 || arrival_settle(job, job->options->begin, &err) < 0)
+		if (links_start_console(job, &err) < 0 || arrival_settle(job, job->options->begin, &err) < 0)
 			log_error("vpid %d: %s", job->entry.root.n, err.text);
 		return;
 	}
@@ -464,7 +464,7 @@ static int begin_job(struct keeper *keeper, struct err *err)
 	if (r == 0)
 		r = interval_start(job, err);
 	if (r == 0 && options->begin && options->begin->stubs)
-		r = lines_expect(job, err);
+		r = links_expect(job, err);
 	if (r == 0 && options->argv)
 		r = hand_root_over(keeper, report, err);
 	else if (r == 0)

@@ -3,7 +3,7 @@
  *
  * The guest keeper gives them a pseudo-terminal or pipes where the job has a terminal, pipes or sockets at
  * home. A process at each end (remote_console_guest.c, remote_console_home.c) carries what is written and
- * typed, over a channel like those of line.h. The terminal at home is raw meanwhile: the program's settings
+ * typed, over a channel like those of links.h. The terminal at home is raw meanwhile: the program's settings
  * are those of the guest's terminal, which turns keys into signals.
  *
  * Each part of the job that is elsewhere has a console of its own. Only that of the job's first process gets
@@ -52,7 +52,7 @@ struct remote_console_channel {
 
 /* Sends one message of `type` with len bytes of data; count: see cluster.proto. False: the channel is gone.
  */
-bool remote_console_send(struct remote_console_channel *line, uint32_t type, int stream, const void *data,
+bool remote_console_send(struct remote_console_channel *link, uint32_t type, int stream, const void *data,
 			 size_t len, uint64_t count);
 
 /* In the guest keeper, before anything arrives: makes job->console, job->pty_master and the other ends. */

@@ -10,7 +10,7 @@
 #include "image/image.h"
 #include "image/store.h"
 #include "scip/job/interval.h"
-#include "scip/job/line.h"
+#include "scip/job/links.h"
 #include "scip/job/remote_console.h"
 #include "scip/job/viewer.h"
 
@@ -63,7 +63,7 @@ void remote_console_become_home(struct job *job, const Pbeam__MigrateBegin *begi
 	struct err err = ERR_INIT;
 
 	log_info("job %s: its console is here now, not on %s", job->entry.uuid, job->home);
-	lines_stop_console(job);
+	links_stop_console(job);
 	job->home = NULL;
 	job->entry.home[0] = 0;
 	take_interval(job, begin->cut);

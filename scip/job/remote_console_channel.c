@@ -2,7 +2,7 @@
 #include "proto/frame.h"
 #include "scip/job/remote_console.h"
 
-bool remote_console_send(struct remote_console_channel *line, uint32_t type, int stream, const void *data,
+bool remote_console_send(struct remote_console_channel *link, uint32_t type, int stream, const void *data,
 			 size_t len, uint64_t count)
 {
 	Pbeam__RemoteConsole message = PBEAM__REMOTE_CONSOLE__INIT;
@@ -12,8 +12,8 @@ bool remote_console_send(struct remote_console_channel *line, uint32_t type, int
 	message.data.data = (uint8_t *)(uintptr_t)data;
 	message.data.len = len;
 	message.count = count;
-	pthread_mutex_lock(&line->lock);
-	r = frame_send(line->channel, type, &message.base, NULL, 0, NULL);
-	pthread_mutex_unlock(&line->lock);
+	pthread_mutex_lock(&link->lock);
+	r = frame_send(link->channel, type, &message.base, NULL, 0, NULL);
+	pthread_mutex_unlock(&link->lock);
 	return r == 0;
 }

@@ -18,7 +18,7 @@
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
-#include "scip/job/line.h"
+#include "scip/job/links.h"
 #include "scip/job/remote_console.h"
 #include "scip/job/remote_console_output.h"
 
@@ -43,7 +43,7 @@ struct guest {
 	bool ended[STREAMS];
 	int ends[STREAMS]; /* of the pipes */
 	bool flushing;	   /* home is to confirm all that was written here */
-	struct remote_console_channel line;
+	struct remote_console_channel link;
 };
 
 /* ---- input ---- */
@@ -97,7 +97,7 @@ static bool report_taken(struct guest *g)
 	if (taken <= g->taken)
 		return true;
 	g->taken = taken;
-	return remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_TAKEN, 0, NULL, 0, taken);
+	return remote_console_send(&g->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_TAKEN, 0, NULL, 0, taken);
 }
 
 /* ---- frames from home ---- */
@@ -170,7 +170,7 @@ static void *receive_from_home(void *arg)
 	struct frame frame;
 	bool goes_on = true;
 
-	while (goes_on && frame_recv(g->line.channel, &frame, NULL) > 0) {
+	while (goes_on && frame_recv(g->link.channel, &frame, NULL) > 0) {
 		Pbeam__RemoteConsole *message =
 			(void *)frame_unpack(&frame, &pbeam__remote_console__descriptor, NULL);
 
@@ -182,7 +182,7 @@ static void *receive_from_home(void *arg)
 	}
 	atomic_store(&g->deaf, true);
 	atomic_store(&g->console->shared->listens, false);
-	shutdown(g->line.channel, SHUT_RDWR);
+	shutdown(g->link.channel, SHUT_RDWR);
 	return NULL;
 }
 
@@ -202,7 +202,7 @@ static bool send_unsent(struct guest *g, int stream)
 	size_t n;
 
 	while ((n = console_output_next(&g->output[stream], &bytes, &position)) > 0)
-		if (!remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA, stream, bytes,
+		if (!remote_console_send(&g->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA, stream, bytes,
 					 n, position))
 			return false;
 	return true;
@@ -270,7 +270,7 @@ static bool flush_output(struct guest *g)
 	if (!all)
 		return true; /* again when home has confirmed something */
 	g->flushing = false;
-	return report_taken(g) && remote_console_send(&g->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSH,
+	return report_taken(g) && remote_console_send(&g->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSH,
 						      0, NULL, 0, wanted);
 }
 
@@ -291,7 +291,7 @@ static bool greet_home(struct guest *g)
 	hello.written = written;
 	hello.n_written = STREAMS;
 	g->taken = hello.count;
-	return frame_send(g->line.channel, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_HELLO, &hello.base, NULL, 0,
+	return frame_send(g->link.channel, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_HELLO, &hello.base, NULL, 0,
 			  NULL) == 0;
 }
 
@@ -365,7 +365,7 @@ static void serve_channel(struct guest *g)
 			{.fd = output_fd(g, 0), .events = POLLIN},
 			{.fd = g->ended[1] ? -1 : output_fd(g, 1), .events = POLLIN},
 			{.fd = g->ended[2] ? -1 : output_fd(g, 2), .events = POLLIN},
-			{.fd = g->line.channel, .events = 0},
+			{.fd = g->link.channel, .events = 0},
 			{.fd = g->confirmations, .events = POLLIN},
 			{.fd = g->console->wake, .events = POLLIN},
 			{.fd = orphan ? -1 : g->keeper, .events = POLLIN},
@@ -417,7 +417,7 @@ static struct guest *make_guest(const struct job *job, int keeper, uint8_t cooki
 			    .console = job->remote_console,
 			    .keeper = keeper,
 			    .giving = PTHREAD_MUTEX_INITIALIZER,
-			    .line.lock = PTHREAD_MUTEX_INITIALIZER,
+			    .link.lock = PTHREAD_MUTEX_INITIALIZER,
 			    .confirmations = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 	memcpy(g->ends, job->console_ends, sizeof(g->ends));
 	for (int i = 0; i < STREAMS; i++)
@@ -440,18 +440,18 @@ static void call_home(struct guest *g, const uint8_t cookie[16])
 	atomic_store(&g->deaf, false);
 	atomic_store(&g->accepted, false);
 	atomic_store(&g->hung_up, false);
-	g->line.channel = channel_open(home, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, cookie, &err);
-	if (g->line.channel < 0) {
+	g->link.channel = channel_open(home, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, cookie, &err);
+	if (g->link.channel < 0) {
 		log_info("the console on %s cannot be reached: %s", home, err.text);
 		return;
 	}
 	if (pthread_create(&thread, NULL, receive_from_home, g) == 0) {
 		serve_channel(g);
 		atomic_store(&g->hung_up, true);
-		shutdown(g->line.channel, SHUT_RDWR);
+		shutdown(g->link.channel, SHUT_RDWR);
 		pthread_join(thread, NULL);
 	}
-	close(g->line.channel);
+	close(g->link.channel);
 }
 
 void remote_console_guest_main(const struct job *job, int keeper)

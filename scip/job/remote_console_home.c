@@ -47,7 +47,7 @@ struct home {
 	struct queued *first, *last;
 	bool writing; /* the writer may be in a write */
 	_Atomic bool ending;
-	struct remote_console_channel line; /* its lock is of console_positions->taken too */
+	struct remote_console_channel link; /* its lock is of console_positions->taken too */
 };
 
 /* A terminal as the program's own is elsewhere: nothing is done to what passes. */
@@ -157,7 +157,7 @@ static void write_piece(struct home *h, const Pbeam__RemoteConsole *message)
 		return;
 	/* The console's stream is closed: the rest is of no use. */
 	atomic_fetch_add(written, message->data.len - done);
-	if (message->stream > 0 && !remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_END,
+	if (message->stream > 0 && !remote_console_send(&h->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_END,
 							message->stream, NULL, 0, 0))
 		log_debug("the console's other end is gone");
 }
@@ -190,14 +190,14 @@ _Noreturn static void *write_output(void *arg)
 		bool sent;
 
 		if (next.flush) {
-			sent = remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSHED,
+			sent = remote_console_send(&h->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSHED,
 						   0, NULL, 0, next.message->count);
 		} else {
 			write_piece(h, next.message);
 			pthread_mutex_lock(&h->queue_lock);
 			h->writing = false;
 			pthread_mutex_unlock(&h->queue_lock);
-			sent = remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_WRITTEN,
+			sent = remote_console_send(&h->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_WRITTEN,
 						   stream, NULL, 0, atomic_load(&h->part->written[stream]));
 		}
 		if (!sent)
@@ -243,7 +243,7 @@ static void take_input(struct home *h, uint64_t count)
 	_Atomic uint64_t *taken = &h->job->console_positions->taken;
 	char bytes[CONSOLE_PIECE];
 
-	pthread_mutex_lock(&h->line.lock);
+	pthread_mutex_lock(&h->link.lock);
 	while (*taken < count && *taken < h->sent && h->input != INPUT_TTY) {
 		uint64_t left = (count < h->sent ? count : h->sent) - *taken;
 		ssize_t n = read(h->job->console[0], bytes, left < sizeof(bytes) ? left : sizeof(bytes));
@@ -252,7 +252,7 @@ static void take_input(struct home *h, uint64_t count)
 			break;
 		*taken += (uint64_t)n;
 	}
-	pthread_mutex_unlock(&h->line.lock);
+	pthread_mutex_unlock(&h->link.lock);
 }
 
 /* A thread: receives until the channel is gone. What was typed and not sent waits for the next. */
@@ -262,7 +262,7 @@ static void *receive_from_guest(void *arg)
 	struct frame frame;
 	bool goes_on = true;
 
-	while (goes_on && frame_recv(h->line.channel, &frame, NULL) > 0) {
+	while (goes_on && frame_recv(h->link.channel, &frame, NULL) > 0) {
 		Pbeam__RemoteConsole *message =
 			(void *)frame_unpack(&frame, &pbeam__remote_console__descriptor, NULL);
 
@@ -318,18 +318,18 @@ static bool send_input(struct home *h)
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			h->input = INPUT_NONE;
 	} else {
-		pthread_mutex_lock(&h->line.lock);
+		pthread_mutex_lock(&h->link.lock);
 		n = look(h, bytes);
 		if (n > 0)
 			h->sent += (uint64_t)n;
-		pthread_mutex_unlock(&h->line.lock);
+		pthread_mutex_unlock(&h->link.lock);
 		if (n < 0) {
 			h->input_ended = true;
-			return remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_END, 0,
+			return remote_console_send(&h->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_END, 0,
 						   NULL, 0, 0);
 		}
 	}
-	return n <= 0 || remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA, 0, bytes,
+	return n <= 0 || remote_console_send(&h->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_DATA, 0, bytes,
 					     (size_t)n, 0);
 }
 
@@ -340,7 +340,7 @@ static bool send_size(struct home *h, int tty)
 	if (ioctl(tty, TIOCGWINSZ, &size) < 0 || memcmp(&size, &h->size, sizeof(size)) == 0)
 		return true;
 	h->size = size;
-	return remote_console_send(&h->line, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_WINSIZE, 0, &size,
+	return remote_console_send(&h->link, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_WINSIZE, 0, &size,
 				   sizeof(size), 0);
 }
 
@@ -351,7 +351,7 @@ static bool start_guest(struct home *h)
 	start.count = h->sent;
 	start.written = h->received;
 	start.n_written = CONSOLE_STREAMS;
-	return frame_send(h->line.channel, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_START, &start.base, NULL, 0,
+	return frame_send(h->link.channel, PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_START, &start.base, NULL, 0,
 			  NULL) == 0;
 }
 
@@ -386,10 +386,10 @@ static void serve_input(struct home *h, int tty)
 void remote_console_home_main(const struct job *job, int channel, const Pbeam__RemoteConsole *hello)
 {
 	struct home h = {.job = job,
-			 .line.channel = channel,
+			 .link.channel = channel,
 			 .input = INPUT_NONE,
 			 .copy = {-1, -1},
-			 .line.lock = PTHREAD_MUTEX_INITIALIZER,
+			 .link.lock = PTHREAD_MUTEX_INITIALIZER,
 			 .queue_lock = PTHREAD_MUTEX_INITIALIZER,
 			 .queue_filled = PTHREAD_COND_INITIALIZER};
 	const int tty = terminal_of(job);

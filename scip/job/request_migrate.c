@@ -16,7 +16,7 @@
 #include "proto/message.h"
 #include "proto/rpc.h"
 #include "scip/job/coordinator.h"
-#include "scip/job/line.h"
+#include "scip/job/links.h"
 #include "scip/job/recall.h"
 #include "scip/job/remote_console.h"
 #include "scip/job/request_migrate.h"
@@ -102,7 +102,7 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 	if (outcome->killed && settle(moving, outcome, on_settled))
 		return;
 	if (!outcome->err.code && outcome->processes)
-		lines_settle(moving->job, moving->target);
+		links_settle(moving->job, moving->target);
 	if (!request || request->fd < 0) {
 		if (outcome->err.code)
 			log_error("vpid %d: %s", moving->target.n, outcome->err.text);
@@ -166,7 +166,7 @@ static int begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 		.max_pause_ns = wish->max_pause_ns,
 		.bandwidth = wish->bandwidth,
 		.save_files_max = job->options->save_files_max,
-		.stub_host = lines_stub_host(job, request_target(job, wish->target)),
+		.stub_host = links_stub_host(job, request_target(job, wish->target)),
 		.stub = job_wants_stub(job, request_target(job, wish->target)),
 	};
 	const struct coordinator_wish what = {
@@ -193,7 +193,7 @@ static int begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 	if (r < 0)
 		err_code(err, r, "note that the job goes to other hosts");
 	if (r == 0 && options.stub && !options.dry_run)
-		r = lines_expect(job, err);
+		r = links_expect(job, err);
 	if (r == 0)
 		r = coordinator_start(job, &what, on_gone, moving, err);
 	if (r < 0) {
@@ -208,7 +208,7 @@ static int begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 
 int request_migrate(struct request *request, const ProtobufCMessage *message, struct err *err)
 {
-	/* First of all: a process that has just arrived may be asked to go on before it has its line, and
+	/* First of all: a process that has just arrived may be asked to go on before it has its link, and
 	 * must take along where its stub is. */
 	int r = coordinator_idle(request->job, err);
 
@@ -227,12 +227,12 @@ int arrival_settle(struct job *job, const Pbeam__MigrateBegin *begin, struct err
 	struct vpid vpid = {begin->root};
 
 	if (begin->cut)
-		lines_reset(job, begin->uuid, begin->cut);
+		links_reset(job, begin->uuid, begin->cut);
 	else if (begin->job->incarnation[0]) /* the console's keeper may have had no part in the rollback */
 		snprintf(job->incarnation, sizeof(job->incarnation), "%s", begin->job->incarnation);
 	if (!begin->stub_host[0] || begin->came_back)
 		return 0;
-	return lines_to_stub(job, vpid, names_real(job->names, vpid).n, begin->stub_host, err);
+	return links_to_stub(job, vpid, names_real(job->names, vpid).n, begin->stub_host, err);
 }
 
 bool arrival_ask(struct job *job, const Pbeam__MigrateBegin *begin, const struct coordinator_outcome *killed,
@@ -262,7 +262,7 @@ static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
 	else if (arrival_settle(job, arriving->begin, &err) < 0)
 		log_error("vpid %d: %s", arriving->begin->root, err.text);
 	if (!outcome->err.code && arriving->begin->cut) {
-		lines_renew(job, outcome->root, names_real(job->names, outcome->root).n);
+		links_renew(job, outcome->root, names_real(job->names, outcome->root).n);
 		if (remote_console_moves_here(job, arriving->begin))
 			remote_console_become_home(job, arriving->begin);
 		else
@@ -309,7 +309,7 @@ int request_receive(struct request *request, const ProtobufCMessage *message, st
 		return -EPROTO;
 	what.begin = arriving->begin;
 	what.channel = channel;
-	r = arriving->begin->stubs ? lines_expect(job, err) : 0;
+	r = arriving->begin->stubs ? links_expect(job, err) : 0;
 	if (r == 0)
 		r = coordinator_start(job, &what, on_arrived, arriving, err);
 	if (r < 0) {
@@ -324,14 +324,14 @@ int request_receive(struct request *request, const ProtobufCMessage *message, st
 /* A stub of ours got a signal. Nobody waits for an answer. */
 int request_signal(struct request *request, const ProtobufCMessage *message, struct err *err)
 {
-	lines_signal(request->job, (const Pbeam__RemoteSignal *)message);
+	links_signal(request->job, (const Pbeam__RemoteSignal *)message);
 	return 0;
 }
 
 /* Likewise. */
 int request_orphan(struct request *request, const ProtobufCMessage *message, struct err *err)
 {
-	lines_orphan(request->job, (struct vpid){((const Pbeam__Target *)message)->vpid});
+	links_orphan(request->job, (struct vpid){((const Pbeam__Target *)message)->vpid});
 	return 0;
 }
 

@@ -16,7 +16,7 @@
 #include "image/image.h"
 #include "proto/rpc.h"
 #include "scip/job/coordinator.h"
-#include "scip/job/line.h"
+#include "scip/job/links.h"
 #include "scip/job/requests.h"
 
 enum { PROGRESS_NS = 200000000 };
@@ -115,7 +115,7 @@ static void on_done(void *arg, const struct coordinator_outcome *outcome)
 	if (outcome->err.code && told)
 		log_error("vpid %d: %s", job->entry.root.n, outcome->err.text);
 	if (!outcome->err.code && saving->rolls_back)
-		lines_renew(job, outcome->root, names_real(job->names, outcome->root).n);
+		links_renew(job, outcome->root, names_real(job->names, outcome->root).n);
 	if (!outcome->err.code && saving->numbered)
 		store_prune(saving->store, job_keep(job));
 	if (told)

@@ -37,10 +37,10 @@ static void keep(struct viewer *viewer, const char *bytes, size_t n)
 	if (viewer->len + n > VIEWER_BACKLOG) {
 		/* half goes at once, at a line's end, so that this is rare and what stays is readable */
 		size_t from = viewer->len > VIEWER_BACKLOG / 2 ? viewer->len - VIEWER_BACKLOG / 2 : 0;
-		char *line = memchr(viewer->bytes + from, '\n', viewer->len - from);
+		char *link = memchr(viewer->bytes + from, '\n', viewer->len - from);
 
-		if (line)
-			from = (size_t)(line + 1 - viewer->bytes);
+		if (link)
+			from = (size_t)(link + 1 - viewer->bytes);
 		viewer->len -= from;
 		memmove(viewer->bytes, viewer->bytes + from, viewer->len);
 	}

@@ -150,7 +150,7 @@ def test_end_told_late(make_lab):
     pair.until_counts()
     a.checkpoint("pair")
     move(a, pair.child, b, "--alone")
-    lines = b.named("scip-line")
+    lines = b.named("scip-link")
     word.write_text("restore-frozen:sleep")
     asked = b.start(["pbeamctl", "rollback", "pair"], "asked")
     for number, then in ((signal.SIGSTOP, "restore-cleared:sleep:2"), (signal.SIGKILL, "")):

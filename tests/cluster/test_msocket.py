@@ -117,7 +117,7 @@ def held(lab):
     for host in lab.hosts:
         for pid in host.processes():
             try:
-                if comm(pid) in ("pbeamd", "scip-keeper", "scip-line", "scip bridge"):
+                if comm(pid) in ("pbeamd", "scip-keeper", "scip-link", "scip bridge"):
                     fds += len(os.listdir(f"/proc/{pid}/fd"))
                     memory += int(pathlib.Path(f"/proc/{pid}/status").read_text().split("RssAnon:")[1].split()[0])
             except (OSError, IndexError):  # it has just ended

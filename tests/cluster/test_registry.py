@@ -103,7 +103,7 @@ def test_channels(make_lab):
 def test_channels_refused(make_lab):
     lab = make_lab(2).start()
     a, b = lab.hosts
-    for words, text in ((("talk", "a", "nobody"), "nobody expects"), (("talk", "z", "x"), "no host z")):
+    for words, text in ((("talk", "a", "nobody"), "no process expects"), (("talk", "z", "x"), "no host z")):
         done = b.run([b.stage.tools / "channel", *words], check=False)
         assert done.returncode == 1 and text in done.stderr
     # a cookie is good for as long as somebody expects it, and no longer
@@ -112,5 +112,5 @@ def test_channels_refused(make_lab):
     assert b.run([b.stage.tools / "channel", "talk", "a", "once"], stdin="hello").stdout == "hello"
     assert echo.wait() == 0
     done = b.run([b.stage.tools / "channel", "talk", "a", "once"], check=False)
-    assert done.returncode == 1 and "nobody expects" in done.stderr
-    assert "nobody expects" in a.daemon.errors()
+    assert done.returncode == 1 and "no process expects" in done.stderr
+    assert "no process expects" in a.daemon.errors()

@@ -48,7 +48,7 @@ def test_connection_breaks(two):
 
     def disturb():
         while not over.wait(.4):
-            for pid in a.named("scip-line"):
+            for pid in a.named("scip-link"):
                 try:
                     if len(os.listdir(f"/proc/{pid}/task")) > 1:  # the console's, not the one that accepts channels
                         os.kill(pid, signal.SIGTERM)

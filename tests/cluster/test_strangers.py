@@ -41,7 +41,7 @@ def frame(kind, body=b"", magic=0x4D454250, version=1, length=None):
     return struct.pack("<IHHII", magic, version, 0, kind, len(body) if length is None else length) + body
 
 
-def hello(kind=PEER, host="stranger", version=2, cookie=b""):
+def hello(kind=PEER, host="stranger", version=3, cookie=b""):
     return frame(HELLO, field(1, version) + field(2, kind) + field(3, host) + (field(4, cookie) if cookie else b""))
 
 
@@ -149,8 +149,8 @@ GREETED = [
     (hello(host="../etc"), "invalid host name"),
     (hello(host="x" * 200), "invalid host name"),
     (hello(kind=99), "no channels of kind 99"),
-    (hello(kind=SESSION, cookie=bytes(16)), "nobody expects"),
-    (hello(kind=SESSION), "nobody expects"),
+    (hello(kind=SESSION, cookie=bytes(16)), "no process expects"),
+    (hello(kind=SESSION), "no process expects"),
 ]
 
 

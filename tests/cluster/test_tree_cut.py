@@ -165,7 +165,7 @@ def test_after_its_end(make_lab, late):
     family.check()
     a.rollback(str(root))
     family.check()
-    lines = c.named("scip-line") if late else []
+    lines = c.named("scip-link") if late else []
     for pid in lines:
         os.kill(pid, signal.SIGSTOP)
     for vpid in (root, family.parent, family.child):
