@@ -126,6 +126,15 @@ int bridge_add_anchor(struct bridge *bridge, const Pbeam__BridgeLine *about, int
 	return 0;
 }
 
+void bridge_anchor_typed(struct bridge *bridge, uint64_t id, struct pty_bytes *typed)
+{
+	for (struct line *line = bridge->lines; line; line = line->next)
+		if (line->id == id) {
+			line->typed = *typed;
+			*typed = (struct pty_bytes){0};
+		}
+}
+
 /* Frames of the log that went with the program. */
 static int take_log(struct line *line, const Pbeam__BridgeLine *about, struct err *err)
 {
@@ -289,6 +298,10 @@ int bridge_start(struct bridge *bridge, struct err *err)
 	pid_t child;
 	int status, r = listen_for_control(bridge, err);
 
+	/* Here and not in the new process: the user may type as soon as the migration is reported. */
+	for (struct line *line = bridge->lines; line && r == 0; line = line->next)
+		if (line->anchor && line->fd >= 0 && line_is_terminal(line))
+			r = terminal_depart(line);
 	if (r < 0)
 		return r;
 	child = fork();

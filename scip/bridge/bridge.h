@@ -32,6 +32,7 @@
 #include "base/err.h"
 #include "namespace/names.h"
 #include "proto/cluster.pb-c.h"
+#include "scip/object/pty_queue.h"
 
 #define BRIDGE_WINDOW	  (256u << 10)
 #define BRIDGE_PATIENCE_S 60
@@ -68,8 +69,11 @@ must_check int bridge_add_float(struct bridge *bridge, const Pbeam__BridgeLine *
 /* Takes ownership of `expecting`, from channel_expect(), by which an anchor receives its channels. */
 void bridge_expect(struct bridge *bridge, int expecting);
 
+/* The typed bytes at the head of that terminal's queue that are dumped with the program. Takes them. */
+void bridge_anchor_typed(struct bridge *bridge, uint64_t id, struct pty_bytes *typed);
+
 /* Starts the process with the added streams, detached from the caller; closes the caller's descriptors.
- * Returns 0 or -errno. */
+ * Terminals pass bytes on from then on. Returns 0 or -errno. */
 must_check int bridge_start(struct bridge *bridge, struct err *err);
 /* Runs the bridge until its last stream has ended. */
 int bridge_run(struct bridge *bridge);

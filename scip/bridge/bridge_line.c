@@ -103,6 +103,7 @@ void line_free(struct line *line)
 	listener_forget(line);
 	port_free(line);
 	terminal_end(line);
+	free(line->typed.data);
 	for (struct line *other = line->bridge->lines; other; other = other->next)
 		if (other->of == line)
 			other->of = NULL;
@@ -238,6 +239,7 @@ void line_reset(struct line *line)
 	const struct linger now = {.l_onoff = 1};
 
 	terminal_end(line);
+	free(line->typed.data);
 	if (line->fd >= 0) {
 		/* Of TCP it makes a reset of the end; others take no notice. */
 		if (line->socket)

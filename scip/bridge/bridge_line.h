@@ -75,6 +75,7 @@ struct line {
 	uint64_t called_ns; /* a listener's: when somebody called last */
 	struct stand_in *stand_ins;
 	struct line_terminal *terminal; /* terminal.c; NULL: none, or not begun */
+	struct pty_bytes typed;		/* an anchor's terminal: dumped with the program */
 	struct control *waiter;		/* who waits until nothing is on its way any more */
 	uint64_t stand_ins_used;
 
@@ -198,6 +199,8 @@ void port_free(struct line *line);
 bool line_is_terminal(const struct line *line);
 /* The bridge runs. -ENOMEM. */
 must_check int terminal_begin(struct line *line);
+/* Of an anchor, before: what was typed since the program was dumped is on its way to it. -errno. */
+must_check int terminal_depart(struct line *line);
 /* The line is about to end: the settings are the program's again. */
 void terminal_end(struct line *line);
 /* Tells the other side what has changed. True if something had. */

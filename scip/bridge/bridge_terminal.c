@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "scip/bridge/bridge_line.h"
 #include "scip/object/common.h"
@@ -70,6 +71,8 @@ int terminal_begin(struct line *line)
 {
 	struct termios2 settings;
 
+	if (line->terminal)
+		return 0;
 	line->terminal = calloc(1, sizeof(*line->terminal));
 	if (!line->terminal)
 		return -ENOMEM;
@@ -83,10 +86,59 @@ int terminal_begin(struct line *line)
 	return 0;
 }
 
+/*
+ * The old terminal edits lines until it is made neutral: an erase character typed since the dump has removed
+ * bytes that the program took along, and these are erased once more there.
+ */
+static size_t erased_characters(const struct line *line, size_t same)
+{
+	const struct termios2 *program = &line->terminal->program;
+	size_t n = 0;
+
+	if (!(program->c_lflag & ICANON) || !program->c_cc[VERASE])
+		return 0;
+	for (size_t i = same; i < line->typed.len;
+	     i++) /* one for each character, of several bytes in UTF-8 */
+		n += !(program->c_iflag & IUTF8) || ((uint8_t)line->typed.data[i] & 0xc0) != 0x80;
+	return n;
+}
+
+int terminal_depart(struct line *line)
+{
+	struct pty_bytes now = {0};
+	size_t same = 0, erased, len;
+	auto_free char *bytes = NULL;
+	int r = terminal_begin(line);
+
+	if (r == 0)
+		r = pty_input_take(line->fd, &now);
+	if (r < 0) {
+		free(now.data);
+		return r;
+	}
+	while (same < now.len && same < line->typed.len && now.data[same] == line->typed.data[same])
+		same++;
+	erased = erased_characters(line, same);
+	len = erased + now.len - same;
+	bytes = malloc(len + 1);
+	if (bytes) {
+		memset(bytes, line->terminal->program.c_cc[VERASE], erased);
+		for (size_t i = same; i < now.len; i++) /* an end of file reads as a zero byte here */
+			bytes[erased + i - same] = now.data[i] || !(line->terminal->program.c_lflag & ICANON)
+							   ? now.data[i]
+							   : (char)line->terminal->program.c_cc[VEOF];
+	}
+	free(now.data);
+	if (!bytes)
+		return -ENOMEM;
+	return len ? line_append(line, PBEAM__BRIDGE_RECORD__KIND__DATA, bytes, len, NULL, 0, NULL) : 0;
+}
+
 void terminal_end(struct line *line)
 {
-	/* Whoever has it open still finds it as the program left it. */
-	if (line->terminal && line->anchor && line->fd >= 0)
+	/* A keeper that still has it open finds it as the program left it. While the bridge's process runs,
+	 * the settings are that one's. */
+	if (line->terminal && line->anchor && line->fd >= 0 && !line->bridge->started)
 		(void)ioctl(line->fd, TCSETS2, &line->terminal->program);
 	free(line->terminal);
 	line->terminal = NULL;

@@ -35,7 +35,7 @@ static int remember(struct leaving *leaving, uint64_t ino, const Pbeam__BridgeLi
 static int leave_another(const struct left *left, const struct known_terminal *known, struct err *err)
 {
 	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
-	int r = terminal_dump_apart(left->dump, left->of, -1, left->out, err);
+	int r = terminal_dump_apart(left->dump, left->of, -1, left->out, NULL, err);
 
 	line.kind = PBEAM__BRIDGE_LINE__KIND__TERMINAL;
 	line.another = true;
@@ -56,7 +56,7 @@ static int take_along(const struct left *left, uint64_t ino, struct err *err)
 	int r = bridge_stop(hold, ino, &master, err);
 
 	if (r == 0)
-		r = terminal_dump_apart(left->dump, left->of, master, left->out, err);
+		r = terminal_dump_apart(left->dump, left->of, master, left->out, NULL, err);
 	if (r == 0)
 		r = bridge_take(hold, ino, &line, err);
 	if (r == 0)
@@ -95,7 +95,7 @@ int bridge_leave_terminal(const struct left *left, struct err *err)
 	int number = terminal_slave_apart(left->dump, left->of), r;
 	uint64_t ino = bridge_terminal_ino(number);
 	const struct known_terminal *known = find_known(left->leaving, ino);
-	const Pbeam__Extent *typed;
+	struct pty_bytes typed = {0};
 	const struct holder *outside;
 	auto_close int master = -1;
 	char text[64];
@@ -112,7 +112,7 @@ int bridge_leave_terminal(const struct left *left, struct err *err)
 	if (bridge_find(left->leaving->hold, ino))
 		return take_along(left, ino, err);
 	master = holders_get_master(&left->leaving->holders, ino);
-	r = terminal_dump_apart(left->dump, left->of, master, left->out, err);
+	r = terminal_dump_apart(left->dump, left->of, master, left->out, &typed, err);
 	if (r < 0)
 		return r;
 	snprintf(text, sizeof(text), "terminal /dev/pts/%d", number);
@@ -120,8 +120,10 @@ int bridge_leave_terminal(const struct left *left, struct err *err)
 	line.ino = ino;
 	line.reads = line.writes = true;
 	line.text = text;
-	typed = left->out->tty->input;
-	r = bridge_leave(left, &line, typed ? typed->length : 0, err);
+	r = bridge_leave(left, &line, 0, err);
+	if (r > 0)
+		bridge_anchor_typed(left->leaving->anchor, line.id, &typed);
+	free(typed.data);
 	if (r > 0 && remember(left->leaving, ino, &line, err) < 0)
 		return err->code;
 	return r;

@@ -55,6 +55,11 @@ static int read_all(int fd, struct pty_bytes *out)
 	return 0;
 }
 
+int pty_input_take(int slave, struct pty_bytes *out)
+{
+	return read_all(slave, out);
+}
+
 int pty_output_put(int slave, const char *data, size_t len, struct err *err)
 {
 	struct termios2 old, raw;

@@ -17,6 +17,8 @@ must_check int pty_output_look(int master, int slave, struct pty_bytes *out, str
 must_check int pty_output_put(int slave, const char *data, size_t len, struct err *err);
 /* Unread input, unfinished lines included. The slave's settings are as before. */
 must_check int pty_input_look(int master, int slave, struct pty_bytes *out, struct err *err);
+/* Takes all unread input from a slave that is not canonical. 0 or -errno; free out->data in any case. */
+must_check int pty_input_take(int slave, struct pty_bytes *out);
 must_check int pty_input_put(int master, int slave, const char *data, size_t len, struct err *err);
 
 #endif

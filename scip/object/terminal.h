@@ -3,6 +3,7 @@
 #define SCIP_OBJECT_TERMINAL_H
 
 #include "scip/object/object.h"
+#include "scip/object/pty_queue.h"
 
 /* The device numbers of pseudo-terminals' sides /dev/pts/N. */
 #define TERMINAL_MAJOR_FIRST 136u
@@ -26,10 +27,10 @@ must_check int terminal_restore_termios(const Pbeam__Tty *saved, int fd, struct 
 /* ---- a slave whose master is with somebody who is not dumped (scip/bridge) ---- */
 /* N of /dev/pts/N if the description is of such a slave; else -1. */
 int terminal_slave_apart(struct object_dump *dump, const struct object_source *source);
-/* As the kind's dump. `master`: a descriptor of that side, for what was typed and not read; -1: that is left
- * where it is. */
+/* As the kind's dump. `master`: a descriptor of that side, for typed bytes that were not read; -1: these are
+ * left where they are. *typed gets these bytes, to be freed by the caller; NULL: they are not wanted. */
 must_check int terminal_dump_apart(struct object_dump *dump, const struct object_source *source, int master,
-				   Pbeam__Object *out, struct err *err);
+				   Pbeam__Object *out, struct pty_bytes *typed, struct err *err);
 /* Before the kind's restore: it is to be this one (taken), not a new one. */
 must_check int terminal_adopt_apart(struct object_restore *restore, const Pbeam__Tty *saved, int slave,
 				    struct err *err);

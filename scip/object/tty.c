@@ -142,7 +142,7 @@ int terminal_slave_apart(struct object_dump *dump, const struct object_source *s
 }
 
 int terminal_dump_apart(struct object_dump *dump, const struct object_source *source, int master,
-			Pbeam__Object *out, struct err *err)
+			Pbeam__Object *out, struct pty_bytes *typed, struct err *err)
 {
 	struct pty_bytes bytes = {0};
 	int number = terminal_pts_number(source->local, source->st.st_rdev);
@@ -158,7 +158,10 @@ int terminal_dump_apart(struct object_dump *dump, const struct object_source *so
 	r = pty_input_look(master, source->local, &bytes, err);
 	if (r == 0)
 		r = object_put_extent(dump, bytes.data, bytes.len, &out->tty->input, err);
-	free(bytes.data);
+	if (r == 0 && typed)
+		*typed = bytes;
+	else
+		free(bytes.data);
 	return r;
 }
 

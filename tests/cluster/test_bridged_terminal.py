@@ -180,3 +180,33 @@ def test_sides_part(three):
     shell.until("fine\r\n$ ")
     shell.type("exit 5\n")
     assert shell.answer("hangup") == ["hangup", "5"]
+
+
+def test_typed_while_it_moves(make_lab):
+    """Bytes typed while the program stands still edit the line that it took along."""
+    lab = make_lab(2)
+    a, b = lab.hosts
+    fault = a.file("fault")
+    a.env["PBEAM_FAULT"] = str(fault)
+    lab.start()
+    shell = Keeper(a, "bash", "--norc", "--noprofile", "-i")
+    shell.until("$ ")
+    go = a.home / "go"
+    shell.type(f"echo up; until [ -e {go} ]; do sleep .05; done; read one; read two; read three; echo got:$one:$two:$three\n")
+    shell.until("\nup\r\n")
+    shell.type("first\nsecxx")
+    shell.until("first\r\nsecxx")
+    fault.write_text("migrate-before-commit:sleep")
+    moving = a.start(["pbeamctl", "migrate", str(shell.child), b.name], "moving")
+    a.wait_until(lambda: fault.read_text().endswith(":reached"), 20, "the program to stand still")
+    shell.type("\x7f\x7fond\nthi")
+    shell.until("ond\r\nthi")
+    fault.write_text("")
+    assert moving.wait(20) == 0
+    shell.type("rd\n")
+    shell.until("rd\r\n")
+    go.touch()
+    shell.until("got:first:second:third\r\n$ ")
+    shell.type("exit 3\n")
+    assert shell.answer("hangup") == ["hangup", "3"]
+    assert shell.job.wait(20) == 0
