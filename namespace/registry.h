@@ -1,8 +1,11 @@
 /*
  * What all hosts of a cluster must agree on: entries key -> value with a version, changed by compare-and-set,
- * several at once, all or none; ranges of numbers leased in order; changes told to everybody in order. Behind
- * these operations the central daemon's database is one engine (pbeamd/registry/store.c), the way to it from
- * another host a second (pbeamd/registry/remote.c); an existing distributed one can take their place.
+ * several at once, all or none; ranges of numbers leased in order; changes sent to every host in order.
+ *
+ * struct registry is the interface of an engine. The central daemon's database is one
+ * (pbeamd/registry/registry_store.c), the requests to it from another host are a second
+ * (pbeamd/registry/registry_remote.c). A distributed engine can take the place of both: nothing above
+ * pbeamd/registry/ differs.
  */
 #ifndef NAMESPACE_REGISTRY_H
 #define NAMESPACE_REGISTRY_H

@@ -2,6 +2,8 @@
  * How a host is part of a cluster: from the command line, from a file (`name = value` lines), or, for a
  * daemon that is started on demand, as the last one was.
  */
+#include "pbeamd/config.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/dirs.h"
 #include "base/io.h"
-#include "pbeamd/cluster/cluster.h"
+#include "pbeamd/transport/cluster.h"
 
 enum { FILE_MAX = 1 << 16 };
 

@@ -7,8 +7,10 @@
 
 #include "base/io.h"
 #include "base/log.h"
-#include "pbeamd/cluster/cluster.h"
-#include "pbeamd/server.h"
+#include "pbeamd/config.h"
+#include "pbeamd/server_run.h"
+#include "pbeamd/transport/cluster.h"
+#include "pbeamd/transport/server.h"
 
 enum { IDLE_DEFAULT_S = 10, STATUS_USAGE = 2 };
 

@@ -46,7 +46,6 @@ LAYERS = {
     "pbeamd/registry": ["pbeamd/transport"],
     "pbeamd/services": ["pbeamd/registry"],
     "pbeamd/handlers": ["pbeamd/services"],
-    "pbeamd/cluster": ["pbeamd/registry"],
     "pbeamd": ["pbeamd/handlers"],
     "pbeamctl": ["namespace", "image"],
 }

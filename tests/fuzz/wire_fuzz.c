@@ -12,8 +12,8 @@
 
 #include "channel/channel.h"
 #include "namespace/registry.h"
-#include "pbeamd/checkpoints.h"
-#include "pbeamd/registry/registry.h"
+#include "pbeamd/registry/registry_copy.h"
+#include "pbeamd/services/checkpoints.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "pbeamd/checkpoints.h"
+#include "pbeamd/services/checkpoints.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
 

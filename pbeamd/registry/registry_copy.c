@@ -1,0 +1,206 @@
+/* All entries of the registry in memory. */
+#include "pbeamd/registry/registry_copy.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/message.h"
+
+enum { BUCKETS = 4096 };
+
+struct item {
+	struct item *next;
+	Pbeam__RegistryEntry *entry;
+	uint64_t generation; /* of the whole that last told of it */
+};
+
+struct registry_copy {
+	struct item *buckets[BUCKETS];
+	uint64_t revision, generation;
+};
+
+struct registry_copy *registry_copy_new(void)
+{
+	return calloc(1, sizeof(struct registry_copy));
+}
+
+static void free_item(struct item *item)
+{
+	message_free(item->entry);
+	free(item);
+}
+
+void registry_copy_free(struct registry_copy *copy)
+{
+	for (int i = 0; copy && i < BUCKETS; i++)
+		while (copy->buckets[i]) {
+			struct item *item = copy->buckets[i];
+
+			copy->buckets[i] = item->next;
+			free_item(item);
+		}
+	free(copy);
+}
+
+static struct item **place(const struct registry_copy *copy, const char *key)
+{
+	struct item **p;
+	uint32_t h = 2166136261u;
+
+	for (const char *c = key; *c; c++)
+		h = (h ^ (unsigned char)*c) * 16777619u;
+	p = (struct item **)(uintptr_t)&copy->buckets[h % BUCKETS];
+	while (*p && strcmp((*p)->entry->key, key) != 0)
+		p = &(*p)->next;
+	return p;
+}
+
+const Pbeam__RegistryEntry *registry_copy_get(const struct registry_copy *copy, const char *key)
+{
+	const struct item *item = *place(copy, key);
+
+	return item ? item->entry : NULL;
+}
+
+static int fill(Pbeam__RegistryEntry *to, const Pbeam__RegistryEntry *from)
+{
+	to->version = from->version;
+	to->removed = from->removed;
+	if (message_string(&to->key, from->key) < 0 || message_string(&to->host, from->host) < 0)
+		return -ENOMEM;
+	return message_bytes(&to->value, from->value.data, from->value.len);
+}
+
+static Pbeam__RegistryEntry *duplicate(const Pbeam__RegistryEntry *from)
+{
+	Pbeam__RegistryEntry *entry = message_new(&pbeam__registry_entry__descriptor);
+
+	if (entry && fill(entry, from) < 0) {
+		message_free(entry);
+		entry = NULL;
+	}
+	return entry;
+}
+
+/* Takes what was in the copy out of it; the watcher learns that it is gone. */
+static void take_out(struct item **p, registry_seen_fn seen, void *arg)
+{
+	struct item *item = *p;
+
+	*p = item->next;
+	item->entry->removed = true;
+	seen(arg, item->entry);
+	free_item(item);
+}
+
+static int take_in(struct registry_copy *copy, const Pbeam__RegistryEntry *entry, registry_seen_fn seen,
+		   void *arg)
+{
+	struct item **p = place(copy, entry->key), *item = *p;
+	bool same = item && item->entry->version == entry->version &&
+		    message_same_bytes(&item->entry->value, &entry->value);
+	Pbeam__RegistryEntry *fresh;
+
+	if (entry->removed) {
+		if (item)
+			take_out(p, seen, arg);
+		return 0;
+	}
+	fresh = same ? NULL : duplicate(entry);
+	if (!same && !fresh)
+		return -ENOMEM;
+	if (!item) {
+		item = calloc(1, sizeof(*item));
+		if (!item) {
+			message_free(fresh);
+			return -ENOMEM;
+		}
+		item->next = *p;
+		*p = item;
+	}
+	item->generation = copy->generation;
+	if (same)
+		return 0;
+	message_free(item->entry);
+	item->entry = fresh;
+	seen(arg, fresh);
+	return 0;
+}
+
+int registry_copy_apply(struct registry_copy *copy, const Pbeam__RegistryChanges *changes,
+			registry_seen_fn seen, void *arg)
+{
+	if (changes->revision > REGISTRY_REVISION_MAX)
+		return -EBADMSG;
+	for (size_t i = 0; i < changes->n_entries; i++)
+		if (registry_check_key(changes->entries[i]->key, false, NULL) < 0 ||
+		    changes->entries[i]->value.len > REGISTRY_VALUE_MAX)
+			return -EBADMSG;
+	if (changes->whole)
+		copy->generation++;
+	for (size_t i = 0; i < changes->n_entries; i++)
+		if (take_in(copy, changes->entries[i], seen, arg) < 0)
+			return -ENOMEM;
+	for (int i = 0; i < BUCKETS && changes->whole; i++)
+		for (struct item **p = &copy->buckets[i]; *p;) {
+			if ((*p)->generation != copy->generation)
+				take_out(p, seen, arg);
+			else
+				p = &(*p)->next;
+		}
+	copy->revision = changes->revision;
+	return 0;
+}
+
+void registry_copy_each(const struct registry_copy *copy, const char *prefix, registry_seen_fn seen,
+			void *arg)
+{
+	size_t len = strlen(prefix);
+
+	for (int i = 0; i < BUCKETS; i++)
+		for (const struct item *item = copy->buckets[i]; item; item = item->next)
+			if (!strncmp(item->entry->key, prefix, len))
+				seen(arg, item->entry);
+}
+
+struct gathering {
+	Pbeam__RegistryChanges *changes;
+	bool failed;
+};
+
+static void gather(void *arg, const Pbeam__RegistryEntry *entry)
+{
+	struct gathering *gathering = arg;
+	Pbeam__RegistryEntry *copy =
+		message_add(gathering->changes, entries, pbeam__registry_entry__descriptor);
+
+	if (!copy || fill(copy, entry) < 0)
+		gathering->failed = true;
+}
+
+Pbeam__RegistryChanges *registry_copy_whole(const struct registry_copy *copy)
+{
+	struct gathering gathering = {message_new(&pbeam__registry_changes__descriptor), false};
+
+	if (!gathering.changes)
+		return NULL;
+	gathering.changes->whole = true;
+	gathering.changes->revision = copy->revision;
+	registry_copy_each(copy, "", gather, &gathering);
+	if (gathering.failed) {
+		message_free(gathering.changes);
+		return NULL;
+	}
+	return gathering.changes;
+}
+
+bool registry_copy_ready(const struct registry_copy *copy)
+{
+	return copy->generation > 0;
+}
+
+uint64_t registry_copy_revision(const struct registry_copy *copy)
+{
+	return copy->revision;
+}

@@ -1,0 +1,175 @@
+/*
+ * On the central daemon: who has moved an address is told that this is done once every host that is up has
+ * heard of it, so that nobody sees what it sends from there before he knows whose it is. Hosts say with
+ * PEER_HEARD how far they are. A host that is slow holds nobody up for longer than PATIENCE_MS.
+ */
+#include "pbeamd/registry/registry_heard.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "namespace/address_entry.h"
+#include "pbeamd/registry/registry_copy.h"
+#include "pbeamd/transport/cluster.h"
+#include "proto/message.h"
+
+enum { PATIENCE_MS = 250 };
+
+struct heard_wait {
+	struct heard_wait *next;
+	struct cluster *cluster;
+	struct event *patience;
+	const struct peer *peer; /* who has asked; NULL: this host */
+	uint64_t revision;
+	registry_done_fn done;
+	void *arg;
+};
+
+static bool has_address(const Pbeam__RegistryRequest *request)
+{
+	size_t len = strlen(ADDRESS_PREFIX);
+
+	for (size_t i = 0; i < request->n_all; i++)
+		if (!strncmp(request->all[i]->key, ADDRESS_PREFIX, len))
+			return true;
+	return !strncmp(request->key, ADDRESS_PREFIX, len);
+}
+
+static bool all_have_heard(const struct cluster *cluster, uint64_t revision)
+{
+	for (const struct host *host = cluster->hosts; host; host = host->next)
+		if (host->peer && host->peer->heard_revision < revision)
+			return false;
+	return true;
+}
+
+static void take_out(struct heard_wait *wait)
+{
+	for (struct heard_wait **p = &wait->cluster->unheard; *p; p = &(*p)->next)
+		if (*p == wait) {
+			*p = wait->next;
+			break;
+		}
+	if (wait->patience)
+		event_free(wait->patience);
+}
+
+static void answer(struct heard_wait *wait, const struct err *why)
+{
+	Pbeam__RegistryReply reply = PBEAM__REGISTRY_REPLY__INIT;
+
+	take_out(wait);
+	reply.version = wait->revision;
+	if (why) {
+		reply.code = why->code;
+		reply.text = (char *)(uintptr_t)why->text;
+	}
+	wait->done(wait->arg, &reply);
+	free(wait);
+}
+
+static void on_patience(evutil_socket_t fd, short what, void *arg)
+{
+	answer(arg, NULL);
+}
+
+/* False without memory. */
+static bool put_in(struct heard_wait *wait, unsigned patience_ms)
+{
+	const struct timeval patience = {patience_ms / 1000, patience_ms % 1000 * 1000};
+	struct cluster *cluster = wait->cluster;
+
+	wait->patience = event_new(cluster->server->base, -1, 0, on_patience, wait);
+	if (!wait->patience || event_add(wait->patience, &patience) < 0)
+		return false;
+	wait->next = cluster->unheard;
+	cluster->unheard = wait;
+	return true;
+}
+
+static void on_done(void *arg, const Pbeam__RegistryReply *reply)
+{
+	struct heard_wait *wait = arg;
+
+	wait->revision = reply->version;
+	if (reply->code == 0 && !all_have_heard(wait->cluster, wait->revision) && put_in(wait, PATIENCE_MS))
+		return;
+	if (wait->patience)
+		event_free(wait->patience);
+	wait->done(wait->arg, reply);
+	free(wait);
+}
+
+void heard_carry_out(struct cluster *cluster, const Pbeam__RegistryRequest *request, const struct peer *peer,
+		     registry_done_fn done, void *arg)
+{
+	const char *host = peer ? peer->name : cluster->options->name;
+	bool wanted = cluster->central && request->operation == PBEAM__REGISTRY_REQUEST__OPERATION__SET &&
+		      has_address(request);
+	struct heard_wait *wait = wanted ? calloc(1, sizeof(*wait)) : NULL;
+
+	if (!wait) {
+		registry_carry_out(&cluster->registry, request, host, done, arg);
+		return;
+	}
+	*wait = (struct heard_wait){.cluster = cluster, .peer = peer, .done = done, .arg = arg};
+	registry_carry_out(&cluster->registry, request, host, on_done, wait);
+}
+
+void heard_of_all(struct cluster *cluster, unsigned patience_ms, registry_done_fn done, void *arg)
+{
+	Pbeam__RegistryReply reply = PBEAM__REGISTRY_REPLY__INIT;
+	struct heard_wait *wait = calloc(1, sizeof(*wait));
+	uint64_t revision = registry_copy_revision(cluster->copy);
+
+	if (wait)
+		*wait = (struct heard_wait){
+			.cluster = cluster, .revision = revision, .done = done, .arg = arg};
+	if (wait && !all_have_heard(cluster, revision) && put_in(wait, patience_ms))
+		return;
+	if (wait && wait->patience)
+		event_free(wait->patience);
+	free(wait);
+	reply.version = revision;
+	done(arg, &reply);
+}
+
+static void look_again(struct cluster *cluster)
+{
+	struct heard_wait *next;
+
+	for (struct heard_wait *wait = cluster->unheard; wait; wait = next) {
+		next = wait->next;
+		if (all_have_heard(cluster, wait->revision))
+			answer(wait, NULL);
+	}
+}
+
+void heard_of(struct peer *peer, uint64_t revision)
+{
+	peer->heard_revision = revision;
+	look_again(peer->cluster);
+}
+
+void heard_lose(struct cluster *cluster, const struct peer *peer)
+{
+	struct heard_wait *next;
+
+	for (struct heard_wait *wait = cluster->unheard; wait; wait = next) {
+		next = wait->next;
+		if (wait->peer == peer) {
+			take_out(wait);
+			free(wait->arg);
+			free(wait);
+		}
+	}
+	look_again(cluster);
+}
+
+void heard_close(struct cluster *cluster, const struct err *why)
+{
+	while (cluster->unheard)
+		answer(cluster->unheard, why);
+}

@@ -1,0 +1,14 @@
+#ifndef PBEAMD_REGISTRY_REGISTRY_REMOTE_H
+#define PBEAMD_REGISTRY_REGISTRY_REMOTE_H
+
+#include "namespace/registry.h"
+#include "pbeamd/transport/cluster.h"
+
+must_check int registry_remote_open(struct registry *out, struct cluster *cluster, struct err *err);
+/* Its answers (false: malformed) and the changes that it tells. */
+bool registry_remote_reply(struct registry *remote, const struct frame *frame);
+void registry_remote_changes(struct registry *remote, const Pbeam__RegistryChanges *changes);
+/* There is no way to the central daemon any more: what was asked ends with -ECONNRESET. */
+void registry_remote_lost(struct registry *remote);
+
+#endif

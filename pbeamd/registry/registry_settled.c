@@ -1,0 +1,154 @@
+/*
+ * Records of migrations, migration/UUID, go when nobody can ask for them any more.
+ *
+ * Mostly the source removes a committed one itself, having heard that the target runs. When it was killed,
+ * or did not hear, others may have to ask yet: the keepers on both hosts, `scip reconnect` on the hosts of
+ * moved connections. Whoever may ask keeps processes frozen until he has been answered; so each host's daemon
+ * takes its own name out of the record when it has none that is frozen, and the last one removes it. No
+ * record reads as aborted: one that is prepared goes when who led it is gone, an aborted one at once.
+ */
+#include "pbeamd/registry/registry_settled.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "pbeamd/registry/registry_copy.h"
+#include "pbeamd/registry/registry_engine.h"
+#include "pbeamd/transport/cluster.h"
+#include "proto/message.h"
+
+enum { EVERY_NS = 400000000, AT_ONCE = 64 };
+
+static const char prefix[] = "migration/";
+
+struct look {
+	const struct cluster *cluster;
+	Pbeam__RegistryRequest *sets[AT_ONCE]; /* one for each record that is to change */
+	size_t n;
+	uint64_t newest; /* version of any record */
+};
+
+/* The host is of the cluster, or this one. */
+static bool is_known(const struct cluster *cluster, const char *host)
+{
+	char key[CHANNEL_HOST_MAX + 8];
+
+	snprintf(key, sizeof(key), "host/%s", host);
+	return !strcmp(host, cluster->options->name) || registry_copy_get(cluster->copy, key);
+}
+
+/* True if one of this host's processes stands still: for a checkpoint, or until somebody says whose it is. */
+static bool is_any_frozen(const struct cluster *cluster)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(cluster->server->names, (struct rpid){0}, &list);
+
+	for (int i = 0; i < n; i++)
+		if (list[i].state == NAME_STATE_FROZEN)
+			return true;
+	return n < 0;
+}
+
+/* Takes out of a committed record whoever does not ask any more. True: it changes. */
+static bool take_out(const struct cluster *cluster, Pbeam__MigrationRecord *record)
+{
+	size_t kept = 0, before = record->n_hosts;
+
+	for (size_t i = 0; i < before; i++) {
+		char *host = record->hosts[i];
+
+		if (!strcmp(host, cluster->options->name) || (cluster->central && !is_known(cluster, host)))
+			free(host);
+		else
+			record->hosts[kept++] = host;
+	}
+	record->n_hosts = kept;
+	return kept < before || (cluster->central && !before);
+}
+
+/* Nobody will commit it: its leader has ended, or its host has been removed. */
+static bool is_left(const struct cluster *cluster, const Pbeam__MigrationRecord *record)
+{
+	if (!strcmp(record->from, cluster->options->name))
+		return record->pid > 0 && kill(record->pid, 0) < 0 && errno == ESRCH;
+	return cluster->central && !is_known(cluster, record->from);
+}
+
+static bool is_to_change(const struct cluster *cluster, Pbeam__MigrationRecord *record, bool *remove)
+{
+	*remove = true;
+	switch ((int)record->state) {
+	case PBEAM__MIGRATION_RECORD__STATE__PREPARED:
+		return is_left(cluster, record);
+	case PBEAM__MIGRATION_RECORD__STATE__ABORTED:
+		return cluster->central;
+	case PBEAM__MIGRATION_RECORD__STATE__COMMITTED: {
+		bool changes = take_out(cluster, record);
+
+		*remove = !record->n_hosts;
+		return changes;
+	}
+	default:
+		return false;
+	}
+}
+
+/* The copy must not change while it is walked: what is to be asked for is collected. */
+static void look_at(void *arg, const Pbeam__RegistryEntry *entry)
+{
+	struct look *look = arg;
+	uint64_t settled = look->cluster->settled_version;
+	Pbeam__MigrationRecord *record;
+	Pbeam__RegistryRequest *set;
+	bool remove;
+
+	if (entry->version > look->newest)
+		look->newest = entry->version;
+	if (entry->version > settled || look->n == AT_ONCE)
+		return; /* it is being worked at */
+	record = pbeam__migration_record__unpack(NULL, entry->value.len, entry->value.data);
+	set = record && is_to_change(look->cluster, record, &remove)
+		      ? message_new(&pbeam__registry_request__descriptor)
+		      : NULL;
+	if (set && message_string(&set->key, entry->key) == 0 &&
+	    (remove || message_packed(&set->value, &record->base) == 0)) {
+		set->operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
+		set->expected = entry->version;
+		set->remove = remove;
+		look->sets[look->n++] = set;
+		set = NULL;
+	}
+	message_free(set);
+	message_free(record);
+}
+
+/* Another daemon was faster, or the central one is not there: looked at again. */
+static void on_done(void *arg, const Pbeam__RegistryReply *reply)
+{
+	if (reply->code < 0)
+		log_debug("a migration's record stays for now: %s", reply->text);
+}
+
+void settled_tick(struct cluster *cluster, uint64_t now_ns)
+{
+	struct look look = {.cluster = cluster};
+
+	if (!registry_copy_ready(cluster->copy) || now_ns - cluster->settled_ns < EVERY_NS)
+		return;
+	cluster->settled_ns = now_ns;
+	registry_copy_each(cluster->copy, prefix, look_at, &look);
+	if (look.n && is_any_frozen(cluster)) {
+		while (look.n)
+			message_free(look.sets[--look.n]);
+		return;
+	}
+	cluster->settled_version = look.newest;
+	for (size_t i = 0; i < look.n; i++) {
+		registry_ask(cluster, look.sets[i], on_done, NULL);
+		message_free(look.sets[i]);
+	}
+}

@@ -1,0 +1,14 @@
+#ifndef PBEAMD_REGISTRY_STALE_JOBS_H
+#define PBEAMD_REGISTRY_STALE_JOBS_H
+
+#include "namespace/registry.h"
+#include "pbeamd/transport/cluster.h"
+
+/* The central host is out of reach from now on, or was until this daemon was started. */
+void stale_jobs_away(struct cluster *cluster);
+/* The copy is whole again. */
+void stale_jobs_look(struct cluster *cluster);
+void stale_jobs_tick(struct cluster *cluster, uint64_t now_ns);
+void stale_jobs_forget(struct cluster *cluster);
+
+#endif

@@ -1,0 +1,239 @@
+#include "pbeamd/server_run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/dirs.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "pbeamd/cluster_layers.h"
+#include "pbeamd/config.h"
+#include "pbeamd/handlers/handlers.h"
+#include "pbeamd/services/sweep.h"
+#include "pbeamd/transport/connection.h"
+#include "pbeamd/transport/server.h"
+#include "pbeamd/transport/worker.h"
+#include "proto/serve.h"
+
+enum { TAKEOVER_MS = 3000, TAKEOVER_STEP_MS = 10 };
+
+static void leave_child(struct server *server)
+{
+	if (server->cluster)
+		cluster_leave_child(server->cluster);
+}
+
+static const struct server_calls server_calls = {
+	.request = handlers_dispatch,
+	.closed = handlers_forget,
+	.leave_child = leave_child,
+	.cluster = &cluster_calls,
+};
+
+static void tell_ready(const struct server_options *options)
+{
+	if (options->ready_fd >= 0) {
+		if (write(options->ready_fd, "1", 1) != 1)
+			log_info("nobody waits for us any more");
+		close(options->ready_fd);
+	}
+	if (!options->background)
+		fprintf(stderr, "pbeamd: ready\n");
+}
+
+/*
+ * Exactly one serves: the lock on RUNTIME/daemon.lock, which the kernel releases whatever becomes of its
+ * holder. One that was started on demand and finds another waits until that one serves, so that whoever
+ * started it can connect.
+ */
+static int take_lock(struct server *server, const char *dir, struct err *err)
+{
+	struct timespec step = {0, TAKEOVER_STEP_MS * 1000000};
+	char path[PATH_MAX + 16];
+	auto_close int fd = -1;
+
+	snprintf(path, sizeof(path), "%s/daemon.lock", dir);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return err_sys(err, "open %s", path);
+	for (int waited = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; waited += TAKEOVER_STEP_MS) {
+		int sock = -1;
+
+		if (errno != EWOULDBLOCK)
+			return err_sys(err, "lock %s", path);
+		if (!server->options->background || waited >= TAKEOVER_MS)
+			return err_set(err, -EADDRINUSE, "another pbeamd serves %s already", server->path);
+		sock = frame_connect(server->path, NULL);
+		if (sock >= 0) {
+			close(sock);
+			return -EADDRINUSE;
+		}
+		nanosleep(&step, NULL);
+	}
+	server->lock = steal_fd(&fd);
+	return 0;
+}
+
+static int open_socket(struct server *server, struct err *err)
+{
+	char dir[PATH_MAX];
+	struct stat st;
+	int r = dirs_runtime(dir, NULL, err);
+
+	if (r < 0)
+		return r;
+	if (snprintf(server->path, sizeof(server->path), "%s/daemon", dir) >= (int)sizeof(server->path))
+		return err_code(err, -ENAMETOOLONG, "socket in %s", dir);
+	r = take_lock(server, dir, err);
+	if (r < 0)
+		return r;
+	server->listener = serve_listen(server->path, err);
+	if (server->listener < 0)
+		return server->listener;
+	if (stat(server->path, &st) < 0)
+		return err_sys(err, "listen on %s", server->path);
+	server->inode = st.st_ino;
+	return 0;
+}
+
+/* ---- events ---- */
+
+static void on_connection(evutil_socket_t listener, short what, void *arg)
+{
+	struct server *server = arg;
+	int fd = serve_accept(listener);
+
+	server->active_ns = io_now_ns(CLOCK_MONOTONIC);
+	if (fd >= 0)
+		connection_open(server, fd);
+}
+
+static void on_child(evutil_socket_t signal, short what, void *arg)
+{
+	struct server *server = arg;
+	pid_t pid;
+
+	while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+		worker_ended(server, pid);
+	server->active_ns = io_now_ns(CLOCK_MONOTONIC);
+}
+
+static void on_stop(evutil_socket_t signal, short what, void *arg)
+{
+	struct server *server = arg;
+
+	event_base_loopbreak(server->base);
+}
+
+/* Our socket is no longer what is found in its place: the directory was removed, nobody can reach us. */
+static bool is_unreachable(const struct server *server)
+{
+	struct stat st;
+
+	return stat(server->path, &st) < 0 || st.st_ino != server->inode;
+}
+
+static void on_idle_check(evutil_socket_t fd, short what, void *arg)
+{
+	struct server *server = arg;
+	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
+
+	if (is_unreachable(server)) {
+		log_info("the socket %s is gone", server->path);
+		event_base_loopbreak(server->base);
+		return;
+	}
+	sweep_sockets();
+	if (!server->options->background || server->cluster)
+		return;
+	if (server->connections || server->workers || names_job_count(server->names) > 0)
+		server->active_ns = now;
+	else if (now - server->active_ns >= server->options->idle_s * 1000000000ull)
+		event_base_loopbreak(server->base);
+}
+
+static int add_events(struct server *server, struct err *err)
+{
+	struct timeval often = {server->options->idle_s > 1 ? 1 : 0,
+				server->options->idle_s > 1 ? 0 : 200000};
+	struct event **all[] = {&server->accepting, &server->children, &server->idle, &server->stop[0],
+				&server->stop[1]};
+
+	server->accepting =
+		event_new(server->base, server->listener, EV_READ | EV_PERSIST, on_connection, server);
+	server->children = evsignal_new(server->base, SIGCHLD, on_child, server);
+	server->stop[0] = evsignal_new(server->base, SIGTERM, on_stop, server);
+	server->stop[1] = evsignal_new(server->base, SIGINT, on_stop, server);
+	server->idle = event_new(server->base, -1, EV_PERSIST, on_idle_check, server);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (!*all[i] || event_add(*all[i], all[i] == &server->idle ? &often : NULL) < 0)
+			return err_set(err, -ENOMEM, "no memory for the event loop");
+	return 0;
+}
+
+/* The socket goes before the lock: whoever gets the lock next finds the place free. */
+static void close_server(struct server *server)
+{
+	struct event *all[] = {server->accepting, server->children, server->idle, server->stop[0],
+			       server->stop[1]};
+
+	while (server->connections)
+		connection_close(server->connections);
+	if (server->cluster)
+		cluster_close(server->cluster);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (all[i])
+			event_free(all[i]);
+	if (server->listener >= 0) {
+		if (!is_unreachable(server))
+			unlink(server->path);
+		close(server->listener);
+	}
+	if (server->base)
+		event_base_free(server->base);
+	if (server->names)
+		names_close(server->names);
+	if (server->lock >= 0)
+		close(server->lock);
+}
+
+int server_run(const struct server_options *options, struct err *err)
+{
+	struct server server = {.calls = &server_calls, .options = options, .lock = -1, .listener = -1};
+	int r;
+
+	signal(SIGPIPE, SIG_IGN);
+	if (options->background)
+		signal(SIGHUP, SIG_IGN);
+	server.active_ns = io_now_ns(CLOCK_MONOTONIC);
+	r = open_socket(&server, err);
+	if (r == 0)
+		r = names_open(&server.names, err);
+	if (r == 0) {
+		server.base = event_base_new();
+		r = server.base ? add_events(&server, err)
+				: err_set(err, -ENOMEM, "no memory for the event loop");
+	}
+	if (r == 0 && options->cluster) {
+		r = cluster_open(&server, err);
+	} else if (r == 0) {
+		config_forget();
+		r = names_cluster_set(server.names, NULL);
+	}
+	if (r == 0) {
+		tell_ready(options);
+		event_base_dispatch(server.base);
+	}
+	close_server(&server);
+	return r;
+}

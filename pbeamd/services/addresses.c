@@ -1,0 +1,178 @@
+/*
+ * Addresses of this host that have moved here: an entry address/... goes when nobody is bound there any more.
+ * Nobody tells when a socket is closed, so the kernel is asked (sock_diag) once in a while, as long as there
+ * are such entries. What was not there twice in a row is gone; a bind that makes it anew writes it anew.
+ *
+ * Sockets that are bound and do not listen yet are told by Linux 6.8 and later (TCP_BOUND_INACTIVE); an older
+ * kernel tells of them once they listen.
+ */
+#include "pbeamd/services/addresses.h"
+
+#include <errno.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "namespace/address_entry.h"
+#include "pbeamd/registry/registry_copy.h"
+#include "pbeamd/registry/registry_engine.h"
+#include "pbeamd/transport/cluster.h"
+#include "proto/message.h"
+
+enum { EVERY_NS = 1000000000, BOUND_INACTIVE = 13 /* TCP_BOUND_INACTIVE */, LISTENS = 10, MISSED_MAX = 256 };
+
+struct addresses {
+	struct cluster *cluster;
+	uint64_t looked_ns;
+	char *missed[MISSED_MAX]; /* keys that were not there the last time */
+	size_t nmissed;
+};
+
+/* True if the kernel has a bound socket of this protocol, family and port, or cannot be asked. */
+static bool ask_kernel(int sock, int protocol, int family, uint16_t port)
+{
+	struct {
+		struct nlmsghdr header;
+		struct inet_diag_req_v2 request;
+	} message = {
+		.header = {.nlmsg_len = sizeof(message),
+			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+			   .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+		.request = {.sdiag_family = (uint8_t)family,
+			    .sdiag_protocol = (uint8_t)protocol,
+			    .idiag_states =
+				    protocol == IPPROTO_TCP ? 1u << LISTENS | 1u << BOUND_INACTIVE : ~0u,
+			    .id.idiag_sport = htons(port)},
+	};
+	_Alignas(struct nlmsghdr) char buf[16384];
+	bool found = false;
+
+	if (send(sock, &message, sizeof(message), 0) < 0)
+		return true;
+	for (;;) {
+		ssize_t n = recv(sock, buf, sizeof(buf), 0);
+		unsigned left = n > 0 ? (unsigned)n : 0;
+
+		if (n <= 0)
+			return true;
+		for (const struct nlmsghdr *h = (const void *)buf; NLMSG_OK(h, left);
+		     h = NLMSG_NEXT(h, left)) {
+			if (h->nlmsg_type == NLMSG_DONE)
+				return found;
+			if (h->nlmsg_type == NLMSG_ERROR)
+				return true;
+			found = true;
+		}
+	}
+}
+
+static bool is_bound(int sock, const struct name_address *address)
+{
+	uint16_t port = address_port(&address->real);
+
+	return ask_kernel(sock, address->protocol, AF_INET, port) ||
+	       ask_kernel(sock, address->protocol, AF_INET6, port);
+}
+
+struct look {
+	struct addresses *addresses;
+	int sock;
+	char *missing[MISSED_MAX];
+	size_t n;
+};
+
+static void look_at(void *arg, const Pbeam__RegistryEntry *entry)
+{
+	struct look *look = arg;
+	struct address_entry *at = calloc(1, sizeof(*at));
+	const char *own = look->addresses->cluster->options->name;
+
+	if (at && look->n < MISSED_MAX && address_entry_parse(entry, at) == 0 &&
+	    !strcmp(at->address.host, own)) {
+		if (look->sock < 0)
+			look->sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+		if (look->sock >= 0 && !is_bound(look->sock, &at->address) &&
+		    (look->missing[look->n] = strdup(entry->key)) != NULL)
+			look->n++;
+	}
+	free(at);
+}
+
+static void on_done(void *arg, const Pbeam__RegistryReply *reply)
+{
+	if (reply->code < 0 && reply->code != -EEXIST)
+		log_info("an address stays in the registry: %s", reply->text);
+}
+
+static void remove_entry(struct cluster *cluster, const char *key)
+{
+	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
+	const Pbeam__RegistryEntry *entry = registry_copy_get(cluster->copy, key);
+	char text[ADDRESS_KEY_MAX];
+
+	if (!entry || strlen(key) >= sizeof(text))
+		return;
+	strcpy(text, key); /* the copy's own may go with the change */
+	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
+	request.key = text;
+	request.expected = entry->version;
+	request.remove = true;
+	registry_ask(cluster, &request, on_done, NULL);
+}
+
+static bool was_missed(const struct addresses *addresses, const char *key)
+{
+	for (size_t i = 0; i < addresses->nmissed; i++)
+		if (!strcmp(addresses->missed[i], key))
+			return true;
+	return false;
+}
+
+static void forget(struct addresses *addresses)
+{
+	for (size_t i = 0; i < addresses->nmissed; i++)
+		free(addresses->missed[i]);
+	addresses->nmissed = 0;
+}
+
+void addresses_tick(struct cluster *cluster, uint64_t now_ns)
+{
+	struct addresses *addresses = cluster->addresses;
+	struct look look = {.addresses = addresses, .sock = -1};
+
+	if (!registry_copy_ready(cluster->copy) || now_ns - addresses->looked_ns < EVERY_NS ||
+	    !names_address_any(cluster->server->names))
+		return;
+	addresses->looked_ns = now_ns;
+	registry_copy_each(cluster->copy, ADDRESS_PREFIX, look_at, &look);
+	if (look.sock >= 0)
+		close(look.sock);
+	for (size_t i = 0; i < look.n; i++)
+		if (was_missed(addresses, look.missing[i]))
+			remove_entry(cluster, look.missing[i]);
+	forget(addresses);
+	memcpy(addresses->missed, look.missing, look.n * sizeof(look.missing[0]));
+	addresses->nmissed = look.n;
+}
+
+int addresses_open(struct cluster *cluster, struct err *err)
+{
+	cluster->addresses = calloc(1, sizeof(*cluster->addresses));
+	if (!cluster->addresses)
+		return err_code(err, -ENOMEM, "addresses");
+	cluster->addresses->cluster = cluster;
+	return 0;
+}
+
+void addresses_close(struct cluster *cluster)
+{
+	if (cluster->addresses)
+		forget(cluster->addresses);
+	free(cluster->addresses);
+	cluster->addresses = NULL;
+}

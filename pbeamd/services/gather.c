@@ -1,0 +1,129 @@
+/* The processes of all hosts in one list. A host that does not answer in time is named instead. */
+#include "pbeamd/services/gather.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pbeamd/registry/registry_copy.h"
+#include "pbeamd/transport/cluster.h"
+#include "pbeamd/transport/scatter.h"
+#include "proto/message.h"
+#include "proto/rpc.h"
+
+struct gather {
+	struct cluster *cluster;
+	struct scatter *scatter; /* NULL: all is there */
+	gather_fn done;
+	void *arg;
+	Pbeam__ProcessList *list;
+	bool failed;
+};
+
+void gather_cancel(struct gather *gather)
+{
+	if (gather->scatter)
+		scatter_cancel(gather->scatter);
+	message_free(gather->list);
+	free(gather);
+}
+
+static int by_vpid(const void *a, const void *b)
+{
+	int32_t x = (*(Pbeam__ProcessInfo *const *)a)->vpid, y = (*(Pbeam__ProcessInfo *const *)b)->vpid;
+
+	return x < y ? -1 : x > y;
+}
+
+static void missing(struct gather *gather, const char *host)
+{
+	if (message_append_string(&gather->list->missing, &gather->list->n_missing, host) < 0)
+		gather->failed = true;
+}
+
+static void conclude(void *arg)
+{
+	struct gather *gather = arg;
+	Pbeam__ProcessList *list = gather->list;
+
+	gather->scatter = NULL;
+	if (list->n_processes)
+		qsort(list->processes, list->n_processes, sizeof(Pbeam__ProcessInfo *), by_vpid);
+	if (gather->failed) {
+		gather->done(gather->arg, NULL);
+	} else {
+		gather->list = NULL;
+		gather->done(gather->arg, list);
+	}
+	gather_cancel(gather);
+}
+
+/* What a process left behind where it was is not the process. */
+static bool is_elsewhere(const struct gather *gather, const Pbeam__ProcessInfo *info, const char *host)
+{
+	const Pbeam__RegistryEntry *entry;
+	Pbeam__Place *place;
+	char key[32];
+	bool r;
+
+	snprintf(key, sizeof(key), "vpid/%d", info->vpid);
+	entry = registry_copy_get(gather->cluster->copy, key);
+	place = entry ? pbeam__place__unpack(NULL, entry->value.len, entry->value.data) : NULL;
+	r = place && strcmp(place->host, host) != 0;
+	message_free(place);
+	return r;
+}
+
+static void take(struct gather *gather, const char *host, const void *body, size_t len)
+{
+	Pbeam__ProcessList *part = pbeam__process_list__unpack(NULL, len, body);
+	size_t kept = 0;
+
+	if (!part) {
+		missing(gather, host);
+		return;
+	}
+	for (size_t i = 0; i < part->n_processes; i++) {
+		Pbeam__ProcessInfo *info = part->processes[i];
+
+		if (is_elsewhere(gather, info, host)) {
+			part->processes[kept++] = info;
+			continue;
+		}
+		if (message_string(&info->host, host) < 0)
+			gather->failed = true;
+		if (message_append(&gather->list->processes, &gather->list->n_processes, &info->base) < 0)
+			gather->failed = true;
+	}
+	part->n_processes = kept; /* the others have gone over */
+	message_free(part);
+}
+
+static void on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
+{
+	struct gather *gather = arg;
+
+	if (type == PBEAM__RPC__RPC_REPLY)
+		take(gather, host, body, len);
+	else
+		missing(gather, host);
+}
+
+struct gather *gather_begin(struct cluster *cluster, gather_fn done, void *arg)
+{
+	const struct scatter_request request = {
+		.type = PBEAM__DAEMON_REQUEST__DAEMON_PS, .here = true, .came = on_part, .done = conclude};
+	struct gather *gather = calloc(1, sizeof(*gather));
+
+	if (!gather)
+		return NULL;
+	*gather = (struct gather){.cluster = cluster, .done = done, .arg = arg};
+	gather->list = message_new(&pbeam__process_list__descriptor);
+	if (gather->list)
+		gather->scatter = scatter_begin(cluster, &request, gather);
+	if (!gather->scatter) {
+		gather_cancel(gather);
+		return NULL;
+	}
+	return gather;
+}

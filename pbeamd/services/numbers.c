@@ -1,0 +1,455 @@
+/*
+ * Process numbers. This host holds blocks of 1,024: those of the kernel's range that its kernel is about to
+ * give out, claimed ahead of need (a newborn then keeps its own number), and some above that range, for
+ * newborns whose number another host holds.
+ *
+ * And the places of processes: one that has ended, or come back to where its number's block is held, needs no
+ * entry any more. It must be so for several looks: a job that is being rolled back is gone for a while.
+ */
+#include "pbeamd/services/numbers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "pbeamd/registry/registry_copy.h"
+#include "pbeamd/registry/registry_engine.h"
+#include "pbeamd/transport/cluster.h"
+#include "proto/message.h"
+
+enum {
+	AHEAD = 4,	     /* blocks of the kernel's range, from where it is now */
+	SPARE = 4096,	     /* numbers above it that are to be free */
+	LEASE_BLOCKS = 8,    /* how many blocks of those are leased at once */
+	CLAIMS_MAX = 64,     /* under way */
+	BLOCKS_AT_ONCE = 64, /* looked at for being given back */
+	PLACES_EVERY_S = 3,  /* how often places are looked at */
+	REMOVE_AFTER = 6,    /* looks: a rollback may take a while */
+	SET_AFTER = 3,
+	PROCESSES_MOST = 16384,
+	KERNEL_BLOCKS = REGISTRY_NUMBERS_FIRST >> NAMES_BLOCK_BITS,
+};
+
+struct doubt {
+	int32_t vpid;
+	bool remove; /* else: is to be set */
+	uint64_t version;
+	unsigned looks; /* for how many it was so */
+};
+
+struct numbers {
+	struct cluster *cluster;
+	bool begun, leasing;
+	unsigned claiming;		 /* requests under way */
+	uint8_t asked[NAMES_BLOCKS / 8]; /* claims under way, or refused */
+	uint64_t looked_ns;
+	uint32_t looked_at;   /* block */
+	struct doubt *doubts; /* places that may be wrong, as of the last look */
+	size_t ndoubts;
+};
+
+static bool is_asked(const struct numbers *numbers, uint32_t block)
+{
+	return numbers->asked[block / 8] >> (block % 8) & 1;
+}
+
+static void set_asked(struct numbers *numbers, uint32_t block, bool asked)
+{
+	uint8_t bit = (uint8_t)(1u << (block % 8));
+
+	if (asked)
+		numbers->asked[block / 8] |= bit;
+	else
+		numbers->asked[block / 8] &= (uint8_t)~bit;
+}
+
+static bool is_known(const struct numbers *numbers, uint32_t block)
+{
+	char key[32];
+
+	snprintf(key, sizeof(key), "block/%u", block);
+	return registry_copy_get(numbers->cluster->copy, key) != NULL;
+}
+
+/* ---- claiming blocks ---- */
+
+struct claim {
+	struct numbers *numbers;
+	uint32_t first, count;
+};
+
+/* All that was asked for at the start is there. */
+static void begin(struct numbers *numbers)
+{
+	uint32_t used, held;
+
+	if (numbers->begun || numbers->claiming || numbers->leasing)
+		return;
+	names_block_usage(numbers->cluster->server->names, &used, &held);
+	if (!held)
+		return;
+	numbers->begun = true;
+	names_cluster_begin(numbers->cluster->server->names);
+	log_info("this host has its numbers");
+}
+
+static void on_claimed(void *arg, const Pbeam__RegistryReply *reply)
+{
+	struct claim *claim = arg;
+
+	claim->numbers->claiming--;
+	if (reply->code < 0 && reply->code != -EEXIST)
+		log_info("numbers of block %u: %s", claim->first, reply->text);
+	for (uint32_t i = 0; i < claim->count; i++)
+		set_asked(claim->numbers, claim->first + i, false);
+	begin(claim->numbers);
+	free(claim);
+}
+
+/* Blocks in a row, all or none. */
+static void claim_blocks(struct numbers *numbers, uint32_t first, uint32_t count)
+{
+	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT, sets[LEASE_BLOCKS];
+	Pbeam__RegistryRequest *all[LEASE_BLOCKS];
+	struct claim *claim = malloc(sizeof(*claim));
+	char keys[LEASE_BLOCKS][32];
+	const char *own = numbers->cluster->options->name;
+
+	if (!claim)
+		return;
+	*claim = (struct claim){numbers, first, count};
+	for (uint32_t i = 0; i < count; i++) {
+		pbeam__registry_request__init(&sets[i]);
+		snprintf(keys[i], sizeof(keys[i]), "block/%u", first + i);
+		sets[i].key = keys[i];
+		sets[i].value.data = (uint8_t *)(uintptr_t)own;
+		sets[i].value.len = strlen(own);
+		all[i] = &sets[i];
+		set_asked(numbers, first + i, true);
+	}
+	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
+	request.all = all;
+	request.n_all = count;
+	numbers->claiming++;
+	registry_ask(numbers->cluster, &request, on_claimed, claim);
+}
+
+static void claim_if_free(struct numbers *numbers, uint32_t block)
+{
+	if (block < NAMES_BLOCKS && numbers->claiming < CLAIMS_MAX && !is_asked(numbers, block) &&
+	    !is_known(numbers, block))
+		claim_blocks(numbers, block, 1);
+}
+
+/* The number that the kernel gave last. */
+static int32_t last_pid(void)
+{
+	auto_free char *text = NULL;
+	const char *last;
+
+	if (io_slurp(AT_FDCWD, "/proc/loadavg", 256, &text, NULL) < 0)
+		return getpid();
+	last = strrchr(text, ' ');
+	return last ? atoi(last + 1) : getpid();
+}
+
+static int32_t pid_max(void)
+{
+	auto_free char *text = NULL;
+
+	return io_slurp(AT_FDCWD, "/proc/sys/kernel/pid_max", 64, &text, NULL) < 0 ? 4194304 : atoi(text);
+}
+
+static void claim_ahead(struct numbers *numbers)
+{
+	uint32_t block = (uint32_t)last_pid() >> NAMES_BLOCK_BITS;
+	uint32_t end = (uint32_t)(pid_max() - 1) >> NAMES_BLOCK_BITS;
+
+	for (uint32_t i = 0; i < AHEAD; i++)
+		claim_if_free(numbers, block + i <= end ? block + i : block + i - end - 1);
+}
+
+static void on_leased(void *arg, const Pbeam__RegistryReply *reply)
+{
+	struct numbers *numbers = arg;
+
+	numbers->leasing = false;
+	if (reply->code < 0)
+		log_info("%s", reply->text);
+	else if (reply->first % (1u << NAMES_BLOCK_BITS) == 0 && reply->first < REGISTRY_NUMBERS_END)
+		claim_blocks(numbers, (uint32_t)(reply->first >> NAMES_BLOCK_BITS), LEASE_BLOCKS);
+}
+
+static void lease_spare(struct numbers *numbers)
+{
+	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
+	uint32_t used, held;
+
+	names_block_usage(numbers->cluster->server->names, &used, &held);
+	if (numbers->leasing || held - used >= SPARE)
+		return;
+	for (uint32_t block = KERNEL_BLOCKS; block < NAMES_BLOCKS; block++)
+		if (is_asked(numbers, block))
+			return; /* leased, and about to be ours */
+	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__LEASE;
+	request.key = (char *)(uintptr_t)REGISTRY_NUMBERS;
+	request.count = LEASE_BLOCKS << NAMES_BLOCK_BITS;
+	numbers->leasing = true;
+	registry_ask(numbers->cluster, &request, on_leased, numbers);
+}
+
+/* ---- giving blocks back ---- */
+
+/* Anything of the kernel's, or a process that has left, still has a number of it. */
+static bool is_block_in_use(const struct numbers *numbers, uint32_t block)
+{
+	int32_t first = (int32_t)(block << NAMES_BLOCK_BITS);
+	char key[32];
+
+	for (int32_t n = first; n < first + (1 << NAMES_BLOCK_BITS); n++) {
+		if (n > 1 && (kill(n, 0) == 0 || errno == EPERM || kill(-n, 0) == 0 || errno == EPERM))
+			return true;
+		snprintf(key, sizeof(key), "vpid/%d", n);
+		if (registry_copy_get(numbers->cluster->copy, key))
+			return true;
+	}
+	return false;
+}
+
+static void keep(struct numbers *numbers, uint32_t block)
+{
+	if (names_block_set(numbers->cluster->server->names, block, numbers->cluster->options->name) < 0)
+		log_error("block %u is held and not used", block);
+}
+
+static void on_given_back(void *arg, const Pbeam__RegistryReply *reply)
+{
+	struct claim *claim = arg;
+
+	if (reply->code < 0)
+		keep(claim->numbers, claim->first);
+	free(claim);
+}
+
+/* The next block of ours that the kernel is not at; NULL when there is none among the next ones. */
+static const Pbeam__RegistryEntry *left_behind(struct numbers *numbers, uint32_t *block)
+{
+	uint32_t now = (uint32_t)last_pid() >> NAMES_BLOCK_BITS;
+	const struct cluster *cluster = numbers->cluster;
+	const Pbeam__RegistryEntry *entry;
+	char key[32];
+
+	for (int i = 0; i < BLOCKS_AT_ONCE; i++) {
+		*block = numbers->looked_at++ % KERNEL_BLOCKS;
+		snprintf(key, sizeof(key), "block/%u", *block);
+		entry = registry_copy_get(cluster->copy, key);
+		if (entry && entry->value.len == strlen(cluster->options->name) &&
+		    !memcmp(entry->value.data, cluster->options->name, entry->value.len) &&
+		    (*block + 1 < now || *block > now + AHEAD))
+			return entry;
+	}
+	return NULL;
+}
+
+/*
+ * One block that the kernel has left behind, each time: other hosts' kernels come to it as well. Newborns get
+ * none of its numbers from the moment that it is taken out of the name table; who got one just before is seen
+ * by the second look.
+ */
+static void give_back(struct numbers *numbers)
+{
+	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
+	const Pbeam__RegistryEntry *entry;
+	struct claim *claim;
+	uint32_t block;
+	char key[32];
+
+	entry = numbers->claiming ? NULL : left_behind(numbers, &block);
+	if (!entry || is_block_in_use(numbers, block))
+		return;
+	claim = malloc(sizeof(*claim));
+	if (!claim || names_block_set(numbers->cluster->server->names, block, NULL) < 0) {
+		free(claim);
+		return;
+	}
+	if (is_block_in_use(numbers, block)) {
+		keep(numbers, block);
+		free(claim);
+		return;
+	}
+	*claim = (struct claim){numbers, block, 1};
+	snprintf(key, sizeof(key), "block/%u", block);
+	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
+	request.key = key;
+	request.expected = entry->version;
+	request.remove = true;
+	registry_ask(numbers->cluster, &request, on_given_back, claim);
+}
+
+/* ---- places ---- */
+
+static unsigned looks_before(const struct numbers *numbers, int32_t vpid, bool remove)
+{
+	for (size_t i = 0; i < numbers->ndoubts; i++)
+		if (numbers->doubts[i].vpid == vpid && numbers->doubts[i].remove == remove)
+			return numbers->doubts[i].looks;
+	return 0;
+}
+
+static void on_place_changed(void *arg, const Pbeam__RegistryReply *reply)
+{
+	if (reply->code < 0 && reply->code != -EEXIST)
+		log_info("place of a process: %s", reply->text);
+}
+
+static void change_place(struct numbers *numbers, const struct doubt *doubt)
+{
+	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
+	Pbeam__Place place = PBEAM__PLACE__INIT;
+	uint8_t bytes[256];
+	char key[32];
+
+	snprintf(key, sizeof(key), "vpid/%d", doubt->vpid);
+	place.host = (char *)(uintptr_t)numbers->cluster->options->name;
+	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
+	request.key = key;
+	request.expected = doubt->version;
+	request.remove = doubt->remove;
+	request.value.data = bytes;
+	request.value.len = doubt->remove ? 0 : pbeam__place__pack(&place, bytes);
+	registry_ask(numbers->cluster, &request, on_place_changed, NULL);
+}
+
+struct look {
+	struct numbers *numbers;
+	struct doubt *found;
+	size_t n, room;
+};
+
+static void doubt(struct look *look, int32_t vpid, uint64_t version, bool remove)
+{
+	if (look->n < look->room)
+		look->found[look->n++] =
+			(struct doubt){vpid, remove, version, looks_before(look->numbers, vpid, remove) + 1};
+}
+
+/* A process, or a thread or group of one, has it. */
+static bool is_in_use(struct names *names, struct vpid vpid)
+{
+	struct name_process process;
+	int32_t real = names_real(names, vpid).n;
+
+	if (names_process_get(names, vpid, &process) == 0)
+		return true;
+	return real != vpid.n && real != NAMES_NOBODY && (kill(real, 0) == 0 || kill(-real, 0) == 0);
+}
+
+/* An entry that says "here" of a process that is not here any more. */
+static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
+{
+	struct look *look = arg;
+	const struct cluster *cluster = look->numbers->cluster;
+	Pbeam__Place *place = pbeam__place__unpack(NULL, entry->value.len, entry->value.data);
+	struct vpid vpid = {atoi(entry->key + strlen("vpid/"))};
+
+	if (place && !strcmp(place->host, cluster->options->name) && !is_in_use(cluster->server->names, vpid))
+		doubt(look, vpid.n, entry->version, true);
+	message_free(place);
+}
+
+/* A process that runs here although its number says that it is elsewhere. */
+static void look_at_processes(struct look *look)
+{
+	struct cluster *cluster = look->numbers->cluster;
+	auto_free struct name_process *all = NULL;
+	char key[32], host[NAME_TEXT_MAX];
+	int n = names_snapshot(cluster->server->names, (struct rpid){0}, &all);
+
+	for (int i = 0; i < n; i++) {
+		snprintf(key, sizeof(key), "vpid/%d", all[i].vpid.n);
+		if (all[i].state == NAME_STATE_RUNNING && !registry_copy_get(cluster->copy, key) &&
+		    names_block_find(cluster->server->names, all[i].vpid, host) == 0 &&
+		    strcmp(host, cluster->options->name) != 0)
+			doubt(look, all[i].vpid.n, 0, false);
+	}
+}
+
+static void look_at_places(struct numbers *numbers)
+{
+	struct look look = {.numbers = numbers, .room = PROCESSES_MOST};
+
+	look.found = calloc(look.room, sizeof(*look.found));
+	if (!look.found)
+		return;
+	registry_copy_each(numbers->cluster->copy, "vpid/", look_at_place, &look);
+	look_at_processes(&look);
+	for (size_t i = 0; i < look.n; i++)
+		if (look.found[i].looks >= (look.found[i].remove ? REMOVE_AFTER : SET_AFTER))
+			change_place(numbers, &look.found[i]);
+	free(numbers->doubts);
+	numbers->doubts = look.found;
+	numbers->ndoubts = look.n;
+}
+
+/* ---- the beginning ---- */
+
+/* The numbers of what runs here already: they are to be this host's before others can lease them; once more
+ * where this host was removed and has come back. */
+static void claim_existing(struct numbers *numbers)
+{
+	struct names *names = numbers->cluster->server->names;
+	auto_free struct name_process *all = NULL;
+	int n = names_snapshot(names, (struct rpid){0}, &all);
+
+	for (int i = 0; i < n; i++)
+		claim_if_free(numbers, (uint32_t)all[i].vpid.n >> NAMES_BLOCK_BITS);
+}
+
+void numbers_tick(struct cluster *cluster, uint64_t now_ns)
+{
+	struct numbers *numbers = cluster->numbers;
+
+	if (!registry_copy_ready(cluster->copy))
+		return;
+	if (!numbers->begun)
+		claim_existing(numbers);
+	claim_ahead(numbers);
+	lease_spare(numbers);
+	begin(numbers);
+	give_back(numbers);
+	if (now_ns - numbers->looked_ns < PLACES_EVERY_S * 1000000000ull)
+		return;
+	numbers->looked_ns = now_ns;
+	claim_existing(numbers);
+	look_at_places(numbers);
+}
+
+int numbers_open(struct cluster *cluster, struct err *err)
+{
+	int r = names_cluster_set(cluster->server->names, cluster->options->name);
+
+	if (r < 0)
+		return err_code(err, r, "name table");
+	cluster->numbers = calloc(1, sizeof(*cluster->numbers));
+	if (!cluster->numbers)
+		return err_code(err, -ENOMEM, "numbers");
+	cluster->numbers->cluster = cluster;
+	cluster->numbers->begun = names_cluster_begun(cluster->server->names);
+	return 0;
+}
+
+void numbers_close(struct cluster *cluster)
+{
+	if (cluster->numbers)
+		free(cluster->numbers->doubts);
+	free(cluster->numbers);
+	cluster->numbers = NULL;
+}

@@ -1,0 +1,167 @@
+/*
+ * Rollback of a job that has ended: its image is verified first, what may be left of the job is ended, and
+ * `scip restore -d` starts it anew, with the streams that the image tells of and none of ours.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "image/image.h"
+#include "pbeamd/services/process_requests.h"
+#include "pbeamd/services/target.h"
+#include "pbeamd/transport/server.h"
+#include "pbeamd/transport/worker.h"
+#include "proto/daemon.h"
+#include "proto/rpc.h"
+
+enum { LOOK_EVERY_NS = 5000000, GONE_WITHIN_S = 10 };
+
+static int verify(const struct revive *revive, uint32_t *processes, struct err *err)
+{
+	struct image_reader *image;
+	int r = image_reader_open(&image, revive->path, err);
+
+	if (r < 0)
+		return r;
+	*processes = (uint32_t)image_reader_manifest(image)->n_processes;
+	/* `scip restore` verifies it before anything is touched: it is enough where nothing is there to lose.
+	 */
+	r = revive->target.live ? image_reader_verify(image, err) : 0;
+	image_reader_close(image);
+	return r;
+}
+
+static void kill_leftovers(struct server *server, struct rpid keeper)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(server->names, keeper, &list);
+
+	for (int i = 0; i < n; i++)
+		if (list[i].rpid.n > 1)
+			kill(list[i].rpid.n, SIGKILL);
+}
+
+/* The job's first process has ended; its keeper follows when the last of the job has. */
+static int wait_for_keeper(struct server *server, const struct target *target, struct err *err)
+{
+	uint64_t until = io_now_ns(CLOCK_MONOTONIC) + GONE_WITHIN_S * 1000000000ull;
+	struct timespec step = {0, LOOK_EVERY_NS};
+	struct name_job job;
+
+	/* The list is without those whose keeper has ended. */
+	while (names_job_count(server->names) >= 0 &&
+	       names_job_get(server->names, target->job.keeper, &job) == 0) {
+		struct name_process root;
+
+		if (io_now_ns(CLOCK_MONOTONIC) > until)
+			return err_set(err, -EBUSY,
+				       "%s: it is ending but does not come to its end; try again",
+				       target->who);
+		if (names_process_get(server->names, job.root, &root) < 0)
+			kill_leftovers(server, job.keeper);
+		nanosleep(&step, NULL);
+	}
+	return 0;
+}
+
+static _Noreturn void execute_scip(const char *scip, const struct revive *revive, int out, int err)
+{
+	int null = open("/dev/null", O_RDONLY);
+
+	dup2(null, STDIN_FILENO);
+	dup2(out, STDOUT_FILENO);
+	dup2(err, STDERR_FILENO);
+	close_range(3, ~0u, 0);
+	if (revive->force)
+		execl(scip, "scip", "restore", "-d", "--image-streams", "--force", "--", revive->path,
+		      (char *)NULL);
+	else
+		execl(scip, "scip", "restore", "-d", "--image-streams", "--", revive->path, (char *)NULL);
+	_exit(127);
+}
+
+/* What is in the pipe by now, as text; whoever else holds its other end is not waited for. */
+static void read_text(int fd, char *text, size_t size)
+{
+	ssize_t n;
+
+	fcntl(fd, F_SETFL, O_NONBLOCK);
+	n = read(fd, text, size - 1);
+	text[n < 0 ? 0 : n] = 0;
+	text[strcspn(text, "\n")] = 0;
+}
+
+/* Runs scip to the point where the job runs. Returns its vpid or -errno. */
+static int start_scip(const struct revive *revive, struct err *err)
+{
+	auto_close int out_read = -1, out_write = -1, err_read = -1, err_write = -1;
+	char scip[PATH_MAX], text[ERR_TEXT_MAX];
+	const char *sentence = text;
+	int out[2], error[2], status, r;
+	pid_t child;
+
+	r = daemon_find_program("scip", scip, sizeof(scip), err);
+	if (r < 0)
+		return r;
+	if (pipe2(out, O_CLOEXEC) < 0)
+		return err_sys(err, "start scip");
+	out_read = out[0];
+	out_write = out[1];
+	if (pipe2(error, O_CLOEXEC) < 0)
+		return err_sys(err, "start scip");
+	err_read = error[0];
+	err_write = error[1];
+	child = fork();
+	if (child < 0)
+		return err_sys(err, "start scip");
+	if (child == 0)
+		execute_scip(scip, revive, out_write, err_write);
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			return err_sys(err, "wait for scip");
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+		read_text(out_read, text, sizeof(text));
+		return atoi(text) > 0 ? atoi(text) : err_set(err, -EPROTO, "scip restore told no vpid");
+	}
+	read_text(err_read, text, sizeof(text));
+	if (!strncmp(sentence, "scip: ", 6))
+		sentence += 6;
+	return err_set(err, -EIO, "%s", sentence[0] ? sentence : "scip restore was killed");
+}
+
+void revive_work(struct server *server, int sock, const void *arg)
+{
+	const struct revive *revive = arg;
+	Pbeam__RollbackReply done = PBEAM__ROLLBACK_REPLY__INIT;
+	uint64_t start = io_now_ns(CLOCK_MONOTONIC);
+	struct err err = ERR_INIT;
+	uint32_t processes = 0;
+	int r = verify(revive, &processes, &err);
+
+	if (r == 0 && revive->target.live)
+		r = wait_for_keeper(server, &revive->target, &err);
+	if (r == 0)
+		r = start_scip(revive, &err);
+	if (r < 0) {
+		if (strncmp(err.text, "vpid ", 5) != 0)
+			err_wrap(&err, r, "%s", revive->target.who);
+		worker_refuse(sock, &err);
+		return;
+	}
+	done.vpid = r;
+	done.path = (char *)(uintptr_t)revive->path;
+	done.total_ns = io_now_ns(CLOCK_MONOTONIC) - start;
+	done.processes = processes;
+	if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0, &err) < 0)
+		log_info("rolled back, and nobody is there to hear it: %s", err.text);
+}

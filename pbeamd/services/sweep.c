@@ -1,0 +1,46 @@
+/*
+ * Sockets of keepers and scips that were killed: RUNTIME/job/PID and RUNTIME/scip/PID. Whoever ends properly
+ * removes its own. One that was made within the last second is left alone: its number may be in use again.
+ */
+#include "pbeamd/services/sweep.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/dirs.h"
+
+static void sweep_dir(const char *sub)
+{
+	char path[PATH_MAX];
+	auto_closedir DIR *dir = NULL;
+	struct dirent *entry;
+	struct stat st;
+
+	if (dirs_runtime(path, sub, NULL) < 0)
+		return;
+	dir = opendir(path);
+	while (dir && (entry = readdir(dir))) {
+		size_t digits = strspn(entry->d_name, "0123456789");
+		pid_t pid = atoi(entry->d_name);
+
+		if (!digits || entry->d_name[digits] || pid <= 0 || kill(pid, 0) == 0 || errno != ESRCH)
+			continue;
+		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISSOCK(st.st_mode) && time(NULL) - st.st_ctime > 1)
+			unlinkat(dirfd(dir), entry->d_name, 0);
+	}
+}
+
+void sweep_sockets(void)
+{
+	sweep_dir("job");
+	sweep_dir("scip");
+}

@@ -1,0 +1,138 @@
+/*
+ * The cluster half of pbeamd: who the other hosts are, the channels to their daemons, the channels that come
+ * and go for local programs. docs/CLUSTER.md tells the story; with no cluster configured none of this runs.
+ *
+ * Every daemon has a channel of kind PEER with every other that it can reach. On each it says every second
+ * how it is (HostInfo); one that has said nothing for some seconds is lost and dialled again for ever. The
+ * central daemon passes on what it knows of all hosts.
+ */
+#ifndef PBEAMD_TRANSPORT_CLUSTER_H
+#define PBEAMD_TRANSPORT_CLUSTER_H
+
+#include "channel/channel.h"
+#include "namespace/registry.h"
+#include "pbeamd/transport/server.h"
+
+enum {
+	CLUSTER_ADDRESS_MAX = 300, /* "ADDRESS:PORT" */
+	CLUSTER_MAPS_MAX = 32,
+	CLUSTER_INSTANCE_SIZE = 16,
+};
+
+/* What the command line and the configuration file say. */
+struct cluster_options {
+	char listen[CLUSTER_ADDRESS_MAX], join[CLUSTER_ADDRESS_MAX]; /* "" none */
+	char key[PATH_MAX];
+	char name[CHANNEL_HOST_MAX];
+	char *maps[CLUSTER_MAPS_MAX]; /* "FROM=TO" */
+	int nmaps;
+};
+
+struct peer;
+
+/* What is known of the central host. */
+struct registry_state {
+	uint64_t term; /* how many hosts have taken over so far; the later one counts */
+	uint64_t revision;
+	bool central;				/* it is this one */
+	uint8_t cluster[CLUSTER_INSTANCE_SIZE]; /* which of all clusters: a number made once */
+	char host[CHANNEL_HOST_MAX];		/* "" not known yet */
+	char address[CLUSTER_ADDRESS_MAX];	/* where it listens */
+	char told[CLUSTER_ADDRESS_MAX];		/* --join as it was given to this host by then */
+};
+
+/* When something is to be tried again. */
+struct dialler {
+	bool busy;
+	unsigned wait_ms;
+	uint64_t at_ns;
+};
+
+/* Another host. */
+struct host {
+	struct host *next;
+	char name[CHANNEL_HOST_MAX];
+	Pbeam__HostInfo *info; /* its last word, NULL while there was none */
+	struct peer *peer;     /* NULL: no channel */
+	uint64_t heard_ns;     /* CLOCK_MONOTONIC, directly or through the central daemon; 0 never */
+	uint64_t quiet_ns;     /* since when there is no channel, as far as this daemon knows */
+	struct dialler dialler;
+	bool said_lost;
+};
+
+struct cluster;
+
+struct incoming; /* a connection that has not said yet what it is */
+
+struct peer {
+	struct peer *next;
+	struct cluster *cluster;
+	struct stream stream;
+	struct host *host; /* NULL until it has said who it is */
+	char name[CHANNEL_HOST_MAX], address[CLUSTER_ADDRESS_MAX];
+	uint64_t heard_ns;
+	uint64_t heard_revision; /* on the central daemon: it knows of all changes up to there */
+};
+
+/* What the layers above do for the cluster. */
+struct cluster_calls {
+	/* Fills what they tell other hosts of this one. */
+	must_check int (*describe)(const struct cluster *cluster, Pbeam__HostInfo *info);
+	/* The part of it that changes. */
+	void (*refresh)(const struct cluster *cluster, Pbeam__HostInfo *info);
+	/* -EINVAL with the reason if a new peer is of another cluster. */
+	must_check int (*check)(const struct peer *peer, const Pbeam__HostInfo *info, struct err *err);
+	/* A host has described itself; `first`: on this channel. */
+	void (*described)(struct peer *peer, const Pbeam__HostInfo *info, bool first);
+	/* A frame that is not the transport's. False: malformed. */
+	bool (*frame)(struct peer *peer, const struct frame *frame);
+	/* The copy of the registry is whole for the first time. */
+	void (*ready)(struct cluster *cluster);
+	/* The channel to a host is gone; peer->host has no peer any more. */
+	void (*lost)(struct cluster *cluster, const struct peer *peer);
+};
+
+struct cluster {
+	const struct cluster_calls *calls;
+	struct server *server;
+	const struct cluster_options *options;
+	struct channel_key key;
+	uint8_t instance[CLUSTER_INSTANCE_SIZE]; /* tells this host from another of the same name */
+	bool central;
+	bool deposed; /* it was, until another host took over */
+	struct registry_state state;
+	struct take_over *take_over; /* this host is about to become central */
+	int listener;		     /* -1: it does not listen */
+	struct event *accepting, *tick;
+	uint64_t ticked_ns;
+	Pbeam__HostInfo *self;
+	struct host *hosts;
+	struct peer *peers;
+	struct incoming *incoming;
+	struct dialler join;
+	struct registry registry; /* one of these two: */
+	struct registry store, remote;
+	bool kept; /* the store has all that the copy has */
+	struct registry_copy *copy;
+	struct registry_wait *waits; /* local programs that have asked the registry */
+	struct heard_wait *unheard;  /* answers that wait until all hosts have heard */
+	struct numbers *numbers;
+	struct addresses *addresses;
+	uint64_t settled_ns, settled_version; /* when settled_tick() looked, and the newest record by then */
+	struct stale_job *stale_jobs;	      /* processes that may have been replaced by others elsewhere, */
+	uint64_t stale_jobs_ns;		      /* to be looked at again then, */
+	uint64_t away_ns; /* CLOCK_REALTIME: if they are older than the loss of the central host */
+	struct remote_call *remote_calls; /* asked of other hosts */
+	struct guest *guests;		  /* asked by other hosts */
+	int64_t next_call;
+};
+
+/* A refusal unless there is a cluster. */
+must_check int cluster_need(const struct server *server, struct err *err);
+
+/* True if that host is the central one, as far as this one knows. */
+bool cluster_is_central(const struct cluster *cluster, const char *host);
+/* Where the central host is to be dialled; "" if it is this one, or not known. */
+const char *cluster_central_address(const struct cluster *cluster);
+
+#endif

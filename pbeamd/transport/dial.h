@@ -1,0 +1,9 @@
+#ifndef PBEAMD_TRANSPORT_DIAL_H
+#define PBEAMD_TRANSPORT_DIAL_H
+
+#include "pbeamd/transport/cluster.h"
+
+/* Connects to who is due; never blocks. */
+void dial_tick(struct cluster *cluster, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,291 @@
+/*
+ * The channel to another daemon. Its first word is how that host is; only then is it that host's channel. A
+ * new one takes the place of an old one of the same instance (a daemon that was killed and started again); a
+ * host of the same name that is another one is turned away.
+ */
+#include "pbeamd/transport/peer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "pbeamd/transport/cluster.h"
+#include "pbeamd/transport/host.h"
+#include "pbeamd/transport/host_info.h"
+#include "pbeamd/transport/remote_request.h"
+#include "pbeamd/transport/stream.h"
+#include "proto/message.h"
+#include "proto/rpc.h"
+
+enum {
+	SILENT_MS = 4000,    /* a peer that says nothing for so long is given up */
+	STALLED_MS = 2000,   /* we have not run ourselves: nobody could be heard */
+	QUEUE_MAX = 64 << 20 /* waiting to be sent: it takes nothing any more */
+};
+
+void peer_close(struct peer *peer)
+{
+	struct cluster *cluster = peer->cluster;
+
+	for (struct peer **p = &cluster->peers; *p; p = &(*p)->next)
+		if (*p == peer) {
+			*p = peer->next;
+			break;
+		}
+	remote_lost(peer);
+	if (peer->host) {
+		peer->host->peer = NULL;
+		peer->host->quiet_ns = io_now_ns(CLOCK_MONOTONIC);
+		cluster->calls->lost(cluster, peer);
+	}
+	stream_close(&peer->stream);
+	free(peer);
+}
+
+static void lose(struct peer *peer, const char *why)
+{
+	struct host *host = peer->host;
+
+	if (host && !host->said_lost) {
+		log_warn("host %s is lost: %s", peer->name, why);
+		host->said_lost = true;
+		host->heard_ns = 0;
+	} else if (!host) {
+		log_warn("%s (%s): %s", peer->address, peer->name, why);
+	}
+	peer_close(peer);
+}
+
+static void turn_away(struct peer *peer, const struct err *why)
+{
+	log_warn("%s (%s) is turned away: %s", peer->address, peer->name, why->text);
+	/* what it is told is small and the channel is new: it does not block for long */
+	channel_refuse(peer->stream.fd, why);
+	host_dial_later(peer->cluster, peer->name);
+	peer_close(peer);
+}
+
+/* The host that a new channel says it is. */
+static int adopt(struct peer *peer, const Pbeam__HostInfo *info, struct err *err)
+{
+	struct cluster *cluster = peer->cluster;
+	struct host *host;
+
+	if (strcmp(info->name, peer->name) != 0)
+		return err_set(err, -EPROTO, "it gives the name %s and then another", peer->name);
+	if (cluster->calls->check(peer, info, err) < 0)
+		return err->code;
+	host = host_get(cluster, peer->name);
+	if (!host)
+		return err_code(err, -ENOMEM, "host %s", peer->name);
+	if (host->info && host->info->instance.len &&
+	    !message_same_bytes(&host->info->instance, &info->instance))
+		return err_set(
+			err, -EADDRINUSE,
+			"another host is called %s; give it another --host-name, or let go of the old one "
+			"with `pbeamctl hosts --remove %s`",
+			peer->name, peer->name);
+	if (host->peer)
+		peer_close(host->peer);
+	host->peer = peer;
+	peer->host = host;
+	log_info("host %s is up (%s)", peer->name, peer->address);
+	return 0;
+}
+
+/* One that listens on all its addresses is reached where it comes from. */
+static int complete_address(const struct peer *peer, Pbeam__HostInfo *info)
+{
+	const char *end = strrchr(peer->address, ':');
+	const char *start = peer->address;
+	char text[CLUSTER_ADDRESS_MAX];
+
+	if (info->address[0] || !info->port || !end)
+		return 0;
+	if (*start == '[') {
+		start++;
+		end--;
+	}
+	snprintf(text, sizeof(text), "%.*s", (int)(end - start), start);
+	return message_string(&info->address, text);
+}
+
+static bool valid(const Pbeam__HostInfo *info)
+{
+	return channel_host_ok(info->name) && info->port <= 65535 && strlen(info->address) < 256 &&
+	       info->n_addresses < 256 && info->n_depends < 4096 && info->instance.len <= 64 &&
+	       info->vdso_digest.len <= 64 && info->term <= UINT32_MAX &&
+	       (!info->central_host[0] || channel_host_ok(info->central_host)) &&
+	       strlen(info->central_address) < CLUSTER_ADDRESS_MAX &&
+	       (!info->cluster.len || info->cluster.len == CLUSTER_INSTANCE_SIZE);
+}
+
+/* What the central daemon tells of another host: the truth where we have no channel to it. */
+static void take_word(struct peer *peer, Pbeam__HostInfo *info)
+{
+	struct cluster *cluster = peer->cluster;
+	struct host *host;
+
+	if (cluster->central || !cluster_is_central(cluster, peer->name) ||
+	    !strcmp(info->name, cluster->options->name)) {
+		message_free(info);
+		return;
+	}
+	host = host_get(cluster, info->name);
+	if (!host || host->peer)
+		message_free(info);
+	else if (info->state == PBEAM__HOST_INFO__STATE__UP)
+		host_heard(host, info);
+	else {
+		message_free(host->info);
+		host->info = info;
+	}
+}
+
+static void on_host(struct peer *peer, const struct frame *frame)
+{
+	bool known = peer->host != NULL;
+	struct err err = ERR_INIT;
+	Pbeam__HostInfo *info = (Pbeam__HostInfo *)frame_unpack(frame, &pbeam__host_info__descriptor, &err);
+
+	if (!info || !valid(info)) {
+		message_free(info);
+		lose(peer, "it describes no host");
+		return;
+	}
+	if (!peer->host && adopt(peer, info, &err) < 0) {
+		message_free(info);
+		turn_away(peer, &err);
+		return;
+	}
+	if (strcmp(info->name, peer->name) != 0) {
+		take_word(peer, info);
+	} else if (complete_address(peer, info) < 0) {
+		message_free(info);
+	} else {
+		info->state = PBEAM__HOST_INFO__STATE__UP;
+		host_heard(peer->host, info);
+		peer->cluster->calls->described(peer, info, !known);
+	}
+}
+
+static void on_refused(struct peer *peer, const struct frame *frame)
+{
+	Pbeam__Failed *refused = (Pbeam__Failed *)frame_unpack(frame, &pbeam__failed__descriptor, NULL);
+
+	log_error("host %s refuses this one: %s", peer->name, refused ? refused->text : "no reason given");
+	message_free(refused);
+	host_dial_later(peer->cluster, peer->name);
+	peer_close(peer);
+}
+
+static void on_frame(struct stream *stream, struct frame *frame)
+{
+	struct peer *peer = stream->owner;
+
+	peer->heard_ns = io_now_ns(CLOCK_MONOTONIC);
+	if (frame->type == PBEAM__CHANNEL_MESSAGE__PEER_HOST) {
+		on_host(peer, frame);
+	} else if (frame->type == PBEAM__RPC__RPC_FAILED) {
+		on_refused(peer, frame);
+	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REQUEST &&
+		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_REPLY) {
+		if (!remote_frame(peer, frame))
+			lose(peer, "it sent a request or an answer that is none");
+	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY &&
+		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_HEARD) {
+		if (!peer->cluster->calls->frame(peer, frame))
+			lose(peer, "what it says of the registry cannot come from it");
+	} else {
+		char text[64];
+
+		snprintf(text, sizeof(text), "it sent message %u, which cannot come now", frame->type);
+		lose(peer, text);
+	}
+}
+
+static void on_end(struct stream *stream, const struct err *err)
+{
+	lose(stream->owner, err->code ? err->text : "its channel ended");
+}
+
+static void say(struct peer *peer, const Pbeam__HostInfo *info)
+{
+	if (stream_send(&peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_HOST, &info->base, NULL, 0) < 0)
+		log_error("host %s cannot be told anything: no memory", peer->name);
+}
+
+void peer_open(struct cluster *cluster, int fd, const char *name, const char *address)
+{
+	static const struct stream_calls calls = {on_frame, on_end, NULL};
+	struct peer *peer = calloc(1, sizeof(*peer));
+
+	if (!peer) {
+		close(fd);
+		return;
+	}
+	if (stream_open(&peer->stream, cluster->server->base, fd, &calls, peer) < 0) {
+		free(peer);
+		return;
+	}
+	peer->cluster = cluster;
+	snprintf(peer->name, sizeof(peer->name), "%s", name);
+	snprintf(peer->address, sizeof(peer->address), "%s", address);
+	peer->heard_ns = io_now_ns(CLOCK_MONOTONIC);
+	peer->next = cluster->peers;
+	cluster->peers = peer;
+	say(peer, cluster->self);
+}
+
+/* The central daemon knows of all and tells all. */
+static void tell_of_others(struct peer *peer)
+{
+	for (const struct host *host = peer->cluster->hosts; host; host = host->next)
+		if (host->info && host != peer->host) {
+			host->info->state = host_is_up(host) ? PBEAM__HOST_INFO__STATE__UP
+							     : PBEAM__HOST_INFO__STATE__LOST;
+			say(peer, host->info);
+		}
+}
+
+void peers_say(struct cluster *cluster)
+{
+	for (struct peer *peer = cluster->peers; peer; peer = peer->next)
+		say(peer, cluster->self);
+}
+
+void peers_tick(struct cluster *cluster, uint64_t now_ns)
+{
+	bool stalled = now_ns - cluster->ticked_ns > STALLED_MS * 1000000ull;
+	struct peer *next;
+
+	host_info_refresh(cluster, cluster->self);
+	for (struct peer *peer = cluster->peers; peer; peer = next) {
+		next = peer->next;
+		if (stalled)
+			peer->heard_ns = now_ns;
+		if (now_ns > peer->heard_ns + SILENT_MS * 1000000ull) {
+			lose(peer, "nothing is heard of it");
+			continue;
+		}
+		if (peer->stream.queued > QUEUE_MAX) {
+			lose(peer, "it takes nothing any more");
+			continue;
+		}
+		say(peer, cluster->self);
+		if (cluster->central && peer->host)
+			tell_of_others(peer);
+	}
+}
+
+int peer_send(struct host *host, uint32_t type, const ProtobufCMessage *message)
+{
+	if (!host->peer)
+		return -EHOSTUNREACH;
+	return stream_send(&host->peer->stream, type, message, NULL, 0);
+}

@@ -1,0 +1,28 @@
+/*
+ * Requests over hosts. A request that another daemon passes on is answered as if one of our own users had
+ * made it: on a connection of its own inside this daemon, whose other end wraps what comes into messages to
+ * the peer.
+ */
+#ifndef PBEAMD_TRANSPORT_REMOTE_REQUEST_H
+#define PBEAMD_TRANSPORT_REMOTE_REQUEST_H
+
+#include "pbeamd/transport/cluster.h"
+
+/* A frame of the answer: RPC_PROGRESS, any number of them, then once RPC_REPLY or RPC_FAILED. */
+typedef void (*remote_frame_fn)(void *arg, uint32_t type, const void *body, size_t len);
+
+/* Asks a host, this one with host NULL. Returns a number for remote_cancel(), or -errno with a sentence;
+ * `came` is never called before it returns. */
+must_check int64_t remote_ask(struct cluster *cluster, struct host *host, uint32_t type, const void *body,
+			      size_t len, remote_frame_fn came, void *arg, struct err *err);
+/* Nobody wants the answer any more; `came` is not called again. */
+void remote_cancel(struct cluster *cluster, int64_t id);
+
+/* A frame of a peer that is one of ours. False: malformed. */
+bool remote_frame(struct peer *peer, const struct frame *frame);
+/* The peer is gone: what was asked there ends with -ECONNRESET, what it asked is cancelled. */
+void remote_lost(struct peer *peer);
+void remote_close(struct cluster *cluster);
+void remote_leave_child(const struct cluster *cluster);
+
+#endif

@@ -1,0 +1,79 @@
+/*
+ * The state of pbeamd: its local connections and, if it is in a cluster, the cluster's. The layers above hang
+ * what is theirs on it, and are called through struct server_calls.
+ */
+#ifndef PBEAMD_TRANSPORT_SERVER_H
+#define PBEAMD_TRANSPORT_SERVER_H
+
+#include "base/err.h"
+#include "namespace/names.h"
+#include "pbeamd/transport/stream.h"
+#include "proto/daemon.pb-c.h"
+#include "proto/frame.h"
+#include <event2/event.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct server_options {
+	bool background;		       /* leaves when idle */
+	unsigned idle_s;		       /* for how long nothing must have been there */
+	int ready_fd;			       /* told by a byte that we serve; -1 none */
+	const struct cluster_options *cluster; /* NULL: this host alone */
+};
+
+enum connection_phase {
+	CONNECTION_NEW,	    /* only a Hello is taken */
+	CONNECTION_GREETED, /* requests */
+	CONNECTION_BUSY,    /* one is being answered: nothing is taken */
+	CONNECTION_PHASES,
+};
+
+struct cluster_calls;
+struct forward;
+struct pass;
+struct cluster;
+struct cluster_options;
+
+struct connection {
+	struct connection *next;
+	struct server *server;
+	struct stream stream;
+	enum connection_phase phase;
+	struct forward *forward; /* the request that a keeper is answering */
+	bool closing;		 /* ends when all is written */
+	bool passed_on;		 /* by another host: it is not passed on again */
+	struct pass *pass;	 /* the request that another host carries out */
+	bool expecting;		 /* channels with this cookie */
+	uint8_t cookie[16];
+};
+
+/* What the layers above do for a connection. */
+struct server_calls {
+	/* A frame came. False: none that may come now, the connection ends. */
+	bool (*request)(struct connection *connection, const struct frame *frame);
+	/* It is about to be freed: nothing waits for its replies any more. */
+	void (*closed)(struct connection *connection);
+	/* In a child of the daemon: closes what is the cluster's. */
+	void (*leave_child)(struct server *server);
+	const struct cluster_calls *cluster;
+};
+
+struct server {
+	const struct server_calls *calls;
+	const struct server_options *options;
+	struct event_base *base;
+	struct names *names;
+	int lock, listener;
+	char path[PATH_MAX]; /* of the socket */
+	ino_t inode;	     /* of the socket, to notice that it is ours no more */
+	struct event *accepting, *children, *idle, *stop[2];
+	struct connection *connections;
+	struct cluster *cluster; /* NULL: this host alone */
+	struct worker *workers;
+	uint64_t active_ns; /* when something was last there */
+};
+
+#endif
