@@ -48,6 +48,31 @@ struct bridge *bridge_new(const uint8_t *cookie)
 	return bridge;
 }
 
+static void free_line(struct line *line)
+{
+	struct line **at = &line->bridge->lines;
+
+	while (*at && *at != line)
+		at = &(*at)->next;
+	if (*at)
+		*at = line->next;
+	control_settled(line);
+	listener_forget(line);
+	port_free(line);
+	terminal_end(line);
+	free(line->typed.data);
+	for (struct line *other = line->bridge->lines; other; other = other->next)
+		if (other->of == line)
+			other->of = NULL;
+	line->bridge->changed = true;
+	if (line->fd >= 0)
+		close(line->fd);
+	line_free_log(line);
+	line_drop_arrivals(line);
+	message_free(line->about);
+	free(line);
+}
+
 void bridge_free(struct bridge *bridge)
 {
 	if (!bridge)
@@ -57,7 +82,7 @@ void bridge_free(struct bridge *bridge)
 	while (bridge->channels)
 		channel_free(bridge->channels);
 	while (bridge->lines)
-		line_free(bridge->lines);
+		free_line(bridge->lines);
 	if (bridge->epoll >= 0)
 		close(bridge->epoll);
 	if (bridge->listener >= 0)
@@ -203,15 +228,6 @@ void bridge_expect(struct bridge *bridge, int expecting)
 	bridge->expecting = expecting;
 }
 
-int bridge_watch(struct bridge *bridge, int fd, struct watch *watch, uint32_t events)
-{
-	struct epoll_event event = {.events = events, .data.ptr = watch};
-
-	if (bridge->epoll < 0)
-		return 0; /* not started yet: run() does it */
-	return epoll_ctl(bridge->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
-}
-
 /* ---- starting ---- */
 
 static bool is_ours(const struct bridge *bridge, int fd)
@@ -237,23 +253,6 @@ static void close_others(const struct bridge *bridge)
 		int fd = atoi(entry->d_name);
 
 		if (fd > 2 && fd != dirfd(dir) && !is_ours(bridge, fd))
-			close(fd);
-	}
-	if (dir)
-		closedir(dir);
-}
-
-void bridge_close_all_but(int back)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	struct dirent *entry;
-
-	while (dir && (entry = readdir(dir)) != NULL) {
-		int fd = atoi(entry->d_name);
-		struct stat st;
-
-		/* The log is a file. */
-		if (fd > 2 && fd != dirfd(dir) && fd != back && fstat(fd, &st) == 0 && !S_ISREG(st.st_mode))
 			close(fd);
 	}
 	if (dir)
@@ -450,7 +449,7 @@ static void sweep(struct bridge *bridge)
 	for (struct line *line = bridge->lines; line; line = next) {
 		next = line->next;
 		if (line_finished(line) && (line->acked == line->delivered || !line->channel))
-			line_free(line);
+			free_line(line);
 	}
 	for (struct channel *channel = bridge->channels; channel; channel = after) {
 		after = channel->next;

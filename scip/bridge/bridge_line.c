@@ -66,7 +66,7 @@ static void free_record(struct record *record)
 	free(record);
 }
 
-static void free_log(struct line *line)
+void line_free_log(struct line *line)
 {
 	while (line->head) {
 		struct record *next = line->head->next;
@@ -89,31 +89,6 @@ void line_drop_arrivals(struct line *line)
 	}
 	line->last = NULL;
 	line->waiting = 0;
-}
-
-void line_free(struct line *line)
-{
-	struct line **at = &line->bridge->lines;
-
-	while (*at && *at != line)
-		at = &(*at)->next;
-	if (*at)
-		*at = line->next;
-	control_settled(line);
-	listener_forget(line);
-	port_free(line);
-	terminal_end(line);
-	free(line->typed.data);
-	for (struct line *other = line->bridge->lines; other; other = other->next)
-		if (other->of == line)
-			other->of = NULL;
-	line->bridge->changed = true;
-	if (line->fd >= 0)
-		close(line->fd);
-	free_log(line);
-	line_drop_arrivals(line);
-	message_free(line->about);
-	free(line);
 }
 
 struct line *line_find(struct bridge *bridge, const struct channel *channel, uint64_t id)
@@ -261,7 +236,7 @@ uint64_t line_socket_ino(int fd)
 
 void line_forget(struct line *line)
 {
-	free_log(line);
+	line_free_log(line);
 	line_drop_arrivals(line);
 	if (line->fd >= 0)
 		close(line->fd);

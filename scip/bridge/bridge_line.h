@@ -136,7 +136,7 @@ struct bridge {
 
 /* ---- line.c: logs ---- */
 struct line *line_new(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, bool anchor);
-void line_free(struct line *line);
+void line_free_log(struct line *line);
 /* Each anchor gives numbers of its own: a float's line is one of the channel. */
 struct line *line_find(struct bridge *bridge, const struct channel *channel, uint64_t id);
 /* Appends to the log. -ENOMEM. */

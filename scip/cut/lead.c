@@ -19,7 +19,7 @@
 #include "scip/cut/cut.h"
 #include "scip/object/common.h"
 
-enum { USER_FD = 3, REQUEST_FD = 4, REQUEST_MAX = 1 << 20, PATIENCE_S = 600 };
+enum { PATIENCE_S = 600 };
 
 void *lead_ask(uint32_t type, const ProtobufCMessage *request, const ProtobufCMessageDescriptor *descriptor,
 	       struct err *err)
@@ -136,93 +136,3 @@ int lead_tell_all(struct lead *lead, int operation, struct err *err)
 }
 
 /* ---- the program ---- */
-
-static void *read_request(const ProtobufCMessageDescriptor *descriptor, struct err *err)
-{
-	struct stat st;
-	auto_free uint8_t *body = NULL;
-	ProtobufCMessage *request;
-
-	if (fstat(REQUEST_FD, &st) < 0 || st.st_size > REQUEST_MAX ||
-	    !(body = malloc((size_t)st.st_size + 1)) ||
-	    io_pread_full(REQUEST_FD, body, (size_t)st.st_size, 0) != st.st_size) {
-		err_set(err, -EPROTO, "there is no request");
-		return NULL;
-	}
-	request = protobuf_c_message_unpack(descriptor, NULL, (size_t)st.st_size, body);
-	if (!request)
-		err_set(err, -EPROTO, "the request is malformed");
-	return request;
-}
-
-static void refuse(const struct lead *lead, const struct err *err)
-{
-	Pbeam__Failed failed = PBEAM__FAILED__INIT;
-
-	if (lead->answered) {
-		log_error("%s: %s", lead->name, err->text);
-		return;
-	}
-	failed.code = err->code;
-	failed.text = (char *)(uintptr_t)err->text;
-	if (frame_send(lead->user, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0, NULL) < 0)
-		log_info("refused, and nobody is there to hear it: %s", err->text);
-}
-
-static int prepare(struct lead *lead, struct err *err)
-{
-	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
-
-	lead->hosts = lead_ask(PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &request.base,
-			       &pbeam__host_list__descriptor, err);
-	if (!lead->hosts)
-		return err->code;
-	if (!lead->hosts->n_hosts || !lead->hosts->hosts[0]->name[0])
-		return err_set(err, -ENOTCONN, "this host is in no cluster");
-	snprintf(lead->own, sizeof(lead->own), "%s", lead->hosts->hosts[0]->name);
-	return 0;
-}
-
-static void finish(struct lead *lead)
-{
-	lead_close_parts(lead);
-	for (size_t i = 0; i < lead->nknown; i++) {
-		close(lead->known[i].channel);
-		message_free(lead->known[i].has);
-	}
-	free(lead->known);
-	free(lead->parts);
-	message_free(lead->alone);
-	message_free(lead->processes);
-	message_free(lead->log);
-	message_free(lead->hosts);
-}
-
-int cut_lead_main(const char *what)
-{
-	struct lead lead = {.user = USER_FD};
-	struct err err = ERR_INIT;
-	void *request = NULL;
-	int r = -EINVAL;
-
-	if (fcntl(USER_FD, F_SETFD, FD_CLOEXEC) < 0)
-		return EXIT_FAILURE;
-	log_open_shared("scip");
-	if (!strcmp(what, "checkpoint")) {
-		request = read_request(&pbeam__checkpoint_request__descriptor, &err);
-		r = request ? prepare(&lead, &err) : err.code;
-		if (r == 0)
-			r = lead_save(&lead, request, &err);
-	}
-	if (!strcmp(what, "rollback")) {
-		request = read_request(&pbeam__rollback_request__descriptor, &err);
-		r = request ? prepare(&lead, &err) : err.code;
-		if (r == 0)
-			r = lead_rollback(&lead, request, &err);
-	}
-	if (r < 0)
-		refuse(&lead, &err);
-	message_free(request);
-	finish(&lead);
-	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -1,6 +1,6 @@
 /*
- * The way back: every part arrives as a migration does (scip/migrate/target.c), in the keeper that has its
- * job or as a job of its own, and all commit together by one entry of the registry.
+ * The way back: every part arrives as a migration does (scip/migrate/migrate_target.c), in the keeper that
+ * has its job or as a job of its own, and all commit together by one entry of the registry.
  *
  *   the images are brought to where the parts are to be
  *   BEGIN -> READY      all; where each waits for the connections of others
@@ -24,15 +24,16 @@
 #include "base/log.h"
 #include "base/parse.h"
 #include "channel/channel.h"
+#include "channel/wire.h"
 #include "image/image.h"
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "scip/arrival/arrival.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/return.h"
-#include "scip/migrate/migrate.h"
 #include "scip/reconnect/reconnect_end.h"
 
 enum { PART_S = 1800 };

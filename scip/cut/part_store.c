@@ -13,12 +13,13 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
+#include "channel/wire.h"
 #include "image/image.h"
 #include "image/store.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "scip/arrival/arrival.h"
 #include "scip/cut/cut.h"
-#include "scip/migrate/migrate.h"
 
 enum { PIECE = 1 << 20 };
 

@@ -9,9 +9,9 @@
 
 #include "base/parse.h"
 #include "image/store.h"
+#include "scip/arrival/arrival.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/return.h"
-#include "scip/migrate/migrate.h"
 
 /* ---- what runs of it ---- */
 

@@ -3,11 +3,12 @@
 #include <errno.h>
 #include <limits.h>
 
+#include "channel/wire.h"
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "scip/arrival/arrival.h"
 #include "scip/ends/end_address.h"
-#include "scip/migrate/arrival.h"
 #include "scip/rejoin/cut_join.h"
 #include "scip/rejoin/cut_provider.h"
 
@@ -68,7 +69,7 @@ static int take_part_state(struct part *part, struct err *err)
 
 static int open_part_rebuild(struct part *part, struct err *err)
 {
-	const struct migrate_arrival *options = part->arrival.options;
+	const struct arrival_options *options = part->arrival.options;
 
 	part->options = (struct rebuild_options){.path = part->path,
 						 .force = part->cut->force,
@@ -151,7 +152,7 @@ static int restore_part(struct part *part, struct rebuild_result *result, struct
 	return r;
 }
 
-int return_part_run(struct names *names, const struct migrate_arrival *arrival, struct rebuild_result *result,
+int return_part_run(struct names *names, const struct arrival_options *arrival, struct rebuild_result *result,
 		    struct err *err)
 {
 	struct part part = {.cut = arrival->begin->cut};

@@ -15,11 +15,11 @@
 #ifndef SCIP_CUT_RETURN_PART_H
 #define SCIP_CUT_RETURN_PART_H
 
-#include "scip/migrate/migrate.h"
+#include "scip/arrival/arrival.h"
 
 /* Restores the part that arrival->begin->cut names; with begin->cut->ends the job's processes here end and
  * nothing takes their place. */
-must_check int return_part_run(struct names *names, const struct migrate_arrival *arrival,
+must_check int return_part_run(struct names *names, const struct arrival_options *arrival,
 			       struct rebuild_result *result, struct err *err);
 
 #endif

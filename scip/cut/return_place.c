@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "proto/message.h"
+#include "scip/arrival/arrival.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/return.h"
-#include "scip/migrate/migrate.h"
 
 /* --on FROM=TO for this host: TO, or NULL. */
 static const char *mapped(const Pbeam__RollbackRequest *wish, const char *host)

@@ -1,7 +1,7 @@
 /*
  * Open file descriptions whose other end is outside the migrated tree: connections to processes elsewhere in
  * the name space (reconnect), pipes and connections whose other end stays (bridge). A provider handles one
- * sort of them: one struct external_provider, one row in scip/migrate/providers.c. The coordinators of a
+ * sort of them: one struct external_provider, one row in scip/arrival/providers.c. The coordinators of a
  * migration call the providers in this order.
  *
  *   source, a child of the job's keeper           target, a child of the guest keeper

@@ -40,13 +40,6 @@ struct coordinator {
 	coordinator_progress_fn progress;
 };
 
-const char *const coordinator_kind_names[] = {
-	[COORDINATOR_CHECKPOINT] = "checkpoint",     [COORDINATOR_RESTORE] = "restore",
-	[COORDINATOR_ROLLBACK] = "rollback",	     [COORDINATOR_MIGRATE] = "migration",
-	[COORDINATOR_PART] = "checkpoint",	     [COORDINATOR_RECEIVE] = "arrival",
-	[COORDINATOR_SETTLE] = "end of a migration",
-};
-
 /* ---- what the coordinator requests ---- */
 
 static void answer(struct coordinator *coordinator, int value, const struct err *err)

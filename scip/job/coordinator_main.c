@@ -14,6 +14,13 @@
 #include "scip/rollback/rollback_run.h"
 #include "scip/supervisor/pool.h"
 
+const char *const coordinator_kind_names[] = {
+	[COORDINATOR_CHECKPOINT] = "checkpoint",     [COORDINATOR_RESTORE] = "restore",
+	[COORDINATOR_ROLLBACK] = "rollback",	     [COORDINATOR_MIGRATE] = "migration",
+	[COORDINATOR_PART] = "checkpoint",	     [COORDINATOR_RECEIVE] = "arrival",
+	[COORDINATOR_SETTLE] = "end of a migration",
+};
+
 /* Of a rollback: an image of the whole job replaces all of it, whoever was named; else it is the named
  * process with its descendants, and the image must be of that. */
 static int choose_replaced(const struct job *job, const struct coordinator_wish *wish,
@@ -195,7 +202,7 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 	/* With several parts all consoles that were elsewhere are; those that still are call again. */
 	struct arrived arrived = {
 		job, {wish->begin->cut && wish->begin->cut->n_with ? 0 : wish->begin->root}, keeper_sock};
-	const struct migrate_arrival arrival = {.channel = wish->channel,
+	const struct arrival_options arrival = {.channel = wish->channel,
 						.begin = wish->begin,
 						.console = job->console,
 						.keeper_socket = keeper_sock,

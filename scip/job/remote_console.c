@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -172,4 +173,27 @@ void remote_console_set_departing(const struct job *job, bool departing)
 {
 	if (job->remote_console && job->remote_console->shared)
 		atomic_store(&job->remote_console->shared->departing, departing);
+}
+
+bool remote_console_moves_here(const struct job *job, const Pbeam__MigrateBegin *begin)
+{
+	char own[NAME_TEXT_MAX];
+
+	return job->home && begin->cut && names_cluster(job->names, own) && !strcmp(begin->home, own);
+}
+
+int remote_console_cut_pipes(const struct job *job, struct err *err)
+{
+	struct stat st;
+
+	for (int i = 0; i < 3; i++) {
+		auto_close int null = -1;
+
+		if (job->console[i] < 0 || fstat(job->console[i], &st) < 0 || !S_ISFIFO(st.st_mode))
+			continue;
+		null = open("/dev/null", O_RDWR | O_CLOEXEC);
+		if (null < 0 || dup3(null, job->console[i], O_CLOEXEC) < 0)
+			return err_sys(err, "open /dev/null");
+	}
+	return 0;
 }

@@ -14,29 +14,6 @@
 #include "scip/job/remote_console.h"
 #include "scip/job/viewer.h"
 
-bool remote_console_moves_here(const struct job *job, const Pbeam__MigrateBegin *begin)
-{
-	char own[NAME_TEXT_MAX];
-
-	return job->home && begin->cut && names_cluster(job->names, own) && !strcmp(begin->home, own);
-}
-
-int remote_console_cut_pipes(const struct job *job, struct err *err)
-{
-	struct stat st;
-
-	for (int i = 0; i < 3; i++) {
-		auto_close int null = -1;
-
-		if (job->console[i] < 0 || fstat(job->console[i], &st) < 0 || !S_ISFIFO(st.st_mode))
-			continue;
-		null = open("/dev/null", O_RDWR | O_CLOEXEC);
-		if (null < 0 || dup3(null, job->console[i], O_CLOEXEC) < 0)
-			return err_sys(err, "open /dev/null");
-	}
-	return 0;
-}
-
 /* What only the home keeper does is in the image. */
 static void take_interval(struct job *job, const Pbeam__CutImageName *cut)
 {

@@ -1,13 +1,15 @@
 /*
  * Live migration: the two coordinators. docs/MIGRATION.md.
  *
- * source.c runs in a child of the keeper that has the processes, target.c in a child of the guest keeper (or
- * of the keeper that has other processes of the job there already). They talk over one channel of kind
- * MIGRATE (channel/wire.h). The image is that of a checkpoint, in a file that has no name on either side.
+ * migrate_source.c runs in a child of the keeper that has the processes, migrate_target.c in a child of the
+ * guest keeper (or of the keeper that has other processes of the job there already). They talk over one
+ * channel of kind MIGRATE (channel/wire.h). The image is that of a checkpoint, in a file that has no name on
+ * either side.
  *
- * The migration happens when migration/UUID in the registry goes from PREPARED to COMMITTED (record.c), and
- * at no other moment: before it whatever fails leaves the processes where they were, after it they are where
- * they went, and a side that has lost the other asks the registry which of the two it is.
+ * The migration happens when migration/UUID in the registry goes from PREPARED to COMMITTED
+ * (scip/ends/migration_record.c), and at no other moment: before it whatever fails leaves the processes where
+ * they were, after it they are where they went, and a side that has lost the other asks the registry which of
+ * the two it is.
  */
 #ifndef SCIP_MIGRATE_MIGRATE_H
 #define SCIP_MIGRATE_MIGRATE_H
@@ -15,6 +17,7 @@
 #include "channel/wire.h"
 #include "namespace/names.h"
 #include "proto/cluster.pb-c.h"
+#include "scip/arrival/arrival.h"
 #include "scip/ends/migration_record.h"
 #include "scip/precopy/migrate_progress.h"
 #include "scip/rebuild/rebuild.h"
@@ -84,22 +87,9 @@ must_check int migrate_settle(struct names *names, const struct migrate_settling
 void migrate_tell_undecided(void (*progress)(void *arg, const struct migrate_progress *progress), void *arg,
 			    struct vpid target);
 
-struct migrate_arrival {
-	int channel;
-	const Pbeam__MigrateBegin *begin;
-	const int *console; /* 3 descriptors */
-	int keeper_socket;
-	struct rpid keeper;
-	/* Called after the commit, before the processes run. */
-	void (*ours)(void *arg);
-	void *ours_arg;
-	bool joins;		  /* as in rebuild_options */
-	struct vpid replace;	  /* as in rebuild_options: a part of a cut (begin->cut) */
-	struct fill_signs *signs; /* as in rebuild_options */
-};
 /* Receives the processes of a migration. Returns 0 when they run here; after a failure nothing of them is
  * left here. */
-must_check int migrate_target_run(struct names *names, const struct migrate_arrival *arrival,
+must_check int migrate_target_run(struct names *names, const struct arrival_options *options,
 				  struct rebuild_result *result, struct err *err);
 
 #endif

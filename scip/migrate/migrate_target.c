@@ -16,8 +16,9 @@
 #include "channel/channel.h"
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "scip/arrival/arrival.h"
 #include "scip/files/files.h"
-#include "scip/migrate/arrival.h"
+#include "scip/migrate/migrate.h"
 #include "scip/precopy/page_receiver.h"
 #include "scip/rebuild/precopied.h"
 
@@ -102,7 +103,7 @@ static int check_arrival(const struct incoming *in, Pbeam__MigrateReady *ready, 
 /* Reports that the processes may come, or what stands in the way. */
 static int make_ready(struct incoming *in, struct err *err)
 {
-	const struct migrate_arrival *options = in->arrival.options;
+	const struct arrival_options *options = in->arrival.options;
 	Pbeam__MigrateReady *ready = message_new(&pbeam__migrate_ready__descriptor);
 	char own_host[NAME_TEXT_MAX];
 	int r = ready ? check_arrival(in, ready, err) : err_code(err, -ENOMEM, "prepare");
@@ -148,7 +149,7 @@ static int receive_image(struct incoming *in, const Pbeam__MigrateState *state, 
 
 static struct rebuild_options make_options(const struct incoming *in)
 {
-	const struct migrate_arrival *options = in->arrival.options;
+	const struct arrival_options *options = in->arrival.options;
 
 	return (struct rebuild_options){.path = "the received image",
 					.console = options->console,
@@ -200,7 +201,7 @@ static bool expect_streams(struct incoming *in, uint8_t cookie[CHANNEL_COOKIE_SI
 /* Processes that cannot be pre-copied are made when the final image is here. */
 static int take_skeleton(struct incoming *in, const struct frame *frame, struct err *err)
 {
-	const struct migrate_arrival *options = in->arrival.options;
+	const struct arrival_options *options = in->arrival.options;
 	const struct rebuild_options how = make_options(in);
 	Pbeam__MigrateState *state = (void *)frame_unpack(frame, &pbeam__migrate_state__descriptor, err);
 	Pbeam__MigrateReady ready = PBEAM__MIGRATE_READY__INIT;
@@ -352,7 +353,7 @@ static int receive_processes(struct incoming *in, struct rebuild_result *result,
 	return r;
 }
 
-int migrate_target_run(struct names *names, const struct migrate_arrival *options,
+int migrate_target_run(struct names *names, const struct arrival_options *options,
 		       struct rebuild_result *result, struct err *err)
 {
 	struct incoming in = {0};

@@ -51,38 +51,6 @@ uint64_t object_fdinfo_number(const char *fdinfo, const char *key, int base, uin
 	return fallback;
 }
 
-int object_put_extent(struct object_dump *dump, const void *data, size_t len, Pbeam__Extent **out,
-		      struct err *err)
-{
-	*out = NULL;
-	if (len == 0)
-		return 0;
-	*out = object_message(Pbeam__Extent, pbeam__extent__init);
-	if (!*out)
-		return object_no_memory(err);
-	return image_writer_put(object_dump_image(dump), data, len, *out, err);
-}
-
-int object_get_extent(struct object_restore *restore, const Pbeam__Extent *extent, char **data, size_t *len,
-		      struct err *err)
-{
-	auto_free char *buf = NULL;
-	int r;
-
-	*data = NULL;
-	*len = extent ? extent->length : 0;
-	buf = malloc(*len ? *len : 1);
-	if (!buf)
-		return object_no_memory(err);
-	if (*len) {
-		r = image_reader_get(object_restore_image(restore), extent, buf, err);
-		if (r < 0)
-			return r;
-	}
-	*data = steal_ptr(&buf);
-	return 0;
-}
-
 uint64_t object_mtime_ns(const struct stat *st)
 {
 	return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;

@@ -23,53 +23,6 @@
 /* What F_SETFL can change, but for O_ASYNC, whose signals name a descriptor of the process. */
 #define STATUS_FLAGS (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME)
 
-struct names *object_restore_names(struct object_restore *restore)
-{
-	return restore->names;
-}
-
-struct image_reader *object_restore_image(struct object_restore *restore)
-{
-	return restore->image;
-}
-
-const Pbeam__Manifest *object_restore_manifest(const struct object_restore *restore)
-{
-	return restore->manifest;
-}
-
-bool object_restore_force(const struct object_restore *restore)
-{
-	return restore->force;
-}
-
-int object_restore_console(struct object_restore *restore, int index)
-{
-	return index >= 0 && index < 3 ? restore->console[index] : -1;
-}
-
-const struct object_ops *object_ops_of(const Pbeam__Object *object)
-{
-	for (size_t i = 0; object_table[i]; i++)
-		if (object_table[i]->kind == object->kind_case)
-			return object_table[i];
-	return NULL;
-}
-
-static int name_error(const struct object_restore *restore, const struct object_slot *slot, int code,
-		      struct err *err)
-{
-	for (size_t i = 0; i < restore->manifest->n_processes; i++) {
-		const Pbeam__Process *process = restore->manifest->processes[i];
-
-		for (size_t j = 0; j < process->n_descriptors; j++)
-			if (process->descriptors[j]->object == slot->object->id)
-				return err_wrap(err, code, "vpid %d: fd %d (%s)", process->vpid,
-						process->descriptors[j]->fd, slot->ops->name);
-	}
-	return err_wrap(err, code, "a passed descriptor (%s)", slot->ops->name);
-}
-
 static int fill_slots(struct object_restore *restore, struct err *err)
 {
 	const Pbeam__Manifest *manifest = restore->manifest;
@@ -169,133 +122,9 @@ int object_restore_check_all(struct object_restore *restore, struct err *err)
 			continue;
 		r = slot->ops->check(restore, slot->object, err);
 		if (r < 0)
-			r = name_error(restore, slot, r, err);
+			r = object_restore_name_error(restore, slot, r, err);
 	}
 	return r;
-}
-
-int object_restore_get(struct object_restore *restore, uint32_t id, struct err *err)
-{
-	struct object_slot *slot;
-	int fd = -1, r;
-
-	if (id < 1 || id > restore->nslots)
-		return err_set(err, -EBADMSG, "the image refers to object %u, which it does not have", id);
-	slot = &restore->slots[id - 1];
-	if (slot->state == OBJECT_MADE)
-		return slot->fd;
-	if (slot->state == OBJECT_MAKING)
-		return err_set(err, -ELOOP, "the image's object %u needs itself", id);
-	slot->state = OBJECT_MAKING;
-	if (slot->object->external)
-		r = restore->external->make(restore->external->arg, restore, slot->object, &fd, err);
-	else
-		r = slot->ops->restore(restore, slot->object, &fd, err);
-	if (r == 0)
-		r = object_locks_restore(slot->object, fd, err);
-	if (r < 0) {
-		if (fd >= 0 && fd != slot->fd)
-			close(fd);
-		slot->state = OBJECT_ABSENT;
-		return name_error(restore, slot, r, err);
-	}
-	slot->fd = fd;
-	slot->state = OBJECT_MADE;
-	return fd;
-}
-
-int object_restore_peek(struct object_restore *restore, uint32_t id)
-{
-	return id >= 1 && id <= restore->nslots ? restore->slots[id - 1].fd : -1;
-}
-
-const Pbeam__Object *object_restore_find_inode(struct object_restore *restore, uint64_t ino,
-					       const Pbeam__Object *skip)
-{
-	for (size_t i = 0; i < restore->nslots; i++) {
-		const Pbeam__Object *object = restore->slots[i].object;
-		uint64_t own = 0;
-
-		if (object->kind_case == PBEAM__OBJECT__KIND_PIPE)
-			own = object->pipe->ino;
-		else if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
-			own = object->unix_socket->ino;
-		else if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
-			own = object->tcp->ino;
-		else if (object->kind_case == PBEAM__OBJECT__KIND_UDP)
-			own = object->udp->ino;
-		if (own == ino && ino && object != skip)
-			return object;
-	}
-	return NULL;
-}
-
-void object_restore_put(struct object_restore *restore, uint32_t id, int fd)
-{
-	struct object_slot *slot = id >= 1 && id <= restore->nslots ? &restore->slots[id - 1] : NULL;
-
-	if (!slot || slot->fd >= 0) {
-		close(fd);
-		return;
-	}
-	slot->fd = fd;
-	slot->state = OBJECT_MADE;
-}
-
-int object_restore_keep(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key, int fd,
-			struct err *err)
-{
-	struct object_kept kept = {.kind = kind, .key = key, .fd = fd};
-
-	if (object_append(restore->kept, restore->nkept, kept) == 0)
-		return 0;
-	close(fd);
-	return object_no_memory(err);
-}
-
-int object_restore_kept(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key)
-{
-	for (size_t i = 0; i < restore->nkept; i++)
-		if (restore->kept[i].kind == kind && restore->kept[i].key == key)
-			return restore->kept[i].fd;
-	return -1;
-}
-
-int object_restore_renamed_pts(struct object_restore *restore, int saved, int now, struct err *err)
-{
-	struct object_pts pts = {.saved = saved, .now = now};
-
-	return object_append(restore->pts, restore->npts, pts) == 0 ? 0 : object_no_memory(err);
-}
-
-static const Pbeam__Tty *tty_of(const Pbeam__Object *object)
-{
-	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
-		return object->tty;
-	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ? object->console->tty : NULL;
-}
-
-int object_restore_map_path(struct object_restore *restore, const char *path, char *buf, size_t size,
-			    struct err *err)
-{
-	int number = terminal_path_number(path);
-
-	for (size_t i = 0; i < restore->nslots && number >= 0; i++) {
-		const Pbeam__Tty *tty = tty_of(restore->slots[i].object);
-		int fd;
-
-		if (!tty || !tty->path.len || tty->pty != (uint64_t)number)
-			continue;
-		fd = object_restore_get(restore, restore->slots[i].object->id, err);
-		if (fd < 0)
-			return fd;
-		for (size_t j = 0; j < restore->npts; j++)
-			if (restore->pts[j].saved == number) {
-				snprintf(buf, size, "/dev/pts/%d", restore->pts[j].now);
-				return 1;
-			}
-	}
-	return 0;
 }
 
 static int record_peer(const struct object_slot *slot, struct rpid keeper, struct err *err)
@@ -366,7 +195,7 @@ int object_restore_put_back(struct object_restore *restore, struct err *err)
 	for (size_t i = 0; i < restore->nslots && r == 0; i++) {
 		r = object_regular_cut(restore, restore->slots[i].object, restore->slots[i].fd, err);
 		if (r < 0)
-			r = name_error(restore, &restore->slots[i], r, err);
+			r = object_restore_name_error(restore, &restore->slots[i], r, err);
 	}
 	return r;
 }
@@ -408,7 +237,7 @@ static int finish_slot(struct object_restore *restore, const struct object_slot 
 		r = restore->external->finish(restore->external->arg, restore, slot->object, slot->fd, err);
 	else if (slot->ops->finish)
 		r = slot->ops->finish(restore, slot->object, slot->fd, err);
-	return r < 0 ? name_error(restore, slot, r, err) : 0;
+	return r < 0 ? object_restore_name_error(restore, slot, r, err) : 0;
 }
 
 /* A stream of the present console. */
@@ -446,7 +275,7 @@ int object_restore_finish_all(struct object_restore *restore, struct err *err)
 		if (r == 0)
 			r = set_owner(restore, slot->object, slot->fd, err);
 		if (r < 0)
-			r = name_error(restore, slot, r, err);
+			r = object_restore_name_error(restore, slot, r, err);
 	}
 	for (size_t i = 0; i < restore->nkept; i++)
 		close(restore->kept[i].fd);

@@ -39,6 +39,10 @@ struct object_restore {
 	size_t npts;
 };
 
+/* Puts a descriptor that has the object in front of its error. Returns `code`. */
+must_check int object_restore_name_error(const struct object_restore *restore, const struct object_slot *slot,
+					 int code, struct err *err);
+
 /* The description's own locks (object_locks.c). */
 must_check int object_locks_restore(const Pbeam__Object *object, int fd, struct err *err);
 must_check int object_locks_install(const Pbeam__Process *process, struct batch *batch);

@@ -1,15 +1,16 @@
-#include "scip/migrate/arrival.h"
+#include "scip/arrival/arrival.h"
 
 #include <errno.h>
 #include <stdio.h>
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "channel/wire.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "scip/arrival/providers.h"
 #include "scip/ends/acceptor.h"
-#include "scip/migrate/providers.h"
 
 static void mark_undecided(void *arg, bool undecided)
 {
@@ -20,7 +21,7 @@ static void mark_undecided(void *arg, bool undecided)
 				   undecided);
 }
 
-void arrival_open(struct arrival *a, struct names *names, const struct migrate_arrival *options,
+void arrival_open(struct arrival *a, struct names *names, const struct arrival_options *options,
 		  int patience_s)
 {
 	const Pbeam__MigrateBegin *begin = options->begin;

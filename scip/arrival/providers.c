@@ -1,5 +1,5 @@
 /* The table of providers (scip/ends/external.h), and the coordinators' way through it. */
-#include "scip/migrate/providers.h"
+#include "scip/arrival/providers.h"
 
 #include <errno.h>
 #include <stdlib.h>

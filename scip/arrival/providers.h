@@ -1,7 +1,7 @@
 /* All providers of ends outside the tree (scip/ends/external.h), called in turn by a migration's
  * coordinators. */
-#ifndef SCIP_MIGRATE_PROVIDERS_H
-#define SCIP_MIGRATE_PROVIDERS_H
+#ifndef SCIP_ARRIVAL_PROVIDERS_H
+#define SCIP_ARRIVAL_PROVIDERS_H
 
 #include "scip/ends/external.h"
 

@@ -1,0 +1,148 @@
+/* What a kind asks of the dump that it is part of. */
+#include <errno.h>
+#include <linux/kcmp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "namespace/record.h"
+#include "scip/object/common.h"
+#include "scip/object/object_dump.h"
+
+struct image_writer *object_dump_image(struct object_dump *dump)
+{
+	return dump->writer;
+}
+
+struct names *object_dump_names(struct object_dump *dump)
+{
+	return dump->names;
+}
+
+Pbeam__Manifest *object_dump_manifest(struct object_dump *dump)
+{
+	return dump->manifest;
+}
+
+bool object_dump_force(const struct object_dump *dump)
+{
+	return dump->options->force;
+}
+
+struct rpid object_dump_keeper(struct object_dump *dump)
+{
+	struct name_process process;
+
+	if (dump->manifest->n_processes == 0 ||
+	    names_process_get(dump->names, (struct vpid){dump->manifest->processes[0]->vpid}, &process) < 0)
+		return (struct rpid){0};
+	return process.keeper;
+}
+
+int object_dump_pts(struct object_dump *dump, int real)
+{
+	return record_pts_virtual(dump->names, object_dump_keeper(dump), real);
+}
+
+const struct object_source *object_dump_source(struct object_dump *dump, size_t index)
+{
+	return index < dump->nentries ? &dump->entries[index]->source : NULL;
+}
+
+bool object_dump_lose(struct object_dump *dump, const struct object_source *source, const char *peer)
+{
+	const struct object_external *external = dump->options->external;
+
+	if (dump->options->force)
+		return true;
+	if (!external || !external->lost)
+		return false;
+	if (peer)
+		external->lost(external->arg, source, peer);
+	return true;
+}
+
+const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
+						   const struct object_source *skip)
+{
+	for (size_t i = 0; i < dump->nentries; i++) {
+		const struct object_source *source = &dump->entries[i]->source;
+
+		if (source != skip && source->st.st_ino == ino &&
+		    (S_ISSOCK(source->st.st_mode) || S_ISFIFO(source->st.st_mode)))
+			return source;
+	}
+	return NULL;
+}
+
+const struct object_source *object_dump_find_epoll(struct object_dump *dump, int epoll, int fd, unsigned nth,
+						   uint64_t ino)
+{
+	struct kcmp_epoll_slot slot = {.efd = (uint32_t)epoll, .tfd = (uint32_t)fd, .toff = nth};
+
+	for (size_t i = 0; i < dump->nentries; i++) {
+		const struct object_source *source = &dump->entries[i]->source;
+
+		if (source->st.st_ino == ino && syscall(SYS_kcmp, getpid(), getpid(), KCMP_EPOLL_TFD,
+							(unsigned long)source->local, &slot) == 0)
+			return source;
+	}
+	return NULL;
+}
+
+int object_dump_console_stream(struct object_dump *dump, const struct object_source *source)
+{
+	for (int i = 0; i < 3; i++)
+		if (dump->options->console && dump->options->console[i] >= 0 &&
+		    syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, (unsigned long)source->local,
+			    (unsigned long)dump->options->console[i]) == 0)
+			return i;
+	return -1;
+}
+
+int object_dump_console_tty(struct object_dump *dump)
+{
+	for (int i = 0; i < 3; i++)
+		if (dump->options->console && dump->options->console[i] >= 0 &&
+		    isatty(dump->options->console[i]))
+			return dump->options->console[i];
+	return -1;
+}
+
+int object_dump_add_hidden(struct object_dump *dump, int local, uint32_t *id, struct err *err)
+{
+	struct object_entry *entry;
+	int r = object_scan_add(dump, local, (struct rpid){getpid()}, (struct vpid){0}, local, true, &entry,
+				err);
+
+	if (r < 0)
+		return r;
+	*id = entry->source.id;
+	return entry->source.hidden ? object_locks_parse(entry->source.fdinfo, local, &entry->source.st,
+							 entry->out, NULL, err)
+				    : 0;
+}
+
+uint64_t object_file_limit(const struct object_external *external, const struct stat *st, uint64_t max)
+{
+	return external && external->file_limit ? external->file_limit(external->arg, st, max) : max;
+}
+
+int object_dump_save_file(struct object_dump *dump, int local, const struct stat *st, const char *path,
+			  bool unlinked, bool always, uint32_t *index, struct err *err)
+{
+	return object_files_save(
+		dump->writer, dump->manifest, local, st, path, unlinked, always,
+		object_file_limit(dump->options->external, st, dump->options->save_files_max), index, err);
+}
+
+int object_put_extent(struct object_dump *dump, const void *data, size_t len, Pbeam__Extent **out,
+		      struct err *err)
+{
+	*out = NULL;
+	if (len == 0)
+		return 0;
+	*out = object_message(Pbeam__Extent, pbeam__extent__init);
+	if (!*out)
+		return object_no_memory(err);
+	return image_writer_put(object_dump_image(dump), data, len, *out, err);
+}
