@@ -81,7 +81,7 @@ static uint32_t number_of(const char *name)
 	return errno || n > UINT32_MAX || strcmp(end, SUFFIX) != 0 ? 0 : (uint32_t)n;
 }
 
-static int ascending(const void *a, const void *b)
+static int compare_numbers(const void *a, const void *b)
 {
 	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
 
@@ -113,7 +113,7 @@ static int list_dir(const char *dir, uint32_t **numbers, struct err *err)
 		v[n++] = number;
 	}
 	if (n)
-		qsort(v, n, sizeof(*v), ascending);
+		qsort(v, n, sizeof(*v), compare_numbers);
 	*numbers = steal_ptr(&v);
 	return (int)n;
 }
@@ -200,7 +200,7 @@ static bool is_copy(const char *name)
 
 /* Removes N.ckpt.tmp-PID of processes that have ended, and copies: a job that is being saved is not being
  * rolled back. */
-static void sweep(const char *dir)
+static void sweep_leftovers(const char *dir)
 {
 	auto_closedir DIR *d = opendir(dir);
 	struct dirent *entry;
@@ -291,7 +291,7 @@ int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t
 
 	if (r < 0)
 		return r;
-	sweep(dir);
+	sweep_leftovers(dir);
 	r = last_number(dir, &owner, number, err);
 	if (r < 0)
 		return r;

@@ -196,7 +196,7 @@ int image_writer_put(struct image_writer *writer, const void *data, uint64_t len
 }
 
 /* The manifest, packed, after the data; fills the trailer's fields for it. */
-static int write_manifest(struct image_writer *writer, const Pbeam__Manifest *manifest,
+static int store_manifest(struct image_writer *writer, const Pbeam__Manifest *manifest,
 			  struct image_trailer *trailer, struct err *err)
 {
 	size_t len = pbeam__manifest__get_packed_size(manifest);
@@ -246,7 +246,7 @@ static int write_digests(struct image_writer *writer, struct image_trailer *trai
 	return r < 0 ? err_code(err, r, "write %s", writer->temporary) : 0;
 }
 
-static int sync_directory(const char *path, struct err *err)
+static int sync_image_directory(const char *path, struct err *err)
 {
 	char copy[PATH_MAX];
 	auto_close int fd = -1;
@@ -266,7 +266,7 @@ int image_writer_commit(struct image_writer *writer, const Pbeam__Manifest *mani
 	int r;
 
 	memcpy(trailer.magic, IMAGE_TRAILER_MAGIC, 8);
-	r = write_manifest(writer, manifest, &trailer, err);
+	r = store_manifest(writer, manifest, &trailer, err);
 	if (r == 0)
 		r = write_digests(writer, &trailer, err);
 	if (r < 0)
@@ -285,7 +285,7 @@ int image_writer_commit(struct image_writer *writer, const Pbeam__Manifest *mani
 	if (rename(writer->temporary, writer->path) < 0)
 		return err_sys(err, "rename %s to %s", writer->temporary, writer->path);
 	writer->committed = true;
-	return durable ? sync_directory(writer->path, err) : 0;
+	return durable ? sync_image_directory(writer->path, err) : 0;
 }
 
 void image_writer_close(struct image_writer *writer)

@@ -303,7 +303,7 @@ int capture_shared(struct capture *c, struct err *err)
 
 /* ---- the job and its objects ---- */
 
-static int describe_job(struct capture *c)
+static int add_job(struct capture *c)
 {
 	const struct name_job *job = c->options->job;
 	Pbeam__Job *out = c->manifest->job = message_new(&pbeam__job__descriptor);
@@ -341,7 +341,7 @@ static int dump_objects(struct capture *c, struct err *err)
 
 int capture_objects(struct capture *c, struct err *err)
 {
-	int r = describe_job(c);
+	int r = add_job(c);
 
 	if (r >= 0)
 		r = dump_objects(c, err);

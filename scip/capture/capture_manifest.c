@@ -154,7 +154,7 @@ int capture_describe_streams(Pbeam__Job *out, const int console[3])
 	return 0;
 }
 
-static bool known(const Pbeam__Manifest *manifest, int32_t number)
+static bool has_number(const Pbeam__Manifest *manifest, int32_t number)
 {
 	for (size_t i = 0; i < manifest->n_processes; i++)
 		if (manifest->processes[i]->vpid == number)
@@ -169,7 +169,7 @@ static int add_number(Pbeam__Manifest *manifest, int32_t number, const char *rol
 {
 	Pbeam__Number *out;
 
-	if (number <= 0 || known(manifest, number))
+	if (number <= 0 || has_number(manifest, number))
 		return 0;
 	out = message_add(manifest, numbers, pbeam__number__descriptor);
 	if (!out)

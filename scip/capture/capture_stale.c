@@ -13,7 +13,7 @@
 #include "scip/capture/capture.h"
 
 /* The file's own temporary name, or that of any numbered checkpoint in the same directory. */
-static bool abandoned(const char *name, const char *base)
+static bool is_abandoned(const char *name, const char *base)
 {
 	size_t len = strlen(base), digits = strspn(name, "0123456789");
 	char *end;
@@ -38,6 +38,6 @@ void capture_remove_stale(const char *path)
 	const struct dirent *entry;
 
 	while (d && (entry = readdir(d)))
-		if (abandoned(entry->d_name, base) && unlinkat(dirfd(d), entry->d_name, 0) == 0)
+		if (is_abandoned(entry->d_name, base) && unlinkat(dirfd(d), entry->d_name, 0) == 0)
 			log_info("removed %s/%s, left by a checkpoint that was killed", dir, entry->d_name);
 }

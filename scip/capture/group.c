@@ -137,7 +137,7 @@ void group_ask(struct member *member, uint32_t type, const ProtobufCMessage *mes
 }
 
 /* Receives a reply, or finds that the scip has ended. */
-static void take_reply(struct member *member, const ProtobufCMessageDescriptor *kind)
+static void receive_reply(struct member *member, const ProtobufCMessageDescriptor *kind)
 {
 	int r = rpc_receive(member->sock, "a scip", PBEAM__RPC__RPC_REPLY, kind, &member->reply,
 			    &member->problem);
@@ -172,7 +172,7 @@ static size_t polls_of(const struct group *group, struct pollfd *polls, struct m
 	return n;
 }
 
-static int late(const struct group *group, struct err *err)
+static int report_late(const struct group *group, struct err *err)
 {
 	for (size_t i = 0; i < group->n; i++)
 		if (group->v[i]->asked)
@@ -205,12 +205,12 @@ int group_gather(struct group *group, const ProtobufCMessageDescriptor *kind, in
 		if (ready < 0)
 			return err_sys(err, "wait for answers");
 		if (ready == 0)
-			return late(group, err);
+			return report_late(group, err);
 		if (polls[0].revents)
 			return group_cancelled(group, err);
 		for (size_t i = 1; i < n; i++)
 			if (polls[i].revents)
-				take_reply(who[i], kind);
+				receive_reply(who[i], kind);
 	}
 }
 

@@ -28,7 +28,8 @@ struct look {
 };
 
 /* A live process that belongs to the group: a member if its scip is there already. */
-static int meet(struct group *group, const struct name_process *process, struct look *look, struct err *err)
+static int meet_process(struct group *group, const struct name_process *process, struct look *look,
+			struct err *err)
 {
 	if (process->keeper.n != group->keeper.n)
 		return 0;
@@ -50,7 +51,7 @@ static int meet_child(struct group *group, pid_t pid, struct look *look, struct 
 		return 0;
 	if (names_process_find_real(group->names, (struct rpid){pid}, &process) == 0 &&
 	    process.state != NAME_STATE_DEAD)
-		return meet(group, &process, look, err);
+		return meet_process(group, &process, look, err);
 	if (procfs_stat_read(pid, 0, &stat, NULL) < 0)
 		return 0; /* reaped meanwhile */
 	if (stat.state == 'Z') {
@@ -110,7 +111,7 @@ static int list_orphans(struct group *group, struct look *look, struct err *err)
 		    parent_comes_later(group, all[i].rpid, all, n) ||
 		    (group->stays && group->stays(group->stays_arg, all[i].vpid)))
 			continue;
-		rc = meet(group, &all[i], look, err);
+		rc = meet_process(group, &all[i], look, err);
 		if (rc < 0)
 			return rc;
 	}
@@ -118,7 +119,7 @@ static int list_orphans(struct group *group, struct look *look, struct err *err)
 }
 
 /* Asks every member that is not frozen yet. Those that ended instead are gone. */
-static int freeze_level(struct group *group, struct err *err)
+static int freeze_members(struct group *group, struct err *err)
 {
 	Pbeam__ScipFreeze request = PBEAM__SCIP_FREEZE__INIT;
 	int rc;
@@ -177,7 +178,7 @@ static int freeze_tree(struct group *group, struct err *err)
 
 	for (;;) {
 		struct look look = {0};
-		int rc = freeze_level(group, err);
+		int rc = freeze_members(group, err);
 
 		if (rc < 0)
 			return rc;
@@ -236,7 +237,7 @@ int group_freeze(struct group *group, struct vpid target, bool alone, struct err
 	rc = group_add(group, &process, err);
 	if (rc < 0)
 		return rc;
-	rc = alone ? freeze_level(group, err) : freeze_tree(group, err);
+	rc = alone ? freeze_members(group, err) : freeze_tree(group, err);
 	if (rc < 0)
 		return rc;
 	if (!group->n || group->v[0]->gone || group->v[0]->vpid.n != target.n)

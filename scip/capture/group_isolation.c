@@ -26,7 +26,7 @@ static const struct {
 
 static const char *const NAMESPACES[] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"};
 
-static void name_of(struct rpid rpid, char comm[64])
+static void read_comm(struct rpid rpid, char comm[64])
 {
 	struct procfs_stat stat;
 
@@ -35,7 +35,7 @@ static void name_of(struct rpid rpid, char comm[64])
 		snprintf(comm, 64, "%s", stat.comm);
 }
 
-static struct member *parent_of(const struct group *group, const struct member *member)
+static struct member *find_parent_member(const struct group *group, const struct member *member)
 {
 	struct procfs_stat stat;
 
@@ -46,7 +46,7 @@ static struct member *parent_of(const struct group *group, const struct member *
 
 static int check_sharing(const struct group *group, const struct member *member, struct err *err)
 {
-	const struct member *parent = parent_of(group, member);
+	const struct member *parent = find_parent_member(group, member);
 	char comm[64];
 
 	if (!parent || parent->zombie)
@@ -54,7 +54,7 @@ static int check_sharing(const struct group *group, const struct member *member,
 	for (size_t i = 0; i < sizeof(SHARED) / sizeof(SHARED[0]); i++) {
 		if (syscall(SYS_kcmp, parent->rpid.n, member->rpid.n, SHARED[i].type, 0, 0) != 0)
 			continue;
-		name_of(member->rpid, comm);
+		read_comm(member->rpid, comm);
 		return err_set(err, -ENOTSUP,
 			       "vpid %d (%s): it shares its %s with its parent, vpid %d, without being a "
 			       "thread of it; "
@@ -75,7 +75,7 @@ static int check_namespaces(const struct member *member, struct err *err)
 		snprintf(path, sizeof(path), "/proc/self/ns/%s", NAMESPACES[i]);
 		if (io_readlink(AT_FDCWD, path, ours, sizeof(ours)) < 0 || !strcmp(its, ours))
 			continue;
-		name_of(member->rpid, comm);
+		read_comm(member->rpid, comm);
 		return err_set(err, -ENOTSUP,
 			       "vpid %d (%s): it is in a %s namespace of its own; run it without its "
 			       "sandbox, or run scip "

@@ -55,7 +55,7 @@ static void sharing_free(struct sharing *sharing)
 	free(sharing->v);
 }
 
-static struct object *find_object(struct sharing *sharing, const Pbeam__SharedRef *ref)
+static struct object *find_shared_object(struct sharing *sharing, const Pbeam__SharedRef *ref)
 {
 	struct object *v;
 
@@ -72,7 +72,7 @@ static struct object *find_object(struct sharing *sharing, const Pbeam__SharedRe
 
 static int add_use(struct sharing *sharing, struct member *member, Pbeam__SharedRef *ref)
 {
-	struct object *object = find_object(sharing, ref);
+	struct object *object = find_shared_object(sharing, ref);
 	struct shared_use *uses;
 
 	if (!object)
@@ -88,7 +88,7 @@ static int add_use(struct sharing *sharing, struct member *member, Pbeam__Shared
 	return 0;
 }
 
-static int gather(struct group *group, struct sharing *sharing)
+static int gather_uses(struct group *group, struct sharing *sharing)
 {
 	for (size_t i = 0; i < group->n; i++) {
 		const Pbeam__ScipDumped *dumped = group->v[i]->dumped;
@@ -100,7 +100,7 @@ static int gather(struct group *group, struct sharing *sharing)
 	return 0;
 }
 
-static bool named(const Pbeam__SharedRef *ref)
+static bool is_named(const Pbeam__SharedRef *ref)
 {
 	return ref->kind == PBEAM__SHARED_MEMORY__KIND__POSIX_FILE && ref->file && !ref->file->deleted;
 }
@@ -211,15 +211,15 @@ static int describe_sysv(struct names *names, Pbeam__SharedMemory *memory, struc
 }
 
 /* Adds the manifest's entry of one object; the contents of a named one are copied at once. */
-static int describe(struct object *object, struct names *names, struct image_writer *writer,
-		    Pbeam__Manifest *manifest, const struct sharing_limits *limits, struct err *err)
+static int describe_object(struct object *object, struct names *names, struct image_writer *writer,
+			   Pbeam__Manifest *manifest, const struct sharing_limits *limits, struct err *err)
 {
 	Pbeam__SharedRef *first = object->uses[0].ref;
 	auto_close int fd = -1;
 	struct stat st;
 	int r;
 
-	if (named(first)) {
+	if (is_named(first)) {
 		fd = open_named(object, limits);
 		if (fd < 0)
 			return 0;
@@ -252,7 +252,7 @@ static int describe(struct object *object, struct names *names, struct image_wri
 }
 
 /* True if the process has a descriptor of this object; *size is the object's size then. */
-static bool holds(const struct member *member, uint64_t dev, uint64_t ino, uint64_t *size)
+static bool holds_object(const struct member *member, uint64_t dev, uint64_t ino, uint64_t *size)
 {
 	auto_closedir DIR *dir = NULL;
 	const struct dirent *entry;
@@ -273,7 +273,7 @@ static bool holds(const struct member *member, uint64_t dev, uint64_t ino, uint6
 }
 
 /* True if the dump of the objects will save it. */
-static bool held(const struct group *group, const struct object *object, uint64_t *size)
+static bool is_held(const struct group *group, const struct object *object, uint64_t *size)
 {
 	const Pbeam__SharedRef *ref = object->uses[0].ref;
 
@@ -281,7 +281,7 @@ static bool held(const struct group *group, const struct object *object, uint64_
 	    ref->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE)
 		return false;
 	for (size_t i = 0; i < group->n; i++)
-		if (group_has_contents(group->v[i]) && holds(group->v[i], ref->dev, ref->ino, size))
+		if (group_has_contents(group->v[i]) && holds_object(group->v[i], ref->dev, ref->ino, size))
 			return true;
 	return false;
 }
@@ -315,8 +315,8 @@ static int order_part(struct order *order, const struct shared_use *use, struct 
 }
 
 /* Orders each part of the object from the first member that maps it. `orders[i]` is for group->v[i]. */
-static int distribute(const struct group *group, const struct object *object, Pbeam__SharedMemory *memory,
-		      struct order *orders)
+static int distribute_pages(const struct group *group, const struct object *object,
+			    Pbeam__SharedMemory *memory, struct order *orders)
 {
 	auto_free struct mapping_range *covered = calloc(object->n, sizeof(*covered));
 	auto_free struct mapping_range *parts = calloc(object->n + 1, sizeof(*parts));
@@ -357,7 +357,8 @@ static int take_pages(const struct order *order, Pbeam__ScipDumpedShared *answer
 	return 0;
 }
 
-static int ask(struct group *group, struct image_writer *writer, struct order *orders, struct err *err)
+static int send_orders(struct group *group, struct image_writer *writer, struct order *orders,
+		       struct err *err)
 {
 	const int fds[2] = {image_writer_fd(writer), image_writer_arena_fd(writer)};
 	int r;
@@ -399,8 +400,8 @@ static void free_orders(const struct group *group, struct order *orders)
 	free(orders);
 }
 
-static int dump_inside(struct group *group, struct image_writer *writer, struct sharing *sharing,
-		       const struct sharing_limits *limits, struct err *err)
+static int dump_by_scips(struct group *group, struct image_writer *writer, struct sharing *sharing,
+			 const struct sharing_limits *limits, struct err *err)
 {
 	struct order *orders = new_orders(group, limits, false);
 	int r = orders ? 0 : -ENOMEM;
@@ -410,11 +411,11 @@ static int dump_inside(struct group *group, struct image_writer *writer, struct 
 		const struct object *object = &sharing->v[i];
 
 		if (object->memory && !object->copied && !object->memory->precopied &&
-		    !held(group, object, &size))
-			r = distribute(group, object, object->memory, orders);
+		    !is_held(group, object, &size))
+			r = distribute_pages(group, object, object->memory, orders);
 	}
 	if (r >= 0)
-		r = ask(group, writer, orders, err);
+		r = send_orders(group, writer, orders, err);
 	free_orders(group, orders);
 	return r;
 }
@@ -443,7 +444,7 @@ static bool can_be_precopied(const struct group *group, const struct object *obj
 		covered[i] = (struct mapping_range){ref->offset, ref->offset + (ref->end - ref->start)};
 		*size = *size > covered[i].end ? *size : covered[i].end;
 	}
-	if (held(group, object, size) &&
+	if (is_held(group, object, size) &&
 	    mapping_without((struct mapping_range){0, *size}, covered, object->n, parts))
 		return false;
 	return *size >= PRECOPY_LEAST && *size <= PRECOPY_MAX;
@@ -457,9 +458,9 @@ static int list_pages(struct group *group, struct image_writer *writer, const st
 
 	for (size_t i = 0; i < sharing->n && r >= 0; i++)
 		if (list[i].there)
-			r = distribute(group, &sharing->v[i], list[i].there, orders);
+			r = distribute_pages(group, &sharing->v[i], list[i].there, orders);
 	if (r >= 0)
-		r = ask(group, writer, orders, err);
+		r = send_orders(group, writer, orders, err);
 	free_orders(group, orders);
 	return r;
 }
@@ -516,7 +517,7 @@ int group_list_shared(struct group *group, struct image_writer *writer, Pbeam__M
 {
 	struct sharing sharing = {NULL, 0};
 	struct shared_object *list = NULL;
-	int r = gather(group, &sharing);
+	int r = gather_uses(group, &sharing);
 
 	if (r >= 0 && sharing.n) {
 		list = calloc(sharing.n, sizeof(*list));
@@ -546,14 +547,14 @@ int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__M
 		      const struct sharing_limits *limits, struct err *err)
 {
 	struct sharing sharing = {NULL, 0};
-	int r = gather(group, &sharing);
+	int r = gather_uses(group, &sharing);
 
 	for (size_t i = 0; i < sharing.n && r >= 0; i++)
-		r = describe(&sharing.v[i], group->names, writer, manifest, limits, err);
+		r = describe_object(&sharing.v[i], group->names, writer, manifest, limits, err);
 	if (r >= 0 && sharing.n && limits->precopy)
 		r = mark_precopied(group, writer, &sharing, limits, err);
 	if (r >= 0 && sharing.n)
-		r = dump_inside(group, writer, &sharing, limits, err);
+		r = dump_by_scips(group, writer, &sharing, limits, err);
 	sharing_free(&sharing);
 	return r < 0 ? err_wrap(err, r, "shared memory") : 0;
 }

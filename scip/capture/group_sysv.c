@@ -38,7 +38,7 @@ static bool is_attached(Pbeam__Manifest *manifest, int32_t virtual)
 	return false;
 }
 
-static bool is_zero(const uint8_t *page)
+static bool is_zero_page(const uint8_t *page)
 {
 	return page[0] == 0 && memcmp(page, page + 1, PAGE - 1) == 0;
 }
@@ -53,7 +53,7 @@ static int write_segment(struct image_writer *writer, const uint8_t *data, Pbeam
 	for (uint64_t at = 0, n; at < pages && rc >= 0; at += n ? n : 1) {
 		uint64_t offset;
 
-		for (n = 0; at + n < pages && n < RUN_MAX && !is_zero(data + (at + n) * PAGE);)
+		for (n = 0; at + n < pages && n < RUN_MAX && !is_zero_page(data + (at + n) * PAGE);)
 			n++;
 		if (n == 0)
 			continue;

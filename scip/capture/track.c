@@ -109,7 +109,7 @@ static bool is_tracked(const Pbeam__Mapping *map)
 	return anonymous && (map->flags & MAP_PRIVATE) && !(map->flags & MAP_HUGETLB) && map->prot;
 }
 
-static int open_memory(struct tracked *t, struct err *err)
+static int open_proc_files(struct tracked *t, struct err *err)
 {
 	char path[64];
 
@@ -139,7 +139,7 @@ int track_begin(struct tracked *t, struct group *group, struct member *member, s
 	read_identity(t);
 	if (!group_has_contents(member))
 		return 0;
-	r = open_memory(t, err);
+	r = open_proc_files(t, err);
 	if (r < 0)
 		return r;
 	t->uffd = take_uffd(group, member, err);

@@ -25,7 +25,7 @@ static const int32_t NEEDED[] = {SYS_openat,	   SYS_close,	  SYS_mmap,	     SYS_
 				 SYS_rt_sigaction, SYS_getitimer, SYS_timer_gettime, SYS_timer_getoverrun,
 				 SYS_arch_prctl,   SYS_brk,	  SYS_mincore};
 
-static uint32_t load(const struct seccomp_data *data, uint32_t offset)
+static uint32_t load_word(const struct seccomp_data *data, uint32_t offset)
 {
 	uint32_t word = 0;
 
@@ -34,7 +34,7 @@ static uint32_t load(const struct seccomp_data *data, uint32_t offset)
 	return word;
 }
 
-static uint32_t compute(uint16_t code, uint32_t a, uint32_t operand)
+static uint32_t compute_alu(uint16_t code, uint32_t a, uint32_t operand)
 {
 	switch (BPF_OP(code)) {
 	case BPF_ADD:
@@ -62,7 +62,7 @@ static uint32_t compute(uint16_t code, uint32_t a, uint32_t operand)
 	}
 }
 
-static bool jumps(uint16_t code, uint32_t a, uint32_t operand)
+static bool is_jump_taken(uint16_t code, uint32_t a, uint32_t operand)
 {
 	switch (BPF_OP(code)) {
 	case BPF_JEQ:
@@ -89,7 +89,7 @@ uint32_t dump_run_filter(const struct sock_filter *filter, size_t n, const struc
 
 		switch (BPF_CLASS(f->code)) {
 		case BPF_LD:
-			a = BPF_MODE(f->code) == BPF_ABS   ? load(data, f->k)
+			a = BPF_MODE(f->code) == BPF_ABS   ? load_word(data, f->k)
 			    : BPF_MODE(f->code) == BPF_MEM ? slot
 			    : BPF_MODE(f->code) == BPF_LEN ? (uint32_t)sizeof(*data)
 							   : f->k;
@@ -105,13 +105,13 @@ uint32_t dump_run_filter(const struct sock_filter *filter, size_t n, const struc
 				memory[f->k] = BPF_CLASS(f->code) == BPF_ST ? a : x;
 			break;
 		case BPF_ALU:
-			a = compute(f->code, a, operand);
+			a = compute_alu(f->code, a, operand);
 			break;
 		case BPF_JMP:
 			if (BPF_OP(f->code) == BPF_JA)
 				pc += f->k;
 			else
-				pc += jumps(f->code, a, operand) ? f->jt : f->jf;
+				pc += is_jump_taken(f->code, a, operand) ? f->jt : f->jf;
 			break;
 		case BPF_RET:
 			return BPF_RVAL(f->code) == BPF_A ? a : f->k;
@@ -125,7 +125,7 @@ uint32_t dump_run_filter(const struct sock_filter *filter, size_t n, const struc
 	return SECCOMP_RET_KILL_PROCESS;
 }
 
-static int check(const struct sock_filter *filter, size_t n, struct err *err)
+static int check_call(const struct sock_filter *filter, size_t n, struct err *err)
 {
 	for (size_t i = 0; i < sizeof(NEEDED) / sizeof(NEEDED[0]); i++) {
 		const struct seccomp_data data = {.nr = NEEDED[i], .arch = AUDIT_ARCH_X86_64};
@@ -141,7 +141,7 @@ static int check(const struct sock_filter *filter, size_t n, struct err *err)
 	return 0;
 }
 
-static int append(Pbeam__Process *out, const void *filter, size_t bytes)
+static int append_filter(Pbeam__Process *out, const void *filter, size_t bytes)
 {
 	ProtobufCBinaryData *list =
 		reallocarray(out->seccomp_filters, out->n_seccomp_filters + 1, sizeof(ProtobufCBinaryData));
@@ -162,9 +162,9 @@ int dump_filters(struct dump *dump, struct err *err)
 
 		if (rc <= 0)
 			return rc < 0 ? err_code(err, rc, "the seccomp filters that it has installed") : 0;
-		rc = check(filter, bytes / sizeof(struct sock_filter), err);
+		rc = check_call(filter, bytes / sizeof(struct sock_filter), err);
 		if (rc >= 0)
-			rc = append(dump->out, filter, bytes);
+			rc = append_filter(dump->out, filter, bytes);
 		if (rc < 0)
 			return rc;
 	}

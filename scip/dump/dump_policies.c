@@ -31,7 +31,7 @@ static bool has_policy(const Pbeam__Mapping *mapping)
 	       mapping->kind != PBEAM__MAPPING__KIND__VSYSCALL;
 }
 
-static int ask_some(struct dump *dump, size_t first, size_t end, struct err *err)
+static int ask_policies(struct dump *dump, size_t first, size_t end, struct err *err)
 {
 	Pbeam__Memory *memory = dump->out->memory;
 	struct dump_policy *got;
@@ -71,6 +71,6 @@ int dump_policies(struct dump *dump, struct err *err)
 	if (!dump_may_call(dump, SYS_get_mempolicy))
 		return 0;
 	for (size_t first = 0; first < n && rc >= 0; first += AT_ONCE)
-		rc = ask_some(dump, first, first + AT_ONCE < n ? first + AT_ONCE : n, err);
+		rc = ask_policies(dump, first, first + AT_ONCE < n ? first + AT_ONCE : n, err);
 	return rc < 0 ? err_wrap(err, rc, "NUMA policies") : 0;
 }

@@ -41,7 +41,7 @@ struct trial {
 	unsigned n;
 };
 
-static void add(struct trial *trial, unsigned number, int op, int flags)
+static void add_operation(struct trial *trial, unsigned number, int op, int flags)
 {
 	if (op)
 		trial->ops[trial->n++] = (struct sembuf){(unsigned short)number, (short)op, (short)flags};
@@ -50,24 +50,24 @@ static void add(struct trial *trial, unsigned number, int op, int flags)
 /* Fails with ERANGE if the adjustment is above VALUE_MAX - `taken`. */
 static void add_above(struct trial *trial, const struct set *set, unsigned number, int taken)
 {
-	add(trial, number, VALUE_MAX - set->values[number], 0);
-	add(trial, number, -taken, SEM_UNDO);
+	add_operation(trial, number, VALUE_MAX - set->values[number], 0);
+	add_operation(trial, number, -taken, SEM_UNDO);
 }
 
 /* ... if it is below `given` - VALUE_MAX - 1. */
 static void add_below(struct trial *trial, const struct set *set, unsigned number, int given)
 {
-	add(trial, number, -(int)set->values[number], 0);
-	add(trial, number, given > VALUE_MAX ? VALUE_MAX : given, SEM_UNDO);
+	add_operation(trial, number, -(int)set->values[number], 0);
+	add_operation(trial, number, given > VALUE_MAX ? VALUE_MAX : given, SEM_UNDO);
 	if (given > VALUE_MAX) {
-		add(trial, number, -1, 0);
-		add(trial, number, 1, SEM_UNDO);
+		add_operation(trial, number, -1, 0);
+		add_operation(trial, number, 1, SEM_UNDO);
 	}
 }
 
 /* Makes up to LISTS_AT_ONCE trials; out[i] is -ERANGE, -EAGAIN or another error of trial i. */
-static int run(struct dump *dump, const struct set *set, struct trial *trials, unsigned n, int64_t *out,
-	       struct err *err)
+static int run_trials(struct dump *dump, const struct set *set, struct trial *trials, unsigned n,
+		      int64_t *out, struct err *err)
 {
 	struct batch *batch;
 	int rc = batch_begin(dump->process, &batch, err);
@@ -90,7 +90,7 @@ static int run(struct dump *dump, const struct set *set, struct trial *trials, u
 	return rc;
 }
 
-static int note(struct dump *dump, const struct set *set, unsigned number, int value, bool last)
+static int note_undo(struct dump *dump, const struct set *set, unsigned number, int value, bool last)
 {
 	Pbeam__SysvUndo *out = message_add(dump->out, sysv_undo, pbeam__sysv_undo__descriptor);
 
@@ -109,7 +109,8 @@ static bool is_last(const struct dump *dump, const struct set *set, unsigned num
 }
 
 /* The one value at which trials begin to fail. */
-static int search(struct dump *dump, const struct set *set, unsigned number, bool positive, struct err *err)
+static int search_value(struct dump *dump, const struct set *set, unsigned number, bool positive,
+			struct err *err)
 {
 	int low = 0, high = VALUE_MAX; /* the greatest that does not fail is within */
 
@@ -122,7 +123,7 @@ static int search(struct dump *dump, const struct set *set, unsigned number, boo
 			add_above(&trial, set, number, middle);
 		else
 			add_below(&trial, set, number, middle);
-		rc = run(dump, set, &trial, 1, &ret, err);
+		rc = run_trials(dump, set, &trial, 1, &ret, err);
 		if (rc < 0)
 			return rc;
 		if (ret == -ERANGE)
@@ -130,8 +131,8 @@ static int search(struct dump *dump, const struct set *set, unsigned number, boo
 		else
 			low = middle;
 	}
-	return note(dump, set, number, positive ? VALUE_MAX - low : low - VALUE_MAX - 1,
-		    is_last(dump, set, number));
+	return note_undo(dump, set, number, positive ? VALUE_MAX - low : low - VALUE_MAX - 1,
+			 is_last(dump, set, number));
 }
 
 static int look_closer(struct dump *dump, const struct set *set, unsigned number, struct err *err)
@@ -142,12 +143,12 @@ static int look_closer(struct dump *dump, const struct set *set, unsigned number
 
 	add_above(&trials[0], set, number, VALUE_MAX);
 	add_below(&trials[1], set, number, VALUE_MAX + 1);
-	rc = run(dump, set, trials, 2, ret, err);
+	rc = run_trials(dump, set, trials, 2, ret, err);
 	if (rc < 0)
 		return rc;
 	if (ret[0] == -ERANGE || ret[1] == -ERANGE)
-		return search(dump, set, number, ret[0] == -ERANGE, err);
-	return is_last(dump, set, number) ? note(dump, set, number, 0, true) : 0;
+		return search_value(dump, set, number, ret[0] == -ERANGE, err);
+	return is_last(dump, set, number) ? note_undo(dump, set, number, 0, true) : 0;
 }
 
 /* Semaphores first .. first + LISTS_AT_ONCE / 2 * AT_ONCE - 1. */
@@ -165,14 +166,14 @@ static int look_at_some(struct dump *dump, const struct set *set, unsigned first
 			add_above(&trials[n], set, j, VALUE_MAX);
 			add_below(&trials[n + 1], set, j, VALUE_MAX + 1);
 		}
-	rc = run(dump, set, trials, n, ret, err);
+	rc = run_trials(dump, set, trials, n, ret, err);
 	for (unsigned i = 0; i < n / 2 && rc >= 0; i++)
 		for (unsigned j = first + i * AT_ONCE; j < set->n && j < first + (i + 1) * AT_ONCE && rc >= 0;
 		     j++) {
 			if (ret[2 * i] == -ERANGE || ret[2 * i + 1] == -ERANGE)
 				rc = look_closer(dump, set, j, err);
 			else if (is_last(dump, set, j))
-				rc = note(dump, set, j, 0, true);
+				rc = note_undo(dump, set, j, 0, true);
 		}
 	return rc;
 }

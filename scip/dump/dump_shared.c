@@ -27,8 +27,8 @@ struct shared {
 	uint64_t swapped_out;	    /* host_memory_swapped_out() from before */
 };
 
-static int resident(struct shared *shared, uint64_t start, uint64_t n, struct page_runs *runs,
-		    struct err *err)
+static int find_resident(struct shared *shared, uint64_t start, uint64_t n, struct page_runs *runs,
+			 struct err *err)
 {
 	struct batch *batch;
 	const uint8_t *got;
@@ -61,7 +61,7 @@ static int find_pages(struct shared *shared, const Pbeam__SharedRef *range, stru
 	     at += (uint64_t)ASK_PAGES * PAGE) {
 		uint64_t n = (range->end - at) / PAGE;
 
-		rc = resident(shared, at, n < ASK_PAGES ? n : ASK_PAGES, runs, err);
+		rc = find_resident(shared, at, n < ASK_PAGES ? n : ASK_PAGES, runs, err);
 	}
 	swapped = swapped || host_memory_swapped_out() != shared->swapped_out;
 	if (rc < 0 || !swapped || shared->writer)

@@ -21,9 +21,9 @@
 #include "base/cleanup.h"
 #include "proto/message.h"
 #include "scip/dump/dump.h"
-#include "scip/dump/freeze.h"
 #include "scip/tracee/kernel_structs.h"
 #include "scip/tracee/memory.h"
+#include "scip/tracee/pending.h"
 #include "scip/tracee/regs.h"
 
 enum { IOPRIO_WHO_PROCESS_THREAD = 1, AFFINITY_BYTES = 1024, KERNEL_SIGSET = 8 };
@@ -60,7 +60,7 @@ static int collect_registers(struct tracee *tracee, Pbeam__Thread *out, struct e
 	out->call = message_new(&pbeam__pending_call__descriptor);
 	if (!out->call)
 		return -ENOMEM;
-	rc = freeze_saved_registers(tracee, &regs, out->call, err);
+	rc = pending_saved_registers(tracee, &regs, out->call, err);
 	if (rc < 0)
 		return rc;
 	if (!out->call->restart && !out->call->n_args) {
@@ -122,7 +122,7 @@ static int collect_thread(struct dump *dump, struct tracee *tracee, bool first, 
 	return collect_scheduling(tracee->tid, out->sched, err);
 }
 
-static bool alive(const struct tracee *tracee)
+static bool is_alive(const struct tracee *tracee)
 {
 	return tracee->stop != TRACEE_RUNNING && tracee->stop != TRACEE_EXITED;
 }
@@ -145,14 +145,14 @@ int dump_threads(struct dump *dump, struct err *err)
 	bool first = true;
 	int rc = 0;
 
-	if (!leader || !alive(leader))
+	if (!leader || !is_alive(leader))
 		rc = collect_exited_leader(dump);
 	else {
 		rc = collect_thread(dump, leader, true, err);
 		first = false;
 	}
 	for (struct tracee *t = dump->process->tracees; t && rc >= 0; t = t->next) {
-		if (t == leader || !alive(t))
+		if (t == leader || !is_alive(t))
 			continue;
 		rc = collect_thread(dump, t, first, err);
 		first = false;
@@ -232,7 +232,7 @@ int dump_threads_inside(struct dump *dump, struct err *err)
 		struct tracee *t = dump->process->tracees;
 		int rc;
 
-		while (t && (t->vtid.n != thread->vtid || !alive(t)))
+		while (t && (t->vtid.n != thread->vtid || !is_alive(t)))
 			t = t->next;
 		if (!t)
 			continue;
@@ -279,7 +279,7 @@ int dump_death_signals(struct process *process, uint64_t *signals, struct err *e
 
 	*signals = 0;
 	for (struct tracee *t = process->tracees; t && r == 0; t = t->next)
-		if (alive(t))
+		if (is_alive(t))
 			r = ask_death_signal(t, signals, err);
 	message_free(own);
 	return r;

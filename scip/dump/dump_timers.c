@@ -44,7 +44,7 @@ static int parse_notify(const char *line, Pbeam__PosixTimer *timer)
 	return 0;
 }
 
-static int parse_line(const char *line, Pbeam__PosixTimer **timer, Pbeam__Process *out)
+static int parse_timer_line(const char *line, Pbeam__PosixTimer **timer, Pbeam__Process *out)
 {
 	unsigned long long value;
 	int number;
@@ -86,7 +86,7 @@ int dump_parse_timers(const char *text, Pbeam__Process *out, struct err *err)
 		line[len] = '\0';
 		text += len + (text[len] == '\n');
 		if (len) {
-			int rc = parse_line(line, &timer, out);
+			int rc = parse_timer_line(line, &timer, out);
 
 			if (rc < 0)
 				return err_code(err, rc, "timer list: '%s'", line);
@@ -120,7 +120,7 @@ static int read_list(struct dump *dump, struct err *err)
 	return 0;
 }
 
-static uint64_t nanoseconds(const struct timespec *t)
+static uint64_t to_nanoseconds(const struct timespec *t)
 {
 	return (uint64_t)t->tv_sec * NS + (uint64_t)t->tv_nsec;
 }
@@ -162,7 +162,7 @@ static int ask_itimers(struct dump *dump, struct err *err)
 }
 
 /* The times of up to TIMERS_AT_ONCE timers from number `from` of the list. */
-static int ask_some(struct dump *dump, size_t from, size_t n, struct err *err)
+static int ask_timers(struct dump *dump, size_t from, size_t n, struct err *err)
 {
 	struct batch *batch;
 	struct itimerspec *got;
@@ -187,8 +187,8 @@ static int ask_some(struct dump *dump, size_t from, size_t n, struct err *err)
 	for (size_t i = 0; i < n && rc >= 0; i++) {
 		Pbeam__PosixTimer *timer = dump->out->timers[from + i];
 
-		timer->value_ns = nanoseconds(&got[i].it_value);
-		timer->interval_ns = nanoseconds(&got[i].it_interval);
+		timer->value_ns = to_nanoseconds(&got[i].it_value);
+		timer->interval_ns = to_nanoseconds(&got[i].it_interval);
 		timer->overrun = (int32_t)batch_call(batch, overrun[i])->ret;
 	}
 	batch_end(batch);
@@ -204,7 +204,7 @@ int dump_timers(struct dump *dump, struct err *err)
 	for (size_t from = 0; from < dump->out->n_timers && rc >= 0; from += TIMERS_AT_ONCE) {
 		size_t n = dump->out->n_timers - from;
 
-		rc = ask_some(dump, from, n < TIMERS_AT_ONCE ? n : TIMERS_AT_ONCE, err);
+		rc = ask_timers(dump, from, n < TIMERS_AT_ONCE ? n : TIMERS_AT_ONCE, err);
 	}
 	return rc < 0 ? err_wrap(err, rc, "timers") : 0;
 }

@@ -10,7 +10,7 @@
 #define PTRACE_EVENT_STOP 128
 #endif
 
-/* All are asked first: they come to their stops while the others are being asked. */
+/* All are interrupted first: each reaches its stop while the next ones are interrupted. */
 void freeze_begin(struct process *process)
 {
 	pending_sample(process);
@@ -44,7 +44,7 @@ bool freeze_hold(struct tracee *tracee)
 	return false;
 }
 
-/* A leader that has ended before its threads is a zombie that no interrupt can stop and no wait reports. */
+/* A leader that ended before its threads is a zombie: no interrupt stops it, and no wait reports it. */
 static bool is_dead_leader(const struct tracee *tracee)
 {
 	const struct process *process = tracee->process;
@@ -77,10 +77,4 @@ void thaw_process(struct process *process)
 			t->stop = TRACEE_RUNNING; /* it has been killed */
 	}
 	process->frozen = false;
-}
-
-int freeze_saved_registers(struct tracee *tracee, struct user_regs_struct *regs, Pbeam__PendingCall *call,
-			   struct err *err)
-{
-	return pending_saved_registers(tracee, regs, call, err);
 }

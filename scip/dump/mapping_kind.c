@@ -17,7 +17,7 @@
 #define MAP_DROPPABLE 0x08
 #endif
 
-static bool has(const struct procfs_map *map, const char *flag)
+static bool has_flag(const struct procfs_map *map, const char *flag)
 {
 	for (const char *p = map->vm_flags; p[0] && p[1]; p += p[2] ? 3 : 2)
 		if (p[0] == flag[0] && p[1] == flag[1])
@@ -56,10 +56,10 @@ static const struct {
 	{"pf", NULL, "that of a device", "let the program close the device first"},
 };
 
-static int refuse(const struct procfs_map *map, struct err *err)
+static int refuse_mapping(const struct procfs_map *map, struct err *err)
 {
 	for (size_t i = 0; i < sizeof(REFUSED) / sizeof(REFUSED[0]); i++) {
-		bool hit = (REFUSED[i].flag && has(map, REFUSED[i].flag)) ||
+		bool hit = (REFUSED[i].flag && has_flag(map, REFUSED[i].flag)) ||
 			   (REFUSED[i].name && !strncmp(map->name, REFUSED[i].name, strlen(REFUSED[i].name)));
 
 		if (hit)
@@ -70,7 +70,7 @@ static int refuse(const struct procfs_map *map, struct err *err)
 	return 0;
 }
 
-static bool begins(const struct procfs_map *map, const char *with)
+static bool begins_with(const struct procfs_map *map, const char *with)
 {
 	return !strncmp(map->name, with, strlen(with));
 }
@@ -80,7 +80,7 @@ static Pbeam__Mapping__Kind kind_unnamed(const struct procfs_map *map)
 {
 	if (!strcmp(map->name, "[vdso]"))
 		return PBEAM__MAPPING__KIND__VDSO;
-	if (begins(map, "[vvar"))
+	if (begins_with(map, "[vvar"))
 		return PBEAM__MAPPING__KIND__VVAR;
 	if (!strcmp(map->name, "[vsyscall]"))
 		return PBEAM__MAPPING__KIND__VSYSCALL;
@@ -93,13 +93,13 @@ static Pbeam__Mapping__Kind kind_unnamed(const struct procfs_map *map)
 	return PBEAM__MAPPING__KIND__ANON_PRIVATE;
 }
 
-static Pbeam__Mapping__Kind kind_of(const struct procfs_map *map)
+static Pbeam__Mapping__Kind choose_kind(const struct procfs_map *map)
 {
 	if (map->name[0] != '/')
 		return kind_unnamed(map);
 	if (!map->shared)
 		return PBEAM__MAPPING__KIND__FILE_PRIVATE;
-	if (map->deleted && begins(map, "/SYSV"))
+	if (map->deleted && begins_with(map, "/SYSV"))
 		return PBEAM__MAPPING__KIND__SYSV;
 	if (map->deleted)
 		return PBEAM__MAPPING__KIND__SHARED_MEMORY;
@@ -112,11 +112,11 @@ static uint32_t flags_of(const struct procfs_map *map, Pbeam__Mapping__Kind kind
 
 	if (map->name[0] != '/')
 		flags |= MAP_ANONYMOUS;
-	if (has(map, "dp"))
+	if (has_flag(map, "dp"))
 		flags = MAP_DROPPABLE | MAP_ANONYMOUS;
-	if (has(map, "gd"))
+	if (has_flag(map, "gd"))
 		flags |= MAP_GROWSDOWN;
-	if (has(map, "nr"))
+	if (has_flag(map, "nr"))
 		flags |= MAP_NORESERVE;
 	if (kind == PBEAM__MAPPING__KIND__STACK)
 		flags |= MAP_STACK;
@@ -125,9 +125,9 @@ static uint32_t flags_of(const struct procfs_map *map, Pbeam__Mapping__Kind kind
 
 int mapping_from_map(const struct procfs_map *map, Pbeam__Mapping *out, struct err *err)
 {
-	out->kind = kind_of(map);
+	out->kind = choose_kind(map);
 	if (out->kind != PBEAM__MAPPING__KIND__VDSO && out->kind != PBEAM__MAPPING__KIND__VVAR) {
-		int rc = refuse(map, err);
+		int rc = refuse_mapping(map, err);
 
 		if (rc < 0)
 			return rc;
@@ -138,14 +138,14 @@ int mapping_from_map(const struct procfs_map *map, Pbeam__Mapping *out, struct e
 	out->flags = flags_of(map, out->kind);
 	out->file_offset = map->offset;
 	for (size_t i = 0; i < sizeof(ADVICE) / sizeof(ADVICE[0]); i++)
-		if (has(map, ADVICE[i].flag))
+		if (has_flag(map, ADVICE[i].flag))
 			out->advice |= ADVICE[i].advice;
-	out->max_prot = (has(map, "mr") ? PROT_READ : 0u) | (has(map, "mw") ? PROT_WRITE : 0u) |
-			(has(map, "me") ? PROT_EXEC : 0u);
-	out->locked = has(map, "lo");
-	out->lock_on_fault = has(map, "lf");
-	out->grows_down = has(map, "gd");
-	out->sealed = has(map, "sl");
+	out->max_prot = (has_flag(map, "mr") ? PROT_READ : 0u) | (has_flag(map, "mw") ? PROT_WRITE : 0u) |
+			(has_flag(map, "me") ? PROT_EXEC : 0u);
+	out->locked = has_flag(map, "lo");
+	out->lock_on_fault = has_flag(map, "lf");
+	out->grows_down = has_flag(map, "gd");
+	out->sealed = has_flag(map, "sl");
 	out->pkey = map->pkey;
 	return message_text(&out->name, map->name);
 }

@@ -212,7 +212,7 @@ static bool of_kernel(const Pbeam__Mapping *mapping)
 }
 
 /* The mapping without the sign of a userfaultfd that write-protects: it is ours. */
-static const struct procfs_map *unwatched(const struct procfs_map *map, struct procfs_map *copy)
+static const struct procfs_map *without_our_sign(const struct procfs_map *map, struct procfs_map *copy)
 {
 	char *sign;
 
@@ -235,7 +235,7 @@ static int add_piece(struct walk *walk, const struct procfs_map *map, struct map
 	if (!m->out)
 		return -ENOMEM;
 	walk->out->n++;
-	rc = mapping_from_map(walk->process->tracked ? unwatched(map, &plain) : map, m->out, err);
+	rc = mapping_from_map(walk->process->tracked ? without_our_sign(map, &plain) : map, m->out, err);
 	if (rc < 0)
 		return rc;
 	m->out->file_offset += piece.start - map->start;

@@ -312,7 +312,7 @@ static bool is_zero(const uint8_t *page)
 }
 
 /* How many of `n` pages can be read, into the buffer; at least one is tried. */
-static uint64_t read_pages(struct page_writer *writer, uint64_t address, uint64_t n)
+static uint64_t read_from_outside(struct page_writer *writer, uint64_t address, uint64_t n)
 {
 	uint64_t got = 0;
 
@@ -365,7 +365,7 @@ int page_writer_common(struct page_writer *writer, uint64_t address, uint64_t co
 {
 	while (count) {
 		uint64_t n = count < BUFFER / PAGE ? count : BUFFER / PAGE;
-		uint64_t got = read_pages(writer, address, n);
+		uint64_t got = read_from_outside(writer, address, n);
 		int rc;
 
 		if (got < n && !all)

@@ -44,7 +44,7 @@ static void *scan_all(void *arg)
 }
 
 /* The large ones of the process's private mappings. */
-static int choose(struct prescan *prescan, const struct procfs_maps *maps)
+static int choose_ranges(struct prescan *prescan, const struct procfs_maps *maps)
 {
 	prescan->v = calloc(maps->n + 1, sizeof(*prescan->v));
 	if (!prescan->v)
@@ -66,7 +66,7 @@ struct prescan *prescan_start(pid_t tid, bool written)
 		return NULL;
 	prescan->scanner.pagemap = -1;
 	prescan->joined = true;
-	if (procfs_maps_read(tid, false, &maps, &err) == 0 && choose(prescan, &maps) == 0 &&
+	if (procfs_maps_read(tid, false, &maps, &err) == 0 && choose_ranges(prescan, &maps) == 0 &&
 	    page_scanner_open(&prescan->scanner, tid, &err) == 0) {
 		prescan->scanner.written = written;
 		prescan->joined = pthread_create(&prescan->thread, NULL, scan_all, prescan) != 0;
@@ -79,7 +79,7 @@ struct prescan *prescan_start(pid_t tid, bool written)
 	return prescan;
 }
 
-static void join(struct prescan *prescan)
+static void join_thread(struct prescan *prescan)
 {
 	if (!prescan->joined)
 		pthread_join(prescan->thread, NULL);
@@ -105,7 +105,7 @@ bool prescan_take(struct prescan *prescan, uint64_t start, uint64_t end, struct 
 
 		if (one->start > start || one->end < end)
 			continue;
-		join(prescan);
+		join_thread(prescan);
 		*rc = 0;
 		for (size_t j = 0; j < one->runs.n && one->done && *rc == 0; j++)
 			*rc = take_run(&one->runs.v[j], start, end, runs);
@@ -118,7 +118,7 @@ void prescan_free(struct prescan *prescan)
 {
 	if (!prescan)
 		return;
-	join(prescan);
+	join_thread(prescan);
 	page_scanner_close(&prescan->scanner);
 	for (size_t i = 0; i < prescan->n; i++)
 		page_runs_free(&prescan->v[i].runs);

@@ -54,7 +54,7 @@ static int open_area(struct fill *fill, const struct procfs_maps *maps)
 /* Empties the descriptor table, and puts the scip, the image and the coordinator where the batches expect
  * them.
  */
-static int open_descriptors(struct fill *fill)
+static int open_fill_descriptors(struct fill *fill)
 {
 	int r = fill_do(fill, SYS_close_range, remote_args(0, ~0u, 0));
 	int call;
@@ -98,7 +98,7 @@ static int fill_memory(struct fill *fill)
 		return r;
 	r = open_area(fill, &maps);
 	if (r == 0)
-		r = open_descriptors(fill);
+		r = open_fill_descriptors(fill);
 	if (r == 0)
 		r = fill->request->inherits ? fill_mappings_keep(fill) : fill_mappings_clear(fill, &maps);
 	procfs_maps_free(&maps);

@@ -35,7 +35,7 @@ static int with_path(struct fill *fill, int64_t nr, const ProtobufCBinaryData *p
 	return fill_do(fill, nr, remote_args(where));
 }
 
-static int directories(struct fill *fill)
+static int fill_directories(struct fill *fill)
 {
 	const Pbeam__Process *saved = fill->saved;
 	bool other_root = saved->root.len > 1;
@@ -180,7 +180,7 @@ static void write_proc(pid_t pid, const char *file, long value, int base)
 int fill_attributes(struct fill *fill)
 {
 	const Pbeam__Process *saved = fill->saved;
-	int r = directories(fill);
+	int r = fill_directories(fill);
 
 	if (r == 0)
 		r = fill_do(fill, SYS_umask, remote_args(saved->umask));

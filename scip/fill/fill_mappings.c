@@ -91,7 +91,7 @@ int fill_mappings_find_room(struct fill *fill, const struct procfs_maps *maps, u
 	return err_set(fill->err, -ENOMEM, "no free range of addresses for the injected code");
 }
 
-static int move(struct fill *fill, uint64_t from, uint64_t bytes, uint64_t to)
+static int move_mapping(struct fill *fill, uint64_t from, uint64_t bytes, uint64_t to)
 {
 	return fill_do(fill, SYS_mremap, remote_args(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to));
 }
@@ -145,8 +145,8 @@ int fill_mappings_clear(struct fill *fill, const struct procfs_maps *maps)
 	park = end.a + PARK_GAP;
 	for (size_t i = 0; i < maps->n && r == 0; i++)
 		if (maps->v[i].start >= here && maps->v[i].end <= here + bytes)
-			r = move(fill, maps->v[i].start, maps->v[i].end - maps->v[i].start,
-				 park + (maps->v[i].start - here));
+			r = move_mapping(fill, maps->v[i].start, maps->v[i].end - maps->v[i].start,
+					 park + (maps->v[i].start - here));
 	if (r == 0)
 		r = unmap_range(fill, 0, start.a);
 	if (r == 0)
@@ -155,8 +155,9 @@ int fill_mappings_clear(struct fill *fill, const struct procfs_maps *maps)
 		r = unmap_range(fill, park + bytes, USER_TOP);
 	for (size_t i = 0; i < maps->n && r == 0 && saved != UINT64_MAX; i++)
 		if (maps->v[i].start >= here && maps->v[i].end <= here + bytes)
-			r = move(fill, park + (maps->v[i].start - here), maps->v[i].end - maps->v[i].start,
-				 saved + (maps->v[i].start - here));
+			r = move_mapping(fill, park + (maps->v[i].start - here),
+					 maps->v[i].end - maps->v[i].start,
+					 saved + (maps->v[i].start - here));
 	if (r == 0)
 		r = fill_flush(fill);
 	fill->process->syscall_insn.a = 0;
@@ -274,7 +275,7 @@ static int map_file(struct fill *fill, const Pbeam__Mapping *map, struct open_fi
 	return do_mmap(fill, map, map->flags & KEEP_FLAGS & ~(uint32_t)MAP_ANONYMOUS, r, map->file_offset);
 }
 
-static const Pbeam__FillFd *find_shared(const struct fill *fill, uint32_t id)
+static const Pbeam__FillFd *find_shared_fd(const struct fill *fill, uint32_t id)
 {
 	for (size_t i = 0; i < fill->request->n_fds; i++)
 		if (fill->request->fds[i]->shared_id == id)
@@ -284,7 +285,7 @@ static const Pbeam__FillFd *find_shared(const struct fill *fill, uint32_t id)
 
 static int map_shared(struct fill *fill, const Pbeam__Mapping *map)
 {
-	const Pbeam__FillFd *source = find_shared(fill, map->shared_id);
+	const Pbeam__FillFd *source = find_shared_fd(fill, map->shared_id);
 	int r, get;
 
 	if (!source)
@@ -310,7 +311,7 @@ static int map_shared(struct fill *fill, const Pbeam__Mapping *map)
  * unmapped. */
 static int map_sysv(struct fill *fill, const Pbeam__Mapping *map, uint64_t *attached)
 {
-	const Pbeam__FillFd *source = find_shared(fill, map->shared_id);
+	const Pbeam__FillFd *source = find_shared_fd(fill, map->shared_id);
 	uint64_t base = map->start - map->file_offset, size = 0;
 	int r;
 
@@ -336,7 +337,7 @@ static int map_sysv(struct fill *fill, const Pbeam__Mapping *map, uint64_t *atta
 	return r;
 }
 
-static int advise(struct fill *fill, const Pbeam__Mapping *map, uint32_t bit, int advice)
+static int advise_mapping(struct fill *fill, const Pbeam__Mapping *map, uint32_t bit, int advice)
 {
 	if (!(map->advice & bit))
 		return 0;
@@ -362,8 +363,8 @@ static int make_mapping(struct fill *fill, const Pbeam__Mapping *map, struct ope
 			r = map_file(fill, map, open);
 		break;
 	case PBEAM__MAPPING__KIND__FILE_SHARED:
-		r = map->shared_id && find_shared(fill, map->shared_id) ? map_shared(fill, map)
-									: map_file(fill, map, open);
+		r = map->shared_id && find_shared_fd(fill, map->shared_id) ? map_shared(fill, map)
+									   : map_file(fill, map, open);
 		break;
 	case PBEAM__MAPPING__KIND__SHARED_MEMORY:
 		r = map_shared(fill, map);
@@ -384,9 +385,9 @@ static int make_mapping(struct fill *fill, const Pbeam__Mapping *map, struct ope
 /* Settings that must be made while the mapping is empty. */
 static int advise_size(struct fill *fill, const Pbeam__Mapping *map)
 {
-	int r = advise(fill, map, PBEAM__MAPPING__ADVICE__HUGEPAGE, MADV_HUGEPAGE);
+	int r = advise_mapping(fill, map, PBEAM__MAPPING__ADVICE__HUGEPAGE, MADV_HUGEPAGE);
 
-	return r < 0 ? r : advise(fill, map, PBEAM__MAPPING__ADVICE__NOHUGEPAGE, MADV_NOHUGEPAGE);
+	return r < 0 ? r : advise_mapping(fill, map, PBEAM__MAPPING__ADVICE__NOHUGEPAGE, MADV_NOHUGEPAGE);
 }
 
 /* Makes an existing mapping writable if it gets contents. */
@@ -495,7 +496,7 @@ static int finish_mapping(struct fill *fill, const Pbeam__Mapping *map, uint32_t
 	else if (r == 0 && prot != map->prot)
 		r = fill_do(fill, SYS_mprotect, remote_args(map->start, bytes, map->prot));
 	for (size_t i = 0; i < sizeof(advices) / sizeof(advices[0]) && r == 0; i++)
-		r = advise(fill, map, advices[i].bit, advices[i].advice);
+		r = advise_mapping(fill, map, advices[i].bit, advices[i].advice);
 	if (r == 0 && map->locked)
 		r = fill_do(fill, SYS_mlock2,
 			    remote_args(map->start, bytes, map->lock_on_fault ? MLOCK_ONFAULT : 0u));

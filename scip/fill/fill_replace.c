@@ -21,7 +21,8 @@
 
 enum { FDINFO_MAX = 1 << 20 };
 
-static int call(struct tracee *tracee, struct err *err, int64_t nr, uint64_t a, uint64_t b, uint64_t c)
+static int replace_call(struct tracee *tracee, struct err *err, int64_t nr, uint64_t a, uint64_t b,
+			uint64_t c)
 {
 	int64_t ret = 0;
 	int r = remote_call(tracee, &ret, err, nr, remote_args(a, b, c));
@@ -47,28 +48,29 @@ static int cloexec_of(pid_t pid, int fd)
 
 static int take_all(struct tracee *tracee, const Pbeam__ScipReplace *request, int *taken, struct err *err)
 {
-	int pidfd = call(tracee, err, SYS_pidfd_open, (uint64_t)request->from, 0, 0), r = 0;
+	int pidfd = replace_call(tracee, err, SYS_pidfd_open, (uint64_t)request->from, 0, 0), r = 0;
 
 	if (pidfd < 0)
 		return err->code ? pidfd : err_code(err, pidfd, "reach the process that swaps connections");
 	for (size_t i = 0; i < request->n_all && r == 0; i++) {
-		taken[i] = call(tracee, err, SYS_pidfd_getfd, (uint64_t)pidfd,
-				(uint64_t)request->all[i]->source, 0);
+		taken[i] = replace_call(tracee, err, SYS_pidfd_getfd, (uint64_t)pidfd,
+					(uint64_t)request->all[i]->source, 0);
 		if (taken[i] < 0)
 			r = err->code ? taken[i] : err_code(err, taken[i], "take a new connection");
 	}
-	if (call(tracee, NULL, SYS_close, (uint64_t)pidfd, 0, 0) == -ESRCH)
+	if (replace_call(tracee, NULL, SYS_close, (uint64_t)pidfd, 0, 0) == -ESRCH)
 		r = -ESRCH;
 	return r;
 }
 
-static int place(struct tracee *tracee, const Pbeam__ScipReplace__One *one, int taken, struct err *err)
+static int place_descriptor(struct tracee *tracee, const Pbeam__ScipReplace__One *one, int taken,
+			    struct err *err)
 {
 	for (size_t i = 0; i < one->n_fds; i++) {
 		int cloexec = cloexec_of(tracee->process->pid, one->fds[i]);
 		int r = cloexec < 0 ? cloexec
-				    : call(tracee, err, SYS_dup3, (uint64_t)taken, (uint64_t)one->fds[i],
-					   (uint64_t)cloexec);
+				    : replace_call(tracee, err, SYS_dup3, (uint64_t)taken,
+						   (uint64_t)one->fds[i], (uint64_t)cloexec);
 
 		if (r < 0)
 			return err->code ? r
@@ -78,7 +80,7 @@ static int place(struct tracee *tracee, const Pbeam__ScipReplace__One *one, int 
 	return 0;
 }
 
-static bool make_room(const struct process *process, size_t n, struct rlimit *old)
+static bool raise_descriptor_room(const struct process *process, size_t n, struct rlimit *old)
 {
 	struct rlimit raised;
 
@@ -102,12 +104,13 @@ int fill_replace(struct process *process, const Pbeam__ScipReplace *request, str
 		return -ENOMEM;
 	for (size_t i = 0; i < request->n_all; i++)
 		taken[i] = -1;
-	raised = make_room(process, request->n_all, &limit);
+	raised = raise_descriptor_room(process, request->n_all, &limit);
 	r = take_all(tracee, request, taken, err);
 	for (size_t i = 0; i < request->n_all && r == 0; i++)
-		r = place(tracee, request->all[i], taken[i], err);
+		r = place_descriptor(tracee, request->all[i], taken[i], err);
 	for (size_t i = 0; i < request->n_all; i++)
-		if (taken[i] >= 0 && call(tracee, NULL, SYS_close, (uint64_t)taken[i], 0, 0) == -ESRCH)
+		if (taken[i] >= 0 &&
+		    replace_call(tracee, NULL, SYS_close, (uint64_t)taken[i], 0, 0) == -ESRCH)
 			r = -ESRCH;
 	if (raised && prlimit(process->pid, RLIMIT_NOFILE, &limit, NULL) < 0 && r == 0)
 		r = err_sys(err, "put back its limit of open files");

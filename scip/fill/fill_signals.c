@@ -102,7 +102,7 @@ int fill_signal_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo 
 }
 
 /* The signals of a set, at most `most`. */
-static int discard(struct fill *fill, uint64_t set, int most)
+static int discard_signals(struct fill *fill, uint64_t set, int most)
 {
 	const struct {
 		uint64_t set;
@@ -125,8 +125,8 @@ static int discard_stale(struct fill *fill)
 	if (fill->process->returning)
 		r = fill_try(fill, SYS_prctl, remote_args(PR_SET_PDEATHSIG, 0, 0, 0, 0));
 	if (r == 0 && fill->process->returning)
-		r = discard(fill, 1ull << (PROCESS_STUB_ORPHANED - 1), 2);
-	return r < 0 ? r : discard(fill, ~0ull, STALE_MAX);
+		r = discard_signals(fill, 1ull << (PROCESS_STUB_ORPHANED - 1), 2);
+	return r < 0 ? r : discard_signals(fill, ~0ull, STALE_MAX);
 }
 
 /* An interval timer that has expired, and whose signal has not been taken, has no time left; the kernel arms

@@ -76,7 +76,7 @@ struct settling {
 	const struct group *group;
 };
 
-static void on_undecided(void *arg, bool undecided)
+static void mark_settling_undecided(void *arg, bool undecided)
 {
 	const struct settling *settling = arg;
 	const struct migrate_settling *options = settling->options;
@@ -94,7 +94,7 @@ int migrate_settle(struct names *names, const struct migrate_settling *settling,
 	int moved, r = find_waiting(&group, settling->job, err);
 
 	record_init(&record, settling->uuid);
-	record.undecided = on_undecided;
+	record.undecided = mark_settling_undecided;
 	record.undecided_arg = &asking;
 	moved = settling->known ? 1 : record_abort(&record);
 	log_info("migrate: a coordinator was killed; %s that the processes %s",

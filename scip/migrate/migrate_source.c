@@ -68,7 +68,7 @@ struct departure {
 /* ---- before the freeze ---- */
 
 /* True if `process` is the target or descends from it. */
-static bool belongs(const struct departure *d, struct names *names, struct name_process process)
+static bool is_in_target(const struct departure *d, struct names *names, struct name_process process)
 {
 	for (int depth = 0; depth < DEPTH_MAX; depth++) {
 		if (process.vpid.n == d->options->target.n)
@@ -102,12 +102,12 @@ static int find_processes(const struct departure *d, struct name_process **out)
 	int n = names_snapshot(names, d->options->job->keeper, out), kept = 0;
 
 	for (int i = 0; i < n; i++)
-		if (belongs(d, names, (*out)[i]))
+		if (is_in_target(d, names, (*out)[i]))
 			(*out)[kept++] = (*out)[i];
 	return n < 0 ? n : kept;
 }
 
-static int list_processes(const struct departure *d, Pbeam__MigrateBegin *begin)
+static int list_moving(const struct departure *d, Pbeam__MigrateBegin *begin)
 {
 	auto_free struct name_process *all = NULL;
 	int n = find_processes(d, &all);
@@ -123,7 +123,7 @@ static int list_processes(const struct departure *d, Pbeam__MigrateBegin *begin)
 	return 0;
 }
 
-static int describe_job(const struct departure *d, Pbeam__MigrateBegin *begin)
+static int describe_moving_job(const struct departure *d, Pbeam__MigrateBegin *begin)
 {
 	const struct name_job *job = d->options->job;
 	Pbeam__Job *out = begin->job = message_new(&pbeam__job__descriptor);
@@ -156,7 +156,7 @@ static bool leads_session(const struct departure *d)
 }
 
 /* Describes the host as a manifest does. */
-static int describe_host(Pbeam__MigrateBegin *begin, struct err *err)
+static int describe_own_host(Pbeam__MigrateBegin *begin, struct err *err)
 {
 	Pbeam__Manifest *manifest = message_new(&pbeam__manifest__descriptor);
 	int r = manifest ? capture_describe_host(NULL, manifest, err) : -ENOMEM;
@@ -173,7 +173,7 @@ static int describe_host(Pbeam__MigrateBegin *begin, struct err *err)
 static int describe_migration(const struct departure *d, Pbeam__MigrateBegin *begin, struct err *err)
 {
 	const char *home = d->options->home ? d->options->home : d->own_host;
-	int r = describe_host(begin, err);
+	int r = describe_own_host(begin, err);
 
 	begin->root = d->options->target.n;
 	begin->leads = leads_session(d);
@@ -181,9 +181,9 @@ static int describe_migration(const struct departure *d, Pbeam__MigrateBegin *be
 	begin->send_files = d->options->send_files;
 	begin->streams = PAGE_STREAMS_MAX;
 	if (r == 0)
-		r = describe_job(d, begin);
+		r = describe_moving_job(d, begin);
 	if (r == 0)
-		r = list_processes(d, begin);
+		r = list_moving(d, begin);
 	for (size_t i = 0; i < d->options->nmaps && r == 0; i++)
 		r = message_append_string(&begin->maps, &begin->n_maps, d->options->maps[i]);
 	if (r == 0)
@@ -428,7 +428,7 @@ static int request_all(struct group *group, uint32_t type, struct err *err)
 	return r < 0 ? r : group_problem(group, err);
 }
 
-static int commit(struct departure *d, struct group *group, struct err *err)
+static int commit_move(struct departure *d, struct group *group, struct err *err)
 {
 	Pbeam__Place place = PBEAM__PLACE__INIT;
 	auto_free int32_t *vpids = calloc(group->n, sizeof(*vpids));
@@ -457,7 +457,7 @@ static int commit(struct departure *d, struct group *group, struct err *err)
 	return r;
 }
 
-static void on_undecided(void *arg, bool undecided)
+static void mark_source_undecided(void *arg, bool undecided)
 {
 	const struct departure *d = arg;
 
@@ -503,7 +503,7 @@ static int hand_processes_over(struct departure *d, struct capture *c, uint64_t 
 	if (r == 0)
 		r = request_all(group, PBEAM__SCIP_REQUEST__SCIP_KEEP, err);
 	if (r == 0)
-		r = commit(d, group, err);
+		r = commit_move(d, group, err);
 	if (r < 0)
 		return err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host);
 	d->committed = d->ended = true;
@@ -680,7 +680,7 @@ static int move_processes(struct departure *d, struct capture_result *saved, str
 	return r;
 }
 
-static int migrate(struct departure *d, struct err *err)
+static int run_migration(struct departure *d, struct err *err)
 {
 	struct capture_result saved = {0};
 	int r = record_prepare(&d->record, d->own_host, d->options->host, err);
@@ -704,7 +704,7 @@ static int migrate(struct departure *d, struct err *err)
 }
 
 /* The keeper knows where the stub was when the process arrived; the stub's parent may have moved since. */
-static int find_stub(struct departure *d, struct err *err)
+static int look_up_stub(struct departure *d, struct err *err)
 {
 	char host[64];
 
@@ -740,11 +740,11 @@ int migrate_source_run(struct names *names, const struct migrate_options *option
 	d.external = external_of_source(&d.source);
 	snprintf(d.source.uuid, sizeof(d.source.uuid), "%s", options->uuid);
 	record_init(&d.record, d.source.uuid);
-	d.record.undecided = on_undecided;
+	d.record.undecided = mark_source_undecided;
 	d.record.undecided_arg = &d;
 	r = record_own_host(d.own_host, err);
 	if (r == 0)
-		r = find_stub(&d, err);
+		r = look_up_stub(&d, err);
 	if (r == 0 && !strcmp(d.own_host, options->host))
 		r = err_set(err, -EALREADY, "vpid %d is on %s already", options->target.n, options->host);
 	if (r == 0)
@@ -754,7 +754,7 @@ int migrate_source_run(struct names *names, const struct migrate_options *option
 	if (r == 0)
 		r = external_prepare(&d.source, err);
 	if (r == 0 && !options->dry_run)
-		r = migrate(&d, err);
+		r = run_migration(&d, err);
 	if (!d.ended)
 		external_source_end(&d.source, false);
 	result->obstacles = d.source.obstacles;

@@ -126,7 +126,8 @@ static int make_ready(struct incoming *in, struct err *err)
 /* ---- images ---- */
 
 /* The manifest was read by nobody else: its paths are changed in place. */
-static int localize(const struct incoming *in, struct image_reader *image, bool last, struct err *err)
+static int localize_manifest(const struct incoming *in, struct image_reader *image, bool last,
+			     struct err *err)
 {
 	Pbeam__Manifest *manifest = (Pbeam__Manifest *)(uintptr_t)image_reader_manifest(image);
 	int r = files_receiver_localize(in->files, manifest, last, err);
@@ -144,7 +145,7 @@ static int receive_image(struct incoming *in, const Pbeam__MigrateState *state, 
 	if (r < 0)
 		return r;
 	r = image_reader_open_fd(image, r, "the received image", err);
-	return r < 0 ? r : localize(in, *image, last, err);
+	return r < 0 ? r : localize_manifest(in, *image, last, err);
 }
 
 static struct rebuild_options make_options(const struct incoming *in)

@@ -13,7 +13,7 @@ static void put_head(uint8_t *to, size_t skipped, size_t changed)
 	to[3] = (uint8_t)(changed >> 8);
 }
 
-static uint64_t word(const void *page, size_t i)
+static uint64_t word_of_page(const void *page, size_t i)
 {
 	uint64_t out;
 
@@ -29,7 +29,7 @@ static size_t skip_equal(const void *before, const void *after, size_t i)
 	while (i + STEP <= DELTA_WORDS &&
 	       !memcmp((const uint8_t *)before + i * 8, (const uint8_t *)after + i * 8, STEP * 8))
 		i += STEP;
-	while (i < DELTA_WORDS && word(before, i) == word(after, i))
+	while (i < DELTA_WORDS && word_of_page(before, i) == word_of_page(after, i))
 		i++;
 	return i;
 }
@@ -40,7 +40,7 @@ static size_t skip_changed(const void *before, const void *after, size_t i)
 	size_t end = i;
 
 	for (; i < DELTA_WORDS && i - end <= GAP_WORDS; i++)
-		if (word(before, i) != word(after, i))
+		if (word_of_page(before, i) != word_of_page(after, i))
 			end = i + 1;
 	return end;
 }

@@ -275,12 +275,12 @@ int precopy_begin(struct precopy **out, struct names *names, const struct precop
 
 /* ---- progress ---- */
 
-static double mib(uint64_t bytes)
+static double to_mib(uint64_t bytes)
 {
 	return (double)bytes / (1 << 20);
 }
 
-static double ms(uint64_t ns)
+static double to_ms(uint64_t ns)
 {
 	return (double)ns / 1e6;
 }
@@ -299,7 +299,7 @@ static void report_progress(struct precopy *p, const char *note)
 	snprintf(progress.phase, sizeof(progress.phase), "round %u", p->round);
 	if (p->round > 1)
 		snprintf(progress.detail, sizeof(progress.detail), "%.0f MiB/s written, pause %.0f ms",
-			 mib(p->dirty_rate), ms(p->expected_ns));
+			 to_mib(p->dirty_rate), to_ms(p->expected_ns));
 	snprintf(progress.note, sizeof(progress.note), "%s", note ? note : "");
 	p->options.progress(p->options.progress_arg, &progress);
 }
@@ -329,8 +329,8 @@ static void judge_round(struct precopy *p, uint64_t took_ns)
 	p->expected_ns = FIXED_NS + precopy_send_ns(p, p->due + p->untracked) + fixed_ns(p);
 	log_info("migrate: round %u: %.1f MiB in %.0f ms; then %.1f + %.1f MiB written, %.1f MiB shared, "
 		 "%.1f MiB to be compared, expected pause %.0f ms",
-		 p->round, mib(sent), ms(took_ns), mib(p->due), mib(p->untracked), mib(p->shared),
-		 mib(p->compared), ms(p->expected_ns));
+		 p->round, to_mib(sent), to_ms(took_ns), to_mib(p->due), to_mib(p->untracked),
+		 to_mib(p->shared), to_mib(p->compared), to_ms(p->expected_ns));
 }
 
 /* Explains why the pause will be longer than allowed. */
@@ -340,16 +340,16 @@ static void report_end(struct precopy *p, uint64_t pause_ns)
 
 	if (p->shared)
 		snprintf(shared, sizeof(shared),
-			 " and has %.0f MiB of shared memory, which is sent at the end", mib(p->shared));
+			 " and has %.0f MiB of shared memory, which is sent at the end", to_mib(p->shared));
 	else if (p->compared)
 		snprintf(shared, sizeof(shared),
 			 " and has %.0f MiB of shared memory, which is compared at the end",
-			 mib(p->compared));
+			 to_mib(p->compared));
 	snprintf(text, sizeof(text),
 		 "after %u round%s it still writes %.0f MiB/s%s: a pause of %.0f ms is expected instead of "
 		 "%.0f ms; going on",
-		 p->round, p->round == 1 ? "" : "s", mib(p->dirty_rate), shared, ms(p->expected_ns),
-		 ms(pause_ns));
+		 p->round, p->round == 1 ? "" : "s", to_mib(p->dirty_rate), shared, to_ms(p->expected_ns),
+		 to_ms(pause_ns));
 	log_info("migrate: %s", text);
 	report_progress(p, text);
 }
@@ -427,8 +427,8 @@ int precopy_send_last(struct precopy *p, const struct group *group, struct err *
 	p->round++;
 	r = send_round(p, true, err);
 	log_info("migrate: last round: %.1f MiB in %.1f ms",
-		 mib(page_sender_counted(p->sender).pages - p->begin_bytes),
-		 ms(io_now_ns(CLOCK_MONOTONIC) - at));
+		 to_mib(page_sender_counted(p->sender).pages - p->begin_bytes),
+		 to_ms(io_now_ns(CLOCK_MONOTONIC) - at));
 	return r;
 }
 
@@ -438,7 +438,8 @@ int precopy_send_shared(struct precopy *p, struct shared_object *list, size_t n,
 	int r = p->shared_pages ? shared_pages_send_last(p->shared_pages, p->sender, list, n, err) : 0;
 
 	log_info("migrate: %.1f MiB of shared memory sent at the end in %.1f ms",
-		 mib(page_sender_counted(p->sender).wire - before), ms(io_now_ns(CLOCK_MONOTONIC) - at));
+		 to_mib(page_sender_counted(p->sender).wire - before),
+		 to_ms(io_now_ns(CLOCK_MONOTONIC) - at));
 	return r;
 }
 

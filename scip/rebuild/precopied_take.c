@@ -25,7 +25,7 @@
 
 /* The end of the process's mapping that contains `at`, or 0 with *next set to the beginning of the next
  * mapping before `end`. */
-static uint64_t covered(const Pbeam__Memory *memory, uint64_t at, uint64_t end, uint64_t *next)
+static uint64_t find_mapped_end(const Pbeam__Memory *memory, uint64_t at, uint64_t end, uint64_t *next)
 {
 	*next = end;
 	for (size_t i = 0; i < memory->n_mappings; i++) {
@@ -61,8 +61,8 @@ static bool has_sent(const Pbeam__Mapping *map)
 
 /* The mapping has grown since the skeleton: the existing pieces are extended, and are one mapping from then
  * on. */
-static int extend(struct rebuild *rebuild, struct precopied_process *process, size_t node,
-		  const Pbeam__Mapping *map)
+static int extend_mapping(struct rebuild *rebuild, struct precopied_process *process, size_t node,
+			  const Pbeam__Mapping *map)
 {
 	Pbeam__Memory *memory = &process->memory;
 	Pbeam__Mapping *whole = malloc(sizeof(*whole)), **more;
@@ -82,7 +82,7 @@ static int extend(struct rebuild *rebuild, struct precopied_process *process, si
 	whole->prot = PROT_MIXED;
 	whole->advice = 0; /* replaced by the advice of `map`, which has some if the pieces do */
 	while (at < map->end && r == 0) {
-		uint64_t end = covered(memory, at, map->end, &next);
+		uint64_t end = find_mapped_end(memory, at, map->end, &next);
 
 		if (!end)
 			r = map_gap(rebuild, node, map, at, next);
@@ -132,7 +132,7 @@ static int settle_memory(struct rebuild *rebuild, struct precopied_process *proc
 			return err_set(rebuild->err, -EPROTO, "memory at %#lx was never sent",
 				       (unsigned long)map->start);
 		if (!is_inside_one(&process->memory, map))
-			r = extend(rebuild, process, node, map);
+			r = extend_mapping(rebuild, process, node, map);
 		for (size_t p = 0; p < map->n_pages; p++)
 			if (map->pages[p]->offset == 0)
 				map->pages[p]->offset =
@@ -157,7 +157,7 @@ static const Pbeam__Process *precopied_at(const struct precopied *p, size_t i)
 }
 
 /* Finds the processes of the final manifest that exist, and their indices; index[] is -1 for the others. */
-static int match(const struct rebuild *rebuild, const struct precopied *p, bool *there, int *index)
+static int match_mapping(const struct rebuild *rebuild, const struct precopied *p, bool *there, int *index)
 {
 	const struct rebuild_options *options = rebuild->options;
 	const Pbeam__Manifest *manifest = rebuild->manifest;
@@ -194,7 +194,7 @@ static bool number_is_named(const Pbeam__Manifest *manifest, const int *index, i
 }
 
 /* Waits in place of the parent, a husk that does not do so itself. */
-static int reap(struct rebuild *rebuild, int parent, struct vpid vpid, struct rpid rpid)
+static int reap_for_husk(struct rebuild *rebuild, int parent, struct vpid vpid, struct rpid rpid)
 {
 	int64_t ret =
 		rebuild_husk_call(rebuild, parent, SYS_wait4, remote_args((uint64_t)rpid.n, 0, __WALL, 0));
@@ -221,7 +221,7 @@ static int remove_one(struct precopied *p, size_t gone, const Pbeam__Manifest *m
 	made->rpid = 0;
 	kill(rpid.n, SIGKILL);
 	if (parent >= 0)
-		r = reap(rebuild, parent, vpid, rpid);
+		r = reap_for_husk(rebuild, parent, vpid, rpid);
 	else
 		precopied_await_gone(rebuild->names, vpid); /* the keeper waits for its own children */
 	if (r == 0 && number_is_named(manifest, index, vpid.n) &&
@@ -266,10 +266,10 @@ static int move_state(struct rebuild *rebuild, struct precopied *p, const int *i
 	return 0;
 }
 
-static int take_over(struct rebuild *rebuild, struct precopied *p, bool *there, int *index)
+static int take_over_process(struct rebuild *rebuild, struct precopied *p, bool *there, int *index)
 {
 	const Pbeam__Manifest *manifest = rebuild->manifest;
-	int r = match(rebuild, p, there, index);
+	int r = match_mapping(rebuild, p, there, index);
 
 	if (r == 0)
 		r = plan_make(&rebuild->plan, manifest->processes, manifest->n_processes, there,
@@ -302,5 +302,5 @@ int precopied_take(struct rebuild *rebuild, struct precopied *p)
 		precopied_abandon(p);
 		return err_code(rebuild->err, -ENOMEM, "take the processes");
 	}
-	return take_over(rebuild, p, there, index);
+	return take_over_process(rebuild, p, there, index);
 }

@@ -118,7 +118,7 @@ static void path_of(const Pbeam__FileIdentity *file, char path[PATH_MAX])
 	path[len] = 0;
 }
 
-static bool is_same_file(const Pbeam__FileIdentity *file, const struct stat *st)
+static bool is_unchanged_file(const Pbeam__FileIdentity *file, const struct stat *st)
 {
 	uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
 
@@ -152,7 +152,7 @@ static int check_mapping(struct rebuild *rebuild, const Pbeam__Process *process,
 		return err_set(rebuild->err, -errno,
 			       "vpid %d maps %s, which cannot be opened any more (%s); put it back",
 			       process->vpid, path, strerror(errno));
-	if (is_same_file(map->file, &st) || (shared && (map->prot | map->max_prot) & PROT_WRITE))
+	if (is_unchanged_file(map->file, &st) || (shared && (map->prot | map->max_prot) & PROT_WRITE))
 		return 0;
 	if (rebuild->options->force) {
 		log_warn("%s has changed since the checkpoint; going on all the same", path);
@@ -171,7 +171,7 @@ static bool is_executable(const Pbeam__Process *process, char path[PATH_MAX])
 	if (!process->exe || process->exe->deleted)
 		return false;
 	path_of(process->exe, path);
-	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && is_same_file(process->exe, &st) &&
+	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && is_unchanged_file(process->exe, &st) &&
 	       access(path, X_OK) == 0;
 }
 

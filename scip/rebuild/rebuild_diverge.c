@@ -22,7 +22,7 @@ int rebuild_diverge_hold(const struct name_process *process, uint32_t timeout_ms
 }
 
 /* One pass over all of them. Returns how many needed it. */
-static int pass(struct names *names, struct rpid keeper, rebuild_skip_fn skip, void *arg)
+static int diverge_once(struct names *names, struct rpid keeper, rebuild_skip_fn skip, void *arg)
 {
 	auto_free struct name_process *list = NULL;
 	int n = names_snapshot(names, keeper, &list), found = 0;
@@ -48,6 +48,6 @@ int rebuild_diverge(struct names *names, struct rpid keeper, rebuild_skip_fn ski
 	int found = 1;
 
 	for (int i = 0; i < PASSES && found > 0; i++)
-		found = pass(names, keeper, skip, arg);
+		found = diverge_once(names, keeper, skip, arg);
 	return found < 0 ? found : 0;
 }

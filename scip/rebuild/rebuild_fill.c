@@ -15,7 +15,7 @@
 #include "proto/message.h"
 #include "scip/rebuild/rebuild_parts.h"
 
-static const Pbeam__Object *find_object(const Pbeam__Manifest *manifest, uint32_t id)
+static const Pbeam__Object *find_saved_object(const Pbeam__Manifest *manifest, uint32_t id)
 {
 	size_t low = 0, high = manifest->n_objects;
 
@@ -50,7 +50,7 @@ static int add_descriptors(struct rebuild *rebuild, const Pbeam__Process *proces
 
 	for (size_t i = 0; i < process->n_descriptors; i++) {
 		const Pbeam__Descriptor *descriptor = process->descriptors[i];
-		const Pbeam__Object *object = find_object(rebuild->manifest, descriptor->object);
+		const Pbeam__Object *object = find_saved_object(rebuild->manifest, descriptor->object);
 		Pbeam__FillFd *fd = &fill->fds[message->n_fds];
 		bool listed = false;
 		int source;

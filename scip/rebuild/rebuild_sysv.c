@@ -191,7 +191,7 @@ static int make_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, in
 /* ---- all ---- */
 
 /* Records the object under its old name, as the job's. */
-static int own(struct rebuild *rebuild, unsigned kind, int32_t virtual, int32_t real)
+static int record_object(struct rebuild *rebuild, unsigned kind, int32_t virtual, int32_t real)
 {
 	struct rpid keeper = rebuild->options->keeper;
 	auto_free int32_t *ids = NULL;
@@ -216,18 +216,18 @@ int rebuild_sysv_make_all(struct rebuild *rebuild)
 	for (size_t i = 0; i < manifest->n_sysv_sets && r == 0; i++) {
 		r = make_set(rebuild, manifest->sysv_sets[i], &real);
 		if (r == 0)
-			r = own(rebuild, NAMES_IPC_SEM, manifest->sysv_sets[i]->id, real);
+			r = record_object(rebuild, NAMES_IPC_SEM, manifest->sysv_sets[i]->id, real);
 	}
 	for (size_t i = 0; i < manifest->n_sysv_queues && r == 0; i++) {
 		r = make_queue(rebuild, manifest->sysv_queues[i], &real);
 		if (r == 0)
-			r = own(rebuild, NAMES_IPC_MSG, manifest->sysv_queues[i]->id, real);
+			r = record_object(rebuild, NAMES_IPC_MSG, manifest->sysv_queues[i]->id, real);
 	}
 	for (size_t i = 0; i < rebuild->shared.n && r == 0; i++) {
 		const struct shared_made *made = &rebuild->shared.v[i];
 
 		if (made->sysv_id >= 0 && (made->made || made->saved->sysv_own))
-			r = own(rebuild, NAMES_IPC_SHM, made->saved->sysv_id, made->sysv_id);
+			r = record_object(rebuild, NAMES_IPC_SHM, made->saved->sysv_id, made->sysv_id);
 	}
 	return r;
 }

@@ -490,7 +490,7 @@ static void save_and_resume(struct process *process, struct tracee *leader)
 	struct taddr ts;
 	int64_t ret;
 
-	assert_ok(freeze_saved_registers(leader, &regs, &call, err));
+	assert_ok(pending_saved_registers(leader, &regs, &call, err));
 	assert_int_equal(regs.orig_rax, UINT64_MAX);
 	leader->restart_call = -1;
 	leader->pending = (struct tracee_pending){.sampled_call = -1};
