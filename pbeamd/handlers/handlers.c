@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "image/store.h"
 #include "pbeamd/registry/registry_engine.h"
-#include "pbeamd/services/cut.h"
+#include "pbeamd/services/cut_request.h"
 #include "pbeamd/services/forward.h"
 #include "pbeamd/services/hosts.h"
 #include "pbeamd/services/pass.h"

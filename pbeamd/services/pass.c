@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "pbeamd/registry/registry_copy.h"
-#include "pbeamd/services/cut.h"
+#include "pbeamd/services/cut_request.h"
 #include "pbeamd/services/gather.h"
 #include "pbeamd/services/log_all.h"
 #include "pbeamd/services/target.h"

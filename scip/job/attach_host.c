@@ -25,7 +25,7 @@
 #include "channel/channel.h"
 #include "proto/message.h"
 #include "scip/job/attach.h"
-#include "scip/job/terminal.h"
+#include "scip/job/user_terminal.h"
 
 enum { CHANNEL_FD = 3, PIECE = 16384, STATUS_LOST = 125, LEAST_ROWS = 24, LEAST_COLUMNS = 80 };
 

@@ -21,7 +21,7 @@
 #include "scip/job/event.h"
 #include "scip/job/relay.h"
 #include "scip/job/streams.h"
-#include "scip/job/terminal.h"
+#include "scip/job/user_terminal.h"
 
 enum { STATUS_SCIP = 125, START_STEP_MS = 200, START_PATIENCE_MS = 3000 };
 

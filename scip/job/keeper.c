@@ -26,7 +26,7 @@
 #include "scip/job/remote_console.h"
 #include "scip/job/request_migrate.h"
 #include "scip/job/requests.h"
-#include "scip/job/terminal.h"
+#include "scip/job/user_terminal.h"
 #include "scip/job/viewer.h"
 #include "scip/supervisor/pool.h"
 #include "scip/syscall/syscall.h"

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
-#include "scip/job/terminal.h"
+#include "scip/job/user_terminal.h"
 #include "scip/syscall/syscall.h"
 
 enum { STATUS_SCIP = 125, STATUS_NOT_EXECUTABLE = 126, STATUS_NOT_FOUND = 127 };

@@ -48,7 +48,7 @@
 #include "proto/message.h"
 #include "scip/job/event.h"
 #include "scip/job/keeper.h"
-#include "scip/job/terminal.h"
+#include "scip/job/user_terminal.h"
 
 #define KEY_ESCAPE 0x1d /* Ctrl-] */
 #define KEY_DETACH 'd'

@@ -16,7 +16,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "scip/job/terminal.h"
+#include "scip/job/user_terminal.h"
 
 enum { FLUSH_MS = 5000, NAP_NS = 1000000 };
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "image/image.h"
-#include "scip/job/terminal.h"
+#include "scip/job/user_terminal.h"
 
 enum kind { STREAM_CLOSED, STREAM_TERMINAL, STREAM_PASSED, STREAM_NULL };
 

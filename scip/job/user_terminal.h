@@ -1,8 +1,8 @@
 /*
  * Terminals: the pty that a job gets, and the user's terminal that a console puts into raw mode.
  */
-#ifndef SCIP_JOB_TERMINAL_H
-#define SCIP_JOB_TERMINAL_H
+#ifndef SCIP_JOB_USER_TERMINAL_H
+#define SCIP_JOB_USER_TERMINAL_H
 
 #include <stdbool.h>
 #include <sys/types.h>

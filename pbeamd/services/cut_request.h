@@ -1,6 +1,6 @@
 /* Checkpoints and rollbacks of several parts: docs/CUTS.md. */
-#ifndef PBEAMD_CUT_H
-#define PBEAMD_CUT_H
+#ifndef PBEAMD_SERVICES_CUT_REQUEST_H
+#define PBEAMD_SERVICES_CUT_REQUEST_H
 
 #include "pbeamd/services/target.h"
 

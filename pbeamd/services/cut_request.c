@@ -2,7 +2,7 @@
  * Checkpoints and rollbacks of what has parts on several hosts, or of a group of jobs: a child becomes
  * `scip cut`, which leads them and answers the user.
  */
-#include "pbeamd/services/cut.h"
+#include "pbeamd/services/cut_request.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * without a path, whatever devpts is mounted. tcsetattr() and tcsetpgrp() from a background group stop the
  * caller, or fail with EIO, unless SIGTTOU is blocked or ignored.
  */
-#include "scip/job/terminal.h"
+#include "scip/job/user_terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
