@@ -1,4 +1,5 @@
 #include "scip/job/keeper.h"
+#include "scip/job/event.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +19,7 @@
 #include "base/log.h"
 #include "image/image.h"
 #include "namespace/record.h"
+#include "proto/message.h"
 #include "scip/files/files.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/interval.h"
@@ -101,23 +103,22 @@ static void root_ended(struct keeper *keeper)
 static void on_report(void *arg, int fd)
 {
 	struct keeper *keeper = arg;
-	struct launch_report report;
+	Pbeam__KeeperEvent *event = NULL;
 	struct err err = ERR_INIT;
-	ssize_t n = read(fd, &report, sizeof(report)); /* written at once, so there at once */
+	int r = event_read(fd, &event);
 
-	if (n < 0)
+	if (r == -EINTR || r == -EAGAIN)
 		return;
-	if (n == (ssize_t)sizeof(report) && report.status == 0) {
+	if (r > 0 && event->type == PBEAM__KEEPER_EVENT__TYPE__EXECUTING) {
 		keeper->report_began = true;
+		message_free(event);
 		return;
 	}
 	loop_unwatch(&keeper->job.loop, fd);
 	close(fd);
 	keeper->report = -1;
-	if (n == (ssize_t)sizeof(report)) {
-		report.text[sizeof(report.text) - 1] = 0;
-		fail(keeper, report.status, report.text);
-	}
+	if (r > 0)
+		fail(keeper, event->value, event->text);
 	if (!keeper->report_began)
 		fail(keeper, STATUS_SCIP, "the program's process was killed before it could be executed");
 	/* Not before: what is asked for is asked of the program, not of the process that is to execute it. */

@@ -1,4 +1,5 @@
 #include "scip/job/launch.h"
+#include "scip/job/event.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,17 +53,20 @@ static int load_filter(const struct sock_fprog *filter)
 	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter) < 0 ? -errno : 0;
 }
 
-static void tell(int report, int status, const char *text)
+/* Without a reader the keeper has ended, and this process with it. */
+static void report_event(int report, Pbeam__KeeperEvent__Type type, int status, const char *text)
 {
-	struct launch_report words = {.status = status};
+	Pbeam__KeeperEvent event = PBEAM__KEEPER_EVENT__INIT;
 
-	snprintf(words.text, sizeof(words.text), "%s", text);
-	(void)!write(report, &words, sizeof(words));
+	event.type = type;
+	event.value = status;
+	event.text = (char *)(uintptr_t)text;
+	(void)!event_write(report, &event);
 }
 
 _Noreturn static void give_up(int report, int status, const struct err *err)
 {
-	tell(report, status, err->text);
+	report_event(report, PBEAM__KEEPER_EVENT__TYPE__FAILED, status, err->text);
 	_exit(status);
 }
 
@@ -102,7 +106,7 @@ _Noreturn static void become_program(struct job *job, const struct sock_fprog *f
 		give_up(report, STATUS_SCIP, &err);
 	}
 	sigprocmask(SIG_SETMASK, &job->saved_mask, NULL);
-	tell(report, 0, ""); /* from here on: end of file means that it has been executed */
+	report_event(report, PBEAM__KEEPER_EVENT__TYPE__EXECUTING, 0, "");
 	execvp(options->argv[0], options->argv);
 	if (errno == ENOENT || errno == ENOTDIR) {
 		err_set(&err, -errno, "%s: %s", options->argv[0],
@@ -121,7 +125,7 @@ static pid_t fork_reporting(int *end, struct err *err)
 	int pipe_fds[2], r;
 	pid_t pid;
 
-	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
+	if (pipe2(pipe_fds, O_CLOEXEC | O_DIRECT) < 0)
 		return err_sys(err, "make a pipe");
 	pid = fork();
 	r = pid < 0 ? err_sys(err, "make the program's process") : pid;

@@ -9,21 +9,13 @@
 #ifndef SCIP_JOB_LAUNCH_H
 #define SCIP_JOB_LAUNCH_H
 
-#include <limits.h>
 #include <linux/filter.h>
 
 #include "scip/job/job.h"
 
-/* What the child says, by one write each: that it is about to execute the program (status 0), and, if that
- * cannot be done, why. */
-struct launch_report {
-	int32_t status; /* 125, 126, 127 */
-	char text[ERR_TEXT_MAX];
-};
-_Static_assert(sizeof(struct launch_report) <= PIPE_BUF, "a report is written at once");
-
 /* Forks the program's process. It waits, all signals blocked, until a scip has seized it. Returns its pid or
- * -errno; *report reads struct launch_report, and end of file once the program has been executed. */
+ * -errno; *report reads events (event_read()): EXECUTING or FAILED, and end of file once the program has been
+ * executed. */
 must_check int launch_program(struct job *job, const struct sock_fprog *filter, int *report, struct err *err);
 
 /* Forks a husk: behind `filter`, streams closed, waiting likewise. Returns its pid or -errno; *ready reads

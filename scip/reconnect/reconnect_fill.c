@@ -27,6 +27,8 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "proto/message.h"
+#include "proto/reconnect.pb-c.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_socket.h"
 
@@ -66,32 +68,48 @@ static int transfer(int sock, void *buf, size_t len, bool send_it, struct err *e
 	return 0;
 }
 
-/* What each end says of itself before the bytes. */
-struct hello {
-	uint64_t len;  /* bytes that its program has not read */
-	uint64_t room; /* of its send buffer */
-};
+enum { QUEUE_MESSAGE_MAX = 32 }; /* bytes of a packed ReconnectQueue: two numbers */
 
-static int tell(int sock, const char *data, uint64_t len, struct err *err)
+static int send_queue(int sock, const char *data, uint64_t len, struct err *err)
 {
-	struct hello hello = {.len = len, .room = (uint64_t)socket_option(sock, SOL_SOCKET, SO_SNDBUF, 0)};
-	int r = transfer(sock, &hello, sizeof(hello), true, err);
+	Pbeam__ReconnectQueue queue = PBEAM__RECONNECT_QUEUE__INIT;
+	uint8_t bytes[1 + QUEUE_MESSAGE_MAX];
+	int r;
 
+	queue.unread = len;
+	queue.room = (uint64_t)socket_option(sock, SOL_SOCKET, SO_SNDBUF, 0);
+	bytes[0] = (uint8_t)pbeam__reconnect_queue__pack(&queue, bytes + 1);
+	r = transfer(sock, bytes, 1 + (size_t)bytes[0], true, err);
 	return r < 0 ? r : transfer(sock, (void *)(uintptr_t)data, len, true, err);
 }
 
-static int hear(int sock, char **data, struct hello *hello, struct err *err)
+/* *data, to be freed by the caller, gets the *len bytes that the other end's program has not read; *room the
+ * size of its send buffer. */
+static int receive_queue(int sock, char **data, size_t *len, size_t *room, struct err *err)
 {
-	int r = transfer(sock, hello, sizeof(*hello), false, err);
+	Pbeam__ReconnectQueue *queue = NULL;
+	uint8_t size, bytes[QUEUE_MESSAGE_MAX];
+	int r = transfer(sock, &size, sizeof(size), false, err);
 
 	if (r < 0)
 		return r;
-	if (hello->len > UNREAD_MAX)
-		return err_set(err, -EPROTO, "the other end of a new connection speaks nonsense");
-	*data = malloc(hello->len + 1);
+	if (size <= sizeof(bytes)) {
+		r = transfer(sock, bytes, size, false, err);
+		if (r < 0)
+			return r;
+		queue = pbeam__reconnect_queue__unpack(NULL, size, bytes);
+	}
+	if (!queue || queue->unread > UNREAD_MAX) {
+		message_free(queue);
+		return err_set(err, -EPROTO, "the other end of a new connection sent a malformed message");
+	}
+	*len = queue->unread;
+	*room = queue->room;
+	message_free(queue);
+	*data = malloc(*len + 1);
 	if (!*data)
 		return err_code(err, -ENOMEM, "take what was not read");
-	return transfer(sock, *data, hello->len, false, err);
+	return transfer(sock, *data, *len, false, err);
 }
 
 static size_t queued(int sock)
@@ -151,24 +169,24 @@ int reconnect_fill(struct reconnect_end *end, bool connected, struct err *err)
 {
 	auto_free char *theirs = NULL;
 	struct socket_room room = socket_room_make(end->fresh);
-	struct hello other = {0};
+	size_t their_len = 0, their_room = 0;
 	int sock = end->fresh, r = 0;
 
 	/* Locked, so that no larger window than that is ever announced, which could not be taken back. */
 	set(sock, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
 	set(sock, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (connected)
-		r = tell(sock, end->unread, end->unread_len, err);
+		r = send_queue(sock, end->unread, end->unread_len, err);
 	if (r == 0)
-		r = hear(sock, &theirs, &other, err);
+		r = receive_queue(sock, &theirs, &their_len, &their_room, err);
 	if (r == 0 && !connected)
-		r = tell(sock, end->unread, end->unread_len, err);
+		r = send_queue(sock, end->unread, end->unread_len, err);
 	if (r == 0)
-		r = send_staying(sock, theirs, other.len, end->unread_len, other.room, err);
+		r = send_staying(sock, theirs, their_len, end->unread_len, their_room, err);
 	log_debug("reconnect: %zu bytes to be read here, of which %zu have come; %zu sent, %zu on the way; "
 		  "buffer "
 		  "%d, was %d",
-		  end->unread_len, queued(sock), (size_t)other.len, on_the_way(sock),
+		  end->unread_len, queued(sock), (size_t)their_len, on_the_way(sock),
 		  socket_option(sock, SOL_SOCKET, SO_RCVBUF, 0), end->receive_buffer);
 	set(sock, IPPROTO_TCP, TCP_NODELAY, 0);
 	socket_room_restore(&room);
