@@ -59,7 +59,9 @@ void channel_refuse(int sock, const struct err *why);
  */
 must_check int channel_check_hello(const struct frame *frame, const char *own_host, Pbeam__ChannelHello **out,
 				   struct err *err);
-/* Formats the address at the other end of a TCP connection. */
+/* True for "unix:PATH". */
+bool channel_address_is_unix(const char *address);
+/* Formats the address at the other end of a connection. */
 void channel_peer_name(int tcp, char *text, size_t size);
 
 /* For local programs (coordinators, keepers), which do not have the key. pbeamd (DAEMON_CHANNEL) connects to

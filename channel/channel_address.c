@@ -1,4 +1,4 @@
-/* Listening on and connecting to "ADDRESS[:PORT]" or "[V6]:PORT". */
+/* Listening on and connecting to "ADDRESS[:PORT]", "[V6]:PORT" or "unix:PATH". */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -18,6 +20,67 @@
 enum { CONNECT_MS = 5000, BACKLOG = 128 };
 /* A connection whose peer does not respond is closed after about six seconds, busy or idle. */
 enum { KEEPALIVE_IDLE_S = 2, KEEPALIVE_EVERY_S = 1, KEEPALIVE_COUNT = 4, UNACKNOWLEDGED_MS = 6000 };
+
+/* ---- UNIX sockets ---- */
+
+#define UNIX_PREFIX "unix:"
+
+bool channel_address_is_unix(const char *address)
+{
+	return strncmp(address, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
+}
+
+static int unix_address(const char *text, struct sockaddr_un *address, struct err *err)
+{
+	const char *path = text + strlen(UNIX_PREFIX);
+
+	*address = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if (path[0] != '/')
+		return err_set(err, -EINVAL, "%s is not an address; write unix:/PATH", text);
+	if (strlen(path) >= sizeof(address->sun_path))
+		return err_set(err, -ENAMETOOLONG, "%s: a path of a socket has at most %zu bytes", text,
+			       sizeof(address->sun_path) - 1);
+	strcpy(address->sun_path, path);
+	return 0;
+}
+
+static int unix_connect(const char *text, struct err *err)
+{
+	auto_close int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un address;
+	int r = unix_address(text, &address, err);
+
+	if (r < 0)
+		return r;
+	if (sock < 0 || connect(sock, (struct sockaddr *)&address, sizeof(address)) < 0)
+		return err_sys(err, "connect to %s", text);
+	return steal_fd(&sock);
+}
+
+/* A socket that a killed daemon left refuses connections: it is replaced. */
+static int unix_listen(const char *text, struct err *err)
+{
+	auto_close int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	auto_close int other = -1;
+	struct sockaddr_un address;
+	struct stat st;
+	int r = unix_address(text, &address, err);
+
+	if (r < 0)
+		return r;
+	if (stat(address.sun_path, &st) == 0 && S_ISSOCK(st.st_mode)) {
+		other = unix_connect(text, NULL);
+		if (other == -ECONNREFUSED)
+			(void)!unlink(address.sun_path);
+	}
+	/* The mode that bind() gives the file (unix_bind_bsd() in net/unix/af_unix.c). */
+	if (sock < 0 || fchmod(sock, 0600) < 0 ||
+	    bind(sock, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(sock, BACKLOG) < 0)
+		return err_sys(err, "listen on %s", text);
+	return steal_fd(&sock);
+}
+
+/* ---- TCP ---- */
 
 /* Splits an address into host and port. An IPv6 address without a port needs no brackets. */
 static int split_address(const char *text, char host[256], char port[8], struct err *err)
@@ -107,8 +170,11 @@ static int try_connect(const struct addrinfo *to)
 int address_connect(const char *address, struct err *err)
 {
 	struct addrinfo *all;
-	int r = resolve_address(address, 0, &all, err);
+	int r;
 
+	if (channel_address_is_unix(address))
+		return unix_connect(address, err);
+	r = resolve_address(address, 0, &all, err);
 	if (r < 0)
 		return r;
 	r = -EADDRNOTAVAIL;
@@ -126,8 +192,11 @@ int channel_listen(const char *address, struct err *err)
 	const int yes = 1;
 	auto_close int sock = -1;
 	struct addrinfo *all;
-	int r = resolve_address(address, AI_PASSIVE, &all, err);
+	int r;
 
+	if (channel_address_is_unix(address))
+		return unix_listen(address, err);
+	r = resolve_address(address, AI_PASSIVE, &all, err);
 	if (r < 0)
 		return r;
 	sock = socket(all->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -144,9 +213,10 @@ void channel_peer_name(int tcp, char *text, size_t size)
 	socklen_t len = sizeof(peer);
 	char host[INET6_ADDRSTRLEN + 16], port[8];
 
-	if (getpeername(tcp, (struct sockaddr *)&peer, &len) < 0 ||
-	    getnameinfo((struct sockaddr *)&peer, len, host, sizeof(host), port, sizeof(port),
-			NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+	if (getpeername(tcp, (struct sockaddr *)&peer, &len) == 0 && peer.ss_family == AF_UNIX)
+		snprintf(text, size, "a local socket");
+	else if (getnameinfo((struct sockaddr *)&peer, len, host, sizeof(host), port, sizeof(port),
+			     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
 		snprintf(text, size, "unknown address");
 	else
 		snprintf(text, size, peer.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);

@@ -62,6 +62,7 @@ class LabHost(world.Host):
         self.index = index
         self.name = NAMES[index]
         self.ip = f"10.77.0.{index + 1}"
+        self.address = f"{self.ip}:{PORT}"  # where its pbeamd listens
         self.space = Namespace(lab.outer, mount=bool(private), numbers=numbers)
         self.daemon = None
         for path in private:
@@ -80,8 +81,8 @@ class LabHost(world.Host):
 
     def start_daemon(self, *options, wait=True):
         """Starts pbeamd in the foreground, its messages in a file. Returns once it serves."""
-        join = [] if self.index == 0 else ["--join", f"{self.lab.hosts[0].ip}:{PORT}"]
-        self.daemon = self.start(["pbeamd", "--listen", f"{self.ip}:{PORT}", *join, "--cluster-key", self.lab.key_of(self),
+        join = [] if self.index == 0 else ["--join", self.lab.hosts[0].address]
+        self.daemon = self.start(["pbeamd", "--listen", self.address, *join, "--cluster-key", self.lab.key_of(self),
                                   "--host-name", self.name, *options], f"pbeamd{self.counter + 1}")
         if wait:
             self.wait_until(lambda: "pbeamd: ready" in self.daemon.errors() or self.daemon.process.poll() is not None, 20, "pbeamd to be ready")

@@ -15,7 +15,7 @@
 enum { IDLE_DEFAULT_S = 10, STATUS_USAGE = 2 };
 
 static const char usage[] =
-	"usage: pbeamd [--listen ADDRESS[:PORT]] [--join ADDRESS[:PORT]] [--cluster-key FILE]\n"
+	"usage: pbeamd [--listen ADDRESS] [--join ADDRESS] [--cluster-key FILE]\n"
 	"              [--host-name NAME] [--config FILE] [--background]\n"
 	"       pbeamd --make-key FILE\n"
 	"\n"
@@ -23,8 +23,9 @@ static const char usage[] =
 	"when they need it; it leaves when there has been nothing to do for some seconds. Given on the\n"
 	"command line it stays in the foreground and writes `pbeamd: ready` once it serves.\n"
 	"\n"
-	"  --listen ADDRESS[:PORT]  be a host of a cluster that others can reach (port 7113)\n"
-	"  --join ADDRESS[:PORT]    join the cluster of the daemon that listens there; the one\n"
+	"  --listen ADDRESS         be a host of a cluster that others can reach: HOST[:PORT]\n"
+	"                           (port 7113), or unix:/PATH\n"
+	"  --join ADDRESS           join the cluster of the daemon that listens there; the one\n"
 	"                           that joins no other is the central one, until another takes\n"
 	"                           over (pbeamctl hosts --take-over)\n"
 	"  --cluster-key FILE       the key that all daemons of the cluster have\n"

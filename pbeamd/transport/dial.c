@@ -154,7 +154,7 @@ static bool is_due(const struct dialler *dialler, uint64_t now_ns)
  * who has not found it for a while: it may not know yet that another one is central by now. */
 static bool ours_to_dial(const struct cluster *cluster, const struct host *host, uint64_t now_ns)
 {
-	if (host->peer || !host->info || !host->info->port)
+	if (host->peer || !host->info || (!host->info->port && !channel_address_is_unix(host->info->address)))
 		return false;
 	if (cluster->central)
 		return now_ns > host->quiet_ns + QUIET_MS * 1000000ull;

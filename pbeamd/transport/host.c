@@ -74,6 +74,10 @@ bool host_is_up(const struct host *host)
 
 bool host_listens(const Pbeam__HostInfo *info, char address[CLUSTER_ADDRESS_MAX])
 {
+	if (channel_address_is_unix(info->address)) {
+		snprintf(address, CLUSTER_ADDRESS_MAX, "%.250s", info->address);
+		return true;
+	}
 	if (!info->port || !info->address[0])
 		return false;
 	snprintf(address, CLUSTER_ADDRESS_MAX, strchr(info->address, ':') ? "[%.250s]:%u" : "%.250s:%u",

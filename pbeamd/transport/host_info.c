@@ -108,6 +108,8 @@ static int set_address(const struct cluster *cluster, Pbeam__HostInfo *info)
 
 	if (cluster->listener < 0)
 		return 0;
+	if (channel_address_is_unix(cluster->options->listen))
+		return message_string(&info->address, cluster->options->listen);
 	if (getsockname(cluster->listener, (struct sockaddr *)&bound, &len) < 0 ||
 	    getnameinfo((struct sockaddr *)&bound, len, host, sizeof(host), port, sizeof(port),
 			NI_NUMERICHOST | NI_NUMERICSERV) != 0)
