@@ -14,6 +14,7 @@ const struct object_ops *const object_table[] = {
 	&object_pidfd, /* a regular file of its own file system since 6.9 */
 	&object_proc_file,
 	&object_path,
+	&object_namespace_fd, /* a regular file of its own file system */
 	&object_device,
 	&object_tty,
 	&object_pipe,

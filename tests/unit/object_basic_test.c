@@ -1,6 +1,7 @@
 /* Files, pipes, devices, event, timer and signal descriptors, epoll: dumped and restored without any tracer.
  */
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
@@ -159,6 +160,55 @@ static void test_outside_pipe(void **state)
 	world_refused(make_outside_pipe, "a pipe whose read end is held by a process that is not saved");
 }
 
+/* ---- namespaces ---- */
+
+static void make_namespaces(void)
+{
+	MUST(open("/proc/self/ns/net", O_RDONLY) == 3 && open("/proc/self/ns/uts", O_RDONLY) == 4);
+}
+
+static void check_namespaces(void)
+{
+	struct stat held, own;
+
+	MUST(fstat(3, &held) == 0 && stat("/proc/self/ns/net", &own) == 0 && held.st_ino == own.st_ino);
+	MUST(fstat(4, &held) == 0 && stat("/proc/self/ns/uts", &own) == 0 && held.st_ino == own.st_ino);
+}
+
+static void test_namespaces(void **state)
+{
+	world_cycle(make_namespaces, check_namespaces);
+}
+
+static void make_other_namespace(void)
+{
+	char path[32], ready = 0;
+	int ready_pipe[2];
+	pid_t pid;
+
+	MUST(pipe(ready_pipe) == 0);
+	pid = fork();
+	if (pid == 0) {
+		ready = unshare(CLONE_NEWUSER) == 0;
+		_exit(write(ready_pipe[1], &ready, 1) != 1 || pause());
+	}
+	MUST(pid > 0 && read(ready_pipe[0], &ready, 1) == 1 && ready);
+	snprintf(path, sizeof(path), "/proc/%d/ns/user", pid);
+	MUST(open(path, O_RDONLY) == 5 && kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+static void test_other_namespace(void **state)
+{
+	pid_t probe = fork();
+	int status;
+
+	if (probe == 0)
+		_exit(unshare(CLONE_NEWUSER) < 0);
+	if (waitpid(probe, &status, 0) != probe || status != 0)
+		skip(); /* user namespaces are not allowed here */
+	world_refused(make_other_namespace, "a namespace that is not the program's own");
+}
+
 /* ---- event, timer, signal ---- */
 
 static void make_events(void)
@@ -279,9 +329,10 @@ static void test_epoll(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_files),  cmocka_unit_test(test_changed),
-		cmocka_unit_test(test_pipes),  cmocka_unit_test(test_outside_pipe),
-		cmocka_unit_test(test_events), cmocka_unit_test(test_epoll),
+		cmocka_unit_test(test_files),	   cmocka_unit_test(test_changed),
+		cmocka_unit_test(test_pipes),	   cmocka_unit_test(test_outside_pipe),
+		cmocka_unit_test(test_namespaces), cmocka_unit_test(test_other_namespace),
+		cmocka_unit_test(test_events),	   cmocka_unit_test(test_epoll),
 	};
 
 	alarm(60);
