@@ -38,15 +38,15 @@ void capture_log(const struct capture *c, const char *what)
 
 /* ---- opening ---- */
 
-/* What the process takes, shared pages counted in part, in pages; 0 if that cannot be read. */
+/* Returns the process's proportional set size in pages, or 0 if it cannot be read. */
 static uint64_t share_of(pid_t pid)
 {
 	return procfs_bytes(pid, "smaps_rollup", "Pss") / PAGE;
 }
 
-/* How many pages may be looked for in the image: those of a job with more than one process. A page that many
- * share is one; where that makes a difference it is worth a look at their page tables, for every scip maps
- * the table, and a large one costs it as many page faults. */
+/* Estimates how many pages the table of stored pages must hold: those of a job with several processes. A
+ * page that many processes share counts once. For large jobs this is worth a walk over the page tables,
+ * because every scip maps the table, and a large one costs it as many page faults. */
 static uint64_t expect_pages(struct names *names, struct rpid keeper)
 {
 	auto_free struct name_process *all = NULL;
@@ -69,7 +69,7 @@ static uint64_t expect_pages(struct names *names, struct rpid keeper)
 	return sum < EXPECT_MIN ? EXPECT_MIN : sum > EXPECT_MAX ? EXPECT_MAX : sum;
 }
 
-/* Up to a connection and a few descriptors for each of a thousand processes. */
+/* Each of up to a thousand processes needs a connection and a few descriptors. */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;
@@ -174,7 +174,7 @@ void capture_thaw(struct capture *c)
 
 /* ---- processes ---- */
 
-/* A process that has ended and was not waited for, or the stub of one: only its numbers count. */
+/* Describes a zombie or a stub, of which only the numbers are saved. */
 static Pbeam__Process *describe_empty(struct names *names, const struct member *member, struct err *err)
 {
 	Pbeam__Process *out = message_new(&pbeam__process__descriptor);
@@ -224,7 +224,7 @@ static int dump_processes(struct capture *c, Pbeam__ScipDump__What what, struct 
 	return r < 0 ? r : group_problem(group, err);
 }
 
-/* Takes the process out of its scip's reply, or describes one that has no contents. */
+/* Moves the process out of its scip's reply, or describes one that has no contents. */
 static int set_process(struct capture *c, struct member *member, struct err *err)
 {
 	if (!group_has_contents(member)) {
@@ -375,7 +375,8 @@ bool capture_should_retry(struct capture_retry *retry, struct vpid target, int r
 		return false;
 	retry->next_ms = 2 * ms;
 	log_info("checkpoint of vpid %d: tried again in %ld ms", target.n, ms);
-	/* Pauses vary, so that two captures that are in each other's way do not meet again and again. */
+	/* The pause is random in part, so that two captures that obstruct each other do not collide every
+	 * time. */
 	ms += (long)(io_now_ns(CLOCK_MONOTONIC) / 1000 % (uint64_t)ms);
 	pause = (struct timespec){ms / 1000, ms % 1000 * 1000000};
 	if (nanosleep(&pause, NULL) < 0)

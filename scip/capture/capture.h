@@ -23,7 +23,7 @@ struct capture_options {
 	const char *path; /* of the image; NULL: a file in memory */
 	bool alone;	  /* without the target's descendants */
 	bool moves;	  /* the processes move, or are part of a cut */
-	bool whole_job;	  /* everything in the job is captured, wherever its first process is */
+	bool whole_job;	  /* all processes of the job are captured, wherever its first process is */
 	/* True for a process that stays on this host, as in struct group; NULL: none does. */
 	bool (*stays)(void *arg, struct vpid vpid);
 	void *stays_arg;
@@ -71,7 +71,7 @@ must_check int capture_objects(struct capture *c, struct err *err);
  * the bytes of the image, to *result. 0 or -errno. */
 must_check int capture_commit(struct capture *c, bool durable, struct capture_result *result,
 			      struct err *err);
-/* Lets the processes go on. */
+/* Resumes the processes. */
 void capture_thaw(struct capture *c);
 /* Ends the capture: closes the connections, which thaws what is still frozen, and removes what is not
  * committed. */

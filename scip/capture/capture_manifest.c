@@ -1,4 +1,4 @@
-/* What the manifest says of the host, and of numbers that no saved process has. */
+/* Describes the host, the console and the numbers of processes that are not saved. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,7 +18,7 @@
 
 enum { CPUINFO_MAX = 4 << 20, PAGE = 4096 };
 
-/* The value of a "key<tabs>: value" line of the first processor, in a copy. */
+/* Returns a copy of the value of the first "key<tabs>: value" line, or NULL. */
 static char *cpuinfo_field(const char *text, const char *key)
 {
 	const char *line = strstr(text, key), *colon = line ? strchr(line, ':') : NULL;
@@ -43,10 +43,10 @@ static int describe_cpu(Pbeam__Host *host, struct err *err)
 {
 	auto_free char *text = NULL, *model = NULL, *flags = NULL;
 	char *word, *rest = NULL;
-	int rc = io_slurp(AT_FDCWD, "/proc/cpuinfo", CPUINFO_MAX, &text, NULL);
+	int r = io_slurp(AT_FDCWD, "/proc/cpuinfo", CPUINFO_MAX, &text, NULL);
 
-	if (rc < 0)
-		return err_code(err, rc, "read /proc/cpuinfo");
+	if (r < 0)
+		return err_code(err, r, "read /proc/cpuinfo");
 	model = cpuinfo_field(text, "model name");
 	flags = cpuinfo_field(text, "flags");
 	if (!flags)
@@ -72,13 +72,13 @@ static int describe_host(Pbeam__Host *host, struct err *err)
 	struct utsname name;
 	const void *vdso;
 	size_t len;
-	int rc;
+	int r;
 
 	if (uname(&name) < 0)
 		return err_sys(err, "uname");
-	rc = io_slurp(AT_FDCWD, "/proc/sys/kernel/random/boot_id", PAGE, &boot, NULL);
-	if (rc < 0)
-		return err_code(err, rc, "read the boot id");
+	r = io_slurp(AT_FDCWD, "/proc/sys/kernel/random/boot_id", PAGE, &boot, NULL);
+	if (r < 0)
+		return err_code(err, r, "read the boot id");
 	boot[strcspn(boot, "\n")] = '\0';
 	host->page_size = (uint32_t)sysconf(_SC_PAGESIZE);
 	if (message_string(&host->name, name.nodename) < 0 ||
@@ -110,7 +110,7 @@ int capture_describe_host(struct names *names, Pbeam__Manifest *manifest, struct
 	return describe_host(manifest->host, err);
 }
 
-/* What the job's standard streams were, for whoever starts it anew without any of ours to pass on. */
+/* Describes a standard stream, so that a restore without a console can open its like. */
 static int describe_stream(Pbeam__ConsoleStream *out, int fd)
 {
 	char link[64], path[PATH_MAX];

@@ -1,4 +1,4 @@
-/* What a checkpoint that was killed left behind: PATH.tmp-PID of a process that is not there any more. */
+/* Removes what killed checkpoints have left: PATH.tmp-PID where process PID does not exist. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "scip/capture/capture.h"
 
-/* The file's own temporary name, or that of any numbered checkpoint in the same directory. */
+/* True for a temporary file of `base`, or of any numbered checkpoint in the same directory. */
 static bool is_abandoned(const char *name, const char *base)
 {
 	size_t len = strlen(base), digits = strspn(name, "0123456789");

@@ -157,7 +157,7 @@ int group_cancelled(const struct group *group, struct err *err)
 	return err_set(err, -ECANCELED, "the checkpoint was interrupted; the program goes on");
 }
 
-/* Fills `polls` with the connections that owe an answer; entry 0 is the cancellation. */
+/* Fills `polls` with the connections that a reply is due on; entry 0 is the signalfd. */
 static size_t polls_of(const struct group *group, struct pollfd *polls, struct member **who)
 {
 	size_t n = 1;
@@ -230,8 +230,7 @@ void group_thaw(struct group *group)
 		struct member *member = group->v[i];
 
 		if (member->asked) {
-			/* It owes an answer that nobody waits for any more: the end of the connection thaws
-			 * it. */
+			/* Its reply is no longer awaited: the end of the connection thaws the process. */
 			close(member->sock);
 			member->sock = -1;
 			member->asked = member->frozen = false;
@@ -259,17 +258,17 @@ void group_abort_connections(const struct group *group)
 
 int group_terminate(struct group *group, struct err *err)
 {
-	int cancel = group->cancel, rc = 0;
+	int cancel = group->cancel, r = 0;
 
 	group_abort_connections(group);
 	group->cancel = -1;
-	for (size_t i = group->n; i-- > 0 && rc >= 0;) {
+	for (size_t i = group->n; i-- > 0 && r >= 0;) {
 		if (!group->v[i]->frozen)
 			continue;
 		group_ask(group->v[i], PBEAM__SCIP_REQUEST__SCIP_TERMINATE, NULL, NULL, 0);
-		rc = group_gather(group, &pbeam__scip_done__descriptor, ANSWER_MS, err);
+		r = group_gather(group, &pbeam__scip_done__descriptor, ANSWER_MS, err);
 		group->v[i]->frozen = false;
 	}
 	group->cancel = cancel;
-	return rc;
+	return r;
 }

@@ -1,9 +1,9 @@
 /*
- * The processes of one checkpoint, in the coordinator, and the connections to their scips.
+ * The processes of a capture, in the coordinator, with the connections to their scips.
  *
- * A member is asked (group_ask()), then all answers are gathered (group_gather()), so the scips work at the
- * same time. What one answers is kept in the member until the next question. A connection that ends thaws the
- * process, so there is no way to leave anything frozen, not even by being killed.
+ * group_ask() sends requests, group_gather() receives all replies, so that the scips work in parallel. A
+ * member keeps its reply until the next request. The end of a connection thaws the process, so that a
+ * coordinator that is killed leaves nothing frozen.
  */
 #ifndef SCIP_CAPTURE_GROUP_H
 #define SCIP_CAPTURE_GROUP_H
@@ -20,29 +20,29 @@ struct member {
 	int sock; /* to its scip, -1 for a zombie */
 	bool zombie;
 	bool stub;   /* its process is on another host */
-	int stopped; /* a stub: by this signal there, 0 not */
+	int stopped; /* of a stub: the signal that has stopped its process, or 0 */
 	bool frozen;
-	bool listed;	/* its children have been looked for */
-	bool asked;	/* an answer is to come */
+	bool listed;	/* its children have been listed */
+	bool asked;	/* a reply is due */
 	bool gone;	/* it ended before it was frozen */
 	bool precopied; /* in a migration: only untracked memory is dumped, the rest has been sent */
 	uint32_t threads;
-	struct err problem;	 /* why it did not do what it was asked; code 0 when it did */
-	ProtobufCMessage *reply; /* to the last question */
-	Pbeam__Process *process; /* owned by the manifest once that has it */
+	struct err problem;	 /* why the last request failed; code 0 if it did not */
+	ProtobufCMessage *reply; /* to the last request */
+	Pbeam__Process *process; /* owned by the manifest once it is added there */
 	Pbeam__ScipDumped *dumped;
 };
 
 struct group {
 	struct names *names;
 	struct rpid keeper;
-	bool whole_job; /* orphans belong to it as well */
-	bool moves;	/* stubs belong to it: else they are refused */
-	/* True for a process that does not belong to it although its parent is gone: its stub is on another
-	 * host. NULL: none is. */
+	bool whole_job; /* orphans of the job belong to it as well */
+	bool moves;	/* stubs belong to it; otherwise they are refused */
+	/* True for an orphan that does not belong to the group, because its stub is on another host. NULL:
+	 * none. */
 	bool (*stays)(void *arg, struct vpid vpid);
 	void *stays_arg;
-	int cancel; /* a signalfd: somebody wants us to stop */
+	int cancel; /* signalfd of SIGTERM, SIGINT and SIGHUP, or -1 */
 	struct member **v;
 	size_t n;
 };
@@ -50,62 +50,65 @@ struct group {
 /* ---- group.c ---- */
 must_check int group_add(struct group *group, const struct name_process *process, struct err *err);
 must_check int group_add_zombie(struct group *group, struct rpid rpid);
-/* It has memory, threads and descriptors of its own here. */
+/* True if the process has memory, threads and descriptors on this host. */
 static inline bool group_has_contents(const struct member *member)
 {
 	return !member->zombie && !member->stub;
 }
 struct member *group_find(const struct group *group, struct rpid rpid);
-/* It ended before it was frozen: its problem says how that was seen. */
+/* Marks a member that ended before it was frozen; its problem says how that was noticed. */
 void group_lose(struct member *member);
-/* Drops the members that ended; everybody's children are to be looked for again, since they may be zombies
- * now. */
+/* Removes the members that have ended. The children of all others must be listed again, as zombies may be
+ * among them now. */
 void group_forget_gone(struct group *group);
 void group_free(struct group *group);
-/* Sends a question. A scip that is gone becomes the member's problem. */
+/* Sends a request. If the scip is gone the member's problem says so. */
 void group_ask(struct member *member, uint32_t type, const ProtobufCMessage *message, const int *fds,
 	       int nfds);
-/* Waits for all answers, of this kind. 0 when all have come, whatever they say; -ECANCELED, -ETIMEDOUT. */
+/* Waits for all replies, which are messages of this kind. 0 when all have arrived, failures included;
+ * -ECANCELED or -ETIMEDOUT. */
 must_check int group_gather(struct group *group, const ProtobufCMessageDescriptor *kind, int timeout_ms,
 			    struct err *err);
-/* The first member's problem, as an error. 0 if there is none. */
+/* Reports the first member's problem as an error. 0 if there is none. */
 must_check int group_problem(const struct group *group, struct err *err);
-/* -ECANCELED when a signal has come. */
+/* -ECANCELED if a signal has arrived, else 0. */
 must_check int group_cancelled(const struct group *group, struct err *err);
-/* Lets go what is frozen. Failures do not matter: who does not answer is gone. */
+/* Resumes the frozen processes. A scip that does not reply has ended, and its process with it. */
 void group_thaw(struct group *group);
-/* Connections within what is frozen of the group will leave no TIME_WAIT when it ends: the image is to be
- * restored on the same ports. */
+/* Makes connections between frozen members end without TIME_WAIT, so that the image can be restored on the
+ * same ports. */
 void group_abort_connections(const struct group *group);
-/* Ends every process, children first, and their connections like that. */
+/* Kills all processes, children first, after group_abort_connections(). 0 or -errno. */
 must_check int group_terminate(struct group *group, struct err *err);
 
 /* ---- group_freeze.c ---- */
-/* Freezes the target and all that descends from it: parents first, until nothing new appears. */
+/* Freezes the target and, unless `alone`, its descendants: parents first, until no new process appears. 0 or
+ * -errno. */
 must_check int group_freeze(struct group *group, struct vpid target, bool alone, struct err *err);
 
 /* ---- group_isolation.c ---- */
-/* -ENOTSUP for what shares memory, descriptors or directories with its parent, or has a namespace of its own.
- */
+/* Refuses with -ENOTSUP a process that shares memory, descriptors or directories with its parent, or is in a
+ * namespace of its own. */
 must_check int group_check_isolation(const struct group *group, struct err *err);
 
 /* ---- group_sysv.c ---- */
-/* The System V objects that the job has made, after group_dump_shared(): what is attached is among those. */
+/* Dumps the System V objects that the job has made, after group_dump_shared(), which dumps attached
+ * segments. 0 or -errno. */
 must_check int group_dump_sysv(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
 			       struct err *err);
 
 /* ---- group_shared.c ---- */
-/* Up to what size contents of mapped files are saved. */
+/* Limits on what is saved of shared memory. */
 struct object_external;
 struct sharing_limits {
 	uint64_t max;
 	uint64_t swapped_out; /* host_memory_swapped_out() from before the processes were dumped */
-	const struct object_external *external; /* who may say otherwise, or NULL */
+	const struct object_external *external; /* may raise or lower the limit of a file, or NULL */
 	shared_precopy_fn *precopy;		/* chooses what is pre-copied; NULL: nothing is */
 	void *precopy_arg;
 };
-/* Makes manifest->shared of the mappings that the dumps told of, gives them their ids, has the contents
- * dumped. */
+/* Makes manifest->shared from the shared mappings that the scips have reported, numbers the objects, and has
+ * the contents dumped. 0 or -errno. */
 must_check int group_dump_shared(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest,
 				 const struct sharing_limits *limits, struct err *err);
 

@@ -1,11 +1,11 @@
 /*
- * Freezing a tree of processes.
+ * Freezes a tree of processes.
  *
- * A frozen process makes no more children, so a level at a time is frozen, parents first, and the children
- * are listed after their parent is still. A child that its parent has just made may have no scip yet: then we
- * look again a little later. A process may end before it is frozen: it is forgotten, and its parent looked at
- * again, since it may be a zombie now. At the end everything is listed once more; only when that finds
- * nothing new is the tree whole.
+ * A frozen process makes no children. So the tree is frozen level by level, parents first, and children are
+ * listed when their parent is frozen. A child that was born just before may have no scip yet; its parent is
+ * listed again a little later. A process that ends before it is frozen is removed, and its parent listed
+ * again, because the process may be a zombie now. At the end all members are listed once more; the tree is
+ * complete when that finds no new process.
  */
 #include "scip/capture/group.h"
 
@@ -20,14 +20,14 @@
 
 enum { FREEZE_MS = 20000, BIRTH_MS = 5000, LOOK_AGAIN_US = 500 };
 
-/* One look at the tree. */
+/* What listing the tree has found. */
 struct look {
 	unsigned added;	  /* new members */
 	unsigned waiting; /* processes that have no scip yet */
 	pid_t who;	  /* one of those */
 };
 
-/* A live process that belongs to the group: a member if its scip is there already. */
+/* Adds a live process, if it is of this job and has a scip already. */
 static int meet_process(struct group *group, const struct name_process *process, struct look *look,
 			struct err *err)
 {
@@ -73,15 +73,15 @@ static int list_children(struct group *group, struct member *member, struct look
 	if (n < 0)
 		return err_wrap(err, n, "children of vpid %d", member->vpid.n);
 	for (int i = 0; i < n; i++) {
-		int rc = meet_child(group, children[i], look, err);
+		int r = meet_child(group, children[i], look, err);
 
-		if (rc < 0)
-			return rc;
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }
 
-/* Whether the process's parent is one of the `n` that is not in the group yet. */
+/* True if the process's parent is one of the `n` processes and is not in the group yet. */
 static bool parent_comes_later(struct group *group, struct rpid rpid, const struct name_process *all, int n)
 {
 	struct procfs_stat stat;
@@ -94,9 +94,8 @@ static bool parent_comes_later(struct group *group, struct rpid rpid, const stru
 	return false;
 }
 
-/* Processes of the job whose parent is gone: the keeper is their parent now. The table has no order, parents
- * are first in the group: the children of those that are met here are found with the next look at their
- * parent. */
+/* Adds the processes of the job whose parent has ended; the keeper is their parent now. The table has no
+ * order, but the group lists parents first: children of the orphans are found when these are listed. */
 static int list_orphans(struct group *group, struct look *look, struct err *err)
 {
 	auto_free struct name_process *all = NULL;
@@ -105,24 +104,24 @@ static int list_orphans(struct group *group, struct look *look, struct err *err)
 	if (n < 0)
 		return n;
 	for (int i = 0; i < n; i++) {
-		int rc;
+		int r;
 
 		if (all[i].state == NAME_STATE_DEAD || group_find(group, all[i].rpid) ||
 		    parent_comes_later(group, all[i].rpid, all, n) ||
 		    (group->stays && group->stays(group->stays_arg, all[i].vpid)))
 			continue;
-		rc = meet_process(group, &all[i], look, err);
-		if (rc < 0)
-			return rc;
+		r = meet_process(group, &all[i], look, err);
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }
 
-/* Asks every member that is not frozen yet. Those that ended instead are gone. */
+/* Freezes the members that are not frozen yet. Members that have ended are marked. */
 static int freeze_members(struct group *group, struct err *err)
 {
 	Pbeam__ScipFreeze request = PBEAM__SCIP_FREEZE__INIT;
-	int rc;
+	int r;
 
 	request.timeout_ms = FREEZE_MS;
 	for (size_t i = 0; i < group->n; i++) {
@@ -131,9 +130,9 @@ static int freeze_members(struct group *group, struct err *err)
 		if (!m->frozen && !m->zombie && !m->gone)
 			group_ask(m, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, NULL, 0);
 	}
-	rc = group_gather(group, &pbeam__scip_frozen__descriptor, FREEZE_MS + 1000, err);
-	if (rc < 0)
-		return rc;
+	r = group_gather(group, &pbeam__scip_frozen__descriptor, FREEZE_MS + 1000, err);
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < group->n; i++) {
 		struct member *m = group->v[i];
 
@@ -153,19 +152,19 @@ static int freeze_members(struct group *group, struct err *err)
 	return 0;
 }
 
-/* Lists the children of those that were not looked at (or of all), and the orphans. */
+/* Lists the children of the members that have not been listed (or of all), and the orphans. */
 static int look_around(struct group *group, bool all, struct look *look, struct err *err)
 {
 	for (size_t i = 0; i < group->n; i++) {
 		struct member *m = group->v[i];
 		unsigned waiting = look->waiting;
-		int rc;
+		int r;
 
 		if (!m->frozen || (m->listed && !all))
 			continue;
-		rc = list_children(group, m, look, err);
-		if (rc < 0)
-			return rc;
+		r = list_children(group, m, look, err);
+		if (r < 0)
+			return r;
 		m->listed = look->waiting == waiting;
 	}
 	return group->whole_job && (all || look->added == 0) ? list_orphans(group, look, err) : 0;
@@ -178,14 +177,14 @@ static int freeze_tree(struct group *group, struct err *err)
 
 	for (;;) {
 		struct look look = {0};
-		int rc = freeze_members(group, err);
+		int r = freeze_members(group, err);
 
-		if (rc < 0)
-			return rc;
+		if (r < 0)
+			return r;
 		group_forget_gone(group);
-		rc = look_around(group, all, &look, err);
-		if (rc < 0)
-			return rc;
+		r = look_around(group, all, &look, err);
+		if (r < 0)
+			return r;
 		if (look.added) {
 			all = false;
 			continue;
@@ -198,31 +197,31 @@ static int freeze_tree(struct group *group, struct err *err)
 		if (io_now_ns(CLOCK_MONOTONIC) > end)
 			return err_set(err, -ETIMEDOUT,
 				       "process %d does not come under supervision; try again", look.who);
-		rc = group_cancelled(group, err);
-		if (rc < 0)
-			return rc;
+		r = group_cancelled(group, err);
+		if (r < 0)
+			return r;
 		nanosleep(&(struct timespec){0, LOOK_AGAIN_US * 1000}, NULL);
 	}
 }
 
-/* One that is just being born has no scip yet. */
+/* A process that is being born has no scip yet. */
 static int find_target(struct group *group, struct vpid target, struct name_process *out, struct err *err)
 {
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + (uint64_t)BIRTH_MS * 1000000u;
 
 	for (;;) {
-		int rc = names_process_get(group->names, target, out);
+		int r = names_process_get(group->names, target, out);
 
-		if (rc < 0 || out->state == NAME_STATE_DEAD)
+		if (r < 0 || out->state == NAME_STATE_DEAD)
 			return err_set(err, -ESRCH, "vpid %d: there is no such process", target.n);
 		if (out->scip.n && out->state != NAME_STATE_BORN)
 			return 0;
 		if (io_now_ns(CLOCK_MONOTONIC) > end)
 			return err_set(err, -ETIMEDOUT, "vpid %d does not come under supervision; try again",
 				       target.n);
-		rc = group_cancelled(group, err);
-		if (rc < 0)
-			return rc;
+		r = group_cancelled(group, err);
+		if (r < 0)
+			return r;
 		nanosleep(&(struct timespec){0, LOOK_AGAIN_US * 1000}, NULL);
 	}
 }
@@ -230,16 +229,16 @@ static int find_target(struct group *group, struct vpid target, struct name_proc
 int group_freeze(struct group *group, struct vpid target, bool alone, struct err *err)
 {
 	struct name_process process;
-	int rc = find_target(group, target, &process, err);
+	int r = find_target(group, target, &process, err);
 
-	if (rc < 0)
-		return rc;
-	rc = group_add(group, &process, err);
-	if (rc < 0)
-		return rc;
-	rc = alone ? freeze_members(group, err) : freeze_tree(group, err);
-	if (rc < 0)
-		return rc;
+	if (r < 0)
+		return r;
+	r = group_add(group, &process, err);
+	if (r < 0)
+		return r;
+	r = alone ? freeze_members(group, err) : freeze_tree(group, err);
+	if (r < 0)
+		return r;
 	if (!group->n || group->v[0]->gone || group->v[0]->vpid.n != target.n)
 		return err_set(err, -ESRCH, "vpid %d ended before it could be saved", target.n);
 	return 0;

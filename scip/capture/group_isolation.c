@@ -1,6 +1,6 @@
 /*
- * What a process shares with another beyond what fork leaves shared, and the namespaces that it is in.
- * Neither can be made again by an ordinary user in the general case, so it is refused by name.
+ * Refuses processes that share more with their parent than fork leaves shared, and processes in namespaces of
+ * their own. An ordinary user cannot restore either in general.
  */
 #include "scip/capture/group.h"
 
@@ -89,12 +89,12 @@ int group_check_isolation(const struct group *group, struct err *err)
 {
 	for (size_t i = 0; i < group->n; i++) {
 		const struct member *member = group->v[i];
-		int rc = member->zombie ? 0 : check_namespaces(member, err);
+		int r = member->zombie ? 0 : check_namespaces(member, err);
 
-		if (rc >= 0 && !member->zombie)
-			rc = check_sharing(group, member, err);
-		if (rc < 0)
-			return rc;
+		if (r >= 0 && !member->zombie)
+			r = check_sharing(group, member, err);
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }

@@ -1,8 +1,8 @@
 /*
- * System V objects that the job has made: segments that nobody has attached, sets of semaphores, message
- * queues. They outlive processes, so they are no part of any of them; which are the job's was recorded when
- * it made them. Looking changes nothing: messages are copied (MSG_COPY), segments are attached read-only for
- * a moment (shm_lpid, shm_atime and shm_dtime tell).
+ * Dumps the System V objects that the job has made: segments that no process has attached, sets of
+ * semaphores, message queues. They outlive processes, so the name table records which ones a job has made.
+ * The dump changes no contents: messages are copied (MSG_COPY), segments are attached read-only for a moment,
+ * which shows in shm_lpid, shm_atime and shm_dtime.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@
 
 /* ---- segments ---- */
 
-/* Those that are attached are saved by then; they are only marked as the job's. */
+/* Attached segments have been saved already; they are only marked as made by the job. */
 static bool is_attached(Pbeam__Manifest *manifest, int32_t virtual)
 {
 	for (size_t i = 0; i < manifest->n_shared; i++)
@@ -48,9 +48,9 @@ static int write_segment(struct image_writer *writer, const uint8_t *data, Pbeam
 {
 	struct image_arena *arena = image_writer_arena(writer);
 	uint64_t pages = (out->size + PAGE - 1) / PAGE;
-	int rc = 0;
+	int r = 0;
 
-	for (uint64_t at = 0, n; at < pages && rc >= 0; at += n ? n : 1) {
+	for (uint64_t at = 0, n; at < pages && r >= 0; at += n ? n : 1) {
 		uint64_t offset;
 
 		for (n = 0; at + n < pages && n < RUN_MAX && !is_zero_page(data + (at + n) * PAGE);)
@@ -58,13 +58,13 @@ static int write_segment(struct image_writer *writer, const uint8_t *data, Pbeam
 		if (n == 0)
 			continue;
 		offset = image_arena_take(arena, n * PAGE);
-		rc = io_pwrite_full(image_writer_fd(writer), data + at * PAGE, n * PAGE, (off_t)offset);
-		if (rc < 0)
-			return err_code(err, rc, "write the image");
+		r = io_pwrite_full(image_writer_fd(writer), data + at * PAGE, n * PAGE, (off_t)offset);
+		if (r < 0)
+			return err_code(err, r, "write the image");
 		image_arena_written(arena, offset, n * PAGE);
-		rc = pages_append(&out->n_pages, &out->pages, at * PAGE, n, offset);
+		r = pages_append(&out->n_pages, &out->pages, at * PAGE, n, offset);
 	}
-	return rc;
+	return r;
 }
 
 static int save_segment(struct group *group, struct image_writer *writer, Pbeam__Manifest *manifest, int real,
@@ -74,7 +74,7 @@ static int save_segment(struct group *group, struct image_writer *writer, Pbeam_
 	Pbeam__SharedMemory *out;
 	struct shmid_ds ds;
 	void *data;
-	int rc;
+	int r;
 
 	if (virtual < 0 || shmctl(real, IPC_STAT, &ds) < 0 || is_attached(manifest, virtual))
 		return 0;
@@ -96,9 +96,9 @@ static int save_segment(struct group *group, struct image_writer *writer, Pbeam_
 		out->sysv_mode = ds.shm_perm.mode & 0777;
 		out->size = ds.shm_segsz;
 	}
-	rc = out ? write_segment(writer, data, out, err) : -ENOMEM;
+	r = out ? write_segment(writer, data, out, err) : -ENOMEM;
 	shmdt(data);
-	return rc;
+	return r;
 }
 
 /* ---- semaphores ---- */
@@ -153,7 +153,7 @@ struct text {
 	char data[];
 };
 
-/* `room` is what the largest message may have. */
+/* `room` is the size of the largest possible message. */
 static int copy_messages(struct image_writer *writer, int real, struct text *buf, size_t room,
 			 Pbeam__SysvQueue *out, struct err *err)
 {
@@ -228,15 +228,15 @@ int group_dump_sysv(struct group *group, struct image_writer *writer, Pbeam__Man
 		[NAMES_IPC_SEM] = save_set,
 		[NAMES_IPC_MSG] = save_queue,
 	};
-	int rc = 0;
+	int r = 0;
 
-	for (unsigned kind = 0; kind < NAMES_IPC_KINDS && rc >= 0; kind++) {
+	for (unsigned kind = 0; kind < NAMES_IPC_KINDS && r >= 0; kind++) {
 		auto_free int32_t *ids = NULL;
 		size_t n;
 
-		rc = record_ipc_list(group->keeper, kind, &ids, &n);
-		for (size_t i = 0; i < n && rc >= 0; i++)
-			rc = save[kind](group, writer, manifest, ids[i], err);
+		r = record_ipc_list(group->keeper, kind, &ids, &n);
+		for (size_t i = 0; i < n && r >= 0; i++)
+			r = save[kind](group, writer, manifest, ids[i], err);
 	}
-	return rc < 0 ? err_wrap(err, rc, "System V objects") : 0;
+	return r < 0 ? err_wrap(err, r, "System V objects") : 0;
 }

@@ -1,10 +1,9 @@
 /*
- * The dump of one frozen process, in its scip: collect from outside, inject, collect and write from inside,
- * withdraw.
+ * Dumps one frozen process, in its scip: collects from outside, injects, collects and writes from inside,
+ * withdraws.
  *
- * Invariant: whatever happens, the process is left frozen and as it was: its registers, masks, descriptors
- * and mappings. The one exit of dump_process() takes the injected area away again, unless it was
- * there before.
+ * Invariant: on every path the process stays frozen, with the registers, masks, descriptors and mappings that
+ * it had. The one exit of dump_process() removes the injected area, unless it was there before.
  */
 #include "scip/dump/dump.h"
 
@@ -42,48 +41,48 @@ struct tracee *dump_caller(struct process *process)
 int dump_inject(struct process *process, struct tracee *caller, bool *opened, struct err *err)
 {
 	struct taddr start, end;
-	int rc;
+	int r;
 
 	if (inject_range(process, &start, &end))
 		return 0;
-	rc = inject_open(caller, DUMP_AREA, (struct taddr){0}, err);
-	*opened = rc >= 0;
-	return rc;
+	r = inject_open(caller, DUMP_AREA, (struct taddr){0}, err);
+	*opened = r >= 0;
+	return r;
 }
 
-int dump_withdraw(struct tracee *caller, bool opened, int rc, struct err *err)
+int dump_withdraw(struct tracee *caller, bool opened, int r, struct err *err)
 {
 	struct err inner = ERR_INIT;
 	int undone;
 
-	if (!opened || rc == -ESRCH)
-		return rc;
+	if (!opened || r == -ESRCH)
+		return r;
 	undone = inject_withdraw(caller, &inner);
-	return undone < 0 && rc >= 0 ? err_set(err, undone, "%s", inner.text) : rc;
+	return undone < 0 && r >= 0 ? err_set(err, undone, "%s", inner.text) : r;
 }
 
 static int read_status(struct dump *dump, struct err *err)
 {
 	pid_t pid = dump->caller->tid;
 	char path[64];
-	int rc = procfs_stat_read(pid, 0, &dump->stat, err);
+	int r = procfs_stat_read(pid, 0, &dump->stat, err);
 
-	if (rc >= 0 && pid != dump->process->pid) {
+	if (r >= 0 && pid != dump->process->pid) {
 		struct procfs_stat leader;
 
-		rc = procfs_stat_read(dump->process->pid, 0, &leader, err);
+		r = procfs_stat_read(dump->process->pid, 0, &leader, err);
 		dump->stat.exit_signal = leader.exit_signal;
 		memcpy(dump->stat.comm, leader.comm, sizeof(leader.comm));
 	}
-	if (rc < 0)
-		return rc;
+	if (r < 0)
+		return r;
 	snprintf(path, sizeof(path), "/proc/%d/status", pid);
-	rc = io_slurp(AT_FDCWD, path, STATUS_MAX, &dump->status, NULL);
-	return rc < 0 ? err_code(err, rc, "read %s", path) : 0;
+	r = io_slurp(AT_FDCWD, path, STATUS_MAX, &dump->status, NULL);
+	return r < 0 ? err_code(err, r, "read %s", path) : 0;
 }
 
-/* mlockall(MCL_FUTURE) is in no file of /proc, but a new mapping then has its page at once. Asked only where
- * something is locked. */
+/* No file of /proc shows mlockall(MCL_FUTURE), but with it a new mapping has its page at once. Tried only in
+ * processes that have locked memory. */
 static int ask_lock_future(struct dump *dump, struct err *err)
 {
 	Pbeam__Memory *memory = dump->out->memory;
@@ -91,69 +90,69 @@ static int ask_lock_future(struct dump *dump, struct err *err)
 	struct batch *batch;
 	struct taddr at;
 	bool locked = false;
-	int map, look, unmap, rc;
+	int map, look, unmap, r;
 
 	for (size_t i = 0; i < memory->n_mappings; i++)
 		locked = locked || memory->mappings[i]->locked;
 	if (!locked)
 		return 0;
-	rc = batch_begin(dump->process, &batch, err);
-	if (rc < 0)
-		return rc;
-	rc = batch_data(batch, NULL, 8, &at);
-	if (rc < 0)
+	r = batch_begin(dump->process, &batch, err);
+	if (r < 0)
+		return r;
+	r = batch_data(batch, NULL, 8, &at);
+	if (r < 0)
 		goto out_batch;
 	map = batch_add(batch, 0, SYS_mmap, remote_args(0, vec[0], vec[1], vec[2], (uint64_t)-1, 0));
 	look = batch_add(batch, INJECT_CALL_FROM, SYS_mincore, remote_args(0, PAGE, at.a));
 	unmap = batch_add(batch, INJECT_CALL_FROM, SYS_munmap, remote_args(0, PAGE));
 	if (map < 0 || look < 0 || unmap < 0) {
-		rc = -ENOSPC;
+		r = -ENOSPC;
 		goto out_batch;
 	}
 	batch_call(batch, look)->from_call = (uint16_t)map;
 	batch_call(batch, unmap)->from_call = (uint16_t)map;
-	/* It may be refused (RLIMIT_MEMLOCK, RLIMIT_AS): then nothing more can be mapped anyway. */
+	/* mmap() may fail (RLIMIT_MEMLOCK, RLIMIT_AS); then the program cannot map more either. */
 	if (batch_run(batch, dump->caller, NULL) == 0 && (*(uint8_t *)batch_local(batch, at) & 1))
 		memory->mlockall_flags = MCL_FUTURE_FLAG;
 out_batch:
 	batch_end(batch);
-	return rc;
+	return r;
 }
 
 static int scan_mapping(struct dump *dump, struct page_scanner *scanner, struct mapping *m, struct err *err)
 {
 	uint64_t start = m->out->start, end = m->out->end;
 	struct page_runs found = {NULL, 0, 0};
-	int rc;
+	int r;
 
-	if (!prescan_take(dump->prescan, start, end, m->shares ? &found : &m->runs, &rc))
+	if (!prescan_take(dump->prescan, start, end, m->shares ? &found : &m->runs, &r))
 		return page_scan(scanner, start, end, m->shares, &m->runs, err);
-	if (rc >= 0)
-		rc = page_split(scanner, &found, &m->runs, err);
+	if (r >= 0)
+		r = page_split(scanner, &found, &m->runs, err);
 	page_runs_free(&found);
-	return rc;
+	return r;
 }
 
 static int scan_mappings(struct dump *dump, struct mappings *mappings, bool written, uint64_t *own,
 			 struct err *err)
 {
 	struct page_scanner scanner;
-	int rc = page_scanner_open(&scanner, dump->caller->tid, err);
+	int r = page_scanner_open(&scanner, dump->caller->tid, err);
 
 	*own = 0;
 	scanner.written = written;
-	for (size_t i = 0; i < mappings->n && rc >= 0; i++) {
+	for (size_t i = 0; i < mappings->n && r >= 0; i++) {
 		struct mapping *m = &mappings->v[i];
 
 		if (m->contents != MAPPING_ANONYMOUS)
 			continue;
-		rc = scan_mapping(dump, &scanner, m, err);
+		r = scan_mapping(dump, &scanner, m, err);
 		for (size_t j = 0; j < m->runs.n; j++)
 			if (m->runs.v[j].kind == PAGE_OWN)
 				*own += m->runs.v[j].count;
 	}
 	page_scanner_close(&scanner);
-	return rc < 0 ? err_wrap(err, rc, "pages") : 0;
+	return r < 0 ? err_wrap(err, r, "pages") : 0;
 }
 
 static int append_guard(Pbeam__Mapping *out, const struct page_run *run)
@@ -170,32 +169,32 @@ static int append_guard(Pbeam__Mapping *out, const struct page_run *run)
 static int write_runs(struct page_writer *writer, struct mapping *m, uint64_t *offset, struct err *err)
 {
 	Pbeam__Mapping *out = m->out;
-	int rc = 0;
+	int r = 0;
 
-	for (size_t i = 0; i < m->runs.n && rc >= 0; i++) {
+	for (size_t i = 0; i < m->runs.n && r >= 0; i++) {
 		const struct page_run *run = &m->runs.v[i];
 
 		switch (run->kind) {
 		case PAGE_OWN:
-			rc = pages_append(&out->n_pages, &out->pages, run->start, run->count, *offset);
-			if (rc >= 0)
-				rc = page_writer_add(writer, run->start, run->count, *offset, m->unreadable,
-						     err);
+			r = pages_append(&out->n_pages, &out->pages, run->start, run->count, *offset);
+			if (r >= 0)
+				r = page_writer_add(writer, run->start, run->count, *offset, m->unreadable,
+						    err);
 			*offset += run->count * PAGE;
 			break;
 		case PAGE_COMMON:
-			rc = page_writer_common(writer, run->start, run->count, 0, false, &out->n_pages,
-						&out->pages, err);
+			r = page_writer_common(writer, run->start, run->count, 0, false, &out->n_pages,
+					       &out->pages, err);
 			break;
 		case PAGE_SENT:
-			rc = pages_append(&out->n_pages, &out->pages, run->start, run->count, 0);
+			r = pages_append(&out->n_pages, &out->pages, run->start, run->count, 0);
 			break;
 		case PAGE_GUARD:
-			rc = append_guard(out, run);
+			r = append_guard(out, run);
 			break;
 		}
 	}
-	return rc;
+	return r;
 }
 
 static int write_mappings(struct dump *dump, struct mappings *mappings, bool written, int image_fd,
@@ -203,81 +202,88 @@ static int write_mappings(struct dump *dump, struct mappings *mappings, bool wri
 {
 	struct page_writer *writer;
 	uint64_t own, offset;
-	int rc = scan_mappings(dump, mappings, written, &own, err);
+	int r = scan_mappings(dump, mappings, written, &own, err);
 
-	if (rc < 0)
-		return rc;
-	rc = page_writer_open(&writer, dump->process, dump->caller, image_fd, arena, err);
-	if (rc < 0)
-		return rc;
+	if (r < 0)
+		return r;
+	r = page_writer_open(&writer, dump->process, dump->caller, image_fd, arena, err);
+	if (r < 0)
+		return r;
 	offset = image_arena_take(arena, own * PAGE);
-	for (size_t i = 0; i < mappings->n && rc >= 0; i++) {
+	for (size_t i = 0; i < mappings->n && r >= 0; i++) {
 		struct mapping *m = &mappings->v[i];
 
-		rc = write_runs(writer, m, &offset, err);
-		if (rc >= 0 && m->contents == MAPPING_ALL)
-			rc = page_writer_common(writer, m->out->start, (m->out->end - m->out->start) / PAGE,
-						0, true, &m->out->n_pages, &m->out->pages, err);
+		r = write_runs(writer, m, &offset, err);
+		if (r >= 0 && m->contents == MAPPING_ALL)
+			r = page_writer_common(writer, m->out->start, (m->out->end - m->out->start) / PAGE, 0,
+					       true, &m->out->n_pages, &m->out->pages, err);
 	}
-	if (rc >= 0)
-		rc = fault_point("mid-dump", err);
-	if (rc >= 0)
-		rc = page_writer_flush(writer, err);
+	if (r >= 0)
+		r = fault_point("mid-dump", err);
+	if (r >= 0)
+		r = page_writer_flush(writer, err);
 	*bytes = page_writer_bytes(writer);
 	page_writer_close(writer);
-	return rc < 0 ? err_wrap(err, rc, "memory") : 0;
+	return r < 0 ? err_wrap(err, r, "memory") : 0;
 }
 
-static int dump_inside(struct dump *dump, struct err *err)
-{
-	int rc = dump_attributes_inside(dump, err);
+typedef int dump_step_fn(struct dump *dump, struct err *err);
 
-	if (rc >= 0)
-		rc = dump_actions(dump, err);
-	if (rc >= 0)
-		rc = dump_timers(dump, err);
-	if (rc >= 0)
-		rc = dump_threads_inside(dump, err);
-	if (rc >= 0)
-		rc = dump_semaphores(dump, err);
-	if (rc >= 0)
-		rc = dump_policies(dump, err);
-	if (rc >= 0)
-		rc = ask_lock_future(dump, err);
-	return rc;
+static dump_step_fn *const OUTSIDE[] = {dump_threads, dump_attributes, dump_filters, dump_memory_fields,
+					NULL};
+static dump_step_fn *const INSIDE[] = {
+	dump_attributes_inside, dump_actions,  dump_timers,	dump_threads_inside,
+	dump_semaphores,	dump_policies, ask_lock_future, NULL,
+};
+
+static int run_steps(struct dump *dump, dump_step_fn *const *steps, struct err *err)
+{
+	for (; *steps; steps++) {
+		int r = (*steps)(dump, err);
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int dump_mappings(struct dump *dump, struct mappings *mappings, Pbeam__ScipDumped *out,
+			 struct err *err)
+{
+	struct procfs_maps maps = {NULL, 0};
+	int r = procfs_maps_read(dump->caller->tid, true, &maps, err);
+
+	if (r >= 0)
+		r = mappings_collect(dump->process, dump->caller->tid, &maps, dump->out->memory, out,
+				     mappings, err);
+	procfs_maps_free(&maps);
+	return r;
 }
 
 static int dump_frozen(struct dump *dump, Pbeam__ScipDump__What what, struct mappings *mappings, int image_fd,
 		       struct image_arena *arena, Pbeam__ScipDumped *out, bool *injected, struct err *err)
 {
-	struct procfs_maps maps = {NULL, 0};
-	int rc = read_status(dump, err);
+	bool skeleton = what == PBEAM__SCIP_DUMP__WHAT__SKELETON;
+	bool written = what == PBEAM__SCIP_DUMP__WHAT__WRITTEN;
+	int r = read_status(dump, err);
 
-	if (rc >= 0 && what != PBEAM__SCIP_DUMP__WHAT__SKELETON)
-		dump->prescan = prescan_start(dump->caller->tid, what == PBEAM__SCIP_DUMP__WHAT__WRITTEN);
-	if (rc >= 0)
-		rc = dump_threads(dump, err);
-	if (rc >= 0)
-		rc = dump_attributes(dump, err);
-	if (rc >= 0)
-		rc = dump_filters(dump, err);
-	if (rc >= 0)
-		rc = dump_memory_fields(dump, err);
-	if (rc >= 0)
-		rc = procfs_maps_read(dump->caller->tid, true, &maps, err);
-	if (rc >= 0)
-		rc = mappings_collect(dump->process, dump->caller->tid, &maps, dump->out->memory, out,
-				      mappings, err);
-	if (rc >= 0)
-		rc = dump_inject(dump->process, dump->caller, injected, err);
-	if (rc >= 0)
-		rc = dump_inside(dump, err);
-	if (rc >= 0 && what != PBEAM__SCIP_DUMP__WHAT__SKELETON)
-		rc = write_mappings(dump, mappings, what == PBEAM__SCIP_DUMP__WHAT__WRITTEN, image_fd, arena,
-				    &out->bytes, err);
-	procfs_maps_free(&maps);
-	prescan_free(dump->prescan);
-	return rc;
+	if (r < 0)
+		return r;
+	if (!skeleton)
+		dump->prescan = prescan_start(dump->caller->tid, written);
+	r = run_steps(dump, OUTSIDE, err);
+	if (r < 0)
+		return r;
+	r = dump_mappings(dump, mappings, out, err);
+	if (r < 0)
+		return r;
+	r = dump_inject(dump->process, dump->caller, injected, err);
+	if (r < 0)
+		return r;
+	r = run_steps(dump, INSIDE, err);
+	if (r < 0 || skeleton)
+		return r;
+	return write_mappings(dump, mappings, written, image_fd, arena, &out->bytes, err);
 }
 
 int dump_process(struct process *process, Pbeam__ScipDump__What what, int image_fd, struct image_arena *arena,
@@ -286,7 +292,7 @@ int dump_process(struct process *process, Pbeam__ScipDump__What what, int image_
 	struct dump dump = {.process = process, .caller = dump_caller(process)};
 	struct mappings mappings = {NULL, 0};
 	bool injected = false;
-	int rc = -ENOMEM;
+	int r = -ENOMEM;
 
 	if (!dump.caller)
 		return err_set(err, -ESRCH, "vpid %d has ended", process->vpid.n);
@@ -295,9 +301,10 @@ int dump_process(struct process *process, Pbeam__ScipDump__What what, int image_
 	if (dump.out)
 		dump.out->memory = message_new(&pbeam__memory__descriptor);
 	if (dump.out && dump.out->memory)
-		rc = dump_frozen(&dump, what, &mappings, image_fd, arena, out, &injected, err);
+		r = dump_frozen(&dump, what, &mappings, image_fd, arena, out, &injected, err);
+	prescan_free(dump.prescan);
 	mappings_free(&mappings);
-	rc = dump_withdraw(dump.caller, injected, rc, err);
+	r = dump_withdraw(dump.caller, injected, r, err);
 	free(dump.status);
-	return rc < 0 ? err_wrap(err, rc, "vpid %d (%s)", process->vpid.n, dump.stat.comm) : 0;
+	return r < 0 ? err_wrap(err, r, "vpid %d (%s)", process->vpid.n, dump.stat.comm) : 0;
 }

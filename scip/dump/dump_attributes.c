@@ -23,11 +23,11 @@ enum { ARCH_GET_XCOMP_PERM_CALL = 0x1022, AUXV_MAX = 4096, SMALL_TEXT_MAX = 4096
 static int proc_text(pid_t pid, const char *what, size_t max, char **text, size_t *len, struct err *err)
 {
 	char path[64];
-	int rc;
+	int r;
 
 	snprintf(path, sizeof(path), "/proc/%d/%s", pid, what);
-	rc = io_slurp(AT_FDCWD, path, max, text, len);
-	return rc < 0 ? err_code(err, rc, "read %s", path) : 0;
+	r = io_slurp(AT_FDCWD, path, max, text, len);
+	return r < 0 ? err_code(err, r, "read %s", path) : 0;
 }
 
 /* A number in a small file of /proc; `otherwise` where the file is not there. */
@@ -99,12 +99,12 @@ static int collect_directory(struct dump *dump, const char *what, const char *as
 	static const char GONE[] = " (deleted)";
 	char path[64], target[PATH_MAX + 16];
 	size_t len;
-	int rc;
+	int r;
 
 	snprintf(path, sizeof(path), "/proc/%d/%s", dump->caller->tid, what);
-	rc = io_readlink(AT_FDCWD, path, target, sizeof(target));
-	if (rc < 0)
-		return err_code(err, rc, "read %s", path);
+	r = io_readlink(AT_FDCWD, path, target, sizeof(target));
+	if (r < 0)
+		return err_code(err, r, "read %s", path);
 	len = strlen(target);
 	if (len > sizeof(GONE) - 1 && !strcmp(target + len - (sizeof(GONE) - 1), GONE)) {
 		target[len - (sizeof(GONE) - 1)] = '\0';
@@ -119,15 +119,15 @@ static int collect_cpu_times(struct dump *dump)
 {
 	const uint64_t tick = 1000000000u / (uint64_t)sysconf(_SC_CLK_TCK);
 	struct procfs_stat stat;
-	int rc = procfs_stat_read(dump->process->pid, 0, &stat, NULL);
+	int r = procfs_stat_read(dump->process->pid, 0, &stat, NULL);
 
-	for (int i = 0; i < CPU_TIMES && rc >= 0; i++) {
+	for (int i = 0; i < CPU_TIMES && r >= 0; i++) {
 		int64_t ns = (int64_t)stat.cpu_ns[i] + dump->process->cpu_before[i];
 
-		rc = message_append_u64(&dump->out->cpu_times_ns, &dump->out->n_cpu_times_ns,
-					(uint64_t)(ns > 0 ? ns : 0) + (i < CPU_CHILDREN_USER ? tick : 0));
+		r = message_append_u64(&dump->out->cpu_times_ns, &dump->out->n_cpu_times_ns,
+				       (uint64_t)(ns > 0 ? ns : 0) + (i < CPU_CHILDREN_USER ? tick : 0));
 	}
-	return rc;
+	return r;
 }
 
 static int32_t virtual_of(struct dump *dump, pid_t number)
@@ -161,7 +161,7 @@ int dump_attributes(struct dump *dump, struct err *err)
 	pid_t pid = dump->caller->tid;
 	Pbeam__Process *out = dump->out;
 	const char *field;
-	int rc;
+	int r;
 
 	collect_state(dump);
 	field = procfs_field(dump->status, "Umask");
@@ -171,34 +171,34 @@ int dump_attributes(struct dump *dump, struct err *err)
 	out->personality = (uint32_t)proc_number(pid, "personality", 16, 0);
 	out->oom_score_adj = (int32_t)proc_number(pid, "oom_score_adj", 10, 0);
 	out->coredump_filter = (uint32_t)proc_number(pid, "coredump_filter", 16, 0x33);
-	rc = collect_cpu_times(dump);
-	if (rc >= 0)
-		rc = collect_credentials(dump, err);
-	if (rc >= 0)
-		rc = collect_limits(dump, err);
-	if (rc >= 0)
-		rc = collect_directory(dump, "cwd", "working directory", &out->cwd, err);
-	if (rc >= 0)
-		rc = collect_directory(dump, "root", "root directory", &out->root, err);
-	if (rc >= 0)
-		rc = mapping_exe_identity(pid, &out->exe, err);
-	return rc < 0 ? err_wrap(err, rc, "attributes") : 0;
+	r = collect_cpu_times(dump);
+	if (r >= 0)
+		r = collect_credentials(dump, err);
+	if (r >= 0)
+		r = collect_limits(dump, err);
+	if (r >= 0)
+		r = collect_directory(dump, "cwd", "working directory", &out->cwd, err);
+	if (r >= 0)
+		r = collect_directory(dump, "root", "root directory", &out->root, err);
+	if (r >= 0)
+		r = mapping_exe_identity(pid, &out->exe, err);
+	return r < 0 ? err_wrap(err, r, "attributes") : 0;
 }
 
 int dump_attributes_inside(struct dump *dump, struct err *err)
 {
 	struct batch *batch;
 	struct taddr at;
-	int dumpable, thp, brk, rc = batch_begin(dump->process, &batch, err);
+	int dumpable, thp, brk, r = batch_begin(dump->process, &batch, err);
 	struct {
 		uint64_t xcomp;
 		int32_t subreaper, pad;
 	} * got;
 
-	if (rc < 0)
-		return rc;
-	rc = batch_data(batch, NULL, sizeof(*got), &at);
-	if (rc < 0)
+	if (r < 0)
+		return r;
+	r = batch_data(batch, NULL, sizeof(*got), &at);
+	if (r < 0)
 		goto out_batch;
 	dumpable = batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_DUMPABLE));
 	thp = batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_THP_DISABLE));
@@ -208,13 +208,13 @@ int dump_attributes_inside(struct dump *dump, struct err *err)
 	    batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_CHILD_SUBREAPER, at.a + 8)) < 0 ||
 	    batch_add(batch, INJECT_CALL_ANY, SYS_arch_prctl, remote_args(ARCH_GET_XCOMP_PERM_CALL, at.a)) <
 		    0) {
-		rc = -ENOSPC;
+		r = -ENOSPC;
 		goto out_batch;
 	}
 	got = batch_local(batch, at);
 	memset(got, 0, sizeof(*got));
-	rc = batch_run(batch, dump->caller, err);
-	if (rc < 0)
+	r = batch_run(batch, dump->caller, err);
+	if (r < 0)
 		goto out_batch;
 	/* what the program asked for is not done for real: scip would be kept out */
 	dump->out->dumpable = dump->process->dumpable ? (uint32_t)dump->process->dumpable - 1
@@ -225,7 +225,7 @@ int dump_attributes_inside(struct dump *dump, struct err *err)
 	dump->out->xcomp_perm = got->xcomp;
 out_batch:
 	batch_end(batch);
-	return rc < 0 ? err_wrap(err, rc, "attributes") : 0;
+	return r < 0 ? err_wrap(err, r, "attributes") : 0;
 }
 
 int dump_memory_fields(struct dump *dump, struct err *err)
@@ -234,7 +234,7 @@ int dump_memory_fields(struct dump *dump, struct err *err)
 	Pbeam__Memory *out = dump->out->memory;
 	auto_free char *auxv = NULL;
 	size_t len;
-	int rc;
+	int r;
 
 	out->start_code = stat->start_code;
 	out->end_code = stat->end_code;
@@ -246,8 +246,8 @@ int dump_memory_fields(struct dump *dump, struct err *err)
 	out->arg_end = stat->arg_end;
 	out->env_start = stat->env_start;
 	out->env_end = stat->env_end;
-	rc = proc_text(dump->caller->tid, "auxv", AUXV_MAX, &auxv, &len, err);
-	if (rc >= 0)
-		rc = message_bytes(&out->auxv, auxv, len);
-	return rc < 0 ? err_wrap(err, rc, "memory fields") : 0;
+	r = proc_text(dump->caller->tid, "auxv", AUXV_MAX, &auxv, &len, err);
+	if (r >= 0)
+		r = message_bytes(&out->auxv, auxv, len);
+	return r < 0 ? err_wrap(err, r, "memory fields") : 0;
 }

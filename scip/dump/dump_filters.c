@@ -158,15 +158,15 @@ int dump_filters(struct dump *dump, struct err *err)
 	for (unsigned i = 0;; i++) {
 		auto_free void *filter = NULL;
 		size_t bytes;
-		int rc = record_filter_get(dump->process->keeper, dump->process->vpid, i, &filter, &bytes);
+		int r = record_filter_get(dump->process->keeper, dump->process->vpid, i, &filter, &bytes);
 
-		if (rc <= 0)
-			return rc < 0 ? err_code(err, rc, "the seccomp filters that it has installed") : 0;
-		rc = check_call(filter, bytes / sizeof(struct sock_filter), err);
-		if (rc >= 0)
-			rc = append_filter(dump->out, filter, bytes);
-		if (rc < 0)
-			return rc;
+		if (r <= 0)
+			return r < 0 ? err_code(err, r, "the seccomp filters that it has installed") : 0;
+		r = check_call(filter, bytes / sizeof(struct sock_filter), err);
+		if (r >= 0)
+			r = append_filter(dump->out, filter, bytes);
+		if (r < 0)
+			return r;
 	}
 }
 

@@ -37,8 +37,8 @@ struct dump {
 struct tracee *dump_caller(struct process *process);
 /* Injects unless it is injected already; *opened says that it is ours to withdraw. */
 must_check int dump_inject(struct process *process, struct tracee *caller, bool *opened, struct err *err);
-/* Withdraws what dump_inject() opened. Returns rc, or why the withdrawal failed. */
-must_check int dump_withdraw(struct tracee *caller, bool opened, int rc, struct err *err);
+/* Withdraws what dump_inject() opened. Returns r, or why the withdrawal failed. */
+must_check int dump_withdraw(struct tracee *caller, bool opened, int r, struct err *err);
 
 /* ---- dump_threads.c ---- */
 /* Registers, extended state, masks, pending signals, scheduling: for every live thread one Thread, the leader

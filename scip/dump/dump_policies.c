@@ -1,5 +1,5 @@
-/* NUMA policies: of each thread (dump_threads.c asks with all else), and of each mapping, which is one
- * policy's from end to end: mbind() splits them. */
+/* Collects the NUMA policy of each mapping. A mapping has one policy, because mbind() splits mappings.
+ * dump_threads.c collects those of threads. */
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <string.h>
@@ -37,40 +37,40 @@ static int ask_policies(struct dump *dump, size_t first, size_t end, struct err 
 	struct dump_policy *got;
 	struct batch *batch;
 	struct taddr at;
-	int rc = batch_begin(dump->process, &batch, err);
+	int r = batch_begin(dump->process, &batch, err);
 
-	if (rc < 0)
-		return rc;
-	rc = batch_data(batch, NULL, (end - first) * sizeof(*got), &at);
-	if (rc >= 0)
+	if (r < 0)
+		return r;
+	r = batch_data(batch, NULL, (end - first) * sizeof(*got), &at);
+	if (r >= 0)
 		memset(batch_local(batch, at), 0, (end - first) * sizeof(*got));
-	for (size_t i = first; i < end && rc >= 0; i++) {
+	for (size_t i = first; i < end && r >= 0; i++) {
 		uint64_t where = at.a + (i - first) * sizeof(*got);
 
 		if (has_policy(memory->mappings[i]))
-			rc = batch_add(batch, INJECT_CALL_ANY, SYS_get_mempolicy,
-				       remote_args(where + offsetof(struct dump_policy, mode),
-						   where + offsetof(struct dump_policy, nodes),
-						   DUMP_POLICY_NODES, memory->mappings[i]->start,
-						   MPOL_F_ADDR));
+			r = batch_add(batch, INJECT_CALL_ANY, SYS_get_mempolicy,
+				      remote_args(where + offsetof(struct dump_policy, mode),
+						  where + offsetof(struct dump_policy, nodes),
+						  DUMP_POLICY_NODES, memory->mappings[i]->start,
+						  MPOL_F_ADDR));
 	}
-	if (rc >= 0)
-		rc = batch_run(batch, dump->caller, err);
-	got = rc >= 0 ? batch_local(batch, at) : NULL;
-	for (size_t i = first; i < end && rc >= 0; i++)
-		rc = dump_add_policy(&got[i - first], &memory->mappings[i]->policy);
+	if (r >= 0)
+		r = batch_run(batch, dump->caller, err);
+	got = r >= 0 ? batch_local(batch, at) : NULL;
+	for (size_t i = first; i < end && r >= 0; i++)
+		r = dump_add_policy(&got[i - first], &memory->mappings[i]->policy);
 	batch_end(batch);
-	return rc;
+	return r;
 }
 
 int dump_policies(struct dump *dump, struct err *err)
 {
 	size_t n = dump->out->memory->n_mappings;
-	int rc = 0;
+	int r = 0;
 
 	if (!dump_may_call(dump, SYS_get_mempolicy))
 		return 0;
-	for (size_t first = 0; first < n && rc >= 0; first += AT_ONCE)
-		rc = ask_policies(dump, first, first + AT_ONCE < n ? first + AT_ONCE : n, err);
-	return rc < 0 ? err_wrap(err, rc, "NUMA policies") : 0;
+	for (size_t first = 0; first < n && r >= 0; first += AT_ONCE)
+		r = ask_policies(dump, first, first + AT_ONCE < n ? first + AT_ONCE : n, err);
+	return r < 0 ? err_wrap(err, r, "NUMA policies") : 0;
 }

@@ -1,14 +1,15 @@
 /*
- * What a process's end does to System V semaphores (SEM_UNDO), and which it was the last to use.
+ * Finds out what a process's end will do to System V semaphores (SEM_UNDO), and which semaphores it was the
+ * last to use.
  *
- * The kernel tells a process's adjustments to nobody. But it refuses an operation with SEM_UNDO that would
- * take the adjustment out of -32768 .. 32767 with ERANGE, before it does anything; and a list of operations
- * is done whole or not at all. So a list that tries one and ends in one that cannot be (to take 32768 where
- * no semaphore has as many: EAGAIN) changes nothing, neither values nor who was last, and tells by its error
- * whether the adjustment is above or below a bound (ipc/sem.c, perform_atomic_semop_slow()). Two such lists
- * say whether there is any; only then it is searched for.
+ * The kernel has no call to read a process's adjustments. But it refuses an operation with SEM_UNDO that
+ * would move the adjustment out of -32768 .. 32767: it returns ERANGE before it changes anything. And a list
+ * of operations is atomic. So a list that ends with an impossible operation (subtract 32768, which no
+ * semaphore has: EAGAIN) changes neither values nor sempid, and its error shows whether the adjustment is
+ * above or below a bound (ipc/sem.c, perform_atomic_semop_slow()). Two such lists show whether there is an
+ * adjustment; only then a binary search finds its value.
  *
- * Threads of a process share their adjustments (CLONE_SYSVSEM), so one thread is asked.
+ * The threads of a process share their adjustments (CLONE_SYSVSEM), so one thread makes the calls.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ struct set {
 	unsigned short *values;
 };
 
-/* A list of operations that cannot be done altogether. */
+/* A list of operations that cannot succeed as a whole. */
 struct trial {
 	struct sembuf ops[AT_ONCE * OPS_EACH + 1];
 	unsigned n;
@@ -70,24 +71,24 @@ static int run_trials(struct dump *dump, const struct set *set, struct trial *tr
 		      int64_t *out, struct err *err)
 {
 	struct batch *batch;
-	int rc = batch_begin(dump->process, &batch, err);
+	int r = batch_begin(dump->process, &batch, err);
 
-	for (unsigned i = 0; i < n && rc >= 0; i++) {
+	for (unsigned i = 0; i < n && r >= 0; i++) {
 		struct taddr where;
 
 		trials[i].ops[trials[i].n++] = (struct sembuf){0, -VALUE_MAX - 1, IPC_NOWAIT};
-		rc = batch_data(batch, trials[i].ops, trials[i].n * sizeof(trials[i].ops[0]), &where);
-		if (rc >= 0)
-			rc = batch_add(batch, INJECT_CALL_ANY, SYS_semop,
-				       remote_args((uint64_t)set->real, where.a, trials[i].n));
+		r = batch_data(batch, trials[i].ops, trials[i].n * sizeof(trials[i].ops[0]), &where);
+		if (r >= 0)
+			r = batch_add(batch, INJECT_CALL_ANY, SYS_semop,
+				      remote_args((uint64_t)set->real, where.a, trials[i].n));
 	}
-	if (rc >= 0)
-		rc = batch_run(batch, dump->caller, err);
-	for (unsigned i = 0; i < n && rc >= 0; i++)
+	if (r >= 0)
+		r = batch_run(batch, dump->caller, err);
+	for (unsigned i = 0; i < n && r >= 0; i++)
 		out[i] = batch_call(batch, (int)i)->ret;
 	if (batch)
 		batch_end(batch);
-	return rc;
+	return r;
 }
 
 static int note_undo(struct dump *dump, const struct set *set, unsigned number, int value, bool last)
@@ -108,14 +109,14 @@ static bool is_last(const struct dump *dump, const struct set *set, unsigned num
 	return semctl(set->real, (int)number, GETPID) == dump->process->pid;
 }
 
-/* The one value at which trials begin to fail. */
+/* Finds the value at which trials begin to fail. */
 static int search_value(struct dump *dump, const struct set *set, unsigned number, bool positive,
 			struct err *err)
 {
 	int low = 0, high = VALUE_MAX; /* the greatest that does not fail is within */
 
 	while (low < high) {
-		int middle = (low + high + 1) / 2, rc;
+		int middle = (low + high + 1) / 2, r;
 		struct trial trial = {.n = 0};
 		int64_t ret;
 
@@ -123,9 +124,9 @@ static int search_value(struct dump *dump, const struct set *set, unsigned numbe
 			add_above(&trial, set, number, middle);
 		else
 			add_below(&trial, set, number, middle);
-		rc = run_trials(dump, set, &trial, 1, &ret, err);
-		if (rc < 0)
-			return rc;
+		r = run_trials(dump, set, &trial, 1, &ret, err);
+		if (r < 0)
+			return r;
 		if (ret == -ERANGE)
 			high = middle - 1;
 		else
@@ -139,13 +140,13 @@ static int look_closer(struct dump *dump, const struct set *set, unsigned number
 {
 	struct trial trials[2] = {{.n = 0}, {.n = 0}};
 	int64_t ret[2];
-	int rc;
+	int r;
 
 	add_above(&trials[0], set, number, VALUE_MAX);
 	add_below(&trials[1], set, number, VALUE_MAX + 1);
-	rc = run_trials(dump, set, trials, 2, ret, err);
-	if (rc < 0)
-		return rc;
+	r = run_trials(dump, set, trials, 2, ret, err);
+	if (r < 0)
+		return r;
 	if (ret[0] == -ERANGE || ret[1] == -ERANGE)
 		return search_value(dump, set, number, ret[0] == -ERANGE, err);
 	return is_last(dump, set, number) ? note_undo(dump, set, number, 0, true) : 0;
@@ -157,7 +158,7 @@ static int look_at_some(struct dump *dump, const struct set *set, unsigned first
 	auto_free struct trial *trials = calloc(LISTS_AT_ONCE, sizeof(*trials));
 	auto_free int64_t *ret = calloc(LISTS_AT_ONCE, sizeof(*ret));
 	unsigned n = 0;
-	int rc;
+	int r;
 
 	if (!trials || !ret)
 		return -ENOMEM;
@@ -166,16 +167,16 @@ static int look_at_some(struct dump *dump, const struct set *set, unsigned first
 			add_above(&trials[n], set, j, VALUE_MAX);
 			add_below(&trials[n + 1], set, j, VALUE_MAX + 1);
 		}
-	rc = run_trials(dump, set, trials, n, ret, err);
-	for (unsigned i = 0; i < n / 2 && rc >= 0; i++)
-		for (unsigned j = first + i * AT_ONCE; j < set->n && j < first + (i + 1) * AT_ONCE && rc >= 0;
+	r = run_trials(dump, set, trials, n, ret, err);
+	for (unsigned i = 0; i < n / 2 && r >= 0; i++)
+		for (unsigned j = first + i * AT_ONCE; j < set->n && j < first + (i + 1) * AT_ONCE && r >= 0;
 		     j++) {
 			if (ret[2 * i] == -ERANGE || ret[2 * i + 1] == -ERANGE)
-				rc = look_closer(dump, set, j, err);
+				r = look_closer(dump, set, j, err);
 			else if (is_last(dump, set, j))
-				rc = note_undo(dump, set, j, 0, true);
+				r = note_undo(dump, set, j, 0, true);
 		}
-	return rc;
+	return r;
 }
 
 static int look_at_set(struct dump *dump, int real, struct err *err)
@@ -183,7 +184,7 @@ static int look_at_set(struct dump *dump, int real, struct err *err)
 	struct semid_ds ds;
 	struct set set = {.real = real,
 			  .virtual = names_ipc_virtual(dump->process->names, NAMES_IPC_SEM, real)};
-	int rc = 0;
+	int r = 0;
 
 	if (semctl(real, 0, IPC_STAT, &ds) < 0)
 		return 0; /* removed */
@@ -192,26 +193,26 @@ static int look_at_set(struct dump *dump, int real, struct err *err)
 	if (!values)
 		return -ENOMEM;
 	if (semctl(real, 0, GETALL, values) < 0)
-		return 0; /* told by the coordinator, which saves it */
+		return 0; /* the coordinator, which saves the set, reports the error */
 	set.values = values;
-	for (unsigned first = 0; first < set.n && rc >= 0; first += LISTS_AT_ONCE / 2 * AT_ONCE)
-		rc = look_at_some(dump, &set, first, err);
-	return rc;
+	for (unsigned first = 0; first < set.n && r >= 0; first += LISTS_AT_ONCE / 2 * AT_ONCE)
+		r = look_at_some(dump, &set, first, err);
+	return r;
 }
 
 int dump_semaphores(struct dump *dump, struct err *err)
 {
 	auto_free int32_t *sets = NULL;
 	size_t n;
-	int rc = record_ipc_list(dump->process->keeper, NAMES_IPC_SEM, &sets, &n);
+	int r = record_ipc_list(dump->process->keeper, NAMES_IPC_SEM, &sets, &n);
 
-	if (rc >= 0 && n && !dump_may_call(dump, SYS_semop)) {
+	if (r >= 0 && n && !dump_may_call(dump, SYS_semop)) {
 		log_warn("vpid %d: its seccomp filter forbids semop, so what SEM_UNDO does at its end is not "
 			 "known and not saved",
 			 dump->process->vpid.n);
 		return 0;
 	}
-	for (size_t i = 0; i < n && rc >= 0; i++)
-		rc = look_at_set(dump, sets[i], err);
-	return rc < 0 ? err_wrap(err, rc, "semaphores") : 0;
+	for (size_t i = 0; i < n && r >= 0; i++)
+		r = look_at_set(dump, sets[i], err);
+	return r < 0 ? err_wrap(err, r, "semaphores") : 0;
 }

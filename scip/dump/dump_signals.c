@@ -1,9 +1,9 @@
 /*
- * Signals: what is pending and who handles what.
+ * Collects pending signals and signal handlers.
  *
- * PTRACE_PEEKSIGINFO reads the queues without taking anything. A signal that a delivery stop holds has left
- * its queue already and whether it was the thread's or the process's is not known any more; it is the
- * thread's then, which is where it would have been delivered.
+ * PTRACE_PEEKSIGINFO reads the queues and leaves them as they are. The signal of a signal-delivery-stop has
+ * left its queue, and the kernel no longer knows whether that was the thread's or the process's. It is saved
+ * as the thread's, where it would have been delivered.
  */
 #include "scip/dump/dump_parts.h"
 
@@ -20,10 +20,10 @@
 
 enum { SIGINFO_BYTES = 128, PEEK_AT_ONCE = 32, PEEK_MAX = 1 << 16 };
 
-/* True for the signal of a fault: the instruction pointer is at the instruction that made it, which makes it
- * again when the thread goes on, with the same memory; or not, if another thread has mended the cause (a
- * JVM's safepoint page). Such a signal is not queued by a restore: it cannot be blocked, and would hit the
- * thread while it is being built. */
+/* True for the signal of a fault. The instruction pointer is at the instruction that faulted, which faults
+ * again when the thread continues, or does not if another thread has removed the cause meanwhile (a JVM's
+ * safepoint page). A restore must not queue the signal: it cannot be blocked, and would hit the thread while
+ * it is being built. */
 static bool comes_again(const uint8_t bytes[SIGINFO_BYTES])
 {
 	siginfo_t info;
@@ -58,10 +58,10 @@ static int peek_queue(const struct tracee *tracee, uint32_t flags, size_t *n, Pb
 		if (got < 0)
 			return err_sys(err, "pending signals of thread %d", tracee->tid);
 		for (long i = 0; i < got; i++) {
-			int rc = append_info(tracee->process->names, n, list, infos[i]);
+			int r = append_info(tracee->process->names, n, list, infos[i]);
 
-			if (rc < 0)
-				return rc;
+			if (r < 0)
+				return r;
 		}
 		args.off += (uint64_t)got;
 	} while (got == PEEK_AT_ONCE && args.off < PEEK_MAX);
@@ -71,19 +71,19 @@ static int peek_queue(const struct tracee *tracee, uint32_t flags, size_t *n, Pb
 int dump_pending(const struct tracee *tracee, Pbeam__Thread *thread, Pbeam__Process *process, struct err *err)
 {
 	uint8_t info[SIGINFO_BYTES];
-	int rc;
+	int r;
 
 	if (tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP && tracee->signal) {
 		memset(info, 0, sizeof(info));
 		if (ptrace(PTRACE_GETSIGINFO, tracee->tid, 0, info) < 0)
 			return err_sys(err, "held signal of thread %d", tracee->tid);
-		rc = append_info(tracee->process->names, &thread->n_pending, &thread->pending, info);
-		if (rc < 0)
-			return rc;
+		r = append_info(tracee->process->names, &thread->n_pending, &thread->pending, info);
+		if (r < 0)
+			return r;
 	}
-	rc = peek_queue(tracee, 0, &thread->n_pending, &thread->pending, err);
-	if (rc < 0 || !process)
-		return rc;
+	r = peek_queue(tracee, 0, &thread->n_pending, &thread->pending, err);
+	if (r < 0 || !process)
+		return r;
 	return peek_queue(tracee, PTRACE_PEEKSIGINFO_SHARED, &process->n_pending, &process->pending, err);
 }
 
@@ -109,24 +109,24 @@ int dump_actions(struct dump *dump, struct err *err)
 	struct batch *batch;
 	struct kernel_action *got;
 	struct taddr at;
-	int rc = batch_begin(dump->process, &batch, err);
+	int r = batch_begin(dump->process, &batch, err);
 
-	if (rc < 0)
-		return rc;
-	rc = batch_data(batch, NULL, DUMP_SIGNALS * sizeof(*got), &at);
-	for (int sig = 1; sig <= DUMP_SIGNALS && rc >= 0; sig++) {
+	if (r < 0)
+		return r;
+	r = batch_data(batch, NULL, DUMP_SIGNALS * sizeof(*got), &at);
+	for (int sig = 1; sig <= DUMP_SIGNALS && r >= 0; sig++) {
 		uint64_t where = at.a + (uint64_t)(sig - 1) * sizeof(*got);
 
 		if (sig != SIGKILL && sig != SIGSTOP)
-			rc = batch_add(batch, 0, SYS_rt_sigaction, remote_args((uint64_t)sig, 0, where, 8));
+			r = batch_add(batch, 0, SYS_rt_sigaction, remote_args((uint64_t)sig, 0, where, 8));
 	}
-	if (rc >= 0) {
+	if (r >= 0) {
 		got = batch_local(batch, at);
 		memset(got, 0, DUMP_SIGNALS * sizeof(*got));
-		rc = batch_run(batch, dump->caller, err);
+		r = batch_run(batch, dump->caller, err);
 	}
-	for (int sig = 1; sig <= DUMP_SIGNALS && rc >= 0; sig++)
-		rc = append_action(dump->out, sig, &got[sig - 1]);
+	for (int sig = 1; sig <= DUMP_SIGNALS && r >= 0; sig++)
+		r = append_action(dump->out, sig, &got[sig - 1]);
 	batch_end(batch);
-	return rc < 0 ? err_wrap(err, rc, "signal handlers") : 0;
+	return r < 0 ? err_wrap(err, r, "signal handlers") : 0;
 }

@@ -1,12 +1,12 @@
 /*
- * Threads: what ptrace and the scheduler tell from outside, what the thread tells from inside.
+ * Collects the threads: from outside by ptrace and sched calls, from inside by a batch.
  *
  * A program may have a thousand threads, so a thread costs about ten system calls from outside and one batch
- * inside. Only sigaltstack, clear_child_tid, the parent-death signal, the name, the securebits, the timer
- * slack and the TSC mode need the batch: the kernel gives these to nobody but the thread.
+ * inside. The batch reads what the kernel returns to the thread itself only: sigaltstack, clear_child_tid,
+ * the parent-death signal, the name, the securebits, the timer slack and the TSC mode.
  *
- * PTRACE_GETSIGMASK gives the mask that the thread will have: for one that waits in ppoll or sigsuspend the
- * saved mask, not the temporary one (the kernel looks at TIF_RESTORE_SIGMASK).
+ * PTRACE_GETSIGMASK returns the mask that the thread will have. For a thread in ppoll or sigsuspend that is
+ * the saved mask, not the temporary one (the kernel checks TIF_RESTORE_SIGMASK).
  */
 #include "scip/dump/dump_parts.h"
 
@@ -55,25 +55,25 @@ static int collect_registers(struct tracee *tracee, Pbeam__Thread *out, struct e
 	struct user_regs_struct regs;
 	auto_free void *xstate = NULL;
 	size_t len;
-	int rc;
+	int r;
 
 	out->call = message_new(&pbeam__pending_call__descriptor);
 	if (!out->call)
 		return -ENOMEM;
-	rc = pending_saved_registers(tracee, &regs, out->call, err);
-	if (rc < 0)
-		return rc;
+	r = pending_saved_registers(tracee, &regs, out->call, err);
+	if (r < 0)
+		return r;
 	if (!out->call->restart && !out->call->n_args) {
 		message_free(out->call);
 		out->call = NULL;
 	}
-	rc = regs_get_xstate(tracee, &xstate, &len);
-	if (rc < 0)
-		return err_code(err, rc, "extended registers of thread %d", tracee->tid);
+	r = regs_get_xstate(tracee, &xstate, &len);
+	if (r < 0)
+		return err_code(err, r, "extended registers of thread %d", tracee->tid);
 	while (len > 0 && !((const uint8_t *)xstate)[len - 1])
 		len--;
-	rc = message_bytes(&out->registers, &regs, sizeof(regs));
-	return rc < 0 ? rc : message_bytes(&out->xstate, xstate, len);
+	r = message_bytes(&out->registers, &regs, sizeof(regs));
+	return r < 0 ? r : message_bytes(&out->xstate, xstate, len);
 }
 
 /* Mask, robust list and rseq. */
@@ -102,7 +102,7 @@ static int collect_kernel_pointers(const struct tracee *tracee, Pbeam__Thread *o
 static int collect_thread(struct dump *dump, struct tracee *tracee, bool first, struct err *err)
 {
 	Pbeam__Thread *out = message_add(dump->out, threads, pbeam__thread__descriptor);
-	int rc;
+	int r;
 
 	if (!out)
 		return -ENOMEM;
@@ -110,15 +110,15 @@ static int collect_thread(struct dump *dump, struct tracee *tracee, bool first, 
 	out->sched = message_new(&pbeam__scheduling__descriptor);
 	if (!out->sched)
 		return -ENOMEM;
-	rc = collect_registers(tracee, out, err);
-	if (rc < 0)
-		return rc;
-	rc = collect_kernel_pointers(tracee, out, err);
-	if (rc < 0)
-		return rc;
-	rc = dump_pending(tracee, out, first ? dump->out : NULL, err);
-	if (rc < 0)
-		return rc;
+	r = collect_registers(tracee, out, err);
+	if (r < 0)
+		return r;
+	r = collect_kernel_pointers(tracee, out, err);
+	if (r < 0)
+		return r;
+	r = dump_pending(tracee, out, first ? dump->out : NULL, err);
+	if (r < 0)
+		return r;
 	return collect_scheduling(tracee->tid, out->sched, err);
 }
 
@@ -127,7 +127,7 @@ static bool is_alive(const struct tracee *tracee)
 	return tracee->stop != TRACEE_RUNNING && tracee->stop != TRACEE_EXITED;
 }
 
-/* The leader has called pthread_exit: it stays as a zombie until the last thread is gone. */
+/* The leader has called pthread_exit(); it remains as a zombie until the last thread has ended. */
 static int collect_exited_leader(struct dump *dump)
 {
 	Pbeam__Thread *out = message_add(dump->out, threads, pbeam__thread__descriptor);
@@ -143,24 +143,24 @@ int dump_threads(struct dump *dump, struct err *err)
 {
 	struct tracee *leader = process_leader(dump->process);
 	bool first = true;
-	int rc = 0;
+	int r = 0;
 
 	if (!leader || !is_alive(leader))
-		rc = collect_exited_leader(dump);
+		r = collect_exited_leader(dump);
 	else {
-		rc = collect_thread(dump, leader, true, err);
+		r = collect_thread(dump, leader, true, err);
 		first = false;
 	}
-	for (struct tracee *t = dump->process->tracees; t && rc >= 0; t = t->next) {
+	for (struct tracee *t = dump->process->tracees; t && r >= 0; t = t->next) {
 		if (t == leader || !is_alive(t))
 			continue;
-		rc = collect_thread(dump, t, first, err);
+		r = collect_thread(dump, t, first, err);
 		first = false;
 	}
-	return rc < 0 ? err_wrap(err, rc, "threads") : 0;
+	return r < 0 ? err_wrap(err, r, "threads") : 0;
 }
 
-/* What the kernel writes for one thread's batch. */
+/* The results of one thread's batch. */
 struct answers {
 	struct dump_policy policy;
 	stack_t altstack;
@@ -174,13 +174,13 @@ static int ask_thread(struct dump *dump, struct tracee *tracee, Pbeam__Thread *o
 	struct batch *batch;
 	struct answers *got;
 	struct taddr at;
-	int bits, slack, policy, rc;
+	int bits, slack, policy, r;
 
-	rc = batch_begin(dump->process, &batch, err);
-	if (rc < 0)
-		return rc;
-	rc = batch_data(batch, NULL, sizeof(*got), &at);
-	if (rc < 0)
+	r = batch_begin(dump->process, &batch, err);
+	if (r < 0)
+		return r;
+	r = batch_data(batch, NULL, sizeof(*got), &at);
+	if (r < 0)
 		goto out_batch;
 #define ask(...) batch_add(batch, INJECT_CALL_ANY, __VA_ARGS__)
 	if (ask(SYS_sigaltstack, remote_args(0, at.a + offsetof(struct answers, altstack))) < 0 ||
@@ -189,7 +189,7 @@ static int ask_thread(struct dump *dump, struct tracee *tracee, Pbeam__Thread *o
 	    ask(SYS_prctl, remote_args(PR_GET_PDEATHSIG, at.a + offsetof(struct answers, pdeath))) < 0 ||
 	    ask(SYS_prctl, remote_args(PR_GET_TSC, at.a + offsetof(struct answers, tsc))) < 0 ||
 	    ask(SYS_prctl, remote_args(PR_GET_NAME, at.a + offsetof(struct answers, comm))) < 0) {
-		rc = -ENOSPC;
+		r = -ENOSPC;
 		goto out_batch;
 	}
 	bits = ask(SYS_prctl, remote_args(PR_GET_SECUREBITS));
@@ -201,13 +201,13 @@ static int ask_thread(struct dump *dump, struct tracee *tracee, Pbeam__Thread *o
 			 : 0;
 #undef ask
 	if (bits < 0 || slack < 0 || policy < 0) {
-		rc = -ENOSPC;
+		r = -ENOSPC;
 		goto out_batch;
 	}
 	got = batch_local(batch, at);
 	memset(got, 0, sizeof(*got));
-	rc = batch_run(batch, tracee, err);
-	if (rc < 0)
+	r = batch_run(batch, tracee, err);
+	if (r < 0)
 		goto out_batch;
 	out->altstack_sp = (uint64_t)got->altstack.ss_sp;
 	out->altstack_flags = (uint32_t)got->altstack.ss_flags;
@@ -217,12 +217,12 @@ static int ask_thread(struct dump *dump, struct tracee *tracee, Pbeam__Thread *o
 	out->tsc_mode = (uint64_t)got->tsc;
 	out->securebits = (uint32_t)batch_call(batch, bits)->ret;
 	out->timer_slack_ns = (uint64_t)batch_call(batch, slack)->ret;
-	rc = message_bytes(&out->comm, got->comm, strnlen(got->comm, sizeof(got->comm)));
-	if (rc >= 0)
-		rc = dump_add_policy(&got->policy, &out->policy);
+	r = message_bytes(&out->comm, got->comm, strnlen(got->comm, sizeof(got->comm)));
+	if (r >= 0)
+		r = dump_add_policy(&got->policy, &out->policy);
 out_batch:
 	batch_end(batch);
-	return rc < 0 ? err_wrap(err, rc, "thread %d", tracee->tid) : 0;
+	return r < 0 ? err_wrap(err, r, "thread %d", tracee->tid) : 0;
 }
 
 int dump_threads_inside(struct dump *dump, struct err *err)
@@ -230,21 +230,22 @@ int dump_threads_inside(struct dump *dump, struct err *err)
 	for (size_t i = 0; i < dump->out->n_threads; i++) {
 		Pbeam__Thread *thread = dump->out->threads[i];
 		struct tracee *t = dump->process->tracees;
-		int rc;
+		int r;
 
 		while (t && (t->vtid.n != thread->vtid || !is_alive(t)))
 			t = t->next;
 		if (!t)
 			continue;
-		rc = ask_thread(dump, t, thread, err);
-		if (rc < 0)
-			return rc;
+		r = ask_thread(dump, t, thread, err);
+		if (r < 0)
+			return r;
 	}
 	dump->out->timer_slack_ns = dump->out->threads[0]->timer_slack_ns;
 	return 0;
 }
 
-/* Without anything injected: the answer is for a moment where the thread's stack ends, which nobody sees. */
+/* Needs nothing injected: the kernel writes the result to the top of the thread's stack, whose contents are
+ * put back. */
 static int ask_death_signal(struct tracee *tracee, uint64_t *signals, struct err *err)
 {
 	struct user_regs_struct regs;

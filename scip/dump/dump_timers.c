@@ -1,6 +1,6 @@
 /*
- * Timers. /proc/PID/timers lists the POSIX timers with what they notify; only the process itself may ask for
- * the time that is left and the overruns, so that and the three interval timers come by one batch.
+ * Collects timers. /proc/PID/timers lists the POSIX timers and what they notify. The time left and the
+ * overruns can be read only by the process itself, so a batch reads these and the three interval timers.
  */
 #include "scip/dump/dump_parts.h"
 
@@ -86,10 +86,10 @@ int dump_parse_timers(const char *text, Pbeam__Process *out, struct err *err)
 		line[len] = '\0';
 		text += len + (text[len] == '\n');
 		if (len) {
-			int rc = parse_timer_line(line, &timer, out);
+			int r = parse_timer_line(line, &timer, out);
 
-			if (rc < 0)
-				return err_code(err, rc, "timer list: '%s'", line);
+			if (r < 0)
+				return err_code(err, r, "timer list: '%s'", line);
 		}
 	}
 	return 0;
@@ -99,17 +99,17 @@ static int read_list(struct dump *dump, struct err *err)
 {
 	auto_free char *text = NULL;
 	char path[64];
-	int rc;
+	int r;
 
 	snprintf(path, sizeof(path), "/proc/%d/timers", dump->process->pid);
-	rc = io_slurp(-100, path, TIMERS_TEXT_MAX, &text, NULL);
-	if (rc == -ENOENT)
+	r = io_slurp(-100, path, TIMERS_TEXT_MAX, &text, NULL);
+	if (r == -ENOENT)
 		return 0; /* a kernel without CONFIG_CHECKPOINT_RESTORE lists none: refused by the doctor */
-	if (rc < 0)
-		return err_code(err, rc, "read %s", path);
-	rc = dump_parse_timers(text, dump->out, err);
-	if (rc < 0)
-		return rc;
+	if (r < 0)
+		return err_code(err, r, "read %s", path);
+	r = dump_parse_timers(text, dump->out, err);
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < dump->out->n_timers; i++) {
 		Pbeam__PosixTimer *timer = dump->out->timers[i];
 
@@ -130,17 +130,17 @@ static int ask_itimers(struct dump *dump, struct err *err)
 	struct batch *batch;
 	struct itimerval *got;
 	struct taddr at;
-	int rc = batch_begin(dump->process, &batch, err);
+	int r = batch_begin(dump->process, &batch, err);
 
-	if (rc < 0)
-		return rc;
-	rc = batch_data(batch, NULL, ITIMERS * sizeof(*got), &at);
-	for (unsigned which = 0; which < ITIMERS && rc >= 0; which++)
-		rc = batch_add(batch, 0, SYS_getitimer, remote_args(which, at.a + which * sizeof(*got)));
-	if (rc >= 0)
-		rc = batch_run(batch, dump->caller, err);
-	got = rc >= 0 ? batch_local(batch, at) : NULL;
-	for (unsigned which = 0; which < ITIMERS && rc >= 0; which++) {
+	if (r < 0)
+		return r;
+	r = batch_data(batch, NULL, ITIMERS * sizeof(*got), &at);
+	for (unsigned which = 0; which < ITIMERS && r >= 0; which++)
+		r = batch_add(batch, 0, SYS_getitimer, remote_args(which, at.a + which * sizeof(*got)));
+	if (r >= 0)
+		r = batch_run(batch, dump->caller, err);
+	got = r >= 0 ? batch_local(batch, at) : NULL;
+	for (unsigned which = 0; which < ITIMERS && r >= 0; which++) {
 		const struct itimerval *it = &got[which];
 		Pbeam__IntervalTimer *out;
 
@@ -149,7 +149,7 @@ static int ask_itimers(struct dump *dump, struct err *err)
 			continue;
 		out = message_add(dump->out, itimers, pbeam__interval_timer__descriptor);
 		if (!out) {
-			rc = -ENOMEM;
+			r = -ENOMEM;
 			break;
 		}
 		out->which = which;
@@ -158,33 +158,33 @@ static int ask_itimers(struct dump *dump, struct err *err)
 			(uint64_t)it->it_interval.tv_sec * 1000000u + (uint64_t)it->it_interval.tv_usec;
 	}
 	batch_end(batch);
-	return rc;
+	return r;
 }
 
-/* The times of up to TIMERS_AT_ONCE timers from number `from` of the list. */
+/* Reads the times of up to TIMERS_AT_ONCE timers, from number `from` of the list on. */
 static int ask_timers(struct dump *dump, size_t from, size_t n, struct err *err)
 {
 	struct batch *batch;
 	struct itimerspec *got;
 	struct taddr at;
 	int overrun[TIMERS_AT_ONCE];
-	int rc = batch_begin(dump->process, &batch, err);
+	int r = batch_begin(dump->process, &batch, err);
 
-	if (rc < 0)
-		return rc;
-	rc = batch_data(batch, NULL, n * sizeof(*got), &at);
-	for (size_t i = 0; i < n && rc >= 0; i++) {
+	if (r < 0)
+		return r;
+	r = batch_data(batch, NULL, n * sizeof(*got), &at);
+	for (size_t i = 0; i < n && r >= 0; i++) {
 		uint64_t id = (uint64_t)dump->out->timers[from + i]->id;
 
-		rc = batch_add(batch, 0, SYS_timer_gettime, remote_args(id, at.a + i * sizeof(*got)));
-		if (rc >= 0)
-			rc = overrun[i] =
+		r = batch_add(batch, 0, SYS_timer_gettime, remote_args(id, at.a + i * sizeof(*got)));
+		if (r >= 0)
+			r = overrun[i] =
 				batch_add(batch, INJECT_CALL_ANY, SYS_timer_getoverrun, remote_args(id));
 	}
-	if (rc >= 0)
-		rc = batch_run(batch, dump->caller, err);
-	got = rc >= 0 ? batch_local(batch, at) : NULL;
-	for (size_t i = 0; i < n && rc >= 0; i++) {
+	if (r >= 0)
+		r = batch_run(batch, dump->caller, err);
+	got = r >= 0 ? batch_local(batch, at) : NULL;
+	for (size_t i = 0; i < n && r >= 0; i++) {
 		Pbeam__PosixTimer *timer = dump->out->timers[from + i];
 
 		timer->value_ns = to_nanoseconds(&got[i].it_value);
@@ -192,19 +192,19 @@ static int ask_timers(struct dump *dump, size_t from, size_t n, struct err *err)
 		timer->overrun = (int32_t)batch_call(batch, overrun[i])->ret;
 	}
 	batch_end(batch);
-	return rc;
+	return r;
 }
 
 int dump_timers(struct dump *dump, struct err *err)
 {
-	int rc = read_list(dump, err);
+	int r = read_list(dump, err);
 
-	if (rc >= 0)
-		rc = ask_itimers(dump, err);
-	for (size_t from = 0; from < dump->out->n_timers && rc >= 0; from += TIMERS_AT_ONCE) {
+	if (r >= 0)
+		r = ask_itimers(dump, err);
+	for (size_t from = 0; from < dump->out->n_timers && r >= 0; from += TIMERS_AT_ONCE) {
 		size_t n = dump->out->n_timers - from;
 
-		rc = ask_timers(dump, from, n < TIMERS_AT_ONCE ? n : TIMERS_AT_ONCE, err);
+		r = ask_timers(dump, from, n < TIMERS_AT_ONCE ? n : TIMERS_AT_ONCE, err);
 	}
-	return rc < 0 ? err_wrap(err, rc, "timers") : 0;
+	return r < 0 ? err_wrap(err, r, "timers") : 0;
 }

@@ -19,7 +19,7 @@ void freeze_begin(struct process *process)
 	process->expected = process->tracees;
 	for (struct tracee *t = process->tracees; t; t = t->next)
 		if (t->stop == TRACEE_RUNNING && stops_interrupt(t) < 0)
-			continue; /* it is ending: its exit status will come */
+			continue; /* it is ending: its exit status follows */
 	for (struct tracee *t = process->tracees; t; t = t->next)
 		if (t->stop != TRACEE_RUNNING)
 			(void)freeze_hold(t);

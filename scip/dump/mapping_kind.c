@@ -1,8 +1,8 @@
 /*
- * What a line of smaps says about its mapping. Pure.
+ * Derives kind and flags of a mapping from its lines in smaps. Pure.
  *
- * The letters of VmFlags are those of fs/proc/task_mmu.c, show_smap_vma_flags(); unknown ones are ignored.
- * The name tells the rest: "/dev/zero (deleted)" is shared anonymous memory, "/memfd:NAME (deleted)" a memfd,
+ * The letters of VmFlags are those of fs/proc/task_mmu.c, show_smap_vma_flags(); unknown letters are ignored.
+ * The name shows the rest: "/dev/zero (deleted)" is shared anonymous memory, "/memfd:NAME (deleted)" a memfd,
  * "/SYSV%08x (deleted)" a System V segment whose inode number is its id.
  */
 #include "scip/dump/mappings.h"
@@ -35,7 +35,7 @@ static const struct {
 	{"sr", PBEAM__MAPPING__ADVICE__SEQUENTIAL}, {"rr", PBEAM__MAPPING__ADVICE__RANDOM},
 };
 
-/* What cannot be saved: by a letter of VmFlags or the beginning of the name. */
+/* Mappings that cannot be saved, by a letter of VmFlags or the beginning of the name. */
 static const struct {
 	const char *flag, *name, *what, *todo;
 } REFUSED[] = {
@@ -127,10 +127,10 @@ int mapping_from_map(const struct procfs_map *map, Pbeam__Mapping *out, struct e
 {
 	out->kind = choose_kind(map);
 	if (out->kind != PBEAM__MAPPING__KIND__VDSO && out->kind != PBEAM__MAPPING__KIND__VVAR) {
-		int rc = refuse_mapping(map, err);
+		int r = refuse_mapping(map, err);
 
-		if (rc < 0)
-			return rc;
+		if (r < 0)
+			return r;
 	}
 	out->start = map->start;
 	out->end = map->end;

@@ -28,7 +28,7 @@ struct procmap_query {
 
 enum { OURS_MAX = 3, BUILD_ID_MAX = 32 };
 
-/* What is needed while the lines are gone through. */
+/* State of the walk over the lines. */
 struct walk {
 	struct process *process;
 	struct mappings *out;
@@ -36,11 +36,11 @@ struct walk {
 	Pbeam__ScipDumped *dumped;
 	struct mapping_range ours[OURS_MAX];
 	size_t nours;
-	int root;	  /* directory that the paths begin at */
+	int root;	  /* root directory of the paths */
 	int maps;	  /* /proc/PID/maps, for build ids; -1 none */
-	const char *last; /* name of the file that was looked at last ... */
+	const char *last; /* path of the last file ... */
 	uint64_t last_ino;
-	struct stat last_st; /* ... and what it is; st_ino 0: not there any more */
+	struct stat last_st; /* ... and its stat; st_ino 0: it no longer exists */
 };
 
 static int fill_identity(Pbeam__FileIdentity *out, const char *path, const struct stat *st)
@@ -59,12 +59,12 @@ int mapping_exe_identity(pid_t pid, Pbeam__FileIdentity **out, struct err *err)
 	char link[64], path[PATH_MAX + 16];
 	struct stat st, named;
 	size_t len;
-	int rc;
+	int r;
 
 	snprintf(link, sizeof(link), "/proc/%d/exe", pid);
-	rc = io_readlink(AT_FDCWD, link, path, sizeof(path));
-	if (rc < 0)
-		return err_code(err, rc, "read %s", link);
+	r = io_readlink(AT_FDCWD, link, path, sizeof(path));
+	if (r < 0)
+		return err_code(err, r, "read %s", link);
 	if (stat(link, &st) < 0)
 		return err_sys(err, "look at %s", link);
 	*out = message_new(&pbeam__file_identity__descriptor);
@@ -79,9 +79,9 @@ int mapping_exe_identity(pid_t pid, Pbeam__FileIdentity **out, struct err *err)
 	return fill_identity(*out, path, &st);
 }
 
-/* The file of a line; *st has st_ino 0 when its path does not lead to it any more. Consecutive lines are
- * mostly of one file. File systems with devices of their own for subvolumes show another one in maps than in
- * stat: then the inode decides. */
+/* Finds the file of a line; *st has st_ino 0 if the path no longer leads to it. Consecutive lines are mostly
+ * of the same file. A file system with a device for each subvolume shows another device in maps than in
+ * stat; then the inode decides. */
 static void find_file(struct walk *walk, const struct procfs_map *map, struct stat *st)
 {
 	if (walk->last && walk->last_ino == map->ino && !strcmp(walk->last, map->name)) {
@@ -115,12 +115,12 @@ static int add_build_id(struct walk *walk, const struct procfs_map *map, Pbeam__
 	return message_bytes(&file->build_id, id, query.build_id_size);
 }
 
-/* Fills out->file; decides what follows from the kind of file. */
+/* Fills out->file, and decides how the contents are saved. */
 static int add_file(struct walk *walk, const struct procfs_map *map, struct mapping *m, struct err *err)
 {
 	Pbeam__Mapping *out = m->out;
 	struct stat st;
-	int rc;
+	int r;
 
 	find_file(walk, map, &st);
 	if (st.st_ino && S_ISCHR(st.st_mode)) {
@@ -145,9 +145,9 @@ static int add_file(struct walk *walk, const struct procfs_map *map, struct mapp
 		else if (out->kind == PBEAM__MAPPING__KIND__FILE_SHARED)
 			out->kind = PBEAM__MAPPING__KIND__SHARED_MEMORY;
 	}
-	rc = fill_identity(out->file, map->name, &st);
-	if (rc < 0)
-		return rc;
+	r = fill_identity(out->file, map->name, &st);
+	if (r < 0)
+		return r;
 	return map->prot & PROT_EXEC ? add_build_id(walk, map, out->file) : 0;
 }
 
@@ -162,8 +162,7 @@ static uint32_t shared_kind(const struct procfs_map *map, const Pbeam__Mapping *
 	return PBEAM__SHARED_MEMORY__KIND__POSIX_FILE;
 }
 
-/* Tells the coordinator of a shared mapping. What was mapped from a file that may only be read has nothing to
- * save. */
+/* Reports a shared mapping to the coordinator, unless it maps a file that the program can only read. */
 static int add_shared(struct walk *walk, const struct procfs_map *map, struct mapping *m)
 {
 	const Pbeam__Mapping *out = m->out;
@@ -211,7 +210,7 @@ static bool of_kernel(const Pbeam__Mapping *mapping)
 	       mapping->kind == PBEAM__MAPPING__KIND__VSYSCALL;
 }
 
-/* The mapping without the sign of a userfaultfd that write-protects: it is ours. */
+/* Returns the mapping without the VmFlags letter of a write-protecting userfaultfd, which is ours. */
 static const struct procfs_map *without_our_sign(const struct procfs_map *map, struct procfs_map *copy)
 {
 	char *sign;
@@ -228,16 +227,16 @@ static int add_piece(struct walk *walk, const struct procfs_map *map, struct map
 {
 	struct mapping *m = &walk->out->v[walk->out->n];
 	struct procfs_map plain;
-	int rc;
+	int r;
 
 	memset(m, 0, sizeof(*m));
 	m->out = message_add(walk->memory, mappings, pbeam__mapping__descriptor);
 	if (!m->out)
 		return -ENOMEM;
 	walk->out->n++;
-	rc = mapping_from_map(walk->process->tracked ? without_our_sign(map, &plain) : map, m->out, err);
-	if (rc < 0)
-		return rc;
+	r = mapping_from_map(walk->process->tracked ? without_our_sign(map, &plain) : map, m->out, err);
+	if (r < 0)
+		return r;
 	m->out->file_offset += piece.start - map->start;
 	m->out->start = piece.start;
 	m->out->end = piece.end;
@@ -247,9 +246,9 @@ static int add_piece(struct walk *walk, const struct procfs_map *map, struct map
 		return 0;
 	m->contents = MAPPING_ANONYMOUS;
 	if (map->name[0] == '/' && has_file(m->out)) {
-		rc = add_file(walk, map, m, err);
-		if (rc < 0)
-			return rc;
+		r = add_file(walk, map, m, err);
+		if (r < 0)
+			return r;
 	}
 	if (map->shared) {
 		m->contents = MAPPING_NOTHING;
@@ -281,12 +280,12 @@ static int walk_lines(struct walk *walk, const struct procfs_maps *maps, struct 
 					   walk->nours, pieces);
 
 		if (!strcmp(map->name, "[uprobes]"))
-			continue; /* put there by the kernel, and again when its probe is hit */
+			continue; /* made by the kernel, which makes it again when its probe is hit */
 		for (size_t j = 0; j < n; j++) {
-			int rc = add_piece(walk, map, pieces[j], err);
+			int r = add_piece(walk, map, pieces[j], err);
 
-			if (rc < 0)
-				return rc;
+			if (r < 0)
+				return r;
 		}
 	}
 	return 0;

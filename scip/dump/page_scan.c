@@ -44,13 +44,13 @@ int page_runs_from_pagemap(const uint64_t *words, size_t n, uint64_t start, stru
 {
 	for (size_t i = 0; i < n; i++) {
 		bool guard = (words[i] & WORD_GUARD) != 0;
-		int rc;
+		int r;
 
 		if (!guard && (!(words[i] & (WORD_PRESENT | WORD_SWAPPED)) || (words[i] & WORD_FILE)))
 			continue;
-		rc = page_runs_add(runs, start + i * PAGE, 1, guard ? PAGE_GUARD : PAGE_OWN);
-		if (rc < 0)
-			return rc;
+		r = page_runs_add(runs, start + i * PAGE, 1, guard ? PAGE_GUARD : PAGE_OWN);
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }
@@ -59,10 +59,10 @@ int page_runs_split(const uint64_t *words, size_t n, uint64_t start, struct page
 {
 	for (size_t i = 0; i < n; i++) {
 		bool own = (words[i] & WORD_EXCLUSIVE) || !(words[i] & WORD_PRESENT);
-		int rc = page_runs_add(runs, start + i * PAGE, 1, own ? PAGE_OWN : PAGE_COMMON);
+		int r = page_runs_add(runs, start + i * PAGE, 1, own ? PAGE_OWN : PAGE_COMMON);
 
-		if (rc < 0)
-			return rc;
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }
@@ -94,7 +94,7 @@ static int each_words(struct page_scanner *scanner, uint64_t start, uint64_t end
 	while (start < end) {
 		size_t n = (end - start) / PAGE;
 		ssize_t got;
-		int rc;
+		int r;
 
 		if (n > WORDS_AT_ONCE)
 			n = WORDS_AT_ONCE;
@@ -104,15 +104,15 @@ static int each_words(struct page_scanner *scanner, uint64_t start, uint64_t end
 			return err_code(err, (int)got, "read pagemap");
 		if ((size_t)got != n * sizeof(words[0]))
 			return err_set(err, -EIO, "pagemap ends at 0x%lx", (unsigned long)start);
-		rc = each(words, n, start, runs);
-		if (rc < 0)
-			return rc;
+		r = each(words, n, start, runs);
+		if (r < 0)
+			return r;
 		start += n * PAGE;
 	}
 	return 0;
 }
 
-/* One call of the ioctl for as many regions as there is room for. Returns how many, or -errno. */
+/* Makes one call for as many regions as there is room for. Returns their number or -errno. */
 static int scan_some(struct page_scanner *scanner, uint64_t *start, uint64_t end, struct scan_region *regions)
 {
 	uint64_t guard = scanner->no_guards ? 0 : SCAN_GUARD;
@@ -138,7 +138,7 @@ static int scan_some(struct page_scanner *scanner, uint64_t *start, uint64_t end
 	return n;
 }
 
-/* Until Linux 6.13 a page that mremap() has moved stays write-protected although nobody tracks it there. */
+/* Until Linux 6.13 a page that mremap() has moved stays write-protected although it is not tracked there. */
 static bool is_sent(const struct page_scanner *scanner, const struct scan_region *region)
 {
 	return scanner->written && (region->categories & (SCAN_TRACKED | SCAN_WRITTEN)) == SCAN_TRACKED;
@@ -154,14 +154,14 @@ static int scan_quick(struct page_scanner *scanner, uint64_t start, uint64_t end
 		if (n < 0)
 			return n;
 		for (int i = 0; i < n; i++) {
-			const struct scan_region *r = &regions[i];
-			int rc = page_runs_add(runs, r->start, (r->end - r->start) / PAGE,
-					       r->categories & SCAN_GUARD ? PAGE_GUARD
-					       : is_sent(scanner, r)	  ? PAGE_SENT
-									  : PAGE_OWN);
+			const struct scan_region *region = &regions[i];
+			int r = page_runs_add(runs, region->start, (region->end - region->start) / PAGE,
+					      region->categories & SCAN_GUARD ? PAGE_GUARD
+					      : is_sent(scanner, region)      ? PAGE_SENT
+									      : PAGE_OWN);
 
-			if (rc < 0)
-				return rc;
+			if (r < 0)
+				return r;
 		}
 	}
 	return 0;
@@ -173,10 +173,10 @@ static int scan_any(struct page_scanner *scanner, uint64_t start, uint64_t end, 
 	size_t before = runs->n;
 
 	if (!scanner->no_scan) {
-		int rc = scan_quick(scanner, start, end, runs);
+		int r = scan_quick(scanner, start, end, runs);
 
-		if (rc != -ENOTTY && rc != -EINVAL)
-			return rc < 0 ? err_code(err, rc, "scan pages at 0x%lx", (unsigned long)start) : 0;
+		if (r != -ENOTTY && r != -EINVAL)
+			return r < 0 ? err_code(err, r, "scan pages at 0x%lx", (unsigned long)start) : 0;
 		scanner->no_scan = true;
 		runs->n = before;
 	}
@@ -186,31 +186,31 @@ static int scan_any(struct page_scanner *scanner, uint64_t start, uint64_t end, 
 int page_split(struct page_scanner *scanner, const struct page_runs *found, struct page_runs *runs,
 	       struct err *err)
 {
-	int rc = 0;
+	int r = 0;
 
-	for (size_t i = 0; i < found->n && rc >= 0; i++) {
+	for (size_t i = 0; i < found->n && r >= 0; i++) {
 		const struct page_run *run = &found->v[i];
 
 		if (run->kind != PAGE_OWN)
-			rc = page_runs_add(runs, run->start, run->count, run->kind);
+			r = page_runs_add(runs, run->start, run->count, run->kind);
 		else
-			rc = each_words(scanner, run->start, run->start + run->count * PAGE, page_runs_split,
-					runs, err);
+			r = each_words(scanner, run->start, run->start + run->count * PAGE, page_runs_split,
+				       runs, err);
 	}
-	return rc;
+	return r;
 }
 
 int page_scan(struct page_scanner *scanner, uint64_t start, uint64_t end, bool shares, struct page_runs *runs,
 	      struct err *err)
 {
 	struct page_runs found = {NULL, 0, 0};
-	int rc;
+	int r;
 
 	if (!shares)
 		return scan_any(scanner, start, end, runs, err);
-	rc = scan_any(scanner, start, end, &found, err);
-	if (rc >= 0)
-		rc = page_split(scanner, &found, runs, err);
+	r = scan_any(scanner, start, end, &found, err);
+	if (r >= 0)
+		r = page_split(scanner, &found, runs, err);
 	page_runs_free(&found);
-	return rc;
+	return r;
 }

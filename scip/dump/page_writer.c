@@ -17,7 +17,7 @@
 enum { PAGE = 4096, VECS_MAX = 512, PIECES_MAX = 8192, BUFFER = 1 << 20 };
 
 static const uint64_t CALL_BYTES = 8u << 20;   /* of one call */
-static const uint64_t BATCH_BYTES = 64u << 20; /* of one batch: then the digests may go on */
+static const uint64_t BATCH_BYTES = 64u << 20; /* of one batch; the digests proceed between batches */
 
 struct piece {
 	uint64_t address, bytes, offset;
@@ -32,7 +32,7 @@ struct page_writer {
 	struct image_arena *arena;
 	uint64_t bytes;
 	uint8_t *buffer;
-	struct piece *pieces; /* of the batch in the making: contiguous in memory and in the file */
+	struct piece *pieces; /* of the next batch: each contiguous in memory and in the file */
 	size_t npieces;
 	uint64_t pending;
 };
@@ -42,22 +42,22 @@ static int open_inside(struct page_writer *writer, struct err *err)
 	struct batch *batch;
 	struct taddr where;
 	char path[64];
-	int call, rc;
+	int call, r;
 
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", getpid(), writer->image_fd);
-	rc = batch_begin(writer->process, &batch, err);
-	if (rc < 0)
-		return rc;
-	rc = batch_data(batch, path, strlen(path) + 1, &where);
-	if (rc >= 0)
-		rc = call = batch_add(batch, INJECT_CALL_ANY, SYS_openat,
-				      remote_args((uint64_t)AT_FDCWD, where.a, O_WRONLY | O_CLOEXEC));
-	if (rc >= 0)
-		rc = batch_run(batch, writer->caller, err);
-	if (rc >= 0 && batch_call(batch, call)->ret >= 0)
+	r = batch_begin(writer->process, &batch, err);
+	if (r < 0)
+		return r;
+	r = batch_data(batch, path, strlen(path) + 1, &where);
+	if (r >= 0)
+		r = call = batch_add(batch, INJECT_CALL_ANY, SYS_openat,
+				     remote_args((uint64_t)AT_FDCWD, where.a, O_WRONLY | O_CLOEXEC));
+	if (r >= 0)
+		r = batch_run(batch, writer->caller, err);
+	if (r >= 0 && batch_call(batch, call)->ret >= 0)
 		writer->remote_fd = (int)batch_call(batch, call)->ret;
 	batch_end(batch);
-	return rc < 0 ? rc : 0;
+	return r < 0 ? r : 0;
 }
 
 /* Not process_vm_readv: it pins the pages, and pinning a page that is shared copy-on-write for reading makes
@@ -80,7 +80,7 @@ static int open_memory(pid_t tid, struct err *err)
 	return fd < 0 ? err_sys(err, "open %s", path) : fd;
 }
 
-/* A limit of file sizes would hold for the image too, and its signal stay pending. */
+/* RLIMIT_FSIZE would limit the image too, and leave a pending SIGXFSZ. */
 static bool may_write(const struct process *process)
 {
 	struct rlimit limit;
@@ -92,7 +92,7 @@ int page_writer_open(struct page_writer **out, struct process *process, struct t
 		     struct image_arena *arena, struct err *err)
 {
 	struct page_writer *writer = calloc(1, sizeof(*writer));
-	int rc;
+	int r;
 
 	if (!writer)
 		return -ENOMEM;
@@ -103,14 +103,14 @@ int page_writer_open(struct page_writer **out, struct process *process, struct t
 	writer->arena = arena;
 	writer->buffer = malloc(BUFFER);
 	writer->pieces = calloc(PIECES_MAX, sizeof(*writer->pieces));
-	rc = writer->buffer && writer->pieces ? 0 : -ENOMEM;
-	if (rc == 0)
-		rc = writer->mem = open_memory(caller->tid, err);
-	if (rc >= 0 && may_write(process))
-		rc = open_inside(writer, err);
-	if (rc < 0) {
+	r = writer->buffer && writer->pieces ? 0 : -ENOMEM;
+	if (r == 0)
+		r = writer->mem = open_memory(caller->tid, err);
+	if (r >= 0 && may_write(process))
+		r = open_inside(writer, err);
+	if (r < 0) {
 		page_writer_close(writer);
-		return rc;
+		return r;
 	}
 	*out = writer;
 	return 0;
@@ -138,34 +138,34 @@ uint64_t page_writer_bytes(const struct page_writer *writer)
 static int write_image(struct page_writer *writer, const void *data, uint64_t bytes, uint64_t offset,
 		       struct err *err)
 {
-	int rc = io_pwrite_full(writer->image_fd, data, bytes, (off_t)offset);
+	int r = io_pwrite_full(writer->image_fd, data, bytes, (off_t)offset);
 
-	if (rc < 0)
-		return err_code(err, rc, "write the image");
+	if (r < 0)
+		return err_code(err, r, "write the image");
 	image_arena_written(writer->arena, offset, bytes);
 	writer->bytes += bytes;
 	return 0;
 }
 
-/* Through scip. */
+/* Reads a piece from outside and writes it. */
 static int write_outside(struct page_writer *writer, const struct piece *piece, struct err *err)
 {
 	for (uint64_t done = 0; done < piece->bytes;) {
 		uint64_t n = piece->bytes - done < BUFFER ? piece->bytes - done : BUFFER;
-		int rc = read_memory(writer, piece->address + done, n, writer->buffer);
+		int r = read_memory(writer, piece->address + done, n, writer->buffer);
 
-		if (rc < 0)
-			return err_code(err, rc, "read memory at 0x%lx",
+		if (r < 0)
+			return err_code(err, r, "read memory at 0x%lx",
 					(unsigned long)(piece->address + done));
-		rc = write_image(writer, writer->buffer, n, piece->offset + done, err);
-		if (rc < 0)
-			return rc;
+		r = write_image(writer, writer->buffer, n, piece->offset + done, err);
+		if (r < 0)
+			return r;
 		done += n;
 	}
 	return 0;
 }
 
-/* Pieces from number `i` on that follow each other in the file, as many as fit into one call. */
+/* Counts the pieces from number `i` on that are contiguous in the file and fit into one call. */
 static size_t group_of(const struct page_writer *writer, size_t i)
 {
 	uint64_t bytes = writer->pieces[i].bytes;
@@ -188,7 +188,7 @@ static int add_call(struct page_writer *writer, struct batch *batch, const struc
 	struct iovec vecs[VECS_MAX];
 	uint64_t bytes = 0, fd = (uint64_t)writer->remote_fd;
 	struct taddr where;
-	int rc;
+	int r;
 
 	if (n == 1)
 		return batch_add(batch, INJECT_CALL_FULL, SYS_pwrite64,
@@ -197,44 +197,44 @@ static int add_call(struct page_writer *writer, struct batch *batch, const struc
 		vecs[i] = (struct iovec){(void *)pieces[i].address, pieces[i].bytes};
 		bytes += pieces[i].bytes;
 	}
-	rc = batch_data(batch, vecs, n * sizeof(vecs[0]), &where);
-	if (rc < 0)
-		return rc;
-	rc = batch_add(batch, INJECT_CALL_EXACT, SYS_pwritev,
-		       remote_args(fd, where.a, n, pieces[0].offset, 0));
-	if (rc >= 0)
-		batch_call(batch, rc)->expect = (int64_t)bytes;
-	return rc;
+	r = batch_data(batch, vecs, n * sizeof(vecs[0]), &where);
+	if (r < 0)
+		return r;
+	r = batch_add(batch, INJECT_CALL_EXACT, SYS_pwritev,
+		      remote_args(fd, where.a, n, pieces[0].offset, 0));
+	if (r >= 0)
+		batch_call(batch, r)->expect = (int64_t)bytes;
+	return r;
 }
 
-/* Runs one batch for pieces from number `from` on. Returns how many it has written. */
+/* Runs one batch for pieces from number `from` on. Returns how many pieces it has written. */
 static int run_batch(struct page_writer *writer, size_t from, struct err *err)
 {
 	struct batch *batch;
 	size_t to = from;
-	int rc = batch_begin(writer->process, &batch, err);
+	int r = batch_begin(writer->process, &batch, err);
 
-	if (rc < 0)
-		return rc;
+	if (r < 0)
+		return r;
 	while (to < writer->npieces) {
 		size_t n = group_of(writer, to);
 
-		rc = add_call(writer, batch, &writer->pieces[to], n);
-		if (rc < 0)
+		r = add_call(writer, batch, &writer->pieces[to], n);
+		if (r < 0)
 			break;
 		to += n;
 	}
 	if (to > from) {
 		struct err inner = ERR_INIT;
 
-		rc = batch_run(batch, writer->caller, &inner);
-		if (rc == -ESRCH)
-			rc = err_set(err, rc, "%s", inner.text);
-		else if (rc < 0) {
-			/* Once more through scip: that works or tells why not. */
-			rc = 0;
-			for (size_t i = from; i < to && rc >= 0; i++)
-				rc = write_outside(writer, &writer->pieces[i], err);
+		r = batch_run(batch, writer->caller, &inner);
+		if (r == -ESRCH)
+			r = err_set(err, r, "%s", inner.text);
+		else if (r < 0) {
+			/* Repeated from outside, which works or yields the reason. */
+			r = 0;
+			for (size_t i = from; i < to && r >= 0; i++)
+				r = write_outside(writer, &writer->pieces[i], err);
 		} else {
 			for (size_t i = from; i < to; i++) {
 				image_arena_written(writer->arena, writer->pieces[i].offset,
@@ -244,7 +244,7 @@ static int run_batch(struct page_writer *writer, size_t from, struct err *err)
 		}
 	}
 	batch_end(batch);
-	return rc < 0 ? rc : (int)(to - from);
+	return r < 0 ? r : (int)(to - from);
 }
 
 int page_writer_flush(struct page_writer *writer, struct err *err)
@@ -279,10 +279,10 @@ int page_writer_add(struct page_writer *writer, uint64_t address, uint64_t count
 		whole.offset += n;
 		whole.bytes -= n;
 		if (writer->npieces == PIECES_MAX || writer->pending >= BATCH_BYTES) {
-			int rc = page_writer_flush(writer, err);
+			int r = page_writer_flush(writer, err);
 
-			if (rc < 0)
-				return rc;
+			if (r < 0)
+				return r;
 		}
 	}
 	return 0;
@@ -311,7 +311,7 @@ static bool is_zero(const uint8_t *page)
 	return !page[0] && !memcmp(page, page + 1, PAGE - 1);
 }
 
-/* How many of `n` pages can be read, into the buffer; at least one is tried. */
+/* Reads up to `n` pages into the buffer. Returns how many could be read. */
 static uint64_t read_from_outside(struct page_writer *writer, uint64_t address, uint64_t n)
 {
 	uint64_t got = 0;
@@ -323,8 +323,8 @@ static uint64_t read_from_outside(struct page_writer *writer, uint64_t address, 
 	return got;
 }
 
-/* Stores `n` pages of the buffer, which are those from `address` on. New ones that follow each other in the
- * file go in one write. */
+/* Stores `n` pages of the buffer, which belong to `address`. New pages that are contiguous in the file are
+ * written by one call. */
 static int store_pages(struct page_writer *writer, uint64_t address, uint64_t n, bool all, size_t *n_pages,
 		       Pbeam__Pages ***pages, struct err *err)
 {
@@ -334,24 +334,24 @@ static int store_pages(struct page_writer *writer, uint64_t address, uint64_t n,
 		const uint8_t *page = writer->buffer + i * PAGE;
 		bool fresh = false;
 		uint64_t offset = 0;
-		int rc;
+		int r;
 
 		if (i < n && !is_zero(page)) {
 			if (all)
 				offset = image_arena_take(writer->arena, PAGE);
 			fresh = all || !image_arena_dedup(writer->arena, page, &offset);
-			rc = pages_append(n_pages, pages, address + i * PAGE, 1, offset);
-			if (rc < 0)
-				return rc;
+			r = pages_append(n_pages, pages, address + i * PAGE, 1, offset);
+			if (r < 0)
+				return r;
 		}
 		if (fresh && count && first + count == i && at + count * PAGE == offset) {
 			count++;
 			continue;
 		}
 		if (count) {
-			rc = write_image(writer, writer->buffer + first * PAGE, count * PAGE, at, err);
-			if (rc < 0)
-				return rc;
+			r = write_image(writer, writer->buffer + first * PAGE, count * PAGE, at, err);
+			if (r < 0)
+				return r;
 		}
 		first = i;
 		at = offset;
@@ -366,15 +366,15 @@ int page_writer_common(struct page_writer *writer, uint64_t address, uint64_t co
 	while (count) {
 		uint64_t n = count < BUFFER / PAGE ? count : BUFFER / PAGE;
 		uint64_t got = read_from_outside(writer, address, n);
-		int rc;
+		int r;
 
 		if (got < n && !all)
 			return err_set(err, -EFAULT, "read memory at 0x%lx: it cannot be read",
 				       (unsigned long)(address + got * PAGE));
-		rc = store_pages(writer, address + (uint64_t)shift, got, all, n_pages, pages, err);
-		if (rc < 0)
-			return rc;
-		/* A page that cannot be read is left out, the next one tried. */
+		r = store_pages(writer, address + (uint64_t)shift, got, all, n_pages, pages, err);
+		if (r < 0)
+			return r;
+		/* A page that cannot be read is left out. */
 		got += got < n;
 		address += got * PAGE;
 		count -= got;

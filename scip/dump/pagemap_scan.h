@@ -16,7 +16,7 @@ struct scan_arg {
 	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
 };
 #define SCAN_CALL      _IOWR('f', 16, struct scan_arg)
-#define SCAN_WP	       (UINT64_C(1) << 0) /* a flag: write-protects what it tells */
+#define SCAN_WP	       (UINT64_C(1) << 0) /* flag: write-protects the pages that are reported */
 #define SCAN_TRACKED   (UINT64_C(1) << 0) /* write-protection by userfaultfd is on */
 #define SCAN_WRITTEN   (UINT64_C(1) << 1)
 #define SCAN_FILE      (UINT64_C(1) << 2)

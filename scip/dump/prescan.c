@@ -32,7 +32,7 @@ static void *scan_all(void *arg)
 	struct err err = ERR_INIT;
 	cpu_set_t all;
 
-	/* A scip stays on its tracee's processor; this is to be on another one. */
+	/* A scip stays on its tracee's processor; this thread should run on another one. */
 	memset(&all, 0xff, sizeof(all));
 	sched_setaffinity(0, sizeof(all), &all);
 	for (size_t i = 0; i < prescan->n; i++) {
@@ -43,7 +43,7 @@ static void *scan_all(void *arg)
 	return NULL;
 }
 
-/* The large ones of the process's private mappings. */
+/* Lists the large private mappings of the process. */
 static int choose_ranges(struct prescan *prescan, const struct procfs_maps *maps)
 {
 	prescan->v = calloc(maps->n + 1, sizeof(*prescan->v));
@@ -86,7 +86,7 @@ static void join_thread(struct prescan *prescan)
 	prescan->joined = true;
 }
 
-/* The part of `run` in [start, end). */
+/* Appends the part of `run` in [start, end). */
 static int take_run(const struct page_run *run, uint64_t start, uint64_t end, struct page_runs *runs)
 {
 	uint64_t from = run->start > start ? run->start : start;
@@ -96,7 +96,7 @@ static int take_run(const struct page_run *run, uint64_t start, uint64_t end, st
 	return from < to ? page_runs_add(runs, from, (to - from) / PAGE, run->kind) : 0;
 }
 
-bool prescan_take(struct prescan *prescan, uint64_t start, uint64_t end, struct page_runs *runs, int *rc)
+bool prescan_take(struct prescan *prescan, uint64_t start, uint64_t end, struct page_runs *runs, int *r)
 {
 	if (!prescan)
 		return false;
@@ -106,9 +106,9 @@ bool prescan_take(struct prescan *prescan, uint64_t start, uint64_t end, struct 
 		if (one->start > start || one->end < end)
 			continue;
 		join_thread(prescan);
-		*rc = 0;
-		for (size_t j = 0; j < one->runs.n && one->done && *rc == 0; j++)
-			*rc = take_run(&one->runs.v[j], start, end, runs);
+		*r = 0;
+		for (size_t j = 0; j < one->runs.n && one->done && *r == 0; j++)
+			*r = take_run(&one->runs.v[j], start, end, runs);
 		return one->done;
 	}
 	return false;

@@ -1,6 +1,7 @@
 /*
- * The page tables of large mappings walked by a thread while the rest of a process is collected: smaps walks
- * them too, so that on two processors a gigabyte of small pages costs 12 ms of the pause and not 22.
+ * A thread that walks the page tables of large mappings while the rest of the process is collected. Reading
+ * smaps walks them as well; in parallel, on two processors, a gigabyte of small pages costs 12 ms of the
+ * pause instead of 22.
  */
 #ifndef SCIP_DUMP_PRESCAN_H
 #define SCIP_DUMP_PRESCAN_H
@@ -9,12 +10,11 @@
 
 struct prescan;
 
-/* Begins with the private memory of the stopped process; `written` as in struct page_scanner. NULL where it
- * would not pay or cannot be done: then it is scanned when it is asked for. The caller frees it. */
+/* Starts on the private memory of the stopped process; `written` as in struct page_scanner. NULL where that
+ * does not pay or fails; then memory is scanned when it is needed. The caller frees it. */
 struct prescan *prescan_start(pid_t tid, bool written);
-/* Appends what page_scan() without `shares` would, once that is known. False if this range was not scanned.
- */
-bool prescan_take(struct prescan *prescan, uint64_t start, uint64_t end, struct page_runs *runs, int *rc);
+/* Waits, and appends what page_scan() without `shares` would. False if this range was not scanned. */
+bool prescan_take(struct prescan *prescan, uint64_t start, uint64_t end, struct page_runs *runs, int *r);
 void prescan_free(struct prescan *prescan);
 
 #endif

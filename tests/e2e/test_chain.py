@@ -33,6 +33,7 @@ def test_goes_on_from_a_chain(host, name, way):
         jobs = [job]
     else:
         host.kill_programs()
+        job.wait(20)
         jobs = [job, host.start(["scip", "restore", image], "restored")]
     host.file("go")
     status = jobs[-1].wait(60)
