@@ -4,10 +4,10 @@
 
 #include "pbeamd/transport/server.h"
 
-/* Answers, or begins to answer. False: the frame is none that may come now, the connection ends. */
+/* Serves a request, or begins to. False: the frame is not allowed now, and the connection ends. */
 bool handlers_dispatch(struct connection *connection, const struct frame *frame);
 
-/* Called by the transport: what no connection waits for any more. */
+/* The connection is about to be freed: cancels its requests. */
 void handlers_forget(struct connection *connection);
 
 #endif

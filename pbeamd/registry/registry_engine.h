@@ -11,15 +11,15 @@
 /* central_open() has been called. */
 must_check int registry_open(struct cluster *cluster, struct err *err);
 void registry_close(struct cluster *cluster);
-/* Everything as this host has it, also what an earlier daemon kept; to be freed with message_free(). */
+/* All entries that this host has, those that an earlier daemon kept included. Freed with message_free(). */
 Pbeam__RegistryChanges *registry_whole(struct cluster *cluster, struct err *err);
-/* Takes the whole that another host has, instead of what this one has. */
+/* Replaces all entries by those of another host. */
 must_check int registry_take_whole(struct cluster *cluster, const Pbeam__RegistryChanges *whole);
-/* This host has become the central one, and its database the registry; or another one has. What was asked of
- * the one before and is not answered ends with -ECONNRESET. */
+/* This host, or another one, has become central. Requests to the one before that have no reply end with
+ * -ECONNRESET. */
 void registry_serve(struct cluster *cluster);
 void registry_follow(struct cluster *cluster);
-/* One more host: the central daemon tells it all. */
+/* A new host: the central daemon sends it the whole registry. */
 void registry_greet(struct peer *peer);
 /* A frame of a peer that is the registry's. False: malformed. */
 bool registry_frame(struct peer *peer, const struct frame *frame);
@@ -34,7 +34,7 @@ typedef void (*registry_answer_fn)(struct connection *connection, const Pbeam__R
 must_check int registry_ask_for(struct connection *connection, const Pbeam__RegistryRequest *request,
 				registry_answer_fn answer, struct err *err);
 int handle_registry(struct connection *connection, const ProtobufCMessage *message, struct err *err);
-/* The connection is gone: nobody waits for its answer. */
+/* The connection is gone: its request gets no reply. */
 void registry_forget_connection(struct connection *connection);
 
 #endif

@@ -4,9 +4,9 @@
 #include "namespace/registry.h"
 #include "pbeamd/transport/cluster.h"
 
-/* What an entry says goes into the name table. */
+/* Enters an entry's content in the name table. */
 void registry_names_seen(struct cluster *cluster, const Pbeam__RegistryEntry *entry);
-/* After the first whole: what the table has of an earlier time and nobody says any more goes. */
+/* After the first whole copy: removes from the name table what no entry has any more. */
 void registry_names_settle(struct cluster *cluster);
 
 #endif

@@ -5,10 +5,10 @@
 #include "pbeamd/transport/cluster.h"
 
 must_check int registry_remote_open(struct registry *out, struct cluster *cluster, struct err *err);
-/* Its answers (false: malformed) and the changes that it tells. */
+/* Takes its replies (false: malformed) and the changes that it sends. */
 bool registry_remote_reply(struct registry *remote, const struct frame *frame);
 void registry_remote_changes(struct registry *remote, const Pbeam__RegistryChanges *changes);
-/* There is no way to the central daemon any more: what was asked ends with -ECONNRESET. */
+/* The channel to the central daemon is gone: open requests end with -ECONNRESET. */
 void registry_remote_lost(struct registry *remote);
 
 #endif

@@ -4,9 +4,9 @@
 #include "namespace/registry.h"
 #include "pbeamd/transport/cluster.h"
 
-/* The central host is out of reach from now on, or was until this daemon was started. */
+/* The central host is out of reach from now on, or was until this daemon started. */
 void stale_jobs_away(struct cluster *cluster);
-/* The copy is whole again. */
+/* The copy of the registry is whole again: looks for stale jobs. */
 void stale_jobs_look(struct cluster *cluster);
 void stale_jobs_tick(struct cluster *cluster, uint64_t now_ns);
 void stale_jobs_forget(struct cluster *cluster);

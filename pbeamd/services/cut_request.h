@@ -8,7 +8,7 @@
 bool cut_is_group(struct server *server, const char *name);
 /* True if it is a job's first process, and some of its descendants are on other hosts. */
 bool cut_is_spread(struct server *server, const struct target *target);
-/* Hands the connection over to who leads it; `what` is "checkpoint" or "rollback". */
+/* Hands the connection over to the leader, `scip cut`; `what` is "checkpoint" or "rollback". */
 must_check int cut_lead(struct connection *connection, const char *what, const ProtobufCMessage *message,
 			struct err *err);
 

@@ -1,10 +1,10 @@
 /*
- * The cluster half of pbeamd: who the other hosts are, the channels to their daemons, the channels that come
- * and go for local programs. docs/CLUSTER.md tells the story; with no cluster configured none of this runs.
+ * The state of a host in a cluster: the other hosts, the channels to their daemons, the channels of local
+ * programs. docs/CLUSTER.md explains it. Without a cluster none of this runs.
  *
- * Every daemon has a channel of kind PEER with every other that it can reach. On each it says every second
- * how it is (HostInfo); one that has said nothing for some seconds is lost and dialled again for ever. The
- * central daemon passes on what it knows of all hosts.
+ * Every daemon has a channel of kind PEER with every other that it can reach, and sends its HostInfo on each
+ * twice a second. A host that has been silent for some seconds is lost, and is dialled again for ever. The
+ * central daemon forwards the HostInfo of all hosts.
  */
 #ifndef PBEAMD_TRANSPORT_CLUSTER_H
 #define PBEAMD_TRANSPORT_CLUSTER_H
@@ -19,7 +19,7 @@ enum {
 	CLUSTER_INSTANCE_SIZE = 16,
 };
 
-/* What the command line and the configuration file say. */
+/* Options, from the command line and the configuration file. */
 struct cluster_options {
 	char listen[CLUSTER_ADDRESS_MAX], join[CLUSTER_ADDRESS_MAX]; /* "" none */
 	char key[PATH_MAX];
@@ -32,16 +32,16 @@ struct peer;
 
 /* What is known of the central host. */
 struct registry_state {
-	uint64_t term; /* how many hosts have taken over so far; the later one counts */
+	uint64_t term; /* how often a host has taken over; the later term counts */
 	uint64_t revision;
-	bool central;				/* it is this one */
-	uint8_t cluster[CLUSTER_INSTANCE_SIZE]; /* which of all clusters: a number made once */
+	bool central;				/* this host is central */
+	uint8_t cluster[CLUSTER_INSTANCE_SIZE]; /* random number of the cluster */
 	char host[CHANNEL_HOST_MAX];		/* "" not known yet */
 	char address[CLUSTER_ADDRESS_MAX];	/* where it listens */
-	char told[CLUSTER_ADDRESS_MAX];		/* --join as it was given to this host by then */
+	char told[CLUSTER_ADDRESS_MAX];		/* --join when this was written */
 };
 
-/* When something is to be tried again. */
+/* When a connection is tried again. */
 struct dialler {
 	bool busy;
 	unsigned wait_ms;
@@ -52,23 +52,23 @@ struct dialler {
 struct host {
 	struct host *next;
 	char name[CHANNEL_HOST_MAX];
-	Pbeam__HostInfo *info; /* its last word, NULL while there was none */
+	Pbeam__HostInfo *info; /* the last that it sent, NULL before the first */
 	struct peer *peer;     /* NULL: no channel */
 	uint64_t heard_ns;     /* CLOCK_MONOTONIC, directly or through the central daemon; 0 never */
-	uint64_t quiet_ns;     /* since when there is no channel, as far as this daemon knows */
+	uint64_t quiet_ns;     /* since then there is no channel */
 	struct dialler dialler;
 	bool said_lost;
 };
 
 struct cluster;
 
-struct incoming; /* a connection that has not said yet what it is */
+struct incoming; /* a connection without a greeting yet */
 
 struct peer {
 	struct peer *next;
 	struct cluster *cluster;
 	struct stream stream;
-	struct host *host; /* NULL until it has said who it is */
+	struct host *host; /* NULL until it has described itself */
 	char name[CHANNEL_HOST_MAX], address[CLUSTER_ADDRESS_MAX];
 	uint64_t heard_ns;
 	uint64_t heard_revision; /* on the central daemon: it knows of all changes up to there */
@@ -76,13 +76,13 @@ struct peer {
 
 /* What the layers above do for the cluster. */
 struct cluster_calls {
-	/* Fills what they tell other hosts of this one. */
+	/* Fills in their part of this host's description. */
 	must_check int (*describe)(const struct cluster *cluster, Pbeam__HostInfo *info);
-	/* The part of it that changes. */
+	/* Updates the part of it that changes. */
 	void (*refresh)(const struct cluster *cluster, Pbeam__HostInfo *info);
 	/* -EINVAL with the reason if a new peer is of another cluster. */
 	must_check int (*check)(const struct peer *peer, const Pbeam__HostInfo *info, struct err *err);
-	/* A host has described itself; `first`: on this channel. */
+	/* A host has described itself, for the first time on this channel (`first`). */
 	void (*described)(struct peer *peer, const Pbeam__HostInfo *info, bool first);
 	/* A frame that is not the transport's. False: malformed. */
 	bool (*frame)(struct peer *peer, const struct frame *frame);
@@ -97,11 +97,11 @@ struct cluster {
 	struct server *server;
 	const struct cluster_options *options;
 	struct channel_key key;
-	uint8_t instance[CLUSTER_INSTANCE_SIZE]; /* tells this host from another of the same name */
+	uint8_t instance[CLUSTER_INSTANCE_SIZE]; /* distinguishes this host from another of the same name */
 	bool central;
-	bool deposed; /* it was, until another host took over */
+	bool deposed; /* it was central, until another host took over */
 	struct registry_state state;
-	struct take_over *take_over; /* this host is about to become central */
+	struct take_over *take_over; /* this host is becoming central */
 	int listener;		     /* -1: it does not listen */
 	struct event *accepting, *tick;
 	uint64_t ticked_ns;
@@ -112,18 +112,19 @@ struct cluster {
 	struct dialler join;
 	struct registry registry; /* one of these two: */
 	struct registry store, remote;
-	bool kept; /* the store has all that the copy has */
+	bool kept; /* the store has all of the copy */
 	struct registry_copy *copy;
-	struct registry_wait *waits; /* local programs that have asked the registry */
-	struct heard_wait *unheard;  /* answers that wait until all hosts have heard */
+	struct registry_wait *waits; /* requests of local programs to the registry */
+	struct heard_wait *unheard;  /* replies that wait until all hosts have the change */
 	struct numbers *numbers;
 	struct addresses *addresses;
-	uint64_t settled_ns, settled_version; /* when settled_tick() looked, and the newest record by then */
-	struct stale_job *stale_jobs;	      /* processes that may have been replaced by others elsewhere, */
-	uint64_t stale_jobs_ns;		      /* to be looked at again then, */
+	uint64_t settled_ns,
+		settled_version;      /* time of the last settled_tick(), and the newest record then */
+	struct stale_job *stale_jobs; /* processes that may have been replaced elsewhere, */
+	uint64_t stale_jobs_ns;	      /* to be looked at again then, */
 	uint64_t away_ns; /* CLOCK_REALTIME: if they are older than the loss of the central host */
-	struct remote_call *remote_calls; /* asked of other hosts */
-	struct guest *guests;		  /* asked by other hosts */
+	struct remote_call *remote_calls; /* requests to other hosts */
+	struct guest *guests;		  /* requests of other hosts */
 	int64_t next_call;
 };
 

@@ -4,16 +4,16 @@
 
 #include "pbeamd/transport/server.h"
 
-/* NULL when it cannot be; `fd` is taken in any case. */
+/* Takes `fd` in every case. NULL without memory. */
 struct connection *connection_open(struct server *server, int fd);
 /* Closes it at once. */
 void connection_close(struct connection *connection);
 /* Queues a frame; descriptors are duplicated. */
 void connection_send(struct connection *connection, uint32_t type, const ProtobufCMessage *message,
 		     const int *fds, int nfds);
-/* Queues a frame as it came, with its descriptors, which are taken. */
+/* Queues a received frame with its descriptors, which are taken. */
 void connection_relay(struct connection *connection, struct frame *frame);
-/* The final answers: the connection takes requests again. */
+/* The final replies: the connection accepts requests again. */
 void connection_reply(struct connection *connection, const ProtobufCMessage *message);
 void connection_refuse(struct connection *connection, const struct err *err);
 

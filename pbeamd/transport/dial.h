@@ -3,7 +3,7 @@
 
 #include "pbeamd/transport/cluster.h"
 
-/* Connects to who is due; never blocks. */
+/* Connects to the hosts that are due. Never blocks. */
 void dial_tick(struct cluster *cluster, uint64_t now_ns);
 
 #endif

@@ -5,18 +5,18 @@
 #include "pbeamd/transport/cluster.h"
 
 struct host *host_find(struct cluster *cluster, const char *name);
-/* The same, made if it is not known. NULL without memory. */
+/* As host_find(), and makes a host that is not known. NULL without memory. */
 struct host *host_get(struct cluster *cluster, const char *name);
 void host_forget(struct cluster *cluster, struct host *host);
-/* Takes the info. */
+/* The host has sent this description, which is taken. */
 void host_heard(struct host *host, Pbeam__HostInfo *info);
 bool host_is_up(const struct host *host);
-/* "ADDRESS:PORT" of one that says where it listens; false: it does not. */
+/* The address that a description has; false if the host does not listen. */
 bool host_listens(const Pbeam__HostInfo *info, char address[CLUSTER_ADDRESS_MAX]);
-/* Where it listens, or -EHOSTUNREACH with a sentence. */
+/* The address where it listens, or -EHOSTUNREACH. */
 must_check int host_address(const struct cluster *cluster, const struct host *host,
 			    char address[CLUSTER_ADDRESS_MAX], struct err *err);
-/* One that was reached and refused: not again at once. */
+/* Delays the next connection to a host that has refused one. */
 void host_dial_later(struct cluster *cluster, const char *name);
 
 #endif

@@ -4,14 +4,14 @@
 
 #include "pbeamd/transport/cluster.h"
 
-/* A channel of kind PEER, taken. `address`: where from or to. */
+/* Takes a channel of kind PEER. `address`: of the other end. */
 void peer_open(struct cluster *cluster, int fd, const char *name, const char *address);
 void peer_close(struct peer *peer);
-/* Says to all how we are, now. */
+/* Sends this host's description to all peers. */
 void peers_say(struct cluster *cluster);
-/* Every second or so: says how we are, gives up who is silent. */
+/* Twice a second: sends this host's description, and gives up silent peers. */
 void peers_tick(struct cluster *cluster, uint64_t now_ns);
-/* -EHOSTUNREACH when there is no channel. */
+/* -EHOSTUNREACH without a channel. */
 must_check int peer_send(struct host *host, uint32_t type, const ProtobufCMessage *message);
 
 #endif

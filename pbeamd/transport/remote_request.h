@@ -11,16 +11,16 @@
 /* A frame of the answer: RPC_PROGRESS, any number of them, then once RPC_REPLY or RPC_FAILED. */
 typedef void (*remote_frame_fn)(void *arg, uint32_t type, const void *body, size_t len);
 
-/* Asks a host, this one with host NULL. Returns a number for remote_cancel(), or -errno with a sentence;
- * `came` is never called before it returns. */
+/* Sends a request to a host (NULL: this one). Returns a number for remote_cancel(), or -errno. `came` is not
+ * called before it returns. */
 must_check int64_t remote_ask(struct cluster *cluster, struct host *host, uint32_t type, const void *body,
 			      size_t len, remote_frame_fn came, void *arg, struct err *err);
-/* Nobody wants the answer any more; `came` is not called again. */
+/* The reply is not wanted any more: `came` is not called again. */
 void remote_cancel(struct cluster *cluster, int64_t id);
 
-/* A frame of a peer that is one of ours. False: malformed. */
+/* Takes a frame of a request or a reply. False: malformed. */
 bool remote_frame(struct peer *peer, const struct frame *frame);
-/* The peer is gone: what was asked there ends with -ECONNRESET, what it asked is cancelled. */
+/* The peer is gone: requests to it end with -ECONNRESET, its requests are cancelled. */
 void remote_lost(struct peer *peer);
 void remote_close(struct cluster *cluster);
 void remote_leave_child(const struct cluster *cluster);

@@ -18,16 +18,16 @@
 #include <sys/types.h>
 
 struct server_options {
-	bool background;		       /* leaves when idle */
-	unsigned idle_s;		       /* for how long nothing must have been there */
-	int ready_fd;			       /* told by a byte that we serve; -1 none */
+	bool background;		       /* ends when idle */
+	unsigned idle_s;		       /* the idle time after which it ends */
+	int ready_fd;			       /* gets a byte when it serves; -1 none */
 	const struct cluster_options *cluster; /* NULL: this host alone */
 };
 
 enum connection_phase {
-	CONNECTION_NEW,	    /* only a Hello is taken */
+	CONNECTION_NEW,	    /* only Hello is accepted */
 	CONNECTION_GREETED, /* requests */
-	CONNECTION_BUSY,    /* one is being answered: nothing is taken */
+	CONNECTION_BUSY,    /* a request is being served: nothing is accepted */
 	CONNECTION_PHASES,
 };
 
@@ -42,11 +42,11 @@ struct connection {
 	struct server *server;
 	struct stream stream;
 	enum connection_phase phase;
-	struct forward *forward; /* the request that a keeper is answering */
-	bool closing;		 /* ends when all is written */
-	bool passed_on;		 /* by another host: it is not passed on again */
+	struct forward *forward; /* the request that a keeper carries out */
+	bool closing;		 /* ends when all output is written */
+	bool passed_on;		 /* forwarded by another host: not forwarded again */
 	struct pass *pass;	 /* the request that another host carries out */
-	bool expecting;		 /* channels with this cookie */
+	bool expecting;		 /* receives channels with this cookie */
 	uint8_t cookie[16];
 };
 
@@ -54,7 +54,7 @@ struct connection {
 struct server_calls {
 	/* A frame came. False: none that may come now, the connection ends. */
 	bool (*request)(struct connection *connection, const struct frame *frame);
-	/* It is about to be freed: nothing waits for its replies any more. */
+	/* It is about to be freed: its requests get no replies. */
 	void (*closed)(struct connection *connection);
 	/* In a child of the daemon: closes what is the cluster's. */
 	void (*leave_child)(struct server *server);
@@ -68,12 +68,12 @@ struct server {
 	struct names *names;
 	int lock, listener;
 	char path[PATH_MAX]; /* of the socket */
-	ino_t inode;	     /* of the socket, to notice that it is ours no more */
+	ino_t inode;	     /* of the socket, to notice that another daemon has replaced it */
 	struct event *accepting, *children, *idle, *stop[2];
 	struct connection *connections;
 	struct cluster *cluster; /* NULL: this host alone */
 	struct worker *workers;
-	uint64_t active_ns; /* when something was last there */
+	uint64_t active_ns; /* time of the last activity */
 };
 
 #endif

@@ -4,16 +4,16 @@
 
 #include "pbeamd/transport/server.h"
 
-/* In the child: answers on `sock`, blocking. */
+/* Runs in the child, may block, and replies on `sock`. */
 typedef void (*worker_fn)(struct server *server, int sock, const void *arg);
-/* The connection goes to a child that runs `work`. */
+/* Hands the connection to a child that runs `work`. */
 must_check int worker_start(struct connection *connection, worker_fn work, const void *arg, struct err *err);
-/* As fork() for a child that goes on without the loop: signals as at the start, none of our sockets open but
- * those that the caller has made. `keep` (NULL: none) is a connection that stays open. */
+/* fork() for a child without the loop: signals as at the start, and no socket of the daemon open but those
+ * that the caller has made and `keep` (NULL: none). */
 pid_t worker_fork(struct server *server, const struct connection *keep);
 /* A child has ended. */
 void worker_ended(struct server *server, pid_t pid);
-/* For workers. */
+/* For workers: replies with a failure. */
 void worker_refuse(int sock, const struct err *err);
 
 #endif

@@ -17,11 +17,11 @@ struct console_options {
 };
 
 /* Starts the job and is its console to the end. Fills in job->console, pty_master and signal_mask, nothing
- * else. Prints what is to be said; returns the exit status. */
+ * else. Prints messages; returns the exit status. */
 int console_run(struct keeper_options *job, const struct console_options *options);
 
 /* Is the console of a running job until it has nothing more to do: relay_run() with these options, whose
- * `names` is filled in here. Prints what is to be said; returns the exit status: the program's, as a shell
+ * `names` is filled in here. Prints messages; returns the exit status: the program's, as a shell
  * shows it, or 0 after the detach key. */
 int console_show(struct relay_options *options);
 

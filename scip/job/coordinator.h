@@ -18,7 +18,7 @@ enum coordinator_kind {
 	COORDINATOR_MIGRATE,  /* processes go to another host */
 	COORDINATOR_RECEIVE,  /* ... and arrive there */
 	COORDINATOR_PART,     /* a part of a cut over several hosts is saved */
-	COORDINATOR_SETTLE,   /* ... and nobody knows: the coordinator was killed */
+	COORDINATOR_SETTLE,   /* ... its outcome is not known: the coordinator was killed */
 };
 
 /* Called in the keeper, with the argument of coordinator_start(). */
@@ -28,7 +28,7 @@ typedef void (*coordinator_progress_fn)(void *arg, const Pbeam__Progress *progre
 struct coordinator_wish {
 	enum coordinator_kind kind;
 	const char *path;	 /* of the image */
-	struct vpid target;	 /* checkpoint, rollback: of whom; 0: of the whole job */
+	struct vpid target;	 /* of a checkpoint or rollback: the process; 0: the whole job */
 	bool kill, alone;	 /* checkpoint */
 	uint64_t save_files_max; /* checkpoint */
 	bool force;		 /* restore, rollback: although files changed */
@@ -49,7 +49,7 @@ struct coordinator_outcome {
 	uint64_t bytes, pause_ns, total_ns;
 	char **obstacles; /* of a dry run, valid until `done` returns */
 	size_t nobstacles;
-	bool killed; /* it did not say how it ended */
+	bool killed; /* it ended without an outcome */
 	bool moved;  /* settle, or a killed one: the processes are where they were to go */
 };
 /* Called in the keeper, once. */

@@ -1,6 +1,6 @@
 /*
  * Husks that the coordinator of a restore asks the keeper for (rebuild/proto/keeper.proto): forked, named,
- * handed to a spare scip. Nothing here waits: the husk tells when it is ready for its scip.
+ * handed to a spare scip. Nothing here waits: the husk reports when it is ready for its scip.
  */
 #ifndef SCIP_JOB_HUSK_H
 #define SCIP_JOB_HUSK_H
@@ -16,7 +16,7 @@ typedef void (*husk_done_fn)(void *arg, pid_t rpid, const struct err *err);
 /* 0: `done` is called later. */
 must_check int husk_make(struct husk **out, struct job *job, const Pbeam__HuskRequest *request,
 			 husk_done_fn done, void *arg, struct err *err);
-/* Nobody wants it any more: it is killed. */
+/* The husk is not wanted any more: kills it. */
 void husk_cancel(struct husk *husk);
 
 #endif

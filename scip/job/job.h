@@ -66,7 +66,7 @@ void job_store_name(const struct job *job, struct vpid target, char name[STORE_J
 must_check int job_cookie(const struct job *job, uint8_t cookie[16], struct err *err);
 /* How many numbered checkpoints stay. */
 uint32_t job_keep(const struct job *job);
-/* Somebody here is the parent of the process, and stays when it goes to another host. */
+/* True if the parent of the process is here and stays when the process goes to another host. */
 bool job_wants_stub(const struct job *job, struct vpid vpid);
 /* Closes the standard streams. */
 void job_close_console(struct job *job);

@@ -1,5 +1,5 @@
 /*
- * The keeper of a job, as its console sees it: how it is started, and what it tells.
+ * The keeper of a job, as its console sees it: how it is started, and its events.
  *
  * The keeper is one process that lives as long as the job does. It is started by the console (`scip run`,
  * `scip restore`), leaves the console's session, so that the console may be killed, and from then on holds
@@ -10,8 +10,8 @@
  * Inside, nothing calls up:
  *
  *   keeper.c                              the loop, its children, beginning and end
- *     requests.c, interval.c              who wants something: RUNTIME/job/PID, the clock
- *       coordinator.c (husk.c), viewer.c  who does it; the console that is there, or the backlog
+ *     requests.c, interval.c              sources of requests: RUNTIME/job/PID, the clock
+ *       coordinator.c (husk.c), viewer.c  what carries them out; the console, or the backlog
  *         launch.c, job.c, loop.c         what they share
  *
  * The console gets events over one seqpacket socket (event.h) and sends nothing but end of file. `pbeamctl
@@ -47,7 +47,7 @@ struct keeper_options {
 };
 
 /* Forks the keeper and, under it, the job. Returns the console's end of the socket (the caller closes it), or
- * -errno. The events come over it; also the ones that tell of a failure to start. */
+ * -errno. The events come over it, those of a failed start included. */
 must_check int keeper_start(const struct keeper_options *options, struct err *err);
 
 /* The calling process becomes a guest keeper (options->begin). */

@@ -29,22 +29,15 @@ enum { FREEZE_MS = 10000, TRIES = 100, NAP_NS = 50000000, SENT_MAX = 32, PARENT_
 
 static int call_scip(int sock, uint32_t type, const ProtobufCMessage *message, struct err *err)
 {
-	struct frame answer = {0};
+	struct frame reply = {0};
 	int r = frame_send(sock, type, message, NULL, 0, err);
 
 	if (r == 0)
-		r = frame_recv(sock, &answer, err);
-	if (r == 0)
-		r = err_set(err, -ESRCH, "it has ended");
-	if (r > 0 && answer.type == PBEAM__RPC__RPC_FAILED) {
-		Pbeam__Failed *failed = (void *)frame_unpack(&answer, &pbeam__failed__descriptor, err);
-
-		r = failed ? err_set(err, failed->code < 0 ? failed->code : -EIO, "%s", failed->text)
-			   : -EPROTO;
-		message_free(failed);
-	}
-	frame_free(&answer);
-	return r < 0 ? r : 0;
+		r = rpc_receive_frame(sock, "its scip", &reply, err);
+	if (r < 0)
+		return r;
+	frame_free(&reply);
+	return 0;
 }
 
 static int end_stub(int sock, int status, struct err *err)

@@ -1,10 +1,11 @@
 /*
  * Links connect a process that has moved to another host with the stub that it left (supervisor/stub.h).
  *
- * The keeper of a job that a process has left tells pbeamd that it expects channels with the job's uuid as
+ * The keeper of a job that a process has left registers with pbeamd for channels with the job's uuid as
  * their cookie. The guest keeper on the other host connects to it. The state changes of the process (it
  * ended, stopped, continued) go one way, and the stub does the same; signals that the stub gets go the other
- * way. So does the stub's parent, which the process is told when it differs from the one that it knew.
+ * way. So
+ * does the stub's parent, when it differs from the one that the process has.
  *
  * Each end is a child of its keeper, which may block; it exchanges LinkNews with the keeper (link_news.h).
  * The guest's end connects again and again until its last state change is confirmed, and outlives its keeper

@@ -7,8 +7,8 @@
 
 #include "scip/job/requests.h"
 
-/* 1: somebody is called back; when all are here the request is dealt with once more by request_migrate(). 0:
- * nobody has to be. -errno. */
+/* 1: processes are being called back, and request_migrate() serves the request again when all are here. 0:
+ * none has to be. -errno. */
 must_check int recall_begin(struct request *request, const Pbeam__MigrateRequest *wish, struct err *err);
 
 #endif

@@ -53,28 +53,22 @@ pid_t receive_find_keeper(const char *uuid, struct err *err)
 int receive_pass_on(pid_t keeper, int channel, uint32_t type, const ProtobufCMessage *message,
 		    struct err *err)
 {
-	struct frame answer = {0};
-	auto_close int sock = -1;
+	struct frame reply = {0};
+	auto_close int sock = frame_connect_to("job", keeper, err);
 	int r;
 
-	sock = frame_connect_to("job", keeper, err);
 	if (sock < 0)
 		return sock;
 	r = frame_send(sock, type, message, &channel, 1, err);
 	if (r == 0)
-		r = frame_recv(sock, &answer, err);
+		r = rpc_receive_frame(sock, "the job's keeper", &reply, err);
 	/* It has ended, or ended before it accepted the connection. */
-	if (r == 0 || r == -ECONNRESET || r == -EPIPE)
-		r = err_set(err, -ESRCH, "the job's keeper there has just ended; try again");
-	if (r > 0 && answer.type == PBEAM__RPC__RPC_FAILED) {
-		Pbeam__Failed *failed = (void *)frame_unpack(&answer, &pbeam__failed__descriptor, err);
-
-		r = failed ? err_set(err, failed->code < 0 ? failed->code : -EIO, "%s", failed->text)
-			   : -EPROTO;
-		message_free(failed);
-	}
-	frame_free(&answer);
-	return r < 0 ? r : 0;
+	if (r == -ECONNRESET || r == -EPIPE)
+		return err_set(err, -ESRCH, "the job's keeper there has just ended; try again");
+	if (r < 0)
+		return r;
+	frame_free(&reply);
+	return 0;
 }
 
 /* Adds the path maps of this host's configuration, one per line (set by pbeamd). Maps of the request take

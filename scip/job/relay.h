@@ -1,6 +1,6 @@
 /*
  * A console at work: between the user's terminal and the job's pty, and between signals and the program,
- * until the keeper says that the program has ended.
+ * until the keeper reports that the program has ended.
  */
 #ifndef SCIP_JOB_RELAY_H
 #define SCIP_JOB_RELAY_H

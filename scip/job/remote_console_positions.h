@@ -34,7 +34,7 @@ struct console_positions {
 /* Shared memory for the keeper that calls this and its children. Never freed. NULL: *err says why. */
 struct console_positions *console_positions_make(struct err *err);
 /* Waits until no other process writes for that part, and makes the caller the one that does, until it ends.
- * A guest's end that is new starts where it says. NULL: too many parts (logged by the caller). */
+ * A new guest's end starts at the positions in its HELLO. NULL: too many parts (logged by the caller). */
 struct console_part *console_positions_claim(struct console_positions *positions,
 					     const Pbeam__RemoteConsole *hello);
 

@@ -10,7 +10,7 @@
 #include "proto/frame.h"
 #include "scip/job/job.h"
 
-/* Binds the socket: who connects waits until it is served. */
+/* Binds the socket. Clients wait until it is served. */
 must_check int requests_open(struct job *job, struct err *err);
 /* --dir: where the numbered checkpoints go. */
 must_check int requests_place_checkpoints(const struct job *job, struct err *err);
@@ -19,7 +19,7 @@ must_check int requests_serve(struct job *job, struct err *err);
 /* Removes the socket; connections end. */
 void requests_close(struct job *job);
 
-/* ---- for those who answer requests ---- */
+/* ---- for handlers ---- */
 
 /* One connection, and the request that it brought. */
 struct request {
@@ -29,7 +29,7 @@ struct request {
 	int fd;	      /* -1: the other side has gone while it was at work */
 	void *saving; /* of request_save.c or request_migrate.c, while a coordinator is at work for it */
 	bool cancels; /* ... which is to stop when the other side goes */
-	void (*forget)(struct request *request); /* ... nobody is to be told any more */
+	void (*forget)(struct request *request); /* ... the client is gone */
 	struct frame *frame;			 /* while a handler is called: its descriptors may be taken */
 };
 
@@ -44,7 +44,7 @@ void request_idle(struct request *request);
 /* The process that the target names: the job's first one if it names none. */
 struct vpid request_target(const struct job *job, const Pbeam__Target *target);
 
-/* Handlers: 0 when answered or begun, 1 when the connection was given to somebody else, -errno with the
+/* Handlers: 0 when answered or begun, 1 when the connection was given away, -errno with the
  * sentence for the other side. */
 /* ---- request_save.c ---- */
 must_check int request_checkpoint(struct request *request, const ProtobufCMessage *message, struct err *err);

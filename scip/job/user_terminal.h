@@ -38,7 +38,7 @@ void terminal_copy_size(int from, int master);
 /* What was typed and the program has not read: taken out of the pty's input. Returns how many bytes. */
 size_t terminal_unread(int master, char *bytes, size_t size);
 bool terminal_has_unread(int master);
-/* Bytes become the input of the user's terminal again, for whoever reads it next (TIOCSTI, which an
+/* Bytes become the input of the user's terminal again, for its next reader (TIOCSTI, which an
  * administrator may have forbidden: then they are lost). */
 void terminal_push_back(int fd, const char *bytes, size_t n);
 

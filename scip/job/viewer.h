@@ -1,5 +1,5 @@
 /*
- * Who looks at the job: the console that is there, if one is, and what the job wrote to its pty while none
+ * The console of the job, if there is one, and what the job wrote to its pty while there was none
  * was.
  */
 #ifndef SCIP_JOB_VIEWER_H
@@ -14,10 +14,10 @@ must_check int viewer_open(struct job *job, int sock, struct err *err);
 enum { VIEWER_BACKLOG = 256 << 10 };
 /* Sends an event to the console, if there is one. */
 void viewer_tell(struct job *job, Pbeam__KeeperEvent__Type type, int value, const char *text);
-/* Another console takes over: the one that is there is told, and forgotten. *sock (the new one's end of its
- * socket) and *backlog (a file with what is to be shown first, -1 for none) are the caller's. */
+/* Another console takes over: the present one gets an event, and is forgotten. *sock (the new one's end of
+ * its socket) and *backlog (a file with what is to be shown first, -1 for none) are the caller's. */
 must_check int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err);
-/* Nobody looks from now on, unless somebody does already. */
+/* There is no console from now on, unless one is there already. */
 void viewer_alone(struct job *job);
 
 #endif
