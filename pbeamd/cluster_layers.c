@@ -114,7 +114,7 @@ static int add_events(struct cluster *cluster, struct err *err)
 	return 0;
 }
 
-/* ---- what the layers say and are told ---- */
+/* ---- calls between the layers ---- */
 
 static int describe_host(const struct cluster *cluster, Pbeam__HostInfo *info)
 {

@@ -26,7 +26,7 @@ static int set_text(char *field, size_t size, const char *name, const char *valu
 	return 0;
 }
 
-/* The daemon may be started anew in another directory. */
+/* The next daemon may be started in another directory. */
 static int set_path(char *field, const char *name, const char *value, struct err *err)
 {
 	char path[PATH_MAX], cwd[PATH_MAX];
@@ -98,7 +98,7 @@ static int read_line(struct cluster_options *options, char *line, struct err *er
 	return config_set(options, trim(line), trim(equals + 1), err);
 }
 
-/* What the command line says counts. */
+/* The command line takes precedence. */
 static void overlay(struct cluster_options *options, const struct cluster_options *file)
 {
 	if (!options->listen[0])

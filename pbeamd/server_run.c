@@ -44,7 +44,7 @@ static void tell_ready(const struct server_options *options)
 {
 	if (options->ready_fd >= 0) {
 		if (write(options->ready_fd, "1", 1) != 1)
-			log_info("nobody waits for us any more");
+			log_info("the process that started this daemon has ended");
 		close(options->ready_fd);
 	}
 	if (!options->background)
@@ -135,7 +135,7 @@ static void on_stop(evutil_socket_t signal, short what, void *arg)
 	event_base_loopbreak(server->base);
 }
 
-/* Our socket is no longer what is found in its place: the directory was removed, nobody can reach us. */
+/* The socket is not in its place any more: the directory was removed, and no program can connect. */
 static bool is_unreachable(const struct server *server)
 {
 	struct stat st;
@@ -181,7 +181,7 @@ static int add_events(struct server *server, struct err *err)
 	return 0;
 }
 
-/* The socket goes before the lock: whoever gets the lock next finds the place free. */
+/* Removes the socket before the lock: the next holder of the lock finds the place free. */
 static void close_server(struct server *server)
 {
 	struct event *all[] = {server->accepting, server->children, server->idle, server->stop[0],

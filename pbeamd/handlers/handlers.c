@@ -174,7 +174,7 @@ static int handle_migrate(struct connection *connection, const ProtobufCMessage 
 	return pass_on(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &passed.base, err);
 }
 
-/* ---- rollback: in the keeper while there is one, else the job is started anew from its image ---- */
+/* ---- rollback: in the keeper while there is one, else the job is started again from its image ---- */
 
 /* The image that is asked for; relative paths are those of the user's directory. */
 static int find_image(const Pbeam__RollbackRequest *wish, const char *store, char path[PATH_MAX],

@@ -1,13 +1,15 @@
 /*
- * Which host is the central one. It holds the registry, and every other host has all of that; so when it is
- * lost for good a user can have another one take over (take_over.c). Each host that has been central has a
- * *term*: 0 the first, one more each further one, and every host says in HostInfo which term it knows of and
- * who is central in it. Whoever hears of a later one follows: an ordinary host asks that one from then on,
- * and one that has been central, and comes back, is an ordinary host. Where two have taken over at once, on
- * the two sides of a cut, the one with the later name is it.
+ * Which host is central. The central host holds the registry and every other host has a copy, so that a user
+ * can let another host take over when the central one is lost for good (services/take_over.c).
  *
- * What a host knows is in its store, so that it finds the central one when it is started as it was started
- * before; started with another --join it is the user's word that counts.
+ * Each host that has been central has a *term*: 0 for the first, one more for each that takes over. HostInfo
+ * has the latest term that its sender knows, and the host that is central in it. A host that receives a later
+ * term follows: an ordinary host sends its requests to that host from then on, and a host that was central
+ * becomes an ordinary one. If two hosts take over at once, on the two sides of a partition, the one with the
+ * later name wins.
+ *
+ * A host keeps this in its store, so that it finds the central host when it is started again with the same
+ * options. With another --join the option decides.
  */
 #include "pbeamd/registry/central.h"
 
@@ -31,7 +33,7 @@ static bool has_cluster(const struct registry_state *state)
 	return memcmp(state->cluster, no_cluster, sizeof(no_cluster)) != 0;
 }
 
-/* Who has joined no cluster yet says none. */
+/* False for a host that has joined no cluster yet. */
 static bool says_cluster(const Pbeam__HostInfo *info)
 {
 	return info->cluster.len == sizeof(no_cluster) &&
@@ -60,7 +62,7 @@ static int found(struct cluster *cluster, struct registry_state *state, struct e
 	return 0;
 }
 
-/* Started in another way than when this was written down. */
+/* The options differ from those that the store has. */
 static int told_anew(struct cluster *cluster, struct registry_state *state, struct err *err)
 {
 	const char *told = cluster->options->join;
@@ -102,7 +104,7 @@ int central_open(struct cluster *cluster, struct err *err)
 	return r;
 }
 
-/* ---- what is said of it ---- */
+/* ---- the description of it ---- */
 
 int central_describe(const struct cluster *cluster, Pbeam__HostInfo *self)
 {
@@ -129,7 +131,7 @@ static void write_down(struct cluster *cluster)
 		log_error("which host is central is not told: no memory");
 }
 
-/* ---- what others say ---- */
+/* ---- descriptions of other hosts ---- */
 
 static bool is_joined(const struct peer *peer)
 {
@@ -165,7 +167,7 @@ static bool is_newer(const struct registry_state *state, const Pbeam__HostInfo *
 	       (info->term == state->term && strcmp(info->central_host, state->host) > 0);
 }
 
-/* Where this host reaches it, as far as is known. */
+/* The address by which this host reaches the central one, as far as is known. */
 static void find_address(struct cluster *cluster, const char *said, char address[CLUSTER_ADDRESS_MAX])
 {
 	const struct host *host = host_find(cluster, cluster->state.host);
@@ -184,7 +186,7 @@ static void follow(struct cluster *cluster, const Pbeam__HostInfo *info)
 	memcpy(state->cluster, info->cluster.data, sizeof(state->cluster));
 	strcpy(state->host, info->central_host);
 	if (first && info->central)
-		state->address[0] = 0; /* it is where the user said */
+		state->address[0] = 0; /* it is where --join leads */
 	else
 		find_address(cluster, info->central_address, state->address);
 	cluster->deposed = cluster->deposed || was;
@@ -200,7 +202,7 @@ static void follow(struct cluster *cluster, const Pbeam__HostInfo *info)
 	peers_say(cluster);
 }
 
-/* It may have another address than before, or said none then. The first one is where the user said. */
+/* The central host may have another address than before, or had none. The first address is that of --join. */
 static void note_address(struct cluster *cluster, const Pbeam__HostInfo *info)
 {
 	char address[CLUSTER_ADDRESS_MAX];

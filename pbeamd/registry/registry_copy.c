@@ -12,7 +12,7 @@ enum { BUCKETS = 4096 };
 struct item {
 	struct item *next;
 	Pbeam__RegistryEntry *entry;
-	uint64_t generation; /* of the whole that last told of it */
+	uint64_t generation; /* of the last whole registry that had it */
 };
 
 struct registry_copy {

@@ -37,7 +37,7 @@ static void ignore(void *arg, const Pbeam__RegistryReply *reply)
 		log_warn("%s", reply->text);
 }
 
-/* The host is written down, so that all know of it when it is lost and the central daemon starts anew. */
+/* Records the host, so that all know it if it is lost and the central daemon starts again. */
 static void record_host(struct cluster *cluster, const Pbeam__HostInfo *said)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
@@ -268,7 +268,7 @@ static void on_done_for_peer(void *arg, const Pbeam__RegistryReply *reply)
 	free(answer);
 }
 
-/* Who has not heard yet that another host is central is to ask that one. */
+/* A host that does not know yet that another one is central sends its request there. */
 static void check_term(const struct cluster *cluster, const Pbeam__RegistryRequest *request, struct err *err)
 {
 	if (!cluster->central || request->term != cluster->state.term)
@@ -296,7 +296,7 @@ static bool on_request(struct peer *peer, const struct frame *frame)
 	return answer != NULL;
 }
 
-/* As far as the central daemon has told us. */
+/* As far as the central daemon has sent them. */
 static void say_heard(struct peer *peer, uint64_t revision)
 {
 	Pbeam__RegistryChanges heard = PBEAM__REGISTRY_CHANGES__INIT;

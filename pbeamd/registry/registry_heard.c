@@ -1,7 +1,7 @@
 /*
- * On the central daemon: who has moved an address is told that this is done once every host that is up has
- * heard of it, so that nobody sees what it sends from there before he knows whose it is. Hosts say with
- * PEER_HEARD how far they are. A host that is slow holds nobody up for longer than PATIENCE_MS.
+ * On the central daemon: the reply to a change of an address waits until every host that is up has the
+ * change. Otherwise a host could receive packets from the address before it knows which process has it. Hosts
+ * report their revision by PEER_HEARD. A slow host delays a reply by PATIENCE_MS at most.
  */
 #include "pbeamd/registry/registry_heard.h"
 
@@ -21,7 +21,7 @@ struct heard_wait {
 	struct heard_wait *next;
 	struct cluster *cluster;
 	struct event *patience;
-	const struct peer *peer; /* who has asked; NULL: this host */
+	const struct peer *peer; /* that sent the request; NULL: this host */
 	uint64_t revision;
 	registry_done_fn done;
 	void *arg;

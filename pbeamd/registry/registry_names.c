@@ -1,4 +1,4 @@
-/* What the registry says, in the name table: there the programs of this host look it up without asking. */
+/* Enters the registry in the name table, where the programs of this host look it up without a request. */
 #include "pbeamd/registry/registry_names.h"
 
 #include <errno.h>

@@ -1,11 +1,12 @@
 /*
- * Records of migrations, migration/UUID, go when nobody can ask for them any more.
+ * Removes the records of migrations, migration/UUID, that no process can ask for any more.
  *
- * Mostly the source removes a committed one itself, having heard that the target runs. When it was killed,
- * or did not hear, others may have to ask yet: the keepers on both hosts, `scip reconnect` on the hosts of
- * moved connections. Whoever may ask keeps processes frozen until he has been answered; so each host's daemon
- * takes its own name out of the record when it has none that is frozen, and the last one removes it. No
- * record reads as aborted: one that is prepared goes when who led it is gone, an aborted one at once.
+ * The source removes most committed records itself, when the target has reported that it runs. If the source
+ * was killed, or got no report, others may still ask: the keepers on both hosts, and `scip reconnect` on the
+ * hosts of reconnected sockets. A process that may ask is frozen until it has its reply. So each host's
+ * daemon removes its own name from the record when it has no frozen process, and the last one removes the
+ * record. A missing record reads as aborted: a prepared one is removed when its leader is gone, an aborted
+ * one at once.
  */
 #include "pbeamd/registry/registry_settled.h"
 
@@ -41,7 +42,7 @@ static bool is_known(const struct cluster *cluster, const char *host)
 	return !strcmp(host, cluster->options->name) || registry_copy_get(cluster->copy, key);
 }
 
-/* True if one of this host's processes stands still: for a checkpoint, or until somebody says whose it is. */
+/* True if a process of this host is frozen: for a checkpoint, or until it is known where it belongs. */
 static bool is_any_frozen(const struct cluster *cluster)
 {
 	auto_free struct name_process *list = NULL;
@@ -53,7 +54,7 @@ static bool is_any_frozen(const struct cluster *cluster)
 	return n < 0;
 }
 
-/* Takes out of a committed record whoever does not ask any more. True: it changes. */
+/* Removes the hosts from a committed record that do not ask any more. True: the record changes. */
 static bool take_out(const struct cluster *cluster, Pbeam__MigrationRecord *record)
 {
 	size_t kept = 0, before = record->n_hosts;
@@ -70,7 +71,7 @@ static bool take_out(const struct cluster *cluster, Pbeam__MigrationRecord *reco
 	return kept < before || (cluster->central && !before);
 }
 
-/* Nobody will commit it: its leader has ended, or its host has been removed. */
+/* True if it will not be committed: its leader has ended, or its host was removed. */
 static bool is_left(const struct cluster *cluster, const Pbeam__MigrationRecord *record)
 {
 	if (!strcmp(record->from, cluster->options->name))
@@ -97,7 +98,7 @@ static bool is_to_change(const struct cluster *cluster, Pbeam__MigrationRecord *
 	}
 }
 
-/* The copy must not change while it is walked: what is to be asked for is collected. */
+/* Requests are collected, since the copy must not change while it is walked. */
 static void look_at(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct look *look = arg;

@@ -1,12 +1,11 @@
 /*
- * The registry on the disk: SQLite in WAL mode. On the central host every commit is on the disk before it is
- * answered, so that whatever is killed at whatever moment, what was answered is there afterwards. Every
- * change has a revision, which is the version of the entries that it changed.
+ * The registry on disk: SQLite in WAL mode. On the central host every commit is durable before its reply, so
+ * that a reply holds whatever is killed afterwards. Every change has a revision, which is the version of the
+ * entries that it changed.
  *
- * The other hosts keep what they are told in the same database, so that each of them can become the central
- * one, also with a daemon that was started after the old one was lost. They need not wait for the disk: what
- * is not there when their machine loses its power the central host has. Who is central, and since when, is in
- * the database as well.
+ * The other hosts keep the changes that they receive in the same database, so that each can become central,
+ * also with a daemon that started after the central host was lost. They do not wait for the disk: what they
+ * lose with their power, the central host has. The central host and its term are in the database as well.
  */
 #include "pbeamd/registry/registry_store.h"
 
@@ -138,7 +137,7 @@ static int read_entries(struct store *store, enum statement which, const char *t
 	return r == SQLITE_DONE ? 0 : db_error(store, texts[which], err);
 }
 
-/* Ends a transaction that began: as r says. */
+/* Ends a transaction: commits if r is 0, else rolls back. */
 static int conclude(struct store *store, int r, struct err *err)
 {
 	struct err ignored = ERR_INIT;
@@ -186,7 +185,7 @@ static int check_version(struct store *store, const Pbeam__RegistryRequest *set,
 	if (version != set->expected)
 		return err_set(err, -EEXIST, "registry: %s is of version %llu, not %llu", set->key,
 			       (unsigned long long)version, (unsigned long long)set->expected);
-	if (reply->n_entries > before) /* only what is in the way is told */
+	if (reply->n_entries > before) /* only the conflicting entries are returned */
 		message_free(reply->entries[--reply->n_entries]);
 	return 0;
 }
@@ -233,7 +232,7 @@ static int set_all(struct store *store, Pbeam__RegistryRequest *const *sets, siz
 	return conclude(store, r > 0 ? 0 : r, err);
 }
 
-/* The watcher is told before the caller is answered. */
+/* The watcher gets the change before the caller gets the reply. */
 static void tell(struct store *store, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
 		 uint64_t revision)
 {
@@ -257,7 +256,7 @@ static void tell(struct store *store, Pbeam__RegistryRequest *const *sets, size_
 		store->changed(store->watcher, changes);
 	} else if (store->changed) {
 		log_error("a change of the registry cannot be told: no memory");
-		abort(); /* all other hosts would miss it for ever; started anew, all are told everything */
+		abort(); /* all other hosts would miss it for ever; after a restart they get everything */
 	}
 	message_free(changes);
 }
@@ -313,7 +312,7 @@ static int read_next(struct store *store, const char *key, uint64_t *next, uint6
 	return r;
 }
 
-/* Ranges are entries, so that all hosts have heard of what has been given. */
+/* Ranges are entries, so that all hosts know what has been leased. */
 static int lease(struct store *store, const char *key, uint64_t count, const char *host,
 		 Pbeam__RegistryReply *reply, struct err *err)
 {
@@ -418,7 +417,7 @@ static void store_watch(void *engine, registry_changed_fn changed, void *arg)
 	message_free(whole);
 }
 
-/* ---- who is central ---- */
+/* ---- the central host ---- */
 
 static void read_text(char *to, size_t size, sqlite3_stmt *statement, int column)
 {
@@ -546,7 +545,7 @@ int registry_store_take_over(struct registry *registry, struct registry_state *s
 	return r;
 }
 
-/* ---- what the central host tells ---- */
+/* ---- changes from the central host ---- */
 
 struct keeping {
 	struct store *store;

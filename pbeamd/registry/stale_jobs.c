@@ -1,14 +1,13 @@
 /*
- * A job that ran here was rolled back on another host while nobody could reach this one, which was taken for
- * lost: when it is back the job would run twice. So what is left of it here is ended.
+ * Ends stale jobs. A job of this host was rolled back on another host while this one was out of reach and
+ * taken for lost. When this host is back the job would run twice, so its processes here are ended.
  *
- * When the central host tells of the whole registry after it was away, a process that runs here although
- * vpid/N says that it is on another host is one that was replaced, if it is older than the absence: a number
- * that nobody has left could be another's by now. One that has just arrived here does so a moment before its
- * change is heard of; so all is looked at once more, two seconds later, and only those that were there
- * before, with the same entry, count. A process that is being moved away stands still until it has left. With
- * one of a job all of it that runs here is ended: a rollback is of the whole, and what was born since the
- * checkpoint is not there again.
+ * They are looked for when the central host sends the whole registry after an absence. A process that runs
+ * here although vpid/N names another host is stale if it is older than the absence; a younger one may have a
+ * number that was free. A process that has just arrived runs a moment before its entry is received: so the
+ * search is repeated after two seconds, and only processes found both times, with the same entry, count. A
+ * process that is being moved away stands still until it has left. With one process of a job all of the job
+ * here is ended: a rollback is of the whole job, and processes born since the checkpoint are not part of it.
  */
 #include "pbeamd/registry/stale_jobs.h"
 
@@ -51,7 +50,7 @@ void stale_jobs_forget(struct cluster *cluster)
 	}
 }
 
-/* True if it runs here and is said to be on another host: *version and `host` say by which entry. */
+/* True if it runs here and its entry, of *version, names another host, `host`. */
 static bool is_elsewhere(const struct cluster *cluster, const struct name_process *process, uint64_t *version,
 			 char host[static CHANNEL_HOST_MAX])
 {
@@ -135,5 +134,5 @@ void stale_jobs_tick(struct cluster *cluster, uint64_t now_ns)
 			    version == s->version)
 				end_job(cluster, process.keeper, host);
 		}
-	stale_jobs_forget(cluster); /* away again: the next whole tells */
+	stale_jobs_forget(cluster); /* away again: looked for with the next whole registry */
 }

@@ -1,10 +1,11 @@
 /*
- * Addresses of this host that have moved here: an entry address/... goes when nobody is bound there any more.
- * Nobody tells when a socket is closed, so the kernel is asked (sock_diag) once in a while, as long as there
- * are such entries. What was not there twice in a row is gone; a bind that makes it anew writes it anew.
+ * Addresses that have moved to this host: an entry address/... is removed when no socket is bound there any
+ * more. There is no event for a socket that is closed, so the kernel is asked (sock_diag(7)) once a second
+ * while there are entries. An address without a socket twice in a row is gone; a later bind writes its entry
+ * again.
  *
- * Sockets that are bound and do not listen yet are told by Linux 6.8 and later (TCP_BOUND_INACTIVE); an older
- * kernel tells of them once they listen.
+ * Linux 6.8 and later reports sockets that are bound and do not listen yet (TCP_BOUND_INACTIVE), an older
+ * kernel once they listen.
  */
 #include "pbeamd/services/addresses.h"
 

@@ -1,8 +1,8 @@
 /*
- * Who depends on this host: a program that has moved on and left a bridge here
- * (scip/bridge/bridge.h). Each bridge says what it holds in RUNTIME/bridge/COOKIE.lines: its process,
- * then a line for each connection, "anchor" or "float", vpid, the program's name and what it is, with tabs
- * between.
+ * Programs on other hosts that depend on this one: they have moved on and left a bridge here
+ * (scip/bridge/bridge.h). Each bridge lists its streams in RUNTIME/bridge/COOKIE.lines: its process, then a
+ * line for each connection, "anchor" or "float", vpid, the program's name and a description, separated by
+ * tabs.
  */
 #include "pbeamd/services/bridges.h"
 

@@ -49,7 +49,7 @@ static bool is_list_sane(const Pbeam__CheckpointLog *part)
 	return true;
 }
 
-/* Who has it knows best; where several hosts have one of that name, this one. */
+/* The host that has the checkpoint decides; if several have one of that name, this one. */
 static int take_live(Pbeam__CheckpointLog *all, const char *host, const Pbeam__CheckpointLog *part)
 {
 	bool here = !strcmp(host, all->here), is_at = part->at[0] && (here || !all->at[0]);

@@ -1,8 +1,8 @@
 /*
- * A request passed on to a keeper. The keeper's socket is local and its backlog is never full for long, so
- * that connecting and sending the (small) request block at most for a moment; the answer, which may take
- * minutes, comes by events. What comes is relayed as it is, descriptors included; only a refusal is opened,
- * to say whom it is about.
+ * A request that a keeper carries out. The keeper's socket is local and its backlog is never full for long,
+ * so connecting and sending the small request block for a moment at most. The reply, which may take minutes,
+ * comes by events. Frames are relayed with their descriptors; only a refusal is unpacked, to put the target's
+ * name in front of it.
  */
 #include "pbeamd/services/forward.h"
 
@@ -40,7 +40,7 @@ void forward_end(struct forward *forward)
 	free(forward);
 }
 
-/* The keeper is gone, or says that its job is. */
+/* The keeper is gone, or its job is. */
 static void on_gone(struct forward *forward, const char *text)
 {
 	struct connection *connection = forward->connection;

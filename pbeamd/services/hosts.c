@@ -20,7 +20,7 @@
 #include "pbeamd/transport/server.h"
 #include "proto/message.h"
 
-/* A copy of what a host has said, with the state as we see it. */
+/* A copy of a host's description, with the state that this host knows. */
 static int add_host(Pbeam__HostList *list, const struct host *host)
 {
 	Pbeam__HostInfo *info = message_add(list, hosts, pbeam__host_info__descriptor);
@@ -69,7 +69,7 @@ static void add_dependant(struct dependants *all, const char *vpid, const char *
 		all->failed = true;
 }
 
-/* Who is elsewhere and has left something here. */
+/* Processes elsewhere that have their parent or console here. */
 static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct dependants *all = arg;
@@ -85,7 +85,7 @@ static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
 	message_free(place);
 }
 
-/* Who stands still here until the central host says whether it has moved. */
+/* Processes here that are frozen until the central host decides whether they have moved. */
 static void add_undecided(const struct cluster *cluster, struct dependants *all)
 {
 	auto_free struct name_process *list = NULL;
@@ -115,7 +115,7 @@ static int add_dependants(const struct cluster *cluster, Pbeam__HostList *list)
 	return all.failed ? -ENOMEM : 0;
 }
 
-/* A host that is in no cluster, as if it were the only one of its own. */
+/* A host in no cluster is described as the only one of its own. */
 static Pbeam__HostInfo *describe_alone(struct server *server)
 {
 	struct cluster_options options = {.listen = ""};
@@ -130,7 +130,7 @@ static Pbeam__HostInfo *describe_alone(struct server *server)
 	return host_info_new(&alone);
 }
 
-/* Who was central is told so. */
+/* A host that was central gets a note. */
 static int add_notes(const struct cluster *cluster, Pbeam__HostList *list)
 {
 	char text[320];

@@ -63,7 +63,8 @@ static void add_address(void *arg, const Pbeam__RegistryEntry *entry)
 	message_free(place);
 }
 
-/* The numbers of processes that are elsewhere stay taken: their places say so, whoever holds the block. */
+/* The numbers of processes elsewhere stay taken: their entries vpid/N hold them, whichever host has the
+ * block. */
 static Pbeam__RegistryRequest *make_request(const struct cluster *cluster, const char *host)
 {
 	struct removal removal = {host, message_new(&pbeam__registry_request__descriptor), false};

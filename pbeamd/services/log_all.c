@@ -46,7 +46,7 @@ static bool is_number(const char *store)
 
 /* ---- what the checkpoints of a vpid are kept under ---- */
 
-/* Who runs it knows best, then this host. */
+/* The host that runs it decides, then this one. */
 static int rank(const struct log_all *log, const char *host, const Pbeam__CheckpointLog *part)
 {
 	return (part->live ? 2 : 0) + (!strcmp(host, log->cluster->options->name) ? 1 : 0) + 1;

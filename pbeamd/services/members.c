@@ -1,9 +1,9 @@
 /*
- * Who of a process group or of a job lives on this host, and a signal for each of them: what kill(2) of a
- * group is made of where its members are on several hosts, and the other hosts' part of a list of /proc.
+ * The members of a process group or job that live on this host, and a signal for each of them: this host's
+ * part of kill(2) for a group with members on several hosts, and of a list of /proc.
  *
- * A process lives where the registry says that it is: one that is on its way is held on both hosts until its
- * migration commits, and is counted once. A stub lives nowhere.
+ * A process lives where the registry places it. A process that is migrating is held on both hosts until the
+ * commit, and is counted once. A stub lives nowhere.
  */
 #include <errno.h>
 #include <signal.h>

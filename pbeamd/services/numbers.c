@@ -27,7 +27,7 @@
 
 enum {
 	AHEAD = 4,	     /* blocks of the kernel's range, from where it is now */
-	SPARE = 4096,	     /* numbers above it that are to be free */
+	SPARE = 4096,	     /* numbers above it that are kept free */
 	LEASE_BLOCKS = 8,    /* how many blocks of those are leased at once */
 	CLAIMS_MAX = 64,     /* under way */
 	BLOCKS_AT_ONCE = 64, /* looked at for being given back */
@@ -40,7 +40,7 @@ enum {
 
 struct doubt {
 	int32_t vpid;
-	bool remove; /* else: is to be set */
+	bool remove; /* else: set */
 	uint64_t version;
 	unsigned looks; /* for how many it was so */
 };
@@ -352,7 +352,7 @@ static bool is_in_use(struct names *names, struct vpid vpid)
 	return real != vpid.n && real != NAMES_NOBODY && (kill(real, 0) == 0 || kill(-real, 0) == 0);
 }
 
-/* An entry that says "here" of a process that is not here any more. */
+/* An entry that places a process here that is not here any more. */
 static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct look *look = arg;
@@ -365,7 +365,7 @@ static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
 	message_free(place);
 }
 
-/* A process that runs here although its number says that it is elsewhere. */
+/* A process that runs here although its entry names another host. */
 static void look_at_processes(struct look *look)
 {
 	struct cluster *cluster = look->numbers->cluster;

@@ -1,8 +1,8 @@
 /*
- * Where a request of a user is to be carried out. A process that has an entry vpid/N is where that says;
- * else one that this host has is here; else it is where its number's block is held. A job of a name that this
- * host does not know is looked for on all; so is one that is to be rolled back and does not run here, before
- * it is taken for ended: it would run twice. Lists are of all hosts.
+ * Chooses the host that carries out a user's request. A process with an entry vpid/N is on the host that the
+ * entry names; else, if this host has it, here; else on the host that holds its number's block. A job whose
+ * name this host does not know is looked for on all hosts. So is one that is rolled back and does not run
+ * here, before it is taken for ended: it would run twice. Lists are of all hosts.
  */
 #include "pbeamd/services/pass.h"
 
@@ -37,7 +37,7 @@ struct pass {
 	uint32_t type;
 	char name[NAME_TEXT_MAX]; /* that is looked for, or "" */
 	int32_t vpid;		  /* likewise, or 0 */
-	bool ended_too;		  /* if nobody runs it this host has to do with it */
+	bool ended_too;		  /* a job that does not run anywhere is this host's */
 	uint8_t *body;
 	size_t len;
 };
@@ -136,7 +136,7 @@ static int pass_to(struct connection *connection, const char *name, const struct
 	return r;
 }
 
-/* ---- to whoever has a job of this name, or this process ---- */
+/* ---- to the host that has a job of this name, or this process ---- */
 
 static bool is_looked_for(const struct pass *pass, const Pbeam__ProcessInfo *info)
 {

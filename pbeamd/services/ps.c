@@ -1,6 +1,4 @@
-/*
- * ps: the name table tells which processes there are, /proc what they do.
- */
+/* ps: the processes of the name table, with what /proc shows of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * Rollback of a job that has ended: its image is verified first, what may be left of the job is ended, and
- * `scip restore -d` starts it anew, with the streams that the image tells of and none of ours.
+ * Rollback of a job that has ended: verifies its image, ends what is left of the job, and starts it again by
+ * `scip restore -d`, with the streams that the image describes and none of the daemon's.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -90,7 +90,7 @@ static _Noreturn void execute_scip(const char *scip, const struct revive *revive
 	_exit(127);
 }
 
-/* What is in the pipe by now, as text; whoever else holds its other end is not waited for. */
+/* The present content of the pipe, as text, without waiting for other holders of its other end. */
 static void read_text(int fd, char *text, size_t size)
 {
 	ssize_t n;

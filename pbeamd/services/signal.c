@@ -1,7 +1,7 @@
 /*
- * What a process of another host asks of one of this host: a signal for it, or another call about it. The
- * daemon acts in its name. The kernel lets nobody queue a signal as if by kill(2) in another's name, so that
- * it arrives as one of sigqueue(3), with the sender's id and user.
+ * Requests of a process on another host about one of this host: a signal for it, or another call. The daemon
+ * makes the call for it. The kernel lets no process queue a signal of kill(2) in another's name, so it
+ * arrives as one of sigqueue(3), with the sender's id and user.
  */
 #include <errno.h>
 #include <signal.h>
@@ -48,7 +48,7 @@ static int send_signal(struct names *names, const Pbeam__RemoteSignal *wish, pid
 
 		memcpy(&own, wish->siginfo.data, sizeof(own));
 		own.si_signo = wish->signal;
-		/* nobody may say what the kernel or kill() says */
+		/* codes of the kernel and of kill() may not be sent */
 		if (own.si_code < 0 && own.si_code != SI_TKILL)
 			info = own;
 	}
@@ -56,7 +56,7 @@ static int send_signal(struct names *names, const Pbeam__RemoteSignal *wish, pid
 			      wish->signal, &info);
 }
 
-/* It is to be one of the name space. */
+/* Only processes of the name space are allowed. */
 static int find_process(struct names *names, const Pbeam__Target *target, pid_t *pid, struct err *err)
 {
 	struct name_process process;

@@ -1,6 +1,6 @@
 /*
- * Sockets of keepers and scips that were killed: RUNTIME/job/PID and RUNTIME/scip/PID. Whoever ends properly
- * removes its own. One that was made within the last second is left alone: its number may be in use again.
+ * Removes the sockets of killed keepers and scips, RUNTIME/job/PID and RUNTIME/scip/PID. A process that ends
+ * properly removes its own. One made within the last second is left alone: its number may be in use again.
  */
 #include "pbeamd/services/sweep.h"
 

@@ -1,14 +1,16 @@
 /*
- * `pbeamctl hosts --take-over`: the central host is lost for good, says the user, and this one is to be it.
+ * `pbeamctl hosts --take-over`: the user declares the central host lost for good, and this host becomes
+ * central.
  *
- *  1. All hosts that can be reached are asked how new their copy of the registry is. One that hears of the
- *     central host refuses, and then nothing happens.
- *  2. The newest copy counts, since whoever has heard of a change may have acted on it; if it is another
- *     host's, that sends it.
- *  3. The store of this host becomes the registry, in one durable transaction: until then nothing has
- * changed, afterwards this host is central, whenever it is started. What the lost host may have done that
- * nobody has heard of is left out, versions and ranges go on behind it.
- *  4. All others hear of it by their channels (central.c) and follow; the user is answered when they have.
+ *  1. All hosts within reach report the revision of their copy of the registry. A host that still has a
+ * channel to the central one refuses, and nothing happens.
+ *  2. The newest copy counts, since a host that has received a change may have acted on it. If another host
+ * has it, it sends it.
+ *  3. The store of this host becomes the registry in one durable transaction: before it nothing has changed,
+ *     after it this host is central, whenever it is started. Changes of the lost host that no other host has
+ *     received are dropped; versions and ranges continue behind them.
+ *  4. The other hosts receive the new term by their channels (registry/central.c) and follow. The user gets
+ * the reply when they have.
  */
 #include "pbeamd/services/take_over.h"
 
@@ -39,15 +41,15 @@ enum { HEARD_MS = 2000 };
 
 struct take_over {
 	struct cluster *cluster;
-	struct connection *connection; /* NULL: nobody waits for the answer */
+	struct connection *connection; /* NULL: gone, no reply is sent */
 	struct scatter *scatter;       /* while all are asked */
 	int64_t call;		       /* while the newest copy comes; 0 none */
 	uint64_t newest;
-	char from[CHANNEL_HOST_MAX]; /* who has it; "": this host */
+	char from[CHANNEL_HOST_MAX]; /* the host that has it; "": this one */
 	char old[CHANNEL_HOST_MAX];  /* the central host that is lost */
 	char answered[512], silent[512];
 	struct err refused;
-	bool done; /* the user is answered once all have heard */
+	bool done; /* the reply is sent once all have the new term */
 };
 
 static void forget(struct take_over *take_over)

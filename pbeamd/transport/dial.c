@@ -1,6 +1,6 @@
 /*
- * Connecting to other daemons without ever waiting for one: a child connects, shakes hands and greets, and
- * passes the channel back. Who cannot be reached is tried again for ever, after a pause that grows to some
+ * Connects to other daemons without waiting: a child connects, shakes hands and greets, and passes the
+ * channel back. A host that cannot be reached is tried again for ever, after a pause that grows to some
  * seconds.
  */
 #include "pbeamd/transport/dial.h"
@@ -26,7 +26,7 @@
 enum {
 	PAUSE_FIRST_MS = 250,
 	PAUSE_MOST_MS = 4000,
-	QUIET_MS = PAUSE_MOST_MS + 1000, /* whoever is to dial has tried by then */
+	QUIET_MS = PAUSE_MOST_MS + 1000, /* the side that dials has tried by then */
 };
 
 struct attempt {
@@ -88,7 +88,7 @@ static void on_answer(struct stream *stream, struct frame *frame)
 		return;
 	}
 	refused = (Pbeam__Failed *)frame_unpack(frame, &pbeam__failed__descriptor, NULL);
-	/* that a host is not there is said once; another key or version again and again */
+	/* an unreachable host is logged once, another key or version each time */
 	if (refused && (!dialler || dialler->wait_ms < PAUSE_MOST_MS || refused->code == -EKEYREJECTED))
 		log_warn("%s", refused->text);
 	message_free(refused);
@@ -150,8 +150,8 @@ static bool is_due(const struct dialler *dialler, uint64_t now_ns)
 	return !dialler->busy && now_ns >= dialler->at_ns;
 }
 
-/* Of two hosts that both listen the one with the later name dials, but all dial the central one. That dials
- * who has not found it for a while: it may not know yet that another one is central by now. */
+/* Of two hosts that listen the one with the later name dials, but all dial the central one. The central one
+ * dials a host that has not connected for a while, and may not know yet that another host is central. */
 static bool ours_to_dial(const struct cluster *cluster, const struct host *host, uint64_t now_ns)
 {
 	if (host->peer || !host->info || (!host->info->port && !channel_address_is_unix(host->info->address)))

@@ -1,4 +1,4 @@
-/* What a host says of itself every second. */
+/* The description of this host that its peers receive twice a second. */
 #include "pbeamd/transport/host_info.h"
 
 #include <arpa/inet.h>

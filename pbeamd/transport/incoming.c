@@ -1,8 +1,7 @@
 /*
- * Connections that have not said yet what they are. Each has a process that speaks TLS and ends by itself
- * when there is no handshake in time; whoever has shaken hands has to greet in time. There are at most so
- * many at once, and so many from one address: a stranger who opens connections cannot fill the table for
- * others.
+ * Connections without a greeting yet. Each has a process that speaks TLS and ends by itself without a
+ * handshake in time; after the handshake the greeting has to come in time. Their number is limited, in all
+ * and for each address: a stranger that opens connections cannot fill the table for others.
  */
 #include "pbeamd/transport/incoming.h"
 

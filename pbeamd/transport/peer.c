@@ -23,8 +23,8 @@
 #include "proto/rpc.h"
 
 enum {
-	SILENT_MS = 4000,    /* a peer that says nothing for so long is given up */
-	STALLED_MS = 2000,   /* we have not run ourselves: nobody could be heard */
+	SILENT_MS = 4000,    /* a peer that is silent for so long is given up */
+	STALLED_MS = 2000,   /* this daemon has not run: it could not receive anything */
 	QUEUE_MAX = 64 << 20 /* waiting to be sent: it takes nothing any more */
 };
 
@@ -64,13 +64,13 @@ static void lose(struct peer *peer, const char *why)
 static void turn_away(struct peer *peer, const struct err *why)
 {
 	log_warn("%s (%s) is turned away: %s", peer->address, peer->name, why->text);
-	/* what it is told is small and the channel is new: it does not block for long */
+	/* the message is small and the channel is new: this does not block for long */
 	channel_refuse(peer->stream.fd, why);
 	host_dial_later(peer->cluster, peer->name);
 	peer_close(peer);
 }
 
-/* The host that a new channel says it is. */
+/* Makes a new channel that of the host that it describes. */
 static int adopt(struct peer *peer, const Pbeam__HostInfo *info, struct err *err)
 {
 	struct cluster *cluster = peer->cluster;
@@ -98,7 +98,7 @@ static int adopt(struct peer *peer, const Pbeam__HostInfo *info, struct err *err
 	return 0;
 }
 
-/* One that listens on all its addresses is reached where it comes from. */
+/* A host that listens on all its addresses is reached by the address that it connects from. */
 static int complete_address(const struct peer *peer, Pbeam__HostInfo *info)
 {
 	const char *end = strrchr(peer->address, ':');
@@ -125,7 +125,7 @@ static bool valid(const Pbeam__HostInfo *info)
 	       (!info->cluster.len || info->cluster.len == CLUSTER_INSTANCE_SIZE);
 }
 
-/* What the central daemon tells of another host: the truth where we have no channel to it. */
+/* The central daemon's description of another host counts where this host has no channel to it. */
 static void take_word(struct peer *peer, Pbeam__HostInfo *info)
 {
 	struct cluster *cluster = peer->cluster;
@@ -242,7 +242,7 @@ void peer_open(struct cluster *cluster, int fd, const char *name, const char *ad
 	say(peer, cluster->self);
 }
 
-/* The central daemon knows of all and tells all. */
+/* The central daemon forwards the descriptions of all hosts. */
 static void tell_of_others(struct peer *peer)
 {
 	for (const struct host *host = peer->cluster->hosts; host; host = host->next)
@@ -270,11 +270,11 @@ void peers_tick(struct cluster *cluster, uint64_t now_ns)
 		if (stalled)
 			peer->heard_ns = now_ns;
 		if (now_ns > peer->heard_ns + SILENT_MS * 1000000ull) {
-			lose(peer, "nothing is heard of it");
+			lose(peer, "it has been silent");
 			continue;
 		}
 		if (peer->stream.queued > QUEUE_MAX) {
-			lose(peer, "it takes nothing any more");
+			lose(peer, "it does not read any more");
 			continue;
 		}
 		say(peer, cluster->self);

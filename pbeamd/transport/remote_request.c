@@ -66,7 +66,7 @@ static void came(struct cluster *cluster, struct remote_call *call, uint32_t typ
 	fn(arg, type, body, len);
 }
 
-/* ---- who answers ---- */
+/* ---- the host that replies ---- */
 
 static void forget_guest(struct guest *guest)
 {

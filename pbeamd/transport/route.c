@@ -1,6 +1,7 @@
 /*
- * Channels for local programs: what comes from other hosts is handed to whom it is for, what local programs
- * want is connected by a child that has the key, and passed to them.
+ * Channels for local programs: a channel from another host is handed to the program that expects its cookie,
+ * or to the command of scip that serves its kind. For a channel that a local program requests a child, which
+ * has the key, connects.
  */
 #include "pbeamd/transport/route.h"
 
@@ -65,7 +66,7 @@ static _Noreturn void execute_scip(const struct cluster *cluster, const char *sc
 	_exit(127);
 }
 
-/* The command of scip that serves channels of this kind; NULL: they are nobody's but pbeamd's. */
+/* The command of scip that serves channels of this kind; NULL: pbeamd serves them. */
 static const char *program_of(uint32_t kind)
 {
 	switch (kind) {

@@ -19,7 +19,7 @@ struct part {
 
 struct scatter {
 	struct cluster *cluster;
-	struct event *wake; /* when patience ends; at once where nobody could be asked */
+	struct event *wake; /* when the time is over; at once if no host could be asked */
 	scatter_part_fn came;
 	scatter_done_fn done;
 	void *arg;

@@ -1,6 +1,6 @@
 /*
- * Children for what may block: reading images, waiting for processes to go, starting a job anew. Each gets
- * the connection as its own and answers there.
+ * Children for work that may block: reading images, waiting for processes to end, starting a job again. Each
+ * gets the connection as its own and replies on it.
  */
 #include "pbeamd/transport/worker.h"
 
