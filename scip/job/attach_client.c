@@ -1,6 +1,7 @@
 /*
- * The keeper hands over a socket for its events, the pty's master, and what the job wrote while nobody
- * looked. From then on this console is as good as the one of `scip run`; the earlier one is told and ends.
+ * The keeper hands over a socket for its events, the pty's master, and the output of the job from the time
+ * without a console. From then on this console is equal to that of `scip run`; the earlier console gets an
+ * event and ends.
  */
 #include "scip/job/attach.h"
 

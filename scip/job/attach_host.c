@@ -1,11 +1,11 @@
 /*
  * Attaching from another host than the one that has the job's console.
  *
- * There pbeamd starts `scip console` with a channel; it gives `scip attach` a pseudo-terminal as large as the
- * user's, and copies bytes. What that one does with a terminal (raw mode, the detach key, what was written
- * while nobody looked) so is the same from everywhere, and where the console has moved on it attaches from
- * there once more. Here the user's terminal is raw and every byte goes over. When the channel ends the
- * pseudo-terminal is hung up, and the job goes on.
+ * pbeamd there starts `scip console` with a channel. It gives `scip attach` a pseudo-terminal of the size of
+ * the user's and copies bytes. So everything that `scip attach` does with a terminal (raw mode, the detach
+ * key, earlier output) is the same from every host, and if the console has moved on it attaches from there
+ * again. Here the user's terminal is raw and every byte is sent. When the channel ends the pseudo-terminal is
+ * hung up, and the job continues.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -202,7 +202,7 @@ static void set_size(int master, const Pbeam__Attached *message)
 		log_debug("the pseudo-terminal keeps its size");
 }
 
-/* From the user. False: nobody is there any more. */
+/* Takes a frame of the user's. False: the user is gone. */
 static bool take_typed(int channel, int master)
 {
 	uint32_t type;
@@ -217,7 +217,7 @@ static bool take_typed(int channel, int master)
 	return goes_on;
 }
 
-/* Until the `scip attach` has ended and all that it wrote is over there, or nobody is there any more. */
+/* Runs until `scip attach` has ended and all its output is sent, or the user is gone. */
 static void relay_console(int channel, int master)
 {
 	char bytes[PIECE];

@@ -1,8 +1,7 @@
 /*
- * Over one seqpacket pair the coordinator asks the keeper for husks (rebuild/proto/keeper.proto, husk.c) and
- * in the end sends its outcome, which is told from a request, and from how far it is, by its size. If it dies
- * without one the scips notice the end of their connections and let go what it froze; nothing here needs to
- * be undone.
+ * Over one seqpacket pair the coordinator sends its requests to the keeper, for husks above all (husk.c), and
+ * at the end its outcome (proto/keeper.proto). If it dies without one, the scips notice the end of their
+ * connections and release what it froze. Nothing has to be undone here.
  */
 #include "scip/job/coordinator.h"
 
@@ -204,7 +203,7 @@ _Noreturn static void start_child(struct job *job, const struct coordinator_wish
 	coordinator_main(job, wish, keeper_sock);
 }
 
-/* What it sent last, requests included, and nobody has read yet. */
+/* Serves its last messages, requests included, which are not read yet. */
 static void read_last_words(struct job *job)
 {
 	struct coordinator *coordinator = job->coordinator;
@@ -329,7 +328,8 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	if (done)
 		done(arg, &outcome);
 	message_free(message);
-	/* One that asks how it ended: until then nobody knows whose signals and ends these are. */
+	/* done() may have started a coordinator that finds out how this one ended: until then it is not known
+	 * where signals and state changes belong. */
 	if (!job->coordinator)
 		links_settle(job, (struct vpid){0});
 	return true;

@@ -21,8 +21,8 @@ const char *const coordinator_kind_names[] = {
 	[COORDINATOR_SETTLE] = "end of a migration",
 };
 
-/* Of a rollback: an image of the whole job replaces all of it, whoever was named; else it is the named
- * process with its descendants, and the image must be of that. */
+/* Of a rollback: an image of the whole job replaces all of it, whichever process was named; else it is the
+ * named process with its descendants, and the image must be of that. */
 static int choose_replaced(const struct job *job, const struct coordinator_wish *wish,
 			   const struct image_reader *image, struct vpid *out, struct err *err)
 {

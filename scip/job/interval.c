@@ -18,7 +18,7 @@
 
 struct interval {
 	char path[PATH_MAX]; /* of the image that is being written */
-	pid_t asking;	     /* who has a cut made of a job that is on several hosts */
+	pid_t asking;	     /* the child that requests a cut of a job on several hosts */
 };
 
 static void on_time(void *arg);

@@ -40,10 +40,10 @@ enum { STATUS_SCIP = 125 };
 /* The keeper itself: the job, and what only beginning and end are about. */
 struct keeper {
 	struct job job;
-	int report;	   /* tells whether the program could be executed; -1 once that is known */
+	int report;	   /* the pipe that reports whether the program is executed; -1 once that is known */
 	bool report_began; /* its process has got as far as execve() */
 	int early_stop;	   /* wait status of a stop before that was known, 0 none */
-	bool restoring;	   /* the console is first told that it was restored, then of its end */
+	bool restoring;	   /* the console gets the event of the restore before that of the end */
 };
 
 /* ---- the job's end ---- */
@@ -131,7 +131,7 @@ static void on_report(void *arg, int fd)
 
 /* ---- children ---- */
 
-/* Nobody else will wait for it: what is left of its names goes. */
+/* No other process waits for it: removes what is left of its names. */
 static void forget_orphan(struct job *job, pid_t pid)
 {
 	struct name_process entry;
@@ -365,7 +365,7 @@ static void on_restored(void *arg, const struct coordinator_outcome *outcome)
 	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__STARTED, keeper->job.entry.root.n, "");
 }
 
-/* The other host has been told why not. */
+/* After a failure the other host has the reason already. */
 static void on_received(void *arg, const struct coordinator_outcome *outcome)
 {
 	struct keeper *keeper = arg;
@@ -457,7 +457,7 @@ static int begin_job(struct keeper *keeper, struct err *err)
 	if (r == 0)
 		r = pool_fill(job->pool, err);
 	if (r > 0)
-		r = 0; /* hand_root_over() tells */
+		r = 0; /* hand_root_over() has reported it */
 	if (r == 0)
 		r = requests_place_checkpoints(job, err);
 	if (r == 0 && !options->argv)
@@ -470,7 +470,7 @@ static int begin_job(struct keeper *keeper, struct err *err)
 		r = hand_root_over(keeper, report, err);
 	else if (r == 0)
 		r = coordinator_start(job, &wish, options->begin ? on_received : on_restored, keeper, err);
-	/* It alone has it: its end is to be seen there. */
+	/* The process alone holds the other end, and its end shows here. */
 	if (job->arrival >= 0)
 		close(job->arrival);
 	job->arrival = -1;

@@ -26,7 +26,7 @@ static void block_all_signals(void)
 	sigprocmask(SIG_SETMASK, &all, NULL);
 }
 
-/* Until a scip has us nobody but the keeper knows of us. */
+/* Until a scip supervises this process only the keeper knows it. */
 static void end_with(pid_t keeper)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != keeper)

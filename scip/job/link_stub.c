@@ -158,7 +158,7 @@ struct stub_link {
 	struct vpid vpid;
 	struct link_news sent[SENT_MAX]; /* signals that the other end has not confirmed */
 	int nsent;
-	bool parent; /* the stub's parent is to be sent */
+	bool parent; /* the stub's parent has to be sent */
 };
 
 /* Ends this process. The process that the signals are for has moved, or is migrating: the keeper gets back

@@ -21,7 +21,7 @@ enum { DEPTH_MAX = 4096 };
 struct recall {
 	struct request *request; /* NULL: the job ends */
 	struct job *job;
-	struct vpid vpid; /* who comes back */
+	struct vpid vpid; /* the process that comes back */
 	uint8_t *wish;	  /* the request, packed */
 	size_t len;
 };

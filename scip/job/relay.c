@@ -1,29 +1,29 @@
 /*
  * The console's loop.
  *
- * Without a pty the streams are the program's own and there is nothing to relay but signals. With one, three
- * ways:
- *   - standard input and output are both terminals: the user's terminal is raw, every byte goes to the pty,
- * whose line discipline makes Ctrl-C, Ctrl-Z and Ctrl-\ act on the program's foreground group.
- *   - one of them is not (`prog | less`): the user's terminal stays as it is, so that its other users are not
- *     disturbed; lines typed are passed on, signals too. When the program itself asks for single keys (less,
- * vim: the pty's ICANON goes), the terminal becomes raw for that long.
- *   - we are in the background: nothing is read, nothing is set, output is shown.
+ * Without a pty the streams are the program's own, and only signals are relayed. With one there are three
+ * cases:
+ *   - Standard input and output are both terminals: the user's terminal is raw and every byte goes to the
+ * pty, whose line discipline makes Ctrl-C, Ctrl-Z and Ctrl-\ act on the program's foreground group.
+ *   - One of them is not (`prog | less`): the user's terminal keeps its settings, which other programs use,
+ * and typed lines and signals are passed on. When the program reads single keys (less, vim: the pty's ICANON
+ * is off), the terminal is raw for that time.
+ *   - The console is in the background: it reads nothing and sets nothing, and shows output.
  *
- * What the program has not read of what was typed is given back at its end, for the user's shell, as
- * natively. In line mode no line is taken before the program has read the last one.
+ * Typed input that the program has not read is returned at its end to the user's shell, as without a console.
+ * In line mode no line is taken before the program has read the last one.
  *
- * A program that is stopped is shown to the user's shell as a stopped console: the terminal is put back, the
- * console stops itself, and continues the program when it is continued. So it is when somebody else continues
- * the program, or ends it: a child of ours watches for that meanwhile.
+ * A stopped program appears to the user's shell as a stopped console: the console restores the terminal,
+ * stops itself, and continues the program when it is continued. A child of the console watches meanwhile
+ * whether the program is continued or ended by others.
  *
- * When the user's terminal is closed the console ends and the program, which has a terminal of its own, goes
- * on: it hears nothing of it and can be attached to from another one. A SIGHUP that somebody sends to the
- * console is passed on.
+ * When the user's terminal is closed the console ends. The program has a terminal of its own and continues
+ * without a signal; another console can attach to it. A SIGHUP that was sent to the console by kill(2) is
+ * passed on.
  *
- * While a rollback replaces the processes the pty has no other side: the master reads EIO and polls as hung
- * up until the new ones are there. The loop then looks again a little later; only the keeper says when it is
- * over.
+ * While a rollback replaces the processes the pty has no other side: reading the master returns EIO and it
+ * polls as hung up until the new processes are there. The loop then looks again a little later; only the
+ * keeper reports the end.
  */
 #include "scip/job/relay.h"
 
@@ -147,7 +147,7 @@ static bool program_wants_keys(const struct relay *relay)
 	return tcgetattr(relay->options->master, &settings) == 0 && !(settings.c_lflag & ICANON);
 }
 
-/* Sets the terminal's mode as it must be now; returns whether it is to be read. */
+/* Sets the terminal's mode. True if it is read in that mode. */
 static bool adjust_mode(struct relay *relay)
 {
 	struct termios settings;
@@ -172,7 +172,7 @@ static bool adjust_mode(struct relay *relay)
 	return relay->stdin_is_tty && tcgetattr(relay->in, &settings) == 0 && (settings.c_lflag & ICANON);
 }
 
-/* A stop that is over already when it is heard of (a rollback came in between) is none. */
+/* A stop that is over when its event is read, after a rollback, is none. */
 static bool is_stopped(const struct relay *relay)
 {
 	auto_free char *text = NULL;
@@ -261,7 +261,7 @@ static void stop_with_program(struct relay *relay)
 	sigemptyset(&stop);
 	sigaddset(&stop, SIGTSTP);
 	if (was_raw) {
-		/* a terminal in line mode has told the whole pipeline already */
+		/* a terminal in line mode has stopped the whole pipeline already */
 		kill(0, SIGTSTP);
 		sigprocmask(SIG_UNBLOCK, &stop, NULL);
 		sigprocmask(SIG_BLOCK, &stop, NULL);
@@ -394,7 +394,7 @@ static void write_typed(struct relay *relay)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno != EAGAIN)
-			relay->ntyped = 0; /* nobody is there to read it */
+			relay->ntyped = 0; /* there is no reader */
 		if (n <= 0)
 			return;
 		relay->ntyped -= (size_t)n;

@@ -28,15 +28,15 @@ struct guest {
 	const struct job *job;
 	struct remote_console *console;
 	int keeper;
-	pthread_mutex_t giving;		   /* of given, and ends[0]: what is in the pipe is counted */
-	uint64_t given;			   /* position in standard input up to which its pipe was given */
-	uint64_t taken;			   /* ... and read by the program, as home was told */
-	_Atomic bool started;		   /* both are known */
-	_Atomic bool accepted;		   /* by home, on this channel ... */
-	_Atomic bool deaf;		   /* ... from which nothing comes any more */
-	_Atomic bool hung_up;		   /* by us */
-	uint64_t instance;		   /* a random number: home tells this end from one before it */
-	int confirmations;		   /* eventfd: one of the following has changed */
+	pthread_mutex_t giving; /* of given, and ends[0]: what is in the pipe is counted */
+	uint64_t given;		/* position in standard input up to which its pipe was given */
+	uint64_t taken;		/* ... and read by the program, as reported to home */
+	_Atomic bool started;	/* both are known */
+	_Atomic bool accepted;	/* by home, on this channel ... */
+	_Atomic bool deaf;	/* ... from which nothing comes any more */
+	_Atomic bool hung_up;	/* by us */
+	uint64_t instance;	/* a random number that distinguishes this end from the one before */
+	int confirmations;	/* eventfd: one of the following has changed */
 	_Atomic uint64_t written[STREAMS]; /* by home, up to that position */
 	_Atomic bool refused[STREAMS];	   /* home's stream is closed */
 	struct console_output output[STREAMS];
@@ -295,7 +295,7 @@ static bool greet_home(struct guest *g)
 			  NULL) == 0;
 }
 
-/* Nothing is sent before home has said that it listens: it may take this end for one that is replaced. */
+/* Nothing is sent before REMOTE_CONSOLE_START: home may take this end for one that is replaced. */
 static bool await_start(const struct guest *g)
 {
 	struct pollfd ready = {.fd = g->confirmations, .events = POLLIN};

@@ -24,7 +24,7 @@ enum { SIZE_MS = 200 };
 
 enum input { INPUT_NONE, INPUT_TTY, INPUT_PIPE, INPUT_SOCKET };
 
-/* Output that is not written yet, or the wish to hear when all before it is. */
+/* Output that is not written yet, or the wish for a report when all before it is written. */
 struct queued {
 	struct queued *next;
 	Pbeam__RemoteConsole *message;

@@ -40,7 +40,7 @@ struct console_positions *console_positions_make(struct err *err)
 	return positions;
 }
 
-/* The part's own place, or one that nobody uses. *locked: its lock is held already. */
+/* The part's own place, or a free one. *locked: its lock is held already. */
 static struct console_part *choose_part(struct console_positions *positions, int32_t vpid, bool *locked)
 {
 	*locked = false;

@@ -24,7 +24,7 @@
 
 /* A coordinator at work for a request. */
 struct moving {
-	struct request *request; /* NULL: nobody is to be told */
+	struct request *request; /* NULL: without a reply */
 	struct job *job;
 	struct vpid target;
 	char host[64], uuid[40];
@@ -147,7 +147,7 @@ static int keep_children(const struct job *job, const Pbeam__MigrateRequest *wis
 	return n < 0 ? err_code(err, n, "look for children") : 0;
 }
 
-/* Nobody is at work on the job. */
+/* No coordinator is at work. */
 static int begin(struct request *request, const Pbeam__MigrateRequest *wish, struct err *err)
 {
 	struct job *job = request->job;
@@ -321,7 +321,7 @@ int request_receive(struct request *request, const ProtobufCMessage *message, st
 	return 0;
 }
 
-/* A stub of ours got a signal. Nobody waits for an answer. */
+/* A stub got a signal. There is no reply. */
 int request_signal(struct request *request, const ProtobufCMessage *message, struct err *err)
 {
 	links_signal(request->job, (const Pbeam__RemoteSignal *)message);

@@ -23,7 +23,7 @@ enum { PROGRESS_NS = 200000000 };
 
 /* A coordinator at work for a request. */
 struct saving {
-	struct request *request; /* NULL: nobody is to be told */
+	struct request *request; /* NULL: without a reply */
 	struct job *job;
 	bool no_wait;
 	bool rolls_back;
@@ -119,7 +119,7 @@ static void on_done(void *arg, const struct coordinator_outcome *outcome)
 	if (!outcome->err.code && saving->numbered)
 		store_prune(saving->store, job_keep(job));
 	if (told)
-		; /* nobody waits for an answer */
+		; /* there is no reply */
 	else if (outcome->err.code)
 		request_refuse(request, &outcome->err);
 	else if (saving->rolls_back)
@@ -316,7 +316,7 @@ static void on_part_saved(void *arg, const struct coordinator_outcome *outcome)
 {
 	const struct job *job = arg;
 
-	if (outcome->err.code) /* the leader has been told, or hears it by the end of the channel */
+	if (outcome->err.code) /* the leader has the reason, or sees the end of the channel */
 		log_error("vpid %d: %s", job->entry.root.n, outcome->err.text);
 }
 

@@ -1,7 +1,6 @@
 /*
- * Connections to the keeper. Each brings one request at a time; its replies, progress before them, go back on
- * it. A connection that ends while its checkpoint is at work changes nothing for that: the image is finished,
- * only the reply has nobody to go to.
+ * Connections to the keeper. Each carries one request at a time; progress and the reply return on it. If a
+ * connection ends during its checkpoint, the image is finished and the reply is dropped.
  */
 #include "scip/job/requests.h"
 

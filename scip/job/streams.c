@@ -1,11 +1,11 @@
 /*
  * Which streams a job gets.
- *   - A terminal becomes a pty of ours: it can be saved, restored, attached to.
+ *   - A terminal becomes a pty of the job: it can be saved, restored, attached to.
  *   - A pipe or a file is passed as it is.
- *   - With -d a pipe that we write to is not passed on: it is where the vpid is told (`id=$(scip run -d
- * ...)`), and its reader waits until nobody holds it any more. In its place comes the pty where there is one,
- * else /dev/null.
- *   - A restore for pbeamd: what the image says the streams were (terminal: a pty, file: that file, else
+ *   - With -d a pipe that is written to is not passed on: the vpid is printed there (`id=$(scip run -d
+ * ...)`), and its reader waits until no process holds it any more. The pty takes its place, or /dev/null
+ * without one.
+ *   - A restore for pbeamd: what the streams were in the image (terminal: a pty, file: that file, else
  * /dev/null).
  */
 #include "scip/job/streams.h"

@@ -124,7 +124,7 @@ static void arm(void)
 	raw.armed = true;
 }
 
-/* The settings are still those that we made: nobody else has set the terminal since. */
+/* True if the settings are still those made here: no other process has set the terminal since. */
 static bool is_untouched(int fd, const struct termios *settings)
 {
 	struct termios now;

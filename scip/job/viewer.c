@@ -1,7 +1,6 @@
 /*
- * While no console is there the keeper reads the pty's master, so that the job never blocks on a terminal
- * that nobody looks at. The kernel's own buffer comes first: what a console did not read before it died is
- * read here.
+ * Without a console the keeper reads the pty's master, so that the job never blocks on a terminal without a
+ * reader. The kernel's own buffer comes first: what a console did not read before it died is read here.
  */
 #include "scip/job/viewer.h"
 
