@@ -45,7 +45,7 @@ must_check int store_find(const char *job, uint32_t number, char path[PATH_MAX],
 must_check int store_last(const char *job, uint32_t *number, struct err *err);
 /* As store_claim() with a number that is known: the next one here is larger. */
 must_check int store_take(const char *job, const char *uuid, uint32_t number, struct err *err);
-/* Of a part, whose directory is made; 0: of the manifest. */
+/* The path of a part's image; the directory is made. Part 0: of the manifest. */
 must_check int store_image_path(const char *job, uint32_t number, uint32_t part, char path[PATH_MAX],
 				struct err *err);
 /* As a part: a copy of N.ckpt of another host, while the job is rolled back to it; this host's own N.ckpt may

@@ -45,7 +45,7 @@ static int open_area(struct fill *fill, const struct procfs_maps *maps)
 		return r;
 	if (!inject_range(fill->process, &start, &end) || start.a < fill->low ||
 	    end.a + (1u << 20) > fill->high)
-		return err_set(fill->err, -EFAULT, "the injected code is not where it was asked to be");
+		return err_set(fill->err, -EFAULT, "the injected code is not at the requested address");
 	fill->low = start.a;
 	fill->space = bytes - BATCH_OVERHEAD;
 	return 0;

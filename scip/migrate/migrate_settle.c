@@ -1,7 +1,7 @@
 /*
- * What is to be done when a coordinator was killed after it had told the scips to wait (SCIP_KEEP): the
- * processes are frozen, or held, and only the registry knows whose they are. Before that moment there is
- * nothing to do: its end has undone everything.
+ * Settles a migration whose coordinator was killed after SCIP_KEEP: the processes are frozen, or held, and
+ * only the registry knows which host has them. If a coordinator is killed before SCIP_KEEP its end undoes
+ * everything.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 enum { FREEZE_MS = 10000 };
 
-/* Those that wait, parents first as they were born. */
+/* Adds the processes that wait, in the order of their birth: parents first. */
 static int find_waiting(struct group *group, const struct name_job *job, struct err *err)
 {
 	auto_free struct name_process *all = NULL;
@@ -98,15 +98,15 @@ int migrate_settle(struct names *names, const struct migrate_settling *settling,
 	record.undecided_arg = &asking;
 	moved = settling->known ? 1 : record_abort(&record);
 	log_info("migrate: a coordinator was killed; %s that the processes %s",
-		 settling->known ? "it had said" : "the registry says",
+		 settling->known ? "it had reported" : "the registry says",
 		 moved ? "have moved" : "have not moved");
 	if (r == 0 && settling->arrival)
 		settle_target(&group, moved);
 	else if (r == 0)
 		settle_source(&group, moved, settling->stub);
-	/* No record reads as aborted. A committed one stays until all have settled, which the daemons see:
-	 * the target, its keeper and the peers of moved connections have lost the same coordinator, and may
-	 * ask later than we do. */
+	/* A record that is missing counts as aborted. A committed record stays until all sides have settled,
+	 * which the daemons notice: the target, its keeper and the peers of moved connections have lost the
+	 * same coordinator, and may read the record later. */
 	if (!settling->arrival && !moved)
 		record_remove(&record);
 	record_close(&record);

@@ -516,7 +516,7 @@ static int hand_processes_over(struct departure *d, struct capture *c, uint64_t 
 		log_error("migrate: vpid %d runs on %s, but was not removed here: %s", d->options->target.n,
 			  d->options->host, err->text);
 	(void)!fault_point("migrate-withdrawn", err);
-	/* Otherwise the daemons remove it, once every host that may ask has asked. */
+	/* Otherwise the daemons remove the record, once every host that may need it has read it. */
 	if (heard && !d->source.unheard)
 		record_remove(&d->record);
 	/* The processes that stay find the others in /proc (scip/syscall/other_host_proc.c). */
@@ -528,7 +528,6 @@ static int hand_processes_over(struct departure *d, struct capture *c, uint64_t 
 	return 0;
 }
 
-/* Before the processes go on: the other side must be out of it. */
 /* Undoes an attempt before the processes go on here. */
 static void call_off(struct departure *d)
 {
@@ -550,7 +549,7 @@ static void call_off(struct departure *d)
 	external_source_end(&d->source, false);
 }
 
-/* What can be sent while they run. */
+/* Sends memory while the processes run. */
 static int precopy_processes(struct departure *d, struct err *err)
 {
 	const struct precopy_options how = {.target = d->options->target,
@@ -703,7 +702,8 @@ static int run_migration(struct departure *d, struct err *err)
 	return r;
 }
 
-/* The keeper knows where the stub was when the process arrived; the stub's parent may have moved since. */
+/* Looks up the stub's host: the keeper has it as of the process's arrival, and the stub's parent may have
+ * moved since. */
 static int look_up_stub(struct departure *d, struct err *err)
 {
 	char host[64];

@@ -125,7 +125,7 @@ static int make_ready(struct incoming *in, struct err *err)
 
 /* ---- images ---- */
 
-/* The manifest was read by nobody else: its paths are changed in place. */
+/* Changes the paths in the manifest in place; nothing else has read it yet. */
 static int localize_manifest(const struct incoming *in, struct image_reader *image, bool last,
 			     struct err *err)
 {

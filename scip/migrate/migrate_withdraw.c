@@ -1,4 +1,4 @@
-/* What is left of processes that have gone: nothing, but the first one's stub where its parent stays. */
+/* Removes processes that have moved, except for the stub that the first one leaves if its parent stays. */
 #include <errno.h>
 
 #include "base/log.h"
@@ -13,11 +13,11 @@ int migrate_withdraw(struct group *group, bool stub, struct err *err)
 	struct err why = ERR_INIT;
 	int r, cancel = group->cancel;
 
-	group->cancel = -1; /* it is too late for that */
+	group->cancel = -1; /* the migration is committed */
 	if (root)
-		group_abort_connections(group); /* its own too: it may come back to these ports */
+		group_abort_connections(group); /* the first process's too: it may come back to these ports */
 	if (root)
-		root->frozen = false; /* group_terminate() leaves it alone */
+		root->frozen = false; /* so that group_terminate() skips it */
 	r = group_terminate(group, err);
 	if (root) {
 		group_ask(root, PBEAM__SCIP_REQUEST__SCIP_STUB, NULL, NULL, 0);

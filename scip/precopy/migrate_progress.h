@@ -1,4 +1,4 @@
-/* How far a migration is, for the user who waits for it. */
+/* The progress of a migration, as shown to the user. */
 #ifndef SCIP_PRECOPY_MIGRATE_PROGRESS_H
 #define SCIP_PRECOPY_MIGRATE_PROGRESS_H
 

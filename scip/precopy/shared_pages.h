@@ -16,8 +16,8 @@
  * moment and compared with what was sent, by digest (notes.h). The kernel's list of pages (mincore) lacks
  * pages that are swapped out: an object that had any when the processes were dumped is not pre-copied, and
  * where anything was written to swap since then all pages are compared (scip/dump/dump_shared.c). Where a
- * page cannot be read, or cannot be seen through the mappings (nobody maps that part of a memory file), the
- * object is in the image as if it had not been pre-copied.
+ * page cannot be read, or cannot be seen through the mappings (no process maps that part of a memory file),
+ * the object is in the image as if it had not been pre-copied.
  *
  * The comparison takes about 100 ms per GiB on two processors.
  */

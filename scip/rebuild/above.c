@@ -27,7 +27,7 @@
 
 enum { FREEZE_MS = 10000 };
 
-/* ---- who it is ---- */
+/* ---- the process and its parent ---- */
 
 static bool has_filters(const struct name_process *process)
 {
@@ -225,7 +225,7 @@ int above_hold(struct rebuild *rebuild)
 		return err_wrap(rebuild->err, above->sock, "its parent, vpid %d", above->process.vpid.n);
 	/* The parent may have waited for it until now. */
 	if (above->lives && !find_old_child(rebuild))
-		return err_set(rebuild->err, -ECHILD, "vpid %d is not a child of vpid %d any more",
+		return err_set(rebuild->err, -ECHILD, "vpid %d is no longer a child of vpid %d",
 			       rebuild->manifest->processes[0]->vpid, above->process.vpid.n);
 	if (above->lives && rebuild->options->replace.n > 0 && above->replaces <= 0)
 		return err_set(rebuild->err, -ESRCH, "vpid %d has ended, and its parent, vpid %d, knows it",

@@ -106,7 +106,7 @@ static int find_whole(const Pbeam__Memory *memory, const Pbeam__Mapping *map)
 												       : -1;
 }
 
-/* ---- who passes on what ---- */
+/* ---- what each process passes on ---- */
 
 static const Pbeam__Mapping *next_of_kernel(const Pbeam__Memory *memory, size_t *at)
 {
@@ -349,7 +349,7 @@ static int find_memory(struct inherit *inherit, const struct family *family, Pbe
 	return r;
 }
 
-/* Handles process i after its children. Their offers are not needed any more; its own offer is what it has
+/* Handles process i after its children. Their offers are no longer needed; its own offer is what it has
  * when it is forked itself. */
 static int survey_one(struct inherit *inherit, const struct family *family, Pbeam__Process *const *processes,
 		      size_t i, struct extents *offers)
@@ -411,7 +411,7 @@ void inherit_free(struct inherit *inherit)
 	*inherit = (struct inherit){NULL, NULL, 0};
 }
 
-/* ---- what is to be done ---- */
+/* ---- requests ---- */
 
 void inherit_state_free(struct inherit_state *state)
 {

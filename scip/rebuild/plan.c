@@ -518,8 +518,8 @@ static int join_groups(struct planner *planner)
 				       process->vpid, process->vpgid);
 		if (process->vpgid == process->vsid && !group_exists(planner, process->vpgid))
 			return err_set(planner->err, -EINVAL,
-				       "nobody is left in group %d, which only the leader of session %d "
-				       "could have made",
+				       "group %d has no members left, and only the leader of session %d "
+				       "could have made it",
 				       process->vpgid, process->vsid);
 		if (!group_exists(planner, process->vpgid)) {
 			int helper = add_helper(planner, process->vpgid);

@@ -44,7 +44,7 @@ static bool leads_others(const Pbeam__Manifest *manifest, const Pbeam__Process *
 static int leave_zombies(const struct rebuild *rebuild)
 {
 	Pbeam__Manifest *manifest =
-		(Pbeam__Manifest *)(uintptr_t)rebuild->manifest; /* nobody else reads it */
+		(Pbeam__Manifest *)(uintptr_t)rebuild->manifest; /* nothing else reads it */
 	size_t kept = 0;
 
 	for (size_t i = 0; i < manifest->n_processes; i++)

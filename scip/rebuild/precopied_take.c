@@ -149,7 +149,7 @@ static int settle_memory(struct rebuild *rebuild, struct precopied_process *proc
 	return r;
 }
 
-/* ---- who stays ---- */
+/* ---- which processes stay ---- */
 
 static const Pbeam__Process *precopied_at(const struct precopied *p, size_t i)
 {

@@ -150,7 +150,7 @@ static int check_mapping(struct rebuild *rebuild, const Pbeam__Process *process,
 	path_of(map->file, path);
 	if (stat(path, &st) < 0)
 		return err_set(rebuild->err, -errno,
-			       "vpid %d maps %s, which cannot be opened any more (%s); put it back",
+			       "vpid %d maps %s, which can no longer be opened (%s); put it back",
 			       process->vpid, path, strerror(errno));
 	if (is_unchanged_file(map->file, &st) || (shared && (map->prot | map->max_prot) & PROT_WRITE))
 		return 0;

@@ -231,7 +231,7 @@ int rebuild_fill_all(struct rebuild *rebuild)
 	return r < 0 ? r : await_fills(rebuild);
 }
 
-/* A scip that cannot be told is not waited for. */
+/* Closes the connection to a scip that cannot be reached, so that no reply is awaited. */
 static void send_run(struct rebuild *rebuild, int node)
 {
 	struct made *made = &rebuild->made[node];

@@ -34,6 +34,7 @@ def test_goes_on_from_a_chain(host, name, way):
     else:
         host.kill_programs()
         job.wait(20)
+        host.wait_until(lambda: name not in host.ctl("ps").stdout, what="the end of the job")
         jobs = [job, host.start(["scip", "restore", image], "restored")]
     host.file("go")
     status = jobs[-1].wait(60)
