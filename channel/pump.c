@@ -37,7 +37,7 @@ struct pump {
 	size_t due, encrypted;	   /* in `outgoing` */
 	bool local_eof, tcp_eof;   /* nothing more comes from there */
 	bool told_local, told_tcp; /* and the other side knows */
-	bool hung;		   /* nobody holds the other end of the local side */
+	bool hung;		   /* no process holds the other end of the local side */
 	bool cut;		   /* the connection is gone */
 	int asked;		   /* requests the connection; -1: none */
 };
@@ -272,7 +272,7 @@ static void report_handshake(const struct pump *pump, const struct err *err)
 	refused.text = (char *)(uintptr_t)err->text;
 	refused.code = err->code;
 	if (frame_send(pump->local, PBEAM__RPC__RPC_FAILED, &refused.base, NULL, 0, NULL) < 0)
-		return; /* nobody is there to read it */
+		return; /* there is no reader */
 }
 
 _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum tls_role role)

@@ -71,7 +71,7 @@ static int ask(const Pbeam__RegistryRequest *request, Pbeam__RegistryReply **rep
 	return (*reply)->code < 0 ? err_set(err, (*reply)->code, "%s", (*reply)->text) : 0;
 }
 
-/* Whoever is called so is there still. */
+/* The process with this name is still there. */
 static bool is_another(struct names *names, const struct name_address *address, char *key,
 		       const ProtobufCBinaryData *value)
 {

@@ -133,7 +133,7 @@ must_check int names_number_bind(struct names *names, struct vpid vpid, struct r
  * number that did not diverge, or is bound to another than `rpid` by now. */
 void names_number_release(struct names *names, struct vpid vpid, struct rpid rpid);
 
-/* ---- ids of System V objects, diverged where a restore had to make one anew ---- */
+/* ---- ids of System V objects, diverged where a restore had to make one again ---- */
 enum names_ipc { NAMES_IPC_SHM, NAMES_IPC_SEM, NAMES_IPC_MSG, NAMES_IPC_KINDS };
 /* Lock-free. An id that did not diverge gives itself; one that is only another's real id gives -1, which
  * nothing has. */
@@ -151,7 +151,7 @@ void names_ipc_release(struct names *names, enum names_ipc kind, int32_t virtual
 
 /* ---- other hosts: what this host knows of the cluster's names, written by pbeamd, looked up by scips ----
  */
-/* The process numbers are held in blocks: who holds one gives its numbers to newborns. */
+/* Process numbers are held in blocks: the host that holds one gives its numbers to new processes. */
 #define NAMES_BLOCK_BITS 10
 #define NAMES_BLOCKS	 8192 /* of 1,024 numbers, up to 2^23 */
 
@@ -164,7 +164,7 @@ void names_cluster_begin(struct names *names);
 bool names_cluster_begun(struct names *names);
 /* True in a cluster, begun or not. `host` (may be NULL) gets what this one is called. */
 bool names_cluster(struct names *names, char host[NAME_TEXT_MAX]);
-/* `host` holds the block; NULL: nobody. */
+/* `host` holds the block; NULL: no host. */
 must_check int names_block_set(struct names *names, uint32_t block, const char *host);
 /* 0 and the host that holds the block of a number (without a cluster: -ENOENT), this one or another. */
 must_check int names_block_find(struct names *names, struct vpid vpid, char host[NAME_TEXT_MAX]);

@@ -135,7 +135,7 @@ static int init_mutex(pthread_mutex_t *mutex)
 	return -r;
 }
 
-/* Makes a whole new table and links it to `path`. Somebody else's being there by then is success too. */
+/* Makes a whole new table and links it to `path`. If another process was faster, that is success too. */
 static int make(const char *path, struct err *err)
 {
 	char tmp[PATH_MAX + 32];

@@ -25,7 +25,7 @@ enum path_kind {
 
 /* What the file at home was when its contents went along. */
 struct path_home {
-	char host[NAME_TEXT_MAX]; /* "": nobody has one */
+	char host[NAME_TEXT_MAX]; /* "": no host has one */
 	uint64_t ino, size, mtime_ns;
 };
 struct path_entry {
@@ -60,7 +60,7 @@ const struct path_entry *paths_find(const struct paths *paths, const char *name)
 const struct path_entry *paths_real(const struct paths *paths, const char *name, char *out, size_t size);
 /* Back: what the program calls `real`. */
 const struct path_entry *paths_name(const struct paths *paths, const char *real, char *out, size_t size);
-/* What is to be executed for a file of that name in place of it; NULL: itself. */
+/* The file that is executed in place of a file of that name; NULL: that file. */
 const struct path_entry *paths_program(const struct paths *paths, const char *name);
 /* A file of that name, in whatever directory, is an entry. */
 bool paths_has_file(const struct paths *paths, const char *base);

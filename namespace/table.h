@@ -88,7 +88,7 @@ struct table_address {
 struct table_cluster {
 	_Atomic uint32_t active, nhosts;	/* CLUSTER_* */
 	_Atomic uint64_t wait_until_ns;		/* while joining: for how long newborns wait for numbers */
-	char hosts[TABLE_HOSTS][NAME_TEXT_MAX]; /* 0: nobody */
+	char hosts[TABLE_HOSTS][NAME_TEXT_MAX]; /* 0: none */
 	_Atomic uint16_t blocks[NAMES_BLOCKS];	/* block -> host index */
 	_Atomic uint64_t places[PLACE_SLOTS];	/* vpid -> host index */
 	uint32_t nplaces;

@@ -180,5 +180,5 @@ void daemon_start_quietly(void)
 	if (sock >= 0)
 		close(sock);
 	else if (start(-1, NULL) < 0)
-		return; /* nobody asked for it: the next command that does says so */
+		return; /* no command asked for it: the next one that does reports it */
 }

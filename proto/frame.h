@@ -74,7 +74,7 @@ ProtobufCMessage *frame_unpack(const struct frame *frame, const ProtobufCMessage
 must_check int frame_connect(const char *path, struct err *err);
 /* To the scip ("scip") or keeper ("job") that is process `pid`: RUNTIME/ROLE/PID. */
 must_check int frame_connect_to(const char *role, pid_t pid, struct err *err);
-/* Takes the place of a socket that nobody listens on any more; -EADDRINUSE where somebody does. */
+/* Takes the place of a socket that no process listens on any more; -EADDRINUSE if one does. */
 must_check int frame_listen(const char *path, struct err *err);
 must_check int frame_accept(int listener, struct err *err);
 

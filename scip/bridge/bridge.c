@@ -111,8 +111,8 @@ size_t bridge_lines(const struct bridge *bridge)
 	return n;
 }
 
-/* A pipe or a terminal is opened again: the flags of its description are the program's, and others' who stay.
- * A terminal's master (it has no other name) is the bridge's own. */
+/* A pipe or a terminal is opened again: the flags of its description belong to the program and to holders
+ * that stay. A terminal's master (it has no other name) is the bridge's own. */
 static int own_description(const Pbeam__BridgeLine *line, int fd, bool *socket, struct err *err)
 {
 	int mode = line->reads && line->writes ? O_RDWR : line->reads ? O_RDONLY : O_WRONLY;
@@ -278,7 +278,7 @@ static void become(struct bridge *bridge)
 	(void)!chdir("/");
 }
 
-/* Before the fork, so that whoever comes next finds it. */
+/* Before the fork, so that the next coordinator finds it. */
 static int listen_for_control(struct bridge *bridge, struct err *err)
 {
 	int r = control_path(bridge->cookie, bridge->path, err);

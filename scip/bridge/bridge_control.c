@@ -161,7 +161,7 @@ static void hold(struct control *control, uint64_t ino)
 	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, &line->fd, line->fd >= 0);
 }
 
-/* Connections that the program has not accepted: begun anew where it goes. */
+/* Connections that the program has not accepted: they begin again where it goes. */
 static int describe_pending(struct control *control, const struct line *listener, Pbeam__BridgeLine *out)
 {
 	for (struct line *line = control->bridge->lines; line; line = line->next) {
@@ -220,7 +220,7 @@ static void take(struct control *control, uint64_t ino)
 	message_free(out);
 }
 
-/* HOLD and TAKE of an anchor's line: for who looks at both its ends, and lets go. */
+/* HOLD and TAKE of an anchor's line: a coordinator looks at both its ends, and lets go. */
 static void serve_anchor(struct control *control, uint32_t type, uint64_t id)
 {
 	struct line *line = control->bridge->lines;
@@ -340,7 +340,7 @@ static void resume(struct control *control)
 		line_drain(line);
 		out = line_describe(line, true);
 		line_forget(line);
-		line->moved = false; /* nobody comes for it any more */
+		line->moved = false; /* no bridge takes it over any more */
 		line->holder = NULL;
 	}
 	answer(control, out ? PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
@@ -408,7 +408,7 @@ void control_input(struct control *control)
 	frame_free(&frame);
 }
 
-/* For people and for pbeamd: who depends on which host. */
+/* For users and for pbeamd: which programs depend on which host. */
 void control_describe(struct bridge *bridge)
 {
 	char path[PATH_MAX + 16], beside[PATH_MAX + 24];

@@ -67,16 +67,16 @@ struct line {
 	bool attaching;		      /* the anchor has not answered yet: nothing is sent */
 	uint32_t generation;	      /* how often the program has moved with it */
 	unsigned turn;		      /* of bridge->turn, when it last sent */
-	bool named;		      /* the name table has the address of who has called */
+	bool named;		      /* the name table has the address of the caller */
 	const struct line *of;	      /* its listener */
 	uint64_t opened;	      /* the anchor's: number of the listener's record that announces it */
 	uint64_t lost_ns;	      /* since when there is no channel */
 	uint64_t made_ns;
-	uint64_t called_ns; /* a listener's: when somebody called last */
+	uint64_t called_ns; /* a listener's: time of the last call */
 	struct stand_in *stand_ins;
 	struct line_terminal *terminal; /* terminal.c; NULL: none, or not begun */
 	struct pty_bytes typed;		/* an anchor's terminal: dumped with the program */
-	struct control *waiter;		/* who waits until nothing is on its way any more */
+	struct control *waiter;		/* waits until nothing is under way any more */
 	uint64_t stand_ins_used;
 
 	struct record *head, *tail, *unsent;
@@ -131,7 +131,7 @@ struct bridge {
 	uint64_t next_id;
 	unsigned turn;
 	bool started; /* by a coordinator, whose copy of it this is */
-	bool changed; /* the text beside the socket is to be written */
+	bool changed; /* the text beside the socket has to be written */
 };
 
 /* ---- line.c: logs ---- */
@@ -153,7 +153,7 @@ void line_drop_arrivals(struct line *line);
 Pbeam__BridgeRecord *line_record(const ProtobufCBinaryData *frame);
 /* Appends a frame of the log that came with the program. */
 must_check int line_append_frame(struct line *line, const uint8_t *frame, size_t len, uint64_t number);
-/* It is not ours any more: nobody hears of its end. */
+/* It is not of this bridge any more: its end is not sent. */
 void line_forget(struct line *line);
 /* Ends it at once on this side. */
 void line_reset(struct line *line);
@@ -228,7 +228,7 @@ void channel_input(struct channel *channel);
 void control_accept(struct bridge *bridge);
 void control_input(struct control *control);
 void control_free(struct control *control);
-/* Who waits for the line is answered if it is time. */
+/* Replies to the waiter of the line if it is time. */
 void control_settled(struct line *line);
 /* RUNTIME/bridge/COOKIE; `buf` of 4096 bytes. */
 must_check int control_path(const uint8_t *cookie, char *buf, struct err *err);

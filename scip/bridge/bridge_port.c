@@ -103,7 +103,7 @@ static bool is_young(const struct line *line)
 	return io_now_ns(CLOCK_MONOTONIC) - line->made_ns < PASSING_NS;
 }
 
-/* Who has moved itself is found by its name, wherever it goes. */
+/* A sender that has moved itself is found by its name, wherever it goes. */
 static bool is_told(const struct line *line, const union name_sockaddr *source,
 		    const union name_sockaddr *called)
 {

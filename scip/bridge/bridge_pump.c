@@ -227,7 +227,7 @@ static int deliver_data(struct line *line, const Pbeam__BridgeRecord *record)
 	ssize_t n = 0;
 
 	if (!line->writes || line->fd < 0)
-		return 1; /* nobody reads it any more */
+		return 1; /* there is no reader any more */
 	if (done == record->data.len && (is_stream(line) || done))
 		return 1;
 	n = put(line, record->data.data + done, record->data.len - done, &record->address);
@@ -238,7 +238,7 @@ static int deliver_data(struct line *line, const Pbeam__BridgeRecord *record)
 		return 0;
 	}
 	if (n < 0 && !is_stream(line) && n != -EPIPE && n != -ECONNRESET && n != -ENOTCONN)
-		return 1; /* a datagram may be lost: too large for here, or nobody there */
+		return 1; /* a datagram may be lost: too large here, or without a receiver */
 	if (n < 0) {
 		say_gone(line, line->socket ? PBEAM__BRIDGE_RECORD__KIND__RESET
 					    : PBEAM__BRIDGE_RECORD__KIND__CLOSE);

@@ -346,7 +346,7 @@ static bool unix_peer_stays(const struct left *left, const Pbeam__UnixSocket *so
 	return socket->type != SOCK_DGRAM || socket->peer_name.len <= offsetof(struct sockaddr_un, sun_path);
 }
 
-/* A listener that somebody can still find. */
+/* True for a listener that can still be found. */
 static bool unix_has_callers(const Pbeam__UnixSocket *socket)
 {
 	return socket->listening && socket->name.len > offsetof(struct sockaddr_un, sun_path) &&
@@ -481,7 +481,7 @@ static bool is_multicast(const Pbeam__UdpSocket *socket)
 					   : IN6_IS_ADDR_MULTICAST(&at.v6.sin6_addr);
 }
 
-/* Who has been told where the port goes does not need the line. */
+/* A sender that knows where the port goes does not need the line. */
 static int mark_port(const struct left *left, const Pbeam__BridgeLine *line, struct err *err)
 {
 	const struct reconnect_port *port = reconnect_ports_of(left->source->ports, left->of->st.st_ino);

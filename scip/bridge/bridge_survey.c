@@ -62,7 +62,7 @@ static bool goes_too(pid_t pid, const pid_t *members, size_t n)
 
 /* What is seen before the freeze. */
 struct survey {
-	pid_t *pids; /* who moves */
+	pid_t *pids; /* the processes that move */
 	size_t n;
 	struct holders own, outside, console;
 	struct unix_diag_table diag;
@@ -77,7 +77,7 @@ static int duplicate(const struct holder *own)
 	return pidfd < 0 ? -1 : pidfd_getfd(pidfd, own->fd, 0);
 }
 
-/* Somebody who moves has the socket that is bound to this address. */
+/* True if a process that moves has the socket that is bound to this address. */
 static bool is_own_address(const struct survey *survey, const struct inet_address *address)
 {
 	for (size_t i = 0; i < survey->own.n; i++) {
@@ -122,7 +122,7 @@ static bool unix_matters(const struct survey *survey, int fd, const struct unix_
 	       !holders_find(&survey->own, diag->peer, true, true);
 }
 
-/* Who stays and has this socket too, if its other end stays as well. */
+/* A process that stays and has this socket too, if the other end stays as well. */
 static const struct holder *socket_in_two_places(const struct survey *survey, const struct holder *own)
 {
 	const struct unix_diag *diag = unix_diag_find(&survey->diag, own->ino);
@@ -144,7 +144,7 @@ static const struct holder *socket_in_two_places(const struct survey *survey, co
 
 /* ---- all ---- */
 
-/* What would have to be read in two places. Console streams are the keeper's, who has them too. */
+/* Refuses what would have to be read in two places. Console streams are the keeper's, which has them too. */
 static int look_at(struct migrate_source *source, const struct survey *survey, const struct holder *own,
 		   struct err *err)
 {

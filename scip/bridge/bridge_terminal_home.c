@@ -147,7 +147,7 @@ static int borrow_master(int slave, struct err *err)
 	return r;
 }
 
-/* As typed. Nobody reads it yet: what there is no room for is lost. */
+/* Writes bytes as if typed. There is no reader yet: bytes without room are lost. */
 static int type(int master, const uint8_t *data, size_t len)
 {
 	while (len) {

@@ -114,7 +114,7 @@ static int name_side(Pbeam__CutBridge *side, const uint8_t *cookie, uint64_t id,
 	return message_bytes(&side->cookie, cookie, BRIDGE_COOKIE);
 }
 
-/* What is none belongs to nobody: the part says what it thinks of that. */
+/* A malformed message belongs to no part, which refuses it. */
 static int join_ends(const struct lead *lead, struct err *err)
 {
 	uint8_t cookie[BRIDGE_COOKIE];

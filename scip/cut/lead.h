@@ -1,4 +1,4 @@
-/* Inside scip/cut: who leads a cut. */
+/* Inside scip/cut: the leader of a cut. */
 #ifndef SCIP_CUT_LEAD_H
 #define SCIP_CUT_LEAD_H
 
@@ -54,7 +54,7 @@ struct lead {
 	bool inner;			/* it is not the first process of its job */
 	bool copied;			/* there are copies that are to go */
 	Pbeam__Cut *alone;		/* of the image of a whole job, made as if for a cut of one part, */
-	char alone_host[LEAD_HOST_MAX]; /* and who has it; else "" */
+	char alone_host[LEAD_HOST_MAX]; /* and the host that has it; else "" */
 	uint32_t keep;
 	struct lead_host *known;
 	size_t nknown;
@@ -63,7 +63,7 @@ struct lead {
 };
 
 /* ---- lead.c ---- */
-/* One question to pbeamd; the answer is to be freed with message_free(). NULL: err says why. */
+/* One request to pbeamd. The reply is freed with message_free(). NULL: *err says why. */
 void *lead_ask(uint32_t type, const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply,
 	       struct err *err);
 /* The processes of all hosts. */

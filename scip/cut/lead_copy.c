@@ -134,7 +134,7 @@ static int write_manifest(const struct lead *lead, const char *path, struct err 
 	return r;
 }
 
-/* The cut counts already: who has no copy is told of, no more. */
+/* The cut counts already: a missing copy is reported, no more. */
 static void spread_manifest(struct lead *lead)
 {
 	Pbeam__CutRequest prune = PBEAM__CUT_REQUEST__INIT;

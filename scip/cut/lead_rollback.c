@@ -45,7 +45,7 @@ static int fail(const struct returning *returning, int r, struct err *err)
 	return err_wrap(err, r, "host %s", returning->host);
 }
 
-/* With whom it has stubs in common, and where these go. */
+/* The parts with which it has stubs in common, and where these go. */
 static int add_kin(const struct returning *v, size_t n, const struct returning *returning,
 		   Pbeam__CutImageName *cut)
 {
@@ -263,7 +263,7 @@ static int bring_back(const struct lead *lead, struct returning *v, size_t n, bo
 	} else {
 		struct err late = ERR_INIT;
 
-		/* They are all back: who does not hear it asks the registry. */
+		/* All parts are back: one that does not receive this asks the registry. */
 		if (all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT,
 			PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, &late) < 0)
 			log_warn("%s: %s", lead->name, late.text);
@@ -326,7 +326,7 @@ static void answer(struct lead *lead, const struct returning *v, size_t n, const
 	message_free(done);
 }
 
-/* The image of one host: the keeper there does it, or whoever starts the job anew there. */
+/* The image of one host: the keeper there restores it, or a new keeper. */
 static int in_place(struct lead *lead, const Pbeam__RollbackRequest *wish, bool of_copy, struct err *err)
 {
 	Pbeam__RollbackRequest request = *wish;
@@ -367,7 +367,7 @@ static bool has_answered(const struct lead *lead, const char *host)
 	return lead_host_is_up(lead, host);
 }
 
-/* Whoever was on a host that is lost may run there: it would run twice. */
+/* A process on a lost host may still run there: it would run twice. */
 static int check_ended(const struct lead *lead, struct err *err)
 {
 	struct vpid vpid = {lead->chosen->root};

@@ -90,7 +90,7 @@ static int size_of(const char *path, uint64_t *bytes, struct err *err)
 	return 0;
 }
 
-/* ---- who asks ---- */
+/* ---- the client ---- */
 
 static void fill(Pbeam__CutRequest *request, int operation, const char *name, uint32_t number, uint32_t part)
 {
@@ -141,7 +141,7 @@ int cut_put_image(int channel, const char *name, const char *uuid, uint32_t numb
 	return r;
 }
 
-/* ---- who is asked ---- */
+/* ---- the server ---- */
 
 static int list_parts(const char *name, uint32_t number, Pbeam__CutReply *reply)
 {

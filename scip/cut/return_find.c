@@ -13,7 +13,7 @@
 #include "scip/cut/cut.h"
 #include "scip/cut/return.h"
 
-/* ---- who has what ---- */
+/* ---- the images of each host ---- */
 
 /* Asks every host that is up for its images. A host that does not answer has none. */
 static void look(struct lead *lead)

@@ -37,7 +37,7 @@ struct files_options {
 	void (*obstacle)(void *arg, const char *text);
 	void *obstacle_arg;
 };
-/* 0 or -errno; *out is to be freed in either case. */
+/* 0 or -errno; *out is freed by the caller in either case. */
 must_check int files_sender_new(struct files_sender **out, const struct files_options *options,
 				struct err *err);
 void files_sender_free(struct files_sender *sender);
@@ -70,7 +70,7 @@ const char *files_contents(const struct paths *paths, const char *path);
 
 /* ---- files_receiver.c, files_localize.c: the target ---- */
 struct files_receiver;
-/* 0 or -errno; *out is to be freed in either case. */
+/* 0 or -errno; *out is freed by the caller in either case. */
 must_check int files_receiver_new(struct files_receiver **out, struct names *names, struct rpid keeper,
 				  const Pbeam__MigrateBegin *begin, const char *own_host, struct err *err);
 void files_receiver_free(struct files_receiver *receiver);

@@ -423,7 +423,7 @@ static int begin_file(struct files_receiver *receiver, const Pbeam__MigrateFileP
 		       : 0;
 }
 
-/* All is here: into the cache, and for all who wait for it. */
+/* The file is complete: enters it in the cache, and serves all that wait for it. */
 static int end_file(struct files_receiver *receiver, const Pbeam__MigrateFilePart *part, struct err *err)
 {
 	uint8_t digest[IMAGE_DIGEST];

@@ -51,7 +51,7 @@ must_check int inet_check_local(const Pbeam__Object *object, const struct inet_a
 
 struct inet_diag_answer {
 	uint8_t state, shutdown;
-	uint32_t ino; /* 0: nobody has a descriptor of it */
+	uint32_t ino; /* 0: no process has a descriptor of it */
 	uint32_t receive_queue, send_queue;
 };
 /* The TCP socket with these addresses of its own and of its peer. 0, -ENOENT, or another -errno. */

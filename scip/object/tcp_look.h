@@ -9,7 +9,7 @@
 enum tcp_kind {
 	TCP_KIND_IDLE, /* never connected; may be bound */
 	TCP_KIND_LISTENS,
-	TCP_KIND_CALLS,	    /* nobody has answered yet */
+	TCP_KIND_CALLS,	    /* there is no reply yet */
 	TCP_KIND_CONNECTED, /* has another end; either may have shut down its side, not both for good */
 	TCP_KIND_ENDED,	    /* was connected; both have closed it, or there was an error: nothing comes */
 };
@@ -55,8 +55,8 @@ const struct object_source *tcp_find_listener(struct object_dump *dump, const st
 enum tcp_place {
 	TCP_PEER_IN_GROUP,
 	TCP_PEER_WAITS,	  /* in the accept queue of one of the group */
-	TCP_PEER_GONE,	  /* nobody's, and nothing comes from it any more */
-	TCP_PEER_OUTSIDE, /* somebody else's */
+	TCP_PEER_GONE,	  /* no process has it, and nothing comes from it any more */
+	TCP_PEER_OUTSIDE, /* of a process outside */
 };
 struct tcp_other {
 	enum tcp_place place;

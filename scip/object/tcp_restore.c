@@ -214,7 +214,7 @@ static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_addres
 	return 0;
 }
 
-/* The end whose port somebody listens on was accepted; else it does not matter. */
+/* The end whose port has a listener was accepted; without one it does not matter. */
 static bool is_server(struct object_restore *restore, const struct inet_address *at)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
@@ -239,7 +239,7 @@ static const Pbeam__Object *peer_of(struct object_restore *restore, const Pbeam_
 		       : NULL;
 }
 
-/* What the program calls its end and the other: that of its birth where it was made anew since. */
+/* The addresses that the program knows: those of the first connection where it was made again since. */
 static bool name_of(const Pbeam__TcpSocket *saved, struct name_socket *name)
 {
 	const ProtobufCBinaryData *own = saved->name_own.len ? &saved->name_own : &saved->local;
@@ -276,7 +276,7 @@ int tcp_keep_name(struct names *names, const Pbeam__TcpSocket *saved, int fd, st
 	return r < 0 ? err_code(err, r, "keep the addresses of a connection") : 0;
 }
 
-/* Nobody listens there: a bridge does for a program that comes back. */
+/* No program listens there: a bridge does for a program that comes back. */
 static bool can_listen(const struct inet_address *at)
 {
 	auto_close int probe = socket(at->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

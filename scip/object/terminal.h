@@ -24,14 +24,14 @@ must_check int terminal_dump_settings(struct names *names, struct rpid holder, i
 must_check int terminal_renamed(struct object_restore *restore, const Pbeam__Tty *saved, int fd,
 				struct err *err);
 must_check int terminal_restore_termios(const Pbeam__Tty *saved, int fd, struct err *err);
-/* ---- a slave whose master is with somebody who is not dumped (scip/bridge) ---- */
+/* ---- a slave whose master is with a process that is not dumped (scip/bridge) ---- */
 /* N of /dev/pts/N if the description is of such a slave; else -1. */
 int terminal_slave_apart(struct object_dump *dump, const struct object_source *source);
 /* As the kind's dump. `master`: a descriptor of that side, for typed bytes that were not read; -1: these are
  * left where they are. *typed gets these bytes, to be freed by the caller; NULL: they are not wanted. */
 must_check int terminal_dump_apart(struct object_dump *dump, const struct object_source *source, int master,
 				   Pbeam__Object *out, struct pty_bytes *typed, struct err *err);
-/* Before the kind's restore: it is to be this one (taken), not a new one. */
+/* Before the kind's restore: makes it this terminal (taken), not a new one. */
 must_check int terminal_adopt_apart(struct object_restore *restore, const Pbeam__Tty *saved, int slave,
 				    struct err *err);
 /* As the kind's finish, for a new one: the master, borrowed, or -errno. */

@@ -1,4 +1,4 @@
-/* Of UDP sockets, for who moves them. */
+/* Of UDP sockets, for the code that moves them. */
 #ifndef SCIP_OBJECT_UDP_SOCKET_H
 #define SCIP_OBJECT_UDP_SOCKET_H
 

@@ -174,7 +174,7 @@ static void settle_terminals(struct rebuild *rebuild)
 		const Pbeam__Object *object = rebuild->manifest->objects[i];
 		Pbeam__Tty *tty = (Pbeam__Tty *)(uintptr_t)tty_of(object);
 
-		/* Nobody else used a terminal that comes back over a bridge. */
+		/* No other process used a terminal that comes back over a bridge. */
 		if (!tty || object->external || tty->session_vsid != above->plan.session)
 			continue;
 		tty->foreground_vpgid = above->in_foreground ? above->foreground : 0;

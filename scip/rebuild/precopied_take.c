@@ -285,7 +285,7 @@ static int take_over_process(struct rebuild *rebuild, struct precopied *p, bool 
 		precopied_abandon(p);
 		return r;
 	}
-	/* Nobody else reads the image. */
+	/* No other process reads the image. */
 	for (size_t i = 0; i < manifest->n_processes && r == 0; i++)
 		if (index[i] >= 0 && manifest->processes[i]->memory)
 			r = settle_memory(rebuild, &p->processes[index[i]], i, (size_t)index[i],

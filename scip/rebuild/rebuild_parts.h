@@ -51,7 +51,7 @@ struct above {
 	size_t nended;
 };
 
-/* A process that is to be replaced and has been asked to freeze. */
+/* A process that will be replaced and has been asked to freeze. */
 struct still {
 	struct vpid vpid;
 	pid_t rpid;

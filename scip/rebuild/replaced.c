@@ -106,7 +106,7 @@ static bool is_dying(const struct name_process *process)
 	       stat.state != 'X';
 }
 
-/* Nobody waits for it while its parent is frozen, or is a stub. */
+/* No process waits for it while its parent is frozen, or is a stub. */
 static void release_name(struct rebuild *rebuild, const struct name_process *process)
 {
 	names_number_release(rebuild->names, process->vpid, process->rpid);

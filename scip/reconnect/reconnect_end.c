@@ -184,7 +184,7 @@ int reconnect_end_look(struct reconnect_end *end, struct err *err)
 	return tcp_peek(end->old, end->unread_len, &end->unread, err);
 }
 
-/* O_NONBLOCK and its like, and who gets SIGIO. */
+/* O_NONBLOCK and its like, and the receiver of SIGIO. */
 static int put_flags(const struct reconnect_end *end, struct err *err)
 {
 	struct f_owner_ex owner;

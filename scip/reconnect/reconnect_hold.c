@@ -37,7 +37,7 @@ void reconnect_hold_init(struct reconnect_hold *hold, struct names *names)
 	hold->group.cancel = -1;
 }
 
-/* ---- who holds what ---- */
+/* ---- the holders of each socket ---- */
 
 static int wanted(uint64_t ino, const uint64_t *inos, size_t n)
 {
@@ -128,7 +128,7 @@ static bool forbids(const struct name_process *process)
 	return forbidden;
 }
 
-/* Lists all aliases anew and asks holders that are not frozen to stop. How many were asked, or -errno. */
+/* Lists all aliases again and asks holders that are not frozen to stop. Their number, or -errno. */
 static int look(struct reconnect_hold *hold, const uint64_t *inos, size_t n, bool *found, struct err *err)
 {
 	auto_free struct name_process *all = NULL;

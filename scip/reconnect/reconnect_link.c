@@ -49,7 +49,7 @@ int reconnect_fork(struct names *names, struct err *err)
 	if (child == 0) {
 		sigset_t none;
 
-		/* Twice, so that nobody has to wait for it; it ends with the channel. */
+		/* Forks twice, so that no process has to wait for it; it ends with the channel. */
 		if (fork() != 0)
 			_exit(0);
 		sigemptyset(&none);

@@ -100,7 +100,7 @@ static void look_at(void *arg, const struct inet_address *own, const struct inet
 		sharing->shared = true;
 }
 
-/* Of a connected socket: others may be bound to the same address, connected with somebody else or not. */
+/* Of a connected socket: others may be bound to the same address, connected elsewhere or not at all. */
 static bool is_alone(struct names *names, const struct reconnect_port *port)
 {
 	struct sharing sharing = {.port = port};

@@ -55,7 +55,7 @@ static int add_reply_ends(Pbeam__ReconnectReply *reply, size_t n, struct err *er
 
 /* ---- HOLD ---- */
 
-/* The socket's inode, 0 when nobody has a descriptor of it; the state tells why. */
+/* The socket's inode, 0 when no process has a descriptor of it; the state says why. */
 static uint64_t look_up(const struct reconnect_end *end, Pbeam__ReconnectEnd *out)
 {
 	struct inet_diag_answer answer;
@@ -439,7 +439,7 @@ int reconnect_serve(struct names *names, int channel)
 	}
 	if (r < 0)
 		log_info("reconnect: %s", err.text);
-	/* Who drove it is gone: only the registry knows how it ended. */
+	/* The coordinator is gone: only the registry knows how it ended. */
 	if ((serve.filled || serve.callers.led) && serve.migration[0] && was_committed(&serve)) {
 		err_clear(&err);
 		if (do_commit(&serve, &err) < 0)

@@ -149,7 +149,8 @@ static void add_all_hosts(struct leaving *leaving)
 			(void)peer_of(leaving, leaving->hosts->hosts[i]);
 }
 
-/* Who may be connected with the group's UDP ports: any host's programs with one that is not connected. */
+/* The hosts with sockets that may be connected with the group's UDP ports: all, for a port that is not
+ * connected. */
 static int add_ports(struct leaving *leaving, struct migrate_source *source, struct object_dump *dump,
 		     struct err *err)
 {
@@ -334,7 +335,7 @@ static int open_channel(struct peer_host *peer, struct names *names, struct err 
 	return peer->channel < 0 ? peer->channel : 0;
 }
 
-/* Who does not answer may only be asked for callers of a UDP port: they go on through its bridge. */
+/* A host that does not reply may only have callers of a UDP port: they go on through its bridge. */
 static int open_channels(struct leaving *leaving, struct names *names, struct err *err)
 {
 	for (size_t i = 0; i < leaving->npeers; i++) {

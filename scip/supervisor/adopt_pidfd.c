@@ -31,7 +31,7 @@ struct exchange {
 	struct tracee *tracee;
 	pid_t old, new;
 	int pidfd;			   /* the one at work, */
-	struct watch watches[WATCHES_MAX]; /* and who watches it */
+	struct watch watches[WATCHES_MAX]; /* and the epoll instances that watch it */
 	int nwatches;
 	struct err *err;
 };
