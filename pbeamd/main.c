@@ -165,7 +165,7 @@ int main(int argc, char **argv)
 		log_error("%s", err.text);
 		if (line.server.ready_fd >= 0 &&
 		    io_write_full(line.server.ready_fd, err.text, strlen(err.text)) < 0)
-			log_debug("nobody waits for us any more");
+			log_debug("the process that started this daemon has ended");
 		return 1;
 	}
 	return 0;

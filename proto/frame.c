@@ -359,7 +359,7 @@ static int check_peer(int sock, struct err *err)
 	socklen_t len = sizeof(peer);
 
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-		return err_sys(err, "ask who is at the other end");
+		return err_sys(err, "look up the other end");
 	if (peer.uid != geteuid())
 		return err_set(err, -EPERM, "process %d at the other end belongs to user %u, not %u",
 			       (int)peer.pid, (unsigned)peer.uid, (unsigned)geteuid());

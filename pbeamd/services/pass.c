@@ -126,7 +126,7 @@ static int pass_to(struct connection *connection, const char *name, const struct
 	if (!host)
 		return err_set(err, -EHOSTUNREACH, "%s is on host %s, which is not known here", who, name);
 	if (!host->peer)
-		return err_set(err, -EHOSTUNREACH, "%s is on host %s, of which nothing is heard", who, name);
+		return err_set(err, -EHOSTUNREACH, "%s is on host %s, which is lost", who, name);
 	pass = new_pass(connection, frame, err);
 	if (!pass)
 		return -ENOMEM;

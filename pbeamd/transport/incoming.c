@@ -133,7 +133,7 @@ void incoming_accept(struct cluster *cluster, int tcp)
 
 	channel_peer_name(tcp, address, sizeof(address));
 	if (is_too_many(cluster, address)) {
-		log_warn("%s is turned away: too many connections that have not said who they are", address);
+		log_warn("%s is turned away: too many connections without a greeting", address);
 		close(tcp);
 		return;
 	}

@@ -26,7 +26,7 @@ void worker_refuse(int sock, const struct err *err)
 	failed.code = err->code;
 	failed.text = (char *)(uintptr_t)err->text;
 	if (frame_send(sock, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0, NULL) < 0)
-		log_info("refused, and nobody is there to hear it: %s", err->text);
+		log_info("refused, and the client has left: %s", err->text);
 }
 
 static void reset_signals(void)

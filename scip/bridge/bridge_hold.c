@@ -289,7 +289,8 @@ int bridge_return(const Pbeam__BridgeLine *line, int *control, int *fd, struct e
 	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_RETURN, &line->base,
 			PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, fd, err);
 	if (r == -ETIMEDOUT)
-		return err_set(err, r, "who has the other side of its terminal does not read what it wrote");
+		return err_set(err, r,
+			       "the process with the other side of its terminal does not read what it wrote");
 	if (r < 0 || *fd < 0)
 		return -ENOENT;
 	*control = steal_fd(&sock);

@@ -130,7 +130,7 @@ static int read_all(struct holders *out, const pid_t *skip, size_t nskip, bool b
 		    (!bridges || is_bridge(pid)))
 			r = holders_add(out, pid);
 	}
-	return r < 0 ? err_code(err, r, "look for who shares descriptors") : 0;
+	return r < 0 ? err_code(err, r, "look for processes that share descriptors") : 0;
 }
 
 int holders_read(struct holders *out, const pid_t *skip, size_t nskip, struct err *err)

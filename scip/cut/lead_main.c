@@ -51,7 +51,7 @@ static void refuse(const struct lead *lead, const struct err *err)
 	failed.code = err->code;
 	failed.text = (char *)(uintptr_t)err->text;
 	if (frame_send(lead->user, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0, NULL) < 0)
-		log_info("refused, and nobody is there to hear it: %s", err->text);
+		log_info("refused, and the client has left: %s", err->text);
 }
 
 static int prepare(struct lead *lead, struct err *err)

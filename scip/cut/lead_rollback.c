@@ -322,7 +322,7 @@ static void answer(struct lead *lead, const struct returning *v, size_t n, const
 		done->processes += v[i].saved->processes;
 	done->total_ns = io_now_ns(CLOCK_MONOTONIC) - begin_ns;
 	if (frame_send(lead->user, PBEAM__RPC__RPC_REPLY, &done->base, NULL, 0, &err) < 0)
-		log_info("rolled back, and nobody is there to hear it: %s", err.text);
+		log_info("rolled back, and the client has left: %s", err.text);
 	message_free(done);
 }
 
@@ -353,7 +353,7 @@ static int in_place(struct lead *lead, const Pbeam__RollbackRequest *wish, bool 
 	return_drop_copies(lead);
 	if ((of_copy && message_string(&done->path, lead->chosen->copies[0]->path) < 0) ||
 	    frame_send(lead->user, PBEAM__RPC__RPC_REPLY, &done->base, NULL, 0, NULL) < 0)
-		log_info("rolled back, and nobody is there to hear it");
+		log_info("rolled back, and the client has left");
 	message_free(done);
 	return 0;
 }

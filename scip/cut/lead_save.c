@@ -251,7 +251,7 @@ static void answer(struct lead *lead, const char *path, uint64_t begin_ns)
 			done->pause_ns = saved->pause_ns;
 	}
 	if (frame_send(lead->user, PBEAM__RPC__RPC_REPLY, &done->base, NULL, 0, &err) < 0)
-		log_info("saved, and nobody is there to hear it: %s", err.text);
+		log_info("saved, and the client has left: %s", err.text);
 	message_free(done);
 }
 

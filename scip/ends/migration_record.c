@@ -362,7 +362,7 @@ int record_abort(struct record *record)
 			record->undecided(record->undecided_arg, true);
 		waits = true;
 		if (strcmp(said.text, err.text) != 0)
-			log_warn("%s: %s; asked again until somebody says", record->key, err.text);
+			log_warn("%s: %s; asked again until there is a reply", record->key, err.text);
 		said = err;
 		nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 		ms = ms < AGAIN_MOST_MS ? 2 * ms : ms;

@@ -67,7 +67,7 @@ void request_hang_up(struct request *request)
 		close(steal_fd(&request->fd));
 	}
 	if (request->saving && request->cancels && coordinator_cancel(request->job) < 0)
-		log_debug("what a caller who has left had asked for ends by itself");
+		log_debug("the request of a client that has left ends by itself");
 	if (!request->saving)
 		free_request(request);
 }

@@ -97,7 +97,7 @@ int object_locks_parse(const char *fdinfo, int fd, const struct stat *st, Pbeam_
 int object_locks_restore(const Pbeam__Object *object, int fd, struct err *err)
 {
 	if (object->flock && flock(fd, object->flock | LOCK_NB) < 0)
-		return err_sys(err, "take its flock again (somebody else holds it now)");
+		return err_sys(err, "take its flock again (another process holds it now)");
 	for (size_t i = 0; i < object->n_ofd_locks; i++) {
 		struct flock lock = {
 			.l_type = (short)object->ofd_locks[i]->type,
@@ -107,7 +107,7 @@ int object_locks_restore(const Pbeam__Object *object, int fd, struct err *err)
 		};
 
 		if (fcntl(fd, F_OFD_SETLK, &lock) < 0)
-			return err_sys(err, "take its lock again (somebody else holds it now)");
+			return err_sys(err, "take its lock again (another process holds it now)");
 	}
 	return 0;
 }

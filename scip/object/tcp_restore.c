@@ -179,7 +179,7 @@ static int call(const Pbeam__TcpSocket *saved, const struct inet_address *own, c
 		usleep(20000);
 	}
 	if (own)
-		log_warn("the connection of %s has another port: the old one is taken by somebody else",
+		log_warn("the connection of %s has another port: another process has taken the old one",
 			 inet_text(own, text));
 	return try_call(saved, NULL, NULL, to, err);
 }

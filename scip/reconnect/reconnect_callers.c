@@ -324,7 +324,8 @@ static void remember(struct reconnect_callers *callers, const struct reconnect_c
 		return;
 	if (object_append(callers->formers, callers->nformers, former) < 0 ||
 	    names_address_set(names, &former.name, NULL, 0) < 0)
-		log_info("reconnect: what waits at a UDP socket is not from the name of who has moved");
+		log_info("reconnect: datagrams that wait at a UDP socket are not from the name of the sender "
+			 "that has moved");
 }
 
 void reconnect_callers_commit(struct reconnect_callers *callers, struct names *names)

@@ -260,7 +260,7 @@ int reconnect_hold_duplicate(const struct reconnect_hold *hold, uint64_t ino, st
 					hold->aliases[i].rpid.n)
 			      : fd;
 	}
-	return err_set(err, -ENOENT, "nobody holds the connection");
+	return err_set(err, -ENOENT, "no process holds the connection");
 }
 
 /* ---- replacing ---- */

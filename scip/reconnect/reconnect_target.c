@@ -19,7 +19,7 @@ static Pbeam__ReconnectTicket *ticket_of(const Pbeam__Object *object, struct err
 	    ticket->cookie.len == RECONNECT_COOKIE_SIZE)
 		return ticket;
 	message_free(ticket);
-	err_set(err, -EBADMSG, "the record of a TCP connection that is made anew is malformed");
+	err_set(err, -EBADMSG, "the record of a TCP connection that is made again is malformed");
 	return NULL;
 }
 
