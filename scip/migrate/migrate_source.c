@@ -80,11 +80,6 @@ static bool is_in_target(const struct departure *d, struct names *names, struct 
 	return false;
 }
 
-static uint64_t resident_bytes(pid_t pid)
-{
-	return procfs_bytes(pid, "status", "VmRSS");
-}
-
 /* Estimates what must be sent of a new process: memory without files, and shared memory as far as it exceeds
  * what was pre-copied. */
 static uint64_t own_bytes(const struct departure *d, pid_t pid)
@@ -117,7 +112,7 @@ static int list_moving(const struct departure *d, Pbeam__MigrateBegin *begin)
 		return n < 0 ? n : n == 0 ? -ESRCH : -ENOMEM;
 	for (int i = 0; i < n; i++) {
 		begin->vpids[begin->n_vpids++] = all[i].vpid.n;
-		begin->memory += resident_bytes(all[i].rpid.n);
+		begin->memory += procfs_bytes(all[i].rpid.n, "status", "VmRSS");
 		begin->stubs = begin->stubs || all[i].state == NAME_STATE_STUB;
 	}
 	return 0;
@@ -173,28 +168,44 @@ static int describe_own_host(Pbeam__MigrateBegin *begin, struct err *err)
 static int describe_migration(const struct departure *d, Pbeam__MigrateBegin *begin, struct err *err)
 {
 	const char *home = d->options->home ? d->options->home : d->own_host;
+	const char *stub_host = d->options->stub ? d->own_host : d->stub_host;
 	int r = describe_own_host(begin, err);
 
+	if (r < 0)
+		return r;
 	begin->root = d->options->target.n;
 	begin->leads = leads_session(d);
 	begin->dry_run = d->options->dry_run;
 	begin->send_files = d->options->send_files;
 	begin->streams = PAGE_STREAMS_MAX;
-	if (r == 0)
-		r = describe_moving_job(d, begin);
-	if (r == 0)
-		r = list_moving(d, begin);
+	r = describe_moving_job(d, begin);
+	if (r < 0)
+		return r;
+	r = list_moving(d, begin);
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < d->options->nmaps && r == 0; i++)
 		r = message_append_string(&begin->maps, &begin->n_maps, d->options->maps[i]);
-	if (r == 0)
-		r = message_string(&begin->uuid, d->source.uuid);
-	if (r == 0)
-		r = message_string(&begin->home, home);
-	if (r == 0)
-		r = message_string(&begin->from, d->own_host);
-	if (r == 0)
-		r = message_string(&begin->stub_host, d->options->stub ? d->own_host : d->stub_host);
-	return r < 0 && !err->code ? err_code(err, r, "describe vpid %d", d->options->target.n) : r;
+	if (r < 0 || message_string(&begin->uuid, d->source.uuid) < 0 ||
+	    message_string(&begin->home, home) < 0 || message_string(&begin->from, d->own_host) < 0 ||
+	    message_string(&begin->stub_host, stub_host) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+static int exchange_begin(struct departure *d, const Pbeam__MigrateBegin *begin, Pbeam__MigrateReady **ready,
+			  struct err *err)
+{
+	int r = d->channel = channel_open(d->options->host, PBEAM__CHANNEL_KIND__CHANNEL_MIGRATE, NULL, err);
+
+	if (r < 0)
+		return r;
+	rpc_set_timeout(d->channel, READY_S * 1000);
+	r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &begin->base, NULL, 0, err);
+	if (r < 0)
+		return r;
+	return wire_take(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY, &pbeam__migrate_ready__descriptor,
+			 ready, err);
 }
 
 /* Opens the channel and asks the target for its consent. */
@@ -204,17 +215,10 @@ static int request_consent(struct departure *d, struct err *err)
 	Pbeam__MigrateReady *ready = NULL;
 	int r = begin ? describe_migration(d, begin, err) : -ENOMEM;
 
-	if (r == 0) {
-		r = d->channel =
-			channel_open(d->options->host, PBEAM__CHANNEL_KIND__CHANNEL_MIGRATE, NULL, err);
-		if (r >= 0)
-			rpc_set_timeout(d->channel, READY_S * 1000);
-	}
-	if (r >= 0)
-		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &begin->base, NULL, 0, err);
-	if (r >= 0)
-		r = wire_take(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
-			      &pbeam__migrate_ready__descriptor, &ready, err);
+	if (r < 0 && !err->code)
+		err_code(err, r, "describe vpid %d", d->options->target.n);
+	if (r == 0)
+		r = exchange_begin(d, begin, &ready, err);
 	for (size_t i = 0; r == 0 && i < ready->n_obstacles; i++)
 		migrate_obstacle(&d->source, "host %s: %s", d->options->host, ready->obstacles[i]);
 	message_free(begin);
@@ -388,16 +392,15 @@ static int send_state(struct departure *d, int image, uint64_t bytes, struct err
 	Pbeam__MigrateState state = PBEAM__MIGRATE_STATE__INIT;
 	int r = fault_point("migrate-before-state", err);
 
+	d->stated = true;
+	d->result->bytes += bytes;
+	if (r < 0)
+		return r;
 	state.bytes = bytes;
 	state.n_precopied = d->nprecopied;
 	state.precopied = d->precopied;
-	d->stated = true;
-	if (r == 0)
-		r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state.base, NULL, 0, err);
-	if (r == 0)
-		r = wire_send_file(d->channel, image, bytes, err);
-	d->result->bytes += bytes;
-	return r;
+	r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state.base, NULL, 0, err);
+	return r < 0 ? r : wire_send_file(d->channel, image, bytes, err);
 }
 
 static int await_held(struct departure *d, struct err *err)
@@ -439,9 +442,14 @@ static int commit_move(struct departure *d, struct group *group, struct err *err
 					 .addresses = d->source.addresses,
 					 .naddresses = d->source.naddresses,
 					 .stubs = stubs};
-	int r = vpids && stubs ? fault_point("migrate-before-commit", err) : -ENOMEM;
+	int r;
 
-	for (size_t i = 0; i < group->n && vpids && stubs; i++) {
+	if (!vpids || !stubs)
+		return -ENOMEM;
+	r = fault_point("migrate-before-commit", err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < group->n; i++) {
 		vpids[i] = group->v[i]->vpid.n;
 		stubs[i] = group->v[i]->stub;
 	}
@@ -450,11 +458,8 @@ static int commit_move(struct departure *d, struct group *group, struct err *err
 	place.stub_host = (char *)(uintptr_t)(d->options->stub ? d->own_host : "");
 	d->record.others = d->source.peers;
 	d->record.nothers = d->source.npeers;
-	if (r == 0)
-		r = external_check(&d->source, err);
-	if (r == 0)
-		r = record_commit(&d->record, &move, err);
-	return r;
+	r = external_check(&d->source, err);
+	return r < 0 ? r : record_commit(&d->record, &move, err);
 }
 
 static void mark_source_undecided(void *arg, bool undecided)
@@ -487,23 +492,33 @@ static bool let_run(struct departure *d)
 	return r == 0;
 }
 
+/* Sends the image, waits until the target holds the processes, and commits. */
+static int send_and_commit(struct departure *d, struct capture *c, uint64_t bytes, struct err *err)
+{
+	int r = send_state(d, image_writer_fd(c->writer), bytes, err);
+
+	if (r < 0)
+		return r;
+	r = d->options->flush(d->options->flush_arg, err);
+	if (r < 0)
+		return r;
+	r = await_held(d, err);
+	if (r < 0)
+		return r;
+	r = group_cancelled(&c->group, err);
+	if (r < 0)
+		return r;
+	r = request_all(&c->group, PBEAM__SCIP_REQUEST__SCIP_KEEP, err);
+	return r < 0 ? r : commit_move(d, &c->group, err);
+}
+
 /* Hands the captured processes over to the target. 0: they have moved. Else they must go on here. */
 static int hand_processes_over(struct departure *d, struct capture *c, uint64_t bytes, struct err *err)
 {
 	struct group *group = &c->group;
-	int r = send_state(d, image_writer_fd(c->writer), bytes, err);
+	int r = send_and_commit(d, c, bytes, err);
 	bool heard;
 
-	if (r == 0)
-		r = d->options->flush(d->options->flush_arg, err);
-	if (r == 0)
-		r = await_held(d, err);
-	if (r == 0)
-		r = group_cancelled(group, err);
-	if (r == 0)
-		r = request_all(group, PBEAM__SCIP_REQUEST__SCIP_KEEP, err);
-	if (r == 0)
-		r = commit_move(d, group, err);
 	if (r < 0)
 		return err_wrap(err, r, "migrate vpid %d to %s", d->options->target.n, d->options->host);
 	d->committed = d->ended = true;
@@ -620,7 +635,33 @@ static void await_stable(struct departure *d, struct err *err)
 		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
 }
 
-/* One attempt: captures the processes and hands them over. On failure they go on here. */
+/* Captures the processes, and hands them over. */
+static int capture_and_hand_over(struct departure *d, struct capture *capture, struct capture_result *saved,
+				 struct err *err)
+{
+	Pbeam__ScipDump__What what =
+		d->precopy ? PBEAM__SCIP_DUMP__WHAT__WRITTEN : PBEAM__SCIP_DUMP__WHAT__ALL;
+	int r = capture_freeze(capture, err);
+
+	if (r < 0)
+		return r;
+	r = finish_precopy(d, &capture->group, &what, err);
+	if (r < 0)
+		return r;
+	r = capture_dump(capture, what, err);
+	if (r < 0)
+		return r;
+	r = capture_shared(capture, err);
+	if (r < 0)
+		return r;
+	r = capture_objects(capture, err);
+	if (r < 0)
+		return r;
+	r = capture_commit(capture, false, saved, err); /* not synced: the image is only sent */
+	return r < 0 ? r : hand_processes_over(d, capture, saved->bytes, err);
+}
+
+/* One attempt. On failure the processes go on here. */
 static int move_once(struct departure *d, struct capture_result *saved, struct err *err)
 {
 	const struct migrate_options *options = d->options;
@@ -635,8 +676,6 @@ static int move_once(struct departure *d, struct capture_result *saved, struct e
 					    .external = &d->external,
 					    .shared = send_shared,
 					    .shared_arg = d};
-	Pbeam__ScipDump__What what =
-		d->precopy ? PBEAM__SCIP_DUMP__WHAT__WRITTEN : PBEAM__SCIP_DUMP__WHAT__ALL;
 	struct capture capture;
 	int r = capture_open(&capture, d->source.names, &how, err);
 
@@ -645,19 +684,7 @@ static int move_once(struct departure *d, struct capture_result *saved, struct e
 		capture_close(&capture);
 		return r;
 	}
-	r = capture_freeze(&capture, err);
-	if (r >= 0)
-		r = finish_precopy(d, &capture.group, &what, err);
-	if (r >= 0)
-		r = capture_dump(&capture, what, err);
-	if (r >= 0)
-		r = capture_shared(&capture, err);
-	if (r >= 0)
-		r = capture_objects(&capture, err);
-	if (r >= 0) /* not synced: the image lives only as long as the migration */
-		r = capture_commit(&capture, false, saved, err);
-	if (r >= 0)
-		r = hand_processes_over(d, &capture, saved->bytes, err);
+	r = capture_and_hand_over(d, &capture, saved, err);
 	if (r < 0) {
 		call_off(d);
 		capture_thaw(&capture);
@@ -712,13 +739,24 @@ static int look_up_stub(struct departure *d, struct err *err)
 					: 0;
 }
 
-void migrate_result_free(struct migrate_result *result)
+/* Does what precedes the migration's record, and is all of a dry run. */
+static int prepare_move(struct departure *d, struct err *err)
 {
-	for (size_t i = 0; i < result->nobstacles; i++)
-		free(result->obstacles[i]);
-	free(result->obstacles);
-	result->obstacles = NULL;
-	result->nobstacles = 0;
+	int r = record_own_host(d->own_host, err);
+
+	if (r < 0)
+		return r;
+	r = look_up_stub(d, err);
+	if (r < 0)
+		return r;
+	if (!strcmp(d->own_host, d->options->host))
+		return err_set(err, -EALREADY, "vpid %d is on %s already", d->options->target.n,
+			       d->options->host);
+	r = request_consent(d, err);
+	if (r < 0)
+		return r;
+	r = begin_files(d, err);
+	return r < 0 ? r : external_prepare(&d->source, err);
 }
 
 int migrate_source_run(struct names *names, const struct migrate_options *options,
@@ -742,17 +780,7 @@ int migrate_source_run(struct names *names, const struct migrate_options *option
 	record_init(&d.record, d.source.uuid);
 	d.record.undecided = mark_source_undecided;
 	d.record.undecided_arg = &d;
-	r = record_own_host(d.own_host, err);
-	if (r == 0)
-		r = look_up_stub(&d, err);
-	if (r == 0 && !strcmp(d.own_host, options->host))
-		r = err_set(err, -EALREADY, "vpid %d is on %s already", options->target.n, options->host);
-	if (r == 0)
-		r = request_consent(&d, err);
-	if (r == 0)
-		r = begin_files(&d, err);
-	if (r == 0)
-		r = external_prepare(&d.source, err);
+	r = prepare_move(&d, err);
 	if (r == 0 && !options->dry_run)
 		r = run_migration(&d, err);
 	if (!d.ended)
