@@ -1,6 +1,6 @@
 /*
  * What this machine allows. Each check tries the operation itself on a small scale. The checks are in
- * doctor_checks.c and doctor_host.c; doctor.c prints the findings.
+ * doctor_checks.c and doctor_host.c; command_doctor.c prints the findings.
  */
 #ifndef PBEAMCTL_DOCTOR_H
 #define PBEAMCTL_DOCTOR_H

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The documents name files and identifiers that exist.
 
-Every path below one of the tree's folders must exist. Every identifier with an underscore in backticks or in a drawing
+Every path below one of the tree's folders must exist, also in comments of C files, where every file named `x.c` must as well. Every identifier with an underscore in backticks or in a drawing
 must occur in the sources. In docs/TOUR.md every `function()` must be defined in the file that the text names before it.
 """
 import pathlib
@@ -10,6 +10,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
+SOURCE = re.compile(r"(?<![\w/.-])([a-z0-9_]+\.c)\b")
 PATH = re.compile(r"(?<![\w/.~-])((?:[a-z_]+/)+[\w-]+\.(?:c|h|S|py|sh|def|proto|md|txt|svg))\b")
 STEP = re.compile(r"`((?:[a-z_0-9]+/)+\w+\.\w+)`|`(\w+)\(\)`")
 QUOTED = re.compile(r"^```.*?^```|`[^`\n]+`", re.M | re.S)
@@ -27,6 +29,11 @@ def main():
         for path in sorted(set(PATH.findall(text))):
             if path.split("/")[0] in tops and path not in files and "NAME" not in path and "KIND" not in path:
                 bad.append(f"{document}: {path} does not exist")
+    names = {path.rpartition("/")[2] for path in files}
+    for source in sorted(path for path in files if path.endswith((".c", ".h"))):
+        for comment in COMMENT.findall((ROOT / source).read_text()):
+            bad += [f"{source}: {path} does not exist" for path in PATH.findall(comment) if path.split("/")[0] in tops and path not in files and "NAME" not in path and "KIND" not in path]
+            bad += [f"{source}: there is no {name}" for name in SOURCE.findall(comment) if name not in names]
     words = set()
     for path in files:
         if path.endswith((".c", ".h", ".S", ".proto", ".def", ".py", ".txt", ".sh")) and not path.startswith("docs/"):

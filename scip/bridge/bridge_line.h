@@ -134,7 +134,7 @@ struct bridge {
 	bool changed; /* the text beside the socket has to be written */
 };
 
-/* ---- line.c: logs ---- */
+/* ---- bridge_line.c: logs ---- */
 struct line *line_new(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, bool anchor);
 void line_free_log(struct line *line);
 /* Each anchor gives numbers of its own: a float's line is one of the channel. */
@@ -174,7 +174,7 @@ void line_look(struct line *line);
 /* True if line_look() is of use. */
 bool line_wants_look(const struct line *line);
 
-/* ---- accept.c: listeners ---- */
+/* ---- bridge_accept.c: listeners ---- */
 /* The anchor's: connections from outside become lines. */
 void listener_accept(struct line *line);
 /* The float's: a line that the anchor has opened is connected to the program. False: not yet, the program has
@@ -185,7 +185,7 @@ void listener_forget(struct line *line);
 /* The program has this fresh one now. */
 bool listener_accepted(struct line *line);
 
-/* ---- port.c: UDP ports with many callers, the float's side ---- */
+/* ---- bridge_port.c: UDP ports with many callers, the float's side ---- */
 bool line_is_port(const struct line *line);
 /* To the program, from the stand-in of `from`. As sendmsg(), with -errno. */
 ssize_t port_send(struct line *line, const void *data, size_t len, const ProtobufCBinaryData *from);

@@ -1,6 +1,6 @@
 /*
- * `scip reconnect`: the peers of connections that move, on their own host. One channel, one migration. swap.h
- * has the story.
+ * `scip reconnect`: the peers of connections that move, on their own host. One channel, one migration.
+ * reconnect.h has the story.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
  * The end of a parent that is on another host. For the kernel the keeper is the process's parent and
  * does not end. So scip does what the kernel would do when the stub link has reported the end
- * (scip/job/line.h).
+ * (scip/job/links.h).
  */
 #include <signal.h>
 #include <string.h>

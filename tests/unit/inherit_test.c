@@ -99,7 +99,7 @@ static void unmap_all(struct space *space)
 		space->file[p] = -1;
 }
 
-/* What scip/restore/mappings.c and contents.c do. */
+/* What scip/fill/fill_mappings.c and fill_contents.c do. */
 static void carry_out(struct space *space, const struct inherit_request *request)
 {
 	static int copies;
