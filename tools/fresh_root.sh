@@ -3,7 +3,7 @@
 #
 # Builds a root with mmdebstrap (variant minbase; make, git and ca-certificates, as the README asks for, and sudo with --user) from this
 # machine's apt sources, clones the committed tree into it, and runs make there, as root or (--user) as an ordinary user with sudo. The root
-# lives in a mount and a pid namespace: its mounts and processes end with this script, however that ends. Needs root.
+# lives in a mount, a pid and an ipc namespace: its mounts and processes end with this script, however that ends. Needs root.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/.." && pwd)
 packages=make,git,ca-certificates
@@ -21,7 +21,7 @@ fi
 if [ "${FRESH_ROOT_INSIDE:-}" != 1 ]; then
 	root=$(mktemp -d /var/tmp/pbeam-fresh-XXXXXX)
 	trap 'rm -rf --one-file-system "$root"' EXIT
-	FRESH_ROOT_INSIDE=1 unshare --mount --pid --fork --kill-child --propagation private "$0" ${user:+--user} "$root" "$@"
+	FRESH_ROOT_INSIDE=1 unshare --mount --pid --ipc --fork --kill-child --propagation private "$0" ${user:+--user} "$root" "$@"
 	exit
 fi
 
@@ -64,5 +64,6 @@ cd "$root"
 pivot_root . mnt
 umount -l /mnt
 cd /
-exec env -i "HOME=$home" "USER=${user:-root}" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 \
+# A session of its own: in a new pid namespace the number of the caller's group is 0.
+exec setsid --wait env -i "HOME=$home" "USER=${user:-root}" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 \
 	"${become[@]}" make -C "$home/pbeam" "$@" </dev/null
