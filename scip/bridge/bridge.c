@@ -23,7 +23,7 @@
 #include "base/log.h"
 #include "channel/channel.h"
 #include "proto/message.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 #include "scip/object/common.h"
 #include "scip/object/terminal.h"
 
@@ -48,29 +48,29 @@ struct bridge *bridge_new(const uint8_t *cookie)
 	return bridge;
 }
 
-static void free_line(struct line *line)
+static void free_stream(struct bridge_stream *stream)
 {
-	struct line **at = &line->bridge->lines;
+	struct bridge_stream **at = &stream->bridge->streams;
 
-	while (*at && *at != line)
+	while (*at && *at != stream)
 		at = &(*at)->next;
 	if (*at)
-		*at = line->next;
-	control_settled(line);
-	listener_forget(line);
-	port_free(line);
-	terminal_end(line);
-	free(line->typed.data);
-	for (struct line *other = line->bridge->lines; other; other = other->next)
-		if (other->of == line)
+		*at = stream->next;
+	control_settled(stream);
+	listener_forget(stream);
+	port_free(stream);
+	terminal_end(stream);
+	free(stream->typed.data);
+	for (struct bridge_stream *other = stream->bridge->streams; other; other = other->next)
+		if (other->of == stream)
 			other->of = NULL;
-	line->bridge->changed = true;
-	if (line->fd >= 0)
-		close(line->fd);
-	line_free_log(line);
-	line_drop_arrivals(line);
-	message_free(line->about);
-	free(line);
+	stream->bridge->changed = true;
+	if (stream->fd >= 0)
+		close(stream->fd);
+	bridge_stream_free_log(stream);
+	bridge_stream_drop_arrivals(stream);
+	message_free(stream->about);
+	free(stream);
 }
 
 void bridge_free(struct bridge *bridge)
@@ -81,8 +81,8 @@ void bridge_free(struct bridge *bridge)
 		control_free(bridge->controls);
 	while (bridge->channels)
 		channel_free(bridge->channels);
-	while (bridge->lines)
-		free_line(bridge->lines);
+	while (bridge->streams)
+		free_stream(bridge->streams);
 	if (bridge->epoll >= 0)
 		close(bridge->epoll);
 	if (bridge->listener >= 0)
@@ -102,20 +102,20 @@ const uint8_t *bridge_cookie(const struct bridge *bridge)
 	return bridge->cookie;
 }
 
-size_t bridge_lines(const struct bridge *bridge)
+size_t bridge_streams(const struct bridge *bridge)
 {
 	size_t n = 0;
 
-	for (const struct line *line = bridge->lines; line; line = line->next)
+	for (const struct bridge_stream *stream = bridge->streams; stream; stream = stream->next)
 		n++;
 	return n;
 }
 
 /* A pipe or a terminal is opened again: the flags of its description belong to the program and to holders
  * that stay. A terminal's master (it has no other name) is the bridge's own. */
-static int own_description(const Pbeam__BridgeLine *line, int fd, bool *socket, struct err *err)
+static int own_description(const Pbeam__BridgeStream *stream, int fd, bool *socket, struct err *err)
 {
-	int mode = line->reads && line->writes ? O_RDWR : line->reads ? O_RDONLY : O_WRONLY;
+	int mode = stream->reads && stream->writes ? O_RDWR : stream->reads ? O_RDONLY : O_WRONLY;
 	struct stat st;
 	int again;
 
@@ -126,46 +126,47 @@ static int own_description(const Pbeam__BridgeLine *line, int fd, bool *socket, 
 		return fd;
 	if (terminal_is_master(&st))
 		return object_set_nonblock(fd, true) < 0 ? err_sys(err, "a terminal's master") : fd;
-	again = object_reopen(fd, mode | O_NONBLOCK | (line->packet && line->writes ? O_DIRECT : 0));
+	again = object_reopen(fd, mode | O_NONBLOCK | (stream->packet && stream->writes ? O_DIRECT : 0));
 	if (again < 0)
 		return err_code(err, again, "open an end of a pipe or a terminal again");
 	close(fd);
 	return again;
 }
 
-int bridge_add_anchor(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, uint64_t skip,
+int bridge_add_anchor(struct bridge *bridge, const Pbeam__BridgeStream *about, int fd, uint64_t skip,
 		      uint64_t *id, struct err *err)
 {
 	bool socket;
 	int own = own_description(about, fd, &socket, err);
-	struct line *line = own >= 0 ? line_new(bridge, about, own, true) : NULL;
+	struct bridge_stream *stream = own >= 0 ? bridge_stream_new(bridge, about, own, true) : NULL;
 
-	if (!line) {
+	if (!stream) {
 		if (own != -EBADF && fd >= 0)
 			close(own >= 0 ? own : fd);
 		return own < 0 ? own : err_code(err, -ENOMEM, "bridge");
 	}
-	line->socket = socket;
-	line->skip = skip;
-	*id = line->id = bridge->next_id++;
+	stream->socket = socket;
+	stream->skip = skip;
+	*id = stream->id = bridge->next_id++;
 	return 0;
 }
 
 void bridge_anchor_typed(struct bridge *bridge, uint64_t id, struct pty_bytes *typed)
 {
-	for (struct line *line = bridge->lines; line; line = line->next)
-		if (line->id == id) {
-			line->typed = *typed;
+	for (struct bridge_stream *stream = bridge->streams; stream; stream = stream->next)
+		if (stream->id == id) {
+			stream->typed = *typed;
 			*typed = (struct pty_bytes){0};
 		}
 }
 
 /* Frames of the log that went with the program. */
-static int take_log(struct line *line, const Pbeam__BridgeLine *about, struct err *err)
+static int take_log(struct bridge_stream *stream, const Pbeam__BridgeStream *about, struct err *err)
 {
 	for (size_t i = 0; i < about->n_unacked; i++) {
 		uint64_t number = about->sent - about->n_unacked + i;
-		int r = line_append_frame(line, about->unacked[i].data, about->unacked[i].len, number);
+		int r = bridge_stream_append_frame(stream, about->unacked[i].data, about->unacked[i].len,
+						   number);
 
 		if (r < 0)
 			return err_code(err, r, "bridge");
@@ -173,54 +174,54 @@ static int take_log(struct line *line, const Pbeam__BridgeLine *about, struct er
 	return 0;
 }
 
-int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, struct err *err)
+int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeStream *about, int fd, struct err *err)
 {
 	bool socket = true;
 	int own = own_description(about, fd, &socket, err);
-	struct line *line;
+	struct bridge_stream *stream;
 
 	if (own < 0) {
 		close(fd);
 		return own;
 	}
-	line = about->n_unacked <= about->sent ? line_new(bridge, about, own, true) : NULL;
-	if (!line) {
+	stream = about->n_unacked <= about->sent ? bridge_stream_new(bridge, about, own, true) : NULL;
+	if (!stream) {
 		close(own);
 		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
 	}
-	line->socket = socket;
-	line->ino = line_socket_ino(own);
+	stream->socket = socket;
+	stream->ino = bridge_stream_socket_ino(own);
 	if (socket && !about->writes)
 		shutdown(own, SHUT_WR); /* the other side's writer had ended */
-	return take_log(line, about, err);
+	return take_log(stream, about, err);
 }
 
-int bridge_add_float(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, uint64_t ino,
+int bridge_add_float(struct bridge *bridge, const Pbeam__BridgeStream *about, int fd, uint64_t ino,
 		     struct err *err)
 {
-	bool listens = about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER, socket = true;
+	bool listens = about->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER, socket = true;
 	int own = listens ? -1 : own_description(about, fd, &socket, err);
-	struct line *line;
+	struct bridge_stream *stream;
 
 	if (about->cookie.len != BRIDGE_COOKIE || about->n_unacked > about->sent)
 		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
 	if (!listens && own < 0)
 		return own;
-	line = line_new(bridge, about, own, false);
-	if (!line) {
+	stream = bridge_stream_new(bridge, about, own, false);
+	if (!stream) {
 		if (own >= 0)
 			close(own);
 		return err_code(err, -ENOMEM, "bridge");
 	}
-	line->socket = socket;
-	line->ino = ino;
-	line->attaching = true;
+	stream->socket = socket;
+	stream->ino = ino;
+	stream->attaching = true;
 	if (own >= 0 && socket && !about->writes)
 		shutdown(own, SHUT_WR); /* the other side's writer had ended */
 	for (size_t i = 0; i < about->n_pending && listens; i++)
-		if (!listener_connect(line, about->pending[i]))
+		if (!listener_connect(stream, about->pending[i]))
 			log_info("bridge: %s must wait", about->pending[i]->text);
-	return take_log(line, about, err);
+	return take_log(stream, about, err);
 }
 
 void bridge_expect(struct bridge *bridge, int expecting)
@@ -234,8 +235,8 @@ static bool is_ours(const struct bridge *bridge, int fd)
 {
 	if (fd == bridge->expecting || fd == bridge->listener)
 		return true;
-	for (const struct line *line = bridge->lines; line; line = line->next)
-		if (line->fd == fd || port_has(line, fd))
+	for (const struct bridge_stream *stream = bridge->streams; stream; stream = stream->next)
+		if (stream->fd == fd || port_has(stream, fd))
 			return true;
 	return false;
 }
@@ -298,9 +299,9 @@ int bridge_start(struct bridge *bridge, struct err *err)
 	int status, r = listen_for_control(bridge, err);
 
 	/* Here and not in the new process: the user may type as soon as the migration is reported. */
-	for (struct line *line = bridge->lines; line && r == 0; line = line->next)
-		if (line->anchor && line->fd >= 0 && line_is_terminal(line))
-			r = terminal_depart(line);
+	for (struct bridge_stream *stream = bridge->streams; stream && r == 0; stream = stream->next)
+		if (stream->anchor && stream->fd >= 0 && bridge_stream_is_terminal(stream))
+			r = terminal_depart(stream);
 	if (r < 0)
 		return r;
 	child = fork();
@@ -322,9 +323,9 @@ int bridge_start(struct bridge *bridge, struct err *err)
 
 /* ---- the loop ---- */
 
-static bool listens(const struct line *line)
+static bool listens(const struct bridge_stream *stream)
 {
-	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER;
+	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER;
 }
 
 static int open_all(struct bridge *bridge)
@@ -337,20 +338,20 @@ static int open_all(struct bridge *bridge)
 	r = bridge_watch(bridge, bridge->listener, &bridge->listener_watch, EPOLLIN);
 	if (r == 0 && bridge->expecting >= 0)
 		r = bridge_watch(bridge, bridge->expecting, &bridge->expecting_watch, EPOLLIN);
-	for (struct line *line = bridge->lines; line && r == 0; line = line->next) {
-		line->lost_ns = io_now_ns(CLOCK_MONOTONIC);
+	for (struct bridge_stream *stream = bridge->streams; stream && r == 0; stream = stream->next) {
+		stream->lost_ns = io_now_ns(CLOCK_MONOTONIC);
 		/* Only now, after the commit: the description is the program's own. */
-		if (line->fd >= 0 && listens(line))
-			(void)!object_set_nonblock(line->fd, true);
-		if (line->fd >= 0 && line_is_terminal(line))
-			r = terminal_begin(line);
-		if (line->fd >= 0 && r == 0)
-			r = bridge_watch(bridge, line->fd, &line->watch,
+		if (stream->fd >= 0 && listens(stream))
+			(void)!object_set_nonblock(stream->fd, true);
+		if (stream->fd >= 0 && bridge_stream_is_terminal(stream))
+			r = terminal_begin(stream);
+		if (stream->fd >= 0 && r == 0)
+			r = bridge_watch(bridge, stream->fd, &stream->watch,
 					 EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
 		if (r == 0)
-			r = port_watch(line);
-		if (!line->anchor)
-			channel_for(line);
+			r = port_watch(stream);
+		if (!stream->anchor)
+			channel_for(stream);
 	}
 	return r;
 }
@@ -371,15 +372,15 @@ static void take_channel(struct bridge *bridge)
 
 static void handle(struct bridge *bridge, const struct watch *watch, uint32_t events)
 {
-	struct line *line;
+	struct bridge_stream *stream;
 	struct channel *channel;
 
 	switch (watch->kind) {
 	case WATCH_LINE:
-		line = watch->owner;
-		line->readable = line->readable || events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP);
-		line->writable = line->writable || events & (EPOLLOUT | EPOLLHUP | EPOLLERR);
-		line_pump(line);
+		stream = watch->owner;
+		stream->readable = stream->readable || events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP);
+		stream->writable = stream->writable || events & (EPOLLOUT | EPOLLHUP | EPOLLERR);
+		bridge_stream_pump(stream);
 		return;
 	case WATCH_CHANNEL:
 		channel = watch->owner;
@@ -407,37 +408,39 @@ static bool too_long(uint64_t since_ns)
 }
 
 /* The other side does not come back. */
-static void give_up(struct line *line)
+static void give_up(struct bridge_stream *stream)
 {
-	log_warn("bridge: %s of vpid %d is lost: the other host does not answer", line->about->text,
-		 line->about->vpid);
-	line_drop_arrivals(line);
-	line_acked(line, UINT64_MAX);
-	line_reset(line);
+	log_warn("bridge: %s of vpid %d is lost: the other host does not answer", stream->about->text,
+		 stream->about->vpid);
+	bridge_stream_drop_arrivals(stream);
+	bridge_stream_acked(stream, UINT64_MAX);
+	bridge_stream_reset(stream);
 }
 
-static void tick_line(struct line *line)
+static void tick_stream(struct bridge_stream *stream)
 {
-	if (line->held)
+	if (stream->held)
 		return;
-	if (line->fresh && listener_accepted(line))
-		line_pump(line);
-	if (line->first && !line->writable && line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER) {
-		line->writable = true;
-		line_pump(line);
+	if (stream->fresh && listener_accepted(stream))
+		bridge_stream_pump(stream);
+	if (stream->first && !stream->writable &&
+	    stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER) {
+		stream->writable = true;
+		bridge_stream_pump(stream);
 	}
-	line_look(line);
-	if (terminal_look(line))
-		line_pump(line);
-	if (line->anchor ? !line->channel && too_long(line->lost_ns)
-			 : line->channel && line->channel->sock < 0 && too_long(line->channel->lost_ns))
-		give_up(line);
+	bridge_stream_look(stream);
+	if (terminal_look(stream))
+		bridge_stream_pump(stream);
+	if (stream->anchor
+		    ? !stream->channel && too_long(stream->lost_ns)
+		    : stream->channel && stream->channel->sock < 0 && too_long(stream->channel->lost_ns))
+		give_up(stream);
 }
 
-/* What is over goes; a channel that no line uses goes too. */
+/* What is over goes; a channel that no stream uses goes too. */
 static void sweep(struct bridge *bridge)
 {
-	struct line *next;
+	struct bridge_stream *next;
 	struct channel *after;
 	struct control *later;
 
@@ -446,10 +449,11 @@ static void sweep(struct bridge *bridge)
 		if (control->dead)
 			control_free(control);
 	}
-	for (struct line *line = bridge->lines; line; line = next) {
-		next = line->next;
-		if (line_finished(line) && (line->acked == line->delivered || !line->channel))
-			free_line(line);
+	for (struct bridge_stream *stream = bridge->streams; stream; stream = next) {
+		next = stream->next;
+		if (bridge_stream_finished(stream) &&
+		    (stream->acked == stream->delivered || !stream->channel))
+			free_stream(stream);
 	}
 	for (struct channel *channel = bridge->channels; channel; channel = after) {
 		after = channel->next;
@@ -467,13 +471,13 @@ static int patience_ms(const struct bridge *bridge)
 	for (const struct channel *channel = bridge->channels; channel; channel = channel->next)
 		if (channel->ours && channel->sock < 0)
 			return SOON_MS;
-	for (const struct line *line = bridge->lines; line; line = line->next) {
-		if (line->fresh || (line->first && !line->writable &&
-				    line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER))
+	for (const struct bridge_stream *stream = bridge->streams; stream; stream = stream->next) {
+		if (stream->fresh || (stream->first && !stream->writable &&
+				      stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER))
 			return SOON_MS;
-		if (line->terminal)
+		if (stream->terminal)
 			ms = TERMINAL_MS;
-		else if (ms < 0 && (!line->channel || line_wants_look(line)))
+		else if (ms < 0 && (!stream->channel || bridge_stream_wants_look(stream)))
 			ms = TICK_MS;
 	}
 	return ms;
@@ -483,8 +487,8 @@ static void tick(struct bridge *bridge)
 {
 	for (struct channel *channel = bridge->channels; channel; channel = channel->next)
 		channel_retry(channel);
-	for (struct line *line = bridge->lines; line; line = line->next)
-		tick_line(line);
+	for (struct bridge_stream *stream = bridge->streams; stream; stream = stream->next)
+		tick_stream(stream);
 }
 
 static bool connected(const struct bridge *bridge)
@@ -511,8 +515,8 @@ static void linger(struct bridge *bridge)
 
 static bool in_use(const struct bridge *bridge)
 {
-	for (const struct line *line = bridge->lines; line; line = line->next)
-		if (!line->moved)
+	for (const struct bridge_stream *stream = bridge->streams; stream; stream = stream->next)
+		if (!stream->moved)
 			return true;
 	return false;
 }

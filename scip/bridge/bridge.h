@@ -9,13 +9,13 @@
  * nothing until the migration's commit, so that there is nothing to undo. The float holds the other end of a
  * pipe, socketpair or loopback connection, of which the program has one end.
  *
- * A bridged stream (struct line) is two logs of numbered records, one for each direction: data, end, close,
- * reset, and the new connections of a listener. A record is acknowledged once it is in the kernel queue of
- * the other side's descriptor. Until then the log keeps it. With BRIDGE_WINDOW bytes in the log the bridge
- * stops reading, and the kernel's queues block the writer. A broken channel is therefore simply opened again.
- * If the program moves on from B to C, the float's side of each stream is a small message (BridgeLine) in the
- * manifest: undelivered records come again from the anchor, unacknowledged records are in the message. Until
- * the commit the float on B is only held.
+ * A bridged stream (struct bridge_stream) is two logs of numbered records, one for each direction: data, end,
+ * close, reset, and the new connections of a listener. A record is acknowledged once it is in the kernel
+ * queue of the other side's descriptor. Until then the log keeps it. With BRIDGE_WINDOW bytes in the log the
+ * bridge stops reading, and the kernel's queues block the writer. A broken channel is therefore simply opened
+ * again. If the program moves on from B to C, the float's side of each stream is a small message
+ * (BridgeStream) in the manifest: undelivered records come again from the anchor, unacknowledged records are
+ * in the message. Until the commit the float on B is only held.
  *
  * A bridge is one process, forked by a coordinator, in a session of its own. It listens at
  * RUNTIME/bridge/COOKIE and describes its streams in RUNTIME/bridge/COOKIE.lines, one line of text each. It
@@ -52,20 +52,20 @@ void bridge_refill(struct bridge *bridge, uint64_t ino, const void *data, size_t
  * bridge. */
 void bridge_set_names(struct bridge *bridge, struct names *names);
 const uint8_t *bridge_cookie(const struct bridge *bridge);
-size_t bridge_lines(const struct bridge *bridge);
+size_t bridge_streams(const struct bridge *bridge);
 
 /* Adds the anchor's side of a stream. Takes ownership of `fd`, a duplicate of the program's descriptor.
  * `skip` is the number of bytes, or messages, at the head of its queue that are dumped with the program.
- * `line` has the rest (kind, reads, writes, text, addresses) and is copied; *id is its new id. */
-must_check int bridge_add_anchor(struct bridge *bridge, const Pbeam__BridgeLine *line, int fd, uint64_t skip,
-				 uint64_t *id, struct err *err);
+ * `stream` has the rest (kind, reads, writes, text, addresses) and is copied; *id is its new id. */
+must_check int bridge_add_anchor(struct bridge *bridge, const Pbeam__BridgeStream *stream, int fd,
+				 uint64_t skip, uint64_t *id, struct err *err);
 /* The same for a side from bridge_take_anchor(), with its log and its id. */
-must_check int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeLine *line, int fd,
+must_check int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeStream *stream, int fd,
 				   struct err *err);
 /* Adds the float's side of a stream. Takes ownership of `fd`, the other end of the program's pipe or socket;
- * -1 for a listener, whose address is line->local. `ino` is the inode of the program's own end. */
-must_check int bridge_add_float(struct bridge *bridge, const Pbeam__BridgeLine *line, int fd, uint64_t ino,
-				struct err *err);
+ * -1 for a listener, whose address is stream->local. `ino` is the inode of the program's own end. */
+must_check int bridge_add_float(struct bridge *bridge, const Pbeam__BridgeStream *stream, int fd,
+				uint64_t ino, struct err *err);
 /* Takes ownership of `expecting`, from channel_expect(), by which an anchor receives its channels. */
 void bridge_expect(struct bridge *bridge, int expecting);
 
@@ -84,21 +84,22 @@ struct bridge_hold;
 /* Lists the streams of all floats on this host. *hold is NULL if there are none. */
 must_check int bridge_find_all(struct bridge_hold **hold, struct err *err);
 /* Returns the stream whose program's end is this socket or pipe, or NULL. */
-const Pbeam__BridgeLine *bridge_find(const struct bridge_hold *hold, uint64_t ino);
+const Pbeam__BridgeStream *bridge_find(const struct bridge_hold *hold, uint64_t ino);
 /* Lists the streams of all anchors on this host. Their `ino` is that of the program's old descriptor, their
  * cookie is the bridge's. */
 must_check int bridge_find_anchors(struct bridge_hold **hold, struct err *err);
 /* Returns the first stream with this inode, or the next after `last`; NULL at the end. */
-const Pbeam__BridgeLine *bridge_next(const struct bridge_hold *hold, uint64_t ino,
-				     const Pbeam__BridgeLine *last);
+const Pbeam__BridgeStream *bridge_next(const struct bridge_hold *hold, uint64_t ino,
+				       const Pbeam__BridgeStream *last);
 /* Holds an anchor's stream until bridge_release(); *out is as from bridge_take(). */
-must_check int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeLine *line,
-				  Pbeam__BridgeLine **out, struct err *err);
+must_check int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeStream *stream,
+				  Pbeam__BridgeStream **out, struct err *err);
 /* Holds a stream until bridge_release(). *fd is a duplicate of the bridge's end. */
 must_check int bridge_stop(struct bridge_hold *hold, uint64_t ino, int *fd, struct err *err);
 /* Returns the state of a held stream, including everything the program has written. The caller frees *out
  * with message_free(). */
-must_check int bridge_take(struct bridge_hold *hold, uint64_t ino, Pbeam__BridgeLine **out, struct err *err);
+must_check int bridge_take(struct bridge_hold *hold, uint64_t ino, Pbeam__BridgeStream **out,
+			   struct err *err);
 /* Ends the hold and frees it. `moved`: the taken streams have moved on; otherwise they continue here. */
 void bridge_release(struct bridge_hold *hold, bool moved);
 
@@ -116,8 +117,8 @@ must_check int bridge_flush(struct vpid vpid, struct err *err);
  * the program wrote elsewhere is written to the terminal. *fd is the terminal; *control is kept for
  * bridge_resume(), or closed to give the terminal back to the anchor. -ENOENT: the terminal is hung up;
  * -ETIMEDOUT. */
-must_check int bridge_return(const Pbeam__BridgeLine *line, int *control, int *fd, struct err *err);
+must_check int bridge_return(const Pbeam__BridgeStream *stream, int *control, int *fd, struct err *err);
 /* Completes bridge_return(). out->unacked is input that had not reached the program on the other host. */
-must_check int bridge_resume(int control, Pbeam__BridgeLine **out, struct err *err);
+must_check int bridge_resume(int control, Pbeam__BridgeStream **out, struct err *err);
 
 #endif

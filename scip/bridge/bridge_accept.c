@@ -1,8 +1,8 @@
 /*
- * Listening sockets. The anchor accepts on the old one; each connection is a line of its own, announced to
- * the float by a record OPEN of the listener's line, and the float calls the program at its new place.
+ * Listening sockets. The anchor accepts on the old one; each connection is a stream of its own, announced to
+ * the float by a record OPEN of the listener's stream, and the float calls the program at its new place.
  *
- * Until the program has accepted it nothing of such a line is acknowledged: when the program moves on in
+ * Until the program has accepted it nothing of such a stream is acknowledged: when the program moves on in
  * between, what was sent to a socket that nobody has is sent again from the beginning.
  */
 #include <errno.h>
@@ -18,14 +18,14 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 #include "scip/object/inet.h"
 #include "scip/object/socket.h"
 #include "scip/object/unix_diag.h"
 
 enum { OPEN_MAX = 128 }; /* that the float has not called yet */
 
-static int describe(const struct line *listener, int fd, Pbeam__BridgeLine *out, struct err *err)
+static int describe(const struct bridge_stream *listener, int fd, Pbeam__BridgeStream *out, struct err *err)
 {
 	struct inet_address peer;
 	char text[INET_TEXT_MAX], words[INET_TEXT_MAX + 64];
@@ -40,8 +40,8 @@ static int describe(const struct line *listener, int fd, Pbeam__BridgeLine *out,
 	out->family = listener->about->family;
 	out->vpid = listener->about->vpid;
 	out->reads = out->writes = true;
-	out->kind = listener->about->packet ? PBEAM__BRIDGE_LINE__KIND__MESSAGES
-					    : PBEAM__BRIDGE_LINE__KIND__STREAM;
+	out->kind = listener->about->packet ? PBEAM__BRIDGE_STREAM__KIND__MESSAGES
+					    : PBEAM__BRIDGE_STREAM__KIND__STREAM;
 	if (message_string(&out->program, listener->about->program) < 0)
 		return -ENOMEM;
 	snprintf(words, sizeof(words), "UNIX connection");
@@ -50,46 +50,47 @@ static int describe(const struct line *listener, int fd, Pbeam__BridgeLine *out,
 	return message_string(&out->text, words);
 }
 
-static int open_line(struct line *listener, int fd)
+static int open_stream(struct bridge_stream *listener, int fd)
 {
 	struct bridge *bridge = listener->bridge;
-	Pbeam__BridgeLine *about = message_new(&pbeam__bridge_line__descriptor);
-	struct line *line = NULL;
+	Pbeam__BridgeStream *about = message_new(&pbeam__bridge_stream__descriptor);
+	struct bridge_stream *stream = NULL;
 	struct err err = ERR_INIT;
 
 	if (about && describe(listener, fd, about, &err) == 0) {
 		about->id = bridge->next_id++;
-		line = line_new(bridge, about, fd, true);
+		stream = bridge_stream_new(bridge, about, fd, true);
 	}
-	if (!line) {
+	if (!stream) {
 		message_free(about);
 		close(fd);
 		return -ENOMEM;
 	}
-	line->socket = true;
-	line->channel = listener->channel;
-	line->of = listener;
-	line->opened = listener->next_number;
-	if (bridge_watch(bridge, fd, &line->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) < 0 ||
-	    line_append(listener, PBEAM__BRIDGE_RECORD__KIND__OPEN, NULL, 0, NULL, 0, about) < 0)
-		line_reset(line);
+	stream->socket = true;
+	stream->channel = listener->channel;
+	stream->of = listener;
+	stream->opened = listener->next_number;
+	if (bridge_watch(bridge, fd, &stream->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) < 0 ||
+	    bridge_stream_append(listener, PBEAM__BRIDGE_RECORD__KIND__OPEN, NULL, 0, NULL, 0, about) < 0)
+		bridge_stream_reset(stream);
 	message_free(about);
 	return 0;
 }
 
-void listener_accept(struct line *line)
+void listener_accept(struct bridge_stream *stream)
 {
-	while (line->fd >= 0 && line->readable && line->channel && line->weight < (size_t)OPEN_MAX * 64) {
-		int fd = accept4(line->fd, NULL, NULL, SOCK_CLOEXEC);
+	while (stream->fd >= 0 && stream->readable && stream->channel &&
+	       stream->weight < (size_t)OPEN_MAX * 64) {
+		int fd = accept4(stream->fd, NULL, NULL, SOCK_CLOEXEC);
 
 		if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
 			continue;
 		if (fd < 0) {
-			line->readable = false;
+			stream->readable = false;
 			return;
 		}
-		line->called_ns = io_now_ns(CLOCK_MONOTONIC);
-		if (open_line(line, fd) < 0)
+		stream->called_ns = io_now_ns(CLOCK_MONOTONIC);
+		if (open_stream(stream, fd) < 0)
 			return;
 	}
 }
@@ -97,7 +98,7 @@ void listener_accept(struct line *line)
 /* What the program is to be told of who calls, from the first moment on: the caller's address is that of a
  * socket of ours, and by that the name table has the one outside. */
 static void name_caller(struct bridge *bridge, int fd, const ProtobufCBinaryData *at,
-			const Pbeam__BridgeLine *opened, bool *named)
+			const Pbeam__BridgeStream *opened, bool *named)
 {
 	struct name_address name = {.protocol = IPPROTO_TCP, .vpid = {opened->vpid}, .caller = true};
 	struct inet_address own, real = {.len = sizeof(real.v6)}, peer;
@@ -117,38 +118,38 @@ static void name_caller(struct bridge *bridge, int fd, const ProtobufCBinaryData
 }
 
 /* From here on by the program's socket itself. */
-static void name_accepted(const struct line *line)
+static void name_accepted(const struct bridge_stream *stream)
 {
 	struct inet_address own, peer;
 	struct name_socket name = {0};
 
-	if (!line->bridge->names || !inet_address_parse(&line->about->local, &own) ||
-	    !inet_address_parse(&line->about->peer, &peer))
+	if (!stream->bridge->names || !inet_address_parse(&stream->about->local, &own) ||
+	    !inet_address_parse(&stream->about->peer, &peer))
 		return;
 	memcpy(&name.own, &own.any, own.len);
 	memcpy(&name.peer, &peer.any, peer.len);
-	if (names_socket_set(line->bridge->names, line->ino, &name) < 0)
-		log_debug("bridge: the addresses of %s are those of the bridge", line->about->text);
+	if (names_socket_set(stream->bridge->names, stream->ino, &name) < 0)
+		log_debug("bridge: the addresses of %s are those of the bridge", stream->about->text);
 }
 
-void listener_forget(struct line *line)
+void listener_forget(struct bridge_stream *stream)
 {
 	struct name_address name = {.protocol = IPPROTO_TCP, .caller = true};
 	struct inet_address peer;
 
 	/* a coordinator's copies are the bridge's */
-	if (line->named && !line->bridge->started && inet_address_parse(&line->about->peer, &peer)) {
+	if (stream->named && !stream->bridge->started && inet_address_parse(&stream->about->peer, &peer)) {
 		memcpy(&name.name, &peer.any, peer.len);
-		names_address_remove(line->bridge->names, &name);
+		names_address_remove(stream->bridge->names, &name);
 	}
-	line->named = false;
+	stream->named = false;
 }
 
 /* Calls the program. The socket, or -errno: -EAGAIN to try again later. */
-static int call(const struct line *listener, const Pbeam__BridgeLine *opened, bool *named)
+static int call(const struct bridge_stream *listener, const Pbeam__BridgeStream *opened, bool *named)
 {
 	const ProtobufCBinaryData *at = &listener->about->local;
-	bool packet = opened->kind == PBEAM__BRIDGE_LINE__KIND__MESSAGES;
+	bool packet = opened->kind == PBEAM__BRIDGE_STREAM__KIND__MESSAGES;
 	auto_close int fd = -1;
 	int one = 1;
 
@@ -168,73 +169,74 @@ static int call(const struct line *listener, const Pbeam__BridgeLine *opened, bo
 	return steal_fd(&fd);
 }
 
-bool listener_connect(struct line *listener, const Pbeam__BridgeLine *opened)
+bool listener_connect(struct bridge_stream *listener, const Pbeam__BridgeStream *opened)
 {
 	struct bridge *bridge = listener->bridge;
-	struct line *line;
+	struct bridge_stream *stream;
 	bool named = false;
 	int fd;
 
-	if (line_find(bridge, listener->channel, opened->id))
+	if (bridge_stream_find(bridge, listener->channel, opened->id))
 		return true; /* it moved here with the program */
 	fd = call(listener, opened, &named);
 	if (fd == -EAGAIN)
 		return false;
-	line = line_new(bridge, opened, fd, false);
-	if (!line) {
+	stream = bridge_stream_new(bridge, opened, fd, false);
+	if (!stream) {
 		if (fd >= 0)
 			close(fd);
 		return true;
 	}
-	line->socket = true;
-	line->named = named;
-	line->fresh = true;
-	line->of = listener;
-	line->channel = listener->channel;
-	line->attaching = listener->attaching;
-	if (message_bytes(&line->about->cookie, listener->about->cookie.data, listener->about->cookie.len) <
+	stream->socket = true;
+	stream->named = named;
+	stream->fresh = true;
+	stream->of = listener;
+	stream->channel = listener->channel;
+	stream->attaching = listener->attaching;
+	if (message_bytes(&stream->about->cookie, listener->about->cookie.data, listener->about->cookie.len) <
 		    0 ||
-	    message_string(&line->about->host, listener->about->host) < 0 || fd < 0 ||
-	    bridge_watch(bridge, fd, &line->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) < 0) {
-		if (line_append(line, PBEAM__BRIDGE_RECORD__KIND__RESET, NULL, 0, NULL, 0, NULL) < 0)
+	    message_string(&stream->about->host, listener->about->host) < 0 || fd < 0 ||
+	    bridge_watch(bridge, fd, &stream->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) < 0) {
+		if (bridge_stream_append(stream, PBEAM__BRIDGE_RECORD__KIND__RESET, NULL, 0, NULL, 0, NULL) <
+		    0)
 			log_warn("bridge: %s is lost", opened->text);
-		line_reset(line);
+		bridge_stream_reset(stream);
 	}
 	return true;
 }
 
 /* Of UNIX sockets: one that waits has no peer yet. */
-static bool unix_accepted(struct line *line)
+static bool unix_accepted(struct bridge_stream *stream)
 {
 	struct unix_diag_table table = {0};
 	const struct unix_diag *own;
 
 	if (unix_diag_read(&table, NULL) == 0) {
-		own = unix_diag_find(&table, line_socket_ino(line->fd));
-		line->ino = own ? own->peer : 0;
+		own = unix_diag_find(&table, bridge_stream_socket_ino(stream->fd));
+		stream->ino = own ? own->peer : 0;
 	}
 	unix_diag_free(&table);
-	return line->ino != 0;
+	return stream->ino != 0;
 }
 
-bool listener_accepted(struct line *line)
+bool listener_accepted(struct bridge_stream *stream)
 {
 	struct inet_address own, peer;
 	struct inet_diag_answer answer;
 
-	if (!line->fresh)
+	if (!stream->fresh)
 		return true;
 	own.len = peer.len = sizeof(own.v6);
-	if (line->fd < 0) {
-		line->fresh = false;
-	} else if (line->about->family == AF_UNIX) {
-		line->fresh = !unix_accepted(line);
-	} else if (getsockname(line->fd, &own.any, &own.len) == 0 &&
-		   getpeername(line->fd, &peer.any, &peer.len) == 0 &&
+	if (stream->fd < 0) {
+		stream->fresh = false;
+	} else if (stream->about->family == AF_UNIX) {
+		stream->fresh = !unix_accepted(stream);
+	} else if (getsockname(stream->fd, &own.any, &own.len) == 0 &&
+		   getpeername(stream->fd, &peer.any, &peer.len) == 0 &&
 		   inet_diag_tcp(&peer, &own, &answer) == 0 && answer.ino) {
-		line->fresh = false;
-		line->ino = answer.ino;
-		name_accepted(line);
+		stream->fresh = false;
+		stream->ino = answer.ino;
+		name_accepted(stream);
 	}
-	return !line->fresh;
+	return !stream->fresh;
 }

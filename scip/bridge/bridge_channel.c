@@ -1,10 +1,10 @@
 /*
- * A bridge's channels. Output: what is asked and acknowledged first, then the lines' records, one from each
- * line in turn, straight from their logs: a channel that is slow holds up nothing but what is read from the
+ * A bridge's channels. Output: what is asked and acknowledged first, then the streams' records, one from each
+ * stream in turn, straight from their logs: a channel that is slow holds up nothing but what is read from the
  * descriptors.
  *
  * The float makes its channels, in a child of its own, because a host that does not answer must not hold up
- * the lines to others: to RUNTIME/bridge/COOKIE where the anchor is on this same host, else through pbeamd.
+ * the streams to others: to RUNTIME/bridge/COOKIE where the anchor is on this same host, else through pbeamd.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "channel/channel.h"
 #include "proto/message.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 
 enum { RETRY_MS = 500 };
 
@@ -148,9 +148,9 @@ static void begin(struct channel *channel)
 
 static void attach_all(struct channel *channel)
 {
-	for (struct line *line = channel->bridge->lines; line; line = line->next)
-		if (line->channel == channel && !line->anchor && !line->moved)
-			channel_attach(line);
+	for (struct bridge_stream *stream = channel->bridge->streams; stream; stream = stream->next)
+		if (stream->channel == channel && !stream->anchor && !stream->moved)
+			channel_attach(stream);
 }
 
 /* What the child has got takes its own socket's place. */
@@ -167,13 +167,13 @@ static void take_over(struct channel *channel, struct frame *frame)
 		attach_all(channel);
 }
 
-void channel_for(struct line *line)
+void channel_for(struct bridge_stream *stream)
 {
-	struct bridge *bridge = line->bridge;
+	struct bridge *bridge = stream->bridge;
 	struct channel *channel = bridge->channels;
 
 	while (channel &&
-	       !(channel->ours && memcmp(channel->cookie, line->about->cookie.data, BRIDGE_COOKIE) == 0))
+	       !(channel->ours && memcmp(channel->cookie, stream->about->cookie.data, BRIDGE_COOKIE) == 0))
 		channel = channel->next;
 	if (!channel) {
 		channel = channel_add(bridge, -1);
@@ -181,11 +181,11 @@ void channel_for(struct line *line)
 			return;
 		channel->ours = true;
 		channel->lost_ns = now();
-		memcpy(channel->cookie, line->about->cookie.data, BRIDGE_COOKIE);
-		snprintf(channel->host, sizeof(channel->host), "%s", line->about->host);
+		memcpy(channel->cookie, stream->about->cookie.data, BRIDGE_COOKIE);
+		snprintf(channel->host, sizeof(channel->host), "%s", stream->about->host);
 		begin(channel);
 	}
-	line->channel = channel;
+	stream->channel = channel;
 }
 
 void channel_retry(struct channel *channel)
@@ -205,10 +205,10 @@ void channel_lost(struct channel *channel)
 		channel->lost_ns = now();
 	if (channel->ours)
 		return;
-	for (struct line *line = channel->bridge->lines; line; line = line->next)
-		if (line->channel == channel) {
-			line->channel = NULL;
-			line->lost_ns = now();
+	for (struct bridge_stream *stream = channel->bridge->streams; stream; stream = stream->next)
+		if (stream->channel == channel) {
+			stream->channel = NULL;
+			stream->lost_ns = now();
 		}
 }
 
@@ -231,51 +231,52 @@ void channel_tell(struct channel *channel, uint32_t type, const ProtobufCMessage
 	channel_output(channel);
 }
 
-void channel_attach(struct line *line)
+void channel_attach(struct bridge_stream *stream)
 {
 	Pbeam__BridgeAttach attach = PBEAM__BRIDGE_ATTACH__INIT;
 
-	attach.line = line->id;
-	attach.received = line->expected;
-	attach.generation = line->generation;
-	channel_tell(line->channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACH, &attach.base);
+	attach.stream = stream->id;
+	attach.received = stream->expected;
+	attach.generation = stream->generation;
+	channel_tell(stream->channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACH, &attach.base);
 	/* Until the answer says what is needed nothing is sent. */
-	line->unsent = NULL;
-	line->attaching = true;
+	stream->unsent = NULL;
+	stream->attaching = true;
 }
 
-void channel_acknowledge(struct line *line)
+void channel_acknowledge(struct bridge_stream *stream)
 {
 	Pbeam__BridgeAttach ack = PBEAM__BRIDGE_ATTACH__INIT;
 
-	if (line->acked == line->delivered || !line->channel || line->fresh || line->held)
+	if (stream->acked == stream->delivered || !stream->channel || stream->fresh || stream->held)
 		return;
-	ack.line = line->id;
-	ack.received = line->acked = line->delivered;
-	channel_tell(line->channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, &ack.base);
+	ack.stream = stream->id;
+	ack.received = stream->acked = stream->delivered;
+	channel_tell(stream->channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, &ack.base);
 }
 
-/* Nothing is said on a line before the other side knows of it. */
-static bool announced(const struct line *line)
+/* Nothing is said on a stream before the other side knows of it. */
+static bool announced(const struct bridge_stream *stream)
 {
-	return !line->anchor || !line->of || !line->of->head || line->of->head->number > line->opened;
+	return !stream->anchor || !stream->of || !stream->of->head ||
+	       stream->of->head->number > stream->opened;
 }
 
-static struct line *next_line(struct channel *channel, bool any)
+static struct bridge_stream *next_stream(struct channel *channel, bool any)
 {
-	struct line *line = channel->bridge->lines;
+	struct bridge_stream *stream = channel->bridge->streams;
 
-	while (line && !(line->channel == channel && line->unsent && !line->held && announced(line) &&
-			 (any || line->turn != channel->bridge->turn)))
-		line = line->next;
-	return line;
+	while (stream && !(stream->channel == channel && stream->unsent && !stream->held &&
+			   announced(stream) && (any || stream->turn != channel->bridge->turn)))
+		stream = stream->next;
+	return stream;
 }
 
 /* The next frame to go out. */
 static bool next_frame(struct channel *channel)
 {
 	struct bridge *bridge = channel->bridge;
-	struct line *line;
+	struct bridge_stream *stream;
 
 	channel->out_done = 0;
 	if (channel->control) {
@@ -285,21 +286,21 @@ static bool next_frame(struct channel *channel)
 		channel->control_len = 0;
 		return true;
 	}
-	line = next_line(channel, false);
-	if (!line) {
+	stream = next_stream(channel, false);
+	if (!stream) {
 		/* Everybody has had a turn. */
-		line = next_line(channel, true);
+		stream = next_stream(channel, true);
 		bridge->turn++;
 	}
-	if (!line)
+	if (!stream)
 		return false;
-	channel->out = malloc(line->unsent->len);
+	channel->out = malloc(stream->unsent->len);
 	if (!channel->out)
 		return false;
-	memcpy(channel->out, line->unsent->frame, line->unsent->len);
-	channel->out_len = line->unsent->len;
-	line->unsent = line->unsent->next;
-	line->turn = bridge->turn;
+	memcpy(channel->out, stream->unsent->frame, stream->unsent->len);
+	channel->out_len = stream->unsent->len;
+	stream->unsent = stream->unsent->next;
+	stream->turn = bridge->turn;
 	return true;
 }
 
@@ -329,90 +330,91 @@ void channel_output(struct channel *channel)
 
 /* Whoever called the listener, and is announced on this channel only now, is spoken of on no other: the one
  * that the listener had when it accepted him may be open still, to a host that the program has left. */
-static void announce_here(struct channel *channel, const struct line *listener, uint64_t from)
+static void announce_here(struct channel *channel, const struct bridge_stream *listener, uint64_t from)
 {
-	for (struct line *line = channel->bridge->lines; line; line = line->next) {
-		if (line->of != listener || line->opened < from)
+	for (struct bridge_stream *stream = channel->bridge->streams; stream; stream = stream->next) {
+		if (stream->of != listener || stream->opened < from)
 			continue;
-		line->channel = channel;
-		line_rewind(line, 0);
+		stream->channel = channel;
+		bridge_stream_rewind(stream, 0);
 	}
 }
 
 static void attach(struct channel *channel, const Pbeam__BridgeAttach *asked)
 {
-	struct line *line = line_find(channel->bridge, channel, asked->line);
+	struct bridge_stream *stream = bridge_stream_find(channel->bridge, channel, asked->stream);
 	Pbeam__BridgeAttach answer = PBEAM__BRIDGE_ATTACH__INIT;
 
-	answer.line = asked->line;
-	answer.unknown = !line || !line->anchor || asked->generation < line->generation;
+	answer.stream = asked->stream;
+	answer.unknown = !stream || !stream->anchor || asked->generation < stream->generation;
 	if (!answer.unknown) {
-		line->channel = channel;
-		line->generation = asked->generation;
-		line->acked = 0;
-		line_rewind(line, asked->received);
-		announce_here(channel, line, asked->received);
-		answer.received = line->expected;
+		stream->channel = channel;
+		stream->generation = asked->generation;
+		stream->acked = 0;
+		bridge_stream_rewind(stream, asked->received);
+		announce_here(channel, stream, asked->received);
+		answer.received = stream->expected;
 	}
 	channel_tell(channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACHED, &answer.base);
 	if (!answer.unknown)
-		line_pump(line);
+		bridge_stream_pump(stream);
 }
 
 static void attached(struct channel *channel, const Pbeam__BridgeAttach *answer)
 {
-	struct line *line = line_find(channel->bridge, channel, answer->line);
+	struct bridge_stream *stream = bridge_stream_find(channel->bridge, channel, answer->stream);
 
-	if (!line || line->channel != channel || line->anchor || line->held)
+	if (!stream || stream->channel != channel || stream->anchor || stream->held)
 		return;
-	line->attaching = false;
+	stream->attaching = false;
 	if (answer->unknown) {
-		line_drop_arrivals(line);
-		line_acked(line, UINT64_MAX);
-		line_reset(line);
+		bridge_stream_drop_arrivals(stream);
+		bridge_stream_acked(stream, UINT64_MAX);
+		bridge_stream_reset(stream);
 		return;
 	}
-	line->acked = 0;
-	line_rewind(line, answer->received);
-	line_pump(line);
+	stream->acked = 0;
+	bridge_stream_rewind(stream, answer->received);
+	bridge_stream_pump(stream);
 }
 
 static int take_record(struct channel *channel, const struct frame *frame)
 {
 	Pbeam__BridgeRecord *record = (void *)frame_unpack(frame, &pbeam__bridge_record__descriptor, NULL);
-	struct line *line = record ? line_find(channel->bridge, channel, record->line) : NULL;
+	struct bridge_stream *stream =
+		record ? bridge_stream_find(channel->bridge, channel, record->stream) : NULL;
 	int r;
 
 	if (!record)
 		return -EPROTO;
-	if (!line) {
+	if (!stream) {
 		/* It has ended here and had all it wanted. */
 		Pbeam__BridgeAttach ack = PBEAM__BRIDGE_ATTACH__INIT;
 
-		ack.line = record->line;
+		ack.stream = record->stream;
 		ack.received = record->number + 1;
 		channel_tell(channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, &ack.base);
 	}
-	if (!line || line->channel != channel || line->moved) {
+	if (!stream || stream->channel != channel || stream->moved) {
 		pbeam__bridge_record__free_unpacked(record, NULL);
 		return 0;
 	}
-	if (line->over) {
-		line->expected = line->delivered = record->number + 1;
+	if (stream->over) {
+		stream->expected = stream->delivered = record->number + 1;
 		pbeam__bridge_record__free_unpacked(record, NULL);
-		channel_acknowledge(line);
+		channel_acknowledge(stream);
 		return 0;
 	}
-	r = line_arrived(line, record);
+	r = bridge_stream_arrived(stream, record);
 	if (r == 0)
-		line_pump(line);
+		bridge_stream_pump(stream);
 	return r;
 }
 
 static int dispatch(struct channel *channel, struct frame *frame)
 {
 	Pbeam__BridgeAttach *attachment;
-	struct line *line;
+	struct bridge_stream *stream;
 
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_CHANNEL) {
 		take_over(channel, frame);
@@ -428,10 +430,10 @@ static int dispatch(struct channel *channel, struct frame *frame)
 	} else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACHED) {
 		attached(channel, attachment);
 	} else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK) {
-		line = line_find(channel->bridge, channel, attachment->line);
-		if (line && line->channel == channel) {
-			line_acked(line, attachment->received);
-			line_pump(line);
+		stream = bridge_stream_find(channel->bridge, channel, attachment->stream);
+		if (stream && stream->channel == channel) {
+			bridge_stream_acked(stream, attachment->received);
+			bridge_stream_pump(stream);
 		}
 	}
 	message_free(attachment);

@@ -1,5 +1,5 @@
 /*
- * A bridge's own socket: local bridges bring channels, coordinators stop lines and take them along. What a
+ * A bridge's own socket: local bridges bring channels, coordinators stop streams and take them along. What a
  * coordinator has stopped goes on when its connection ends, unless it has said that it has moved, or, of a
  * terminal's anchor, that the program is at home.
  */
@@ -17,7 +17,7 @@
 #include "base/dirs.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 
 int control_path(const uint8_t *cookie, char *buf, struct err *err)
 {
@@ -59,15 +59,15 @@ void control_accept(struct bridge *bridge)
 /* What stood still for it goes on. */
 static void go_on(struct control *control)
 {
-	for (struct line *line = control->bridge->lines; line; line = line->next) {
-		if (line->holder != control)
+	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next) {
+		if (stream->holder != control)
 			continue;
-		line->held = line->taken = false;
-		line->holder = NULL;
-		line->readable = line->writable = true;
-		if (!line->anchor && line->channel && line->channel->sock >= 0)
-			channel_attach(line);
-		line_pump(line);
+		stream->held = stream->taken = false;
+		stream->holder = NULL;
+		stream->readable = stream->writable = true;
+		if (!stream->anchor && stream->channel && stream->channel->sock >= 0)
+			channel_attach(stream);
+		bridge_stream_pump(stream);
 	}
 }
 
@@ -79,9 +79,9 @@ void control_free(struct control *control)
 		at = &(*at)->next;
 	if (*at)
 		*at = control->next;
-	for (struct line *line = control->bridge->lines; line; line = line->next)
-		if (line->waiter == control)
-			line->waiter = NULL;
+	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next)
+		if (stream->waiter == control)
+			stream->waiter = NULL;
 	go_on(control);
 	close(control->sock);
 	frame_reader_reset(&control->reader);
@@ -95,15 +95,15 @@ static void answer(struct control *control, uint32_t type, const ProtobufCMessag
 	(void)!frame_send(control->sock, type, message, fds, nfds, NULL);
 }
 
-/* An anchor's own line is named by the bridge's cookie and its id. */
-static Pbeam__BridgeLine *describe_anchor(const struct line *line, bool whole)
+/* An anchor's own stream is named by the bridge's cookie and its id. */
+static Pbeam__BridgeStream *describe_anchor(const struct bridge_stream *stream, bool whole)
 {
-	Pbeam__BridgeLine *out = line_describe(line, whole);
+	Pbeam__BridgeStream *out = bridge_stream_describe(stream, whole);
 
 	if (!out)
 		return NULL;
 	out->anchor = true;
-	if (message_bytes(&out->cookie, line->bridge->cookie, BRIDGE_COOKIE) < 0) {
+	if (message_bytes(&out->cookie, stream->bridge->cookie, BRIDGE_COOKIE) < 0) {
 		message_free(out);
 		return NULL;
 	}
@@ -114,14 +114,14 @@ static void list(struct control *control, bool anchors)
 {
 	Pbeam__BridgeList *out = message_new(&pbeam__bridge_list__descriptor);
 
-	for (struct line *line = control->bridge->lines; out && line; line = line->next) {
-		Pbeam__BridgeLine *item = NULL;
+	for (struct bridge_stream *stream = control->bridge->streams; out && stream; stream = stream->next) {
+		Pbeam__BridgeStream *item = NULL;
 
-		if (anchors && line->anchor && !line->over)
-			item = describe_anchor(line, false);
-		if (!anchors && !line->anchor && !line->over && listener_accepted(line))
-			item = line_describe(line, false);
-		if (item && message_append(&out->lines, &out->n_lines, &item->base) < 0)
+		if (anchors && stream->anchor && !stream->over)
+			item = describe_anchor(stream, false);
+		if (!anchors && !stream->anchor && !stream->over && listener_accepted(stream))
+			item = bridge_stream_describe(stream, false);
+		if (item && message_append(&out->streams, &out->n_streams, &item->base) < 0)
 			break;
 	}
 	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, out ? &out->base : NULL, NULL, 0);
@@ -129,79 +129,80 @@ static void list(struct control *control, bool anchors)
 }
 
 /* The first, or the one after `last`: a listener has several where it has been on several hosts. */
-static struct line *find(struct bridge *bridge, const struct line *last, uint64_t ino)
+static struct bridge_stream *find(struct bridge *bridge, const struct bridge_stream *last, uint64_t ino)
 {
-	struct line *line = last ? last->next : bridge->lines;
+	struct bridge_stream *stream = last ? last->next : bridge->streams;
 
-	while (line && (line->anchor || line->over || line->ino != ino))
-		line = line->next;
-	return line;
+	while (stream && (stream->anchor || stream->over || stream->ino != ino))
+		stream = stream->next;
+	return stream;
 }
 
-static void hold_line(struct control *control, struct line *line)
+static void hold_stream(struct control *control, struct bridge_stream *stream)
 {
-	line->held = true;
-	line->holder = control;
+	stream->held = true;
+	stream->holder = control;
 }
 
 static void hold(struct control *control, uint64_t ino)
 {
-	struct line *line = find(control->bridge, NULL, ino);
+	struct bridge_stream *stream = find(control->bridge, NULL, ino);
 
-	if (!line || line->held) {
+	if (!stream || stream->held) {
 		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 		return;
 	}
-	for (struct line *each = line; each; each = find(control->bridge, each, ino)) {
-		hold_line(control, each);
-		for (struct line *other = control->bridge->lines; other; other = other->next)
+	for (struct bridge_stream *each = stream; each; each = find(control->bridge, each, ino)) {
+		hold_stream(control, each);
+		for (struct bridge_stream *other = control->bridge->streams; other; other = other->next)
 			if (other->of == each && !other->held && !listener_accepted(other))
-				hold_line(control, other);
+				hold_stream(control, other);
 	}
-	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, &line->fd, line->fd >= 0);
+	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, &stream->fd, stream->fd >= 0);
 }
 
 /* Connections that the program has not accepted: they begin again where it goes. */
-static int describe_pending(struct control *control, const struct line *listener, Pbeam__BridgeLine *out)
+static int describe_pending(struct control *control, const struct bridge_stream *listener,
+			    Pbeam__BridgeStream *out)
 {
-	for (struct line *line = control->bridge->lines; line; line = line->next) {
-		Pbeam__BridgeLine *item;
+	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next) {
+		Pbeam__BridgeStream *item;
 
-		if (line->of != listener || !line->fresh || line->holder != control)
+		if (stream->of != listener || !stream->fresh || stream->holder != control)
 			continue;
-		item = line_describe(line, false);
+		item = bridge_stream_describe(stream, false);
 		if (!item)
 			return -ENOMEM;
 		item->received = item->partial = item->sent = 0;
-		line->taken = true;
+		stream->taken = true;
 		if (message_append(&out->pending, &out->n_pending, &item->base) < 0)
 			return -ENOMEM;
 	}
 	return 0;
 }
 
-static Pbeam__BridgeLine *take_line(struct control *control, struct line *line)
+static Pbeam__BridgeStream *take_stream(struct control *control, struct bridge_stream *stream)
 {
-	Pbeam__BridgeLine *out;
+	Pbeam__BridgeStream *out;
 
-	line_drain(line);
-	out = line_describe(line, true);
-	if (out && describe_pending(control, line, out) < 0) {
+	bridge_stream_drain(stream);
+	out = bridge_stream_describe(stream, true);
+	if (out && describe_pending(control, stream, out) < 0) {
 		message_free(out);
 		return NULL;
 	}
-	line->taken = true;
+	stream->taken = true;
 	return out;
 }
 
-/* All lines of this socket as one. */
+/* All streams of this socket as one. */
 static void take(struct control *control, uint64_t ino)
 {
-	Pbeam__BridgeLine *out = NULL;
+	Pbeam__BridgeStream *out = NULL;
 
-	for (struct line *line = find(control->bridge, NULL, ino); line;
-	     line = find(control->bridge, line, ino)) {
-		Pbeam__BridgeLine *one = line->holder == control ? take_line(control, line) : NULL;
+	for (struct bridge_stream *stream = find(control->bridge, NULL, ino); stream;
+	     stream = find(control->bridge, stream, ino)) {
+		Pbeam__BridgeStream *one = stream->holder == control ? take_stream(control, stream) : NULL;
 
 		if (one && out && message_append(&out->more, &out->n_more, &one->base) < 0)
 			one = NULL;
@@ -220,22 +221,22 @@ static void take(struct control *control, uint64_t ino)
 	message_free(out);
 }
 
-/* HOLD and TAKE of an anchor's line: a coordinator looks at both its ends, and lets go. */
+/* HOLD and TAKE of an anchor's stream: a coordinator looks at both its ends, and lets go. */
 static void serve_anchor(struct control *control, uint32_t type, uint64_t id)
 {
-	struct line *line = control->bridge->lines;
-	Pbeam__BridgeLine *out;
+	struct bridge_stream *stream = control->bridge->streams;
+	Pbeam__BridgeStream *out;
 
-	while (line && !(line->anchor && !line->over && line->id == id))
-		line = line->next;
-	if (line && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD && !line->held) {
-		hold_line(control, line);
+	while (stream && !(stream->anchor && !stream->over && stream->id == id))
+		stream = stream->next;
+	if (stream && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD && !stream->held) {
+		hold_stream(control, stream);
 		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, 0);
 		return;
 	}
-	if (line && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE && line->holder == control) {
-		line_drain(line);
-		out = describe_anchor(line, true);
+	if (stream && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE && stream->holder == control) {
+		bridge_stream_drain(stream);
+		out = describe_anchor(stream, true);
 		if (out) {
 			answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
 			message_free(out);
@@ -247,9 +248,9 @@ static void serve_anchor(struct control *control, uint32_t type, uint64_t id)
 
 static void drop(struct control *control)
 {
-	for (struct line *line = control->bridge->lines; line; line = line->next) {
-		if (line->holder == control && line->taken)
-			line_forget(line);
+	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next) {
+		if (stream->holder == control && stream->taken)
+			bridge_stream_forget(stream);
 	}
 	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 }
@@ -258,26 +259,26 @@ static void drop(struct control *control)
 
 static bool awaits(const struct control *control)
 {
-	const struct line *line = control->bridge->lines;
+	const struct bridge_stream *stream = control->bridge->streams;
 
-	while (line && line->waiter != control)
-		line = line->next;
-	return line != NULL;
+	while (stream && stream->waiter != control)
+		stream = stream->next;
+	return stream != NULL;
 }
 
 /* An anchor has written all that it has, a float's other side has all. */
-void control_settled(struct line *line)
+void control_settled(struct bridge_stream *stream)
 {
-	struct control *control = line->waiter;
+	struct control *control = stream->waiter;
 
-	if (!control || (line->anchor ? line->first != NULL : line->head != NULL))
+	if (!control || (stream->anchor ? stream->first != NULL : stream->head != NULL))
 		return;
-	line->waiter = NULL;
-	if (line->anchor)
+	stream->waiter = NULL;
+	if (stream->anchor)
 		answer(control,
-		       line->fd >= 0 ? PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD
-				     : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
-		       NULL, &line->fd, line->fd >= 0);
+		       stream->fd >= 0 ? PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD
+				       : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
+		       NULL, &stream->fd, stream->fd >= 0);
 	else if (!awaits(control))
 		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 }
@@ -286,62 +287,63 @@ static void flush(struct control *control, int32_t vpid)
 {
 	bool any = false;
 
-	for (struct line *line = control->bridge->lines; line; line = line->next)
-		if (!line->anchor && line_is_terminal(line) && line->about->vpid == vpid && !line->moved) {
-			line->waiter = control;
+	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next)
+		if (!stream->anchor && bridge_stream_is_terminal(stream) && stream->about->vpid == vpid &&
+		    !stream->moved) {
+			stream->waiter = control;
 			any = true;
 		}
 	if (!any)
 		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
-	for (struct line *line = control->bridge->lines; line; line = line->next)
-		if (line->waiter == control) {
-			line->readable = true;
-			line_pump(line);
+	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next)
+		if (stream->waiter == control) {
+			stream->readable = true;
+			bridge_stream_pump(stream);
 		}
 }
 
 /* What the program wrote elsewhere, as the log that came with it. */
-static int take_home(struct line *line, const Pbeam__BridgeLine *home)
+static int take_home(struct bridge_stream *stream, const Pbeam__BridgeStream *home)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < home->n_unacked && r == 0; i++) {
-		Pbeam__BridgeRecord *record = line_record(&home->unacked[i]);
+		Pbeam__BridgeRecord *record = bridge_stream_record(&home->unacked[i]);
 
-		r = record ? line_arrived(line, record) : -EPROTO;
+		r = record ? bridge_stream_arrived(stream, record) : -EPROTO;
 	}
 	return r;
 }
 
 /* Nothing of this would have to be undone: the program has written it, wherever it goes on. */
-static void come_home(struct control *control, const Pbeam__BridgeLine *home)
+static void come_home(struct control *control, const Pbeam__BridgeStream *home)
 {
-	struct line *line = control->bridge->lines;
+	struct bridge_stream *stream = control->bridge->streams;
 
-	while (line && !(line->anchor && line->id == home->id))
-		line = line->next;
-	if (!line || !line_is_terminal(line) || line->fd < 0 || line->closing || line->holder ||
-	    home->generation < line->generation || take_home(line, home) < 0) {
+	while (stream && !(stream->anchor && stream->id == home->id))
+		stream = stream->next;
+	if (!stream || !bridge_stream_is_terminal(stream) || stream->fd < 0 || stream->closing ||
+	    stream->holder || home->generation < stream->generation || take_home(stream, home) < 0) {
 		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 		return;
 	}
-	line->holder = line->waiter = control;
-	line_pump(line);
+	stream->holder = stream->waiter = control;
+	bridge_stream_pump(stream);
 }
 
 static void resume(struct control *control)
 {
-	struct line *line = control->bridge->lines;
-	Pbeam__BridgeLine *out = NULL;
+	struct bridge_stream *stream = control->bridge->streams;
+	Pbeam__BridgeStream *out = NULL;
 
-	while (line && !(line->anchor && line->holder == control))
-		line = line->next;
-	if (line) {
-		line_drain(line);
-		out = line_describe(line, true);
-		line_forget(line);
-		line->moved = false; /* no bridge takes it over any more */
-		line->holder = NULL;
+	while (stream && !(stream->anchor && stream->holder == control))
+		stream = stream->next;
+	if (stream) {
+		bridge_stream_drain(stream);
+		out = bridge_stream_describe(stream, true);
+		bridge_stream_forget(stream);
+		stream->moved = false; /* no bridge takes it over any more */
+		stream->holder = NULL;
 	}
 	answer(control, out ? PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
 	       out ? &out->base : NULL, NULL, 0);
@@ -350,7 +352,7 @@ static void resume(struct control *control)
 
 static void dispatch_home(struct control *control, const struct frame *frame)
 {
-	Pbeam__BridgeLine *home = (void *)frame_unpack(frame, &pbeam__bridge_line__descriptor, NULL);
+	Pbeam__BridgeStream *home = (void *)frame_unpack(frame, &pbeam__bridge_stream__descriptor, NULL);
 
 	if (home)
 		come_home(control, home);
@@ -421,10 +423,10 @@ void control_describe(struct bridge *bridge)
 	if (!f)
 		return;
 	fprintf(f, "process\t%d\n", (int)getpid());
-	for (const struct line *line = bridge->lines; line; line = line->next)
-		if (!line->over)
-			fprintf(f, "%s\t%d\t%s\t%s\n", line->anchor ? "anchor" : "float", line->about->vpid,
-				line->about->program, line->about->text);
+	for (const struct bridge_stream *stream = bridge->streams; stream; stream = stream->next)
+		if (!stream->over)
+			fprintf(f, "%s\t%d\t%s\t%s\n", stream->anchor ? "anchor" : "float",
+				stream->about->vpid, stream->about->program, stream->about->text);
 	if (fflush(f) == 0)
 		(void)!rename(beside, path);
 }

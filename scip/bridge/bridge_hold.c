@@ -13,7 +13,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 
 enum { ANSWER_S = 10 };
 
@@ -27,7 +27,7 @@ struct bridge_hold {
 	size_t n;
 };
 
-/* Asks and takes the answer; `fd` may be NULL. -ENOENT when there is no such line. */
+/* Asks and takes the answer; `fd` may be NULL. -ENOENT when there is no such stream. */
 static int ask_message(int sock, uint32_t type, const ProtobufCMessage *message, uint32_t wanted,
 		       const ProtobufCMessageDescriptor *kind, void **out, int *fd, struct err *err)
 {
@@ -151,23 +151,23 @@ int bridge_find_anchors(struct bridge_hold **out, struct err *err)
 	return find_all(out, add_anchor, err);
 }
 
-const Pbeam__BridgeLine *bridge_next(const struct bridge_hold *hold, uint64_t ino,
-				     const Pbeam__BridgeLine *last)
+const Pbeam__BridgeStream *bridge_next(const struct bridge_hold *hold, uint64_t ino,
+				       const Pbeam__BridgeStream *last)
 {
 	bool seen = !last;
 
 	for (size_t i = 0; hold && i < hold->n; i++)
-		for (size_t j = 0; j < hold->v[i].list->n_lines; j++) {
-			const Pbeam__BridgeLine *line = hold->v[i].list->lines[j];
+		for (size_t j = 0; j < hold->v[i].list->n_streams; j++) {
+			const Pbeam__BridgeStream *stream = hold->v[i].list->streams[j];
 
-			if (seen && line->ino == ino)
-				return line;
-			seen = seen || line == last;
+			if (seen && stream->ino == ino)
+				return stream;
+			seen = seen || stream == last;
 		}
 	return NULL;
 }
 
-int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeLine *line, Pbeam__BridgeLine **out,
+int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeStream *stream, Pbeam__BridgeStream **out,
 		       struct err *err)
 {
 	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
@@ -175,44 +175,44 @@ int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeLine *line, 
 	int sock = -1, r;
 
 	for (size_t i = 0; i < hold->n; i++)
-		for (size_t j = 0; j < hold->v[i].list->n_lines; j++)
-			if (hold->v[i].list->lines[j] == line)
+		for (size_t j = 0; j < hold->v[i].list->n_streams; j++)
+			if (hold->v[i].list->streams[j] == stream)
 				sock = hold->v[i].sock;
-	select.anchor = line->id;
+	select.anchor = stream->id;
 	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, &select.base,
 			PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, NULL, err);
 	if (r == 0)
 		r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, &select.base,
-				PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_line__descriptor, &taken,
-				NULL, err);
+				PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_stream__descriptor,
+				&taken, NULL, err);
 	*out = taken;
 	return r;
 }
 
 static struct held_bridge *holder_of(const struct bridge_hold *hold, uint64_t ino,
-				     const Pbeam__BridgeLine **line)
+				     const Pbeam__BridgeStream **stream)
 {
 	for (size_t i = 0; hold && ino && i < hold->n; i++)
-		for (size_t j = 0; j < hold->v[i].list->n_lines; j++)
-			if (hold->v[i].list->lines[j]->ino == ino) {
-				*line = hold->v[i].list->lines[j];
+		for (size_t j = 0; j < hold->v[i].list->n_streams; j++)
+			if (hold->v[i].list->streams[j]->ino == ino) {
+				*stream = hold->v[i].list->streams[j];
 				return &hold->v[i];
 			}
 	return NULL;
 }
 
-const Pbeam__BridgeLine *bridge_find(const struct bridge_hold *hold, uint64_t ino)
+const Pbeam__BridgeStream *bridge_find(const struct bridge_hold *hold, uint64_t ino)
 {
-	const Pbeam__BridgeLine *line = NULL;
+	const Pbeam__BridgeStream *stream = NULL;
 
-	(void)holder_of(hold, ino, &line);
-	return line;
+	(void)holder_of(hold, ino, &stream);
+	return stream;
 }
 
 int bridge_stop(struct bridge_hold *hold, uint64_t ino, int *fd, struct err *err)
 {
-	const Pbeam__BridgeLine *line;
-	struct held_bridge *bridge = holder_of(hold, ino, &line);
+	const Pbeam__BridgeStream *stream;
+	struct held_bridge *bridge = holder_of(hold, ino, &stream);
 
 	*fd = -1;
 	return bridge ? ask(bridge->sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, ino,
@@ -220,17 +220,17 @@ int bridge_stop(struct bridge_hold *hold, uint64_t ino, int *fd, struct err *err
 		      : -ENOENT;
 }
 
-int bridge_take(struct bridge_hold *hold, uint64_t ino, Pbeam__BridgeLine **out, struct err *err)
+int bridge_take(struct bridge_hold *hold, uint64_t ino, Pbeam__BridgeStream **out, struct err *err)
 {
-	const Pbeam__BridgeLine *line;
-	struct held_bridge *bridge = holder_of(hold, ino, &line);
+	const Pbeam__BridgeStream *stream;
+	struct held_bridge *bridge = holder_of(hold, ino, &stream);
 	void *taken = NULL;
 	int r;
 
 	if (!bridge)
 		return -ENOENT;
 	r = ask(bridge->sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, ino, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN,
-		&pbeam__bridge_line__descriptor, &taken, NULL, err);
+		&pbeam__bridge_stream__descriptor, &taken, NULL, err);
 	bridge->taken = r == 0;
 	*out = taken;
 	return r;
@@ -275,18 +275,18 @@ int bridge_flush(struct vpid vpid, struct err *err)
 	return for_each(flush, &vpid, err);
 }
 
-int bridge_return(const Pbeam__BridgeLine *line, int *control, int *fd, struct err *err)
+int bridge_return(const Pbeam__BridgeStream *stream, int *control, int *fd, struct err *err)
 {
 	auto_close int sock = -1;
 	char path[PATH_MAX];
-	int r = line->cookie.len == BRIDGE_COOKIE ? control_path(line->cookie.data, path, err) : -ENOENT;
+	int r = stream->cookie.len == BRIDGE_COOKIE ? control_path(stream->cookie.data, path, err) : -ENOENT;
 
 	if (r == 0)
 		r = sock = call(path);
 	if (r < 0)
 		return -ENOENT;
 	*fd = -1;
-	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_RETURN, &line->base,
+	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_RETURN, &stream->base,
 			PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, fd, err);
 	if (r == -ETIMEDOUT)
 		return err_set(err, r,
@@ -297,11 +297,11 @@ int bridge_return(const Pbeam__BridgeLine *line, int *control, int *fd, struct e
 	return 0;
 }
 
-int bridge_resume(int control, Pbeam__BridgeLine **out, struct err *err)
+int bridge_resume(int control, Pbeam__BridgeStream **out, struct err *err)
 {
 	void *taken = NULL;
 	int r = ask_message(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_RESUME, NULL,
-			    PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_line__descriptor, &taken,
+			    PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_stream__descriptor, &taken,
 			    NULL, err);
 
 	*out = taken;

@@ -23,68 +23,68 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "namespace/address_entry.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 #include "scip/object/inet.h"
 
 enum { STAND_INS_MAX = 512 };
 #define PASSING_NS 5000000000ull
 
-bool line_is_port(const struct line *line)
+bool bridge_stream_is_port(const struct bridge_stream *stream)
 {
-	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__PORT && !line->anchor;
+	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__PORT && !stream->anchor;
 }
 
-static struct name_address name_of(const struct line *line, const union name_sockaddr *called)
+static struct name_address name_of(const struct bridge_stream *stream, const union name_sockaddr *called)
 {
 	struct name_address name = {.protocol = IPPROTO_UDP, .name = *called, .caller = true};
 	struct inet_address at;
 
-	name.vpid.n = line->about->vpid;
-	if (inet_address_parse(&line->about->local, &at))
+	name.vpid.n = stream->about->vpid;
+	if (inet_address_parse(&stream->about->local, &at))
 		name.scope = (uint16_t)inet_port(&at);
 	return name;
 }
 
-static void drop(struct line *line, struct stand_in **at)
+static void drop(struct bridge_stream *stream, struct stand_in **at)
 {
 	struct stand_in *gone = *at;
-	struct name_address name = name_of(line, &gone->called);
+	struct name_address name = name_of(stream, &gone->called);
 
 	*at = gone->next;
 	/* a coordinator's copies are the bridge's */
-	if (gone->named && !line->bridge->started)
-		names_address_remove(line->bridge->names, &name);
+	if (gone->named && !stream->bridge->started)
+		names_address_remove(stream->bridge->names, &name);
 	close(gone->fd);
 	free(gone);
 }
 
-void port_free(struct line *line)
+void port_free(struct bridge_stream *stream)
 {
-	while (line->stand_ins)
-		drop(line, &line->stand_ins);
+	while (stream->stand_ins)
+		drop(stream, &stream->stand_ins);
 }
 
-static void drop_oldest(struct line *line)
+static void drop_oldest(struct bridge_stream *stream)
 {
-	struct stand_in **oldest = &line->stand_ins;
+	struct stand_in **oldest = &stream->stand_ins;
 	size_t n = 0;
 
-	for (struct stand_in **at = &line->stand_ins; *at; at = &(*at)->next) {
+	for (struct stand_in **at = &stream->stand_ins; *at; at = &(*at)->next) {
 		if ((*at)->used < (*oldest)->used)
 			oldest = at;
 		n++;
 	}
 	if (n >= STAND_INS_MAX)
-		drop(line, oldest);
+		drop(stream, oldest);
 }
 
 /* A socket connected to the program's; *own is its address. */
-static int connect_to_program(const struct line *line, struct inet_address *own)
+static int connect_to_program(const struct bridge_stream *stream, struct inet_address *own)
 {
 	struct inet_address at;
 	auto_close int fd = -1;
 
-	if (!inet_address_parse(&line->about->local, &at))
+	if (!inet_address_parse(&stream->about->local, &at))
 		return -EBADMSG;
 	fd = socket(at.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	*own = at;
@@ -98,101 +98,101 @@ static int connect_to_program(const struct line *line, struct inet_address *own)
 	return getsockname(fd, &own->any, &own->len) < 0 ? -errno : steal_fd(&fd);
 }
 
-static bool is_young(const struct line *line)
+static bool is_young(const struct bridge_stream *stream)
 {
-	return io_now_ns(CLOCK_MONOTONIC) - line->made_ns < PASSING_NS;
+	return io_now_ns(CLOCK_MONOTONIC) - stream->made_ns < PASSING_NS;
 }
 
 /* A sender that has moved itself is found by its name, wherever it goes. */
-static bool is_told(const struct line *line, const union name_sockaddr *source,
+static bool is_told(const struct bridge_stream *stream, const union name_sockaddr *source,
 		    const union name_sockaddr *called)
 {
 	struct name_address found;
 	struct inet_address told, address = {.len = address_size(source)};
 
 	memcpy(&address.any, source, address.len);
-	if (line->bridge->names &&
-	    names_address_find(line->bridge->names, IPPROTO_UDP, &called->sa, NULL, &found) == 0)
+	if (stream->bridge->names &&
+	    names_address_find(stream->bridge->names, IPPROTO_UDP, &called->sa, NULL, &found) == 0)
 		return true;
-	for (size_t i = 0; i < line->about->n_direct; i++)
-		if (inet_address_parse(&line->about->direct[i], &told) && inet_same(&told, &address))
+	for (size_t i = 0; i < stream->about->n_direct; i++)
+		if (inet_address_parse(&stream->about->direct[i], &told) && inet_same(&told, &address))
 			return true;
 	return false;
 }
 
 /* One that has moved itself goes by its name. */
-static union name_sockaddr call(const struct line *line, const union name_sockaddr *source)
+static union name_sockaddr call(const struct bridge_stream *stream, const union name_sockaddr *source)
 {
 	struct name_address found;
 
-	if (line->bridge->names &&
-	    names_address_find_real(line->bridge->names, IPPROTO_UDP, &source->sa, &found) == 0 &&
+	if (stream->bridge->names &&
+	    names_address_find_real(stream->bridge->names, IPPROTO_UDP, &source->sa, &found) == 0 &&
 	    !found.caller && address_in_family(&found.name, source->sa.sa_family))
 		return found.name;
 	return *source;
 }
 
-static struct stand_in *make(struct line *line, const union name_sockaddr *source)
+static struct stand_in *make(struct bridge_stream *stream, const union name_sockaddr *source)
 {
-	union name_sockaddr called = call(line, source);
-	struct name_address name = name_of(line, &called);
+	union name_sockaddr called = call(stream, source);
+	struct name_address name = name_of(stream, &called);
 	struct stand_in *fresh = calloc(1, sizeof(*fresh));
 	struct inet_address own;
-	int fd = fresh ? connect_to_program(line, &own) : -ENOMEM;
+	int fd = fresh ? connect_to_program(stream, &own) : -ENOMEM;
 
 	if (fd < 0) {
-		log_info("bridge: %s: no stand-in for a sender: %s", line->about->text, strerror(-fd));
+		log_info("bridge: %s: no stand-in for a sender: %s", stream->about->text, strerror(-fd));
 		free(fresh);
 		return NULL;
 	}
-	drop_oldest(line);
-	*fresh = (struct stand_in){.next = line->stand_ins,
+	drop_oldest(stream);
+	*fresh = (struct stand_in){.next = stream->stand_ins,
 				   .fd = fd,
 				   .source = *source,
 				   .called = called,
-				   .passing = is_told(line, source, &called) && is_young(line)};
+				   .passing = is_told(stream, source, &called) && is_young(stream)};
 	name.passing = fresh->passing;
 	memcpy(&name.real, &own.any, own.len);
-	if (line->bridge->names) {
-		(void)names_cluster(line->bridge->names, name.host);
-		fresh->named = names_address_set(line->bridge->names, &name, NULL, 0) == 0;
+	if (stream->bridge->names) {
+		(void)names_cluster(stream->bridge->names, name.host);
+		fresh->named = names_address_set(stream->bridge->names, &name, NULL, 0) == 0;
 	}
-	line->stand_ins = fresh;
-	if (bridge_watch(line->bridge, fd, &line->watch, EPOLLIN | EPOLLOUT | EPOLLET) < 0)
-		log_info("bridge: %s: what is sent to a caller is not seen", line->about->text);
+	stream->stand_ins = fresh;
+	if (bridge_watch(stream->bridge, fd, &stream->watch, EPOLLIN | EPOLLOUT | EPOLLET) < 0)
+		log_info("bridge: %s: what is sent to a caller is not seen", stream->about->text);
 	return fresh;
 }
 
-static struct stand_in *find(struct line *line, const union name_sockaddr *source)
+static struct stand_in *find(struct bridge_stream *stream, const union name_sockaddr *source)
 {
-	for (struct stand_in **at = &line->stand_ins; *at; at = &(*at)->next) {
+	for (struct stand_in **at = &stream->stand_ins; *at; at = &(*at)->next) {
 		if (memcmp(&(*at)->source, source, sizeof(*source)) != 0)
 			continue;
-		if (!(*at)->passing || is_young(line))
+		if (!(*at)->passing || is_young(stream))
 			return *at;
-		drop(line, at);
+		drop(stream, at);
 		break;
 	}
-	return make(line, source);
+	return make(stream, source);
 }
 
 /* It has been led to the port itself meanwhile (scip/reconnect/reconnect_callers.c), and calls the old
  * address all the same: another socket. */
-static void keep_name(const struct line *line, struct stand_in *at)
+static void keep_name(const struct bridge_stream *stream, struct stand_in *at)
 {
-	struct name_address name = name_of(line, &at->called), found;
+	struct name_address name = name_of(stream, &at->called), found;
 	struct inet_address own = {.len = sizeof(own.v6)};
 
 	if (at->passing || !at->named ||
-	    names_address_find_caller(line->bridge->names, &at->called.sa, name.scope, &found) == 0 ||
+	    names_address_find_caller(stream->bridge->names, &at->called.sa, name.scope, &found) == 0 ||
 	    getsockname(at->fd, &own.any, &own.len) < 0)
 		return;
 	memcpy(&name.real, &own.any, own.len);
-	(void)names_cluster(line->bridge->names, name.host);
-	at->named = names_address_set(line->bridge->names, &name, NULL, 0) == 0;
+	(void)names_cluster(stream->bridge->names, name.host);
+	at->named = names_address_set(stream->bridge->names, &name, NULL, 0) == 0;
 }
 
-ssize_t port_send(struct line *line, const void *data, size_t len, const ProtobufCBinaryData *from)
+ssize_t port_send(struct bridge_stream *stream, const void *data, size_t len, const ProtobufCBinaryData *from)
 {
 	union name_sockaddr source = {0};
 	struct inet_address address;
@@ -202,20 +202,21 @@ ssize_t port_send(struct line *line, const void *data, size_t len, const Protobu
 	if (!inet_address_parse(from, &address))
 		return -EBADMSG;
 	memcpy(&source, &address.any, address.len);
-	at = find(line, &source);
+	at = find(stream, &source);
 	if (!at)
 		return -EHOSTUNREACH;
-	at->used = ++line->stand_ins_used;
-	keep_name(line, at);
+	at->used = ++stream->stand_ins_used;
+	keep_name(stream, at);
 	n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 	if (n < 0 && errno == ECONNREFUSED) /* what an earlier one had met */
 		n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 	return n < 0 ? -errno : n;
 }
 
-ssize_t port_take(struct line *line, void *data, size_t room, struct sockaddr_storage *to, socklen_t *to_len)
+ssize_t port_take(struct bridge_stream *stream, void *data, size_t room, struct sockaddr_storage *to,
+		  socklen_t *to_len)
 {
-	for (struct stand_in *at = line->stand_ins; at; at = at->next) {
+	for (struct stand_in *at = stream->stand_ins; at; at = at->next) {
 		ssize_t n;
 
 		do
@@ -223,7 +224,7 @@ ssize_t port_take(struct line *line, void *data, size_t room, struct sockaddr_st
 		while (n < 0 && (errno == EINTR || errno == ECONNREFUSED));
 		if (n < 0)
 			continue;
-		at->used = ++line->stand_ins_used;
+		at->used = ++stream->stand_ins_used;
 		*to_len = address_size(&at->source);
 		memcpy(to, &at->source, *to_len);
 		return n;
@@ -231,18 +232,18 @@ ssize_t port_take(struct line *line, void *data, size_t room, struct sockaddr_st
 	return -EAGAIN;
 }
 
-int port_watch(struct line *line)
+int port_watch(struct bridge_stream *stream)
 {
 	int r = 0;
 
-	for (struct stand_in *at = line->stand_ins; at && r == 0; at = at->next)
-		r = bridge_watch(line->bridge, at->fd, &line->watch, EPOLLIN | EPOLLOUT | EPOLLET);
+	for (struct stand_in *at = stream->stand_ins; at && r == 0; at = at->next)
+		r = bridge_watch(stream->bridge, at->fd, &stream->watch, EPOLLIN | EPOLLOUT | EPOLLET);
 	return r;
 }
 
-bool port_has(const struct line *line, int fd)
+bool port_has(const struct bridge_stream *stream, int fd)
 {
-	for (const struct stand_in *at = line->stand_ins; at; at = at->next)
+	for (const struct stand_in *at = stream->stand_ins; at; at = at->next)
 		if (at->fd == fd)
 			return true;
 	return false;
@@ -251,7 +252,8 @@ bool port_has(const struct line *line, int fd)
 void bridge_refill(struct bridge *bridge, uint64_t ino, const void *data, size_t len,
 		   const ProtobufCBinaryData *from)
 {
-	for (struct line *line = bridge->lines; line; line = line->next)
-		if (line->ino == ino && line_is_port(line) && port_send(line, data, len, from) < 0)
-			log_warn("bridge: %s: a datagram that waited is lost", line->about->text);
+	for (struct bridge_stream *stream = bridge->streams; stream; stream = stream->next)
+		if (stream->ino == ino && bridge_stream_is_port(stream) &&
+		    port_send(stream, data, len, from) < 0)
+			log_warn("bridge: %s: a datagram that waited is lost", stream->about->text);
 }

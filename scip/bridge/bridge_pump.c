@@ -1,14 +1,14 @@
 /*
- * Between a line's descriptor and its logs.
+ * Between a stream's descriptor and its logs.
  *
  * Descriptors are watched edge-triggered: `readable` and `writable` hold until a call says EAGAIN. Sockets
  * are used with MSG_DONTWAIT, for their descriptions may be the program's own and have its flags; pipes are
- * opened again with O_NONBLOCK by whoever adds the line.
+ * opened again with O_NONBLOCK by whoever adds the stream.
  *
  * The end of a writer is END: the other side shuts its descriptor down for writing, or closes a pipe. An end
  * that is gone for good (a pipe without readers, a UNIX socket whose peer has closed) is CLOSE; one that was
- * reset is RESET. Of TCP one sees a close only as an end of file like that of a shutdown: line_look() asks
- * whether the program still has its socket.
+ * reset is RESET. Of TCP one sees a close only as an end of file like that of a shutdown:
+ * bridge_stream_look() asks whether the program still has its socket.
  */
 #include <errno.h>
 #include <poll.h>
@@ -23,27 +23,27 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 
 enum { CONTROL_MAX = 4096 };
 #define PASSING_NS 5000000000ull
 
-static bool is_stream(const struct line *line)
+static bool is_stream(const struct bridge_stream *stream)
 {
-	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__STREAM || line_is_terminal(line);
+	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__STREAM || bridge_stream_is_terminal(stream);
 }
 
 /* Nothing of ours follows: the other side closes its end. */
-static void say_gone(struct line *line, Pbeam__BridgeRecord__Kind kind)
+static void say_gone(struct bridge_stream *stream, Pbeam__BridgeRecord__Kind kind)
 {
-	if (line->closing)
+	if (stream->closing)
 		return;
-	line->closing = true;
-	if (line_append(line, kind, NULL, 0, NULL, 0, NULL) < 0)
-		log_warn("bridge: out of memory: %s is lost", line->about->text);
-	line_drop_arrivals(line);
-	line->delivered = line->expected;
-	line_reset(line);
+	stream->closing = true;
+	if (bridge_stream_append(stream, kind, NULL, 0, NULL, 0, NULL) < 0)
+		log_warn("bridge: out of memory: %s is lost", stream->about->text);
+	bridge_stream_drop_arrivals(stream);
+	stream->delivered = stream->expected;
+	bridge_stream_reset(stream);
 }
 
 /* ---- from the descriptor ---- */
@@ -76,7 +76,7 @@ struct piece {
 };
 
 /* One read. The bytes, 0 at the end of file (or of an empty message: *message), or -errno. */
-static ssize_t take(struct line *line, struct piece *piece, bool *message)
+static ssize_t take(struct bridge_stream *stream, struct piece *piece, bool *message)
 {
 	union {
 		struct cmsghdr align;
@@ -88,25 +88,25 @@ static ssize_t take(struct line *line, struct piece *piece, bool *message)
 
 	*message = false;
 	piece->from_len = 0;
-	if (line_is_port(line)) {
-		n = port_take(line, piece->data, piece->room, &piece->from, &piece->from_len);
+	if (bridge_stream_is_port(stream)) {
+		n = port_take(stream, piece->data, piece->room, &piece->from, &piece->from_len);
 		*message = n >= 0;
 		return n;
 	}
-	if (!line->socket) {
-		n = read(line->fd, piece->data, piece->room);
+	if (!stream->socket) {
+		n = read(stream->fd, piece->data, piece->room);
 		return n < 0 ? -errno : n;
 	}
 	header.msg_control = &control;
 	header.msg_controllen = sizeof(control);
 	header.msg_name = &piece->from;
 	header.msg_namelen = sizeof(piece->from);
-	n = recvmsg(line->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	n = recvmsg(stream->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0)
 		return -errno;
 	drop_passed(&header);
-	if (!is_stream(line)) {
-		struct pollfd hung = {.fd = line->fd, .events = POLLRDHUP};
+	if (!is_stream(stream)) {
+		struct pollfd hung = {.fd = stream->fd, .events = POLLRDHUP};
 
 		piece->from_len = header.msg_namelen;
 		*message = n > 0 || poll(&hung, 1, 0) == 0;
@@ -116,184 +116,187 @@ static ssize_t take(struct line *line, struct piece *piece, bool *message)
 
 /* The room for the next message. When none is there yet, the largest one may come before it is read: a
  * smaller room would cut it off. */
-static size_t next_size(struct line *line)
+static size_t next_size(struct bridge_stream *stream)
 {
 	ssize_t n;
 
-	if (is_stream(line) || !line->socket || line_is_port(line))
+	if (is_stream(stream) || !stream->socket || bridge_stream_is_port(stream))
 		return BRIDGE_PIECE;
-	n = recv(line->fd, NULL, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+	n = recv(stream->fd, NULL, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
 	if (n < 0)
 		return BRIDGE_MESSAGE;
 	return n <= BRIDGE_PIECE ? BRIDGE_PIECE : n < BRIDGE_MESSAGE ? (size_t)n : BRIDGE_MESSAGE;
 }
 
-static void reading_ended(struct line *line, ssize_t result)
+static void reading_ended(struct bridge_stream *stream, ssize_t result)
 {
 	/* what a datagram of ours has met on its way is no end */
-	bool passing = result == -EINTR || (result < 0 && result != -EAGAIN && !is_stream(line) &&
-					    line->about->family != AF_UNIX && line->socket);
+	bool passing = result == -EINTR || (result < 0 && result != -EAGAIN && !is_stream(stream) &&
+					    stream->about->family != AF_UNIX && stream->socket);
 
-	line->readable = passing;
+	stream->readable = passing;
 	if (result == -EAGAIN || passing)
 		return;
-	if (line_is_terminal(line)) {
-		if (terminal_ended(line, result))
-			say_gone(line, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
+	if (bridge_stream_is_terminal(stream)) {
+		if (terminal_ended(stream, result))
+			say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
 		return;
 	}
 	if (result < 0) {
-		say_gone(line, PBEAM__BRIDGE_RECORD__KIND__RESET);
+		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__RESET);
 		return;
 	}
-	line->reads = false;
-	if (!line->ended && line_append(line, PBEAM__BRIDGE_RECORD__KIND__END, NULL, 0, NULL, 0, NULL) < 0)
-		say_gone(line, PBEAM__BRIDGE_RECORD__KIND__RESET);
-	line->ended = true;
+	stream->reads = false;
+	if (!stream->ended &&
+	    bridge_stream_append(stream, PBEAM__BRIDGE_RECORD__KIND__END, NULL, 0, NULL, 0, NULL) < 0)
+		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__RESET);
+	stream->ended = true;
 }
 
 /* What went with the program is not sent after it. */
-static bool skipped(struct line *line, struct piece *piece, size_t *n)
+static bool skipped(struct bridge_stream *stream, struct piece *piece, size_t *n)
 {
-	if (line->skip == 0)
+	if (stream->skip == 0)
 		return false;
-	if (!is_stream(line)) {
-		line->skip--;
+	if (!is_stream(stream)) {
+		stream->skip--;
 		return true;
 	}
-	if (*n <= line->skip) {
-		line->skip -= *n;
+	if (*n <= stream->skip) {
+		stream->skip -= *n;
 		return true;
 	}
-	*n -= line->skip;
-	memmove(piece->data, piece->data + line->skip, *n);
-	line->skip = 0;
+	*n -= stream->skip;
+	memmove(piece->data, piece->data + stream->skip, *n);
+	stream->skip = 0;
 	return false;
 }
 
-static void read_some(struct line *line, size_t window)
+static void read_some(struct bridge_stream *stream, size_t window)
 {
-	while (line->fd >= 0 && line->reads && line->readable && line->weight < window) {
-		size_t room = next_size(line), len;
+	while (stream->fd >= 0 && stream->reads && stream->readable && stream->weight < window) {
+		size_t room = next_size(stream), len;
 		auto_free uint8_t *data = malloc(room);
 		struct piece piece = {.data = data, .room = room};
 		bool message;
 		ssize_t n;
 
 		if (!data) {
-			say_gone(line, PBEAM__BRIDGE_RECORD__KIND__RESET);
+			say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__RESET);
 			return;
 		}
-		n = take(line, &piece, &message);
+		n = take(stream, &piece, &message);
 		if (n < 0 || (n == 0 && !message)) {
-			reading_ended(line, n);
+			reading_ended(stream, n);
 			continue;
 		}
 		len = (size_t)n;
-		(void)listener_accepted(line); /* it has said something */
-		if (!skipped(line, &piece, &len) &&
-		    line_append(line, PBEAM__BRIDGE_RECORD__KIND__DATA, data, len,
-				(struct sockaddr *)&piece.from, piece.from_len, NULL) < 0)
-			say_gone(line, PBEAM__BRIDGE_RECORD__KIND__RESET);
+		(void)listener_accepted(stream); /* it has said something */
+		if (!skipped(stream, &piece, &len) &&
+		    bridge_stream_append(stream, PBEAM__BRIDGE_RECORD__KIND__DATA, data, len,
+					 (struct sockaddr *)&piece.from, piece.from_len, NULL) < 0)
+			say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__RESET);
 	}
 }
 
 /* ---- to the descriptor ---- */
 
-static ssize_t put(struct line *line, const uint8_t *data, size_t len, const ProtobufCBinaryData *to)
+static ssize_t put(struct bridge_stream *stream, const uint8_t *data, size_t len,
+		   const ProtobufCBinaryData *to)
 {
 	struct iovec iov = {(void *)(uintptr_t)data, len};
 	struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
 	ssize_t n;
 
-	if (line_is_port(line))
-		return port_send(line, data, len, to);
-	if (line->socket) {
-		if (line->about->kind == PBEAM__BRIDGE_LINE__KIND__PORT) {
+	if (bridge_stream_is_port(stream))
+		return port_send(stream, data, len, to);
+	if (stream->socket) {
+		if (stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__PORT) {
 			header.msg_name = to->data;
 			header.msg_namelen = (socklen_t)to->len;
 		}
-		n = sendmsg(line->fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL | (is_stream(line) ? 0 : MSG_EOR));
+		n = sendmsg(stream->fd, &header,
+			    MSG_DONTWAIT | MSG_NOSIGNAL | (is_stream(stream) ? 0 : MSG_EOR));
 	} else {
-		n = write(line->fd, data, len); /* SIGPIPE is ignored */
+		n = write(stream->fd, data, len); /* SIGPIPE is ignored */
 	}
 	return n < 0 ? -errno : n;
 }
 
 /* Writes what is left of a data record. 1 when it is all in. */
-static int deliver_data(struct line *line, const Pbeam__BridgeRecord *record)
+static int deliver_data(struct bridge_stream *stream, const Pbeam__BridgeRecord *record)
 {
-	uint64_t done = line->partial < record->data.len ? line->partial : record->data.len;
+	uint64_t done = stream->partial < record->data.len ? stream->partial : record->data.len;
 	ssize_t n = 0;
 
-	if (!line->writes || line->fd < 0)
+	if (!stream->writes || stream->fd < 0)
 		return 1; /* there is no reader any more */
-	if (done == record->data.len && (is_stream(line) || done))
+	if (done == record->data.len && (is_stream(stream) || done))
 		return 1;
-	n = put(line, record->data.data + done, record->data.len - done, &record->address);
+	n = put(stream, record->data.data + done, record->data.len - done, &record->address);
 	if (n == -EINTR)
 		return 0;
 	if (n == -EAGAIN || n == -ENOBUFS) {
-		line->writable = false;
+		stream->writable = false;
 		return 0;
 	}
-	if (n < 0 && !is_stream(line) && n != -EPIPE && n != -ECONNRESET && n != -ENOTCONN)
+	if (n < 0 && !is_stream(stream) && n != -EPIPE && n != -ECONNRESET && n != -ENOTCONN)
 		return 1; /* a datagram may be lost: too large here, or without a receiver */
 	if (n < 0) {
-		say_gone(line, line->socket ? PBEAM__BRIDGE_RECORD__KIND__RESET
-					    : PBEAM__BRIDGE_RECORD__KIND__CLOSE);
+		say_gone(stream, stream->socket ? PBEAM__BRIDGE_RECORD__KIND__RESET
+						: PBEAM__BRIDGE_RECORD__KIND__CLOSE);
 		return 0;
 	}
-	line->partial = done + (uint64_t)n;
-	return line->partial >= record->data.len || !is_stream(line);
+	stream->partial = done + (uint64_t)n;
+	return stream->partial >= record->data.len || !is_stream(stream);
 }
 
-static void close_quietly(struct line *line)
+static void close_quietly(struct bridge_stream *stream)
 {
-	terminal_end(line);
-	if (line->fd >= 0)
-		close(line->fd);
-	line->fd = -1;
-	line->reads = line->writes = false;
-	line->over = true;
-	line->bridge->changed = true;
+	terminal_end(stream);
+	if (stream->fd >= 0)
+		close(stream->fd);
+	stream->fd = -1;
+	stream->reads = stream->writes = false;
+	stream->over = true;
+	stream->bridge->changed = true;
 }
 
 /* The other side's writer has ended. */
-static void deliver_end(struct line *line)
+static void deliver_end(struct bridge_stream *stream)
 {
-	line->writes = false;
-	if (line->fd < 0)
+	stream->writes = false;
+	if (stream->fd < 0)
 		return;
-	if (!line->socket)
-		close_quietly(line);
+	if (!stream->socket)
+		close_quietly(stream);
 	else
-		shutdown(line->fd, SHUT_WR);
+		shutdown(stream->fd, SHUT_WR);
 }
 
 /* 1 when the record is dealt with. */
-static int deliver(struct line *line, const Pbeam__BridgeRecord *record)
+static int deliver(struct bridge_stream *stream, const Pbeam__BridgeRecord *record)
 {
 	switch (record->kind) {
 	case PBEAM__BRIDGE_RECORD__KIND__DATA:
-		return deliver_data(line, record);
+		return deliver_data(stream, record);
 	case PBEAM__BRIDGE_RECORD__KIND__END:
-		deliver_end(line);
+		deliver_end(stream);
 		return 1;
 	case PBEAM__BRIDGE_RECORD__KIND__CLOSE:
-		close_quietly(line);
+		close_quietly(stream);
 		return 1;
 	case PBEAM__BRIDGE_RECORD__KIND__RESET:
-		line_reset(line);
+		bridge_stream_reset(stream);
 		return 1;
 	case PBEAM__BRIDGE_RECORD__KIND__OPEN:
-		if (record->opened && line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER &&
-		    !line->anchor)
-			line->writable = listener_connect(line, record->opened);
-		return line->writable;
+		if (record->opened && stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER &&
+		    !stream->anchor)
+			stream->writable = listener_connect(stream, record->opened);
+		return stream->writable;
 	case PBEAM__BRIDGE_RECORD__KIND__TERMIOS:
 	case PBEAM__BRIDGE_RECORD__KIND__WINSIZE:
-		terminal_apply(line, record);
+		terminal_apply(stream, record);
 		return 1;
 	case _PBEAM__BRIDGE_RECORD__KIND_IS_INT_SIZE:
 	default:
@@ -301,79 +304,79 @@ static int deliver(struct line *line, const Pbeam__BridgeRecord *record)
 	}
 }
 
-static void write_some(struct line *line)
+static void write_some(struct bridge_stream *stream)
 {
-	while (line->first && line->writable && !line->closing) {
-		struct arrival *arrival = line->first;
+	while (stream->first && stream->writable && !stream->closing) {
+		struct arrival *arrival = stream->first;
 
-		if (!deliver(line, arrival->record))
+		if (!deliver(stream, arrival->record))
 			continue;
-		if (line->first != arrival)
+		if (stream->first != arrival)
 			return; /* it was given up */
-		line->first = arrival->next;
-		if (!line->first)
-			line->last = NULL;
-		line->waiting -= arrival->record->data.len + 64;
+		stream->first = arrival->next;
+		if (!stream->first)
+			stream->last = NULL;
+		stream->waiting -= arrival->record->data.len + 64;
 		pbeam__bridge_record__free_unpacked(arrival->record, NULL);
 		free(arrival);
-		line->partial = 0;
-		line->delivered++;
+		stream->partial = 0;
+		stream->delivered++;
 	}
 }
 
 /* ---- */
 
 /* The end that the program (or its peer) has closed while we had nothing to read or to write. */
-static void notice_hangup(struct line *line)
+static void notice_hangup(struct bridge_stream *stream)
 {
-	struct pollfd poll_fd = {.fd = line->fd, .events = 0};
+	struct pollfd poll_fd = {.fd = stream->fd, .events = 0};
 
-	if (line->fd < 0 || line->closing || line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER ||
-	    poll(&poll_fd, 1, 0) <= 0)
+	if (stream->fd < 0 || stream->closing ||
+	    stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER || poll(&poll_fd, 1, 0) <= 0)
 		return;
-	if (poll_fd.revents & POLLERR && line->writes && !line->socket)
-		say_gone(line, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
-	else if (poll_fd.revents & POLLERR && line->socket && !line->reads && is_stream(line))
-		say_gone(line, PBEAM__BRIDGE_RECORD__KIND__RESET);
-	else if (poll_fd.revents & POLLHUP && line->socket && !line->reads)
-		say_gone(line, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
+	if (poll_fd.revents & POLLERR && stream->writes && !stream->socket)
+		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
+	else if (poll_fd.revents & POLLERR && stream->socket && !stream->reads && is_stream(stream))
+		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__RESET);
+	else if (poll_fd.revents & POLLHUP && stream->socket && !stream->reads)
+		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
 }
 
-static void settle(struct line *line)
+static void settle(struct bridge_stream *stream)
 {
 	/* Both directions have ended, each in its order. */
-	if (line->fd >= 0 && !line->reads && !line->writes && !line->first &&
-	    line->about->kind != PBEAM__BRIDGE_LINE__KIND__LISTENER)
-		close_quietly(line);
+	if (stream->fd >= 0 && !stream->reads && !stream->writes && !stream->first &&
+	    stream->about->kind != PBEAM__BRIDGE_STREAM__KIND__LISTENER)
+		close_quietly(stream);
 }
 
-void line_pump(struct line *line)
+void bridge_stream_pump(struct bridge_stream *stream)
 {
-	if (line->held)
+	if (stream->held)
 		return;
-	if (line->anchor && line->about->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER)
-		listener_accept(line);
-	else if (line->fd >= 0) {
-		(void)terminal_look(line);
-		read_some(line, BRIDGE_WINDOW);
+	if (stream->anchor && stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER)
+		listener_accept(stream);
+	else if (stream->fd >= 0) {
+		(void)terminal_look(stream);
+		read_some(stream, BRIDGE_WINDOW);
 	}
-	write_some(line);
-	notice_hangup(line);
-	settle(line);
-	if (line->channel)
-		channel_acknowledge(line);
-	if (line->channel)
-		channel_output(line->channel);
-	control_settled(line);
+	write_some(stream);
+	notice_hangup(stream);
+	settle(stream);
+	if (stream->channel)
+		channel_acknowledge(stream);
+	if (stream->channel)
+		channel_output(stream->channel);
+	control_settled(stream);
 }
 
-void line_drain(struct line *line)
+void bridge_stream_drain(struct bridge_stream *stream)
 {
-	if (line->fd < 0 || !line->reads)
+	if (stream->fd < 0 || !stream->reads)
 		return;
-	line->readable = true;
-	(void)terminal_look(line);
-	read_some(line, SIZE_MAX);
+	stream->readable = true;
+	(void)terminal_look(stream);
+	read_some(stream, SIZE_MAX);
 }
 
 /* ---- what can only be asked ---- */
@@ -396,44 +399,45 @@ static bool listed(const char *table, uint64_t ino)
 	return false;
 }
 
-static bool program_has_it(const struct line *line)
+static bool program_has_it(const struct bridge_stream *stream)
 {
-	switch (line->about->family) {
+	switch (stream->about->family) {
 	case AF_INET:
 	case AF_INET6:
-		return listed("tcp", line->ino) || listed("tcp6", line->ino) || listed("udp", line->ino) ||
-		       listed("udp6", line->ino);
+		return listed("tcp", stream->ino) || listed("tcp6", stream->ino) ||
+		       listed("udp", stream->ino) || listed("udp6", stream->ino);
 	case AF_UNIX:
-		return listed("unix", line->ino);
+		return listed("unix", stream->ino);
 	default:
 		return true;
 	}
 }
 
 /* A listener's anchor where its name is not: those who know its address by heart are few. */
-static bool is_passing(const struct line *line)
+static bool is_passing(const struct bridge_stream *stream)
 {
-	return line->anchor && line->about->passing && !line->over && !line->closing && line->fd >= 0;
+	return stream->anchor && stream->about->passing && !stream->over && !stream->closing &&
+	       stream->fd >= 0;
 }
 
 /* A listener, a datagram socket, or a TCP connection of which the program has said that it sends no more. */
-bool line_wants_look(const struct line *line)
+bool bridge_stream_wants_look(const struct bridge_stream *stream)
 {
-	if (is_passing(line))
+	if (is_passing(stream))
 		return true;
-	if (line->anchor || line->over || line->held || line->closing || !line->ino)
+	if (stream->anchor || stream->over || stream->held || stream->closing || !stream->ino)
 		return false;
-	return !is_stream(line) || (line->ended && line->socket);
+	return !is_stream(stream) || (stream->ended && stream->socket);
 }
 
-void line_look(struct line *line)
+void bridge_stream_look(struct bridge_stream *stream)
 {
-	bool over = is_passing(line) ? line->channel && !line->weight &&
-					       io_now_ns(CLOCK_MONOTONIC) - line->called_ns > PASSING_NS
-				     : line_wants_look(line) && !program_has_it(line);
+	bool over = is_passing(stream) ? stream->channel && !stream->weight &&
+						 io_now_ns(CLOCK_MONOTONIC) - stream->called_ns > PASSING_NS
+				       : bridge_stream_wants_look(stream) && !program_has_it(stream);
 
 	if (over) {
-		say_gone(line, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
-		line_pump(line);
+		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
+		bridge_stream_pump(stream);
 	}
 }

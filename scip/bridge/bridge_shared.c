@@ -60,7 +60,7 @@ int bridge_shared(const struct left *left, const struct holder *holder, const ch
 	int r;
 
 	/* A FIFO would be opened again by its path. */
-	if (!left->source->leave_shared || bridge_has_line(left) ||
+	if (!left->source->leave_shared || bridge_has_stream(left) ||
 	    (holder->pipe && left->of->link[0] == '/'))
 		return bridge_refuse_shared(holder, what, err);
 	r = holder->pipe ? leave_pipe(left, err) : leave_socket(left, err);

@@ -1,7 +1,7 @@
 /*
  * Bridges for a migration, on the side that it leaves: which descriptions have another end that stays, what
  * goes along of each, and the anchor that stands in for the program once it is gone. A description whose
- * other end is a float already (the program came from elsewhere) takes its line along instead.
+ * other end is a float already (the program came from elsewhere) takes its stream along instead.
  *
  * Not bridged is what would have to be in two places: a description that a process that stays reads as well.
  */
@@ -89,26 +89,26 @@ static uint64_t queue_length(const Pbeam__Extent *extent)
 	return extent ? extent->length : 0;
 }
 
-int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeLine *line, bool mirror, struct err *err)
+int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeStream *stream, bool mirror, struct err *err)
 {
-	Pbeam__BridgeLine copy = *line;
+	Pbeam__BridgeStream copy = *stream;
 	auto_free uint8_t *bytes = NULL;
 	size_t len;
 
 	if (mirror) {
-		copy.reads = line->writes;
-		copy.writes = line->reads;
+		copy.reads = stream->writes;
+		copy.writes = stream->reads;
 	}
-	len = pbeam__bridge_line__get_packed_size(&copy);
+	len = pbeam__bridge_stream__get_packed_size(&copy);
 	bytes = malloc(len ? len : 1);
 	if (!bytes ||
-	    (pbeam__bridge_line__pack(&copy, bytes), external_mark(out, &bridge_provider, bytes, len)) < 0)
+	    (pbeam__bridge_stream__pack(&copy, bytes), external_mark(out, &bridge_provider, bytes, len)) < 0)
 		return err_code(err, -ENOMEM, "bridges");
 	return 0;
 }
 
-/* A new line from here. `skip` goes along. The line's cookie is the anchor's own, `comm` its program. */
-static int add_anchor(const struct left *left, Pbeam__BridgeLine *line, uint64_t skip, char comm[32],
+/* A new stream from here. `skip` goes along. The stream's cookie is the anchor's own, `comm` its program. */
+static int add_anchor(const struct left *left, Pbeam__BridgeStream *stream, uint64_t skip, char comm[32],
 		      struct err *err)
 {
 	struct bridge *anchor = left->leaving->anchor;
@@ -116,56 +116,56 @@ static int add_anchor(const struct left *left, Pbeam__BridgeLine *line, uint64_t
 
 	if (fd < 0)
 		return err_sys(err, "keep a descriptor of it");
-	line->vpid = left->of->holder_vpid.n;
-	if (!line->ino)
-		line->ino = left->of->st.st_ino;
-	line->program = (char *)(uintptr_t)bridge_comm_of(left->of->holder.n, comm);
-	r = bridge_add_anchor(anchor, line, fd, skip, &line->id, err);
+	stream->vpid = left->of->holder_vpid.n;
+	if (!stream->ino)
+		stream->ino = left->of->st.st_ino;
+	stream->program = (char *)(uintptr_t)bridge_comm_of(left->of->holder.n, comm);
+	r = bridge_add_anchor(anchor, stream, fd, skip, &stream->id, err);
 	if (r < 0)
 		return r;
-	line->cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)bridge_cookie(anchor)};
+	stream->cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)bridge_cookie(anchor)};
 	return 0;
 }
 
-int bridge_leave(const struct left *left, Pbeam__BridgeLine *line, uint64_t skip, struct err *err)
+int bridge_leave(const struct left *left, Pbeam__BridgeStream *stream, uint64_t skip, struct err *err)
 {
 	char comm[32];
-	int r = add_anchor(left, line, skip, comm, err);
+	int r = add_anchor(left, stream, skip, comm, err);
 
 	if (r == 0)
-		r = bridge_mark(left->out, line, true, err);
+		r = bridge_mark(left->out, stream, true, err);
 	return r < 0 ? r : 1;
 }
 
-/* The line that it has already goes along. */
-static int take_along(const struct left *left, Pbeam__BridgeLine **line, struct err *err)
+/* The stream that it has already goes along. */
+static int take_along(const struct left *left, Pbeam__BridgeStream **stream, struct err *err)
 {
-	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, line, err);
+	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, stream, err);
 
 	if (r == 0)
-		r = bridge_mark(left->out, *line, false, err);
+		r = bridge_mark(left->out, *stream, false, err);
 	return r < 0 ? err_wrap(err, r, "a connection through another host") : 1;
 }
 
 /* As take_along(), of a listener: who calls it directly may wait to be accepted here, too. */
-static int take_listener_along(const struct left *left, Pbeam__BridgeLine *passing, struct err *err)
+static int take_listener_along(const struct left *left, Pbeam__BridgeStream *passing, struct err *err)
 {
-	Pbeam__BridgeLine *line = NULL, copy, **more;
+	Pbeam__BridgeStream *stream = NULL, copy, **more;
 	char comm[32];
-	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, &line, err);
+	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, &stream, err);
 
 	if (r == 0)
 		r = add_anchor(left, passing, 0, comm, err);
 	if (r < 0) {
-		message_free(line);
+		message_free(stream);
 		return err_wrap(err, r, "a listening socket that is called through another host");
 	}
-	copy = *line;
-	more = calloc(line->n_more + 1, sizeof(*more));
+	copy = *stream;
+	more = calloc(stream->n_more + 1, sizeof(*more));
 	if (more) {
-		for (size_t i = 0; i < line->n_more; i++)
-			more[i] = line->more[i];
-		more[line->n_more] = passing;
+		for (size_t i = 0; i < stream->n_more; i++)
+			more[i] = stream->more[i];
+		more[stream->n_more] = passing;
 		copy.more = more;
 		copy.n_more++;
 		passing->reads = false;
@@ -175,11 +175,11 @@ static int take_listener_along(const struct left *left, Pbeam__BridgeLine *passi
 		r = err_code(err, -ENOMEM, "bridges");
 	}
 	free(more);
-	message_free(line);
+	message_free(stream);
 	return r < 0 ? r : 1;
 }
 
-bool bridge_has_line(const struct left *left)
+bool bridge_has_stream(const struct left *left)
 {
 	return bridge_find(left->leaving->hold, left->of->st.st_ino) != NULL;
 }
@@ -227,10 +227,10 @@ void bridge_forget_contents(Pbeam__Pipe *pipe)
 
 static int dump_pipe(const struct left *left, bool reader, struct err *err)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	struct known_pipe own = {left->of->st.st_ino, reader};
-	Pbeam__BridgeLine *along = NULL;
-	bool again = known(left, reader), old = bridge_has_line(left);
+	Pbeam__BridgeStream *along = NULL;
+	bool again = known(left, reader), old = bridge_has_stream(left);
 	int r = 0;
 
 	if (old && !again)
@@ -245,18 +245,18 @@ static int dump_pipe(const struct left *left, bool reader, struct err *err)
 	}
 	if (!reader)
 		bridge_forget_contents(left->out->pipe);
-	line.kind = left->out->pipe->packet ? PBEAM__BRIDGE_LINE__KIND__MESSAGES
-					    : PBEAM__BRIDGE_LINE__KIND__STREAM;
-	line.packet = left->out->pipe->packet;
-	line.reads = reader;
-	line.writes = !reader;
-	line.text = (char *)(uintptr_t)(left->of->link[0] == '/' ? "FIFO" : "pipe");
+	stream.kind = left->out->pipe->packet ? PBEAM__BRIDGE_STREAM__KIND__MESSAGES
+					      : PBEAM__BRIDGE_STREAM__KIND__STREAM;
+	stream.packet = left->out->pipe->packet;
+	stream.reads = reader;
+	stream.writes = !reader;
+	stream.text = (char *)(uintptr_t)(left->of->link[0] == '/' ? "FIFO" : "pipe");
 	if (again || along)
-		r = bridge_mark(left->out, along ? along : &line, false, err);
+		r = bridge_mark(left->out, along ? along : &stream, false, err);
 	else
-		return bridge_leave(left, &line,
-				    line.packet ? left->out->pipe->n_packets
-						: queue_length(left->out->pipe->contents),
+		return bridge_leave(left, &stream,
+				    stream.packet ? left->out->pipe->n_packets
+						  : queue_length(left->out->pipe->contents),
 				    err);
 	message_free(along);
 	return r < 0 ? r : 1;
@@ -275,12 +275,12 @@ static int leave_pipe(const struct left *left, struct err *err)
 	if (reader && writer)
 		return outside ? bridge_shared(left, outside, "a pipe, both ends of which would go,", err)
 			       : 0;
-	if (!bridge_has_line(left) && !other_end_stays(left, reader))
+	if (!bridge_has_stream(left) && !other_end_stays(left, reader))
 		return 0;
 	outside = holders_find(holders, ino, true, false);
 	if (reader && outside)
 		return bridge_shared(left, outside, "the read end of a pipe", err);
-	if (bridge_has_line(left) && !known(left, reader)) {
+	if (bridge_has_stream(left) && !known(left, reader)) {
 		r = bridge_stop(left->leaving->hold, ino, &fd, err);
 		if (r < 0)
 			return r;
@@ -301,7 +301,7 @@ static int check_alone(const struct left *left, uint64_t peer, struct err *err)
 	return outside ? bridge_shared(left, outside, "a socket", err) : 0;
 }
 
-static int stop_line(const struct left *left, struct err *err)
+static int stop_stream(const struct left *left, struct err *err)
 {
 	auto_close int fd = -1;
 	int r = bridge_stop(left->leaving->hold, left->of->st.st_ino, &fd, err);
@@ -367,11 +367,11 @@ static int check_queue_of(const struct left *left, const Pbeam__UnixSocket *sock
 
 static int leave_unix(const struct left *left, struct err *err)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
-	Pbeam__BridgeLine *along = NULL;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
+	Pbeam__BridgeStream *along = NULL;
 	const Pbeam__UnixSocket *socket;
-	bool old = bridge_has_line(left);
-	int r = old ? stop_line(left, err) : 0;
+	bool old = bridge_has_stream(left);
+	int r = old ? stop_stream(left, err) : 0;
 
 	if (r == 0)
 		r = object_dump_as_usual(left->dump, left->of, left->out, err);
@@ -392,15 +392,15 @@ static int leave_unix(const struct left *left, struct err *err)
 		message_free(along);
 		return r;
 	}
-	line.family = AF_UNIX;
-	line.packet = socket->type == SOCK_SEQPACKET;
-	line.kind = socket->listening		  ? PBEAM__BRIDGE_LINE__KIND__LISTENER
-		    : socket->type == SOCK_STREAM ? PBEAM__BRIDGE_LINE__KIND__STREAM
-						  : PBEAM__BRIDGE_LINE__KIND__MESSAGES;
-	line.reads = true;
-	line.writes = !socket->listening;
-	line.text = (char *)(uintptr_t)(socket->listening ? "listening UNIX socket" : "UNIX connection");
-	return bridge_leave(left, &line, unix_skip(socket), err);
+	stream.family = AF_UNIX;
+	stream.packet = socket->type == SOCK_SEQPACKET;
+	stream.kind = socket->listening		    ? PBEAM__BRIDGE_STREAM__KIND__LISTENER
+		      : socket->type == SOCK_STREAM ? PBEAM__BRIDGE_STREAM__KIND__STREAM
+						    : PBEAM__BRIDGE_STREAM__KIND__MESSAGES;
+	stream.reads = true;
+	stream.writes = !socket->listening;
+	stream.text = (char *)(uintptr_t)(socket->listening ? "listening UNIX socket" : "UNIX connection");
+	return bridge_leave(left, &stream, unix_skip(socket), err);
 }
 
 static bool away_from_home(const struct left *left, const char *born)
@@ -410,9 +410,9 @@ static bool away_from_home(const struct left *left, const char *born)
 	return names_cluster(left->source->names, own) && strcmp(own, born) != 0;
 }
 
-/* A connection with somebody outside, or a listener. What has ended needs nobody any more: a line that it has
- * brings on its way what it has still, and ends. */
-static bool tcp_needs_line(const struct left *left, const struct tcp_look *look)
+/* A connection with somebody outside, or a listener. What has ended needs nobody any more: a stream that it
+ * has brings on its way what it has still, and ends. */
+static bool tcp_needs_stream(const struct left *left, const struct tcp_look *look)
 {
 	return look->kind == TCP_KIND_LISTENS ||
 	       (look->kind == TCP_KIND_CONNECTED &&
@@ -421,20 +421,20 @@ static bool tcp_needs_line(const struct left *left, const struct tcp_look *look)
 
 static int leave_tcp(const struct left *left, struct err *err)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT, *along = NULL;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT, *along = NULL;
 	const struct tcp_look *known = tcp_look_of(left->dump, left->of);
 	struct tcp_look look;
 	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX];
-	bool listens, old = bridge_has_line(left);
+	bool listens, old = bridge_has_stream(left);
 	int r;
 
-	if (!known || !tcp_needs_line(left, known))
+	if (!known || !tcp_needs_stream(left, known))
 		return 0;
 	look = *known;
 	listens = look.kind == TCP_KIND_LISTENS;
 	r = check_alone(left, 0, err);
 	if (r == 0 && old)
-		r = stop_line(left, err);
+		r = stop_stream(left, err);
 	if (r == 0)
 		r = listens ? object_dump_as_usual(left->dump, left->of, left->out, err)
 			    : tcp_dump_end(left->dump, left->of, left->out, err);
@@ -451,21 +451,21 @@ static int leave_tcp(const struct left *left, struct err *err)
 		message_free(along);
 		return r;
 	}
-	line.family = left->out->tcp->family;
-	line.kind = listens ? PBEAM__BRIDGE_LINE__KIND__LISTENER : PBEAM__BRIDGE_LINE__KIND__STREAM;
-	line.reads = true;
-	line.writes = !listens;
-	line.local = left->out->tcp->local;
-	line.peer = left->out->tcp->peer;
+	stream.family = left->out->tcp->family;
+	stream.kind = listens ? PBEAM__BRIDGE_STREAM__KIND__LISTENER : PBEAM__BRIDGE_STREAM__KIND__STREAM;
+	stream.reads = true;
+	stream.writes = !listens;
+	stream.local = left->out->tcp->local;
+	stream.peer = left->out->tcp->peer;
 	snprintf(words, sizeof(words), "%s %s", listens ? "listening at" : "connection with",
 		 inet_text(listens ? &look.own : &look.peer, text));
-	line.text = words;
+	stream.text = words;
 	if (listens && (old || away_from_home(left, left->out->tcp->name_host))) {
-		line.passing = true;
-		line.peer = left->out->tcp->name_peer;
+		stream.passing = true;
+		stream.peer = left->out->tcp->name_peer;
 	}
-	return old ? take_listener_along(left, &line, err)
-		   : bridge_leave(left, &line, queue_length(left->out->tcp->receive_queue), err);
+	return old ? take_listener_along(left, &stream, err)
+		   : bridge_leave(left, &stream, queue_length(left->out->tcp->receive_queue), err);
 }
 
 /* Of others' groups: it is bound where it was. */
@@ -481,11 +481,11 @@ static bool is_multicast(const Pbeam__UdpSocket *socket)
 					   : IN6_IS_ADDR_MULTICAST(&at.v6.sin6_addr);
 }
 
-/* A sender that knows where the port goes does not need the line. */
-static int mark_port(const struct left *left, const Pbeam__BridgeLine *line, struct err *err)
+/* A sender that knows where the port goes does not need the stream. */
+static int mark_port(const struct left *left, const Pbeam__BridgeStream *stream, struct err *err)
 {
 	const struct reconnect_port *port = reconnect_ports_of(left->source->ports, left->of->st.st_ino);
-	Pbeam__BridgeLine copy = *line;
+	Pbeam__BridgeStream copy = *stream;
 
 	copy.direct = port ? port->callers : NULL;
 	copy.n_direct = port ? port->ncallers : 0;
@@ -494,7 +494,7 @@ static int mark_port(const struct left *left, const Pbeam__BridgeLine *line, str
 
 static int take_port_along(const struct left *left, struct err *err)
 {
-	Pbeam__BridgeLine *along = NULL;
+	Pbeam__BridgeStream *along = NULL;
 	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, &along, err);
 
 	if (r == 0)
@@ -505,17 +505,18 @@ static int take_port_along(const struct left *left, struct err *err)
 
 static int leave_udp(const struct left *left, struct err *err)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	struct inet_address peer = {.len = sizeof(peer.v6)}, own = {.len = sizeof(own.v6)};
 	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX], comm[32];
-	bool old = bridge_has_line(left), connected = getpeername(left->of->local, &peer.any, &peer.len) == 0;
+	bool old = bridge_has_stream(left),
+	     connected = getpeername(left->of->local, &peer.any, &peer.len) == 0;
 	int r;
 
 	if (getsockname(left->of->local, &own.any, &own.len) < 0 || (!connected && !inet_port(&own)))
 		return 0;
 	r = check_alone(left, 0, err);
 	if (r == 0 && old)
-		r = stop_line(left, err);
+		r = stop_stream(left, err);
 	if (r == 0)
 		r = object_dump_as_usual(left->dump, left->of, left->out, err);
 	if (r == 0 && !connected && !old && is_multicast(left->out->udp))
@@ -528,17 +529,17 @@ static int leave_udp(const struct left *left, struct err *err)
 		return r;
 	if (old)
 		return take_port_along(left, err);
-	line.family = left->out->udp->family;
-	line.kind = connected ? PBEAM__BRIDGE_LINE__KIND__MESSAGES : PBEAM__BRIDGE_LINE__KIND__PORT;
-	line.reads = line.writes = true;
-	line.local = left->out->udp->local;
-	line.peer = left->out->udp->peer;
+	stream.family = left->out->udp->family;
+	stream.kind = connected ? PBEAM__BRIDGE_STREAM__KIND__MESSAGES : PBEAM__BRIDGE_STREAM__KIND__PORT;
+	stream.reads = stream.writes = true;
+	stream.local = left->out->udp->local;
+	stream.peer = left->out->udp->peer;
 	snprintf(words, sizeof(words), "UDP %s %s", connected ? "with" : "at",
 		 inet_text(connected ? &peer : &own, text));
-	line.text = words;
-	r = add_anchor(left, &line, left->out->udp->n_queue, comm, err);
+	stream.text = words;
+	r = add_anchor(left, &stream, left->out->udp->n_queue, comm, err);
 	if (r == 0)
-		r = mark_port(left, &line, err);
+		r = mark_port(left, &stream, err);
 	return r < 0 ? r : 1;
 }
 
@@ -574,7 +575,7 @@ static int held(struct migrate_source *source, void **state, const ProtobufCBina
 	struct leaving *leaving = *state;
 	int expecting;
 
-	if (!leaving || bridge_lines(leaving->anchor) == 0)
+	if (!leaving || bridge_streams(leaving->anchor) == 0)
 		return 0;
 	expecting = channel_expect(bridge_cookie(leaving->anchor), err);
 	if (expecting < 0)
@@ -590,7 +591,7 @@ static void committed(struct migrate_source *source, void **state)
 
 	if (!leaving)
 		return;
-	if (bridge_lines(leaving->anchor) && bridge_start(leaving->anchor, &err) < 0)
+	if (bridge_streams(leaving->anchor) && bridge_start(leaving->anchor, &err) < 0)
 		log_error("migrate: what vpid %d was connected with is lost: %s", source->target.n, err.text);
 	bridge_release(leaving->hold, true);
 	leaving->hold = NULL;

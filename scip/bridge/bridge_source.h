@@ -39,12 +39,14 @@ struct left {
 /* Returns the name of a process, "?" if it has ended. */
 const char *bridge_comm_of(pid_t pid, char comm[32]);
 /* True if a float has it: its other end is already on another host. */
-bool bridge_has_line(const struct left *left);
-/* Marks `out` with the float's side of the stream. `mirror`: `line` is the anchor's side, so reads and writes
- * are swapped. */
-must_check int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeLine *line, bool mirror, struct err *err);
+bool bridge_has_stream(const struct left *left);
+/* Marks `out` with the float's side of the stream. `mirror`: `stream` is the anchor's side, so reads and
+ * writes are swapped. */
+must_check int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeStream *stream, bool mirror,
+			   struct err *err);
 /* Starts a new stream here. `skip` bytes or messages are dumped with the program. Returns 1 or -errno. */
-must_check int bridge_leave(const struct left *left, Pbeam__BridgeLine *line, uint64_t skip, struct err *err);
+must_check int bridge_leave(const struct left *left, Pbeam__BridgeStream *stream, uint64_t skip,
+			    struct err *err);
 
 /* ---- bridge_shared.c: descriptions shared with a process that stays ---- */
 /* Fails with -ENOTSUP, as `holder`, which stays, has `what` open too. */

@@ -40,9 +40,9 @@ static struct arriving *arriving(void **state, struct err *err)
 	return *state;
 }
 
-static int read_line(const Pbeam__Object *object, Pbeam__BridgeLine **out, struct err *err)
+static int read_stream(const Pbeam__Object *object, Pbeam__BridgeStream **out, struct err *err)
 {
-	*out = pbeam__bridge_line__unpack(NULL, object->external->data.len, object->external->data.data);
+	*out = pbeam__bridge_stream__unpack(NULL, object->external->data.len, object->external->data.data);
 	return *out ? 0 : err_set(err, -EBADMSG, "the record of a bridge is malformed");
 }
 
@@ -128,13 +128,13 @@ static int make_terminal(struct migrate_target *target, void **state, struct obj
 			 const Pbeam__Object *object, int *fd, struct err *err)
 {
 	struct arriving *own = arriving(state, err);
-	Pbeam__BridgeLine *line;
-	int r = own ? read_line(object, &line, err) : -ENOMEM;
+	Pbeam__BridgeStream *stream;
+	int r = own ? read_stream(object, &stream, err) : -ENOMEM;
 
 	if (r < 0)
 		return r;
-	r = terminal_home_make(&own->homes, target, restore, object, line, fd, err);
-	message_free(line);
+	r = terminal_home_make(&own->homes, target, restore, object, stream, fd, err);
+	message_free(stream);
 	if (r == 0)
 		r = object_ops_of(object)->restore(restore, object, fd, err);
 	return r < 0 ? r : 0;
@@ -164,18 +164,18 @@ int bridge_make(struct migrate_target *target, void **state, struct object_resto
 /* ---- adding it to the float ---- */
 
 /* Stores the address at which the float connects to the program. */
-static int listener_address(int fd, Pbeam__BridgeLine *line, struct err *err)
+static int listener_address(int fd, Pbeam__BridgeStream *stream, struct err *err)
 {
 	struct inet_address at;
-	int r = socket_name(fd, false, &line->local, err);
+	int r = socket_name(fd, false, &stream->local, err);
 
-	if (r < 0 || !inet_address_parse(&line->local, &at) || !inet_is_wildcard(&at))
+	if (r < 0 || !inet_address_parse(&stream->local, &at) || !inet_is_wildcard(&at))
 		return r;
 	if (at.any.sa_family == AF_INET)
 		at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	else
 		at.v6.sin6_addr = in6addr_loopback;
-	return message_bytes(&line->local, &at.any, at.len) < 0 ? err_code(err, -ENOMEM, "bridges") : 0;
+	return message_bytes(&stream->local, &at.any, at.len) < 0 ? err_code(err, -ENOMEM, "bridges") : 0;
 }
 
 static int refill_udp(struct object_restore *restore, const Pbeam__UdpSocket *saved, int other,
@@ -240,7 +240,7 @@ int bridge_fill(struct object_restore *restore, const Pbeam__Object *object, int
 	else if (object->kind_case == PBEAM__OBJECT__KIND_UDP && kept >= 0)
 		r = refill_udp(restore, object->udp, kept, err);
 	else if (is_port(object))
-		*other = socket(object->udp->family, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* a line has one */
+		*other = socket(object->udp->family, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* a stream has one */
 	else if (ops->finish)
 		r = ops->finish(restore, object, fd, err);
 	if (r == 0 && object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
@@ -252,17 +252,17 @@ int bridge_fill(struct object_restore *restore, const Pbeam__Object *object, int
 }
 
 /* Adds a listener's streams to the hosts between its first host and this one. */
-static int add_more(struct migrate_target *target, struct bridge *bridge, const Pbeam__BridgeLine *line,
+static int add_more(struct migrate_target *target, struct bridge *bridge, const Pbeam__BridgeStream *stream,
 		    uint64_t ino, struct err *err)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < line->n_more && r == 0; i++) {
-		Pbeam__BridgeLine *more = line->more[i];
+	for (size_t i = 0; i < stream->n_more && r == 0; i++) {
+		Pbeam__BridgeStream *more = stream->more[i];
 
-		if (more->kind != PBEAM__BRIDGE_LINE__KIND__LISTENER)
+		if (more->kind != PBEAM__BRIDGE_STREAM__KIND__LISTENER)
 			return err_set(err, -EBADMSG, "the record of a bridge is malformed");
-		if (message_bytes(&more->local, line->local.data, line->local.len) < 0 ||
+		if (message_bytes(&more->local, stream->local.data, stream->local.len) < 0 ||
 		    (!more->host[0] && message_string(&more->host, target->from) < 0))
 			return err_code(err, -ENOMEM, "bridges");
 		r = bridge_add_float(bridge, more, -1, ino, err);
@@ -285,7 +285,7 @@ static int name_of(int fd, uint64_t *ino, struct err *err)
 
 /* Gives the other end to the float. */
 static int tie(struct migrate_target *target, struct arriving *own, struct object_restore *restore,
-	       const Pbeam__Object *object, Pbeam__BridgeLine *line, int fd, struct err *err)
+	       const Pbeam__Object *object, Pbeam__BridgeStream *stream, int fd, struct err *err)
 {
 	uint64_t ino = 0;
 	int other, r = bridge_fill(restore, object, fd, &other, err);
@@ -301,16 +301,16 @@ static int tie(struct migrate_target *target, struct arriving *own, struct objec
 	}
 	if (r == 0)
 		r = name_of(fd, &ino, err);
-	if (r == 0 && !line->host[0] && message_string(&line->host, target->from) < 0)
+	if (r == 0 && !stream->host[0] && message_string(&stream->host, target->from) < 0)
 		r = err_code(err, -ENOMEM, "bridges");
-	if (r == 0 && (line->kind == PBEAM__BRIDGE_LINE__KIND__LISTENER || is_port(object)))
-		r = listener_address(fd, line, err);
+	if (r == 0 && (stream->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER || is_port(object)))
+		r = listener_address(fd, stream, err);
 	/* Another description of a pipe that already has its stream. */
-	if (r == 0 && line->cookie.len) {
-		r = bridge_add_float(own->bridge, line, other, ino, err);
+	if (r == 0 && stream->cookie.len) {
+		r = bridge_add_float(own->bridge, stream, other, ino, err);
 		other = -1;
 		if (r == 0)
-			r = add_more(target, own->bridge, line, ino, err);
+			r = add_more(target, own->bridge, stream, ino, err);
 		if (r == 0 && is_port(object))
 			r = refill_port(own->bridge, restore, object->udp, ino, err);
 	}
@@ -323,16 +323,16 @@ int bridge_finish(struct migrate_target *target, void **state, struct object_res
 		  const Pbeam__Object *object, int fd, struct err *err)
 {
 	struct arriving *own = arriving(state, err);
-	Pbeam__BridgeLine *line;
-	int r = own ? read_line(object, &line, err) : -ENOMEM;
+	Pbeam__BridgeStream *stream;
+	int r = own ? read_stream(object, &stream, err) : -ENOMEM;
 
 	if (r < 0)
 		return r;
 	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
-		r = terminal_home_finish(own->homes, restore, object, line, err);
-	if (r == 0 && !line->another)
-		r = tie(target, own, restore, object, line, fd, err);
-	message_free(line);
+		r = terminal_home_finish(own->homes, restore, object, stream, err);
+	if (r == 0 && !stream->another)
+		r = tie(target, own, restore, object, stream, fd, err);
+	message_free(stream);
 	return r < 0 ? r : 0;
 }
 
@@ -343,7 +343,7 @@ void bridge_committed(struct migrate_target *target, void **state)
 
 	if (!own)
 		return;
-	if (own->bridge && bridge_lines(own->bridge) && bridge_start(own->bridge, &err) < 0)
+	if (own->bridge && bridge_streams(own->bridge) && bridge_start(own->bridge, &err) < 0)
 		log_error("migrate: what vpid %d was connected with is lost: %s", target->begin->root,
 			  err.text);
 	terminal_home_committed(own->homes);

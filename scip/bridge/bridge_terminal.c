@@ -1,18 +1,18 @@
 /*
- * Terminals: a program's pseudo-terminal whose other side, the master, a process that stays keeps.
+ * Terminals: a program's pseudo-terminal whose other side, the master, belongs to a process that stays.
  *
  *    keeper ═ master │ slave ─ anchor ══ channel ══ float ─ master │ slave ═ program
  *               the old pair                           the new pair
  *
- * All that a terminal does is done by the new pair, which has the program's settings: lines, echo, signals,
- * what becomes of newlines. The old one passes bytes as they are (neutral()) and yet shows the keeper, who
- * may look, whether the program wants echo and signals: EXTPROC keeps the kernel from acting on these. It is
- * not canonical, for the kernel drops what does not fit into a line, and an empty read is the end
- * of the terminal, nothing else.
+ * The new pair does all that a terminal does, with the program's settings: line editing, echo, signals,
+ * newlines. The old pair passes bytes unchanged (neutral()), and still shows its keeper whether the program
+ * wants echo and signals: with EXTPROC the kernel does not act on these flags. It is not canonical, because
+ * the kernel drops what does not fit into a line, and there an empty read means nothing but the end of the
+ * terminal.
  *
- * Settings and window size are records like any other, sent before the data that follows a change. Nobody is
- * told of a change, so both sides look before they read, and now and then. What the keeper changes is taken
- * as a difference and made in the program's settings.
+ * Settings and window size are records like any other, sent before the data that follows a change. There is
+ * no event for a change, so both sides look before they read, and now and then. A change that the keeper
+ * makes is taken as a difference and applied to the program's settings.
  */
 #include <asm/termbits.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 #include "scip/object/common.h"
 
 /* <sys/ioctl.h> and <asm/termbits.h> both define struct winsize and its like. */
@@ -33,15 +33,15 @@ struct window {
 	unsigned short size[4];
 };
 
-struct line_terminal {
+struct stream_terminal {
 	struct termios2 program; /* its settings */
 	struct termios2 seen;	 /* what our side of the pair has, as far as we know */
 	struct window window;
 };
 
-bool line_is_terminal(const struct line *line)
+bool bridge_stream_is_terminal(const struct bridge_stream *stream)
 {
-	return line->about->kind == PBEAM__BRIDGE_LINE__KIND__TERMINAL;
+	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__TERMINAL;
 }
 
 static struct termios2 neutral(const struct termios2 *program)
@@ -58,90 +58,93 @@ static struct termios2 neutral(const struct termios2 *program)
 }
 
 /* Puts settings on, and remembers what the kernel made of them. */
-static void put_on(struct line *line, const struct termios2 *settings)
+static void put_on(struct bridge_stream *stream, const struct termios2 *settings)
 {
-	struct termios2 wanted = line->anchor ? neutral(settings) : *settings;
+	struct termios2 wanted = stream->anchor ? neutral(settings) : *settings;
 
-	line->terminal->program = *settings;
-	if (ioctl(line->fd, TCSETS2, &wanted) < 0 || ioctl(line->fd, TCGETS2, &line->terminal->seen) < 0)
-		log_debug("bridge: %s: its settings: %s", line->about->text, strerror(errno));
+	stream->terminal->program = *settings;
+	if (ioctl(stream->fd, TCSETS2, &wanted) < 0 ||
+	    ioctl(stream->fd, TCGETS2, &stream->terminal->seen) < 0)
+		log_debug("bridge: %s: its settings: %s", stream->about->text, strerror(errno));
 }
 
-int terminal_begin(struct line *line)
+int terminal_begin(struct bridge_stream *stream)
 {
 	struct termios2 settings;
 
-	if (line->terminal)
+	if (stream->terminal)
 		return 0;
-	line->terminal = calloc(1, sizeof(*line->terminal));
-	if (!line->terminal)
+	stream->terminal = calloc(1, sizeof(*stream->terminal));
+	if (!stream->terminal)
 		return -ENOMEM;
 	/* One that is hung up already says so when it is read. */
-	if (ioctl(line->fd, TIOCGWINSZ, &line->terminal->window) < 0 ||
-	    ioctl(line->fd, TCGETS2, &settings) < 0)
+	if (ioctl(stream->fd, TIOCGWINSZ, &stream->terminal->window) < 0 ||
+	    ioctl(stream->fd, TCGETS2, &settings) < 0)
 		return 0;
-	line->terminal->seen = line->terminal->program = settings;
-	if (line->anchor)
-		put_on(line, &settings);
+	stream->terminal->seen = stream->terminal->program = settings;
+	if (stream->anchor)
+		put_on(stream, &settings);
 	return 0;
 }
 
 /*
- * The old terminal edits lines until it is made neutral: an erase character typed since the dump has removed
- * bytes that the program took along, and these are erased once more there.
+ * The old terminal edits streams until it is made neutral: an erase character typed since the dump has
+ * removed bytes that the program took along, and these are erased once more there.
  */
-static size_t erased_characters(const struct line *line, size_t same)
+static size_t erased_characters(const struct bridge_stream *stream, size_t same)
 {
-	const struct termios2 *program = &line->terminal->program;
+	const struct termios2 *program = &stream->terminal->program;
 	size_t n = 0;
 
 	if (!(program->c_lflag & ICANON) || !program->c_cc[VERASE])
 		return 0;
-	for (size_t i = same; i < line->typed.len;
+	for (size_t i = same; i < stream->typed.len;
 	     i++) /* one for each character, of several bytes in UTF-8 */
-		n += !(program->c_iflag & IUTF8) || ((uint8_t)line->typed.data[i] & 0xc0) != 0x80;
+		n += !(program->c_iflag & IUTF8) || ((uint8_t)stream->typed.data[i] & 0xc0) != 0x80;
 	return n;
 }
 
-int terminal_depart(struct line *line)
+int terminal_depart(struct bridge_stream *stream)
 {
 	struct pty_bytes now = {0};
 	size_t same = 0, erased, len;
 	auto_free char *bytes = NULL;
-	int r = terminal_begin(line);
+	int r = terminal_begin(stream);
 
 	if (r == 0)
-		r = pty_input_take(line->fd, &now);
+		r = pty_input_take(stream->fd, &now);
 	if (r < 0) {
 		free(now.data);
 		return r;
 	}
-	while (same < now.len && same < line->typed.len && now.data[same] == line->typed.data[same])
+	while (same < now.len && same < stream->typed.len && now.data[same] == stream->typed.data[same])
 		same++;
-	erased = erased_characters(line, same);
+	erased = erased_characters(stream, same);
 	len = erased + now.len - same;
 	bytes = malloc(len + 1);
 	if (bytes) {
-		memset(bytes, line->terminal->program.c_cc[VERASE], erased);
+		memset(bytes, stream->terminal->program.c_cc[VERASE], erased);
 		for (size_t i = same; i < now.len; i++) /* an end of file reads as a zero byte here */
-			bytes[erased + i - same] = now.data[i] || !(line->terminal->program.c_lflag & ICANON)
-							   ? now.data[i]
-							   : (char)line->terminal->program.c_cc[VEOF];
+			bytes[erased + i - same] =
+				now.data[i] || !(stream->terminal->program.c_lflag & ICANON)
+					? now.data[i]
+					: (char)stream->terminal->program.c_cc[VEOF];
 	}
 	free(now.data);
 	if (!bytes)
 		return -ENOMEM;
-	return len ? line_append(line, PBEAM__BRIDGE_RECORD__KIND__DATA, bytes, len, NULL, 0, NULL) : 0;
+	return len ? bridge_stream_append(stream, PBEAM__BRIDGE_RECORD__KIND__DATA, bytes, len, NULL, 0, NULL)
+		   : 0;
 }
 
-void terminal_end(struct line *line)
+void terminal_end(struct bridge_stream *stream)
 {
 	/* A keeper that still has it open finds it as the program left it. While the bridge's process runs,
 	 * the settings are that one's. */
-	if (line->terminal && line->anchor && line->fd >= 0 && !line->bridge->started)
-		(void)ioctl(line->fd, TCSETS2, &line->terminal->program);
-	free(line->terminal);
-	line->terminal = NULL;
+	if (stream->terminal && stream->anchor && stream->fd >= 0 && !stream->bridge->started)
+		(void)ioctl(stream->fd, TCSETS2, &stream->terminal->program);
+	free(stream->terminal);
+	stream->terminal = NULL;
 }
 
 static tcflag_t changed(tcflag_t program, tcflag_t seen, tcflag_t now)
@@ -150,7 +153,7 @@ static tcflag_t changed(tcflag_t program, tcflag_t seen, tcflag_t now)
 }
 
 /* What the keeper did to our side, done to the program's settings. */
-static struct termios2 merged(const struct line_terminal *terminal, const struct termios2 *now)
+static struct termios2 merged(const struct stream_terminal *terminal, const struct termios2 *now)
 {
 	const struct termios2 *seen = &terminal->seen;
 	struct termios2 out = terminal->program;
@@ -167,60 +170,61 @@ static struct termios2 merged(const struct line_terminal *terminal, const struct
 	return out;
 }
 
-bool terminal_look(struct line *line)
+bool terminal_look(struct bridge_stream *stream)
 {
-	struct line_terminal *terminal = line->terminal;
+	struct stream_terminal *terminal = stream->terminal;
 	struct termios2 now;
 	struct window window;
 	bool news = false;
 	int r = 0;
 
-	if (!terminal || line->fd < 0 || line->closing)
+	if (!terminal || stream->fd < 0 || stream->closing)
 		return false;
-	if (ioctl(line->fd, TCGETS2, &now) == 0 && memcmp(&now, &terminal->seen, sizeof(now)) != 0) {
-		if (line->anchor) {
+	if (ioctl(stream->fd, TCGETS2, &now) == 0 && memcmp(&now, &terminal->seen, sizeof(now)) != 0) {
+		if (stream->anchor) {
 			now = merged(terminal, &now);
-			put_on(line, &now);
+			put_on(stream, &now);
 		} else {
 			terminal->seen = now;
 		}
-		r = line_append(line, PBEAM__BRIDGE_RECORD__KIND__TERMIOS, &now, sizeof(now), NULL, 0, NULL);
+		r = bridge_stream_append(stream, PBEAM__BRIDGE_RECORD__KIND__TERMIOS, &now, sizeof(now), NULL,
+					 0, NULL);
 		news = true;
 	}
-	if (r == 0 && ioctl(line->fd, TIOCGWINSZ, &window) == 0 &&
+	if (r == 0 && ioctl(stream->fd, TIOCGWINSZ, &window) == 0 &&
 	    memcmp(&window, &terminal->window, sizeof(window)) != 0) {
 		terminal->window = window;
-		r = line_append(line, PBEAM__BRIDGE_RECORD__KIND__WINSIZE, &window, sizeof(window), NULL, 0,
-				NULL);
+		r = bridge_stream_append(stream, PBEAM__BRIDGE_RECORD__KIND__WINSIZE, &window, sizeof(window),
+					 NULL, 0, NULL);
 		news = true;
 	}
 	if (r < 0)
-		log_warn("bridge: out of memory: the settings of %s are not passed on", line->about->text);
+		log_warn("bridge: out of memory: the settings of %s are not passed on", stream->about->text);
 	return news;
 }
 
-void terminal_apply(struct line *line, const Pbeam__BridgeRecord *record)
+void terminal_apply(struct bridge_stream *stream, const Pbeam__BridgeRecord *record)
 {
-	struct line_terminal *terminal = line->terminal;
+	struct stream_terminal *terminal = stream->terminal;
 
-	if (!terminal || line->fd < 0)
+	if (!terminal || stream->fd < 0)
 		return;
 	if (record->kind == PBEAM__BRIDGE_RECORD__KIND__TERMIOS &&
 	    record->data.len == sizeof(struct termios2)) {
 		struct termios2 settings;
 
 		memcpy(&settings, record->data.data, sizeof(settings));
-		put_on(line, &settings);
+		put_on(stream, &settings);
 	} else if (record->kind == PBEAM__BRIDGE_RECORD__KIND__WINSIZE &&
 		   record->data.len == sizeof(terminal->window)) {
 		memcpy(&terminal->window, record->data.data, sizeof(terminal->window));
-		(void)ioctl(line->fd, TIOCSWINSZ, &terminal->window);
+		(void)ioctl(stream->fd, TIOCSWINSZ, &terminal->window);
 	}
 }
 
-bool terminal_ended(struct line *line, ssize_t result)
+bool terminal_ended(struct bridge_stream *stream, ssize_t result)
 {
-	struct pollfd poll_fd = {.fd = line->fd, .events = 0};
+	struct pollfd poll_fd = {.fd = stream->fd, .events = 0};
 
 	if (result == -EAGAIN || result == -EINTR)
 		return false;

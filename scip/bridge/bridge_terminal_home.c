@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "proto/message.h"
 #include "scip/bridge/bridge_holders.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 #include "scip/object/common.h"
 #include "scip/object/pty_queue.h"
 #include "scip/object/terminal.h"
@@ -33,24 +33,24 @@ struct terminal_home {
 	size_t len;
 };
 
-static struct terminal_home *find(struct terminal_home *homes, const Pbeam__BridgeLine *line)
+static struct terminal_home *find(struct terminal_home *homes, const Pbeam__BridgeStream *stream)
 {
-	while (homes && !(homes->id == line->id && line->cookie.len == BRIDGE_COOKIE &&
-			  memcmp(homes->cookie, line->cookie.data, BRIDGE_COOKIE) == 0))
+	while (homes && !(homes->id == stream->id && stream->cookie.len == BRIDGE_COOKIE &&
+			  memcmp(homes->cookie, stream->cookie.data, BRIDGE_COOKIE) == 0))
 		homes = homes->next;
 	return homes;
 }
 
-static bool is_here(const struct migrate_target *target, const Pbeam__BridgeLine *line)
+static bool is_here(const struct migrate_target *target, const Pbeam__BridgeStream *stream)
 {
 	char own[NAME_TEXT_MAX];
 
-	return line->host[0] && line->cookie.len == BRIDGE_COOKIE && names_cluster(target->names, own) &&
-	       strcmp(own, line->host) == 0;
+	return stream->host[0] && stream->cookie.len == BRIDGE_COOKIE && names_cluster(target->names, own) &&
+	       strcmp(own, stream->host) == 0;
 }
 
 static int open_home(struct terminal_home **homes, struct object_restore *restore, const Pbeam__Tty *tty,
-		     const Pbeam__BridgeLine *line, struct err *err)
+		     const Pbeam__BridgeStream *stream, struct err *err)
 {
 	struct terminal_home *home = calloc(1, sizeof(*home));
 	int r, adopted;
@@ -58,14 +58,14 @@ static int open_home(struct terminal_home **homes, struct object_restore *restor
 	if (!home)
 		return err_code(err, -ENOMEM, "bridges");
 	home->control = home->slave = -1;
-	r = bridge_return(line, &home->control, &home->slave, err);
+	r = bridge_return(stream, &home->control, &home->slave, err);
 	if (r < 0) {
 		terminal_home_free(home);
 		return r;
 	}
-	home->id = line->id;
-	home->received = line->received;
-	memcpy(home->cookie, line->cookie.data, BRIDGE_COOKIE);
+	home->id = stream->id;
+	home->received = stream->received;
+	memcpy(home->cookie, stream->cookie.data, BRIDGE_COOKIE);
 	home->next = *homes;
 	*homes = home;
 	home->settings = (Pbeam__Tty)PBEAM__TTY__INIT;
@@ -78,21 +78,22 @@ static int open_home(struct terminal_home **homes, struct object_restore *restor
 	return r < 0 ? r : terminal_adopt_apart(restore, tty, adopted, err);
 }
 
-/* One that says only which it is was asked for first: the one that has the line is made. */
+/* One that says only which it is was asked for first: the one that has the stream is made. */
 static int make_first(const struct migrate_target *target, struct object_restore *restore,
-		      const Pbeam__BridgeLine *line, struct err *err)
+		      const Pbeam__BridgeStream *stream, struct err *err)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < target->manifest->n_objects && r >= 0; i++) {
 		const Pbeam__Object *object = target->manifest->objects[i];
-		Pbeam__BridgeLine *other = NULL;
+		Pbeam__BridgeStream *other = NULL;
 
 		if (object->kind_case == PBEAM__OBJECT__KIND_TTY && object->external)
-			other = pbeam__bridge_line__unpack(NULL, object->external->data.len,
-							   object->external->data.data);
-		if (other && !other->another && other->id == line->id && other->cookie.len == BRIDGE_COOKIE &&
-		    memcmp(other->cookie.data, line->cookie.data, BRIDGE_COOKIE) == 0)
+			other = pbeam__bridge_stream__unpack(NULL, object->external->data.len,
+							     object->external->data.data);
+		if (other && !other->another && other->id == stream->id &&
+		    other->cookie.len == BRIDGE_COOKIE &&
+		    memcmp(other->cookie.data, stream->cookie.data, BRIDGE_COOKIE) == 0)
 			r = object_restore_get(restore, object->id, err);
 		message_free(other);
 	}
@@ -101,19 +102,19 @@ static int make_first(const struct migrate_target *target, struct object_restore
 
 int terminal_home_make(struct terminal_home **homes, const struct migrate_target *target,
 		       struct object_restore *restore, const Pbeam__Object *object,
-		       const Pbeam__BridgeLine *line, int *fd, struct err *err)
+		       const Pbeam__BridgeStream *stream, int *fd, struct err *err)
 {
 	Pbeam__Object copy = *object;
 	Pbeam__Tty tty = *object->tty;
 	int r = 0;
 
-	if (!is_here(target, line))
+	if (!is_here(target, stream))
 		return 0;
-	if (line->another)
-		r = make_first(target, restore, line, err);
+	if (stream->another)
+		r = make_first(target, restore, stream, err);
 	else
-		r = open_home(homes, restore, object->tty, line, err);
-	if (r == -ENOENT || (r == 0 && !find(*homes, line)))
+		r = open_home(homes, restore, object->tty, stream, err);
+	if (r == -ENOENT || (r == 0 && !find(*homes, stream)))
 		return 0;
 	tty.winsize = (ProtobufCBinaryData){0}; /* is right as it is */
 	copy.tty = &tty;
@@ -123,12 +124,12 @@ int terminal_home_make(struct terminal_home **homes, const struct migrate_target
 }
 
 int terminal_home_finish(struct terminal_home *homes, struct object_restore *restore,
-			 const Pbeam__Object *object, const Pbeam__BridgeLine *line, struct err *err)
+			 const Pbeam__Object *object, const Pbeam__BridgeStream *stream, struct err *err)
 {
-	struct terminal_home *home = find(homes, line);
+	struct terminal_home *home = find(homes, stream);
 	int r = 0;
 
-	if (home && !line->another)
+	if (home && !stream->another)
 		r = object_get_extent(restore, object->tty->input, &home->typed, &home->len, err);
 	return r < 0 ? r : home != NULL;
 }
@@ -168,7 +169,7 @@ static int type(int master, const uint8_t *data, size_t len)
 static int type_record(const struct terminal_home *home, int master, const ProtobufCBinaryData *frame,
 		       struct err *err)
 {
-	Pbeam__BridgeRecord *record = line_record(frame);
+	Pbeam__BridgeRecord *record = bridge_stream_record(frame);
 	Pbeam__Tty settings = PBEAM__TTY__INIT;
 	int r = record ? 0 : -EBADMSG;
 
@@ -184,7 +185,7 @@ static int type_record(const struct terminal_home *home, int master, const Proto
 
 static int come_home(struct terminal_home *home, struct err *err)
 {
-	Pbeam__BridgeLine *rest;
+	Pbeam__BridgeStream *rest;
 	auto_close int master = -1;
 	int r = bridge_resume(home->control, &rest, err);
 	uint64_t first = r == 0 ? rest->sent - rest->n_unacked : 0;

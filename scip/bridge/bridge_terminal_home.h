@@ -11,10 +11,10 @@ struct terminal_home;
  * is hung up, -errno if it cannot be taken back now. */
 must_check int terminal_home_make(struct terminal_home **homes, const struct migrate_target *target,
 				  struct object_restore *restore, const Pbeam__Object *object,
-				  const Pbeam__BridgeLine *line, int *fd, struct err *err);
+				  const Pbeam__BridgeStream *stream, int *fd, struct err *err);
 /* Replaces the kind's finish. Returns 1 if the terminal is one of `homes`, else 0 or -errno. */
 must_check int terminal_home_finish(struct terminal_home *homes, struct object_restore *restore,
-				    const Pbeam__Object *object, const Pbeam__BridgeLine *line,
+				    const Pbeam__Object *object, const Pbeam__BridgeStream *stream,
 				    struct err *err);
 /* Ends the streams; puts back settings and pending input. */
 void terminal_home_committed(struct terminal_home *homes);

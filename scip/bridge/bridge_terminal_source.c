@@ -18,52 +18,52 @@ static const struct known_terminal *find_known(const struct leaving *leaving, ui
 	return NULL;
 }
 
-static int remember(struct leaving *leaving, uint64_t ino, const Pbeam__BridgeLine *line, struct err *err)
+static int remember(struct leaving *leaving, uint64_t ino, const Pbeam__BridgeStream *stream, struct err *err)
 {
-	struct known_terminal known = {.ino = ino, .id = line->id};
+	struct known_terminal known = {.ino = ino, .id = stream->id};
 
-	if (line->cookie.len != BRIDGE_COOKIE)
+	if (stream->cookie.len != BRIDGE_COOKIE)
 		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
-	memcpy(known.cookie, line->cookie.data, BRIDGE_COOKIE);
-	snprintf(known.host, sizeof(known.host), "%s", line->host);
+	memcpy(known.cookie, stream->cookie.data, BRIDGE_COOKIE);
+	snprintf(known.host, sizeof(known.host), "%s", stream->host);
 	return object_append(leaving->terminals, leaving->nterminals, known) < 0
 		       ? err_code(err, -ENOMEM, "bridges")
 		       : 0;
 }
 
-/* One more description of a terminal that has its line: bash's of /dev/tty. */
+/* One more description of a terminal that has its stream: bash's of /dev/tty. */
 static int leave_another(const struct left *left, const struct known_terminal *known, struct err *err)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	int r = terminal_dump_apart(left->dump, left->of, -1, left->out, NULL, err);
 
-	line.kind = PBEAM__BRIDGE_LINE__KIND__TERMINAL;
-	line.another = true;
-	line.id = known->id;
-	line.cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)known->cookie};
-	line.host = (char *)(uintptr_t)known->host;
+	stream.kind = PBEAM__BRIDGE_STREAM__KIND__TERMINAL;
+	stream.another = true;
+	stream.id = known->id;
+	stream.cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)known->cookie};
+	stream.host = (char *)(uintptr_t)known->host;
 	if (r == 0)
-		r = bridge_mark(left->out, &line, false, err);
+		r = bridge_mark(left->out, &stream, false, err);
 	return r < 0 ? r : 1;
 }
 
-/* It came from elsewhere, and its line goes along. */
+/* It came from elsewhere, and its stream goes along. */
 static int take_along(const struct left *left, uint64_t ino, struct err *err)
 {
 	struct bridge_hold *hold = left->leaving->hold;
-	Pbeam__BridgeLine *line = NULL;
+	Pbeam__BridgeStream *stream = NULL;
 	auto_close int master = -1;
 	int r = bridge_stop(hold, ino, &master, err);
 
 	if (r == 0)
 		r = terminal_dump_apart(left->dump, left->of, master, left->out, NULL, err);
 	if (r == 0)
-		r = bridge_take(hold, ino, &line, err);
+		r = bridge_take(hold, ino, &stream, err);
 	if (r == 0)
-		r = bridge_mark(left->out, line, false, err);
+		r = bridge_mark(left->out, stream, false, err);
 	if (r == 0)
-		r = remember(left->leaving, ino, line, err);
-	message_free(line);
+		r = remember(left->leaving, ino, stream, err);
+	message_free(stream);
 	return r < 0 ? err_wrap(err, r, "a terminal whose other side is on another host") : 1;
 }
 
@@ -91,7 +91,7 @@ static int check_master(const struct left *left, struct err *err)
 
 int bridge_leave_terminal(const struct left *left, struct err *err)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	int number = terminal_slave_apart(left->dump, left->of), r;
 	uint64_t ino = bridge_terminal_ino(number);
 	const struct known_terminal *known = find_known(left->leaving, ino);
@@ -116,15 +116,15 @@ int bridge_leave_terminal(const struct left *left, struct err *err)
 	if (r < 0)
 		return r;
 	snprintf(text, sizeof(text), "terminal /dev/pts/%d", number);
-	line.kind = PBEAM__BRIDGE_LINE__KIND__TERMINAL;
-	line.ino = ino;
-	line.reads = line.writes = true;
-	line.text = text;
-	r = bridge_leave(left, &line, 0, err);
+	stream.kind = PBEAM__BRIDGE_STREAM__KIND__TERMINAL;
+	stream.ino = ino;
+	stream.reads = stream.writes = true;
+	stream.text = text;
+	r = bridge_leave(left, &stream, 0, err);
 	if (r > 0)
-		bridge_anchor_typed(left->leaving->anchor, line.id, &typed);
+		bridge_anchor_typed(left->leaving->anchor, stream.id, &typed);
 	free(typed.data);
-	if (r > 0 && remember(left->leaving, ino, &line, err) < 0)
+	if (r > 0 && remember(left->leaving, ino, &stream, err) < 0)
 		return err->code;
 	return r;
 }

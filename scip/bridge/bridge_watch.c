@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 
 int bridge_watch(struct bridge *bridge, int fd, struct watch *watch, uint32_t events)
 {

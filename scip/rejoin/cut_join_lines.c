@@ -11,7 +11,7 @@
 #include "base/io.h"
 #include "proto/message.h"
 #include "scip/bridge/bridge.h"
-#include "scip/bridge/bridge_line.h"
+#include "scip/bridge/bridge_stream.h"
 #include "scip/object/common.h"
 #include "scip/rejoin/cut_join.h"
 #include "scip/rejoin/cut_provider.h"
@@ -21,7 +21,7 @@ enum { CAPACITY_MAX = 1 << 20, CAPACITY_MOST = 1 << 30 };
 /* One side of a bridged stream, and the object that is the program's end. */
 struct side {
 	Pbeam__Object *object;
-	Pbeam__BridgeLine *line;
+	Pbeam__BridgeStream *line;
 	Pbeam__BridgeList *list; /* the list of `object` that has `line` */
 	bool joined;
 };
@@ -53,8 +53,8 @@ static int read_sides(struct joining *joining)
 		if (!list || (object->kind_case != PBEAM__OBJECT__KIND_PIPE &&
 			      object->kind_case != PBEAM__OBJECT__KIND_UNIX_SOCKET))
 			return malformed(joining->err);
-		for (size_t k = 0; k < list->n_lines; k++) {
-			const struct side side = {object, list->lines[k], list, false};
+		for (size_t k = 0; k < list->n_streams; k++) {
+			const struct side side = {object, list->streams[k], list, false};
 
 			if (object_append(joining->sides, joining->n, side) < 0)
 				return err_code(joining->err, -ENOMEM, "bridges");
@@ -85,7 +85,7 @@ static int each_record(const struct side *from, const struct side *to,
 				   size_t len),
 		       struct joining *joining)
 {
-	const Pbeam__BridgeLine *line = from->line;
+	const Pbeam__BridgeStream *line = from->line;
 	int r = 0;
 
 	if (line->n_unacked > line->sent)
@@ -93,7 +93,7 @@ static int each_record(const struct side *from, const struct side *to,
 	for (size_t i = 0; i < line->n_unacked && r == 0; i++) {
 		uint64_t number = line->sent - line->n_unacked + i,
 			 skip = number == to->line->received ? to->line->partial : 0;
-		Pbeam__BridgeRecord *record = line_record(&line->unacked[i]);
+		Pbeam__BridgeRecord *record = bridge_stream_record(&line->unacked[i]);
 
 		if (!record || record->data.len < skip)
 			r = malformed(joining->err);
@@ -218,12 +218,13 @@ static int join_pipes(struct joining *joining, const struct side *one, const str
 static int join_sockets(struct joining *joining, const struct side *one, const struct side *other)
 {
 	Pbeam__UnixSocket *a = one->object->unix_socket, *b = other->object->unix_socket;
-	int r = each_record(one, other, into_socket, joining);
+	int r;
 
-	if (r == 0)
-		r = each_record(other, one, into_socket, joining);
 	if (a->type != b->type)
 		return malformed(joining->err);
+	r = each_record(one, other, into_socket, joining);
+	if (r == 0)
+		r = each_record(other, one, into_socket, joining);
 	a->peer_ino = b->ino;
 	b->peer_ino = a->ino;
 	return r;
@@ -234,12 +235,12 @@ static void drop_line(struct side *side)
 	Pbeam__BridgeList *list = side->list;
 	size_t kept = 0;
 
-	for (size_t i = 0; i < list->n_lines; i++)
-		if (list->lines[i] == side->line)
+	for (size_t i = 0; i < list->n_streams; i++)
+		if (list->streams[i] == side->line)
 			message_free(side->line);
 		else
-			list->lines[kept++] = list->lines[i];
-	list->n_lines = kept;
+			list->streams[kept++] = list->streams[i];
+	list->n_streams = kept;
 	side->line = NULL;
 	side->joined = true;
 }

@@ -51,7 +51,7 @@ static int cut_line_make(struct migrate_target *target, void **state, struct obj
 	return r < 0 ? r : ops->restore(restore, object, fd, err);
 }
 
-static const Pbeam__CutLine *find_line(const struct migrate_target *target, const Pbeam__BridgeLine *line)
+static const Pbeam__CutLine *find_line(const struct migrate_target *target, const Pbeam__BridgeStream *line)
 {
 	for (size_t i = 0; target->links && i < target->links->n_lines; i++) {
 		const Pbeam__CutLine *told = target->links->lines[i];
@@ -81,7 +81,7 @@ static struct bridge *anchors_of(struct bridges *bridges, const uint8_t *cookie)
 }
 
 /* Takes ownership of `fd`. */
-static int add_side(struct bridges *bridges, Pbeam__BridgeLine *line, const Pbeam__CutLine *told,
+static int add_side(struct bridges *bridges, Pbeam__BridgeStream *line, const Pbeam__CutLine *told,
 		    uint64_t ino, int fd, struct err *err)
 {
 	struct bridge *bridge;
@@ -116,8 +116,8 @@ static int cut_line_finish(struct migrate_target *target, void **state, struct o
 		r = bridge_fill(restore, object, fd, &other, err);
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = err_sys(err, "stat a restored pipe or socket");
-	for (size_t i = 0; r == 0 && i < list->n_lines; i++) {
-		const Pbeam__CutLine *told = find_line(target, list->lines[i]);
+	for (size_t i = 0; r == 0 && i < list->n_streams; i++) {
+		const Pbeam__CutLine *told = find_line(target, list->streams[i]);
 		int end = other < 0 ? -1 : fcntl(other, F_DUPFD_CLOEXEC, 3);
 
 		if (!told || end < 0) {
@@ -127,7 +127,7 @@ static int cut_line_finish(struct migrate_target *target, void **state, struct o
 				    "the leader sent no address for the other end of a bridge");
 			break;
 		}
-		r = add_side(bridges, list->lines[i], told, st.st_ino, end, err);
+		r = add_side(bridges, list->streams[i], told, st.st_ino, end, err);
 	}
 	message_free(list);
 	return r;

@@ -25,7 +25,7 @@
 #include "scip/rejoin/cut_provider.h"
 
 /* Takes ownership of `side`. */
-static int lines_add(struct cut_lines *lines, uint64_t ino, Pbeam__BridgeLine *side, Pbeam__CutReply *reply,
+static int lines_add(struct cut_lines *lines, uint64_t ino, Pbeam__BridgeStream *side, Pbeam__CutReply *reply,
 		     struct err *err)
 {
 	Pbeam__CutBridge *out = message_add(reply, bridges, pbeam__cut_bridge__descriptor);
@@ -60,7 +60,7 @@ static int busy_if_gone(int r, struct err *err)
 
 static int take_float(struct cut_lines *lines, uint64_t ino, Pbeam__CutReply *reply, struct err *err)
 {
-	Pbeam__BridgeLine *side = NULL;
+	Pbeam__BridgeStream *side = NULL;
 	int fd, r;
 
 	if (!bridge_find(lines->floats, ino))
@@ -75,7 +75,7 @@ static int take_float(struct cut_lines *lines, uint64_t ino, Pbeam__CutReply *re
 
 /* True if `of` is the end opposite to the one that moved. A process that stayed may hold the same end of a
  * pipe as the process that moved. */
-static bool is_other_end(const struct object_source *of, const Pbeam__BridgeLine *anchor)
+static bool is_other_end(const struct object_source *of, const Pbeam__BridgeStream *anchor)
 {
 	int mode = of->flags & O_ACCMODE;
 
@@ -87,11 +87,11 @@ static bool is_other_end(const struct object_source *of, const Pbeam__BridgeLine
 static int take_anchors(struct cut_lines *lines, const struct object_source *of, uint64_t left,
 			Pbeam__CutReply *reply, struct err *err)
 {
-	const Pbeam__BridgeLine *line = NULL;
+	const Pbeam__BridgeStream *line = NULL;
 	int r = 0;
 
 	while (r == 0 && (line = bridge_next(lines->anchors, left, line)) != NULL) {
-		Pbeam__BridgeLine *side = NULL;
+		Pbeam__BridgeStream *side = NULL;
 
 		if (!is_other_end(of, line))
 			continue;
@@ -179,10 +179,10 @@ int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__Cut
 }
 
 /* Returns one side of a bridged stream that has carried nothing yet, NULL without memory. */
-static Pbeam__BridgeLine *begin_line(struct object_dump *dump, const struct object_source *of,
-				     const Pbeam__CutJoin *join)
+static Pbeam__BridgeStream *begin_line(struct object_dump *dump, const struct object_source *of,
+				       const Pbeam__CutJoin *join)
 {
-	Pbeam__BridgeLine *line = message_new(&pbeam__bridge_line__descriptor);
+	Pbeam__BridgeStream *line = message_new(&pbeam__bridge_stream__descriptor);
 	bool stream = S_ISFIFO(of->st.st_mode), reads = true, writes = true;
 
 	if (!line || message_bytes(&line->cookie, join->cookie.data, join->cookie.len) < 0 ||
@@ -200,8 +200,8 @@ static Pbeam__BridgeLine *begin_line(struct object_dump *dump, const struct obje
 		line->packet = type == SOCK_SEQPACKET;
 		stream = type == SOCK_STREAM;
 	}
-	line->kind = stream && !line->packet ? PBEAM__BRIDGE_LINE__KIND__STREAM
-					     : PBEAM__BRIDGE_LINE__KIND__MESSAGES;
+	line->kind = stream && !line->packet ? PBEAM__BRIDGE_STREAM__KIND__STREAM
+					     : PBEAM__BRIDGE_STREAM__KIND__MESSAGES;
 	line->id = join->id;
 	line->anchor = join->anchor;
 	line->reads = writes; /* the bridge reads what the program writes */
@@ -242,18 +242,18 @@ int cut_lines_dump(struct cut_lines *lines, struct object_dump *dump, const stru
 		   Pbeam__Object *out, struct err *err)
 {
 	Pbeam__BridgeList list = PBEAM__BRIDGE_LIST__INIT;
-	Pbeam__BridgeLine **sides;
+	Pbeam__BridgeStream **sides;
 	int r;
 
 	if (of->hidden || !is_known(lines, of->st.st_ino))
 		return 0;
-	sides = list.lines = calloc(lines->n, sizeof(*list.lines));
+	sides = list.streams = calloc(lines->n, sizeof(*list.streams));
 	r = sides ? object_dump_as_usual(dump, of, out, err) : err_code(err, -ENOMEM, "bridges");
 	/* The first description of a pipe gets the streams, the others an empty list. */
 	for (size_t i = 0; i < lines->n && r == 0; i++)
 		if (lines->v[i].ino == of->st.st_ino && !lines->v[i].saved) {
 			lines->v[i].saved = true;
-			list.lines[list.n_lines++] = lines->v[i].side;
+			list.streams[list.n_streams++] = lines->v[i].side;
 		}
 	if (r == 0 && S_ISFIFO(of->st.st_mode) && !reads_here(dump, of))
 		bridge_forget_contents(out->pipe);

@@ -9,7 +9,7 @@
 /* One side of a bridged stream that is held; `ino` is the inode of the program's end. */
 struct cut_line {
 	uint64_t ino;
-	Pbeam__BridgeLine *side;
+	Pbeam__BridgeStream *side;
 	bool saved;
 };
 struct cut_lines {

@@ -65,7 +65,7 @@ static int count_files(void)
 	return n;
 }
 
-/* Every bridge ends with its last line and leaves nothing. */
+/* Every bridge ends with its last stream and leaves nothing. */
 static void all_gone(void)
 {
 	for (int i = 0; i < 2000 && count_files() != 0; i++)
@@ -90,47 +90,47 @@ static uint64_t ino_of(int fd)
 	return st.st_ino;
 }
 
-static void start_float(const Pbeam__BridgeLine *line, int fd, uint64_t ino)
+static void start_float(const Pbeam__BridgeStream *stream, int fd, uint64_t ino)
 {
 	struct bridge *bridge = bridge_new(NULL);
 
 	assert_non_null(bridge);
-	assert_int_equal(bridge_add_float(bridge, line, fd, ino, &err), 0);
+	assert_int_equal(bridge_add_float(bridge, stream, fd, ino, &err), 0);
 	assert_int_equal(bridge_start(bridge, &err), 0);
 	bridge_free(bridge);
 }
 
 /* Ties `old` (the program's old end) to `new` (the other end of its new one, whose inode is `ino`). */
-static void tie(Pbeam__BridgeLine *line, int old, int new, uint64_t ino, uint64_t skip)
+static void tie(Pbeam__BridgeStream *stream, int old, int new, uint64_t ino, uint64_t skip)
 {
 	struct bridge *anchor = bridge_new(NULL);
-	bool reads = line->reads;
+	bool reads = stream->reads;
 
 	assert_non_null(anchor);
-	line->host = (char *)"here";
-	line->text = (char *)"test";
-	assert_int_equal(bridge_add_anchor(anchor, line, old, skip, &line->id, &err), 0);
+	stream->host = (char *)"here";
+	stream->text = (char *)"test";
+	assert_int_equal(bridge_add_anchor(anchor, stream, old, skip, &stream->id, &err), 0);
 	assert_int_equal(bridge_start(anchor, &err), 0);
-	line->cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)bridge_cookie(anchor)};
+	stream->cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)bridge_cookie(anchor)};
 	/* What the one reads the other writes. */
-	line->reads = line->writes;
-	line->writes = reads;
-	start_float(line, new, ino);
+	stream->reads = stream->writes;
+	stream->writes = reads;
+	start_float(stream, new, ino);
 	bridge_free(anchor);
 }
 
 static struct tie tie_sockets(int type)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	int old[2], new[2];
 
 	assert_int_equal(socketpair(AF_UNIX, type, 0, old), 0);
 	assert_int_equal(socketpair(AF_UNIX, type, 0, new), 0);
-	line.kind =
-		type == SOCK_STREAM ? PBEAM__BRIDGE_LINE__KIND__STREAM : PBEAM__BRIDGE_LINE__KIND__MESSAGES;
-	line.family = AF_UNIX;
-	line.reads = line.writes = true;
-	tie(&line, old[1], new[1], ino_of(new[0]), 0);
+	stream.kind = type == SOCK_STREAM ? PBEAM__BRIDGE_STREAM__KIND__STREAM
+					  : PBEAM__BRIDGE_STREAM__KIND__MESSAGES;
+	stream.family = AF_UNIX;
+	stream.reads = stream.writes = true;
+	tie(&stream, old[1], new[1], ino_of(new[0]), 0);
 	return (struct tie){old[0], new[0]};
 }
 
@@ -188,14 +188,14 @@ static void close_tie(struct tie tied)
 /* The peer has the master of the old terminal, the program the new one. */
 static struct tie tie_terminals(void)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	int old[2], new[2];
 
 	assert_int_equal(openpty(&old[0], &old[1], NULL, NULL, NULL), 0);
 	assert_int_equal(openpty(&new[0], &new[1], NULL, NULL, NULL), 0);
-	line.kind = PBEAM__BRIDGE_LINE__KIND__TERMINAL;
-	line.reads = line.writes = true;
-	tie(&line, old[1], new[0], bridge_terminal_ino(1), 0);
+	stream.kind = PBEAM__BRIDGE_STREAM__KIND__TERMINAL;
+	stream.reads = stream.writes = true;
+	tie(&stream, old[1], new[0], bridge_terminal_ino(1), 0);
 	return (struct tie){old[0], new[1]};
 }
 
@@ -380,14 +380,14 @@ static void test_messages(void **state)
 /* The program has the read end (`reader`) or the write end; the peer the other. */
 static struct tie tie_pipes(bool reader)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	int old[2], new[2];
 
 	assert_int_equal(pipe(old), 0);
 	assert_int_equal(pipe(new), 0);
-	line.reads = reader;
-	line.writes = !reader;
-	tie(&line, old[!reader], new[reader], ino_of(new[!reader]), 0);
+	stream.reads = reader;
+	stream.writes = !reader;
+	tie(&stream, old[!reader], new[reader], ino_of(new[!reader]), 0);
 	return (struct tie){old[reader], new[!reader]};
 }
 
@@ -435,14 +435,14 @@ static void connect_pair(int fds[2])
 
 static struct tie tie_tcp(void)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	int old[2], new[2];
 
 	connect_pair(old);
 	connect_pair(new);
-	line.reads = line.writes = true;
-	line.family = AF_INET;
-	tie(&line, old[1], new[1], ino_of(new[0]), 0);
+	stream.reads = stream.writes = true;
+	stream.family = AF_INET;
+	tie(&stream, old[1], new[1], ino_of(new[0]), 0);
 	return (struct tie){old[0], new[0]};
 }
 
@@ -473,16 +473,16 @@ static void test_tcp(void **state)
 /* What the program has in its queue already is not delivered twice. */
 static void test_skip(void **state)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	int old[2], new[2];
 
 	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, old), 0);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, new), 0);
-	line.family = AF_UNIX;
-	line.reads = line.writes = true;
+	stream.family = AF_UNIX;
+	stream.reads = stream.writes = true;
 	say(old[0], "already there, and new");
-	tie(&line, old[1], new[1], ino_of(new[0]), 14);
+	tie(&stream, old[1], new[1], ino_of(new[0]), 14);
 	hear(new[0], " and new");
 	close_tie((struct tie){old[0], new[0]});
 }
@@ -491,7 +491,7 @@ static void test_skip(void **state)
 static int move_on(int program, bool aborted)
 {
 	struct bridge_hold *hold;
-	Pbeam__BridgeLine *line;
+	Pbeam__BridgeStream *stream;
 	int fd, new[2], queued = 0;
 	ssize_t n = 0, got;
 	char *queue;
@@ -503,10 +503,10 @@ static int move_on(int program, bool aborted)
 	assert_true(fd >= 0);
 	close(fd);
 	err_clear(&err);
-	if (bridge_take(hold, ino_of(program), &line, &err) < 0)
+	if (bridge_take(hold, ino_of(program), &stream, &err) < 0)
 		fail_msg("%s", err.text);
 	if (aborted) {
-		message_free(line);
+		message_free(stream);
 		bridge_release(hold, false);
 		return program;
 	}
@@ -525,9 +525,9 @@ static int move_on(int program, bool aborted)
 		assert_int_equal(send(new[1], queue, (size_t)n, MSG_DONTWAIT), n);
 	}
 	close(program);
-	start_float(line, new[1], ino_of(new[0]));
+	start_float(stream, new[1], ino_of(new[0]));
 	bridge_release(hold, true);
-	message_free(line);
+	message_free(stream);
 	free(queue);
 	return new[0];
 }
@@ -589,18 +589,18 @@ static int call_at(const struct sockaddr_un *at)
 /* Clients of the old address are served by the program at its new one. */
 static void test_listener(void **state)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	struct sockaddr_un old_at, new_at;
 	int old = listen_at(&old_at, "old"), program = listen_at(&new_at, "new");
 	int early = call_at(&old_at), clients[20], served[20];
 
 	(void)state;
 	say(early, "early");
-	line.kind = PBEAM__BRIDGE_LINE__KIND__LISTENER;
-	line.family = AF_UNIX;
-	line.reads = true;
-	line.local = (ProtobufCBinaryData){sizeof(new_at), (uint8_t *)&new_at};
-	tie(&line, old, -1, ino_of(program), 0);
+	stream.kind = PBEAM__BRIDGE_STREAM__KIND__LISTENER;
+	stream.family = AF_UNIX;
+	stream.reads = true;
+	stream.local = (ProtobufCBinaryData){sizeof(new_at), (uint8_t *)&new_at};
+	tie(&stream, old, -1, ino_of(program), 0);
 	served[0] = accept(program, NULL, NULL);
 	hear(served[0], "early");
 	say(served[0], "served");
@@ -653,21 +653,21 @@ static int open_channel(void)
 	return pair[0];
 }
 
-static void tell_float(int channel, uint32_t type, uint64_t line, uint64_t received, uint32_t generation)
+static void tell_float(int channel, uint32_t type, uint64_t stream, uint64_t received, uint32_t generation)
 {
 	Pbeam__BridgeAttach attach = PBEAM__BRIDGE_ATTACH__INIT;
 
-	attach.line = line;
+	attach.stream = stream;
 	attach.received = received;
 	attach.generation = generation;
 	assert_int_equal(frame_send(channel, type, &attach.base, NULL, 0, &err), 0);
 }
 
-static void send_close(int channel, uint64_t line)
+static void send_close(int channel, uint64_t stream)
 {
 	Pbeam__BridgeRecord record = PBEAM__BRIDGE_RECORD__INIT;
 
-	record.line = line;
+	record.stream = stream;
 	record.kind = PBEAM__BRIDGE_RECORD__KIND__CLOSE;
 	assert_int_equal(
 		frame_send(channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_RECORD, &record.base, NULL, 0, &err), 0);
@@ -697,7 +697,7 @@ static Pbeam__BridgeRecord *next_record(int channel, Pbeam__BridgeRecord__Kind k
  * says, goes to where the program is now. */
 static void test_called_in_between(void **state)
 {
-	Pbeam__BridgeLine line = PBEAM__BRIDGE_LINE__INIT;
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	struct bridge *anchor = bridge_new(NULL);
 	Pbeam__BridgeRecord *open, *data;
 	struct sockaddr_un at;
@@ -705,12 +705,12 @@ static void test_called_in_between(void **state)
 	uint64_t id;
 
 	(void)state;
-	line.kind = PBEAM__BRIDGE_LINE__KIND__LISTENER;
-	line.family = AF_UNIX;
-	line.reads = true;
-	line.host = (char *)"here";
-	line.text = (char *)"test";
-	assert_int_equal(bridge_add_anchor(anchor, &line, old, 0, &id, &err), 0);
+	stream.kind = PBEAM__BRIDGE_STREAM__KIND__LISTENER;
+	stream.family = AF_UNIX;
+	stream.reads = true;
+	stream.host = (char *)"here";
+	stream.text = (char *)"test";
+	assert_int_equal(bridge_add_anchor(anchor, &stream, old, 0, &id, &err), 0);
 	assert_int_equal(bridge_start(anchor, &err), 0);
 	bridge_free(anchor);
 	before = open_channel();
@@ -723,10 +723,10 @@ static void test_called_in_between(void **state)
 	open = next_record(now, PBEAM__BRIDGE_RECORD__KIND__OPEN);
 	tell_float(now, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, id, 1, 0);
 	data = next_record(now, PBEAM__BRIDGE_RECORD__KIND__DATA);
-	assert_int_equal(data->line, open->opened->id);
+	assert_int_equal(data->stream, open->opened->id);
 	assert_int_equal(data->data.len, 2);
-	tell_float(now, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, data->line, 1, 0);
-	send_close(now, data->line);
+	tell_float(now, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, data->stream, 1, 0);
+	send_close(now, data->stream);
 	hear_end(client);
 	send_close(now, id);
 	message_free(open);

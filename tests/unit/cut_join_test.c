@@ -91,7 +91,7 @@ static void add_terminal(Pbeam__Manifest *manifest)
 	object->tty->pty = 5;
 }
 
-static void add_record(Pbeam__BridgeLine *line, const char *text)
+static void add_record(Pbeam__BridgeStream *line, const char *text)
 {
 	Pbeam__BridgeRecord record = PBEAM__BRIDGE_RECORD__INIT;
 	ProtobufCBinaryData *frame;
@@ -105,9 +105,9 @@ static void add_record(Pbeam__BridgeLine *line, const char *text)
 	line->sent++;
 }
 
-static Pbeam__BridgeLine *begin_line(bool anchor, uint64_t id)
+static Pbeam__BridgeStream *begin_line(bool anchor, uint64_t id)
 {
-	Pbeam__BridgeLine *line = NEW(bridge_line);
+	Pbeam__BridgeStream *line = NEW(bridge_stream);
 
 	assert_int_equal(message_bytes(&line->cookie, "0123456789abcdef", BRIDGE_COOKIE), 0);
 	line->id = id;
@@ -115,13 +115,13 @@ static Pbeam__BridgeLine *begin_line(bool anchor, uint64_t id)
 	return line;
 }
 
-static void mark(Pbeam__Object *object, Pbeam__BridgeLine *line)
+static void mark(Pbeam__Object *object, Pbeam__BridgeStream *line)
 {
 	Pbeam__BridgeList list = PBEAM__BRIDGE_LIST__INIT;
 	struct err err = ERR_INIT;
 
-	list.lines = &line;
-	list.n_lines = 1;
+	list.streams = &line;
+	list.n_streams = 1;
 	assert_int_equal(cut_mark_lines(object, &list, &err), 1);
 	message_free(line);
 }
@@ -175,7 +175,7 @@ static void close_part(Pbeam__Manifest *manifest)
 static void make_first(void)
 {
 	Pbeam__Manifest *manifest = begin_part();
-	Pbeam__BridgeLine *line = begin_line(true, 1);
+	Pbeam__BridgeStream *line = begin_line(true, 1);
 	Pbeam__Process *stub;
 
 	open_part(1);
@@ -197,7 +197,7 @@ static void make_first(void)
 static Pbeam__Manifest *begin_second(void)
 {
 	Pbeam__Manifest *manifest = begin_part();
-	Pbeam__BridgeLine *line = begin_line(false, 1);
+	Pbeam__BridgeStream *line = begin_line(false, 1);
 	Pbeam__Process *child = add_process(manifest, 200, 100);
 
 	child->remote_parent = true;

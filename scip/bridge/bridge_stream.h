@@ -1,6 +1,6 @@
-/* Inside of a bridge: its lines, channels and loop. bridge.h tells the story. */
-#ifndef SCIP_BRIDGE_LINE_H
-#define SCIP_BRIDGE_LINE_H
+/* Inside of a bridge: its streams, channels and loop. bridge.h tells the story. */
+#ifndef SCIP_BRIDGE_STREAM_H
+#define SCIP_BRIDGE_STREAM_H
 
 #include <sys/socket.h>
 
@@ -44,12 +44,12 @@ struct stand_in {
 	bool passing; /* what came for it is answered directly */
 };
 
-struct line {
-	struct line *next;
+struct bridge_stream {
+	struct bridge_stream *next;
 	struct bridge *bridge;
 	struct watch watch;
 	struct channel *channel; /* NULL: none at the moment */
-	Pbeam__BridgeLine *about;
+	Pbeam__BridgeStream *about;
 	uint64_t id, ino, skip;
 	int fd;
 	bool anchor;
@@ -61,22 +61,22 @@ struct line {
 	bool held;		 /* stands still */
 	bool moved;		 /* is another bridge's now: what still comes is not ours to acknowledge */
 	bool taken;		 /* and its state was given away */
-	const struct control *holder; /* for this coordinator */
-	bool fresh;		      /* the program has not accepted it yet, as far as we know */
-	bool ended;		      /* we have sent END */
-	bool attaching;		      /* the anchor has not answered yet: nothing is sent */
-	uint32_t generation;	      /* how often the program has moved with it */
-	unsigned turn;		      /* of bridge->turn, when it last sent */
-	bool named;		      /* the name table has the address of the caller */
-	const struct line *of;	      /* its listener */
-	uint64_t opened;	      /* the anchor's: number of the listener's record that announces it */
-	uint64_t lost_ns;	      /* since when there is no channel */
+	const struct control *holder;	/* for this coordinator */
+	bool fresh;			/* the program has not accepted it yet, as far as we know */
+	bool ended;			/* we have sent END */
+	bool attaching;			/* the anchor has not answered yet: nothing is sent */
+	uint32_t generation;		/* how often the program has moved with it */
+	unsigned turn;			/* of bridge->turn, when it last sent */
+	bool named;			/* the name table has the address of the caller */
+	const struct bridge_stream *of; /* its listener */
+	uint64_t opened;		/* the anchor's: number of the listener's record that announces it */
+	uint64_t lost_ns;		/* since when there is no channel */
 	uint64_t made_ns;
 	uint64_t called_ns; /* a listener's: time of the last call */
 	struct stand_in *stand_ins;
-	struct line_terminal *terminal; /* terminal.c; NULL: none, or not begun */
-	struct pty_bytes typed;		/* an anchor's terminal: dumped with the program */
-	struct control *waiter;		/* waits until nothing is under way any more */
+	struct stream_terminal *terminal; /* terminal.c; NULL: none, or not begun */
+	struct pty_bytes typed;		  /* an anchor's terminal: dumped with the program */
+	struct control *waiter;		  /* waits until nothing is under way any more */
 	uint64_t stand_ins_used;
 
 	struct record *head, *tail, *unsent;
@@ -125,7 +125,7 @@ struct bridge {
 	struct names *names; /* or NULL */
 	int epoll, listener, expecting;
 	struct watch listener_watch, expecting_watch;
-	struct line *lines;
+	struct bridge_stream *streams;
 	struct channel *channels;
 	struct control *controls;
 	uint64_t next_id;
@@ -134,93 +134,98 @@ struct bridge {
 	bool changed; /* the text beside the socket has to be written */
 };
 
-/* ---- bridge_line.c: logs ---- */
-struct line *line_new(struct bridge *bridge, const Pbeam__BridgeLine *about, int fd, bool anchor);
-void line_free_log(struct line *line);
-/* Each anchor gives numbers of its own: a float's line is one of the channel. */
-struct line *line_find(struct bridge *bridge, const struct channel *channel, uint64_t id);
+/* ---- bridge_stream.c: logs ---- */
+struct bridge_stream *bridge_stream_new(struct bridge *bridge, const Pbeam__BridgeStream *about, int fd,
+					bool anchor);
+void bridge_stream_free_log(struct bridge_stream *stream);
+/* Each anchor gives numbers of its own: a float's stream is one of the channel. */
+struct bridge_stream *bridge_stream_find(struct bridge *bridge, const struct channel *channel, uint64_t id);
 /* Appends to the log. -ENOMEM. */
-must_check int line_append(struct line *line, Pbeam__BridgeRecord__Kind kind, const void *data, size_t len,
-			   const struct sockaddr *from, socklen_t from_len, const Pbeam__BridgeLine *opened);
+must_check int bridge_stream_append(struct bridge_stream *stream, Pbeam__BridgeRecord__Kind kind,
+				    const void *data, size_t len, const struct sockaddr *from,
+				    socklen_t from_len, const Pbeam__BridgeStream *opened);
 /* The other side has delivered all below `number`. */
-void line_acked(struct line *line, uint64_t number);
+void bridge_stream_acked(struct bridge_stream *stream, uint64_t number);
 /* Sends again from `number` on. */
-void line_rewind(struct line *line, uint64_t number);
+void bridge_stream_rewind(struct bridge_stream *stream, uint64_t number);
 /* Takes a record that has come. 0, or -EPROTO for one that should not have. */
-must_check int line_arrived(struct line *line, Pbeam__BridgeRecord *record);
-void line_drop_arrivals(struct line *line);
+must_check int bridge_stream_arrived(struct bridge_stream *stream, Pbeam__BridgeRecord *record);
+void bridge_stream_drop_arrivals(struct bridge_stream *stream);
 /* The record in a frame of a log that came; NULL if it is none. */
-Pbeam__BridgeRecord *line_record(const ProtobufCBinaryData *frame);
+Pbeam__BridgeRecord *bridge_stream_record(const ProtobufCBinaryData *frame);
 /* Appends a frame of the log that came with the program. */
-must_check int line_append_frame(struct line *line, const uint8_t *frame, size_t len, uint64_t number);
+must_check int bridge_stream_append_frame(struct bridge_stream *stream, const uint8_t *frame, size_t len,
+					  uint64_t number);
 /* It is not of this bridge any more: its end is not sent. */
-void line_forget(struct line *line);
+void bridge_stream_forget(struct bridge_stream *stream);
 /* Ends it at once on this side. */
-void line_reset(struct line *line);
+void bridge_stream_reset(struct bridge_stream *stream);
 /* The inode of a socket of ours. */
-uint64_t line_socket_ino(int fd);
+uint64_t bridge_stream_socket_ino(int fd);
 /* Nothing is left to do for it. */
-bool line_finished(const struct line *line);
+bool bridge_stream_finished(const struct bridge_stream *stream);
 /* Its state for elsewhere; NULL without memory. */
-Pbeam__BridgeLine *line_describe(const struct line *line, bool whole);
+Pbeam__BridgeStream *bridge_stream_describe(const struct bridge_stream *stream, bool whole);
 
 /* ---- pump.c: between the descriptor and the logs ---- */
 /* As much as goes, both ways. */
-void line_pump(struct line *line);
-/* All that is in the descriptor, whatever the window says: for a line that moves on. */
-void line_drain(struct line *line);
+void bridge_stream_pump(struct bridge_stream *stream);
+/* All that is in the descriptor, whatever the window says: for a stream that moves on. */
+void bridge_stream_drain(struct bridge_stream *stream);
 /* What can only be asked: whether the program has closed its end. Once in a while. */
-void line_look(struct line *line);
-/* True if line_look() is of use. */
-bool line_wants_look(const struct line *line);
+void bridge_stream_look(struct bridge_stream *stream);
+/* True if bridge_stream_look() is of use. */
+bool bridge_stream_wants_look(const struct bridge_stream *stream);
 
 /* ---- bridge_accept.c: listeners ---- */
-/* The anchor's: connections from outside become lines. */
-void listener_accept(struct line *line);
-/* The float's: a line that the anchor has opened is connected to the program. False: not yet, the program has
- * too many waiting. */
-bool listener_connect(struct line *listener, const Pbeam__BridgeLine *opened);
+/* The anchor's: connections from outside become streams. */
+void listener_accept(struct bridge_stream *stream);
+/* The float's: a stream that the anchor has opened is connected to the program. False: not yet, the program
+ * has too many waiting. */
+bool listener_connect(struct bridge_stream *listener, const Pbeam__BridgeStream *opened);
 /* The name table is to know no more of it. */
-void listener_forget(struct line *line);
+void listener_forget(struct bridge_stream *stream);
 /* The program has this fresh one now. */
-bool listener_accepted(struct line *line);
+bool listener_accepted(struct bridge_stream *stream);
 
 /* ---- bridge_port.c: UDP ports with many callers, the float's side ---- */
-bool line_is_port(const struct line *line);
+bool bridge_stream_is_port(const struct bridge_stream *stream);
 /* To the program, from the stand-in of `from`. As sendmsg(), with -errno. */
-ssize_t port_send(struct line *line, const void *data, size_t len, const ProtobufCBinaryData *from);
+ssize_t port_send(struct bridge_stream *stream, const void *data, size_t len,
+		  const ProtobufCBinaryData *from);
 /* What the program has sent to any of them: the bytes, or -EAGAIN. */
-ssize_t port_take(struct line *line, void *data, size_t room, struct sockaddr_storage *to, socklen_t *to_len);
-must_check int port_watch(struct line *line);
-bool port_has(const struct line *line, int fd);
-void port_free(struct line *line);
+ssize_t port_take(struct bridge_stream *stream, void *data, size_t room, struct sockaddr_storage *to,
+		  socklen_t *to_len);
+must_check int port_watch(struct bridge_stream *stream);
+bool port_has(const struct bridge_stream *stream, int fd);
+void port_free(struct bridge_stream *stream);
 
 /* ---- terminal.c: pseudo-terminals ---- */
-bool line_is_terminal(const struct line *line);
+bool bridge_stream_is_terminal(const struct bridge_stream *stream);
 /* The bridge runs. -ENOMEM. */
-must_check int terminal_begin(struct line *line);
+must_check int terminal_begin(struct bridge_stream *stream);
 /* Of an anchor, before: what was typed since the program was dumped is on its way to it. -errno. */
-must_check int terminal_depart(struct line *line);
-/* The line is about to end: the settings are the program's again. */
-void terminal_end(struct line *line);
+must_check int terminal_depart(struct bridge_stream *stream);
+/* The stream is about to end: the settings are the program's again. */
+void terminal_end(struct bridge_stream *stream);
 /* Tells the other side what has changed. True if something had. */
-bool terminal_look(struct line *line);
+bool terminal_look(struct bridge_stream *stream);
 /* What the other side has told. */
-void terminal_apply(struct line *line, const Pbeam__BridgeRecord *record);
+void terminal_apply(struct bridge_stream *stream, const Pbeam__BridgeRecord *record);
 /* `result` of a read, 0 or -errno, is the terminal's end. */
-bool terminal_ended(struct line *line, ssize_t result);
+bool terminal_ended(struct bridge_stream *stream, ssize_t result);
 
 /* ---- channel.c ---- */
 struct channel *channel_add(struct bridge *bridge, int sock);
 void channel_free(struct channel *channel);
-/* The float's channel to the anchor of this line, made or tried again later. */
-void channel_for(struct line *line);
+/* The float's channel to the anchor of this stream, made or tried again later. */
+void channel_for(struct bridge_stream *stream);
 void channel_retry(struct channel *channel);
 void channel_lost(struct channel *channel);
 /* Puts a small frame before the records. */
 void channel_tell(struct channel *channel, uint32_t type, const ProtobufCMessage *message);
-void channel_attach(struct line *line);
-void channel_acknowledge(struct line *line);
+void channel_attach(struct bridge_stream *stream);
+void channel_acknowledge(struct bridge_stream *stream);
 void channel_output(struct channel *channel);
 void channel_input(struct channel *channel);
 
@@ -228,8 +233,8 @@ void channel_input(struct channel *channel);
 void control_accept(struct bridge *bridge);
 void control_input(struct control *control);
 void control_free(struct control *control);
-/* Replies to the waiter of the line if it is time. */
-void control_settled(struct line *line);
+/* Replies to the waiter of the stream if it is time. */
+void control_settled(struct bridge_stream *stream);
 /* RUNTIME/bridge/COOKIE; `buf` of 4096 bytes. */
 must_check int control_path(const uint8_t *cookie, char *buf, struct err *err);
 void control_describe(struct bridge *bridge);
