@@ -27,21 +27,21 @@ int bridge_refuse_shared(const struct holder *holder, const char *what, struct e
 }
 
 /* The process that stays reads the contents. */
-static int leave_pipe(const struct left *left, struct err *err)
+static int leave_pipe(const struct outgoing_end *end, struct err *err)
 {
-	int r = object_dump_as_usual(left->dump, left->of, left->out, err);
+	int r = object_dump_as_usual(end->dump, end->of, end->out, err);
 
 	if (r < 0)
 		return r;
-	bridge_forget_contents(left->out->pipe);
-	return external_mark(left->out, &left_provider, NULL, 0) < 0 ? err_code(err, -ENOMEM, "bridges") : 0;
+	bridge_forget_contents(end->out->pipe);
+	return external_mark(end->out, &left_provider, NULL, 0) < 0 ? err_code(err, -ENOMEM, "bridges") : 0;
 }
 
 /* A UNIX socket replaces one of any family, as a program cannot tell them apart without a peer. */
-static int leave_socket(const struct left *left, struct err *err)
+static int leave_socket(const struct outgoing_end *end, struct err *err)
 {
-	uint32_t type = (uint32_t)socket_option(left->of->local, SOL_SOCKET, SO_TYPE, SOCK_STREAM);
-	Pbeam__Object *out = left->out;
+	uint32_t type = (uint32_t)socket_option(end->of->local, SOL_SOCKET, SO_TYPE, SOCK_STREAM);
+	Pbeam__Object *out = end->out;
 
 	if (out->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
 		pbeam__unix_socket__free_unpacked(out->unix_socket, NULL);
@@ -49,25 +49,25 @@ static int leave_socket(const struct left *left, struct err *err)
 	out->unix_socket = message_new(&pbeam__unix_socket__descriptor);
 	if (!out->unix_socket || external_mark(out, &left_provider, NULL, 0) < 0)
 		return err_code(err, -ENOMEM, "bridges");
-	out->unix_socket->ino = left->of->st.st_ino;
+	out->unix_socket->ino = end->of->st.st_ino;
 	out->unix_socket->type = type == SOCK_DGRAM || type == SOCK_SEQPACKET ? type : SOCK_STREAM;
 	return 0;
 }
 
-int bridge_shared(const struct left *left, const struct holder *holder, const char *what, struct err *err)
+int bridge_shared(const struct outgoing_end *end, const struct holder *holder, const char *what,
+		  struct err *err)
 {
 	char comm[32];
 	int r;
 
 	/* A FIFO would be opened again by its path. */
-	if (!left->source->leave_shared || bridge_has_stream(left) ||
-	    (holder->pipe && left->of->link[0] == '/'))
+	if (!end->source->leave_shared || bridge_has_stream(end) || (holder->pipe && end->of->link[0] == '/'))
 		return bridge_refuse_shared(holder, what, err);
-	r = holder->pipe ? leave_pipe(left, err) : leave_socket(left, err);
+	r = holder->pipe ? leave_pipe(end, err) : leave_socket(end, err);
 	if (r < 0)
 		return r;
-	migrate_note(left->source, "fd %d of vpid %d is closed for it: %s that process %d (%s) keeps",
-		     left->of->holder_fd, left->of->holder_vpid.n, what, holder->pid,
+	migrate_note(end->source, "fd %d of vpid %d is closed for it: %s that process %d (%s) keeps",
+		     end->of->holder_fd, end->of->holder_vpid.n, what, holder->pid,
 		     bridge_comm_of(holder->pid, comm));
 	return 1;
 }

@@ -50,24 +50,24 @@ static int has_some(const struct migrate_source *source, bool *some, struct err 
 
 static int claim(struct migrate_source *source, void **state, struct object_dump *dump, struct err *err)
 {
-	struct leaving *leaving = calloc(1, sizeof(*leaving));
+	struct outgoing *outgoing = calloc(1, sizeof(*outgoing));
 	auto_free pid_t *members = calloc(source->group->n + 1, sizeof(*members));
 	bool some;
 	int r;
 
 	(void)dump;
-	*state = leaving;
-	if (!leaving || !members)
+	*state = outgoing;
+	if (!outgoing || !members)
 		return err_code(err, -ENOMEM, "bridges");
 	for (size_t i = 0; i < source->group->n; i++)
 		members[i] = source->group->v[i]->rpid.n;
-	leaving->anchor = bridge_new(NULL);
-	if (!leaving->anchor)
+	outgoing->anchor = bridge_new(NULL);
+	if (!outgoing->anchor)
 		return err_code(err, -ENOMEM, "bridges");
 	r = has_some(source, &some, err);
 	if (r == 0 && some)
-		r = holders_read(&leaving->holders, members, source->group->n, err);
-	return r < 0 ? r : bridge_find_all(&leaving->hold, err);
+		r = holders_read(&outgoing->holders, members, source->group->n, err);
+	return r < 0 ? r : bridge_find_all(&outgoing->hold, err);
 }
 
 const char *bridge_comm_of(pid_t pid, char comm[32])
@@ -108,18 +108,18 @@ int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeStream *stream, bool mirr
 }
 
 /* A new stream from here. `skip` goes along. The stream's cookie is the anchor's own, `comm` its program. */
-static int add_anchor(const struct left *left, Pbeam__BridgeStream *stream, uint64_t skip, char comm[32],
-		      struct err *err)
+static int add_anchor(const struct outgoing_end *end, Pbeam__BridgeStream *stream, uint64_t skip,
+		      char comm[32], struct err *err)
 {
-	struct bridge *anchor = left->leaving->anchor;
-	int fd = fcntl(left->of->local, F_DUPFD_CLOEXEC, 3), r;
+	struct bridge *anchor = end->outgoing->anchor;
+	int fd = fcntl(end->of->local, F_DUPFD_CLOEXEC, 3), r;
 
 	if (fd < 0)
 		return err_sys(err, "keep a descriptor of it");
-	stream->vpid = left->of->holder_vpid.n;
+	stream->vpid = end->of->holder_vpid.n;
 	if (!stream->ino)
-		stream->ino = left->of->st.st_ino;
-	stream->program = (char *)(uintptr_t)bridge_comm_of(left->of->holder.n, comm);
+		stream->ino = end->of->st.st_ino;
+	stream->program = (char *)(uintptr_t)bridge_comm_of(end->of->holder.n, comm);
 	r = bridge_add_anchor(anchor, stream, fd, skip, &stream->id, err);
 	if (r < 0)
 		return r;
@@ -127,35 +127,35 @@ static int add_anchor(const struct left *left, Pbeam__BridgeStream *stream, uint
 	return 0;
 }
 
-int bridge_leave(const struct left *left, Pbeam__BridgeStream *stream, uint64_t skip, struct err *err)
+int bridge_leave(const struct outgoing_end *end, Pbeam__BridgeStream *stream, uint64_t skip, struct err *err)
 {
 	char comm[32];
-	int r = add_anchor(left, stream, skip, comm, err);
+	int r = add_anchor(end, stream, skip, comm, err);
 
 	if (r == 0)
-		r = bridge_mark(left->out, stream, true, err);
+		r = bridge_mark(end->out, stream, true, err);
 	return r < 0 ? r : 1;
 }
 
 /* The stream that it has already goes along. */
-static int take_along(const struct left *left, Pbeam__BridgeStream **stream, struct err *err)
+static int take_along(const struct outgoing_end *end, Pbeam__BridgeStream **stream, struct err *err)
 {
-	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, stream, err);
+	int r = bridge_take(end->outgoing->hold, end->of->st.st_ino, stream, err);
 
 	if (r == 0)
-		r = bridge_mark(left->out, *stream, false, err);
+		r = bridge_mark(end->out, *stream, false, err);
 	return r < 0 ? err_wrap(err, r, "a connection through another host") : 1;
 }
 
 /* As take_along(), of a listener: who calls it directly may wait to be accepted here, too. */
-static int take_listener_along(const struct left *left, Pbeam__BridgeStream *passing, struct err *err)
+static int take_listener_along(const struct outgoing_end *end, Pbeam__BridgeStream *passing, struct err *err)
 {
 	Pbeam__BridgeStream *stream = NULL, copy, **more;
 	char comm[32];
-	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, &stream, err);
+	int r = bridge_take(end->outgoing->hold, end->of->st.st_ino, &stream, err);
 
 	if (r == 0)
-		r = add_anchor(left, passing, 0, comm, err);
+		r = add_anchor(end, passing, 0, comm, err);
 	if (r < 0) {
 		message_free(stream);
 		return err_wrap(err, r, "a listening socket that is called through another host");
@@ -170,7 +170,7 @@ static int take_listener_along(const struct left *left, Pbeam__BridgeStream *pas
 		copy.n_more++;
 		passing->reads = false;
 		passing->writes = true; /* as the float has it */
-		r = bridge_mark(left->out, &copy, false, err);
+		r = bridge_mark(end->out, &copy, false, err);
 	} else {
 		r = err_code(err, -ENOMEM, "bridges");
 	}
@@ -179,41 +179,41 @@ static int take_listener_along(const struct left *left, Pbeam__BridgeStream *pas
 	return r < 0 ? r : 1;
 }
 
-bool bridge_has_stream(const struct left *left)
+bool bridge_has_stream(const struct outgoing_end *end)
 {
-	return bridge_find(left->leaving->hold, left->of->st.st_ino) != NULL;
+	return bridge_find(end->outgoing->hold, end->of->st.st_ino) != NULL;
 }
 
 /* ---- pipes ---- */
 
-static bool known(const struct left *left, bool reader)
+static bool known(const struct outgoing_end *end, bool reader)
 {
-	for (size_t i = 0; i < left->leaving->npipes; i++)
-		if (left->leaving->pipes[i].ino == left->of->st.st_ino &&
-		    left->leaving->pipes[i].reader == reader)
+	for (size_t i = 0; i < end->outgoing->npipes; i++)
+		if (end->outgoing->pipes[i].ino == end->of->st.st_ino &&
+		    end->outgoing->pipes[i].reader == reader)
 			return true;
 	return false;
 }
 
-static void ends_in_group(const struct left *left, bool *reader, bool *writer)
+static void ends_in_group(const struct outgoing_end *end, bool *reader, bool *writer)
 {
 	const struct object_source *other;
 
 	*reader = *writer = false;
-	for (size_t i = 0; (other = object_dump_source(left->dump, i)) != NULL; i++)
-		if (other->st.st_ino == left->of->st.st_ino && other->st.st_dev == left->of->st.st_dev) {
+	for (size_t i = 0; (other = object_dump_source(end->dump, i)) != NULL; i++)
+		if (other->st.st_ino == end->of->st.st_ino && other->st.st_dev == end->of->st.st_dev) {
 			*reader = *reader || (other->flags & O_ACCMODE) != O_WRONLY;
 			*writer = *writer || (other->flags & O_ACCMODE) != O_RDONLY;
 		}
 }
 
 /* Somebody has the other end. Of a FIFO one asks who it is: it may wait for its first writer. */
-static bool other_end_stays(const struct left *left, bool reader)
+static bool other_end_stays(const struct outgoing_end *end, bool reader)
 {
-	struct pollfd poll_fd = {.fd = left->of->local, .events = POLLIN | POLLOUT};
+	struct pollfd poll_fd = {.fd = end->of->local, .events = POLLIN | POLLOUT};
 
-	if (left->of->link[0] == '/')
-		return holders_find(&left->leaving->holders, left->of->st.st_ino, !reader, reader) != NULL;
+	if (end->of->link[0] == '/')
+		return holders_find(&end->outgoing->holders, end->of->st.st_ino, !reader, reader) != NULL;
 	return poll(&poll_fd, 1, 0) >= 0 && !(poll_fd.revents & (POLLERR | POLLHUP));
 }
 
@@ -225,92 +225,91 @@ void bridge_forget_contents(Pbeam__Pipe *pipe)
 	pipe->n_packets = 0;
 }
 
-static int dump_pipe(const struct left *left, bool reader, struct err *err)
+static int dump_pipe(const struct outgoing_end *end, bool reader, struct err *err)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
-	struct known_pipe own = {left->of->st.st_ino, reader};
+	struct known_pipe own = {end->of->st.st_ino, reader};
 	Pbeam__BridgeStream *along = NULL;
-	bool again = known(left, reader), old = bridge_has_stream(left);
+	bool again = known(end, reader), old = bridge_has_stream(end);
 	int r = 0;
 
 	if (old && !again)
-		r = bridge_take(left->leaving->hold, left->of->st.st_ino, &along, err);
+		r = bridge_take(end->outgoing->hold, end->of->st.st_ino, &along, err);
 	if (r == 0)
-		r = object_dump_as_usual(left->dump, left->of, left->out, err);
-	if (r == 0 && !again && object_append(left->leaving->pipes, left->leaving->npipes, own) < 0)
+		r = object_dump_as_usual(end->dump, end->of, end->out, err);
+	if (r == 0 && !again && object_append(end->outgoing->pipes, end->outgoing->npipes, own) < 0)
 		r = err_code(err, -ENOMEM, "bridges");
 	if (r < 0) {
 		message_free(along);
 		return r;
 	}
 	if (!reader)
-		bridge_forget_contents(left->out->pipe);
-	stream.kind = left->out->pipe->packet ? PBEAM__BRIDGE_STREAM__KIND__MESSAGES
-					      : PBEAM__BRIDGE_STREAM__KIND__STREAM;
-	stream.packet = left->out->pipe->packet;
+		bridge_forget_contents(end->out->pipe);
+	stream.kind = end->out->pipe->packet ? PBEAM__BRIDGE_STREAM__KIND__MESSAGES
+					     : PBEAM__BRIDGE_STREAM__KIND__STREAM;
+	stream.packet = end->out->pipe->packet;
 	stream.reads = reader;
 	stream.writes = !reader;
-	stream.text = (char *)(uintptr_t)(left->of->link[0] == '/' ? "FIFO" : "pipe");
+	stream.text = (char *)(uintptr_t)(end->of->link[0] == '/' ? "FIFO" : "pipe");
 	if (again || along)
-		r = bridge_mark(left->out, along ? along : &stream, false, err);
+		r = bridge_mark(end->out, along ? along : &stream, false, err);
 	else
-		return bridge_leave(left, &stream,
-				    stream.packet ? left->out->pipe->n_packets
-						  : queue_length(left->out->pipe->contents),
+		return bridge_leave(end, &stream,
+				    stream.packet ? end->out->pipe->n_packets
+						  : queue_length(end->out->pipe->contents),
 				    err);
 	message_free(along);
 	return r < 0 ? r : 1;
 }
 
-static int leave_pipe(const struct left *left, struct err *err)
+static int leave_pipe(const struct outgoing_end *end, struct err *err)
 {
-	const struct holders *holders = &left->leaving->holders;
+	const struct holders *holders = &end->outgoing->holders;
 	const struct holder *outside;
-	uint64_t ino = left->of->st.st_ino;
+	uint64_t ino = end->of->st.st_ino;
 	bool reader, writer;
 	int fd = -1, r;
 
-	ends_in_group(left, &reader, &writer);
+	ends_in_group(end, &reader, &writer);
 	outside = holders_find(holders, ino, true, true);
 	if (reader && writer)
-		return outside ? bridge_shared(left, outside, "a pipe, both ends of which would go,", err)
-			       : 0;
-	if (!bridge_has_stream(left) && !other_end_stays(left, reader))
+		return outside ? bridge_shared(end, outside, "a pipe, both ends of which would go,", err) : 0;
+	if (!bridge_has_stream(end) && !other_end_stays(end, reader))
 		return 0;
 	outside = holders_find(holders, ino, true, false);
 	if (reader && outside)
-		return bridge_shared(left, outside, "the read end of a pipe", err);
-	if (bridge_has_stream(left) && !known(left, reader)) {
-		r = bridge_stop(left->leaving->hold, ino, &fd, err);
+		return bridge_shared(end, outside, "the read end of a pipe", err);
+	if (bridge_has_stream(end) && !known(end, reader)) {
+		r = bridge_stop(end->outgoing->hold, ino, &fd, err);
 		if (r < 0)
 			return r;
 		close(fd);
 	}
-	return dump_pipe(left, reader, err);
+	return dump_pipe(end, reader, err);
 }
 
 /* ---- sockets ---- */
 
 /* 0: it is; 1: it is not, and is left to who stays. `peer`: inode of the other end, where that is known. Who
  * has both ends open does not read what it writes: it has only not closed what was meant for its child. */
-static int check_alone(const struct left *left, uint64_t peer, struct err *err)
+static int check_alone(const struct outgoing_end *end, uint64_t peer, struct err *err)
 {
 	const struct holder *outside =
-		holders_find_one_sided(&left->leaving->holders, left->of->st.st_ino, peer);
+		holders_find_one_sided(&end->outgoing->holders, end->of->st.st_ino, peer);
 
-	return outside ? bridge_shared(left, outside, "a socket", err) : 0;
+	return outside ? bridge_shared(end, outside, "a socket", err) : 0;
 }
 
-static int stop_stream(const struct left *left, struct err *err)
+static int stop_stream(const struct outgoing_end *end, struct err *err)
 {
 	auto_close int fd = -1;
-	int r = bridge_stop(left->leaving->hold, left->of->st.st_ino, &fd, err);
+	int r = bridge_stop(end->outgoing->hold, end->of->st.st_ino, &fd, err);
 
 	if (r < 0)
 		return err_wrap(err, r, "a connection through another host");
 	/* All that is between the two sockets on this host is in their queues. */
 	if (fd >= 0 && socket_option(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP &&
-	    (tcp_drain(left->of->local, fd) < 0 || tcp_drain(fd, left->of->local) < 0))
+	    (tcp_drain(end->of->local, fd) < 0 || tcp_drain(fd, end->of->local) < 0))
 		return err_set(err, -EBUSY,
 			       "a TCP connection with more on its way than its receiver has room for; let it "
 			       "read, or "
@@ -338,10 +337,10 @@ static uint64_t unix_skip(const Pbeam__UnixSocket *socket)
 	return socket->type == SOCK_STREAM ? bytes : socket->n_queue;
 }
 
-static bool unix_peer_stays(const struct left *left, const Pbeam__UnixSocket *socket)
+static bool unix_peer_stays(const struct outgoing_end *end, const Pbeam__UnixSocket *socket)
 {
 	if (!socket->connected || !socket->peer_ino || socket->peer_ino == socket->ino ||
-	    object_dump_find_inode(left->dump, socket->peer_ino, left->of))
+	    object_dump_find_inode(end->dump, socket->peer_ino, end->of))
 		return false;
 	return socket->type != SOCK_DGRAM || socket->peer_name.len <= offsetof(struct sockaddr_un, sun_path);
 }
@@ -353,11 +352,11 @@ static bool unix_has_callers(const Pbeam__UnixSocket *socket)
 	       !(socket->bound_file && socket->bound_file->deleted);
 }
 
-static int check_queue_of(const struct left *left, const Pbeam__UnixSocket *socket, struct err *err)
+static int check_queue_of(const struct outgoing_end *end, const Pbeam__UnixSocket *socket, struct err *err)
 {
 	for (size_t i = 0; i < socket->n_accept_queue; i++)
 		if (socket->accept_queue[i] &&
-		    object_dump_find_inode(left->dump, socket->accept_queue[i], left->of))
+		    object_dump_find_inode(end->dump, socket->accept_queue[i], end->of))
 			return err_set(
 				err, -EBUSY,
 				"a listening UNIX socket with a connection of its own tree that waits to be "
@@ -365,30 +364,30 @@ static int check_queue_of(const struct left *left, const Pbeam__UnixSocket *sock
 	return 0;
 }
 
-static int leave_unix(const struct left *left, struct err *err)
+static int leave_unix(const struct outgoing_end *end, struct err *err)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	Pbeam__BridgeStream *along = NULL;
 	const Pbeam__UnixSocket *socket;
-	bool old = bridge_has_stream(left);
-	int r = old ? stop_stream(left, err) : 0;
+	bool old = bridge_has_stream(end);
+	int r = old ? stop_stream(end, err) : 0;
 
 	if (r == 0)
-		r = object_dump_as_usual(left->dump, left->of, left->out, err);
+		r = object_dump_as_usual(end->dump, end->of, end->out, err);
 	if (r < 0)
 		return r;
-	socket = left->out->unix_socket;
-	if (!old && !unix_has_callers(socket) && !unix_peer_stays(left, socket))
+	socket = end->out->unix_socket;
+	if (!old && !unix_has_callers(socket) && !unix_peer_stays(end, socket))
 		return 1; /* dumped as usual */
-	r = check_alone(left, socket->peer_ino, err);
+	r = check_alone(end, socket->peer_ino, err);
 	if (r == 0)
 		r = check_passed(socket, err);
 	if (r == 0)
-		r = check_queue_of(left, socket, err);
+		r = check_queue_of(end, socket, err);
 	if (r != 0)
 		return r;
 	if (old) {
-		r = take_along(left, &along, err);
+		r = take_along(end, &along, err);
 		message_free(along);
 		return r;
 	}
@@ -400,72 +399,71 @@ static int leave_unix(const struct left *left, struct err *err)
 	stream.reads = true;
 	stream.writes = !socket->listening;
 	stream.text = (char *)(uintptr_t)(socket->listening ? "listening UNIX socket" : "UNIX connection");
-	return bridge_leave(left, &stream, unix_skip(socket), err);
+	return bridge_leave(end, &stream, unix_skip(socket), err);
 }
 
-static bool away_from_home(const struct left *left, const char *born)
+static bool away_from_home(const struct outgoing_end *end, const char *born)
 {
 	char own[NAME_TEXT_MAX];
 
-	return names_cluster(left->source->names, own) && strcmp(own, born) != 0;
+	return names_cluster(end->source->names, own) && strcmp(own, born) != 0;
 }
 
 /* A connection with somebody outside, or a listener. What has ended needs nobody any more: a stream that it
  * has brings on its way what it has still, and ends. */
-static bool tcp_needs_stream(const struct left *left, const struct tcp_look *look)
+static bool tcp_needs_stream(const struct outgoing_end *end, const struct tcp_look *look)
 {
 	return look->kind == TCP_KIND_LISTENS ||
 	       (look->kind == TCP_KIND_CONNECTED &&
-		tcp_find_other(left->dump, left->of).place == TCP_PEER_OUTSIDE);
+		tcp_find_other(end->dump, end->of).place == TCP_PEER_OUTSIDE);
 }
 
-static int leave_tcp(const struct left *left, struct err *err)
+static int leave_tcp(const struct outgoing_end *end, struct err *err)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT, *along = NULL;
-	const struct tcp_look *known = tcp_look_of(left->dump, left->of);
+	const struct tcp_look *known = tcp_look_of(end->dump, end->of);
 	struct tcp_look look;
 	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX];
-	bool listens, old = bridge_has_stream(left);
+	bool listens, old = bridge_has_stream(end);
 	int r;
 
-	if (!known || !tcp_needs_stream(left, known))
+	if (!known || !tcp_needs_stream(end, known))
 		return 0;
 	look = *known;
 	listens = look.kind == TCP_KIND_LISTENS;
-	r = check_alone(left, 0, err);
+	r = check_alone(end, 0, err);
 	if (r == 0 && old)
-		r = stop_stream(left, err);
+		r = stop_stream(end, err);
 	if (r == 0)
-		r = listens ? object_dump_as_usual(left->dump, left->of, left->out, err)
-			    : tcp_dump_end(left->dump, left->of, left->out, err);
+		r = listens ? object_dump_as_usual(end->dump, end->of, end->out, err)
+			    : tcp_dump_end(end->dump, end->of, end->out, err);
 	if (r == 0 && listens)
-		r = address_leaves(left->source, left->out, left->of->holder_vpid, err);
+		r = address_leaves(end->source, end->out, end->of->holder_vpid, err);
 	if (r != 0)
 		return r;
 	if (old && !listens) {
-		r = take_along(left, &along, err);
-		if (r > 0 &&
-		    (message_bytes(&left->out->tcp->local, along->local.data, along->local.len) < 0 ||
-		     message_bytes(&left->out->tcp->peer, along->peer.data, along->peer.len) < 0))
+		r = take_along(end, &along, err);
+		if (r > 0 && (message_bytes(&end->out->tcp->local, along->local.data, along->local.len) < 0 ||
+			      message_bytes(&end->out->tcp->peer, along->peer.data, along->peer.len) < 0))
 			r = -ENOMEM;
 		message_free(along);
 		return r;
 	}
-	stream.family = left->out->tcp->family;
+	stream.family = end->out->tcp->family;
 	stream.kind = listens ? PBEAM__BRIDGE_STREAM__KIND__LISTENER : PBEAM__BRIDGE_STREAM__KIND__STREAM;
 	stream.reads = true;
 	stream.writes = !listens;
-	stream.local = left->out->tcp->local;
-	stream.peer = left->out->tcp->peer;
+	stream.local = end->out->tcp->local;
+	stream.peer = end->out->tcp->peer;
 	snprintf(words, sizeof(words), "%s %s", listens ? "listening at" : "connection with",
 		 inet_text(listens ? &look.own : &look.peer, text));
 	stream.text = words;
-	if (listens && (old || away_from_home(left, left->out->tcp->name_host))) {
+	if (listens && (old || away_from_home(end, end->out->tcp->name_host))) {
 		stream.passing = true;
-		stream.peer = left->out->tcp->name_peer;
+		stream.peer = end->out->tcp->name_peer;
 	}
-	return old ? take_listener_along(left, &stream, err)
-		   : bridge_leave(left, &stream, queue_length(left->out->tcp->receive_queue), err);
+	return old ? take_listener_along(end, &stream, err)
+		   : bridge_leave(end, &stream, queue_length(end->out->tcp->receive_queue), err);
 }
 
 /* Of others' groups: it is bound where it was. */
@@ -482,89 +480,88 @@ static bool is_multicast(const Pbeam__UdpSocket *socket)
 }
 
 /* A sender that knows where the port goes does not need the stream. */
-static int mark_port(const struct left *left, const Pbeam__BridgeStream *stream, struct err *err)
+static int mark_port(const struct outgoing_end *end, const Pbeam__BridgeStream *stream, struct err *err)
 {
-	const struct reconnect_port *port = reconnect_ports_of(left->source->ports, left->of->st.st_ino);
+	const struct reconnect_port *port = reconnect_ports_of(end->source->ports, end->of->st.st_ino);
 	Pbeam__BridgeStream copy = *stream;
 
 	copy.direct = port ? port->callers : NULL;
 	copy.n_direct = port ? port->ncallers : 0;
-	return bridge_mark(left->out, &copy, false, err);
+	return bridge_mark(end->out, &copy, false, err);
 }
 
-static int take_port_along(const struct left *left, struct err *err)
+static int take_port_along(const struct outgoing_end *end, struct err *err)
 {
 	Pbeam__BridgeStream *along = NULL;
-	int r = bridge_take(left->leaving->hold, left->of->st.st_ino, &along, err);
+	int r = bridge_take(end->outgoing->hold, end->of->st.st_ino, &along, err);
 
 	if (r == 0)
-		r = mark_port(left, along, err);
+		r = mark_port(end, along, err);
 	message_free(along);
 	return r < 0 ? err_wrap(err, r, "a UDP socket that is called through another host") : 1;
 }
 
-static int leave_udp(const struct left *left, struct err *err)
+static int leave_udp(const struct outgoing_end *end, struct err *err)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	struct inet_address peer = {.len = sizeof(peer.v6)}, own = {.len = sizeof(own.v6)};
 	char words[INET_TEXT_MAX + 64], text[INET_TEXT_MAX], comm[32];
-	bool old = bridge_has_stream(left),
-	     connected = getpeername(left->of->local, &peer.any, &peer.len) == 0;
+	bool old = bridge_has_stream(end), connected = getpeername(end->of->local, &peer.any, &peer.len) == 0;
 	int r;
 
-	if (getsockname(left->of->local, &own.any, &own.len) < 0 || (!connected && !inet_port(&own)))
+	if (getsockname(end->of->local, &own.any, &own.len) < 0 || (!connected && !inet_port(&own)))
 		return 0;
-	r = check_alone(left, 0, err);
+	r = check_alone(end, 0, err);
 	if (r == 0 && old)
-		r = stop_stream(left, err);
+		r = stop_stream(end, err);
 	if (r == 0)
-		r = object_dump_as_usual(left->dump, left->of, left->out, err);
-	if (r == 0 && !connected && !old && is_multicast(left->out->udp))
+		r = object_dump_as_usual(end->dump, end->of, end->out, err);
+	if (r == 0 && !connected && !old && is_multicast(end->out->udp))
 		return 1;
 	if (r == 0 && !connected)
-		r = address_leaves(left->source, left->out, left->of->holder_vpid, err);
+		r = address_leaves(end->source, end->out, end->of->holder_vpid, err);
 	if (r == 0)
-		r = address_name_senders(left->source, left->out->udp, err);
+		r = address_name_senders(end->source, end->out->udp, err);
 	if (r != 0)
 		return r;
 	if (old)
-		return take_port_along(left, err);
-	stream.family = left->out->udp->family;
+		return take_port_along(end, err);
+	stream.family = end->out->udp->family;
 	stream.kind = connected ? PBEAM__BRIDGE_STREAM__KIND__MESSAGES : PBEAM__BRIDGE_STREAM__KIND__PORT;
 	stream.reads = stream.writes = true;
-	stream.local = left->out->udp->local;
-	stream.peer = left->out->udp->peer;
+	stream.local = end->out->udp->local;
+	stream.peer = end->out->udp->peer;
 	snprintf(words, sizeof(words), "UDP %s %s", connected ? "with" : "at",
 		 inet_text(connected ? &peer : &own, text));
 	stream.text = words;
-	r = add_anchor(left, &stream, left->out->udp->n_queue, comm, err);
+	r = add_anchor(end, &stream, end->out->udp->n_queue, comm, err);
 	if (r == 0)
-		r = mark_port(left, &stream, err);
+		r = mark_port(end, &stream, err);
 	return r < 0 ? r : 1;
 }
 
 static int dump(struct migrate_source *source, void **state, struct object_dump *dump,
 		const struct object_source *of, Pbeam__Object *out, struct err *err)
 {
-	struct left left = {.source = source, .leaving = *state, .dump = dump, .of = of, .out = out};
+	struct outgoing_end end = {.source = source, .outgoing = *state, .dump = dump, .of = of, .out = out};
 	int family, protocol;
 
-	if (of->hidden || !left.leaving || object_dump_console_stream(dump, of) >= 0)
+	if (of->hidden || !end.outgoing || object_dump_console_stream(dump, of) >= 0)
 		return 0;
 	if (S_ISFIFO(of->st.st_mode))
-		return leave_pipe(&left, err);
+		return leave_pipe(&end, err);
 	if (S_ISCHR(of->st.st_mode))
-		return bridge_leave_terminal(&left, err);
+		return bridge_leave_terminal(&end, err);
 	if (!S_ISSOCK(of->st.st_mode))
 		return 0;
 	family = socket_option(of->local, SOL_SOCKET, SO_DOMAIN, -1);
 	protocol = socket_option(of->local, SOL_SOCKET, SO_PROTOCOL, -1);
 	if (family == AF_UNIX)
-		return leave_unix(&left, err);
+		return leave_unix(&end, err);
 	if (family != AF_INET && family != AF_INET6)
 		return 0;
-	return protocol == IPPROTO_TCP	 ? leave_tcp(&left, err)
-	       : protocol == IPPROTO_UDP ? leave_udp(&left, err)
+	return protocol == IPPROTO_TCP	 ? leave_tcp(&end, err)
+	       : protocol == IPPROTO_UDP ? leave_udp(&end, err)
 					 : 0;
 }
 
@@ -572,43 +569,43 @@ static int dump(struct migrate_source *source, void **state, struct object_dump 
 static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
 		struct err *err)
 {
-	struct leaving *leaving = *state;
+	struct outgoing *outgoing = *state;
 	int expecting;
 
-	if (!leaving || bridge_streams(leaving->anchor) == 0)
+	if (!outgoing || bridge_streams(outgoing->anchor) == 0)
 		return 0;
-	expecting = channel_expect(bridge_cookie(leaving->anchor), err);
+	expecting = channel_expect(bridge_cookie(outgoing->anchor), err);
 	if (expecting < 0)
 		return expecting;
-	bridge_expect(leaving->anchor, expecting);
+	bridge_expect(outgoing->anchor, expecting);
 	return 0;
 }
 
 static void committed(struct migrate_source *source, void **state)
 {
-	struct leaving *leaving = *state;
+	struct outgoing *outgoing = *state;
 	struct err err = ERR_INIT;
 
-	if (!leaving)
+	if (!outgoing)
 		return;
-	if (bridge_streams(leaving->anchor) && bridge_start(leaving->anchor, &err) < 0)
+	if (bridge_streams(outgoing->anchor) && bridge_start(outgoing->anchor, &err) < 0)
 		log_error("migrate: what vpid %d was connected with is lost: %s", source->target.n, err.text);
-	bridge_release(leaving->hold, true);
-	leaving->hold = NULL;
+	bridge_release(outgoing->hold, true);
+	outgoing->hold = NULL;
 }
 
-static void end(struct migrate_source *source, void **state)
+static void close_source(struct migrate_source *source, void **state)
 {
-	struct leaving *leaving = *state;
+	struct outgoing *outgoing = *state;
 
-	if (!leaving)
+	if (!outgoing)
 		return;
-	bridge_release(leaving->hold, false);
-	bridge_free(leaving->anchor);
-	holders_free(&leaving->holders);
-	free(leaving->pipes);
-	free(leaving->terminals);
-	free(leaving);
+	bridge_release(outgoing->hold, false);
+	bridge_free(outgoing->anchor);
+	holders_free(&outgoing->holders);
+	free(outgoing->pipes);
+	free(outgoing->terminals);
+	free(outgoing);
 	*state = NULL;
 }
 
@@ -619,7 +616,7 @@ const struct external_provider bridge_provider = {
 	.dump = dump,
 	.held = held,
 	.source_committed = committed,
-	.source_close = end,
+	.source_close = close_source,
 	.make = bridge_make,
 	.finish = bridge_finish,
 	.target_committed = bridge_committed,

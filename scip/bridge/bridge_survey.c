@@ -44,7 +44,7 @@ static bool seen_before(const struct holders *own, size_t i)
 	return false;
 }
 
-/* Born since the list was made, or ended: what is left to be said is said when they are frozen. */
+/* A process was born since the list was made, or has ended: refused, if at all, when all are frozen. */
 static bool goes_too(pid_t pid, const pid_t *members, size_t n)
 {
 	struct procfs_stat stat;

@@ -1,4 +1,4 @@
-/* Terminals whose master stays, on the side that is left. terminal.c tells the story. */
+/* Terminals whose master stays, on the source host. bridge_terminal.c explains them. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,15 +10,16 @@
 #include "scip/object/common.h"
 #include "scip/object/terminal.h"
 
-static const struct known_terminal *find_known(const struct leaving *leaving, uint64_t ino)
+static const struct known_terminal *find_known(const struct outgoing *outgoing, uint64_t ino)
 {
-	for (size_t i = 0; i < leaving->nterminals; i++)
-		if (leaving->terminals[i].ino == ino)
-			return &leaving->terminals[i];
+	for (size_t i = 0; i < outgoing->nterminals; i++)
+		if (outgoing->terminals[i].ino == ino)
+			return &outgoing->terminals[i];
 	return NULL;
 }
 
-static int remember(struct leaving *leaving, uint64_t ino, const Pbeam__BridgeStream *stream, struct err *err)
+static int remember(struct outgoing *outgoing, uint64_t ino, const Pbeam__BridgeStream *stream,
+		    struct err *err)
 {
 	struct known_terminal known = {.ino = ino, .id = stream->id};
 
@@ -26,16 +27,16 @@ static int remember(struct leaving *leaving, uint64_t ino, const Pbeam__BridgeSt
 		return err_set(err, -EBADMSG, "the record of a bridge is malformed");
 	memcpy(known.cookie, stream->cookie.data, BRIDGE_COOKIE);
 	snprintf(known.host, sizeof(known.host), "%s", stream->host);
-	return object_append(leaving->terminals, leaving->nterminals, known) < 0
+	return object_append(outgoing->terminals, outgoing->nterminals, known) < 0
 		       ? err_code(err, -ENOMEM, "bridges")
 		       : 0;
 }
 
 /* One more description of a terminal that has its stream: bash's of /dev/tty. */
-static int leave_another(const struct left *left, const struct known_terminal *known, struct err *err)
+static int leave_another(const struct outgoing_end *end, const struct known_terminal *known, struct err *err)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
-	int r = terminal_dump_apart(left->dump, left->of, -1, left->out, NULL, err);
+	int r = terminal_dump_apart(end->dump, end->of, -1, end->out, NULL, err);
 
 	stream.kind = PBEAM__BRIDGE_STREAM__KIND__TERMINAL;
 	stream.another = true;
@@ -43,35 +44,35 @@ static int leave_another(const struct left *left, const struct known_terminal *k
 	stream.cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)known->cookie};
 	stream.host = (char *)(uintptr_t)known->host;
 	if (r == 0)
-		r = bridge_mark(left->out, &stream, false, err);
+		r = bridge_mark(end->out, &stream, false, err);
 	return r < 0 ? r : 1;
 }
 
 /* It came from elsewhere, and its stream goes along. */
-static int take_along(const struct left *left, uint64_t ino, struct err *err)
+static int take_along(const struct outgoing_end *end, uint64_t ino, struct err *err)
 {
-	struct bridge_hold *hold = left->leaving->hold;
+	struct bridge_hold *hold = end->outgoing->hold;
 	Pbeam__BridgeStream *stream = NULL;
 	auto_close int master = -1;
 	int r = bridge_stop(hold, ino, &master, err);
 
 	if (r == 0)
-		r = terminal_dump_apart(left->dump, left->of, master, left->out, NULL, err);
+		r = terminal_dump_apart(end->dump, end->of, master, end->out, NULL, err);
 	if (r == 0)
 		r = bridge_take(hold, ino, &stream, err);
 	if (r == 0)
-		r = bridge_mark(left->out, stream, false, err);
+		r = bridge_mark(end->out, stream, false, err);
 	if (r == 0)
-		r = remember(left->leaving, ino, stream, err);
+		r = remember(end->outgoing, ino, stream, err);
 	message_free(stream);
 	return r < 0 ? err_wrap(err, r, "a terminal whose other side is on another host") : 1;
 }
 
 /* A master goes only with the programs on its other side: for them it would be the end of their terminal. */
-static int check_master(const struct left *left, struct err *err)
+static int check_master(const struct outgoing_end *end, struct err *err)
 {
-	uint64_t ino = bridge_terminal_ino(terminal_pts_number(left->of->local, left->of->st.st_rdev));
-	const struct holder *outside = holders_find_slave(&left->leaving->holders, ino);
+	uint64_t ino = bridge_terminal_ino(terminal_pts_number(end->of->local, end->of->st.st_rdev));
+	const struct holder *outside = holders_find_slave(&end->outgoing->holders, ino);
 	struct holders bridges = {0};
 	int r;
 
@@ -89,30 +90,30 @@ static int check_master(const struct left *left, struct err *err)
 	return r;
 }
 
-int bridge_leave_terminal(const struct left *left, struct err *err)
+int bridge_leave_terminal(const struct outgoing_end *end, struct err *err)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
-	int number = terminal_slave_apart(left->dump, left->of), r;
+	int number = terminal_slave_apart(end->dump, end->of), r;
 	uint64_t ino = bridge_terminal_ino(number);
-	const struct known_terminal *known = find_known(left->leaving, ino);
+	const struct known_terminal *known = find_known(end->outgoing, ino);
 	struct pty_bytes typed = {0};
 	const struct holder *outside;
 	auto_close int master = -1;
 	char text[64];
 
-	if (terminal_is_master(&left->of->st))
-		return check_master(left, err);
+	if (terminal_is_master(&end->of->st))
+		return check_master(end, err);
 	if (number < 0)
 		return 0;
 	if (known)
-		return leave_another(left, known, err);
-	outside = holders_find_slave(&left->leaving->holders, ino);
+		return leave_another(end, known, err);
+	outside = holders_find_slave(&end->outgoing->holders, ino);
 	if (outside)
 		return bridge_refuse_shared(outside, "a terminal", err);
-	if (bridge_find(left->leaving->hold, ino))
-		return take_along(left, ino, err);
-	master = holders_get_master(&left->leaving->holders, ino);
-	r = terminal_dump_apart(left->dump, left->of, master, left->out, &typed, err);
+	if (bridge_find(end->outgoing->hold, ino))
+		return take_along(end, ino, err);
+	master = holders_get_master(&end->outgoing->holders, ino);
+	r = terminal_dump_apart(end->dump, end->of, master, end->out, &typed, err);
 	if (r < 0)
 		return r;
 	snprintf(text, sizeof(text), "terminal /dev/pts/%d", number);
@@ -120,11 +121,11 @@ int bridge_leave_terminal(const struct left *left, struct err *err)
 	stream.ino = ino;
 	stream.reads = stream.writes = true;
 	stream.text = text;
-	r = bridge_leave(left, &stream, 0, err);
+	r = bridge_leave(end, &stream, 0, err);
 	if (r > 0)
-		bridge_anchor_typed(left->leaving->anchor, stream.id, &typed);
+		bridge_anchor_typed(end->outgoing->anchor, stream.id, &typed);
 	free(typed.data);
-	if (r > 0 && remember(left->leaving, ino, &stream, err) < 0)
+	if (r > 0 && remember(end->outgoing, ino, &stream, err) < 0)
 		return err->code;
 	return r;
 }
