@@ -1,4 +1,4 @@
-/* A bridge: how it is put together, started, and its loop. bridge.h tells the story. */
+/* A bridge: how it is put together and started, and its loop. bridge.h explains it. */
 #include "scip/bridge/bridge.h"
 
 #include <errno.h>

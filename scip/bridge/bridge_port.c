@@ -1,15 +1,15 @@
 /*
- * UDP ports that have moved, for those who go on sending to the old place. The anchor passes on each datagram
+ * UDP ports that have moved, for senders that still send to the old place. The anchor passes on each datagram
  * with its sender's address. On the float's side each sender has a socket of its own, the stand-in, connected
- * to the program's: so the program's kernel queue has the datagram with the stand-in's address, which the
- * name table translates (recvfrom says the sender's, and what is sent to that goes to the stand-in); what the
- * program sends to a stand-in goes to the anchor and from there, from the old address, to the sender.
+ * to the program's. So the program's kernel queue has the datagram with the stand-in's address, which the
+ * name table translates: recvfrom() returns the sender's, and a reply to that goes to the stand-in. What the
+ * program sends to a stand-in goes to the anchor, and from there, from the old address, to the sender.
  *
- * Who has been told where the port is (scip/reconnect/reconnect_callers.h) sends there, and hears nothing
- * from the old address any more: what it had sent before is answered directly too, its stand-in is found by
- * its own address only. After PASSING_NS what comes from such an address is another socket's.
+ * A sender that knows where the port is (scip/reconnect/reconnect_callers.h) sends there, and receives
+ * nothing from the old address any more. What it had sent before gets a direct reply too: its stand-in is
+ * found by its own address only. After PASSING_NS a datagram from such an address is another socket's.
  *
- * Stand-ins are made on demand, STAND_INS_MAX for a port; then the one that was used longest ago goes.
+ * Stand-ins are made on demand, STAND_INS_MAX for a port; then the least recently used one goes.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -3,7 +3,7 @@
  *
  * Descriptors are watched edge-triggered: `readable` and `writable` hold until a call says EAGAIN. Sockets
  * are used with MSG_DONTWAIT, for their descriptions may be the program's own and have its flags; pipes are
- * opened again with O_NONBLOCK by whoever adds the stream.
+ * opened again with O_NONBLOCK when the stream is added.
  *
  * The end of a writer is END: the other side shuts its descriptor down for writing, or closes a pipe. An end
  * that is gone for good (a pipe without readers, a UNIX socket whose peer has closed) is CLOSE; one that was

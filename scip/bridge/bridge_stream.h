@@ -1,4 +1,4 @@
-/* Inside of a bridge: its streams, channels and loop. bridge.h tells the story. */
+/* Inside of a bridge: its streams, channels and loop. bridge.h explains them. */
 #ifndef SCIP_BRIDGE_STREAM_H
 #define SCIP_BRIDGE_STREAM_H
 

@@ -1,9 +1,10 @@
 /*
- * The way back of a terminal. Before the commit all that the program wrote elsewhere is written to the old
- * terminal (that is right wherever it goes on), and the program gets a description of that; with the commit
- * the anchor lets go. Then the settings are the program's, and what was typed and not yet read is put into
- * the queue: what had reached the terminal elsewhere without being interpreted once more, what was on its way
- * as if it were typed now. For that the master is needed, borrowed from whoever has it.
+ * The return of a terminal. Before the commit all output of the program on the other host is written to the
+ * old terminal, which is right wherever the program goes on, and the program gets a description of that
+ * terminal. With the commit the anchor lets go. Then the settings are the program's, and typed bytes that
+ * were not read are put into the queue: bytes that had reached the other terminal without being interpreted
+ * again, bytes that were under way as if they were typed now. For that the master is borrowed from its
+ * holder.
  */
 #include "scip/bridge/bridge_terminal_home.h"
 

@@ -18,8 +18,8 @@
  *             the cut's manifest, last of all:
  *             with that it counts
  *
- * Nobody is thawed before everybody has everything, so what one part had sent before its freeze is in
- * another's queue, and nothing is in one part that another has not sent. Undo: a part whose channel ends
+ * No part is thawed before every part is dumped. So bytes that a part sent before its freeze are in another's
+ * queue, and no part has bytes that another has not sent. Undo: a part whose channel ends
  * thaws; a leader that loses a part lets go of all. A cut without its manifest does not exist and what is
  * left of it is swept.
  */

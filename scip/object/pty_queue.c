@@ -1,5 +1,5 @@
 /*
- * The queues of a pseudo-terminal can only be read, not peeked at; but whoever has both sides can write the
+ * The queues of a pseudo-terminal can only be read, not peeked at; but a holder of both sides can write the
  * data again. The program is frozen and notices nothing.
  *
  * Output (slave to master) is read from the master, packet mode off, and written to the slave again with

@@ -1,13 +1,13 @@
 /*
- * TCP sockets, the dump. tcp_look.c tells what they are, tcp_restore.c has the way back.
+ * TCP sockets, the dump. tcp_look.c determines their state, tcp_restore.c makes them again.
  *
- * Both ends of a connection are in the group: each is drained (tcp_drain.c), then what is in the receive
- * queues is looked at without being taken (MSG_PEEK with SO_PEEK_OFF, which TCP has since 6.9). The peer is
- * the socket of the group with the same two addresses; where there is none:
+ * If both ends of a connection are in the group each is drained (tcp_drain.c), then the receive queues are
+ * read without being emptied (MSG_PEEK with SO_PEEK_OFF, which TCP has since 6.9). The peer is the socket of
+ * the group with the same two addresses. Without one:
  *
- *   it waits in a listener's accept queue     connects again, and sends what it has sent (tcp_pending.c)
- *   it is gone, and so said (FIN)             a stand-in fills the queue and closes
- *   somebody else has it                      refused, or with `force` saved as a connection that is lost
+ *   it waits in a listener's accept queue     connects again, and sends its bytes again (tcp_pending.c)
+ *   it has ended, with a FIN                  a stand-in fills the queue and closes
+ *   a process outside has it                  refused, or with `force` saved as a connection that is lost
  *
  * Peers are looked for once all are dumped, in `verify`.
  */

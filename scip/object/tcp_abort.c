@@ -1,8 +1,8 @@
 /*
- * Before processes are killed to be restored: what they have connected with each other is to leave nothing
- * behind. A close would leave one end of each connection in TIME_WAIT for a minute, in which nobody can bind
- * to its port unless both had SO_REUSEADDR. With SO_LINGER at 0 the close at their death is a reset, which
- * neither of them sees any more. Connections to others end as they would have.
+ * Before processes are killed to be restored: connections among them must leave nothing behind. A close would
+ * leave one end of each in TIME_WAIT for a minute, in which no socket can bind to its port unless both had
+ * SO_REUSEADDR. With SO_LINGER at 0 the close at their death is a reset, which neither process sees any more.
+ * Connections to others end as usual.
  */
 #include <dirent.h>
 #include <errno.h>

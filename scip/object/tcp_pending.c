@@ -1,13 +1,13 @@
 /*
- * A client that waits to be accepted and has sent data already. The data is in a socket that nobody has a
- * descriptor of: to see it the connection must be accepted, and the kernel takes nothing back into an accept
- * queue. But the client can be made to wait again: connect(AF_UNSPEC) on our duplicate of its socket ends the
- * connection and leaves the socket with its options and its port, as if it had never been connected; it
- * connects again, and what it had sent is sent again. All this happens while both sides are frozen; what the
- * program can see of it is at most a wake-up of epoll without an event.
+ * A client that waits to be accepted and has sent data already. The data is in a socket without a descriptor:
+ * to see it the connection must be accepted, and the kernel takes no socket back into an accept queue. But
+ * the client can be made to wait again: connect(AF_UNSPEC) on a duplicate of its socket ends the connection
+ * and leaves the socket with its options and its port, as if it had never been connected. It connects again,
+ * and its data is sent again. All this happens while both sides are frozen. The program sees at most a
+ * wake-up of epoll without an event.
  *
  * So all connections that wait at a listener are taken and given back in their order. One from outside the
- * group could not be: then nothing is touched.
+ * group could not be given back: then nothing is touched.
  */
 #include <errno.h>
 #include <netinet/in.h>

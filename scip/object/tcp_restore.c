@@ -1,13 +1,13 @@
 /*
- * TCP sockets, the way back.
+ * TCP sockets, the restore.
  *
- * A connection is made anew between the same addresses: a listener for the moment on the server's address,
+ * A connection is made again between the same addresses: a listener for the moment on the server's address,
  * the client bound to its own. Everything is bound with SO_REUSEADDR, so that connections, listeners for the
  * moment and the program's own listeners can have one port; the program's listen only in finish, when the
  * others are gone, and only then do sockets get the option that they had.
  *
- * The old connection between the two addresses may still be in TIME_WAIT, when the program was killed by
- * somebody else than us (object_abort_connections() avoids it): on the loopback the kernel lets it be used
+ * The old connection between the two addresses may still be in TIME_WAIT, when the program was not killed by
+ * a rollback (object_abort_connections() avoids it): on the loopback the kernel lets it be used
  * again after a second (tcp_tw_reuse 2), so binding and connecting are tried for a while.
  */
 #include <errno.h>

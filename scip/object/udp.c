@@ -1,10 +1,11 @@
 /*
- * UDP sockets: addresses, options, and datagrams that wait.
+ * UDP sockets: addresses, options, and waiting datagrams.
  *
- * A datagram is put back by sending it again, from the socket that sent it where that is in the image, else
- * from one bound to its source address for the moment. One that came from another host, or from an address
- * that is somebody else's now, cannot be: UDP may lose datagrams, and the log says so. Of a connected socket
- * all came from its peer: any sender will do, its name is that of the peer (scip/syscall/datagram.c).
+ * A datagram is put back by sending it again: from its sender's socket if that is in the image, else from a
+ * temporary one bound to its source address. A datagram from another host, or from an address that another
+ * process has now, cannot be put back: UDP may lose datagrams, and the log reports it. All datagrams of a
+ * connected socket came from its peer: any sender will do, and its name is that of the peer
+ * (scip/syscall/datagram.c).
  */
 #include <errno.h>
 #include <netinet/in.h>

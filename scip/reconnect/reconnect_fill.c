@@ -1,17 +1,17 @@
 /*
  * The queues of a new connection.
  *
- * What a program has not read can only come into its queue from the other end. So each end tells the other
- * what it is, over the new connection itself, and sends what it is told back (after the cookie:
+ * Bytes that a program has not read can only come into its queue from the other end. So each end sends its
+ * unread bytes over the new connection itself, and the other end sends them back (after the cookie:
  * scip/ends/acceptor.h):
  *
- *   connecting end  length, bytes that its program has not read
- *   accepting end   length, bytes that its program has not read
- *   both            the other's bytes, once more: these stay in the queue
+ *   connecting end  ReconnectQueue, bytes that its program has not read
+ *   accepting end   ReconnectQueue, bytes that its program has not read
+ *   both            the other's bytes again: these stay in the queue
  *
- * The receive buffer is as large as the old one was, the send buffer as large as it can be: what has no room
- * in the one waits in the other, as it did before; else a writer could send more with every move. Only what
- * fits into neither makes the receive buffer larger (tcp_grow_receive()).
+ * The receive buffer is as large as the old one, the send buffer as large as it can be. Bytes without room in
+ * the one wait in the other, as before the move; otherwise a writer could send more with every move. Only
+ * bytes that fit into neither make the receive buffer larger (tcp_grow_receive()).
  */
 #include "scip/reconnect/reconnect_fill.h"
 

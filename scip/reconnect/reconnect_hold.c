@@ -1,8 +1,8 @@
 /*
  * Holders are found where the kernel shows them: the links of /proc/PID/fd of all processes of the name table
- * name the inodes. A holder that runs may fork, or pass the socket on, so after freezing it is looked again,
- * until nobody new is there. What is just being passed (SCM_RIGHTS) or accepted is nobody's for that moment:
- * looked for a little longer.
+ * name the inodes. A running holder may fork, or pass the socket on, so the search is repeated after the
+ * freeze until it finds no new holder. A socket that is being passed (SCM_RIGHTS) or accepted has no holder
+ * for that moment: the search goes on for a little longer.
  */
 #include "scip/reconnect/reconnect_hold.h"
 
