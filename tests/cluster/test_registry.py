@@ -91,9 +91,11 @@ def test_channels(make_lab):
     blob = b.file("blob", data)
     echo = a.start([a.stage.tools / "channel", "echo", "cookie", "1"], "echo")
     a.wait_until(lambda: "expecting" in echo.errors(), what="it to expect")
-    talk = b.popen(["sh", "-c", f"sleep 1; cat {blob}"], stdout=subprocess.PIPE)
+    go = b.home / "go"
+    talk = b.popen(["sh", "-c", f"until [ -e {go} ]; do sleep .05; done; cat {blob}"], stdout=subprocess.PIPE)
     through = b.popen([b.stage.tools / "channel", "talk", "a", "cookie"], stdin=talk.stdout, stdout=open(b.file("back"), "wb"))
     a.wait_until(lambda: len(a.pids_of("pbeamd")) >= 3, what="the channel")
+    b.file("go")
     for host in lab.hosts:
         kill_daemon(host)
     assert through.wait(60) == 0 and echo.wait() == 0
