@@ -5,12 +5,15 @@
  *
  *   source coordinator (reconnect_ports.h)              `scip reconnect` on each host
  *   ---------------------------------------------------------------------------------------------
- *   HOLD {ports, host} ------------------->   finds the sockets (sock_diag), freezes their holders, so that
- *                                             none sends to the old address; installs receive filters
- *                                             where the real address will differ from the name
- * (SCIP_TRAP_DATAGRAMS) the queue is dumped; replies to held peers are direct (BridgeLine.direct) LEAD
- * {addresses of the ports} -------->   stored COMMIT ------------------------------->   connect() to the new
- * address, keeps the name (namespace/names_socket.c), thaws the holders
+ *   HOLD {ports, host} ------------------->   finds the sockets (sock_diag), freezes their holders,
+ *                                             so that none sends to the old address; installs
+ *                                             receive filters (SCIP_TRAP_DATAGRAMS) where the real
+ *                                             address will differ from the name
+ *   the queue is dumped; replies to held
+ *   peers are direct (BridgeStream.direct)
+ *   LEAD {addresses of the ports} -------->   stored
+ *   COMMIT ------------------------------->   connect() to the new address, keeps the name
+ *                                             (namespace/names_socket.c), thaws the holders
  *
  * Until COMMIT nothing changes for the peers. Peers that are not held go on through the port's bridge.
  */
