@@ -218,7 +218,6 @@ void bridge_stream_reset(struct bridge_stream *stream)
 	const struct linger now = {.l_onoff = 1};
 
 	terminal_end(stream);
-	free(stream->typed.data);
 	if (stream->fd >= 0) {
 		/* Of TCP it makes a reset of the end; others take no notice. */
 		if (stream->socket)

@@ -269,6 +269,42 @@ static void test_terminal_closed(void **state)
 	all_gone();
 }
 
+/* Typed bytes that are dumped with the program stay behind, and the bridge ends as usual. */
+static void test_terminal_typed_ahead(void **state)
+{
+	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
+	struct bridge *anchor = bridge_new(NULL);
+	struct pty_bytes typed = {strdup("ahead"), 5};
+	struct pollfd gone = {0};
+	int old[2], new[2];
+
+	(void)state;
+	assert_int_equal(openpty(&old[0], &old[1], NULL, NULL, NULL), 0);
+	assert_int_equal(openpty(&new[0], &new[1], NULL, NULL, NULL), 0);
+	say(old[0], "ahead");
+	hear(old[0], "ahead");
+	stream.kind = PBEAM__BRIDGE_STREAM__KIND__TERMINAL;
+	stream.reads = stream.writes = true;
+	stream.host = (char *)"here";
+	stream.text = (char *)"test";
+	assert_int_equal(bridge_add_anchor(anchor, &stream, old[1], 0, &stream.id, &err), 0);
+	bridge_anchor_typed(anchor, stream.id, &typed);
+	assert_null(typed.data);
+	assert_int_equal(bridge_start(anchor, &err), 0);
+	stream.cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)bridge_cookie(anchor)};
+	start_float(&stream, new[0], bridge_terminal_ino(1));
+	bridge_free(anchor);
+	say(old[0], "!\r");
+	hear(new[1], "!\n");
+	/* The anchor's side of the stream is reset before it is freed. */
+	gone.fd = new[1];
+	close(old[0]);
+	assert_int_equal(poll(&gone, 1, WAIT_MS), 1);
+	assert_true(gone.revents & POLLHUP);
+	close(new[1]);
+	all_gone();
+}
+
 static void test_stream(void **state)
 {
 	struct tie tied = tie_sockets(SOCK_STREAM);
@@ -744,6 +780,7 @@ int main(void)
 		cmocka_unit_test(test_stream),
 		cmocka_unit_test(test_terminal),
 		cmocka_unit_test(test_terminal_closed),
+		cmocka_unit_test(test_terminal_typed_ahead),
 		cmocka_unit_test(test_bulk),
 		cmocka_unit_test(test_half_close),
 		cmocka_unit_test(test_peer_closes),
