@@ -119,6 +119,10 @@ int terminal_depart(struct bridge_stream *stream)
 	}
 	while (same < now.len && same < stream->typed.len && now.data[same] == stream->typed.data[same])
 		same++;
+	/* Back to the beginning of a character of which only a part is the same. */
+	while ((stream->terminal->program.c_iflag & IUTF8) && same && same < stream->typed.len &&
+	       ((uint8_t)stream->typed.data[same] & 0xc0) == 0x80)
+		same--;
 	erased = erased_characters(stream, same);
 	len = erased + now.len - same;
 	bytes = malloc(len + 1);
