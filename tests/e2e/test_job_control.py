@@ -145,7 +145,9 @@ def test_continued_by_others(host):
             for number in signals:
                 host.ctl("kill", "-s", number, "stops")
             host.wait_until(lambda wanted=wanted: (state(job.process.pid) == "T") == wanted, what=f"the console after {signals}")
-            assert [row["state"] == "stopped" for row in host.ps()["processes"] if not row["parent"]] == [wanted]
+            # after STOP, CONT, STOP the console may still be stopped by the first one
+            host.wait_until(lambda wanted=wanted: [row["state"] == "stopped" for row in host.ps()["processes"] if not row["parent"]] == [wanted], what=f"the program after {signals}")
+            host.wait_until(lambda wanted=wanted: (state(job.process.pid) == "T") == wanted, what=f"the console to stay so after {signals}")
     job.process.terminate()
     assert job.wait() == 5 and "told" in job.text()
     job = host.scip_run("sleep", "1000", name="stops")
