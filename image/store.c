@@ -326,7 +326,7 @@ int store_take(const char *job, const char *uuid, uint32_t number, struct err *e
 {
 	auto_close int fd = -1;
 	struct owner owner;
-	uint32_t last;
+	uint32_t last = 0;
 	char dir[PATH_MAX];
 	int r = fd = lock_for(job, uuid, dir, &owner, err);
 

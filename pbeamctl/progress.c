@@ -12,7 +12,7 @@ static bool shown; /* a bar is on the terminal */
 /* Control characters from other processes must not reach the terminal. */
 static void print_plain(const char *text, int max)
 {
-	for (int i = 0; text[i] && i < max; i++)
+	for (int i = 0; i < max && text[i]; i++)
 		fputc((unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i], stderr);
 }
 

@@ -273,6 +273,16 @@ static const struct reconnect_end *find_end(const struct reconnect_end *ends, si
 	return NULL;
 }
 
+static int grow_numbers(int **numbers, size_t n)
+{
+	int *grown = reallocarray(*numbers, n, sizeof(*grown));
+
+	if (!grown)
+		return -ENOMEM;
+	*numbers = grown;
+	return 0;
+}
+
 /* The interest list of one epoll instance of a holder. */
 static int replace_interest(int epoll, const struct reconnect_end *ends, size_t n, struct err *err)
 {
@@ -295,10 +305,8 @@ static int replace_interest(int epoll, const struct reconnect_end *ends, size_t 
 		r = 0;
 		if (!end)
 			continue;
-		olds = reallocarray(olds, k + 1, sizeof(*olds));
-		targets = reallocarray(targets, k + 1, sizeof(*targets));
 		entry = message_add(entries, entries, pbeam__epoll_entry__descriptor);
-		if (!olds || !targets || !entry) {
+		if (!entry || grow_numbers(&olds, k + 1) < 0 || grow_numbers(&targets, k + 1) < 0) {
 			r = err_code(err, -ENOMEM, "list what epoll watches");
 			break;
 		}
