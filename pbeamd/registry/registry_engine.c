@@ -18,8 +18,8 @@
 #include "pbeamd/transport/connection.h"
 #include "pbeamd/transport/peer.h"
 #include "pbeamd/transport/server.h"
-#include "pbeamd/transport/stream.h"
 #include "proto/message.h"
+#include "proto/stream.h"
 
 /* A local program that waits for its answer. */
 struct registry_wait {

@@ -22,9 +22,9 @@
 #include "pbeamd/transport/remote_request.h"
 #include "pbeamd/transport/scatter.h"
 #include "pbeamd/transport/server.h"
-#include "pbeamd/transport/stream.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "proto/stream.h"
 
 /* A connection whose request another host carries out, or that is being found out. */
 struct pass {

@@ -6,8 +6,8 @@
 
 #include "base/log.h"
 #include "pbeamd/transport/server.h"
-#include "pbeamd/transport/stream.h"
 #include "proto/rpc.h"
+#include "proto/stream.h"
 
 void connection_close(struct connection *connection)
 {

@@ -18,10 +18,10 @@
 #include "pbeamd/transport/cluster.h"
 #include "pbeamd/transport/host.h"
 #include "pbeamd/transport/peer.h"
-#include "pbeamd/transport/stream.h"
 #include "pbeamd/transport/worker.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "proto/stream.h"
 
 enum {
 	PAUSE_FIRST_MS = 250,

@@ -16,8 +16,8 @@
 #include "base/log.h"
 #include "pbeamd/transport/cluster.h"
 #include "pbeamd/transport/route.h"
-#include "pbeamd/transport/stream.h"
 #include "proto/message.h"
+#include "proto/stream.h"
 
 enum { PENDING_MAX = 64, PENDING_OF_ONE_MAX = 16, GREETING_S = 15 };
 

@@ -18,9 +18,9 @@
 #include "pbeamd/transport/host.h"
 #include "pbeamd/transport/host_info.h"
 #include "pbeamd/transport/remote_request.h"
-#include "pbeamd/transport/stream.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "proto/stream.h"
 
 enum {
 	SILENT_MS = 4000,    /* a peer that is silent for so long is given up */

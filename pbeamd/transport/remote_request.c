@@ -11,9 +11,9 @@
 #include "pbeamd/transport/connection.h"
 #include "pbeamd/transport/peer.h"
 #include "pbeamd/transport/server.h"
-#include "pbeamd/transport/stream.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "proto/stream.h"
 
 /* Asked by us. */
 struct remote_call {

@@ -7,9 +7,9 @@
 
 #include "base/err.h"
 #include "namespace/names.h"
-#include "pbeamd/transport/stream.h"
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
+#include "proto/stream.h"
 #include <event2/event.h>
 #include <limits.h>
 #include <signal.h>

@@ -1,6 +1,7 @@
-#include "pbeamd/transport/stream.h"
+#include "proto/stream.h"
 
 #include <errno.h>
+#include <event2/event.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

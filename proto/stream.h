@@ -2,14 +2,15 @@
  * Frames on a socket in the event loop: what comes is handed on one frame at a time, what is sent waits in a
  * queue until the socket takes it.
  */
-#ifndef PBEAMD_STREAM_H
-#define PBEAMD_STREAM_H
+#ifndef PROTO_STREAM_H
+#define PROTO_STREAM_H
 
-#include <event2/event.h>
 #include <stdbool.h>
 
 #include "proto/frame.h"
 
+struct event;
+struct event_base;
 struct output; /* a frame on its way out */
 struct stream;
 
