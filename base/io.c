@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+
+#define NS_PER_MS 1000000ull
 
 ssize_t io_read_full(int fd, void *buf, size_t len)
 {
@@ -139,6 +142,43 @@ int io_mkdirs(const char *path, struct err *err)
 			return err_sys(err, "make directory %s", part);
 	}
 	return 0;
+}
+
+/* Waits until the connection of a socket that does not block is made or refused. */
+static int await_connection(int sock, int timeout_ms)
+{
+	const uint64_t end_ns = io_now_ns(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * NS_PER_MS;
+	struct pollfd ready = {.fd = sock, .events = POLLOUT};
+	socklen_t len = sizeof(int);
+	int error = 0;
+
+	for (;;) {
+		const uint64_t now_ns = io_now_ns(CLOCK_MONOTONIC);
+		int r;
+
+		if (now_ns >= end_ns)
+			return -ETIMEDOUT;
+		r = poll(&ready, 1, (int)((end_ns - now_ns) / NS_PER_MS) + 1);
+		if (r < 0 && errno != EINTR)
+			return -errno;
+		if (r > 0)
+			return getsockopt(sock, SOL_SOCKET, SO_ERROR, &error, &len) < 0 ? -errno : -error;
+	}
+}
+
+int io_connect(int sock, const struct sockaddr *to, socklen_t len, int timeout_ms)
+{
+	const int flags = fcntl(sock, F_GETFL);
+	int r;
+
+	if (flags < 0 || fcntl(sock, F_SETFL, flags | O_NONBLOCK) < 0)
+		return -errno;
+	r = connect(sock, to, len) < 0 ? -errno : 0;
+	if (r == -EINPROGRESS)
+		r = await_connection(sock, timeout_ms);
+	if (fcntl(sock, F_SETFL, flags) < 0 && r == 0)
+		r = -errno;
+	return r;
 }
 
 uint64_t io_now_ns(int clock_id)

@@ -1,10 +1,11 @@
-/* Whole reads and writes, descriptors over sockets, small files, durable files. All retry EINTR and short
+/* Whole reads and writes, small files, directories, connect() with a time-out. All retry EINTR and short
  * counts. */
 #ifndef BASE_IO_H
 #define BASE_IO_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "base/err.h"
@@ -26,6 +27,10 @@ must_check int io_readlink(int dirfd, const char *path, char *buf, size_t size);
 
 /* mkdir -p with mode 0700 for what is made. */
 must_check int io_mkdirs(const char *path, struct err *err);
+
+/* connect(2) for at most `timeout_ms`, whether or not the socket blocks; its flags stay as they are. Returns
+ * 0, -ETIMEDOUT, or another -errno. After an error the socket is of no further use. */
+must_check int io_connect(int sock, const struct sockaddr *to, socklen_t len, int timeout_ms);
 
 /* Seconds and nanoseconds as one number. */
 uint64_t io_now_ns(int clock_id);

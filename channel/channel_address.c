@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "base/parse.h"
 #include "channel/tls.h"
 
@@ -147,24 +147,9 @@ void address_tune(int tcp)
 static int try_connect(const struct addrinfo *to)
 {
 	auto_close int sock = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	struct pollfd ready = {.fd = sock, .events = POLLOUT};
-	int error = 0, r;
-	socklen_t len = sizeof(error);
+	int r = sock < 0 ? -errno : io_connect(sock, to->ai_addr, to->ai_addrlen, CONNECT_MS);
 
-	if (sock < 0)
-		return -errno;
-	if (connect(sock, to->ai_addr, to->ai_addrlen) == 0)
-		return steal_fd(&sock);
-	if (errno != EINPROGRESS)
-		return -errno;
-	do
-		r = poll(&ready, 1, CONNECT_MS);
-	while (r < 0 && errno == EINTR);
-	if (r <= 0)
-		return r < 0 ? -errno : -ETIMEDOUT;
-	if (getsockopt(sock, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
-		return -errno;
-	return error ? -error : steal_fd(&sock);
+	return r < 0 ? r : steal_fd(&sock);
 }
 
 int address_connect(const char *address, struct err *err)

@@ -60,26 +60,26 @@ static bool calls(const struct returning *own, const struct returning *other, ui
 }
 
 /* Derives a cookie that only the two ends know from a secret of this rollback. */
-static void make_cookie(const uint8_t secret[RECONNECT_COOKIE_SIZE], uint64_t id,
-			uint8_t cookie[RECONNECT_COOKIE_SIZE])
+static void make_cookie(const uint8_t secret[ACCEPTOR_COOKIE_SIZE], uint64_t id,
+			uint8_t cookie[ACCEPTOR_COOKIE_SIZE])
 {
-	memcpy(cookie, secret, RECONNECT_COOKIE_SIZE);
+	memcpy(cookie, secret, ACCEPTOR_COOKIE_SIZE);
 	for (size_t i = 0; i < sizeof(id); i++)
 		cookie[i] ^= (uint8_t)(id >> (8 * i));
 }
 
 static int add_link(const struct lead *lead, const struct returning *v, size_t n, size_t own, uint64_t id,
-		    const uint8_t secret[RECONNECT_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
+		    const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
 {
 	const struct returning *other = other_of(v, n, own, id);
 	bool call = other && calls(&v[own], other, id, state);
 	Pbeam__CutLink *link = message_add(state, links, pbeam__cut_link__descriptor);
-	uint8_t cookie[RECONNECT_COOKIE_SIZE];
+	uint8_t cookie[ACCEPTOR_COOKIE_SIZE];
 
 	if (!other)
 		return err_set(err, -EBADMSG, "connection %llu has one end only", (unsigned long long)id);
 	make_cookie(secret, id, cookie);
-	if (!link || message_bytes(&link->cookie, cookie, RECONNECT_COOKIE_SIZE) < 0)
+	if (!link || message_bytes(&link->cookie, cookie, ACCEPTOR_COOKIE_SIZE) < 0)
 		return err_code(err, -ENOMEM, "connections");
 	link->id = id;
 	link->calls = call;
@@ -101,10 +101,10 @@ static bool has_line(Pbeam__CutLineName *const *lines, size_t n, const Pbeam__Cu
 /* Adds the new cookie of the bridge whose anchors are in part `at`, derived from a secret of this rollback.
  */
 static int add_line(const struct returning *v, size_t at, const Pbeam__CutLineName *name,
-		    const uint8_t secret[RECONNECT_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
+		    const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
 {
 	Pbeam__CutLine *line = message_add(state, lines, pbeam__cut_line__descriptor);
-	uint8_t cookie[RECONNECT_COOKIE_SIZE];
+	uint8_t cookie[ACCEPTOR_COOKIE_SIZE];
 
 	if (name->cookie.len != sizeof(cookie))
 		return err_set(err, -EBADMSG, "the manifest of the cut is malformed");
@@ -120,7 +120,7 @@ static int add_line(const struct returning *v, size_t at, const Pbeam__CutLineNa
 }
 
 static int add_lines(const struct returning *v, size_t n, size_t own,
-		     const uint8_t secret[RECONNECT_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
+		     const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
 {
 	const Pbeam__CutPart *part = v[own].saved;
 	int r = 0;
@@ -164,7 +164,7 @@ const struct returning *return_kin(const struct returning *v, size_t n, const st
 
 int return_connect(const struct lead *lead, const struct returning *v, size_t n, struct err *err)
 {
-	uint8_t secret[RECONNECT_COOKIE_SIZE];
+	uint8_t secret[ACCEPTOR_COOKIE_SIZE];
 	int r = 0;
 
 	if (getrandom(secret, sizeof(secret), 0) != sizeof(secret))

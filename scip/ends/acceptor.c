@@ -223,6 +223,18 @@ int acceptor_wait(struct acceptor *acceptor, int timeout_ms, int cancel, accepto
 	}
 }
 
+int acceptor_connect(int sock, const struct inet_address *to, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE],
+		     int timeout_ms, struct err *err)
+{
+	char text[INET_TEXT_MAX];
+	int r = io_connect(sock, &to->any, to->len, timeout_ms);
+
+	/* The send buffer is empty: the cookie always fits. */
+	if (r == 0 && send(sock, cookie, ACCEPTOR_COOKIE_SIZE, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+		r = -errno;
+	return r < 0 ? err_code(err, r, "connect again to %s", inet_text(to, text)) : 0;
+}
+
 void acceptor_close(struct acceptor *acceptor)
 {
 	if (!acceptor)

@@ -1,5 +1,5 @@
 /*
- * Accepts connections that another host makes again, and tells them from strangers.
+ * Makes connections between two hosts again, and tells them from strangers'.
  *
  * Both ends of a connection get a cookie over an authenticated channel. The end that connects sends it first.
  * The acceptor reads cookies from all pending connections at once and never waits for a single one: programs
@@ -16,7 +16,12 @@
 #include "base/err.h"
 #include "scip/object/inet.h"
 
-enum { ACCEPTOR_COOKIE_SIZE = 16, ACCEPTOR_PENDING_MAX = 128, ACCEPTOR_SILENCE_MS = 2000 };
+enum {
+	ACCEPTOR_COOKIE_SIZE = 16,
+	ACCEPTOR_PENDING_MAX = 128,
+	ACCEPTOR_SILENCE_MS = 2000,
+	ACCEPTOR_CONNECT_MS = 30000
+};
 
 struct acceptor;
 
@@ -36,6 +41,12 @@ typedef bool (*acceptor_claim_fn)(void *arg, const uint8_t cookie[ACCEPTOR_COOKI
  * have passed. Returns the number of connections taken, or -errno. */
 must_check int acceptor_wait(struct acceptor *acceptor, int timeout_ms, int cancel, acceptor_claim_fn claim,
 			     void *arg, struct err *err);
+
+/* The other end of acceptor_wait(): connects `sock`, a new TCP socket, to an acceptor and sends the cookie.
+ * Takes at most `timeout_ms`; the acceptor need not have accepted the connection by then. The socket's flags
+ * stay as they are. -ETIMEDOUT if the host does not respond, -ECONNREFUSED if no acceptor listens there. */
+must_check int acceptor_connect(int sock, const struct inet_address *to,
+				const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], int timeout_ms, struct err *err);
 
 /* Closes the ports and all pending connections. NULL is allowed. */
 void acceptor_close(struct acceptor *acceptor);

@@ -228,17 +228,17 @@ int reconnect_end_fill(struct reconnect_end *end, bool connected, struct err *er
 int reconnect_end_connect(struct reconnect_end *end, const ProtobufCBinaryData *address, struct err *err)
 {
 	struct inet_address to;
-	char text[INET_TEXT_MAX];
+	int r;
 
 	if (!inet_address_parse(address, &to))
 		return err_set(err, -EPROTO, "no address to connect to");
 	to = inet_in_family(&to, end->family);
 	if (end->fresh < 0)
 		end->fresh = socket(end->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (end->fresh < 0 || connect(end->fresh, &to.any, to.len) < 0 ||
-	    send(end->fresh, end->cookie, RECONNECT_COOKIE_SIZE, MSG_NOSIGNAL) != RECONNECT_COOKIE_SIZE)
-		return err_sys(err, "connect again to %s", inet_text(&to, text));
-	return reconnect_end_fill(end, true, err);
+	if (end->fresh < 0)
+		return err_sys(err, "make a TCP socket");
+	r = acceptor_connect(end->fresh, &to, end->cookie, ACCEPTOR_CONNECT_MS, err);
+	return r < 0 ? r : reconnect_end_fill(end, true, err);
 }
 
 void reconnect_end_drop_old(struct reconnect_end *end)

@@ -4,9 +4,8 @@
 #define SCIP_RECONNECT_END_H
 
 #include "base/err.h"
+#include "scip/ends/acceptor.h"
 #include "scip/object/inet.h"
-
-#define RECONNECT_COOKIE_SIZE 16
 
 struct reconnect_end {
 	int old;		       /* our duplicate of the old socket, or -1 */
@@ -20,7 +19,7 @@ struct reconnect_end {
 	bool enlarged;
 	char *unread; /* copy of the receive queue, which keeps its data */
 	size_t unread_len;
-	uint8_t cookie[RECONNECT_COOKIE_SIZE];
+	uint8_t cookie[ACCEPTOR_COOKIE_SIZE];
 };
 
 void reconnect_end_init(struct reconnect_end *end);

@@ -204,9 +204,9 @@ static int set_cookies(struct serve *serve, const Pbeam__ReconnectRequest *reque
 	for (size_t i = 0; i < serve->n; i++) {
 		if (serve->ends[i].old < 0)
 			continue;
-		if (request->connections[i]->cookie.len != RECONNECT_COOKIE_SIZE)
+		if (request->connections[i]->cookie.len != ACCEPTOR_COOKIE_SIZE)
 			return err_set(err, -EPROTO, "connection %zu has no cookie", i);
-		memcpy(serve->ends[i].cookie, request->connections[i]->cookie.data, RECONNECT_COOKIE_SIZE);
+		memcpy(serve->ends[i].cookie, request->connections[i]->cookie.data, ACCEPTOR_COOKIE_SIZE);
 	}
 	return 0;
 }
@@ -219,8 +219,7 @@ static bool serve_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], i
 	for (size_t i = 0; i < serve->n; i++) {
 		struct reconnect_end *end = &serve->ends[i];
 
-		if (end->old < 0 || end->fresh >= 0 ||
-		    memcmp(end->cookie, cookie, RECONNECT_COOKIE_SIZE) != 0)
+		if (end->old < 0 || end->fresh >= 0 || memcmp(end->cookie, cookie, ACCEPTOR_COOKIE_SIZE) != 0)
 			continue;
 		end->fresh = sock;
 		return true;

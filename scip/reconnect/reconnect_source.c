@@ -225,7 +225,7 @@ static Pbeam__ReconnectRequest *new_request(const struct leaving *leaving, size_
 		/* Their own is our peer. */
 		good = c && message_bytes(&c->own, &end->peer.any, end->peer.len) == 0 &&
 		       message_bytes(&c->peer, &end->own.any, end->own.len) == 0 &&
-		       message_bytes(&c->cookie, end->cookie, RECONNECT_COOKIE_SIZE) == 0;
+		       message_bytes(&c->cookie, end->cookie, ACCEPTOR_COOKIE_SIZE) == 0;
 	}
 	if (good)
 		return request;
@@ -372,7 +372,7 @@ static int take_own(struct leaving *leaving, struct object_dump *dump, struct er
 		if (r < 0)
 			return r;
 		leaving->peers[end->peer].nheld++;
-		if (getrandom(end->end.cookie, RECONNECT_COOKIE_SIZE, 0) != RECONNECT_COOKIE_SIZE)
+		if (getrandom(end->end.cookie, ACCEPTOR_COOKIE_SIZE, 0) != ACCEPTOR_COOKIE_SIZE)
 			return err_sys(err, "make a cookie");
 	}
 	return 0;
@@ -530,7 +530,7 @@ static int mark(const struct leaving *leaving, const struct leaving_end *end, Pb
 	else
 		to.v6.sin6_port = port;
 	ticket.address = (ProtobufCBinaryData){to.len, (uint8_t *)&to};
-	ticket.cookie = (ProtobufCBinaryData){RECONNECT_COOKIE_SIZE, (uint8_t *)(uintptr_t)end->end.cookie};
+	ticket.cookie = (ProtobufCBinaryData){ACCEPTOR_COOKIE_SIZE, (uint8_t *)(uintptr_t)end->end.cookie};
 	ticket.receive_buffer = (uint32_t)end->end.receive_buffer;
 	ticket.receive_lock = (uint32_t)end->end.receive_lock;
 	len = pbeam__reconnect_ticket__get_packed_size(&ticket);

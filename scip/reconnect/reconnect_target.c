@@ -16,7 +16,7 @@ static Pbeam__ReconnectTicket *ticket_of(const Pbeam__Object *object, struct err
 									 object->external->data.data);
 
 	if (ticket && object->kind_case == PBEAM__OBJECT__KIND_TCP &&
-	    ticket->cookie.len == RECONNECT_COOKIE_SIZE)
+	    ticket->cookie.len == ACCEPTOR_COOKIE_SIZE)
 		return ticket;
 	message_free(ticket);
 	err_set(err, -EBADMSG, "the record of a TCP connection that is made again is malformed");
@@ -54,7 +54,7 @@ int reconnect_finish(struct migrate_target *target, void **state, struct object_
 	end.options = saved->options;
 	end.receive_buffer = (int)ticket->receive_buffer;
 	end.receive_lock = (int)ticket->receive_lock;
-	memcpy(end.cookie, ticket->cookie.data, RECONNECT_COOKIE_SIZE);
+	memcpy(end.cookie, ticket->cookie.data, ACCEPTOR_COOKIE_SIZE);
 	r = object_get_extent(restore, saved->receive_queue, &end.unread, &end.unread_len, err);
 	if (r == 0)
 		r = reconnect_end_connect(&end, &ticket->address, err);

@@ -96,7 +96,7 @@ static int find_link(const struct migrate_target *target, const struct links *li
 		if (target->links->links[i]->id == link->ticket->id &&
 		    !is_taken(links, target->links->links[i]))
 			link->link = target->links->links[i];
-	if (!link->link || link->link->cookie.len != RECONNECT_COOKIE_SIZE)
+	if (!link->link || link->link->cookie.len != ACCEPTOR_COOKIE_SIZE)
 		return err_set(err, -EBADMSG,
 			       "the leader sent no address for the other end of connection %llu",
 			       (unsigned long long)link->ticket->id);
@@ -136,7 +136,6 @@ static int link_connect(struct link *link, struct err *err)
 {
 	int family = link->object->tcp->family;
 	struct inet_address to;
-	char text[INET_TEXT_MAX];
 
 	if (!inet_address_parse(&link->link->address, &to))
 		return err_set(err, -EPROTO, "the address of the other end of a connection is malformed");
@@ -147,11 +146,9 @@ static int link_connect(struct link *link, struct err *err)
 		to.v6.sin6_port =
 			htons((uint16_t)(link->link->port6 ? link->link->port6 : link->link->port4));
 	link->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (link->fd < 0 || connect(link->fd, &to.any, to.len) < 0 ||
-	    send(link->fd, link->link->cookie.data, RECONNECT_COOKIE_SIZE, MSG_NOSIGNAL) !=
-		    RECONNECT_COOKIE_SIZE)
-		return err_sys(err, "connect again to %s", inet_text(&to, text));
-	return 0;
+	if (link->fd < 0)
+		return err_sys(err, "make a TCP socket");
+	return acceptor_connect(link->fd, &to, link->link->cookie.data, ACCEPTOR_CONNECT_MS, err);
 }
 
 static bool links_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], int sock)
@@ -162,7 +159,7 @@ static bool links_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], i
 		struct link *link = &links->v[i];
 
 		if (link->link->calls || link->fd >= 0 ||
-		    memcmp(link->link->cookie.data, cookie, RECONNECT_COOKIE_SIZE) != 0)
+		    memcmp(link->link->cookie.data, cookie, ACCEPTOR_COOKIE_SIZE) != 0)
 			continue;
 		link->fd = sock;
 		return true;
@@ -232,7 +229,7 @@ static int link_fill(struct migrate_target *target, struct object_restore *resto
 	end.options = saved->options;
 	end.receive_buffer = (int)link->ticket->receive_buffer;
 	end.receive_lock = (int)link->ticket->receive_lock;
-	memcpy(end.cookie, link->link->cookie.data, RECONNECT_COOKIE_SIZE);
+	memcpy(end.cookie, link->link->cookie.data, ACCEPTOR_COOKIE_SIZE);
 	r = object_get_extent(restore, saved->receive_queue, &end.unread, &end.unread_len, err);
 	if (r == 0)
 		r = reconnect_end_fill(&end, link->link->calls, err);

@@ -1,5 +1,7 @@
-/* The acceptor claims connections by their cookies, and silent strangers do not delay it. */
+/* The acceptor claims connections by their cookies; silent strangers do not delay it. Connecting to it ends
+ * by its deadline. */
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -152,6 +154,94 @@ static void test_silence_ends(void **state)
 	acceptor_close(acceptor);
 }
 
+/* ---- acceptor_connect() ---- */
+
+static int new_socket(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_true(fd >= 0);
+	return fd;
+}
+
+/* The flags of the socket, which becomes the program's, stay as they are. */
+static void test_connects(void **state)
+{
+	struct acceptor *acceptor = open_at_loopback();
+	struct inet_address to = loopback(acceptor_port4(acceptor));
+	struct err err = ERR_INIT;
+	int sock = new_socket(), flags = fcntl(sock, F_GETFL), claimed = -1;
+
+	assert_int_equal(acceptor_connect(sock, &to, cookie, 1000, &err), 0);
+	assert_int_equal(fcntl(sock, F_GETFL), flags);
+	assert_int_equal(acceptor_wait(acceptor, 1000, -1, claim, &claimed, &err), 1);
+	close(claimed);
+	close(sock);
+	acceptor_close(acceptor);
+}
+
+static void test_refused(void **state)
+{
+	struct acceptor *acceptor = open_at_loopback();
+	struct inet_address to = loopback(acceptor_port4(acceptor));
+	struct err err = ERR_INIT;
+	int sock = new_socket();
+	uint64_t began = now_ms();
+
+	acceptor_close(acceptor);
+	assert_int_equal(acceptor_connect(sock, &to, cookie, 5000, &err), -ECONNREFUSED);
+	assert_true(now_ms() - began < QUICK_MS);
+	close(sock);
+}
+
+/* Listens with the shortest backlog, and returns the port in `to`. */
+static int listen_short(struct inet_address *to)
+{
+	int fd = new_socket();
+
+	*to = loopback(0);
+	assert_int_equal(bind(fd, &to->any, to->len), 0);
+	assert_int_equal(listen(fd, 0), 0);
+	assert_int_equal(getsockname(fd, &to->any, &to->len), 0);
+	return fd;
+}
+
+/* The backlog is full, so that the kernel drops the request to connect. */
+static void test_nobody_accepts(void **state)
+{
+	struct inet_address to;
+	struct err err = ERR_INIT;
+	int listener = listen_short(&to), first = new_socket(), sock = new_socket();
+	uint64_t began;
+
+	assert_int_equal(connect(first, &to.any, to.len), 0);
+	began = now_ms();
+	assert_int_equal(acceptor_connect(sock, &to, cookie, 300, &err), -ETIMEDOUT);
+	assert_true(now_ms() - began >= 300);
+	assert_true(now_ms() - began < 300 + QUICK_MS);
+	close(sock);
+	close(first);
+	close(listener);
+}
+
+/* The other end is accepted and never read. */
+static void test_peer_never_reads(void **state)
+{
+	struct inet_address to;
+	struct err err = ERR_INIT;
+	int listener = listen_short(&to), sock = new_socket(), least = 1, peer;
+	uint64_t began = now_ms();
+
+	assert_int_equal(setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)), 0);
+	assert_int_equal(acceptor_connect(sock, &to, cookie, 5000, &err), 0);
+	peer = accept(listener, NULL, NULL);
+	assert_true(peer >= 0);
+	assert_true(now_ms() - began < QUICK_MS);
+	close(peer);
+	close(sock);
+	close(listener);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -160,6 +250,10 @@ int main(void)
 		cmocka_unit_test(test_in_pieces),
 		cmocka_unit_test(test_cancelled),
 		cmocka_unit_test(test_silence_ends),
+		cmocka_unit_test(test_connects),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_nobody_accepts),
+		cmocka_unit_test(test_peer_never_reads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
