@@ -12,13 +12,11 @@
 #include <errno.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/log.h"
+#include "base/sock_diag.h"
 #include "namespace/address_entry.h"
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/registry/registry_engine.h"
@@ -34,55 +32,33 @@ struct addresses {
 	size_t nmissed;
 };
 
-/* True if the kernel has a bound socket of this protocol, family and port, or cannot be asked. */
-static bool ask_kernel(int sock, int protocol, int family, uint16_t port)
+static int on_socket(void *arg, const struct nlmsghdr *header)
 {
-	struct {
-		struct nlmsghdr header;
-		struct inet_diag_req_v2 request;
-	} message = {
-		.header = {.nlmsg_len = sizeof(message),
-			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			   .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
-		.request = {.sdiag_family = (uint8_t)family,
-			    .sdiag_protocol = (uint8_t)protocol,
-			    .idiag_states =
-				    protocol == IPPROTO_TCP ? 1u << LISTENS | 1u << BOUND_INACTIVE : ~0u,
-			    .id.idiag_sport = htons(port)},
-	};
-	_Alignas(struct nlmsghdr) char buf[16384];
-	bool found = false;
-
-	if (send(sock, &message, sizeof(message), 0) < 0)
-		return true;
-	for (;;) {
-		ssize_t n = recv(sock, buf, sizeof(buf), 0);
-		unsigned left = n > 0 ? (unsigned)n : 0;
-
-		if (n <= 0)
-			return true;
-		for (const struct nlmsghdr *h = (const void *)buf; NLMSG_OK(h, left);
-		     h = NLMSG_NEXT(h, left)) {
-			if (h->nlmsg_type == NLMSG_DONE)
-				return found;
-			if (h->nlmsg_type == NLMSG_ERROR)
-				return true;
-			found = true;
-		}
-	}
+	return 1;
 }
 
-static bool is_bound(int sock, const struct name_address *address)
+/* True if the kernel has a bound socket of this protocol, family and port, or cannot be asked. */
+static bool is_bound_in(int protocol, int family, uint16_t port)
+{
+	const struct inet_diag_req_v2 request = {
+		.sdiag_family = (uint8_t)family,
+		.sdiag_protocol = (uint8_t)protocol,
+		.idiag_states = protocol == IPPROTO_TCP ? 1u << LISTENS | 1u << BOUND_INACTIVE : ~0u,
+		.id.idiag_sport = htons(port)};
+
+	return sock_diag_query(&request, sizeof(request), NLM_F_DUMP, on_socket, NULL) != 0;
+}
+
+static bool is_bound(const struct name_address *address)
 {
 	uint16_t port = address_port(&address->real);
 
-	return ask_kernel(sock, address->protocol, AF_INET, port) ||
-	       ask_kernel(sock, address->protocol, AF_INET6, port);
+	return is_bound_in(address->protocol, AF_INET, port) ||
+	       is_bound_in(address->protocol, AF_INET6, port);
 }
 
 struct look {
 	struct addresses *addresses;
-	int sock;
 	char *missing[MISSED_MAX];
 	size_t n;
 };
@@ -94,13 +70,9 @@ static void look_at(void *arg, const Pbeam__RegistryEntry *entry)
 	const char *own = look->addresses->cluster->options->name;
 
 	if (at && look->n < MISSED_MAX && address_entry_parse(entry, at) == 0 &&
-	    !strcmp(at->address.host, own)) {
-		if (look->sock < 0)
-			look->sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-		if (look->sock >= 0 && !is_bound(look->sock, &at->address) &&
-		    (look->missing[look->n] = strdup(entry->key)) != NULL)
-			look->n++;
-	}
+	    !strcmp(at->address.host, own) && !is_bound(&at->address) &&
+	    (look->missing[look->n] = strdup(entry->key)) != NULL)
+		look->n++;
 	free(at);
 }
 
@@ -144,15 +116,13 @@ static void forget(struct addresses *addresses)
 void addresses_tick(struct cluster *cluster, uint64_t now_ns)
 {
 	struct addresses *addresses = cluster->addresses;
-	struct look look = {.addresses = addresses, .sock = -1};
+	struct look look = {.addresses = addresses};
 
 	if (!registry_copy_ready(cluster->copy) || now_ns - addresses->looked_ns < EVERY_NS ||
 	    !names_address_any(cluster->server->names))
 		return;
 	addresses->looked_ns = now_ns;
 	registry_copy_each(cluster->copy, ADDRESS_PREFIX, look_at, &look);
-	if (look.sock >= 0)
-		close(look.sock);
 	for (size_t i = 0; i < look.n; i++)
 		if (was_missed(addresses, look.missing[i]))
 			remove_entry(cluster, look.missing[i]);

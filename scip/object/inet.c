@@ -5,7 +5,6 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
-#include <linux/sock_diag.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -13,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/sock_diag.h"
 
 enum { LOOK_AGAIN_US = 20000 };
 
@@ -178,62 +178,31 @@ static void fill_id(struct inet_diag_sockid *id, unsigned char *family, const st
 	}
 }
 
-static int take_answer(const char *buf, size_t len, struct inet_diag_answer *out)
+static int take_tcp(void *arg, const struct nlmsghdr *header)
 {
-	const struct nlmsghdr *header = (const void *)buf;
-	const struct inet_diag_msg *message;
-	const struct rtattr *attribute;
-	int left;
+	const struct inet_diag_msg *message = NLMSG_DATA(header);
+	const struct rtattr *attribute = (const void *)(message + 1);
+	int left = (int)(header->nlmsg_len - NLMSG_LENGTH(sizeof(*message)));
+	struct inet_diag_answer *out = arg;
 
-	if (!NLMSG_OK(header, len))
-		return -EPROTO;
-	if (header->nlmsg_type == NLMSG_ERROR)
-		return ((const struct nlmsgerr *)NLMSG_DATA(header))->error ?: -EPROTO;
-	message = NLMSG_DATA(header);
 	out->state = message->idiag_state;
 	out->ino = message->idiag_inode;
 	out->receive_queue = message->idiag_rqueue;
 	out->send_queue = message->idiag_wqueue;
-	attribute = (const void *)(message + 1);
-	left = (int)(header->nlmsg_len - NLMSG_LENGTH(sizeof(*message)));
 	for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left))
 		if (attribute->rta_type == INET_DIAG_SHUTDOWN)
 			out->shutdown = *(const uint8_t *)RTA_DATA(attribute);
 	return 0;
 }
 
-/* `sock` may not have been made: errno says why. */
-static int ask_diag(int sock, uint16_t flags, const struct inet_diag_req_v2 *request)
-{
-	struct {
-		struct nlmsghdr header;
-		struct inet_diag_req_v2 request;
-	} message = {
-		.header = {.nlmsg_len = sizeof(message),
-			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			   .nlmsg_flags = NLM_F_REQUEST | flags},
-		.request = *request,
-	};
-
-	return sock < 0 || send(sock, &message, sizeof(message), 0) < 0 ? -errno : 0;
-}
-
 int inet_diag_tcp(const struct inet_address *own, const struct inet_address *peer,
 		  struct inet_diag_answer *out)
 {
-	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	struct inet_diag_req_v2 request = {.sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u};
-	char buf[8192];
-	ssize_t n;
-	int r;
 
 	memset(out, 0, sizeof(*out));
 	fill_id(&request.id, &request.sdiag_family, own, peer);
-	r = ask_diag(sock, 0, &request);
-	if (r < 0)
-		return r;
-	n = recv(sock, buf, sizeof(buf), 0);
-	return n < 0 ? -errno : take_answer(buf, (size_t)n, out);
+	return sock_diag_query(&request, sizeof(request), 0, take_tcp, out);
 }
 
 static struct inet_address diag_address(int family, const __be32 bytes[4], __be16 port)
@@ -252,40 +221,33 @@ static struct inet_address diag_address(int family, const __be32 bytes[4], __be1
 	return out;
 }
 
-/* One datagram of a dump. 1: more come; 0: that was the last. */
-static int take_udp(const char *buf, size_t len, inet_udp_fn fn, void *arg)
-{
-	for (const struct nlmsghdr *h = (const void *)buf; NLMSG_OK(h, len); h = NLMSG_NEXT(h, len)) {
-		const struct inet_diag_msg *message = NLMSG_DATA(h);
-		struct inet_address own, peer;
+struct udp_query {
+	inet_udp_fn fn;
+	void *arg;
+};
 
-		if (h->nlmsg_type == NLMSG_DONE)
-			return 0;
-		if (h->nlmsg_type == NLMSG_ERROR)
-			return ((const struct nlmsgerr *)NLMSG_DATA(h))->error ?: -EPROTO;
-		own = diag_address(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
-		peer = diag_address(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
-		fn(arg, &own, &peer, message->idiag_inode, message->idiag_rqueue);
-	}
-	return 1;
+static int take_udp(void *arg, const struct nlmsghdr *header)
+{
+	const struct inet_diag_msg *message = NLMSG_DATA(header);
+	const struct udp_query *query = arg;
+	struct inet_address own, peer;
+
+	own = diag_address(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
+	peer = diag_address(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
+	query->fn(query->arg, &own, &peer, message->idiag_inode, message->idiag_rqueue);
+	return 0;
 }
 
 int inet_diag_udp(inet_udp_fn fn, void *arg)
 {
-	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	struct inet_diag_req_v2 request = {.sdiag_protocol = IPPROTO_UDP, .idiag_states = ~0u};
-	_Alignas(struct nlmsghdr) char buf[32768];
-	int r = 0;
+	struct udp_query query = {fn, arg};
+	int r;
 
-	for (int i = 0; i < 2 && r == 0; i++) {
-		request.sdiag_family = i ? AF_INET6 : AF_INET;
-		r = ask_diag(sock, NLM_F_DUMP, &request);
-		r = r < 0 ? r : 1;
-		while (r > 0) {
-			ssize_t n = recv(sock, buf, sizeof(buf), 0);
-
-			r = n < 0 ? -errno : n == 0 ? -EPROTO : take_udp(buf, (size_t)n, fn, arg);
-		}
-	}
-	return r;
+	request.sdiag_family = AF_INET;
+	r = sock_diag_query(&request, sizeof(request), NLM_F_DUMP, take_udp, &query);
+	if (r < 0)
+		return r;
+	request.sdiag_family = AF_INET6;
+	return sock_diag_query(&request, sizeof(request), NLM_F_DUMP, take_udp, &query);
 }

@@ -3,34 +3,13 @@
 #include <errno.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
-#include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include "base/sock_diag.h"
 #include "scip/object/common.h"
-
-#define REPLY_MAX (256u << 10)
-
-static int ask(int sock, struct err *err)
-{
-	struct {
-		struct nlmsghdr header;
-		struct unix_diag_req request;
-	} message = {
-		.header = {.nlmsg_len = sizeof(message),
-			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			   .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
-		.request = {.sdiag_family = AF_UNIX,
-			    .udiag_states = ~0u,
-			    .udiag_show =
-				    UDIAG_SHOW_VFS | UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS | UDIAG_SHOW_RQLEN},
-	};
-
-	return send(sock, &message, sizeof(message), 0) < 0 ? err_sys(err, "ask sock_diag") : 0;
-}
 
 static int take_attribute(struct unix_diag *entry, const struct rtattr *attribute)
 {
@@ -60,8 +39,9 @@ static int take_attribute(struct unix_diag *entry, const struct rtattr *attribut
 	return 0;
 }
 
-static int take_message(struct unix_diag_table *table, const struct nlmsghdr *header)
+static int take_socket(void *arg, const struct nlmsghdr *header)
 {
+	struct unix_diag_table *table = arg;
 	const struct unix_diag_msg *message = NLMSG_DATA(header);
 	struct unix_diag entry = {.ino = message->udiag_ino, .state = message->udiag_state};
 	const struct rtattr *attribute = (const void *)(message + 1);
@@ -84,47 +64,16 @@ static int compare(const void *a, const void *b)
 	return one->ino < other->ino ? -1 : one->ino > other->ino;
 }
 
-/* 1 while there is more, 0 at the end. */
-static int take_reply(struct unix_diag_table *table, const char *buf, size_t len)
-{
-	const struct nlmsghdr *header = (const void *)buf;
-
-	for (; NLMSG_OK(header, len); header = NLMSG_NEXT(header, len)) {
-		int r;
-
-		if (header->nlmsg_type == NLMSG_DONE)
-			return 0;
-		if (header->nlmsg_type == NLMSG_ERROR)
-			return ((const struct nlmsgerr *)NLMSG_DATA(header))->error ?: -EPROTO;
-		r = take_message(table, header);
-		if (r < 0)
-			return r;
-	}
-	return 1;
-}
-
 int unix_diag_read(struct unix_diag_table *out, struct err *err)
 {
-	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	auto_free char *buf = malloc(REPLY_MAX);
+	const struct unix_diag_req request = {.sdiag_family = AF_UNIX,
+					      .udiag_states = ~0u,
+					      .udiag_show = UDIAG_SHOW_VFS | UDIAG_SHOW_PEER |
+							    UDIAG_SHOW_ICONS | UDIAG_SHOW_RQLEN};
 	int r;
 
 	*out = (struct unix_diag_table){.n = 0};
-	if (!buf)
-		return object_no_memory(err);
-	if (sock < 0)
-		return err_sys(err, "open sock_diag");
-	r = ask(sock, err);
-	if (r < 0)
-		return r;
-	do {
-		ssize_t n = recv(sock, buf, REPLY_MAX, 0);
-
-		if (n < 0 && errno == EINTR)
-			r = 1;
-		else
-			r = n < 0 ? -errno : take_reply(out, buf, (size_t)n);
-	} while (r == 1);
+	r = sock_diag_query(&request, sizeof(request), NLM_F_DUMP, take_socket, out);
 	if (r < 0) {
 		unix_diag_free(out);
 		return err_code(err, r, "read sock_diag's answer");
