@@ -11,9 +11,6 @@ must_check int bridge_make(struct migrate_target *target, void **state, struct o
 			   const Pbeam__Object *object, int *fd, struct err *err);
 must_check int bridge_finish(struct migrate_target *target, void **state, struct object_restore *restore,
 			     const Pbeam__Object *object, int fd, struct err *err);
-/* Refills the end's queue. *other is the other end's descriptor, owned by the caller, or -1. */
-must_check int bridge_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
-			   struct err *err);
 /* Drops a pipe's contents from a writer's record: the reader has them. */
 void bridge_forget_contents(Pbeam__Pipe *pipe);
 void bridge_committed(struct migrate_target *target, void **state);

@@ -12,6 +12,7 @@
 #include "proto/message.h"
 #include "scip/bridge/bridge_provider.h"
 #include "scip/bridge/bridge_source.h"
+#include "scip/object/object_end.h"
 #include "scip/object/socket.h"
 
 int bridge_refuse_shared(const struct holder *holder, const char *what, struct err *err)
@@ -72,36 +73,16 @@ int bridge_shared(const struct outgoing_end *end, const struct holder *holder, c
 	return 1;
 }
 
-static int make_pair(const Pbeam__Object *object, int fds[2], struct err *err)
-{
-	int r;
-
-	if (object->kind_case == PBEAM__OBJECT__KIND_PIPE)
-		r = pipe2(fds, O_CLOEXEC);
-	else if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
-		r = socketpair(AF_UNIX, (int)object->unix_socket->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
-			       fds);
-	else
-		return err_set(err, -EPROTO,
-			       "object %u, left to another process, is neither a pipe nor a socket",
-			       object->id);
-	return r < 0 ? err_sys(err, "make a pair") : 0;
-}
-
 static int make(struct migrate_target *target, void **state, struct object_restore *restore,
 		const Pbeam__Object *object, int *fd, struct err *err)
 {
-	bool writes =
-		object->kind_case == PBEAM__OBJECT__KIND_PIPE && (object->flags & O_ACCMODE) == O_WRONLY;
-	int fds[2], r = make_pair(object, fds, err);
+	const struct object_end_ops *end = object_end_ops_of(object);
 
-	if (r < 0)
-		return r;
-	close(fds[writes ? 0 : 1]);
-	*fd = fds[writes ? 1 : 0];
-	if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
-		shutdown(*fd, SHUT_RDWR);
-	return 0;
+	if (!end || !end->make_closed)
+		return err_set(err, -EPROTO,
+			       "object %u, left to another process, is neither a pipe nor a UNIX socket",
+			       object->id);
+	return end->make_closed(object, fd, err);
 }
 
 const struct external_provider left_provider = {.name = "left", .make = make};

@@ -21,6 +21,7 @@
 #include "scip/bridge/bridge_holders.h"
 #include "scip/bridge/bridge_stream.h"
 #include "scip/object/common.h"
+#include "scip/object/object_end.h"
 #include "scip/object/pty_queue.h"
 #include "scip/object/terminal.h"
 
@@ -89,7 +90,7 @@ static int make_first(const struct migrate_target *target, struct object_restore
 		const Pbeam__Object *object = target->manifest->objects[i];
 		Pbeam__BridgeStream *other = NULL;
 
-		if (object->kind_case == PBEAM__OBJECT__KIND_TTY && object->external)
+		if (object_tty_of(object) && object->external)
 			other = pbeam__bridge_stream__unpack(NULL, object->external->data.len,
 							     object->external->data.data);
 		if (other && !other->another && other->id == stream->id &&

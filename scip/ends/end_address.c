@@ -14,33 +14,15 @@
 #include "proto/message.h"
 #include "scip/object/common.h"
 #include "scip/object/object_dump.h"
+#include "scip/object/object_end.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_look.h"
 
 static const char program[] = "scip " PBEAM_VERSION;
 
-/* The common fields of TCP and UDP records. */
-struct bound {
-	int protocol, family;
-	uint64_t ino;
-	const ProtobufCBinaryData *local;
-	ProtobufCBinaryData *name, *called; /* called: local name of accepted connections */
-	char **host;
-	const Pbeam__SocketOptions *options;
-	bool connected;
-};
-
-static struct bound bound_of(const Pbeam__Object *object)
+static int address_malformed(struct err *err)
 {
-	Pbeam__TcpSocket *tcp = object->tcp;
-	Pbeam__UdpSocket *udp = object->udp;
-
-	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
-		return (struct bound){IPPROTO_TCP,     tcp->family,    tcp->ino,
-				      &tcp->local,     &tcp->name_own, &tcp->name_peer,
-				      &tcp->name_host, tcp->options,   false};
-	return (struct bound){IPPROTO_UDP,     udp->family,	udp->ino,     &udp->local,   &udp->name_own,
-			      &udp->name_peer, &udp->name_host, udp->options, udp->connected};
+	return err_set(err, -EBADMSG, "the record of a bound socket is malformed");
 }
 
 static bool parse_name(const ProtobufCBinaryData *bytes, union name_sockaddr *out)
@@ -65,7 +47,7 @@ static bool v6_only(const Pbeam__SocketOptions *options)
 
 /* ---- source ---- */
 
-static int name_it(const struct bound *bound, struct address_entry *entry, struct err *err)
+static int name_it(const struct object_address *bound, struct address_entry *entry, struct err *err)
 {
 	Pbeam__HostList *hosts = NULL;
 	const Pbeam__HostInfo *info = NULL;
@@ -87,7 +69,8 @@ static int name_it(const struct bound *bound, struct address_entry *entry, struc
 }
 
 /* Sets the socket's name, which is its address if it has none yet, and the entry for the registry. */
-static int name_bound(struct bound *bound, const char *own, struct address_entry *entry, struct err *err)
+static int name_bound(struct object_address *bound, const char *own, struct address_entry *entry,
+		      struct err *err)
 {
 	int r = 0;
 
@@ -109,7 +92,7 @@ static int name_bound(struct bound *bound, const char *own, struct address_entry
 
 int address_leaves(struct migrate_source *source, Pbeam__Object *object, struct vpid vpid, struct err *err)
 {
-	struct bound bound = bound_of(object);
+	struct object_address bound;
 	struct address_entry *entries =
 		reallocarray(source->addresses, source->naddresses + 1, sizeof(*entries));
 	struct address_entry *entry;
@@ -120,6 +103,8 @@ int address_leaves(struct migrate_source *source, Pbeam__Object *object, struct 
 	if (!entries)
 		return err_code(err, -ENOMEM, "addresses");
 	source->addresses = entries;
+	if (!object_address(object, &bound))
+		return address_malformed(err);
 	inos = reallocarray(source->address_inos, source->naddresses + 1, sizeof(*inos));
 	if (!inos)
 		return err_code(err, -ENOMEM, "addresses");
@@ -135,29 +120,17 @@ int address_leaves(struct migrate_source *source, Pbeam__Object *object, struct 
 	return 0;
 }
 
-/* True for a bound socket that peers may look up by name. */
-static bool is_named(const Pbeam__Object *object)
-{
-	const Pbeam__TcpSocket *tcp = object->tcp;
-
-	if (object->external)
-		return false;
-	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
-		return tcp->bound && (tcp->listening || (tcp->state == TCP_CLOSE && !tcp->shutdown));
-	return object->kind_case == PBEAM__OBJECT__KIND_UDP && object->udp->bound && !object->udp->connected;
-}
-
 int address_mark_image(Pbeam__Manifest *manifest, struct err *err)
 {
 	struct address_entry entry;
 	int r = 0;
 
 	for (size_t i = 0; i < manifest->n_objects && r == 0; i++) {
-		struct bound bound;
+		struct object_address bound;
 
-		if (!is_named(manifest->objects[i]))
+		if (manifest->objects[i]->external || !object_address(manifest->objects[i], &bound) ||
+		    !bound.named)
 			continue;
-		bound = bound_of(manifest->objects[i]);
 		r = name_bound(&bound, manifest->host->place, &entry, err);
 		if (r == 0)
 			r = external_mark(manifest->objects[i], &address_provider, "", 0);
@@ -275,42 +248,55 @@ static void set_wildcard(union name_sockaddr *address, int family)
 	address->sa.sa_family = (sa_family_t)family;
 }
 
-void address_place(const struct migrate_target *target, const Pbeam__Object *object, struct inet_address *out)
+/* Chooses the address at which this host binds the socket of the record. */
+static struct inet_address choose_address(const struct migrate_target *target,
+					  const struct object_address *bound)
 {
-	struct bound bound = bound_of(object);
+	struct inet_address out = {0};
 	char own[NAME_TEXT_MAX] = "";
 	union name_sockaddr at;
 	bool anywhere, home;
 
-	memset(out, 0, sizeof(*out));
 	(void)names_cluster(target->names, own);
-	if (!parse_name(bound.name->len ? bound.name : bound.local, &at))
-		set_wildcard(&at, bound.family);
+	if (!parse_name(bound->name->len ? bound->name : bound->local, &at))
+		set_wildcard(&at, bound->family);
 	anywhere = address_is_wildcard(&at) || address_is_loopback(&at);
 	/* a connected socket's name is used by its peer only and does not tell its host */
-	home = !strcmp(own, *bound.host) || (bound.connected && !anywhere);
-	if (!home || !can_bind(bound.protocol, &at)) {
-
-		if (!anywhere && (!address_own(&at) || !address_in_family(&at, bound.family)))
-			set_wildcard(&at, bound.family);
+	home = !strcmp(own, *bound->host) || (bound->connected && !anywhere);
+	if (!home || !can_bind(bound->protocol, &at)) {
+		if (!anywhere && (!address_own(&at) || !address_in_family(&at, bound->family)))
+			set_wildcard(&at, bound->family);
 		address_set_port(&at, 0);
 	}
-	out->len = address_size(&at);
-	memcpy(&out->any, &at, out->len);
+	out.len = address_size(&at);
+	memcpy(&out.any, &at, out.len);
+	return out;
+}
+
+int address_restore(const struct migrate_target *target, struct object_restore *restore,
+		    const Pbeam__Object *object, int *fd, struct err *err)
+{
+	struct object_address bound;
+	struct inet_address at;
+
+	if (!object_address(object, &bound))
+		return address_malformed(err);
+	at = choose_address(target, &bound);
+	return object_end_ops_of(object)->restore_at(restore, object, &at, fd, err);
 }
 
 int address_arrived(struct migrate_target *target, const Pbeam__Object *object, int fd, struct err *err)
 {
-	struct bound bound = bound_of(object);
 	struct inet_address at = {.len = sizeof(at.v6)}, name;
+	struct object_address bound;
 	struct name_socket socket = {0};
 	Pbeam__AddressArrival *arrival;
 	union name_sockaddr real;
 	struct stat st;
 	int r;
 
-	if (!inet_address_parse(bound.name, &name) || getsockname(fd, &at.any, &at.len) < 0 ||
-	    fstat(fd, &st) < 0)
+	if (!object_address(object, &bound) || !inet_address_parse(bound.name, &name) ||
+	    getsockname(fd, &at.any, &at.len) < 0 || fstat(fd, &st) < 0)
 		return 0;
 	if (!target->arrivals)
 		target->arrivals = message_new(&pbeam__address_arrivals__descriptor);
@@ -340,42 +326,24 @@ static int address_make(struct migrate_target *target, void **state, struct obje
 			const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const struct object_ops *ops = object_ops_of(object);
-	Pbeam__Object copy = *object;
-	struct inet_address at;
 	int r = ops->check ? ops->check(restore, object, err) : 0;
 
-	if (r < 0)
-		return r;
-	address_place(target, object, &at);
-	if (object->kind_case == PBEAM__OBJECT__KIND_TCP) {
-		Pbeam__TcpSocket here = *object->tcp;
-
-		copy.tcp = &here;
-		here.local = (ProtobufCBinaryData){at.len, (uint8_t *)&at.any};
-		return ops->restore(restore, &copy, fd, err);
-	}
-	if (object->kind_case == PBEAM__OBJECT__KIND_UDP) {
-		Pbeam__UdpSocket here = *object->udp;
-
-		copy.udp = &here;
-		here.local = (ProtobufCBinaryData){at.len, (uint8_t *)&at.any};
-		return ops->restore(restore, &copy, fd, err);
-	}
-	return err_set(err, -EBADMSG, "the record of a bound socket is malformed");
+	return r < 0 ? r : address_restore(target, restore, object, fd, err);
 }
 
 /* Updates the registry after a rollback, where no commit does. The former holder of the address has ended. */
 static void renew_entry(const struct migrate_target *target, const Pbeam__Object *object, int fd)
 {
-	struct bound bound = bound_of(object);
 	struct inet_address at = {.len = sizeof(at.v6)}, name;
-	struct name_address address = {.protocol = bound.protocol};
+	struct name_address address = {0};
+	struct object_address bound;
 	struct err err = ERR_INIT;
 	int r = 0;
 
-	if (!parse_name(bound.name, &address.name) || !inet_address_parse(bound.name, &name) ||
-	    getsockname(fd, &at.any, &at.len) < 0)
+	if (!object_address(object, &bound) || !parse_name(bound.name, &address.name) ||
+	    !inet_address_parse(bound.name, &name) || getsockname(fd, &at.any, &at.len) < 0)
 		return;
+	address.protocol = bound.protocol;
 	snprintf(address.born, sizeof(address.born), "%s", *bound.host);
 	if (at.len == name.len && !memcmp(&at.any, &name.any, at.len))
 		r = address_forget(&address, &err);
@@ -389,19 +357,7 @@ static int address_finish(struct migrate_target *target, void **state, struct ob
 			  const Pbeam__Object *object, int fd, struct err *err)
 {
 	const struct object_ops *ops = object_ops_of(object);
-	struct inet_address at = {.len = sizeof(at.v6)};
-	Pbeam__Object copy = *object;
-	Pbeam__UdpSocket here;
-	int r = 0;
-
-	/* queued datagrams are sent to the new address */
-	if (object->kind_case == PBEAM__OBJECT__KIND_UDP && getsockname(fd, &at.any, &at.len) == 0) {
-		here = *object->udp;
-		here.local = (ProtobufCBinaryData){at.len, (uint8_t *)&at.any};
-		copy.udp = &here;
-	}
-	if (ops->finish)
-		r = ops->finish(restore, &copy, fd, err);
+	int r = ops->finish ? ops->finish(restore, object, fd, err) : 0;
 
 	if (r == 0)
 		r = address_arrived(target, object, fd, err);

@@ -7,7 +7,7 @@
  * same host connect to it directly.
  *
  *   source  address_leaves()   frozen; stores the name in the socket's record
- *   target  address_place()    chooses the real address
+ *   target  address_restore()  chooses the real address
  *           address_arrived()  reports the real address        -> rendezvous
  *   source  record_commit() with source->addresses
  *
@@ -35,9 +35,9 @@ must_check int address_dump(struct migrate_source *source, struct object_dump *d
 			    struct err *err);
 /* Replaces the source addresses of queued datagrams, which are real on this host, by the senders' names. */
 must_check int address_name_senders(struct migrate_source *source, Pbeam__UdpSocket *socket, struct err *err);
-/* Chooses the address at which this host binds the socket of the record. */
-void address_place(const struct migrate_target *target, const Pbeam__Object *object,
-		   struct inet_address *out);
+/* Makes the bound socket of the record, at the address that this host chooses for its name. */
+must_check int address_restore(const struct migrate_target *target, struct object_restore *restore,
+			       const Pbeam__Object *object, int *fd, struct err *err);
 /* Records the name of a socket that is now bound in the name table, and its real address for the source. */
 must_check int address_arrived(struct migrate_target *target, const Pbeam__Object *object, int fd,
 			       struct err *err);

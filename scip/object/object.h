@@ -161,6 +161,8 @@ struct object_ops {
 	 * Required: a number that is not shifted joins unrelated objects. A kind without numbers has
 	 * object_shift_none(). */
 	void (*shift)(Pbeam__Object *object, const struct object_shift *shift);
+	/* The hooks of a kind with another end (object_end.h); NULL for other kinds. */
+	const struct object_end_ops *end;
 };
 void object_shift_none(Pbeam__Object *object, const struct object_shift *shift);
 

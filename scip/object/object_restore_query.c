@@ -3,16 +3,10 @@
 #include <unistd.h>
 
 #include "scip/object/common.h"
+#include "scip/object/object_end.h"
 #include "scip/object/object_restore.h"
 #include "scip/object/object_table.h"
 #include "scip/object/terminal.h"
-
-static const Pbeam__Tty *tty_of(const Pbeam__Object *object)
-{
-	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
-		return object->tty;
-	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ? object->console->tty : NULL;
-}
 
 struct names *object_restore_names(struct object_restore *restore)
 {
@@ -56,19 +50,11 @@ const Pbeam__Object *object_restore_find_inode(struct object_restore *restore, u
 					       const Pbeam__Object *skip)
 {
 	for (size_t i = 0; i < restore->nslots; i++) {
-		const Pbeam__Object *object = restore->slots[i].object;
-		uint64_t own = 0;
+		const struct object_slot *slot = &restore->slots[i];
+		const struct object_end_ops *end = slot->ops->end;
 
-		if (object->kind_case == PBEAM__OBJECT__KIND_PIPE)
-			own = object->pipe->ino;
-		else if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
-			own = object->unix_socket->ino;
-		else if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
-			own = object->tcp->ino;
-		else if (object->kind_case == PBEAM__OBJECT__KIND_UDP)
-			own = object->udp->ino;
-		if (own == ino && ino && object != skip)
-			return object;
+		if (ino && slot->object != skip && end && end->ino && end->ino(slot->object) == ino)
+			return slot->object;
 	}
 	return NULL;
 }
@@ -117,7 +103,7 @@ int object_restore_map_path(struct object_restore *restore, const char *path, ch
 	int number = terminal_path_number(path);
 
 	for (size_t i = 0; i < restore->nslots && number >= 0; i++) {
-		const Pbeam__Tty *tty = tty_of(restore->slots[i].object);
+		const Pbeam__Tty *tty = object_tty_of(restore->slots[i].object);
 		int fd;
 
 		if (!tty || !tty->path.len || tty->pty != (uint64_t)number)

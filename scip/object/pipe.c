@@ -23,6 +23,7 @@
 
 #include "base/io.h"
 #include "scip/object/common.h"
+#include "scip/object/object_end.h"
 #include "scip/object/object_table.h"
 
 #define PACKET_MAX 4096u
@@ -362,6 +363,34 @@ static void pipe_shift(Pbeam__Object *object, const struct object_shift *shift)
 	object->pipe->ino += shift->ino;
 }
 
+static uint64_t pipe_ino(const Pbeam__Object *object)
+{
+	return object->pipe->ino;
+}
+
+/* It was filled when it was made. */
+static int pipe_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			 struct err *err)
+{
+	*other = object_restore_kept(restore, PBEAM__OBJECT__KIND_PIPE, object->pipe->ino);
+	return 0;
+}
+
+static int pipe_make_closed(const Pbeam__Object *object, int *fd, struct err *err)
+{
+	const int own = (object->flags & O_ACCMODE) == O_WRONLY;
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return err_sys(err, "make a pipe");
+	close(ends[!own]);
+	*fd = ends[own];
+	return 0;
+}
+
+static const struct object_end_ops pipe_end = {
+	.ino = pipe_ino, .fill = pipe_end_fill, .make_closed = pipe_make_closed};
+
 const struct object_ops object_pipe = {
 	.name = "pipe",
 	.kind = PBEAM__OBJECT__KIND_PIPE,
@@ -373,4 +402,5 @@ const struct object_ops object_pipe = {
 	.restore = pipe_restore,
 	.visit_files = pipe_visit_files,
 	.shift = pipe_shift,
+	.end = &pipe_end,
 };

@@ -22,6 +22,7 @@
 #include "proto/message.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
+#include "scip/object/object_end.h"
 #include "scip/object/object_table.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_look.h"
@@ -268,4 +269,5 @@ const struct object_ops object_tcp = {
 	.restore = tcp_restore,
 	.finish = tcp_finish,
 	.shift = tcp_shift,
+	.end = &tcp_end,
 };

@@ -26,6 +26,7 @@
 #include "namespace/address_entry.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
+#include "scip/object/object_end.h"
 #include "scip/object/object_restore.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_look.h"
@@ -348,21 +349,6 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 	return object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[0], err);
 }
 
-int tcp_make_pair(const Pbeam__TcpSocket *saved, int fds[2], struct err *err)
-{
-	struct inet_address any = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}},
-				   .len = sizeof(struct sockaddr_in)};
-	int made[2], r;
-
-	any = inet_in_family(&any, saved->family);
-	r = connect_pair(saved, &any, saved, NULL, made, err);
-	if (r < 0)
-		return r;
-	fds[0] = made[1];
-	fds[1] = made[0];
-	return 0;
-}
-
 /* Both ends have said all: it has ended, or only waits for the last acknowledgements of somebody outside. */
 static bool is_over(struct object_restore *restore, const Pbeam__Object *object)
 {
@@ -374,15 +360,18 @@ static bool is_over(struct object_restore *restore, const Pbeam__Object *object)
 }
 
 /* Its other end is a stand-in on the loopback. */
-static int make_closed(struct object_restore *restore, const Pbeam__TcpSocket *saved, int *fd,
-		       struct err *err)
+static int make_apart(struct object_restore *restore, const Pbeam__TcpSocket *saved, int *fd, struct err *err)
 {
-	int fds[2], r = tcp_make_pair(saved, fds, err);
+	struct inet_address any = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}},
+				   .len = sizeof(struct sockaddr_in)};
+	int fds[2], r;
 
+	any = inet_in_family(&any, saved->family);
+	r = connect_pair(saved, &any, saved, NULL, fds, err);
 	if (r < 0)
 		return r;
-	*fd = fds[0];
-	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[1], err);
+	*fd = fds[1];
+	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[0], err);
 	return r < 0 ? r : tcp_keep_name(object_restore_names(restore), saved, *fd, err);
 }
 
@@ -393,7 +382,7 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 	int r;
 
 	if (is_over(restore, object))
-		return make_closed(restore, saved, fd, err);
+		return make_apart(restore, saved, fd, err);
 	if (tcp_was_connected(saved) && !saved->accept_of)
 		return make_connection(restore, object, fd, err);
 	*fd = new_socket(saved, err);
@@ -541,21 +530,6 @@ static int finish_alone(struct object_restore *restore, const Pbeam__TcpSocket *
 	return 0;
 }
 
-int tcp_fill_end(struct object_restore *restore, const Pbeam__TcpSocket *saved, int fd, int other,
-		 struct err *err)
-{
-	int r = refill(restore, saved, fd, other, err);
-
-	if (r == 0)
-		r = set_options(saved, fd, err);
-	if (r < 0)
-		return r;
-	set(other, IPPROTO_TCP, TCP_NODELAY, 1);
-	if (saved->shutdown & 2)
-		shutdown(fd, SHUT_WR);
-	return 0;
-}
-
 static int start_listening(const Pbeam__TcpSocket *saved, int fd, struct err *err)
 {
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
@@ -643,3 +617,69 @@ int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int 
 			    : finish_alone(restore, saved, fd, err);
 	return set_options(saved, fd, err);
 }
+
+/* ---- the other end is not in the image ---- */
+
+static uint64_t tcp_ino(const Pbeam__Object *object)
+{
+	return object->tcp->ino;
+}
+
+static struct object_address tcp_address(const Pbeam__Object *object)
+{
+	Pbeam__TcpSocket *tcp = object->tcp;
+	const bool idle = tcp->state == TCP_CLOSE && !tcp->shutdown;
+
+	return (struct object_address){.protocol = IPPROTO_TCP,
+				       .family = tcp->family,
+				       .ino = tcp->ino,
+				       .local = &tcp->local,
+				       .name = &tcp->name_own,
+				       .called = &tcp->name_peer,
+				       .host = &tcp->name_host,
+				       .options = tcp->options,
+				       .listening = tcp->listening,
+				       .named = tcp->bound && (tcp->listening || idle)};
+}
+
+static int tcp_restore_at(struct object_restore *restore, const Pbeam__Object *object,
+			  const struct inet_address *local, int *fd, struct err *err)
+{
+	Pbeam__Object copy = *object;
+	Pbeam__TcpSocket tcp = *object->tcp;
+
+	copy.tcp = &tcp;
+	tcp.local = (ProtobufCBinaryData){local->len, (uint8_t *)(uintptr_t)&local->any};
+	return tcp_restore(restore, &copy, fd, err);
+}
+
+static int tcp_end_make(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
+{
+	return make_apart(restore, object->tcp, fd, err);
+}
+
+static int tcp_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			struct err *err)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+	int r;
+
+	*other = object_restore_kept(restore, PBEAM__OBJECT__KIND_TCP, saved->ino);
+	if (*other < 0) /* it listens */
+		return tcp_finish(restore, object, fd, err);
+	r = refill(restore, saved, fd, *other, err);
+	if (r == 0)
+		r = set_options(saved, fd, err);
+	if (r < 0)
+		return r;
+	set(*other, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (saved->shutdown & 2)
+		shutdown(fd, SHUT_WR);
+	return 0;
+}
+
+const struct object_end_ops tcp_end = {.ino = tcp_ino,
+				       .address = tcp_address,
+				       .restore_at = tcp_restore_at,
+				       .make = tcp_end_make,
+				       .fill = tcp_end_fill};

@@ -25,10 +25,6 @@ must_check int tcp_refuse_tls(int fd, struct err *err);
 /* For who cares for the peer: an end with its options and its receive queue. Nothing is drained. */
 must_check int tcp_dump_end(struct object_dump *dump, const struct object_source *source,
 			    Pbeam__Object *object, struct err *err);
-/* And the way back: fds[0] is connected to fds[1] over the loopback, then has what the end had. */
-must_check int tcp_make_pair(const Pbeam__TcpSocket *saved, int fds[2], struct err *err);
-must_check int tcp_fill_end(struct object_restore *restore, const Pbeam__TcpSocket *saved, int fd, int other,
-			    struct err *err);
 
 /* Where its record has names that are not the addresses that it has now: getsockname and getpeername will say
  * them. */
@@ -39,5 +35,6 @@ must_check int tcp_dump_name(struct names *names, Pbeam__TcpSocket *out);
 int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err);
 int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err);
 int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err);
+extern const struct object_end_ops tcp_end;
 
 #endif

@@ -34,8 +34,6 @@ must_check int terminal_dump_apart(struct object_dump *dump, const struct object
 /* Before the kind's restore: makes it this terminal (taken), not a new one. */
 must_check int terminal_adopt_apart(struct object_restore *restore, const Pbeam__Tty *saved, int slave,
 				    struct err *err);
-/* As the kind's finish, for a new one: the master, borrowed, or -errno. */
-must_check int terminal_fill_apart(struct object_restore *restore, const Pbeam__Tty *saved, struct err *err);
 
 /* A member of the terminal's session restores its foreground group. */
 must_check int terminal_install_foreground(struct names *names, const Pbeam__Tty *saved,

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "scip/object/common.h"
+#include "scip/object/object_end.h"
 #include "scip/object/object_restore.h"
 #include "scip/object/object_table.h"
 #include "scip/object/pty_queue.h"
@@ -290,14 +291,16 @@ int terminal_adopt_apart(struct object_restore *restore, const Pbeam__Tty *saved
 	return r < 0 ? r : object_restore_renamed_pts(restore, (int)saved->pty, number, err);
 }
 
-int terminal_fill_apart(struct object_restore *restore, const Pbeam__Tty *saved, struct err *err)
+/* A slave: its master is with a process that is not dumped. */
+static int tty_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			struct err *err)
 {
+	const Pbeam__Tty *saved = object->tty;
 	int master = object_restore_kept(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, true));
 	int r = master < 0 ? -ENOENT : terminal_restore_termios(saved, master, err);
 
-	if (r == 0)
-		r = put_bytes(restore, saved, master, err);
-	return r < 0 ? r : master;
+	*other = master;
+	return r < 0 ? r : put_bytes(restore, saved, master, err);
 }
 
 static int tty_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
@@ -332,10 +335,7 @@ int object_restore_controlling_tty(struct object_restore *restore, struct vpid s
 {
 	for (size_t i = 0; i < restore->nslots; i++) {
 		const Pbeam__Object *object = restore->slots[i].object;
-		const Pbeam__Tty *tty = object->kind_case == PBEAM__OBJECT__KIND_TTY ? object->tty
-					: object->kind_case == PBEAM__OBJECT__KIND_CONSOLE
-						? object->console->tty
-						: NULL;
+		const Pbeam__Tty *tty = object_tty_of(object);
 
 		if (!tty || tty->session_vsid == 0 || tty->session_vsid != session.n)
 			continue;
@@ -345,6 +345,8 @@ int object_restore_controlling_tty(struct object_restore *restore, struct vpid s
 	}
 	return -1;
 }
+
+static const struct object_end_ops tty_end = {.fill = tty_end_fill};
 
 const struct object_ops object_tty = {
 	.name = "terminal",
@@ -356,4 +358,5 @@ const struct object_ops object_tty = {
 	.finish = tty_finish,
 	.install = tty_install,
 	.shift = object_shift_none,
+	.end = &tty_end,
 };

@@ -19,9 +19,9 @@
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/multicast.h"
+#include "scip/object/object_end.h"
 #include "scip/object/object_table.h"
 #include "scip/object/socket.h"
-#include "scip/object/udp_socket.h"
 
 #define PATIENCE_NS 4000000000ull
 
@@ -79,6 +79,26 @@ static int udp_check(struct object_restore *restore, const Pbeam__Object *object
 		       : 0;
 }
 
+static int udp_keep_name(struct names *names, const Pbeam__UdpSocket *saved, int fd, struct err *err)
+{
+	const ProtobufCBinaryData *sides[] = {saved->name_own.len ? &saved->name_own : &saved->local,
+					      saved->name_peer.len ? &saved->name_peer : &saved->peer};
+	struct name_socket name = {0};
+	struct inet_address at;
+	struct stat st;
+	int r;
+
+	if (fstat(fd, &st) < 0)
+		return 0;
+	if (inet_address_parse(sides[0], &at))
+		memcpy(&name.own, &at.any, at.len);
+	if (inet_address_parse(sides[1], &at))
+		memcpy(&name.peer, &at.any, at.len);
+	snprintf(name.born, sizeof(name.born), "%s", saved->name_host);
+	r = names_socket_set(names, st.st_ino, &name);
+	return r < 0 ? err_code(err, r, "keep the address of a socket") : 0;
+}
+
 static int udp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const Pbeam__UdpSocket *saved = object->udp;
@@ -100,26 +120,6 @@ static int udp_restore(struct object_restore *restore, const Pbeam__Object *obje
 	if (!saved->name_own.len && !saved->name_peer.len)
 		return 0;
 	return udp_keep_name(object_restore_names(restore), saved, *fd, err);
-}
-
-int udp_keep_name(struct names *names, const Pbeam__UdpSocket *saved, int fd, struct err *err)
-{
-	const ProtobufCBinaryData *sides[] = {saved->name_own.len ? &saved->name_own : &saved->local,
-					      saved->name_peer.len ? &saved->name_peer : &saved->peer};
-	struct name_socket name = {0};
-	struct inet_address at;
-	struct stat st;
-	int r;
-
-	if (fstat(fd, &st) < 0)
-		return 0;
-	if (inet_address_parse(sides[0], &at))
-		memcpy(&name.own, &at.any, at.len);
-	if (inet_address_parse(sides[1], &at))
-		memcpy(&name.peer, &at.any, at.len);
-	snprintf(name.born, sizeof(name.born), "%s", saved->name_host);
-	r = names_socket_set(names, st.st_ino, &name);
-	return r < 0 ? err_code(err, r, "keep the address of a socket") : 0;
 }
 
 /* While it was not there its address may have been given up. A migration tells of it itself. */
@@ -235,12 +235,13 @@ static void find_peer(struct object_restore *restore, const Pbeam__Object *objec
 static int udp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
 {
 	const Pbeam__UdpSocket *saved = object->udp;
-	struct inet_address local, peer;
+	struct inet_address local = {.len = sizeof(local.v6)}, peer;
 	size_t lost = 0;
 	char text[INET_TEXT_MAX];
 
 	renew_address(restore, object, fd);
-	if (saved->bound && inet_address_parse(&saved->local, &local))
+	/* Not saved->local: the socket may have another address here. */
+	if (saved->bound && getsockname(fd, &local.any, &local.len) == 0)
 		for (size_t i = 0; i < saved->n_queue; i++) {
 			int r = resend(restore, saved, saved->queue[i], &local, err);
 
@@ -265,6 +266,90 @@ static void udp_shift(Pbeam__Object *object, const struct object_shift *shift)
 	object->udp->ino += shift->ino;
 }
 
+/* ---- the other end is not in the image ---- */
+
+static uint64_t udp_ino(const Pbeam__Object *object)
+{
+	return object->udp->ino;
+}
+
+static struct object_address udp_address(const Pbeam__Object *object)
+{
+	Pbeam__UdpSocket *udp = object->udp;
+
+	return (struct object_address){.protocol = IPPROTO_UDP,
+				       .family = udp->family,
+				       .ino = udp->ino,
+				       .local = &udp->local,
+				       .name = &udp->name_own,
+				       .called = &udp->name_peer,
+				       .host = &udp->name_host,
+				       .options = udp->options,
+				       .connected = udp->connected,
+				       .named = udp->bound && !udp->connected};
+}
+
+static int udp_restore_at(struct object_restore *restore, const Pbeam__Object *object,
+			  const struct inet_address *local, int *fd, struct err *err)
+{
+	Pbeam__Object copy = *object;
+	Pbeam__UdpSocket udp = *object->udp;
+
+	copy.udp = &udp;
+	udp.local = (ProtobufCBinaryData){local->len, (uint8_t *)(uintptr_t)&local->any};
+	return udp_restore(restore, &copy, fd, err);
+}
+
+/* Makes two UDP sockets that are connected to each other. */
+static int udp_end_make(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
+{
+	int family = object->udp->family, r;
+	struct inet_address at = {.len = sizeof(at.v6)};
+	auto_close int own = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	auto_close int other = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct inet_address any = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}},
+				   .len = sizeof(struct sockaddr_in)};
+
+	if (family == AF_INET6)
+		any = (struct inet_address){
+			.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT},
+			.len = sizeof(struct sockaddr_in6)};
+	if (own < 0 || other < 0 || bind(own, &any.any, any.len) < 0 || bind(other, &any.any, any.len) < 0 ||
+	    getsockname(own, &at.any, &at.len) < 0 || connect(other, &at.any, at.len) < 0)
+		return err_sys(err, "make a pair of UDP sockets");
+	at.len = sizeof(at.v6);
+	if (getsockname(other, &at.any, &at.len) < 0 || connect(own, &at.any, at.len) < 0)
+		return err_sys(err, "connect a pair of UDP sockets");
+	*fd = steal_fd(&own);
+	r = udp_keep_name(object_restore_names(restore), object->udp, *fd, err);
+	if (r < 0)
+		return r;
+	return object_restore_keep(restore, PBEAM__OBJECT__KIND_UDP, object->udp->ino, steal_fd(&other), err);
+}
+
+/* A port has no other end: its datagrams come from many. */
+static int udp_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			struct err *err)
+{
+	const Pbeam__UdpSocket *saved = object->udp;
+
+	*other = object_restore_kept(restore, PBEAM__OBJECT__KIND_UDP, saved->ino);
+	for (size_t i = 0; *other >= 0 && i < saved->n_queue; i++) {
+		int r = socket_queue_send(restore, saved->queue[i], *other, false, NULL, 0, err);
+
+		if (r == -ENOMEM || r == -EBADMSG)
+			return r;
+	}
+	err_clear(err);
+	return 0;
+}
+
+static const struct object_end_ops udp_end = {.ino = udp_ino,
+					      .address = udp_address,
+					      .restore_at = udp_restore_at,
+					      .make = udp_end_make,
+					      .fill = udp_end_fill};
+
 const struct object_ops object_udp = {
 	.name = "UDP socket",
 	.kind = PBEAM__OBJECT__KIND_UDP,
@@ -275,4 +360,5 @@ const struct object_ops object_udp = {
 	.restore = udp_restore,
 	.finish = udp_finish,
 	.shift = udp_shift,
+	.end = &udp_end,
 };

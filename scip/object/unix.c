@@ -28,6 +28,7 @@
 #include "namespace/record.h"
 #include "scip/object/common.h"
 #include "scip/object/object_dump.h"
+#include "scip/object/object_end.h"
 #include "scip/object/object_table.h"
 #include "scip/object/socket.h"
 #include "scip/object/unix_socket.h"
@@ -270,4 +271,5 @@ const struct object_ops object_unix = {
 	.finish = unix_finish,
 	.install = unix_install,
 	.shift = unix_shift,
+	.end = &unix_end,
 };

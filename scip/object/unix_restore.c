@@ -8,11 +8,14 @@
 #include <linux/sockios.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "scip/object/common.h"
+#include "scip/object/object_end.h"
 #include "scip/object/socket.h"
 #include "scip/object/unix_socket.h"
 
@@ -473,3 +476,55 @@ int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int
 	}
 	return r;
 }
+
+/* ---- the other end is not in the image ---- */
+
+static uint64_t unix_ino(const Pbeam__Object *object)
+{
+	return object->unix_socket->ino;
+}
+
+/* Removes a socket file left at the listener's path; a socket bound to it belongs to another host. */
+static void clear_name(const Pbeam__UnixSocket *saved)
+{
+	auto_free char *path = saved->bound_file ? object_text(&saved->bound_file->path) : NULL;
+	struct stat st;
+
+	if (path && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && unlink(path) < 0)
+		log_warn("restore: the socket %s stays where it is: %s", path, strerror(errno));
+}
+
+static int unix_end_make(struct object_restore *restore, const Pbeam__Object *object, int *fd,
+			 struct err *err)
+{
+	if (object->unix_socket->listening)
+		clear_name(object->unix_socket);
+	return unix_restore(restore, object, fd, err);
+}
+
+static int unix_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			 struct err *err)
+{
+	const Pbeam__UnixSocket *saved = object->unix_socket;
+	int r = unix_finish(restore, object, fd, err);
+
+	if (r == 0 && saved->shutdown & 2 && saved->connected)
+		shutdown(fd, SHUT_WR);
+	*other = object_restore_kept(restore, PBEAM__OBJECT__KIND_UNIX_SOCKET, saved->ino);
+	return r;
+}
+
+static int unix_make_closed(const Pbeam__Object *object, int *fd, struct err *err)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, (int)object->unix_socket->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+		return err_sys(err, "make a pair of UNIX sockets");
+	close(ends[1]);
+	shutdown(ends[0], SHUT_RDWR);
+	*fd = ends[0];
+	return 0;
+}
+
+const struct object_end_ops unix_end = {
+	.ino = unix_ino, .make = unix_end_make, .fill = unix_end_fill, .make_closed = unix_make_closed};

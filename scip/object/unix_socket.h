@@ -14,4 +14,6 @@ int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int
 int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process, int fd,
 		 struct batch *batch, struct err *err);
 
+extern const struct object_end_ops unix_end;
+
 #endif

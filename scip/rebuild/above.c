@@ -22,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "namespace/record.h"
+#include "scip/object/object_end.h"
 #include "scip/rebuild/rebuild_parts.h"
 #include "scip/tracee/procfs.h"
 
@@ -157,13 +158,6 @@ static bool is_seen_to(void *arg, const struct name_process *process)
 	       replaced_includes(rebuild, process);
 }
 
-static const Pbeam__Tty *tty_of(const Pbeam__Object *object)
-{
-	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
-		return object->tty;
-	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ? object->console->tty : NULL;
-}
-
 /* The image in memory belongs to this rebuild: the state of the session's terminal is adapted to the present.
  */
 static void settle_terminals(struct rebuild *rebuild)
@@ -172,7 +166,7 @@ static void settle_terminals(struct rebuild *rebuild)
 
 	for (size_t i = 0; i < rebuild->manifest->n_objects; i++) {
 		const Pbeam__Object *object = rebuild->manifest->objects[i];
-		Pbeam__Tty *tty = (Pbeam__Tty *)(uintptr_t)tty_of(object);
+		Pbeam__Tty *tty = object_tty_of(object);
 
 		/* No other process used a terminal that comes back over a bridge. */
 		if (!tty || object->external || tty->session_vsid != above->plan.session)

@@ -17,6 +17,7 @@
 #include "image/store.h"
 #include "proto/message.h"
 #include "scip/object/common.h"
+#include "scip/object/object_end.h"
 #include "scip/rebuild/rebuild.h"
 
 enum { INO_SHIFT = 56 };
@@ -95,23 +96,16 @@ static int shift_message(void *arg, ProtobufCMessage *message)
 
 /* ---- terminals ---- */
 
-static Pbeam__Tty *tty_of(const Pbeam__Object *object)
-{
-	if (object->kind_case == PBEAM__OBJECT__KIND_TTY)
-		return object->tty;
-	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ? object->console->tty : NULL;
-}
-
 static bool is_console(const Pbeam__Object *object)
 {
 	return object->kind_case == PBEAM__OBJECT__KIND_CONSOLE ||
-	       (tty_of(object) && tty_of(object)->console);
+	       (object_tty_of(object) && object_tty_of(object)->console);
 }
 
 static const Pbeam__Object *find_terminal(const Pbeam__Manifest *manifest, uint64_t number)
 {
 	for (size_t i = 0; i < manifest->n_objects; i++)
-		if (tty_of(manifest->objects[i]) && tty_of(manifest->objects[i])->pty == number)
+		if (object_tty_of(manifest->objects[i]) && object_tty_of(manifest->objects[i])->pty == number)
 			return manifest->objects[i];
 	return NULL;
 }
@@ -120,7 +114,7 @@ static const Pbeam__Object *find_terminal(const Pbeam__Manifest *manifest, uint6
 static void rename_terminals(const Pbeam__Manifest *all, const Pbeam__Manifest *more)
 {
 	for (size_t i = 0; i < more->n_objects; i++) {
-		const Pbeam__Tty *tty = tty_of(more->objects[i]);
+		const Pbeam__Tty *tty = object_tty_of(more->objects[i]);
 		const Pbeam__Object *other = tty ? find_terminal(all, tty->pty) : NULL;
 		uint64_t old = tty ? tty->pty : 0, number = old;
 
@@ -129,8 +123,8 @@ static void rename_terminals(const Pbeam__Manifest *all, const Pbeam__Manifest *
 		while (find_terminal(all, number) || find_terminal(more, number))
 			number++;
 		for (size_t k = i; k < more->n_objects; k++)
-			if (tty_of(more->objects[k]) && tty_of(more->objects[k])->pty == old)
-				tty_of(more->objects[k])->pty = number;
+			if (object_tty_of(more->objects[k]) && object_tty_of(more->objects[k])->pty == old)
+				object_tty_of(more->objects[k])->pty = number;
 	}
 }
 
@@ -139,7 +133,7 @@ static void forget_console(const Pbeam__Manifest *manifest)
 {
 	for (size_t i = 0; i < manifest->n_objects; i++) {
 		const Pbeam__Object *object = manifest->objects[i];
-		Pbeam__Tty *tty = tty_of(object);
+		Pbeam__Tty *tty = object_tty_of(object);
 
 		if (!tty || !is_console(object))
 			continue;

@@ -1,7 +1,7 @@
 /*
  * Both sides of a bridged stream were dumped while it was held (cut_lines.c). They continue over a new bridge
  * between the hosts where the parts are now. The new bridge has a new cookie, as the old bridge may still
- * run. The bridge's own end of the pipe or socket comes from bridge_fill().
+ * run. The bridge's own end of the pipe or socket comes from object_end_fill().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 #include "scip/bridge/bridge.h"
 #include "scip/bridge/bridge_provider.h"
 #include "scip/object/common.h"
+#include "scip/object/object_end.h"
 #include "scip/rejoin/cut_provider.h"
 
 int cut_mark_lines(Pbeam__Object *out, const Pbeam__BridgeList *lines, struct err *err)
@@ -113,7 +114,7 @@ static int cut_line_finish(struct migrate_target *target, void **state, struct o
 	if (!list || !bridges)
 		r = err_set(err, list ? -ENOMEM : -EBADMSG, "the record of a bridge is malformed");
 	if (r == 0)
-		r = bridge_fill(restore, object, fd, &other, err);
+		r = object_end_fill(restore, object, fd, &other, err);
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = err_sys(err, "stat a restored pipe or socket");
 	for (size_t i = 0; r == 0 && i < list->n_streams; i++) {
