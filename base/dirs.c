@@ -24,7 +24,7 @@ static int check_private(const char *path, struct err *err)
 	return 0;
 }
 
-static int finish(char *buf, int len, const char *sub, struct err *err)
+static int dirs_finish(char *buf, int len, const char *sub, struct err *err)
 {
 	int r;
 
@@ -49,7 +49,7 @@ int dirs_runtime(char *buf, const char *sub, struct err *err)
 		n = snprintf(buf, PATH_MAX, "%s/pbeam", base);
 	else
 		n = snprintf(buf, PATH_MAX, "/tmp/pbeam-%u", (unsigned)geteuid());
-	return finish(buf, n, sub, err);
+	return dirs_finish(buf, n, sub, err);
 }
 
 int dirs_state(char *buf, const char *sub, struct err *err)
@@ -69,5 +69,5 @@ int dirs_state(char *buf, const char *sub, struct err *err)
 			return err_set(err, -ENOENT, "no home directory; set XDG_STATE_HOME");
 		n = snprintf(buf, PATH_MAX, "%s/.local/state/pbeam", home);
 	}
-	return finish(buf, n, sub, err);
+	return dirs_finish(buf, n, sub, err);
 }

@@ -17,7 +17,7 @@
 enum { LOOKS = 1000, LOOK_AGAIN_NS = 10000000 };
 
 /* The request of the tests: the variable, or the file that it names. NULL: none. */
-static const char *wish(char *buf, size_t size)
+static const char *fault_wish(char *buf, size_t size)
 {
 	const char *wanted = getenv("PBEAM_FAULT");
 	auto_close int fd = -1;
@@ -46,7 +46,7 @@ static void pause_here(const char *wanted)
 	if (fd >= 0 && io_write_full(fd, reached, strlen(reached)) < 0)
 		return;
 	for (int tries = 0; tries < LOOKS; tries++) {
-		const char *now = fd < 0 ? NULL : wish(buf, sizeof(buf));
+		const char *now = fd < 0 ? NULL : fault_wish(buf, sizeof(buf));
 
 		if (now && strcmp(now, reached) != 0)
 			return;
@@ -58,7 +58,7 @@ int fault_point(const char *point, struct err *err)
 {
 	static unsigned passed;
 	char buf[128];
-	const char *wanted = wish(buf, sizeof(buf));
+	const char *wanted = fault_wish(buf, sizeof(buf));
 	size_t len = strlen(point);
 	const char *action;
 	const char *count;

@@ -26,7 +26,7 @@ static const struct hierarchy {
 };
 
 /* The caller frees it; NULL if there is none. */
-static char *slurp(const char *dir, const char *name)
+static char *memory_read_file(const char *dir, const char *name)
 {
 	char path[PATH_MAX], *text;
 
@@ -37,7 +37,7 @@ static char *slurp(const char *dir, const char *name)
 }
 
 /* What follows `name`. */
-static bool find_number(const char *text, const char *name, uint64_t *out)
+static bool memory_find_number(const char *text, const char *name, uint64_t *out)
 {
 	const char *at = text ? strstr(text, name) : NULL;
 	unsigned long long n;
@@ -50,20 +50,20 @@ static bool find_number(const char *text, const char *name, uint64_t *out)
 
 static bool read_number(const char *dir, const char *file, uint64_t *out)
 {
-	auto_free char *text = slurp(dir, file);
+	auto_free char *text = memory_read_file(dir, file);
 
-	return find_number(text, "", out); /* "max" is none */
+	return memory_find_number(text, "", out); /* "max" is none */
 }
 
 static void limit_by(const char *group, const struct hierarchy *hierarchy, struct host_memory *size)
 {
-	auto_free char *stat = slurp(group, "memory.stat");
+	auto_free char *stat = memory_read_file(group, "memory.stat");
 	uint64_t limit, usage, files;
 
 	if (!read_number(group, hierarchy->limit, &limit) || !read_number(group, hierarchy->usage, &usage))
 		return;
 	for (size_t i = 0; i < 2; i++)
-		if (find_number(stat, hierarchy->files[i], &files))
+		if (memory_find_number(stat, hierarchy->files[i], &files))
 			usage -= files < usage ? files : usage;
 	if (limit < size->total)
 		size->total = limit;
@@ -154,22 +154,23 @@ uint64_t host_memory_swapped_out(void)
 
 	if (sysinfo(&info) == 0 && !info.totalswap)
 		return 0;
-	text = slurp("/proc", "vmstat");
-	if (!find_number(text, "\npswpout ", &written) || !find_number(text, "\nzswpout ", &compressed))
+	text = memory_read_file("/proc", "vmstat");
+	if (!memory_find_number(text, "\npswpout ", &written) ||
+	    !memory_find_number(text, "\nzswpout ", &compressed))
 		return written; /* a kernel without zswap */
 	return written + compressed;
 }
 
 void host_memory_size(const char *proc, struct host_memory *out)
 {
-	auto_free char *meminfo = slurp(proc, "meminfo");
-	auto_free char *groups = slurp(proc, "self/cgroup");
-	auto_free char *mounts = slurp(proc, "self/mountinfo");
+	auto_free char *meminfo = memory_read_file(proc, "meminfo");
+	auto_free char *groups = memory_read_file(proc, "self/cgroup");
+	auto_free char *mounts = memory_read_file(proc, "self/mountinfo");
 
 	*out = (struct host_memory){UINT64_MAX, UINT64_MAX};
-	if (find_number(meminfo, "MemTotal:", &out->total))
+	if (memory_find_number(meminfo, "MemTotal:", &out->total))
 		out->total *= 1024;
-	if (find_number(meminfo, "MemAvailable:", &out->available))
+	if (memory_find_number(meminfo, "MemAvailable:", &out->available))
 		out->available *= 1024;
 	for (size_t i = 0; i < sizeof(HIERARCHIES) / sizeof(HIERARCHIES[0]); i++)
 		limit_by_groups(groups, mounts, &HIERARCHIES[i], out);

@@ -13,7 +13,7 @@
 /* The kernel puts at most this much of a dump into one datagram (netlink_dump()). */
 enum { DATAGRAM_MAX = 32768 };
 
-static int send_request(int sock, const void *request, size_t len, uint16_t flags)
+static int diag_send_request(int sock, const void *request, size_t len, uint16_t flags)
 {
 	struct nlmsghdr header = {.nlmsg_len = (uint32_t)NLMSG_LENGTH(len),
 				  .nlmsg_type = SOCK_DIAG_BY_FAMILY,
@@ -49,7 +49,7 @@ int sock_diag_query(const void *request, size_t len, uint16_t flags, sock_diag_f
 	auto_close int sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	_Alignas(struct nlmsghdr) char data[DATAGRAM_MAX];
 	bool more = true;
-	int r = sock < 0 ? -errno : send_request(sock, request, len, flags);
+	int r = sock < 0 ? -errno : diag_send_request(sock, request, len, flags);
 
 	while (r == 0 && more) {
 		ssize_t n = recv(sock, data, sizeof(data), MSG_TRUNC);

@@ -85,7 +85,7 @@ static void *digest_thread(void *arg)
 	}
 }
 
-static unsigned count_processors(void)
+static unsigned digest_count_processors(void)
 {
 	cpu_set_t set;
 
@@ -97,7 +97,7 @@ static unsigned count_processors(void)
 static void run_work(struct digest_work *work)
 {
 	pthread_t threads[THREADS_MAX];
-	unsigned want = count_processors(), have = 0;
+	unsigned want = digest_count_processors(), have = 0;
 
 	work->nchunks = (work->end + IMAGE_CHUNK - 1) / IMAGE_CHUNK;
 	if (want > THREADS_MAX)

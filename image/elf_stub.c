@@ -13,7 +13,7 @@
 #define NR_READLINK 89
 #define PATH_ROOM   4096
 
-static long call(long nr, long a, long b, long c, long d)
+static long stub_call(long nr, long a, long b, long c, long d)
 {
 	long ret;
 	register long r10 __asm__("r10") = d;
@@ -25,7 +25,7 @@ static long call(long nr, long a, long b, long c, long d)
 	return ret;
 }
 
-static unsigned long length(const char *s)
+static unsigned long stub_length(const char *s)
 {
 	unsigned long n = 0;
 
@@ -34,14 +34,14 @@ static unsigned long length(const char *s)
 	return n;
 }
 
-static void say(const char *s)
+static void stub_print(const char *s)
 {
-	call(NR_WRITE, 2, (long)s, (long)length(s), 0);
+	stub_call(NR_WRITE, 2, (long)s, (long)stub_length(s), 0);
 }
 
-static const char *variable(char **envp, const char *name)
+static const char *stub_variable(char **envp, const char *name)
 {
-	unsigned long n = length(name);
+	unsigned long n = stub_length(name);
 
 	for (; *envp; envp++) {
 		unsigned long i = 0;
@@ -69,7 +69,7 @@ static void try_path(const char *list, char **argv, char **envp)
 		for (const char *tail = "/scip"; *tail; tail++)
 			candidate[n + (unsigned long)(tail - "/scip")] = *tail;
 		candidate[n + 5] = 0;
-		call(NR_EXECVE, (long)candidate, (long)argv, (long)envp, 0);
+		stub_call(NR_EXECVE, (long)candidate, (long)argv, (long)envp, 0);
 		while (*list && *list != ':')
 			list++;
 		if (*list)
@@ -86,9 +86,9 @@ void stub_main(long *stack)
 	static char *arguments[64];
 	long argc = stack[0];
 	char **argv = (char **)(stack + 1), **envp = argv + argc + 1;
-	const char *chosen = variable(envp, "PBEAM_SCIP");
-	long n = call(NR_READLINK, (long)"/proc/self/exe", (long)self, sizeof(self) - 1, 0);
-	long fd = call(NR_OPEN, (long)"/proc/self/exe", 0, 0, 0);
+	const char *chosen = stub_variable(envp, "PBEAM_SCIP");
+	long n = stub_call(NR_READLINK, (long)"/proc/self/exe", (long)self, sizeof(self) - 1, 0);
+	long fd = stub_call(NR_OPEN, (long)"/proc/self/exe", 0, 0, 0);
 	long m = 0;
 
 	self[n > 0 ? n : 0] = 0;
@@ -99,17 +99,18 @@ void stub_main(long *stack)
 	arguments[m++] = self;
 	arguments[m] = 0;
 	if (chosen)
-		call(NR_EXECVE, (long)chosen, (long)arguments, (long)envp, 0);
+		stub_call(NR_EXECVE, (long)chosen, (long)arguments, (long)envp, 0);
 	if (fd >= 0 &&
-	    call(NR_PREAD, fd, (long)&super, sizeof(super), IMAGE_SUPER_OFFSET) == (long)sizeof(super)) {
+	    stub_call(NR_PREAD, fd, (long)&super, sizeof(super), IMAGE_SUPER_OFFSET) == (long)sizeof(super)) {
 		super.scip[sizeof(super.scip) - 1] = 0;
-		call(NR_EXECVE, (long)super.scip, (long)arguments, (long)envp, 0);
+		stub_call(NR_EXECVE, (long)super.scip, (long)arguments, (long)envp, 0);
 	}
-	try_path(variable(envp, "PATH"), arguments, envp);
-	say(self);
-	say(": a saved program needs scip to go on, and none was found; install it in PATH or set PBEAM_SCIP "
-	    "to it\n");
-	call(NR_EXIT, 127, 0, 0, 0);
+	try_path(stub_variable(envp, "PATH"), arguments, envp);
+	stub_print(self);
+	stub_print(": a saved program needs scip to go on, and none was found; install it in PATH or set "
+		   "PBEAM_SCIP "
+		   "to it\n");
+	stub_call(NR_EXIT, 127, 0, 0, 0);
 	__builtin_unreachable();
 }
 

@@ -69,7 +69,7 @@ static int job_dir(const char *job, char dir[PATH_MAX], struct err *err)
 }
 
 /* N of "N.ckpt", 0 for anything else. */
-static uint32_t number_of(const char *name)
+static uint32_t store_number_of(const char *name)
 {
 	char *end;
 	unsigned long n;
@@ -99,7 +99,7 @@ static int list_dir(const char *dir, uint32_t **numbers, struct err *err)
 	if (!d)
 		return errno == ENOENT ? 0 : err_sys(err, "list %s", dir);
 	while ((entry = readdir(d))) {
-		uint32_t number = number_of(entry->d_name);
+		uint32_t number = store_number_of(entry->d_name);
 
 		if (!number)
 			continue;
@@ -474,7 +474,7 @@ static int64_t find_parent(const char *dir, uint32_t number)
 	if (r < 0)
 		return r == -EBADMSG || r == -ENOENT ? 0 : r;
 	parent = image_reader_manifest(image)->parent;
-	r = parent ? number_of(parent->name) : 0;
+	r = parent ? store_number_of(parent->name) : 0;
 	image_reader_close(image);
 	return r;
 }

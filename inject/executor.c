@@ -15,7 +15,7 @@ enum {
 
 #define inlined static inline __attribute__((always_inline))
 
-inlined int64_t call(int64_t nr, const uint64_t *args)
+inlined int64_t executor_call(int64_t nr, const uint64_t *args)
 {
 	register uint64_t r10 __asm__("r10") = args[3];
 	register uint64_t r8 __asm__("r8") = args[4];
@@ -58,7 +58,7 @@ inlined int64_t call_full(struct inject_batch *batch, int64_t nr, uint64_t *args
 
 	while (done < len) {
 		uint64_t part[6] = {args[0], args[1] + done, len - done, args[3] + done, args[4], args[5]};
-		int64_t n = call(nr, part);
+		int64_t n = executor_call(nr, part);
 
 		if (n == CODE_EINTR)
 			continue;
@@ -73,7 +73,7 @@ inlined int64_t call_full(struct inject_batch *batch, int64_t nr, uint64_t *args
 }
 
 /* Makes one call. True if the batch goes on. */
-inlined int make(struct inject_batch *batch, struct inject_call *calls, uint32_t number)
+inlined int executor_make_calls(struct inject_batch *batch, struct inject_call *calls, uint32_t number)
 {
 	struct inject_call *c = &calls[number];
 	uint64_t args[6] = {c->args[0], c->args[1], c->args[2], c->args[3], c->args[4], c->args[5]};
@@ -90,7 +90,7 @@ inlined int make(struct inject_batch *batch, struct inject_call *calls, uint32_t
 	else if (c->flags & INJECT_CALL_FULL)
 		c->ret = call_full(batch, c->nr, args);
 	else
-		c->ret = call(c->nr, args);
+		c->ret = executor_call(c->nr, args);
 	if (c->flags & INJECT_CALL_ANY)
 		return 1;
 	if (c->flags & INJECT_CALL_EXACT)
@@ -107,9 +107,9 @@ __attribute__((section(".text.entry"))) _Noreturn void inject_entry(struct injec
 	struct inject_call *calls = (struct inject_call *)batch->calls;
 	const uint64_t query[6] = {SIGNAL_TRAP, 0, (uint64_t)batch->trap_action, SIGSET_BYTES, 0, 0};
 
-	call(NR_RT_SIGACTION, query);
+	executor_call(NR_RT_SIGACTION, query);
 	for (uint32_t i = 0; i < batch->ncalls; i++) {
-		if (!make(batch, calls, i)) {
+		if (!executor_make_calls(batch, calls, i)) {
 			batch->failed = 1;
 			break;
 		}

@@ -141,7 +141,7 @@ static int parse_key(const char *key, struct name_address *out)
 
 /* ---- the value ---- */
 
-static bool take(const ProtobufCBinaryData *bytes, union name_sockaddr *out)
+static bool entry_take_address(const ProtobufCBinaryData *bytes, union name_sockaddr *out)
 {
 	memset(out, 0, sizeof(*out));
 	if (bytes->len < sizeof(sa_family_t) || bytes->len > sizeof(*out))
@@ -151,15 +151,15 @@ static bool take(const ProtobufCBinaryData *bytes, union name_sockaddr *out)
 	       (out->sa.sa_family == AF_INET6 && bytes->len == sizeof(out->in6));
 }
 
-static int take_value(const Pbeam__AddressPlace *place, struct address_entry *out)
+static int entry_take_value(const Pbeam__AddressPlace *place, struct address_entry *out)
 {
-	if (!take(&place->real, &out->address.real) || strlen(place->host) >= sizeof(out->address.host) ||
-	    place->n_names > ADDRESS_ALIASES_MAX)
+	if (!entry_take_address(&place->real, &out->address.real) ||
+	    strlen(place->host) >= sizeof(out->address.host) || place->n_names > ADDRESS_ALIASES_MAX)
 		return -EINVAL;
 	strcpy(out->address.host, place->host);
 	out->address.vpid.n = place->vpid;
 	for (size_t i = 0; i < place->n_names; i++)
-		if (!take(&place->names[i], &out->aliases[out->n++]))
+		if (!entry_take_address(&place->names[i], &out->aliases[out->n++]))
 			return -EINVAL;
 	return 0;
 }
@@ -174,7 +174,7 @@ int address_entry_parse(const Pbeam__RegistryEntry *entry, struct address_entry 
 	if (r < 0 || entry->removed)
 		return r;
 	place = pbeam__address_place__unpack(NULL, entry->value.len, entry->value.data);
-	r = place ? take_value(place, out) : -EINVAL;
+	r = place ? entry_take_value(place, out) : -EINVAL;
 	message_free(place);
 	return r;
 }
@@ -201,7 +201,7 @@ int address_entry_pack(const struct address_entry *entry, ProtobufCBinaryData *o
 	return 0;
 }
 
-static void add(struct address_entry *entry, const char *text, int family, bool only)
+static void entry_add_address(struct address_entry *entry, const char *text, int family, bool only)
 {
 	union name_sockaddr *alias = &entry->aliases[entry->n];
 
@@ -223,10 +223,10 @@ void address_entry_name(struct address_entry *entry, const Pbeam__HostInfo *info
 	}
 	/* the one that the others know it by comes first */
 	if (info && info->address)
-		add(entry, info->address, family, v6_only);
+		entry_add_address(entry, info->address, family, v6_only);
 	for (size_t i = 0; info && i < info->n_addresses; i++)
 		if (strcmp(info->addresses[i], info->address) != 0)
-			add(entry, info->addresses[i], family, v6_only);
-	add(entry, "127.0.0.1", family, v6_only);
-	add(entry, "::1", family, v6_only);
+			entry_add_address(entry, info->addresses[i], family, v6_only);
+	entry_add_address(entry, "127.0.0.1", family, v6_only);
+	entry_add_address(entry, "::1", family, v6_only);
 }

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-static bool is_own(const struct address_key *key)
+static bool index_is_own(const struct address_key *key)
 {
 	return key->family == AF_INET
 		       ? key->bytes[0] == 127
@@ -47,12 +47,12 @@ int address_key_make(int protocol, const struct sockaddr *address, uint32_t host
 		return -EAFNOSUPPORT;
 	}
 	make_concrete(key);
-	if (is_own(key))
+	if (index_is_own(key))
 		key->host = (uint16_t)host;
 	return 0;
 }
 
-static uint32_t hash(const struct address_key *key)
+static uint32_t index_hash_key(const struct address_key *key)
 {
 	const uint8_t *bytes = (const uint8_t *)key;
 	uint32_t h = 2166136261u;
@@ -74,7 +74,7 @@ static int address_key_of(const struct table_address *entry, bool real, struct a
 
 uint32_t address_index_find(const struct table_cluster *cluster, const struct address_key *key, bool real)
 {
-	uint32_t at = (real ? cluster->by_real : cluster->by_name)[hash(key)];
+	uint32_t at = (real ? cluster->by_real : cluster->by_name)[index_hash_key(key)];
 
 	for (uint32_t n = 0; at && at <= TABLE_ADDRESSES && n < TABLE_ADDRESSES; n++) {
 		const struct table_address *entry = &cluster->addresses[at - 1];
@@ -107,12 +107,12 @@ static void link_in(struct table_cluster *cluster, uint32_t index)
 	if (address_key_of(entry, false, &name) < 0 || address_key_of(entry, true, &real) < 0)
 		return;
 	if (!entry->a.caller || (entry->a.protocol == IPPROTO_UDP && !entry->a.passing)) {
-		head = &cluster->by_name[hash(&name)];
+		head = &cluster->by_name[index_hash_key(&name)];
 		entry->next_name = *head;
 		*head = (uint16_t)(index + 1);
 	}
 	if (entry->first) {
-		head = &cluster->by_real[hash(&real)];
+		head = &cluster->by_real[index_hash_key(&real)];
 		entry->next_real = *head;
 		*head = (uint16_t)(index + 1);
 	}

@@ -53,7 +53,7 @@ bool address_reached(int fd, union name_sockaddr *out)
 	return true;
 }
 
-static int ask(const Pbeam__RegistryRequest *request, Pbeam__RegistryReply **reply, struct err *err)
+static int register_ask(const Pbeam__RegistryRequest *request, Pbeam__RegistryReply **reply, struct err *err)
 {
 	auto_close int sock = ask_open(program, err);
 	ProtobufCMessage *message = NULL;
@@ -89,8 +89,8 @@ static bool is_another(struct names *names, const struct name_address *address, 
 	       names_process_get(names, entry->address.vpid, &process) == 0;
 }
 
-static int get(const struct name_address *address, char key[ADDRESS_KEY_MAX], Pbeam__RegistryReply **reply,
-	       struct err *err)
+static int register_get(const struct name_address *address, char key[ADDRESS_KEY_MAX],
+			Pbeam__RegistryReply **reply, struct err *err)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
 	int r = address_entry_key(address, key);
@@ -100,14 +100,14 @@ static int get(const struct name_address *address, char key[ADDRESS_KEY_MAX], Pb
 		return err_code(err, r, "bind");
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__GET;
 	request.key = key;
-	return ask(&request, reply, err);
+	return register_ask(&request, reply, err);
 }
 
 int address_free(struct names *names, const struct name_address *address, uint64_t *version, struct err *err)
 {
 	Pbeam__RegistryReply *reply;
 	char key[ADDRESS_KEY_MAX];
-	int r = get(address, key, &reply, err);
+	int r = register_get(address, key, &reply, err);
 
 	*version = 0;
 	if (r == 0 && is_another(names, address, key, &reply->value))
@@ -126,7 +126,7 @@ int address_forget(const struct name_address *address, struct err *err)
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
 	Pbeam__RegistryReply *reply;
 	char key[ADDRESS_KEY_MAX];
-	int r = get(address, key, &reply, err);
+	int r = register_get(address, key, &reply, err);
 
 	if (r == 0) {
 		request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
@@ -134,7 +134,7 @@ int address_forget(const struct name_address *address, struct err *err)
 		request.expected = reply->version;
 		request.remove = true;
 		message_free(reply);
-		r = ask(&request, &reply, err);
+		r = register_ask(&request, &reply, err);
 	}
 	message_free(reply);
 	if (r != -ENOENT)
@@ -182,7 +182,7 @@ int address_register(struct address_entry *entry, bool v6_only, uint64_t version
 		request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 		request.key = key;
 		request.expected = version;
-		r = ask(&request, &reply, err);
+		r = register_ask(&request, &reply, err);
 	}
 	free(request.value.data);
 	message_free(reply);

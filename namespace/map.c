@@ -5,7 +5,7 @@
 
 /* Groups of 64 numbers in turn lie together, the groups scattered: numbers that are given in turn are in use
  * at the same time, and each of many short-lived mappings takes a page fault for each page that it meets. */
-static uint32_t place(uint32_t key, unsigned bits)
+static uint32_t map_place(uint32_t key, unsigned bits)
 {
 	enum { TOGETHER_BITS = 6 };
 	uint32_t group = (key >> TOGETHER_BITS) * 2654435761u;
@@ -16,7 +16,7 @@ static uint32_t place(uint32_t key, unsigned bits)
 int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
 {
 	const uint32_t count = 1u << bits;
-	uint32_t at = place(key, bits);
+	uint32_t at = map_place(key, bits);
 
 	for (uint32_t n = 0; n < count; n++, at = (at + 1) % count) {
 		uint64_t word = atomic_load_explicit(&slots[at], memory_order_acquire);
@@ -32,7 +32,7 @@ int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
 uint32_t slots_get(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
 {
 	const uint32_t count = 1u << bits;
-	uint32_t at = place(key, bits);
+	uint32_t at = map_place(key, bits);
 
 	for (uint32_t n = 0; n < count; n++, at = (at + 1) % count) {
 		uint64_t word = atomic_load_explicit(&slots[at], memory_order_acquire);
@@ -52,7 +52,7 @@ int slots_set(_Atomic uint64_t *slots, unsigned bits, uint32_t key, uint32_t val
 	int at = slots_find(slots, bits, key);
 
 	if (at < 0) {
-		uint32_t i = place(key, bits), n = 0;
+		uint32_t i = map_place(key, bits), n = 0;
 
 		while (n < count && map_used(atomic_load(&slots[i]))) {
 			i = (i + 1) % count;

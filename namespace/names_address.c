@@ -26,7 +26,8 @@ static void take_entry(const struct table_cluster *cluster, uint32_t at, struct 
 	host_text(cluster, entry->born, out->born);
 }
 
-static int find(struct names *names, const struct address_key *key, bool real, struct name_address *out)
+static int address_find(struct names *names, const struct address_key *key, bool real,
+			struct name_address *out)
 {
 	struct table_cluster *cluster = &names->table->cluster;
 	uint32_t at = 0, before;
@@ -67,7 +68,8 @@ int names_address_find(struct names *names, int protocol, const struct sockaddr 
 	if (born)
 		for (host = HOST_OWN; host <= n && strcmp(cluster->hosts[host], born) != 0;)
 			host++;
-	return address_key_make(protocol, name, host, &key) < 0 ? -ENOENT : find(names, &key, false, out);
+	return address_key_make(protocol, name, host, &key) < 0 ? -ENOENT
+								: address_find(names, &key, false, out);
 }
 
 int names_address_find_caller(struct names *names, const struct sockaddr *name, uint16_t scope,
@@ -78,7 +80,7 @@ int names_address_find_caller(struct names *names, const struct sockaddr *name, 
 	if (!names_address_any(names) || address_key_make(IPPROTO_UDP, name, HOST_OWN, &key) < 0)
 		return -ENOENT;
 	key.scope = scope;
-	return find(names, &key, false, out);
+	return address_find(names, &key, false, out);
 }
 
 int names_address_find_real(struct names *names, int protocol, const struct sockaddr *real,
@@ -88,13 +90,13 @@ int names_address_find_real(struct names *names, int protocol, const struct sock
 
 	if (!names_address_any(names) || address_key_make(protocol, real, HOST_OWN, &key) < 0)
 		return -ENOENT;
-	return find(names, &key, true, out);
+	return address_find(names, &key, true, out);
 }
 
 /* ---- changing, under the lock ---- */
 
 /* Takes out all that it is called by. True if there was something. */
-static bool take_out(struct table_cluster *cluster, const struct name_address *address, uint32_t born)
+static bool address_remove(struct table_cluster *cluster, const struct name_address *address, uint32_t born)
 {
 	size_t len = address->name.sa.sa_family == AF_INET ? sizeof(struct sockaddr_in)
 							   : sizeof(struct sockaddr_in6);
@@ -113,8 +115,8 @@ static bool take_out(struct table_cluster *cluster, const struct name_address *a
 	return found;
 }
 
-static int put_in(struct table_cluster *cluster, const struct name_address *address, uint32_t host,
-		  uint32_t born, const union name_sockaddr *aliases, size_t n)
+static int address_add(struct table_cluster *cluster, const struct name_address *address, uint32_t host,
+		       uint32_t born, const union name_sockaddr *aliases, size_t n)
 {
 	uint32_t at = 0;
 
@@ -160,9 +162,9 @@ int names_address_set(struct names *names, const struct name_address *address,
 		r = host < 0 ? host : born;
 	} else {
 		address_index_begin(cluster);
-		(void)take_out(cluster, address, (uint32_t)born);
-		r = put_in(cluster, address, (uint32_t)host, (uint32_t)born, n ? aliases : &address->name,
-			   n ? n : 1);
+		(void)address_remove(cluster, address, (uint32_t)born);
+		r = address_add(cluster, address, (uint32_t)host, (uint32_t)born,
+				n ? aliases : &address->name, n ? n : 1);
 		address_index_rebuild(cluster);
 		address_index_end(cluster);
 	}
@@ -179,7 +181,7 @@ void names_address_remove(struct names *names, const struct name_address *addres
 		return;
 	born = index_of(cluster, address->born);
 	address_index_begin(cluster);
-	if (born >= 0 && take_out(cluster, address, (uint32_t)born))
+	if (born >= 0 && address_remove(cluster, address, (uint32_t)born))
 		address_index_rebuild(cluster);
 	address_index_end(cluster);
 	table_unlock(names);

@@ -8,21 +8,21 @@
 
 enum { JOIN_WAIT_S = 5, JOIN_LOOK_NS = 2000000 };
 
-static uint32_t state(const struct table *table)
+static uint32_t cluster_read_state(const struct table *table)
 {
 	return atomic_load_explicit(&table->cluster.active, memory_order_acquire);
 }
 
-static bool active(const struct table *table)
+static bool cluster_is_active(const struct table *table)
 {
-	return state(table) == CLUSTER_JOINED;
+	return cluster_read_state(table) == CLUSTER_JOINED;
 }
 
 void table_wait_joined(const struct table *table)
 {
 	const struct timespec moment = {0, JOIN_LOOK_NS};
 
-	while (state(table) == CLUSTER_JOINING &&
+	while (cluster_read_state(table) == CLUSTER_JOINING &&
 	       io_now_ns(CLOCK_MONOTONIC) < atomic_load(&table->cluster.wait_until_ns))
 		nanosleep(&moment, NULL);
 }
@@ -49,7 +49,7 @@ static void host_name(const struct table_cluster *cluster, uint32_t index, char 
 	host[NAME_TEXT_MAX - 1] = 0;
 }
 
-static void forget(struct table_cluster *cluster)
+static void cluster_forget(struct table_cluster *cluster)
 {
 	atomic_store(&cluster->active, CLUSTER_NONE);
 	for (uint32_t i = 0; i < NAMES_BLOCKS; i++)
@@ -70,10 +70,10 @@ int names_cluster_set(struct names *names, const char *host)
 		return r;
 	/* the same host again: what it holds it goes on holding */
 	if (!host || strcmp(cluster->hosts[HOST_OWN], host) != 0)
-		forget(cluster);
+		cluster_forget(cluster);
 	if (host)
 		r = table_host_index(cluster, host);
-	if (r >= 0 && host && state(names->table) == CLUSTER_NONE) {
+	if (r >= 0 && host && cluster_read_state(names->table) == CLUSTER_NONE) {
 		atomic_store(&cluster->wait_until_ns,
 			     io_now_ns(CLOCK_MONOTONIC) + JOIN_WAIT_S * 1000000000ull);
 		atomic_store_explicit(&cluster->active, CLUSTER_JOINING, memory_order_release);
@@ -91,7 +91,7 @@ void names_cluster_begin(struct names *names)
 
 bool names_cluster(struct names *names, char host[NAME_TEXT_MAX])
 {
-	if (state(names->table) == CLUSTER_NONE)
+	if (cluster_read_state(names->table) == CLUSTER_NONE)
 		return false;
 	if (host)
 		host_name(&names->table->cluster, HOST_OWN, host);
@@ -128,8 +128,9 @@ static uint32_t block_holder(const struct table *table, uint32_t n)
 
 int names_block_find(struct names *names, struct vpid vpid, char host[NAME_TEXT_MAX])
 {
-	uint32_t holder =
-		active(names->table) && vpid.n > 0 ? block_holder(names->table, (uint32_t)vpid.n) : 0;
+	uint32_t holder = cluster_is_active(names->table) && vpid.n > 0
+				  ? block_holder(names->table, (uint32_t)vpid.n)
+				  : 0;
 
 	if (!holder)
 		return -ENOENT;
@@ -213,7 +214,7 @@ int names_place_find(struct names *names, struct vpid vpid, char host[NAME_TEXT_
 	const struct table *table = names->table;
 	uint32_t n = vpid.n < 0 ? -(uint32_t)vpid.n : (uint32_t)vpid.n, index;
 
-	if (!active(table) || vpid.n == 0 || vpid.n == -1)
+	if (!cluster_is_active(table) || vpid.n == 0 || vpid.n == -1)
 		return -ENOENT;
 	index = slots_get(table->cluster.places, PLACE_BITS, n);
 	if (!index)
@@ -226,17 +227,17 @@ int names_place_find(struct names *names, struct vpid vpid, char host[NAME_TEXT_
 
 bool table_block_ours(const struct table *table, uint32_t n)
 {
-	return !active(table) || block_holder(table, n) == HOST_OWN;
+	return !cluster_is_active(table) || block_holder(table, n) == HOST_OWN;
 }
 
 bool table_number_ours(const struct table *table, uint32_t n)
 {
-	if (!active(table))
+	if (!cluster_is_active(table))
 		return true;
 	return block_holder(table, n) == HOST_OWN && !slots_get(table->cluster.places, PLACE_BITS, n);
 }
 
 bool names_cluster_begun(struct names *names)
 {
-	return active(names->table);
+	return cluster_is_active(names->table);
 }

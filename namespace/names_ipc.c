@@ -4,39 +4,39 @@
 
 #include "namespace/table.h"
 
-static uint32_t get(const _Atomic uint64_t *slots, int32_t id)
+static uint32_t ipc_get(const _Atomic uint64_t *slots, int32_t id)
 {
 	return id < 0 ? 0 : slots_get(slots, IPC_BITS, (uint32_t)id + 1);
 }
 
-static int32_t look(const struct ipc_map *map, const _Atomic uint64_t *slots, const _Atomic uint64_t *other,
-		    int32_t id)
+static int32_t ipc_look_up(const struct ipc_map *map, const _Atomic uint64_t *slots,
+			   const _Atomic uint64_t *other, int32_t id)
 {
 	uint32_t found;
 
 	if (id < 0 || atomic_load_explicit(&map->generation, memory_order_acquire) == 0)
 		return id;
-	found = get(slots, id);
+	found = ipc_get(slots, id);
 	if (found)
 		return (int32_t)(found - 1);
-	return get(other, id) ? -1 : id;
+	return ipc_get(other, id) ? -1 : id;
 }
 
 int32_t names_ipc_real(struct names *names, enum names_ipc kind, int32_t virtual)
 {
 	const struct ipc_map *map = &names->table->ipc[kind];
 
-	return look(map, map->forward, map->backward, virtual);
+	return ipc_look_up(map, map->forward, map->backward, virtual);
 }
 
 int32_t names_ipc_virtual(struct names *names, enum names_ipc kind, int32_t real)
 {
 	const struct ipc_map *map = &names->table->ipc[kind];
 
-	return look(map, map->backward, map->forward, real);
+	return ipc_look_up(map, map->backward, map->forward, real);
 }
 
-static void drop(struct ipc_map *map, uint32_t virtual)
+static void ipc_drop(struct ipc_map *map, uint32_t virtual)
 {
 	uint32_t real = slots_get(map->forward, IPC_BITS, virtual);
 
@@ -48,15 +48,15 @@ static void drop(struct ipc_map *map, uint32_t virtual)
 	atomic_fetch_add(&map->generation, 1);
 }
 
-static int insert(struct ipc_map *map, uint32_t virtual, uint32_t real, int32_t keeper)
+static int ipc_insert(struct ipc_map *map, uint32_t virtual, uint32_t real, int32_t keeper)
 {
 	uint32_t before = slots_get(map->backward, IPC_BITS, real);
 	int at;
 
 	if (slots_get(map->forward, IPC_BITS, virtual))
-		drop(map, virtual);
+		ipc_drop(map, virtual);
 	if (before && before != virtual)
-		drop(map, before); /* that segment is gone: its id was given again */
+		ipc_drop(map, before); /* that segment is gone: its id was given again */
 	if (map->n >= IPC_SLOTS / 2)
 		return -ENOSPC;
 	at = slots_set(map->forward, IPC_BITS, virtual, real);
@@ -81,9 +81,9 @@ int names_ipc_bind(struct names *names, enum names_ipc kind, int32_t virtual, in
 	if (r < 0)
 		return r;
 	if (virtual != real)
-		r = insert(map, (uint32_t) virtual + 1, (uint32_t)real + 1, keeper.n);
-	else if (get(map->forward, virtual))
-		drop(map, (uint32_t) virtual + 1);
+		r = ipc_insert(map, (uint32_t) virtual + 1, (uint32_t)real + 1, keeper.n);
+	else if (ipc_get(map->forward, virtual))
+		ipc_drop(map, (uint32_t) virtual + 1);
 	table_unlock(names);
 	return r;
 }
@@ -101,8 +101,8 @@ int names_ipc_born(struct names *names, enum names_ipc kind, int32_t real, struc
 		do {
 			virtual = map->next;
 			map->next = virtual >= IPC_OWN_LAST ? IPC_OWN_FIRST : virtual + 1;
-		} while (get(map->forward, virtual));
-		r = insert(map, (uint32_t) virtual + 1, (uint32_t)real + 1, keeper.n);
+		} while (ipc_get(map->forward, virtual));
+		r = ipc_insert(map, (uint32_t) virtual + 1, (uint32_t)real + 1, keeper.n);
 		table_unlock(names);
 	}
 	*out = virtual;
@@ -115,8 +115,8 @@ void names_ipc_release(struct names *names, enum names_ipc kind, int32_t virtual
 
 	if (virtual < 0 || atomic_load(&map->generation) == 0 || table_lock(names) < 0)
 		return;
-	if (get(map->forward, virtual))
-		drop(map, (uint32_t) virtual + 1);
+	if (ipc_get(map->forward, virtual))
+		ipc_drop(map, (uint32_t) virtual + 1);
 	table_unlock(names);
 }
 
@@ -126,7 +126,7 @@ static void drop_kind(struct ipc_map *map, int32_t keeper)
 		uint64_t word = atomic_load(&map->forward[i]);
 
 		if (map_used(word) && map->owner[i] == keeper)
-			drop(map, map_key(word));
+			ipc_drop(map, map_key(word));
 	}
 }
 

@@ -136,7 +136,7 @@ static int init_mutex(pthread_mutex_t *mutex)
 }
 
 /* Makes a whole new table and links it to `path`. If another process was faster, that is success too. */
-static int make(const char *path, struct err *err)
+static int local_make_directory(const char *path, struct err *err)
 {
 	char tmp[PATH_MAX + 32];
 	struct table *table;
@@ -190,7 +190,7 @@ static int open_once(const char *path, int *out, struct err *err)
 	if (fd < 0 && errno != ENOENT)
 		return err_sys(err, "open name table %s", path);
 	if (fd < 0) {
-		int r = make(path, err);
+		int r = local_make_directory(path, err);
 
 		return r < 0 ? r : 1;
 	}

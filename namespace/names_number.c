@@ -46,7 +46,7 @@ struct vpid names_virtual(struct names *names, struct rpid rpid)
 	return (struct vpid){rpid.n < 0 ? -(int32_t)found : (int32_t)found};
 }
 
-static void drop(struct table *table, uint32_t virtual, uint32_t real)
+static void number_drop(struct table *table, uint32_t virtual, uint32_t real)
 {
 	map_remove(&table->forward, virtual);
 	if (map_get(&table->backward, real) == virtual)
@@ -57,12 +57,12 @@ static void drop(struct table *table, uint32_t virtual, uint32_t real)
 }
 
 /* True if the number is still some group's or thread's. */
-static bool in_use(uint32_t real)
+static bool number_is_busy(uint32_t real)
 {
 	return kill((pid_t)real, 0) == 0 || errno == EPERM || kill(-(pid_t)real, 0) == 0 || errno == EPERM;
 }
 
-static int insert(struct table *table, uint32_t virtual, uint32_t real, int32_t keeper)
+static int number_insert(struct table *table, uint32_t virtual, uint32_t real, int32_t keeper)
 {
 	uint32_t before = map_get(&table->forward, virtual), stale = map_get(&table->backward, real);
 	int at;
@@ -70,7 +70,8 @@ static int insert(struct table *table, uint32_t virtual, uint32_t real, int32_t 
 	if (!before && table->nnumbers >= TABLE_NUMBERS)
 		return -ENOSPC;
 	if (stale && stale != virtual)
-		drop(table, stale, real); /* that one's real number was given to a new process: it is gone */
+		number_drop(table, stale,
+			    real); /* that one's real number was given to a new process: it is gone */
 	at = map_set(&table->forward, virtual, real);
 	if (at < 0)
 		return at;
@@ -91,11 +92,11 @@ void table_drop_numbers(struct table *table, int32_t keeper)
 		uint64_t word = atomic_load(&table->forward.slots[i]);
 
 		if (map_used(word) && table->owner[i] == keeper)
-			drop(table, map_key(word), map_value(word));
+			number_drop(table, map_key(word), map_value(word));
 	}
 }
 
-static uint32_t seconds(void)
+static uint32_t number_seconds_now(void)
 {
 	return (uint32_t)(io_now_ns(CLOCK_BOOTTIME) / 1000000000u) + 1;
 }
@@ -103,22 +104,22 @@ static uint32_t seconds(void)
 /* Those given up some time ago. */
 static void drop_released(struct table *table, uint32_t age)
 {
-	uint32_t now = seconds(), left = 0;
+	uint32_t now = number_seconds_now(), left = 0;
 
 	for (uint32_t i = 0; i < MAP_SLOTS && table->nnumbers; i++) {
 		uint64_t word = atomic_load(&table->forward.slots[i]);
 
 		if (!map_used(word) || !table->released[i])
 			continue;
-		if (now - table->released[i] >= age && !in_use(map_value(word)))
-			drop(table, map_key(word), map_value(word));
+		if (now - table->released[i] >= age && !number_is_busy(map_value(word)))
+			number_drop(table, map_key(word), map_value(word));
 		else
 			left++;
 	}
 	table->nreleased = left;
 }
 
-static void make_room(struct table *table)
+static void number_make_room(struct table *table)
 {
 	if (table->nnumbers < TABLE_NUMBERS)
 		return;
@@ -128,7 +129,7 @@ static void make_room(struct table *table)
 }
 
 /* Another free number, of the range that the kernel never gives. */
-static int choose(struct table *table, uint32_t *out)
+static int number_choose(struct table *table, uint32_t *out)
 {
 	const uint32_t block = 1u << NAMES_BLOCK_BITS;
 
@@ -159,12 +160,12 @@ static int give_number(struct names *names, uint32_t *n, int32_t keeper)
 	int r;
 
 	if (stale)
-		drop(table, stale, real);
+		number_drop(table, stale, real);
 	if (map_find(&table->forward, real) < 0 && !names->test_diverge && table_number_ours(table, real))
 		return 0;
-	make_room(table);
-	r = choose(table, n);
-	return r < 0 ? r : insert(table, *n, real, keeper);
+	number_make_room(table);
+	r = number_choose(table, n);
+	return r < 0 ? r : number_insert(table, *n, real, keeper);
 }
 
 int names_number_born(struct names *names, struct rpid rpid, struct rpid keeper, struct vpid *out)
@@ -248,19 +249,19 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 		return r;
 	at = map_find(&table->forward, virtual);
 	bound = at < 0 ? 0 : map_get(&table->forward, virtual);
-	if (bound && bound != real && !table->released[at] && in_use(bound))
+	if (bound && bound != real && !table->released[at] && number_is_busy(bound))
 		r = -EEXIST;
 	else if (!bound && virtual != real && named_itself(table, virtual, real))
 		r = -EEXIST;
 	if (r == 0 && virtual == real) {
 		stale = map_get(&table->backward, real);
 		if (bound)
-			drop(table, virtual, bound);
+			number_drop(table, virtual, bound);
 		if (stale && stale != virtual)
-			drop(table, stale, real);
+			number_drop(table, stale, real);
 	} else if (r == 0) {
-		make_room(table);
-		r = insert(table, virtual, real, keeper.n);
+		number_make_room(table);
+		r = number_insert(table, virtual, real, keeper.n);
 	}
 	table_unlock(names);
 	return r;
@@ -275,7 +276,7 @@ void names_number_release(struct names *names, struct vpid vpid, struct rpid rpi
 	if (vpid.n <= 0 || names_generation(names) == 0 || map_find(&table->forward, (uint32_t)vpid.n) < 0 ||
 	    table_lock(names) < 0)
 		return;
-	now = seconds();
+	now = number_seconds_now();
 	at = map_find(&table->forward, (uint32_t)vpid.n);
 	if (at >= 0 && !table->released[at] &&
 	    map_get(&table->forward, (uint32_t)vpid.n) == (uint32_t)rpid.n) {

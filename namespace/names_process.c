@@ -58,7 +58,7 @@ void table_sweep(struct table *table)
 			unlink_process(table, &table->processes[i]);
 }
 
-static int add_job(struct table *table, const struct name_job *job, uint64_t ticks, struct err *err)
+static int names_add_job(struct table *table, const struct name_job *job, uint64_t ticks, struct err *err)
 {
 	struct table_job *place = NULL;
 
@@ -104,7 +104,7 @@ int names_job_add(struct names *names, const struct name_job *job, struct err *e
 	r = table_lock(names);
 	if (r < 0)
 		return err_code(err, r, "lock the name table");
-	r = add_job(names->table, job, ticks, err);
+	r = names_add_job(names->table, job, ticks, err);
 	table_unlock(names);
 	if (r == 0)
 		record_forget_job(job->keeper); /* what an older keeper of this number left */
@@ -202,7 +202,7 @@ int names_job_count(struct names *names)
 
 /* ---- processes ---- */
 
-static struct table_process *lookup(struct table *table, const struct map *map, int32_t number)
+static struct table_process *names_lookup_process(struct table *table, const struct map *map, int32_t number)
 {
 	uint32_t slot = number > 0 ? map_get(map, (uint32_t)number) : 0;
 
@@ -210,7 +210,7 @@ static struct table_process *lookup(struct table *table, const struct map *map, 
 }
 
 /* The one given up last, which all mappings have met; else the next. */
-static struct table_process *free_slot(struct table *table)
+static struct table_process *names_free_slot(struct table *table)
 {
 	struct table_process *entry = &table->processes[table->free_process % TABLE_PROCESSES];
 
@@ -221,7 +221,7 @@ static struct table_process *free_slot(struct table *table)
 
 static int add_process(struct table *table, const struct name_process *process, uint64_t ticks)
 {
-	struct table_process *old = lookup(table, &table->by_vpid, process->vpid.n);
+	struct table_process *old = names_lookup_process(table, &table->by_vpid, process->vpid.n);
 	struct table_process *entry;
 
 	if (old && old->p.state != NAME_STATE_DEAD && !is_gone(old) &&
@@ -229,13 +229,13 @@ static int add_process(struct table *table, const struct name_process *process, 
 		return -EEXIST;
 	if (old)
 		unlink_process(table, old);
-	old = lookup(table, &table->by_rpid, process->rpid.n);
+	old = names_lookup_process(table, &table->by_rpid, process->rpid.n);
 	if (old)
 		unlink_process(table, old); /* its number was given to a new process: it is gone */
-	entry = free_slot(table);
+	entry = names_free_slot(table);
 	if (!entry) {
 		table_sweep(table);
-		entry = free_slot(table);
+		entry = names_free_slot(table);
 	}
 	if (!entry)
 		return -ENOSPC;
@@ -267,7 +267,7 @@ int names_process_add(struct names *names, const struct name_process *process)
 /* As replace_job(). */
 static int replace_process(struct table *table, struct table_process *old, const struct name_process *process)
 {
-	struct table_process *entry = free_slot(table);
+	struct table_process *entry = names_free_slot(table);
 
 	if (!entry) { /* full: nothing else for it */
 		old->p = *process;
@@ -288,7 +288,7 @@ int names_process_update(struct names *names, const struct name_process *process
 
 	if (r < 0)
 		return r;
-	entry = lookup(names->table, &names->table->by_vpid, process->vpid.n);
+	entry = names_lookup_process(names->table, &names->table->by_vpid, process->vpid.n);
 	if (!entry || entry->p.rpid.n != process->rpid.n)
 		r = -ENOENT;
 	else
@@ -303,7 +303,7 @@ void names_process_mark(struct names *names, struct vpid vpid, bool undecided)
 
 	if (table_lock(names) < 0)
 		return;
-	entry = lookup(names->table, &names->table->by_vpid, vpid.n);
+	entry = names_lookup_process(names->table, &names->table->by_vpid, vpid.n);
 	if (entry)
 		entry->p.undecided = undecided;
 	table_unlock(names);
@@ -315,20 +315,21 @@ void names_process_remove(struct names *names, struct vpid vpid, struct rpid rpi
 
 	if (table_lock(names) < 0)
 		return;
-	entry = lookup(names->table, &names->table->by_vpid, vpid.n);
+	entry = names_lookup_process(names->table, &names->table->by_vpid, vpid.n);
 	if (entry && entry->p.rpid.n == rpid.n)
 		unlink_process(names->table, entry);
 	table_unlock(names);
 }
 
-static int get(struct names *names, const struct map *map, int32_t number, struct name_process *out)
+static int names_get_process(struct names *names, const struct map *map, int32_t number,
+			     struct name_process *out)
 {
 	struct table_process *entry;
 	int r = table_lock(names);
 
 	if (r < 0)
 		return r;
-	entry = lookup(names->table, map, number);
+	entry = names_lookup_process(names->table, map, number);
 	if (entry)
 		*out = entry->p;
 	table_unlock(names);
@@ -337,12 +338,12 @@ static int get(struct names *names, const struct map *map, int32_t number, struc
 
 int names_process_get(struct names *names, struct vpid vpid, struct name_process *out)
 {
-	return get(names, &names->table->by_vpid, vpid.n, out);
+	return names_get_process(names, &names->table->by_vpid, vpid.n, out);
 }
 
 int names_process_find_real(struct names *names, struct rpid rpid, struct name_process *out)
 {
-	return get(names, &names->table->by_rpid, rpid.n, out);
+	return names_get_process(names, &names->table->by_rpid, rpid.n, out);
 }
 
 void names_process_waited(struct names *names, struct vpid vpid, struct rpid rpid)

@@ -11,27 +11,27 @@
 
 enum { WINDOW = 16 }; /* places in which an inode may be */
 
-static struct table_socket *place_of(struct table *table, uint64_t ino, unsigned nth)
+static struct table_socket *socket_place(struct table *table, uint64_t ino, unsigned nth)
 {
 	return &table->sockets[(ino + nth) % TABLE_SOCKETS];
 }
 
-static struct table_socket *find(struct table *table, uint64_t ino)
+static struct table_socket *socket_find(struct table *table, uint64_t ino)
 {
 	for (unsigned i = 0; i < WINDOW; i++)
-		if (place_of(table, ino, i)->ino == ino)
-			return place_of(table, ino, i);
+		if (socket_place(table, ino, i)->ino == ino)
+			return socket_place(table, ino, i);
 	return NULL;
 }
 
 /* A free place, or that of the lowest inode. */
-static struct table_socket *oldest(struct table *table, uint64_t ino)
+static struct table_socket *socket_oldest(struct table *table, uint64_t ino)
 {
-	struct table_socket *found = place_of(table, ino, 0);
+	struct table_socket *found = socket_place(table, ino, 0);
 
 	for (unsigned i = 1; i < WINDOW; i++)
-		if (place_of(table, ino, i)->ino < found->ino)
-			found = place_of(table, ino, i);
+		if (socket_place(table, ino, i)->ino < found->ino)
+			found = socket_place(table, ino, i);
 	return found;
 }
 
@@ -49,9 +49,9 @@ int names_socket_set(struct names *names, uint64_t ino, const struct name_socket
 
 	if (r < 0)
 		return r;
-	place = find(table, ino);
+	place = socket_find(table, ino);
 	if (!place)
-		place = oldest(table, ino);
+		place = socket_oldest(table, ino);
 	place->ino = 0; /* a writer that dies here leaves a free place */
 	copy_in(&place->name.own, &name->own.sa, sizeof(name->own));
 	copy_in(&place->name.peer, &name->peer.sa, sizeof(name->peer));
@@ -75,7 +75,7 @@ int names_socket_get(struct names *names, uint64_t ino, struct name_socket *out)
 
 	if (r < 0)
 		return r;
-	place = find(names->table, ino);
+	place = socket_find(names->table, ino);
 	if (place)
 		*out = place->name;
 	table_unlock(names);
@@ -88,7 +88,7 @@ void names_socket_forget(struct names *names, uint64_t ino)
 
 	if (!ino || !names_socket_any(names) || table_lock(names) < 0)
 		return;
-	place = find(names->table, ino);
+	place = socket_find(names->table, ino);
 	if (place)
 		place->ino = 0;
 	table_unlock(names);

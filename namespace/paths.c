@@ -32,7 +32,7 @@ void paths_free(struct paths *paths)
 }
 
 /* For execve() a name may have another entry. */
-static struct path_entry *find_name(const struct paths *paths, const char *name, bool program)
+static struct path_entry *paths_find_name(const struct paths *paths, const char *name, bool program)
 {
 	for (size_t i = 0; i < paths->n; i++)
 		if ((paths->v[i].kind == PATH_PROGRAM) == program && !strcmp(paths->v[i].name, name))
@@ -42,13 +42,13 @@ static struct path_entry *find_name(const struct paths *paths, const char *name,
 
 const struct path_entry *paths_program(const struct paths *paths, const char *name)
 {
-	return find_name(paths, name, true);
+	return paths_find_name(paths, name, true);
 }
 
 int paths_add(struct paths *paths, enum path_kind kind, const char *name, const char *real,
 	      const struct path_home *home)
 {
-	struct path_entry *entry = find_name(paths, name, kind == PATH_PROGRAM);
+	struct path_entry *entry = paths_find_name(paths, name, kind == PATH_PROGRAM);
 	char *here = strdup(real);
 
 	if (!here)
@@ -74,7 +74,7 @@ int paths_add(struct paths *paths, enum path_kind kind, const char *name, const 
 }
 
 /* The next string of the text, or NULL. */
-static const char *next(const char **at, const char *end)
+static const char *paths_next_name(const char **at, const char *end)
 {
 	const char *text = *at, *zero = text < end ? memchr(text, 0, (size_t)(end - text)) : NULL;
 
@@ -83,7 +83,7 @@ static const char *next(const char **at, const char *end)
 	return zero ? text : NULL;
 }
 
-static int parse(struct paths *out, const char *text, size_t len)
+static int paths_parse_text(struct paths *out, const char *text, size_t len)
 {
 	const char *end = text + len;
 	int r = 0;
@@ -93,7 +93,7 @@ static int parse(struct paths *out, const char *text, size_t len)
 		struct path_home home = {0};
 
 		for (int i = 0; i < FIELDS; i++)
-			if (!(field[i] = next(&text, end)))
+			if (!(field[i] = paths_next_name(&text, end)))
 				return -EBADMSG;
 		if (field[3][0] && sscanf(field[3], "%" SCNu64 " %" SCNu64 " %" SCNu64 " %63s", &home.ino,
 					  &home.size, &home.mtime_ns, home.host) < 3)
@@ -114,7 +114,7 @@ int paths_load(struct paths *out, struct rpid keeper)
 	if (r == 0)
 		r = io_slurp(AT_FDCWD, file, FILE_MAX, &text, &len);
 	if (r == 0)
-		r = parse(out, text, len);
+		r = paths_parse_text(out, text, len);
 	if (r < 0)
 		paths_free(out);
 	return r == -ENOENT ? 0 : r;
@@ -171,7 +171,7 @@ uint64_t paths_generation(struct names *names)
 }
 
 /* What of `path` is below `top`: "" or "/..."; NULL if it is not. */
-static const char *below(const char *path, const char *top)
+static const char *paths_below(const char *path, const char *top)
 {
 	size_t len = strlen(top);
 
@@ -180,7 +180,7 @@ static const char *below(const char *path, const char *top)
 	return path + len;
 }
 
-static const struct path_entry *find(const struct paths *paths, const char *path, bool back)
+static const struct path_entry *paths_look_up(const struct paths *paths, const char *path, bool back)
 {
 	const struct path_entry *best = NULL;
 	size_t best_len = 0;
@@ -193,7 +193,7 @@ static const struct path_entry *find(const struct paths *paths, const char *path
 			continue;
 		if (entry->kind != PATH_MAP && !strcmp(path, top))
 			return entry;
-		if (entry->kind == PATH_MAP && below(path, top) && strlen(top) > best_len) {
+		if (entry->kind == PATH_MAP && paths_below(path, top) && strlen(top) > best_len) {
 			best = entry;
 			best_len = strlen(top);
 		}
@@ -203,30 +203,30 @@ static const struct path_entry *find(const struct paths *paths, const char *path
 
 const struct path_entry *paths_find(const struct paths *paths, const char *name)
 {
-	return find(paths, name, false);
+	return paths_look_up(paths, name, false);
 }
 
-static const struct path_entry *translate(const struct paths *paths, const char *path, bool back, char *out,
-					  size_t size)
+static const struct path_entry *paths_translate(const struct paths *paths, const char *path, bool back,
+						char *out, size_t size)
 {
-	const struct path_entry *entry = find(paths, path, back);
+	const struct path_entry *entry = paths_look_up(paths, path, back);
 	int n;
 
 	if (!entry)
 		return NULL;
 	n = snprintf(out, size, "%s%s", back ? entry->name : entry->real,
-		     below(path, back ? entry->real : entry->name));
+		     paths_below(path, back ? entry->real : entry->name));
 	return n < 0 || (size_t)n >= size ? NULL : entry;
 }
 
 const struct path_entry *paths_real(const struct paths *paths, const char *name, char *out, size_t size)
 {
-	return translate(paths, name, false, out, size);
+	return paths_translate(paths, name, false, out, size);
 }
 
 const struct path_entry *paths_name(const struct paths *paths, const char *real, char *out, size_t size)
 {
-	return translate(paths, real, true, out, size);
+	return paths_translate(paths, real, true, out, size);
 }
 
 bool paths_has_file(const struct paths *paths, const char *base)

@@ -20,7 +20,7 @@ struct out {
 	bool full;
 };
 
-__attribute__((format(printf, 2, 3))) static void put(struct out *out, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void proc_put(struct out *out, const char *fmt, ...)
 {
 	va_list ap;
 	int n;
@@ -37,7 +37,7 @@ __attribute__((format(printf, 2, 3))) static void put(struct out *out, const cha
 }
 
 /* A number as /proc shows it: 0 and below are none. */
-static int32_t shown(struct names *names, const char *text)
+static int32_t proc_shown_number(struct names *names, const char *text)
 {
 	long n = strtol(text, NULL, 10);
 
@@ -50,11 +50,11 @@ static int32_t shown_parent(struct names *names, const char *pid, const char *te
 	long own = strtol(pid, NULL, 10), n = strtol(text, NULL, 10);
 
 	if (own <= 0 || own > INT32_MAX || n <= 0 || n > INT32_MAX)
-		return shown(names, text);
+		return proc_shown_number(names, text);
 	return names_parent(names, (struct rpid){(int32_t)own}, (struct rpid){(int32_t)n}).n;
 }
 
-static int finish(const struct out *out, const char *start)
+static int proc_finish_text(const struct out *out, const char *start)
 {
 	return out->full ? -ENOSPC : (int)(out->at - start);
 }
@@ -69,20 +69,20 @@ int proc_text_stat(struct names *names, const char *text, char *buf, size_t size
 
 	if (!name || !end || end < name)
 		return -EBADMSG;
-	put(&out, "%d %.*s", shown(names, text), (int)(end - name + 1), name);
+	proc_put(&out, "%d %.*s", proc_shown_number(names, text), (int)(end - name + 1), name);
 	for (const char *p = end + 1; *p == ' '; field++) {
 		size_t len = strcspn(++p, " \n");
 
 		if (field == 4)
-			put(&out, " %d", shown_parent(names, text, p));
+			proc_put(&out, " %d", shown_parent(names, text, p));
 		else if (field == 5 || field == 6 || field == 8)
-			put(&out, " %d", shown(names, p));
+			proc_put(&out, " %d", proc_shown_number(names, p));
 		else
-			put(&out, " %.*s", (int)len, p);
+			proc_put(&out, " %.*s", (int)len, p);
 		p += len;
 	}
-	put(&out, "\n");
-	return finish(&out, buf);
+	proc_put(&out, "\n");
+	return proc_finish_text(&out, buf);
 }
 
 /* A list of numbers, each followed by the blank that was there. */
@@ -92,10 +92,10 @@ static void put_numbers(struct names *names, struct out *out, const char *text, 
 		size_t len = strspn(text, "0123456789");
 
 		if (len) {
-			put(out, "%d", shown(names, text));
+			proc_put(out, "%d", proc_shown_number(names, text));
 			text += len;
 		} else {
-			put(out, "%c", *text++);
+			proc_put(out, "%c", *text++);
 		}
 	}
 }
@@ -105,7 +105,7 @@ int proc_text_numbers(struct names *names, const char *text, char *buf, size_t s
 	struct out out = {buf, size, false};
 
 	put_numbers(names, &out, text, text + strlen(text));
-	return finish(&out, buf);
+	return proc_finish_text(&out, buf);
 }
 
 int proc_text_status(struct names *names, const char *text, char *buf, size_t size)
@@ -123,21 +123,21 @@ int proc_text_status(struct names *names, const char *text, char *buf, size_t si
 			if (!strncmp(text, keys[i], strlen(keys[i])))
 				key = strlen(keys[i]);
 		if (!strncmp(text, "TracerPid:", 10)) {
-			put(&out, "TracerPid:\t0"); /* scip is not to be seen */
+			proc_put(&out, "TracerPid:\t0"); /* scip is not to be seen */
 		} else if (!strncmp(text, "PPid:", 5) && pid) {
-			put(&out, "PPid:\t%d", shown_parent(names, pid + 5, text + 5));
+			proc_put(&out, "PPid:\t%d", shown_parent(names, pid + 5, text + 5));
 		} else {
-			put(&out, "%.*s", (int)key, text);
+			proc_put(&out, "%.*s", (int)key, text);
 			if (key)
 				put_numbers(names, &out, text + key, end);
 			else
-				put(&out, "%.*s", (int)(end - text), text);
+				proc_put(&out, "%.*s", (int)(end - text), text);
 		}
 		if (*end)
-			put(&out, "\n");
+			proc_put(&out, "\n");
 		text = *end ? end + 1 : end;
 	}
-	return finish(&out, buf);
+	return proc_finish_text(&out, buf);
 }
 
 /* The paths of mapped files, each at the end of its line, as the program knows them. */
@@ -180,7 +180,7 @@ static int translate_maps(const struct paths *paths, char **text, size_t *len)
 
 typedef int (*translate_fn)(struct names *names, const char *text, char *out, size_t size);
 
-static int translate(struct names *names, translate_fn fn, char **text, size_t *len)
+static int proc_translate(struct names *names, translate_fn fn, char **text, size_t *len)
 {
 	size_t room = 12 * *len + 256; /* one digit may become ten */
 	auto_free char *made = malloc(room);
@@ -206,11 +206,11 @@ int proc_text_make(struct names *names, const struct paths *paths, pid_t pid, pi
 	snprintf(file + n, sizeof(file) - (size_t)n, "%s", leaf);
 	r = io_slurp(AT_FDCWD, file, TEXT_MAX, &text, len);
 	if (r == 0 && !strcmp(leaf, "stat"))
-		r = translate(names, proc_text_stat, &text, len);
+		r = proc_translate(names, proc_text_stat, &text, len);
 	else if (r == 0 && !strcmp(leaf, "status"))
-		r = translate(names, proc_text_status, &text, len);
+		r = proc_translate(names, proc_text_status, &text, len);
 	else if (r == 0 && !strcmp(leaf, "children"))
-		r = translate(names, proc_text_numbers, &text, len);
+		r = proc_translate(names, proc_text_numbers, &text, len);
 	else if (r == 0 && paths && paths->n && !strcmp(leaf, "maps"))
 		r = translate_maps(paths, &text, len);
 	if (r == 0)
@@ -234,7 +234,7 @@ static bool is_in(const char *const *list, const char *name)
 }
 
 /* "task/N/leaf": N in *thread, 0 for a file of the process; the leaf, NULL: neither. */
-static const char *leaf_of(const char *file, int32_t *thread)
+static const char *proc_leaf(const char *file, int32_t *thread)
 {
 	char *end;
 	long n;
@@ -253,7 +253,7 @@ bool proc_text_known(const char *file)
 {
 	int32_t thread;
 
-	return leaf_of(file, &thread) != NULL;
+	return proc_leaf(file, &thread) != NULL;
 }
 
 int proc_text_read(struct names *names, struct rpid keeper, pid_t pid, const char *file, char **text,
@@ -261,7 +261,7 @@ int proc_text_read(struct names *names, struct rpid keeper, pid_t pid, const cha
 {
 	struct paths paths = {0};
 	int32_t thread;
-	const char *leaf = leaf_of(file, &thread);
+	const char *leaf = proc_leaf(file, &thread);
 	int r = leaf ? paths_load(&paths, keeper) : -ENOENT;
 
 	if (r == 0)

@@ -81,7 +81,7 @@ int record_watch_add(struct rpid keeper, uint32_t sdev, uint64_t ino, const char
 	return record_append(file, line, (size_t)(at - line));
 }
 
-static int unescape(const char *from, const char *end, char *to, size_t size)
+static int record_unescape(const char *from, const char *end, char *to, size_t size)
 {
 	size_t n = 0;
 
@@ -117,7 +117,7 @@ int record_watch_find(struct rpid keeper, uint32_t sdev, uint64_t ino, char *pat
 		unsigned long long number = strtoull(rest, &rest, 10);
 
 		if (dev == sdev && number == ino && *rest == ' ')
-			r = unescape(rest + 1, end, path, size); /* the last one counts */
+			r = record_unescape(rest + 1, end, path, size); /* the last one counts */
 	}
 	return r;
 }

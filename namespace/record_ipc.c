@@ -26,7 +26,7 @@ int record_ipc_add(struct rpid keeper, enum names_ipc kind, int32_t real)
 	return r < 0 ? r : record_append(file, &entry, sizeof(entry));
 }
 
-static int compare(const void *a, const void *b)
+static int ipc_compare_entries(const void *a, const void *b)
 {
 	int32_t one = *(const int32_t *)a, other = *(const int32_t *)b;
 
@@ -53,7 +53,7 @@ int record_ipc_list(struct rpid keeper, enum names_ipc kind, int32_t **ids, size
 	for (size_t i = 0; i < len / sizeof(*entries); i++)
 		if (entries[i].kind == (int32_t)kind)
 			(*ids)[(*n)++] = entries[i].real;
-	qsort(*ids, *n, sizeof(**ids), compare);
+	qsort(*ids, *n, sizeof(**ids), ipc_compare_entries);
 	len = *n;
 	*n = 0;
 	for (size_t i = 0; i < len; i++)

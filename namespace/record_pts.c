@@ -29,7 +29,7 @@ struct pair {
 };
 
 /* *pairs is the caller's, NULL where there are none. */
-static int load(struct rpid keeper, struct pair **pairs, size_t *n)
+static int pts_load_pairs(struct rpid keeper, struct pair **pairs, size_t *n)
 {
 	char file[PATH_MAX];
 	size_t len = 0;
@@ -46,7 +46,7 @@ static int load(struct rpid keeper, struct pair **pairs, size_t *n)
 }
 
 /* Whole or not at all: a reader takes no lock. */
-static int store(struct rpid keeper, const struct pair *pairs, size_t n)
+static int pts_store_pairs(struct rpid keeper, const struct pair *pairs, size_t n)
 {
 	char file[PATH_MAX], temporary[PATH_MAX];
 	int r = record_path(file, keeper, "pts");
@@ -66,7 +66,7 @@ static int store(struct rpid keeper, const struct pair *pairs, size_t n)
 	return r;
 }
 
-static const struct pair *find(const struct pair *pairs, size_t n, int32_t number, bool virtual)
+static const struct pair *pts_find_pair(const struct pair *pairs, size_t n, int32_t number, bool virtual)
 {
 	for (size_t i = 0; i < n; i++)
 		if ((virtual ? pairs[i].virtual : pairs[i].real) == number)
@@ -80,7 +80,7 @@ static int bind_locked(struct rpid keeper, int32_t virtual, int32_t real)
 	auto_free struct pair *pairs = NULL;
 	auto_free struct pair *now = NULL;
 	size_t n, kept = 0;
-	int r = load(keeper, &pairs, &n);
+	int r = pts_load_pairs(keeper, &pairs, &n);
 
 	if (r < 0)
 		return r;
@@ -94,7 +94,7 @@ static int bind_locked(struct rpid keeper, int32_t virtual, int32_t real)
 			now[kept++] = pairs[i];
 	if (virtual != real)
 		now[kept++] = (struct pair){virtual, real};
-	return kept > PAIRS_MAX ? -ENOSPC : store(keeper, now, kept);
+	return kept > PAIRS_MAX ? -ENOSPC : pts_store_pairs(keeper, now, kept);
 }
 
 int record_pts_bind(struct names *names, struct rpid keeper, int32_t virtual, int32_t real)
@@ -114,41 +114,41 @@ int32_t record_pts_real(struct rpid keeper, int32_t virtual)
 	const struct pair *pair;
 	size_t n;
 
-	if (load(keeper, &pairs, &n) < 0)
+	if (pts_load_pairs(keeper, &pairs, &n) < 0)
 		return virtual;
-	pair = find(pairs, n, virtual, true);
+	pair = pts_find_pair(pairs, n, virtual, true);
 	if (pair)
 		return pair->real;
-	return find(pairs, n, virtual, false) ? NOBODY : virtual;
+	return pts_find_pair(pairs, n, virtual, false) ? NOBODY : virtual;
 }
 
 /* The number that a terminal has or can have without being recorded; -1 when it needs one of our own, *own.
  */
-static int32_t look(struct rpid keeper, int32_t real, int32_t *own)
+static int32_t pts_look_up(struct rpid keeper, int32_t real, int32_t *own)
 {
 	auto_free struct pair *pairs = NULL;
 	const struct pair *pair;
 	size_t n;
 
-	if (load(keeper, &pairs, &n) < 0)
+	if (pts_load_pairs(keeper, &pairs, &n) < 0)
 		return real;
-	pair = find(pairs, n, real, false);
+	pair = pts_find_pair(pairs, n, real, false);
 	if (pair)
 		return pair->virtual;
-	if (!find(pairs, n, real, true))
+	if (!pts_find_pair(pairs, n, real, true))
 		return real;
-	for (*own = OWN_FIRST; find(pairs, n, *own, true) && *own < OWN_LAST;)
+	for (*own = OWN_FIRST; pts_find_pair(pairs, n, *own, true) && *own < OWN_LAST;)
 		++*own;
 	return -1;
 }
 
 int32_t record_pts_virtual(struct names *names, struct rpid keeper, int32_t real)
 {
-	int32_t own, virtual = look(keeper, real, &own);
+	int32_t own, virtual = pts_look_up(keeper, real, &own);
 
 	if (virtual >= 0 || names_lock(names) < 0)
 		return virtual >= 0 ? virtual : real;
-	virtual = look(keeper, real, &own);
+	virtual = pts_look_up(keeper, real, &own);
 	if (virtual < 0)
 		virtual = bind_locked(keeper, own, real) == 0 ? own : real;
 	names_unlock(names);

@@ -7,7 +7,7 @@
 #include "proto/daemon.h"
 
 /* Probes the target with signal 0, so that an unknown one is refused in pbeamctl's own words. */
-static int check_target(const char *word, struct err *err)
+static int command_attach_check_target(const char *word, struct err *err)
 {
 	Pbeam__KillRequest request = PBEAM__KILL_REQUEST__INIT;
 	Pbeam__Target target;
@@ -23,12 +23,12 @@ static int check_target(const char *word, struct err *err)
 	return r;
 }
 
-static int attach_run(const struct command_line *line)
+static int command_attach_run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	char scip[PATH_MAX];
 
-	if (check_target(line->words[0], &err) < 0 ||
+	if (command_attach_check_target(line->words[0], &err) < 0 ||
 	    daemon_find_program("scip", scip, sizeof(scip), &err) < 0)
 		return command_failed(&err);
 	execl(scip, "scip", "attach", "--", line->words[0], (char *)NULL);
@@ -51,5 +51,5 @@ const struct command attach_command = {
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,
-	.run = attach_run,
+	.run = command_attach_run,
 };

@@ -24,7 +24,7 @@ static int check_mode(const struct command_line *line, const char *mode)
 	return command_failed(&err);
 }
 
-static int checkpoint_run(const struct command_line *line)
+static int command_checkpoint_run(const struct command_line *line)
 {
 	Pbeam__CheckpointRequest request = PBEAM__CHECKPOINT_REQUEST__INIT;
 	Pbeam__Target target;
@@ -97,5 +97,5 @@ const struct command checkpoint_command = {
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,
-	.run = checkpoint_run,
+	.run = command_checkpoint_run,
 };

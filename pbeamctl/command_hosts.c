@@ -6,7 +6,7 @@
 #include "proto/cluster.pb-c.h"
 #include "proto/message.h"
 
-static const char *state_word(const Pbeam__HostInfo *host, bool here)
+static const char *hosts_state_word(const Pbeam__HostInfo *host, bool here)
 {
 	if (here)
 		return "here";
@@ -25,7 +25,7 @@ static void hosts_print_json(const Pbeam__HostList *list)
 		json_key("name");
 		json_string(host->name);
 		json_key("state");
-		json_string(state_word(host, i == 0));
+		json_string(hosts_state_word(host, i == 0));
 		json_key("central");
 		json_bool(host->central);
 		json_key("address");
@@ -68,9 +68,9 @@ static void hosts_print_table(const Pbeam__HostList *list)
 
 		format_size(host->memory_free, available);
 		format_size(host->memory_total, total);
-		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %s %s%s\n", host->name, state_word(host, i == 0),
-		       host->load, available, total, host->processors, host->processes, host->kernel,
-		       host->machine, host->central ? "  (central)" : "");
+		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %s %s%s\n", host->name,
+		       hosts_state_word(host, i == 0), host->load, available, total, host->processors,
+		       host->processes, host->kernel, host->machine, host->central ? "  (central)" : "");
 		for (size_t j = 0; j < host->n_depends; j++)
 			printf("    %s\n", host->depends[j]);
 	}

@@ -144,7 +144,7 @@ static int pages_walk(struct image_reader *const images[2], struct pages sides[2
 	}
 }
 
-static const Pbeam__Process *find_process(const Pbeam__Manifest *manifest, int32_t vpid)
+static const Pbeam__Process *diff_find_process(const Pbeam__Manifest *manifest, int32_t vpid)
 {
 	for (size_t i = 0; i < manifest->n_processes; i++)
 		if (manifest->processes[i]->vpid == vpid)
@@ -160,7 +160,7 @@ static const Pbeam__Descriptor *find_descriptor(const Pbeam__Process *process, i
 	return NULL;
 }
 
-static const Pbeam__Mapping *find_mapping(const Pbeam__Process *process, const Pbeam__Mapping *like)
+static const Pbeam__Mapping *diff_find_mapping(const Pbeam__Process *process, const Pbeam__Mapping *like)
 {
 	for (size_t i = 0; process->memory && i < process->memory->n_mappings; i++) {
 		const Pbeam__Mapping *m = process->memory->mappings[i];
@@ -183,7 +183,7 @@ static void print_mappings(const Pbeam__Process *one, const Pbeam__Process *othe
 	for (size_t i = 0; one->memory && i < one->memory->n_mappings; i++) {
 		const Pbeam__Mapping *m = one->memory->mappings[i];
 
-		if (find_mapping(other, m))
+		if (diff_find_mapping(other, m))
 			continue;
 		printf("  %c mapping %" PRIx64 "-%" PRIx64 " %c%c%c\n", sign, m->start, m->end,
 		       m->prot & 1 ? 'r' : '-', m->prot & 2 ? 'w' : '-', m->prot & 4 ? 'x' : '-');
@@ -235,7 +235,7 @@ int image_diff(struct image_reader *older, struct image_reader *newer, struct er
 
 	for (size_t i = 0; i < a->n_processes; i++) {
 		const Pbeam__Process *const sides[2] = {a->processes[i],
-							find_process(b, a->processes[i]->vpid)};
+							diff_find_process(b, a->processes[i]->vpid)};
 		int r = diff_process(images, sides, &total, err);
 
 		if (r < 0)
@@ -243,7 +243,9 @@ int image_diff(struct image_reader *older, struct image_reader *newer, struct er
 	}
 	for (size_t i = 0; i < b->n_processes; i++) {
 		const Pbeam__Process *const sides[2] = {NULL, b->processes[i]};
-		int r = find_process(a, b->processes[i]->vpid) ? 0 : diff_process(images, sides, &total, err);
+		int r = diff_find_process(a, b->processes[i]->vpid)
+				? 0
+				: diff_process(images, sides, &total, err);
 
 		if (r < 0)
 			return r;

@@ -46,7 +46,7 @@ static void log_print_json(const Pbeam__CheckpointLog *list)
 }
 
 /* True if some are not on the local host. */
-static bool is_elsewhere(const Pbeam__CheckpointLog *list)
+static bool log_is_elsewhere(const Pbeam__CheckpointLog *list)
 {
 	for (size_t i = 0; i < list->n_entries; i++)
 		if (strcmp(list->entries[i]->copies[0]->host, list->here) != 0)
@@ -65,7 +65,7 @@ static void print_hosts(const Pbeam__LogEntry *e)
 
 static void log_print_table(const Pbeam__CheckpointLog *list)
 {
-	bool elsewhere = is_elsewhere(list);
+	bool elsewhere = log_is_elsewhere(list);
 
 	format_heading(elsewhere ? "  N WHEN                   SIZE      PAUSE PROCESSES HOST         IMAGE"
 				 : "  N WHEN                   SIZE      PAUSE PROCESSES IMAGE");
@@ -110,7 +110,7 @@ static int log_run(const struct command_line *line)
 		log_print_json(list);
 	else
 		log_print_table(list);
-	if (is_elsewhere(list) && isatty(STDERR_FILENO))
+	if (log_is_elsewhere(list) && isatty(STDERR_FILENO))
 		fputs("`pbeamctl rollback --to` works from here; run `pbeamctl image` on the host that has "
 		      "the image\n",
 		      stderr);

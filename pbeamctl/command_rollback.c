@@ -43,7 +43,7 @@ static void parse_image(const char *to, char place[PATH_MAX], Pbeam__RollbackReq
 		request->host = host;
 }
 
-static int rollback_run(const struct command_line *line)
+static int command_rollback_run(const struct command_line *line)
 {
 	Pbeam__RollbackRequest request = PBEAM__ROLLBACK_REQUEST__INIT;
 	const Pbeam__RollbackReply *done;
@@ -103,5 +103,5 @@ const struct command rollback_command = {
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,
-	.run = rollback_run,
+	.run = command_rollback_run,
 };

@@ -29,7 +29,7 @@ static void print_values(FILE *out, const struct command *command)
 	}
 }
 
-static const char *completer(enum command_words words)
+static const char *completion_function(enum command_words words)
 {
 	switch (words) {
 	case WORDS_TARGET:
@@ -63,7 +63,7 @@ void command_print_completion(FILE *out)
 		print_values(out, command_table[i]);
 	fputs("\tesac\n\tcase $command in\n", out);
 	for (int i = 0; command_table[i]; i++) {
-		const char *words = completer(command_table[i]->words);
+		const char *words = completion_function(command_table[i]->words);
 
 		fprintf(out, "\t%s)\n\t\tif [[ $word == -* ]]; then COMPREPLY=($(compgen -W '",
 			command_table[i]->name);

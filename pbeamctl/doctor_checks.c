@@ -40,7 +40,7 @@ static enum finding doctor_judge(char found[128], long r, enum finding otherwise
 }
 
 /* Forks a child that sleeps until end_child(). */
-static pid_t start_child(void)
+static pid_t doctor_start_child(void)
 {
 	pid_t child = fork();
 
@@ -60,7 +60,7 @@ static void end_child(pid_t child)
 
 static enum finding look_ptrace(char found[128])
 {
-	pid_t child = start_child();
+	pid_t child = doctor_start_child();
 	enum finding r;
 
 	if (child < 0)
@@ -93,7 +93,7 @@ static enum finding look_seccomp(char found[128])
 
 static enum finding look_pidfd_getfd(char found[128])
 {
-	pid_t child = start_child();
+	pid_t child = doctor_start_child();
 	enum finding r;
 	int pidfd, fd = -1;
 

@@ -72,7 +72,7 @@ static int load_instance(uint8_t instance[CLUSTER_INSTANCE_SIZE], struct err *er
 
 /* ---- events ---- */
 
-static void on_connection(evutil_socket_t listener, short what, void *arg)
+static void cluster_on_connection(evutil_socket_t listener, short what, void *arg)
 {
 	struct cluster *cluster = arg;
 	int tcp = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -97,7 +97,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 	cluster->ticked_ns = now;
 }
 
-static int add_events(struct cluster *cluster, struct err *err)
+static int cluster_add_events(struct cluster *cluster, struct err *err)
 {
 	const struct timeval often = {0, TICK_MS * 1000}, at_once = {0, 1};
 	struct event_base *base = cluster->server->base;
@@ -108,7 +108,8 @@ static int add_events(struct cluster *cluster, struct err *err)
 		return err_set(err, -ENOMEM, "no memory for the event loop");
 	if (cluster->listener < 0)
 		return 0;
-	cluster->accepting = event_new(base, cluster->listener, EV_READ | EV_PERSIST, on_connection, cluster);
+	cluster->accepting =
+		event_new(base, cluster->listener, EV_READ | EV_PERSIST, cluster_on_connection, cluster);
 	if (!cluster->accepting || event_add(cluster->accepting, NULL) < 0)
 		return err_set(err, -ENOMEM, "no memory for the event loop");
 	return 0;
@@ -116,7 +117,7 @@ static int add_events(struct cluster *cluster, struct err *err)
 
 /* ---- calls between the layers ---- */
 
-static int describe_host(const struct cluster *cluster, Pbeam__HostInfo *info)
+static int cluster_describe_host(const struct cluster *cluster, Pbeam__HostInfo *info)
 {
 	return central_describe(cluster, info);
 }
@@ -144,7 +145,7 @@ static void on_registry_ready(struct cluster *cluster)
 }
 
 const struct cluster_calls cluster_calls = {
-	.describe = describe_host,
+	.describe = cluster_describe_host,
 	.refresh = refresh_host,
 	.check = central_check,
 	.described = on_described,
@@ -190,7 +191,7 @@ int cluster_open(struct server *server, struct err *err)
 	if (r == 0)
 		r = registry_open(cluster, err);
 	if (r == 0)
-		r = add_events(cluster, err);
+		r = cluster_add_events(cluster, err);
 	return r < 0 ? r : config_remember(options, err);
 }
 

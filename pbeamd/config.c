@@ -73,7 +73,7 @@ int config_set(struct cluster_options *options, const char *name, const char *va
 		       "there is no option `%s`; listen, join, cluster-key, host-name and map are", name);
 }
 
-static char *trim(char *text)
+static char *config_trim(char *text)
 {
 	size_t n;
 
@@ -88,18 +88,18 @@ static int read_line(struct cluster_options *options, char *line, struct err *er
 {
 	char *equals;
 
-	line = trim(line);
+	line = config_trim(line);
 	if (!line[0] || line[0] == '#')
 		return 0;
 	equals = strchr(line, '=');
 	if (!equals)
 		return err_set(err, -EINVAL, "`%s` is not `name = value`", line);
 	*equals = 0;
-	return config_set(options, trim(line), trim(equals + 1), err);
+	return config_set(options, config_trim(line), config_trim(equals + 1), err);
 }
 
 /* The command line takes precedence. */
-static void overlay(struct cluster_options *options, const struct cluster_options *file)
+static void config_overlay(struct cluster_options *options, const struct cluster_options *file)
 {
 	if (!options->listen[0])
 		strcpy(options->listen, file->listen);
@@ -129,7 +129,7 @@ int config_read(struct cluster_options *options, const char *path, struct err *e
 		if (r < 0)
 			return err_wrap(err, r, "%s:%d", path, number);
 	}
-	overlay(options, &file);
+	config_overlay(options, &file);
 	return 0;
 }
 
@@ -161,7 +161,7 @@ int config_check(struct cluster_options *options, bool *cluster, struct err *err
 
 /* ---- what a daemon that is started on demand goes by ---- */
 
-static int remembered(char path[PATH_MAX], struct err *err)
+static int config_remembered_path(char path[PATH_MAX], struct err *err)
 {
 	int r = dirs_runtime(path, NULL, err);
 
@@ -176,7 +176,7 @@ int config_remember(const struct cluster_options *options, struct err *err)
 {
 	char path[PATH_MAX], beside[PATH_MAX + 8];
 	FILE *f;
-	int r = remembered(path, err);
+	int r = config_remembered_path(path, err);
 
 	if (r < 0)
 		return r;
@@ -201,14 +201,14 @@ void config_forget(void)
 {
 	char path[PATH_MAX];
 
-	if (remembered(path, NULL) == 0)
+	if (config_remembered_path(path, NULL) == 0)
 		unlink(path);
 }
 
 int config_recall(struct cluster_options *options, struct err *err)
 {
 	char path[PATH_MAX];
-	int r = remembered(path, err);
+	int r = config_remembered_path(path, err);
 
 	if (r < 0 || access(path, F_OK) < 0)
 		return r;

@@ -46,7 +46,7 @@ struct command_line {
 	const char *config, *make_key;
 };
 
-static int wrong(const struct err *err)
+static int daemon_print_usage_error(const struct err *err)
 {
 	fprintf(stderr, "pbeamd: %s; try `pbeamd --help`\n", err->text);
 	return STATUS_USAGE;
@@ -67,7 +67,7 @@ static const struct option known[] = {
 };
 
 /* One option. 0, or the status to end with. */
-static int take(struct command_line *line, int c, int index)
+static int daemon_take_option(struct command_line *line, int c, int index)
 {
 	struct err err = ERR_INIT;
 
@@ -79,7 +79,9 @@ static int take(struct command_line *line, int c, int index)
 		line->server.ready_fd = atoi(optarg);
 		return 0;
 	case 'o':
-		return config_set(&line->cluster, known[index].name, optarg, &err) < 0 ? wrong(&err) : 0;
+		return config_set(&line->cluster, known[index].name, optarg, &err) < 0
+			       ? daemon_print_usage_error(&err)
+			       : 0;
 	case 'c':
 		line->config = optarg;
 		return 0;
@@ -98,7 +100,7 @@ static int take(struct command_line *line, int c, int index)
 	}
 }
 
-static int parse(int argc, char **argv, struct command_line *line)
+static int daemon_parse_options(int argc, char **argv, struct command_line *line)
 {
 	const char *idle = getenv("PBEAMD_IDLE");
 	int c, index = 0, r;
@@ -106,7 +108,7 @@ static int parse(int argc, char **argv, struct command_line *line)
 	if (idle && atoi(idle) >= 0)
 		line->server.idle_s = (unsigned)atoi(idle);
 	while ((c = getopt_long(argc, argv, "h", known, &index)) != -1) {
-		r = take(line, c, index);
+		r = daemon_take_option(line, c, index);
 		if (r)
 			return r;
 	}
@@ -118,7 +120,7 @@ static int parse(int argc, char **argv, struct command_line *line)
 }
 
 /* What this host is in a cluster, if it is in one. */
-static int configure(struct command_line *line, struct err *err)
+static int daemon_configure(struct command_line *line, struct err *err)
 {
 	bool cluster;
 	int r = line->config ? config_read(&line->cluster, line->config, err) : 0;
@@ -146,7 +148,7 @@ int main(int argc, char **argv)
 {
 	static struct command_line line = {.server = {.idle_s = IDLE_DEFAULT_S, .ready_fd = -1}};
 	struct err err = ERR_INIT;
-	int r = parse(argc, argv, &line);
+	int r = daemon_parse_options(argc, argv, &line);
 
 	if (r)
 		return r;
@@ -156,7 +158,7 @@ int main(int argc, char **argv)
 		log_open_shared("pbeamd");
 	else
 		log_open("pbeamd", NULL);
-	r = configure(&line, &err);
+	r = daemon_configure(&line, &err);
 	if (r == 0)
 		r = server_run(&line.server, &err);
 	if (r == -EADDRINUSE && line.server.background)

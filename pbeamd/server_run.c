@@ -108,7 +108,7 @@ static int open_socket(struct server *server, struct err *err)
 
 /* ---- events ---- */
 
-static void on_connection(evutil_socket_t listener, short what, void *arg)
+static void server_on_connection(evutil_socket_t listener, short what, void *arg)
 {
 	struct server *server = arg;
 	int fd = serve_accept(listener);
@@ -162,7 +162,7 @@ static void on_idle_check(evutil_socket_t fd, short what, void *arg)
 		event_base_loopbreak(server->base);
 }
 
-static int add_events(struct server *server, struct err *err)
+static int server_add_events(struct server *server, struct err *err)
 {
 	struct timeval often = {server->options->idle_s > 1 ? 1 : 0,
 				server->options->idle_s > 1 ? 0 : 200000};
@@ -170,7 +170,7 @@ static int add_events(struct server *server, struct err *err)
 				&server->stop[1]};
 
 	server->accepting =
-		event_new(server->base, server->listener, EV_READ | EV_PERSIST, on_connection, server);
+		event_new(server->base, server->listener, EV_READ | EV_PERSIST, server_on_connection, server);
 	server->children = evsignal_new(server->base, SIGCHLD, on_child, server);
 	server->stop[0] = evsignal_new(server->base, SIGTERM, on_stop, server);
 	server->stop[1] = evsignal_new(server->base, SIGINT, on_stop, server);
@@ -221,7 +221,7 @@ int server_run(const struct server_options *options, struct err *err)
 		r = names_open(&server.names, err);
 	if (r == 0) {
 		server.base = event_base_new();
-		r = server.base ? add_events(&server, err)
+		r = server.base ? server_add_events(&server, err)
 				: err_set(err, -ENOMEM, "no memory for the event loop");
 	}
 	if (r == 0 && options->cluster) {

@@ -81,7 +81,7 @@ static _Noreturn void become_daemon(const char *path, int ready)
 	_exit(1);
 }
 
-static int start(int ready, struct err *err)
+static int daemon_start(int ready, struct err *err)
 {
 	char path[PATH_MAX];
 	pid_t child;
@@ -114,7 +114,7 @@ static int start_and_wait(struct err *err)
 		return err_sys(err, "start pbeamd");
 	in = ends[0];
 	out = ends[1];
-	r = start(out, err);
+	r = daemon_start(out, err);
 	if (r < 0)
 		return r;
 	close(steal_fd(&out));
@@ -179,6 +179,6 @@ void daemon_start_quietly(void)
 	sock = frame_connect(path, NULL);
 	if (sock >= 0)
 		close(sock);
-	else if (start(-1, NULL) < 0)
+	else if (daemon_start(-1, NULL) < 0)
 		return; /* no command asked for it: the next one that does reports it */
 }

@@ -23,19 +23,19 @@
 
 #define BODY_STEP ((size_t)1 << 20)
 
-static void put16(uint8_t *p, uint16_t v)
+static void frame_put16(uint8_t *p, uint16_t v)
 {
 	v = htole16(v);
 	memcpy(p, &v, sizeof(v));
 }
 
-static void put32(uint8_t *p, uint32_t v)
+static void frame_put32(uint8_t *p, uint32_t v)
 {
 	v = htole32(v);
 	memcpy(p, &v, sizeof(v));
 }
 
-static uint16_t get16(const uint8_t *p)
+static uint16_t frame_get16(const uint8_t *p)
 {
 	uint16_t v;
 
@@ -43,7 +43,7 @@ static uint16_t get16(const uint8_t *p)
 	return le16toh(v);
 }
 
-static uint32_t get32(const uint8_t *p)
+static uint32_t frame_get32(const uint8_t *p)
 {
 	uint32_t v;
 
@@ -65,11 +65,11 @@ int frame_encode(uint32_t type, const ProtobufCMessage *message, int nfds, uint8
 	bytes = malloc(FRAME_HEAD + body);
 	if (!bytes)
 		return err_code(err, -ENOMEM, "send message %u", type);
-	put32(bytes, FRAME_MAGIC);
-	put16(bytes + 4, FRAME_VERSION);
-	put16(bytes + 6, (uint16_t)nfds);
-	put32(bytes + 8, type);
-	put32(bytes + 12, (uint32_t)body);
+	frame_put32(bytes, FRAME_MAGIC);
+	frame_put16(bytes + 4, FRAME_VERSION);
+	frame_put16(bytes + 6, (uint16_t)nfds);
+	frame_put32(bytes + 8, type);
+	frame_put32(bytes + 12, (uint32_t)body);
 	if (message)
 		protobuf_c_message_pack(message, bytes + FRAME_HEAD);
 	*out = bytes;
@@ -167,7 +167,7 @@ static int take_descriptors(struct msghdr *msg, struct frame *frame)
 	return r;
 }
 
-static ssize_t receive(struct frame_reader *reader, int sock, void *buf, size_t len)
+static ssize_t frame_receive_some(struct frame_reader *reader, int sock, void *buf, size_t len)
 {
 	union {
 		char room[CMSG_SPACE(sizeof(int) * FRAME_FDS_MAX)];
@@ -195,27 +195,27 @@ static ssize_t receive(struct frame_reader *reader, int sock, void *buf, size_t 
 static int parse_head(struct frame_reader *reader, struct err *err)
 {
 	const uint8_t *head = reader->head;
-	uint32_t len = get32(head + 12);
+	uint32_t len = frame_get32(head + 12);
 
-	if (get32(head) != FRAME_MAGIC)
+	if (frame_get32(head) != FRAME_MAGIC)
 		return err_set(err, -EPROTO, "the other side does not speak this protocol (magic %#x)",
-			       get32(head));
-	if (get16(head + 4) != FRAME_VERSION)
+			       frame_get32(head));
+	if (frame_get16(head + 4) != FRAME_VERSION)
 		return err_set(err, -EPROTO, "the other side speaks version %u of the protocol, not %u",
-			       get16(head + 4), FRAME_VERSION);
-	if (get16(head + 6) != reader->frame.nfds)
+			       frame_get16(head + 4), FRAME_VERSION);
+	if (frame_get16(head + 6) != reader->frame.nfds)
 		return err_set(err, -EPROTO, "message with %d descriptors instead of %u", reader->frame.nfds,
-			       get16(head + 6));
+			       frame_get16(head + 6));
 	if (len > FRAME_BODY_MAX)
 		return err_set(err, -EPROTO, "message of %u bytes is over the limit of %u", len,
 			       FRAME_BODY_MAX);
-	reader->frame.type = get32(head + 8);
+	reader->frame.type = frame_get32(head + 8);
 	reader->frame.len = len;
 	return 0;
 }
 
 /* Room for the next piece of the body: twice what there is, at most a step more. */
-static int make_room(struct frame_reader *reader)
+static int frame_make_room(struct frame_reader *reader)
 {
 	size_t room = reader->body_room ? reader->body_room * 2 : 4096;
 	uint8_t *body;
@@ -241,13 +241,14 @@ static ssize_t receive_piece(struct frame_reader *reader, int sock, struct err *
 	ssize_t n;
 
 	if (head) {
-		n = receive(reader, sock, reader->head + reader->head_have, FRAME_HEAD - reader->head_have);
+		n = frame_receive_some(reader, sock, reader->head + reader->head_have,
+				       FRAME_HEAD - reader->head_have);
 	} else {
-		n = make_room(reader);
+		n = frame_make_room(reader);
 		if (n < 0)
 			return err_code(err, (int)n, "receive a message of %zu bytes", reader->frame.len);
-		n = receive(reader, sock, reader->frame.body + reader->body_have,
-			    reader->body_room - reader->body_have);
+		n = frame_receive_some(reader, sock, reader->frame.body + reader->body_have,
+				       reader->body_room - reader->body_have);
 	}
 	if (n == -EPROTO)
 		return err_set(err, -EPROTO, "message with more than %d descriptors", FRAME_FDS_MAX);
@@ -287,7 +288,7 @@ int frame_reader_step(struct frame_reader *reader, int sock, struct frame *out, 
 	return 1;
 }
 
-static int receive_all(struct frame_reader *reader, int sock, struct frame *out, struct err *err)
+static int frame_receive_whole(struct frame_reader *reader, int sock, struct frame *out, struct err *err)
 {
 	int r;
 
@@ -304,14 +305,14 @@ int frame_recv(int sock, struct frame *out, struct err *err)
 {
 	struct frame_reader reader = {0};
 
-	return receive_all(&reader, sock, out, err);
+	return frame_receive_whole(&reader, sock, out, err);
 }
 
 int frame_recv_from(frame_read_fn read, void *arg, struct frame *out, struct err *err)
 {
 	struct frame_reader reader = {.read = read, .read_arg = arg};
 
-	return receive_all(&reader, -1, out, err);
+	return frame_receive_whole(&reader, -1, out, err);
 }
 
 ProtobufCMessage *frame_unpack(const struct frame *frame, const ProtobufCMessageDescriptor *descriptor,

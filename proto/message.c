@@ -14,7 +14,7 @@ void *message_new(const ProtobufCMessageDescriptor *descriptor)
 }
 
 /* Room for one more element: the capacity is the next power of two, so it need not be kept anywhere. */
-static int grow(void **array, size_t n, size_t element)
+static int message_grow_array(void **array, size_t n, size_t element)
 {
 	void *larger;
 
@@ -33,7 +33,7 @@ int message_append(void *array, size_t *n, ProtobufCMessage *item)
 
 	if (!item)
 		return -ENOMEM;
-	if (grow(where, *n, sizeof(item)) < 0) {
+	if (message_grow_array(where, *n, sizeof(item)) < 0) {
 		message_free(item);
 		return -ENOMEM;
 	}
@@ -52,7 +52,7 @@ int message_append_u64(uint64_t **array, size_t *n, uint64_t value)
 {
 	void *where = *array;
 
-	if (grow(&where, *n, sizeof(value)) < 0)
+	if (message_grow_array(&where, *n, sizeof(value)) < 0)
 		return -ENOMEM;
 	*array = where;
 	(*array)[(*n)++] = value;
@@ -68,7 +68,7 @@ int message_append_u32(uint32_t **array, size_t *n, uint32_t value)
 {
 	void *where = *array;
 
-	if (grow(&where, *n, sizeof(value)) < 0)
+	if (message_grow_array(&where, *n, sizeof(value)) < 0)
 		return -ENOMEM;
 	*array = where;
 	(*array)[(*n)++] = value;
@@ -80,7 +80,7 @@ int message_append_string(char ***array, size_t *n, const char *text)
 	void *where = *array;
 	char *copy;
 
-	if (grow(&where, *n, sizeof(copy)) < 0)
+	if (message_grow_array(&where, *n, sizeof(copy)) < 0)
 		return -ENOMEM;
 	*array = where;
 	copy = strdup(text);

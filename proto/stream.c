@@ -48,7 +48,7 @@ void stream_close(struct stream *stream)
 }
 
 /* Writes what the socket takes. Returns false when the other end is gone. */
-static bool write_some(struct stream *stream)
+static bool stream_write_some(struct stream *stream)
 {
 	while (stream->first) {
 		struct output *output = stream->first;
@@ -77,7 +77,7 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
 	struct stream *stream = arg;
 	struct err none = ERR_INIT;
 
-	if (!write_some(stream))
+	if (!stream_write_some(stream))
 		stream->calls->end(stream, &none);
 	else if (!stream->first && stream->calls->drained)
 		stream->calls->drained(stream);
@@ -119,7 +119,7 @@ int stream_open(struct stream *stream, struct event_base *base, int fd, const st
 
 /* Takes the output. An end that cannot be written to is noticed by its events: nothing is closed here,
  * callers hold it. */
-static int queue(struct stream *stream, struct output *output)
+static int stream_queue_output(struct stream *stream, struct output *output)
 {
 	if (stream->last)
 		stream->last->next = output;
@@ -148,11 +148,11 @@ int stream_send(struct stream *stream, uint32_t type, const ProtobufCMessage *me
 	}
 	for (int i = 0; i < nfds; i++)
 		output->fds[output->nfds++] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
-	return queue(stream, output);
+	return stream_queue_output(stream, output);
 }
 
 /* A frame whose body is not looked into: its length goes into the header, itself behind it. */
-static struct output *wrap(uint32_t type, const void *body, size_t len, int nfds)
+static struct output *stream_new_output(uint32_t type, const void *body, size_t len, int nfds)
 {
 	struct output *output = calloc(1, sizeof(*output));
 	uint32_t length = (uint32_t)len;
@@ -178,18 +178,18 @@ static struct output *wrap(uint32_t type, const void *body, size_t len, int nfds
 
 int stream_send_bytes(struct stream *stream, uint32_t type, const void *body, size_t len)
 {
-	struct output *output = wrap(type, body, len, 0);
+	struct output *output = stream_new_output(type, body, len, 0);
 
-	return output ? queue(stream, output) : -ENOMEM;
+	return output ? stream_queue_output(stream, output) : -ENOMEM;
 }
 
 int stream_relay(struct stream *stream, struct frame *frame)
 {
-	struct output *output = wrap(frame->type, frame->body, frame->len, frame->nfds);
+	struct output *output = stream_new_output(frame->type, frame->body, frame->len, frame->nfds);
 
 	if (!output)
 		return -ENOMEM;
 	for (int i = 0; i < frame->nfds; i++)
 		output->fds[output->nfds++] = steal_fd(&frame->fds[i]);
-	return queue(stream, output);
+	return stream_queue_output(stream, output);
 }

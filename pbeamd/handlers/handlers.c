@@ -55,7 +55,7 @@ static int handle_ps(struct connection *connection, const ProtobufCMessage *mess
 }
 
 /* What `wish` of a request names; a request without one is malformed. */
-static int check_target(const Pbeam__Target *wish, struct err *err)
+static int handlers_check_target(const Pbeam__Target *wish, struct err *err)
 {
 	if (!wish || (wish->vpid <= 0 && !wish->name[0]))
 		return err_set(err, -EINVAL, "the request names no process");
@@ -66,7 +66,7 @@ static int handle_log(struct connection *connection, const ProtobufCMessage *mes
 {
 	const Pbeam__Target *wish = (const Pbeam__Target *)message;
 	struct target target;
-	int r = check_target(wish, err);
+	int r = handlers_check_target(wish, err);
 
 	if (r == 0)
 		r = target_find(connection->server, wish, &target, err);
@@ -78,7 +78,7 @@ static int handle_kill(struct connection *connection, const ProtobufCMessage *me
 	const Pbeam__KillRequest *wish = (const Pbeam__KillRequest *)message;
 	Pbeam__Done done = PBEAM__DONE__INIT;
 	struct target target;
-	int r = check_target(wish->target, err);
+	int r = handlers_check_target(wish->target, err);
 
 	if (r == 0)
 		r = target_find_live(connection->server, wish->target, &target, err);
@@ -89,8 +89,8 @@ static int handle_kill(struct connection *connection, const ProtobufCMessage *me
 	return r;
 }
 
-static int pass_on(struct connection *connection, const struct target *target, uint32_t type,
-		   const ProtobufCMessage *message, struct err *err)
+static int handlers_forward(struct connection *connection, const struct target *target, uint32_t type,
+			    const ProtobufCMessage *message, struct err *err)
 {
 	struct forward_request request = {.keeper = target->job.keeper, .type = type, .message = message};
 
@@ -116,7 +116,7 @@ static int handle_checkpoint(struct connection *connection, const ProtobufCMessa
 	Pbeam__CheckpointRequest passed = *wish;
 	Pbeam__Target vpid;
 	struct target target;
-	int r = check_target(wish->target, err);
+	int r = handlers_check_target(wish->target, err);
 
 	if (r == 0 && cut_is_group(connection->server, wish->target->name))
 		return cut_lead(connection, "checkpoint", message, err);
@@ -129,7 +129,8 @@ static int handle_checkpoint(struct connection *connection, const ProtobufCMessa
 		vpid.name = target.store;
 		return cut_lead(connection, "checkpoint", &passed.base, err);
 	}
-	return pass_on(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &passed.base, err);
+	return handlers_forward(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &passed.base,
+				err);
 }
 
 /* stack and cancel */
@@ -139,11 +140,11 @@ static int pass_target_on(struct connection *connection, uint32_t type, const Pr
 	const Pbeam__Target *wish = (const Pbeam__Target *)message;
 	struct target target;
 	Pbeam__Target vpid;
-	int r = check_target(wish, err);
+	int r = handlers_check_target(wish, err);
 
 	if (r == 0)
 		r = find_to_pass_on(connection, wish, &target, &vpid, err);
-	return r < 0 ? r : pass_on(connection, &target, type, &vpid.base, err);
+	return r < 0 ? r : handlers_forward(connection, &target, type, &vpid.base, err);
 }
 
 static int handle_stack(struct connection *connection, const ProtobufCMessage *message, struct err *err)
@@ -162,7 +163,7 @@ static int handle_migrate(struct connection *connection, const ProtobufCMessage 
 	Pbeam__MigrateRequest passed = *wish;
 	Pbeam__Target vpid;
 	struct target target;
-	int r = check_target(wish->target, err);
+	int r = handlers_check_target(wish->target, err);
 
 	if (r == 0 && !wish->host[0])
 		r = err_set(err, -EINVAL, "the request names no host");
@@ -171,7 +172,8 @@ static int handle_migrate(struct connection *connection, const ProtobufCMessage 
 	if (r < 0)
 		return r;
 	passed.target = &vpid;
-	return pass_on(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &passed.base, err);
+	return handlers_forward(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &passed.base,
+				err);
 }
 
 /* ---- rollback: in the keeper while there is one, else the job is started again from its image ---- */
@@ -225,7 +227,7 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 	char number[STORE_JOB_MAX], host[256];
 	struct forward_request request = {.type = PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK,
 					  .message = &passed.base};
-	int r = revive ? check_target(wish->target, err) : err_code(err, -ENOMEM, "roll back");
+	int r = revive ? handlers_check_target(wish->target, err) : err_code(err, -ENOMEM, "roll back");
 
 	if (r == 0 && cut_is_group(connection->server, wish->target->name))
 		return cut_rollback(connection, wish, wish->target->name, (struct vpid){0}, err);

@@ -50,7 +50,7 @@ static bool is_same(const struct registry_state *state, const Pbeam__HostInfo *i
 
 /* The first daemon of a cluster, or one that was central before. Under another name it is another one to all.
  */
-static int found(struct cluster *cluster, struct registry_state *state, struct err *err)
+static int central_found(struct cluster *cluster, struct registry_state *state, struct err *err)
 {
 	state->central = true;
 	if (!has_cluster(state) &&
@@ -97,7 +97,7 @@ int central_open(struct cluster *cluster, struct err *err)
 	if (r == 0 && strcmp(state->told, cluster->options->join) != 0)
 		r = told_anew(cluster, state, err);
 	if (r == 0 && (state->central || (!state->host[0] && !state->told[0])))
-		r = found(cluster, state, err);
+		r = central_found(cluster, state, err);
 	cluster->central = state->central;
 	if (r == 0 && (cluster->central || is_other(state, &before)))
 		r = registry_store_know(&cluster->store, state, err);
@@ -161,7 +161,7 @@ int central_check(const struct peer *peer, const Pbeam__HostInfo *info, struct e
 	return 0;
 }
 
-static bool is_newer(const struct registry_state *state, const Pbeam__HostInfo *info)
+static bool central_is_newer(const struct registry_state *state, const Pbeam__HostInfo *info)
 {
 	return info->term > state->term ||
 	       (info->term == state->term && strcmp(info->central_host, state->host) > 0);
@@ -176,7 +176,7 @@ static void find_address(struct cluster *cluster, const char *said, char address
 		strcpy(address, said);
 }
 
-static void follow(struct cluster *cluster, const Pbeam__HostInfo *info)
+static void central_follow(struct cluster *cluster, const Pbeam__HostInfo *info)
 {
 	struct registry_state *state = &cluster->state;
 	bool first = !has_cluster(state), was = cluster->central;
@@ -222,7 +222,7 @@ void central_heard(struct peer *peer, const Pbeam__HostInfo *info)
 	if (!says_cluster(info) || !info->central_host[0] ||
 	    (has_cluster(state) ? !is_same(state, info) : !is_joined(peer)))
 		return;
-	if (has_cluster(state) && !is_newer(state, info)) {
+	if (has_cluster(state) && !central_is_newer(state, info)) {
 		if (!cluster->central && cluster_is_central(cluster, peer->name) && info->central)
 			note_address(cluster, info);
 		return;
@@ -232,7 +232,7 @@ void central_heard(struct peer *peer, const Pbeam__HostInfo *info)
 			  "makes it so",
 			  peer->name);
 	else
-		follow(cluster, info);
+		central_follow(cluster, info);
 }
 
 void central_become(struct cluster *cluster, const struct registry_state *state)

@@ -43,7 +43,7 @@ void registry_copy_free(struct registry_copy *copy)
 	free(copy);
 }
 
-static struct item **place(const struct registry_copy *copy, const char *key)
+static struct item **copy_find_place(const struct registry_copy *copy, const char *key)
 {
 	struct item **p;
 	uint32_t h = 2166136261u;
@@ -58,12 +58,12 @@ static struct item **place(const struct registry_copy *copy, const char *key)
 
 const Pbeam__RegistryEntry *registry_copy_get(const struct registry_copy *copy, const char *key)
 {
-	const struct item *item = *place(copy, key);
+	const struct item *item = *copy_find_place(copy, key);
 
 	return item ? item->entry : NULL;
 }
 
-static int fill(Pbeam__RegistryEntry *to, const Pbeam__RegistryEntry *from)
+static int copy_fill_entry(Pbeam__RegistryEntry *to, const Pbeam__RegistryEntry *from)
 {
 	to->version = from->version;
 	to->removed = from->removed;
@@ -72,11 +72,11 @@ static int fill(Pbeam__RegistryEntry *to, const Pbeam__RegistryEntry *from)
 	return message_bytes(&to->value, from->value.data, from->value.len);
 }
 
-static Pbeam__RegistryEntry *duplicate(const Pbeam__RegistryEntry *from)
+static Pbeam__RegistryEntry *copy_duplicate_entry(const Pbeam__RegistryEntry *from)
 {
 	Pbeam__RegistryEntry *entry = message_new(&pbeam__registry_entry__descriptor);
 
-	if (entry && fill(entry, from) < 0) {
+	if (entry && copy_fill_entry(entry, from) < 0) {
 		message_free(entry);
 		entry = NULL;
 	}
@@ -84,7 +84,7 @@ static Pbeam__RegistryEntry *duplicate(const Pbeam__RegistryEntry *from)
 }
 
 /* Takes what was in the copy out of it; the watcher learns that it is gone. */
-static void take_out(struct item **p, registry_seen_fn seen, void *arg)
+static void copy_remove_item(struct item **p, registry_seen_fn seen, void *arg)
 {
 	struct item *item = *p;
 
@@ -97,17 +97,17 @@ static void take_out(struct item **p, registry_seen_fn seen, void *arg)
 static int take_in(struct registry_copy *copy, const Pbeam__RegistryEntry *entry, registry_seen_fn seen,
 		   void *arg)
 {
-	struct item **p = place(copy, entry->key), *item = *p;
+	struct item **p = copy_find_place(copy, entry->key), *item = *p;
 	bool same = item && item->entry->version == entry->version &&
 		    message_same_bytes(&item->entry->value, &entry->value);
 	Pbeam__RegistryEntry *fresh;
 
 	if (entry->removed) {
 		if (item)
-			take_out(p, seen, arg);
+			copy_remove_item(p, seen, arg);
 		return 0;
 	}
-	fresh = same ? NULL : duplicate(entry);
+	fresh = same ? NULL : copy_duplicate_entry(entry);
 	if (!same && !fresh)
 		return -ENOMEM;
 	if (!item) {
@@ -145,7 +145,7 @@ int registry_copy_apply(struct registry_copy *copy, const Pbeam__RegistryChanges
 	for (int i = 0; i < BUCKETS && changes->whole; i++)
 		for (struct item **p = &copy->buckets[i]; *p;) {
 			if ((*p)->generation != copy->generation)
-				take_out(p, seen, arg);
+				copy_remove_item(p, seen, arg);
 			else
 				p = &(*p)->next;
 		}
@@ -169,13 +169,13 @@ struct gathering {
 	bool failed;
 };
 
-static void gather(void *arg, const Pbeam__RegistryEntry *entry)
+static void copy_gather_entry(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct gathering *gathering = arg;
 	Pbeam__RegistryEntry *copy =
 		message_add(gathering->changes, entries, pbeam__registry_entry__descriptor);
 
-	if (!copy || fill(copy, entry) < 0)
+	if (!copy || copy_fill_entry(copy, entry) < 0)
 		gathering->failed = true;
 }
 
@@ -187,7 +187,7 @@ Pbeam__RegistryChanges *registry_copy_whole(const struct registry_copy *copy)
 		return NULL;
 	gathering.changes->whole = true;
 	gathering.changes->revision = copy->revision;
-	registry_copy_each(copy, "", gather, &gathering);
+	registry_copy_each(copy, "", copy_gather_entry, &gathering);
 	if (gathering.failed) {
 		message_free(gathering.changes);
 		return NULL;

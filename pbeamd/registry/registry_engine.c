@@ -31,7 +31,7 @@ struct registry_wait {
 
 /* ---- hosts ---- */
 
-static void ignore(void *arg, const Pbeam__RegistryReply *reply)
+static void registry_ignore_reply(void *arg, const Pbeam__RegistryReply *reply)
 {
 	if (reply->code < 0 && reply->code != -EEXIST)
 		log_warn("%s", reply->text);
@@ -67,7 +67,7 @@ static void record_host(struct cluster *cluster, const Pbeam__HostInfo *said)
 		request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 		request.key = key;
 		request.expected = entry ? entry->version : 0;
-		registry_ask(cluster, &request, ignore, NULL);
+		registry_ask(cluster, &request, registry_ignore_reply, NULL);
 	}
 	free(bytes);
 }
@@ -79,7 +79,7 @@ static void on_seen(void *arg, const Pbeam__RegistryEntry *entry)
 	registry_names_seen(arg, entry);
 }
 
-static void broadcast(const struct cluster *cluster, const Pbeam__RegistryChanges *changes)
+static void registry_broadcast(const struct cluster *cluster, const Pbeam__RegistryChanges *changes)
 {
 	Pbeam__RegistryChanges said = *changes;
 
@@ -90,7 +90,7 @@ static void broadcast(const struct cluster *cluster, const Pbeam__RegistryChange
 }
 
 /* On the disk as well: this host may be the next central one. */
-static void keep(struct cluster *cluster, const Pbeam__RegistryChanges *changes)
+static void registry_keep_changes(struct cluster *cluster, const Pbeam__RegistryChanges *changes)
 {
 	bool all = changes->whole || !cluster->kept;
 	struct err err = ERR_INIT;
@@ -101,7 +101,7 @@ static void keep(struct cluster *cluster, const Pbeam__RegistryChanges *changes)
 	cluster->kept = r == 0;
 }
 
-static int take(struct cluster *cluster, const Pbeam__RegistryChanges *changes)
+static int registry_take_changes(struct cluster *cluster, const Pbeam__RegistryChanges *changes)
 {
 	bool first = !registry_copy_ready(cluster->copy);
 	int r = registry_copy_apply(cluster->copy, changes, on_seen, cluster);
@@ -110,7 +110,7 @@ static int take(struct cluster *cluster, const Pbeam__RegistryChanges *changes)
 		log_error("the copy of the registry is behind: %s", strerror(-r));
 		cluster->kept = false;
 	} else if (!cluster->central) {
-		keep(cluster, changes);
+		registry_keep_changes(cluster, changes);
 	}
 	if (r == 0 && first && changes->whole) {
 		registry_names_settle(cluster);
@@ -125,15 +125,15 @@ static void on_changed(void *arg, const Pbeam__RegistryChanges *changes)
 {
 	struct cluster *cluster = arg;
 
-	if (take(cluster, changes) < 0)
+	if (registry_take_changes(cluster, changes) < 0)
 		return;
 	if (cluster->central)
-		broadcast(cluster, changes);
+		registry_broadcast(cluster, changes);
 }
 
 int registry_take_whole(struct cluster *cluster, const Pbeam__RegistryChanges *whole)
 {
-	return take(cluster, whole);
+	return registry_take_changes(cluster, whole);
 }
 
 Pbeam__RegistryChanges *registry_whole(struct cluster *cluster, struct err *err)
@@ -148,7 +148,7 @@ Pbeam__RegistryChanges *registry_whole(struct cluster *cluster, struct err *err)
 	return whole;
 }
 
-static void watch(struct cluster *cluster, const struct registry *registry)
+static void registry_watch(struct cluster *cluster, const struct registry *registry)
 {
 	cluster->registry = *registry;
 	registry->operations->watch(registry->engine, on_changed, cluster);
@@ -178,7 +178,7 @@ int registry_open(struct cluster *cluster, struct err *err)
 	if (r < 0)
 		return r;
 	stale_jobs_away(cluster);
-	watch(cluster, cluster->central ? &cluster->store : &cluster->remote);
+	registry_watch(cluster, cluster->central ? &cluster->store : &cluster->remote);
 	if (cluster->central)
 		record_host(cluster, cluster->self);
 	else if (cluster->state.host[0])
@@ -216,7 +216,7 @@ void registry_lost(struct cluster *cluster, const struct peer *peer, bool centra
 void registry_serve(struct cluster *cluster)
 {
 	registry_remote_lost(&cluster->remote);
-	watch(cluster, &cluster->store);
+	registry_watch(cluster, &cluster->store);
 	for (const struct host *host = cluster->hosts; host; host = host->next)
 		if (host->info)
 			record_host(cluster, host->info);
@@ -230,7 +230,7 @@ void registry_follow(struct cluster *cluster)
 	heard_close(cluster, &err);
 	registry_remote_lost(&cluster->remote);
 	stale_jobs_away(cluster);
-	watch(cluster, &cluster->remote);
+	registry_watch(cluster, &cluster->remote);
 }
 
 /* ---- other hosts ---- */
@@ -276,7 +276,7 @@ static void check_term(const struct cluster *cluster, const Pbeam__RegistryReque
 			cluster->options->name, (unsigned long long)request->term);
 }
 
-static bool on_request(struct peer *peer, const struct frame *frame)
+static bool registry_on_request(struct peer *peer, const struct frame *frame)
 {
 	struct cluster *cluster = peer->cluster;
 	struct err err = ERR_INIT;
@@ -306,7 +306,7 @@ static void say_heard(struct peer *peer, uint64_t revision)
 		log_error("host %s is not told what is known here: no memory", peer->name);
 }
 
-static bool on_heard(struct peer *peer, const struct frame *frame)
+static bool registry_on_heard(struct peer *peer, const struct frame *frame)
 {
 	Pbeam__RegistryChanges *heard =
 		(Pbeam__RegistryChanges *)frame_unpack(frame, &pbeam__registry_changes__descriptor, NULL);
@@ -349,9 +349,9 @@ bool registry_frame(struct peer *peer, const struct frame *frame)
 
 	switch (frame->type) {
 	case PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY:
-		return may_ask && on_request(peer, frame);
+		return may_ask && registry_on_request(peer, frame);
 	case PBEAM__CHANNEL_MESSAGE__PEER_HEARD:
-		return may_ask && on_heard(peer, frame);
+		return may_ask && registry_on_heard(peer, frame);
 	case PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY_REPLY:
 		if (!is_or_was_central(peer))
 			return false;

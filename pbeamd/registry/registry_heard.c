@@ -27,7 +27,7 @@ struct heard_wait {
 	void *arg;
 };
 
-static bool has_address(const Pbeam__RegistryRequest *request)
+static bool heard_has_address(const Pbeam__RegistryRequest *request)
 {
 	size_t len = strlen(ADDRESS_PREFIX);
 
@@ -45,7 +45,7 @@ static bool all_have_heard(const struct cluster *cluster, uint64_t revision)
 	return true;
 }
 
-static void take_out(struct heard_wait *wait)
+static void heard_remove_wait(struct heard_wait *wait)
 {
 	for (struct heard_wait **p = &wait->cluster->unheard; *p; p = &(*p)->next)
 		if (*p == wait) {
@@ -56,11 +56,11 @@ static void take_out(struct heard_wait *wait)
 		event_free(wait->patience);
 }
 
-static void answer(struct heard_wait *wait, const struct err *why)
+static void heard_reply(struct heard_wait *wait, const struct err *why)
 {
 	Pbeam__RegistryReply reply = PBEAM__REGISTRY_REPLY__INIT;
 
-	take_out(wait);
+	heard_remove_wait(wait);
 	reply.version = wait->revision;
 	if (why) {
 		reply.code = why->code;
@@ -70,18 +70,18 @@ static void answer(struct heard_wait *wait, const struct err *why)
 	free(wait);
 }
 
-static void on_patience(evutil_socket_t fd, short what, void *arg)
+static void heard_on_timeout(evutil_socket_t fd, short what, void *arg)
 {
-	answer(arg, NULL);
+	heard_reply(arg, NULL);
 }
 
 /* False without memory. */
-static bool put_in(struct heard_wait *wait, unsigned patience_ms)
+static bool heard_add_wait(struct heard_wait *wait, unsigned patience_ms)
 {
 	const struct timeval patience = {patience_ms / 1000, patience_ms % 1000 * 1000};
 	struct cluster *cluster = wait->cluster;
 
-	wait->patience = event_new(cluster->server->base, -1, 0, on_patience, wait);
+	wait->patience = event_new(cluster->server->base, -1, 0, heard_on_timeout, wait);
 	if (!wait->patience || event_add(wait->patience, &patience) < 0)
 		return false;
 	wait->next = cluster->unheard;
@@ -89,12 +89,13 @@ static bool put_in(struct heard_wait *wait, unsigned patience_ms)
 	return true;
 }
 
-static void on_done(void *arg, const Pbeam__RegistryReply *reply)
+static void heard_on_done(void *arg, const Pbeam__RegistryReply *reply)
 {
 	struct heard_wait *wait = arg;
 
 	wait->revision = reply->version;
-	if (reply->code == 0 && !all_have_heard(wait->cluster, wait->revision) && put_in(wait, PATIENCE_MS))
+	if (reply->code == 0 && !all_have_heard(wait->cluster, wait->revision) &&
+	    heard_add_wait(wait, PATIENCE_MS))
 		return;
 	if (wait->patience)
 		event_free(wait->patience);
@@ -107,7 +108,7 @@ void heard_carry_out(struct cluster *cluster, const Pbeam__RegistryRequest *requ
 {
 	const char *host = peer ? peer->name : cluster->options->name;
 	bool wanted = cluster->central && request->operation == PBEAM__REGISTRY_REQUEST__OPERATION__SET &&
-		      has_address(request);
+		      heard_has_address(request);
 	struct heard_wait *wait = wanted ? calloc(1, sizeof(*wait)) : NULL;
 
 	if (!wait) {
@@ -115,7 +116,7 @@ void heard_carry_out(struct cluster *cluster, const Pbeam__RegistryRequest *requ
 		return;
 	}
 	*wait = (struct heard_wait){.cluster = cluster, .peer = peer, .done = done, .arg = arg};
-	registry_carry_out(&cluster->registry, request, host, on_done, wait);
+	registry_carry_out(&cluster->registry, request, host, heard_on_done, wait);
 }
 
 void heard_of_all(struct cluster *cluster, unsigned patience_ms, registry_done_fn done, void *arg)
@@ -127,7 +128,7 @@ void heard_of_all(struct cluster *cluster, unsigned patience_ms, registry_done_f
 	if (wait)
 		*wait = (struct heard_wait){
 			.cluster = cluster, .revision = revision, .done = done, .arg = arg};
-	if (wait && !all_have_heard(cluster, revision) && put_in(wait, patience_ms))
+	if (wait && !all_have_heard(cluster, revision) && heard_add_wait(wait, patience_ms))
 		return;
 	if (wait && wait->patience)
 		event_free(wait->patience);
@@ -136,21 +137,21 @@ void heard_of_all(struct cluster *cluster, unsigned patience_ms, registry_done_f
 	done(arg, &reply);
 }
 
-static void look_again(struct cluster *cluster)
+static void heard_check_waits(struct cluster *cluster)
 {
 	struct heard_wait *next;
 
 	for (struct heard_wait *wait = cluster->unheard; wait; wait = next) {
 		next = wait->next;
 		if (all_have_heard(cluster, wait->revision))
-			answer(wait, NULL);
+			heard_reply(wait, NULL);
 	}
 }
 
 void heard_of(struct peer *peer, uint64_t revision)
 {
 	peer->heard_revision = revision;
-	look_again(peer->cluster);
+	heard_check_waits(peer->cluster);
 }
 
 void heard_lose(struct cluster *cluster, const struct peer *peer)
@@ -160,16 +161,16 @@ void heard_lose(struct cluster *cluster, const struct peer *peer)
 	for (struct heard_wait *wait = cluster->unheard; wait; wait = next) {
 		next = wait->next;
 		if (wait->peer == peer) {
-			take_out(wait);
+			heard_remove_wait(wait);
 			free(wait->arg);
 			free(wait);
 		}
 	}
-	look_again(cluster);
+	heard_check_waits(cluster);
 }
 
 void heard_close(struct cluster *cluster, const struct err *why)
 {
 	while (cluster->unheard)
-		answer(cluster->unheard, why);
+		heard_reply(cluster->unheard, why);
 }

@@ -14,7 +14,7 @@
 #include "pbeamd/transport/host.h"
 #include "proto/message.h"
 
-static void failed(const Pbeam__RegistryEntry *entry, int r)
+static void names_log_failure(const Pbeam__RegistryEntry *entry, int r)
 {
 	log_error("registry: %s cannot go into the name table: %s", entry->key, strerror(-r));
 }
@@ -31,7 +31,7 @@ static void seen_block(struct cluster *cluster, const Pbeam__RegistryEntry *entr
 		 entry->value.len ? (const char *)entry->value.data : "");
 	r = names_block_set(cluster->server->names, (uint32_t)block, entry->removed ? NULL : host);
 	if (r < 0)
-		failed(entry, r);
+		names_log_failure(entry, r);
 }
 
 static void seen_place(struct cluster *cluster, const Pbeam__RegistryEntry *entry, const char *number)
@@ -52,7 +52,7 @@ static void seen_place(struct cluster *cluster, const Pbeam__RegistryEntry *entr
 		    ? names_place_set(names, (struct vpid){(int32_t)vpid}, place->host)
 		    : -EINVAL;
 	if (r < 0)
-		failed(entry, r);
+		names_log_failure(entry, r);
 	message_free(place);
 }
 
@@ -69,7 +69,7 @@ static void seen_address(struct cluster *cluster, const Pbeam__RegistryEntry *en
 			    ? names_address_set(names, &address->address, address->aliases, address->n)
 			    : -EINVAL;
 	if (r < 0)
-		failed(entry, r);
+		names_log_failure(entry, r);
 	free(address);
 }
 

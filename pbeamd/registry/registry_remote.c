@@ -26,16 +26,17 @@ struct remote {
 	void *watcher;
 };
 
-static struct host *central(const struct remote *remote)
+static struct host *remote_registry_central(const struct remote *remote)
 {
 	struct host *host = host_find(remote->cluster, remote->cluster->state.host);
 
 	return host && host->peer ? host : NULL;
 }
 
-static void ask(struct remote *remote, Pbeam__RegistryRequest *request, registry_done_fn done, void *arg)
+static void remote_registry_ask(struct remote *remote, Pbeam__RegistryRequest *request, registry_done_fn done,
+				void *arg)
 {
-	struct host *host = central(remote);
+	struct host *host = remote_registry_central(remote);
 	struct call *call = host ? calloc(1, sizeof(*call)) : NULL;
 	struct err err = ERR_INIT;
 
@@ -69,7 +70,7 @@ static void remote_lease(void *engine, const char *key, uint64_t count, const ch
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__LEASE;
 	request.key = (char *)(uintptr_t)key;
 	request.count = count;
-	ask(engine, &request, done, arg);
+	remote_registry_ask(engine, &request, done, arg);
 }
 
 static void remote_set(void *engine, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
@@ -80,7 +81,7 @@ static void remote_set(void *engine, Pbeam__RegistryRequest *const *sets, size_t
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 	request.all = (Pbeam__RegistryRequest **)(uintptr_t)sets;
 	request.n_all = n;
-	ask(engine, &request, done, arg);
+	remote_registry_ask(engine, &request, done, arg);
 }
 
 static void remote_get(void *engine, const char *key, registry_done_fn done, void *arg)
@@ -89,7 +90,7 @@ static void remote_get(void *engine, const char *key, registry_done_fn done, voi
 
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__GET;
 	request.key = (char *)(uintptr_t)key;
-	ask(engine, &request, done, arg);
+	remote_registry_ask(engine, &request, done, arg);
 }
 
 static void remote_list(void *engine, const char *prefix, registry_done_fn done, void *arg)
@@ -98,7 +99,7 @@ static void remote_list(void *engine, const char *prefix, registry_done_fn done,
 
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__LIST;
 	request.key = (char *)(uintptr_t)prefix;
-	ask(engine, &request, done, arg);
+	remote_registry_ask(engine, &request, done, arg);
 }
 
 static void remote_watch(void *engine, registry_changed_fn changed, void *arg)

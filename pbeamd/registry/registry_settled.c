@@ -34,7 +34,7 @@ struct look {
 };
 
 /* The host is of the cluster, or this one. */
-static bool is_known(const struct cluster *cluster, const char *host)
+static bool settled_is_host_known(const struct cluster *cluster, const char *host)
 {
 	char key[CHANNEL_HOST_MAX + 8];
 
@@ -55,14 +55,15 @@ static bool is_any_frozen(const struct cluster *cluster)
 }
 
 /* Removes the hosts from a committed record that do not ask any more. True: the record changes. */
-static bool take_out(const struct cluster *cluster, Pbeam__MigrationRecord *record)
+static bool settled_remove_host(const struct cluster *cluster, Pbeam__MigrationRecord *record)
 {
 	size_t kept = 0, before = record->n_hosts;
 
 	for (size_t i = 0; i < before; i++) {
 		char *host = record->hosts[i];
 
-		if (!strcmp(host, cluster->options->name) || (cluster->central && !is_known(cluster, host)))
+		if (!strcmp(host, cluster->options->name) ||
+		    (cluster->central && !settled_is_host_known(cluster, host)))
 			free(host);
 		else
 			record->hosts[kept++] = host;
@@ -76,7 +77,7 @@ static bool is_left(const struct cluster *cluster, const Pbeam__MigrationRecord 
 {
 	if (!strcmp(record->from, cluster->options->name))
 		return record->pid > 0 && kill(record->pid, 0) < 0 && errno == ESRCH;
-	return cluster->central && !is_known(cluster, record->from);
+	return cluster->central && !settled_is_host_known(cluster, record->from);
 }
 
 static bool is_to_change(const struct cluster *cluster, Pbeam__MigrationRecord *record, bool *remove)
@@ -88,7 +89,7 @@ static bool is_to_change(const struct cluster *cluster, Pbeam__MigrationRecord *
 	case PBEAM__MIGRATION_RECORD__STATE__ABORTED:
 		return cluster->central;
 	case PBEAM__MIGRATION_RECORD__STATE__COMMITTED: {
-		bool changes = take_out(cluster, record);
+		bool changes = settled_remove_host(cluster, record);
 
 		*remove = !record->n_hosts;
 		return changes;
@@ -99,7 +100,7 @@ static bool is_to_change(const struct cluster *cluster, Pbeam__MigrationRecord *
 }
 
 /* Requests are collected, since the copy must not change while it is walked. */
-static void look_at(void *arg, const Pbeam__RegistryEntry *entry)
+static void settled_check_entry(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct look *look = arg;
 	uint64_t settled = look->cluster->settled_version;
@@ -128,7 +129,7 @@ static void look_at(void *arg, const Pbeam__RegistryEntry *entry)
 }
 
 /* Another daemon was faster, or the central one is not there: looked at again. */
-static void on_done(void *arg, const Pbeam__RegistryReply *reply)
+static void settled_on_done(void *arg, const Pbeam__RegistryReply *reply)
 {
 	if (reply->code < 0)
 		log_debug("a migration's record stays for now: %s", reply->text);
@@ -141,7 +142,7 @@ void settled_tick(struct cluster *cluster, uint64_t now_ns)
 	if (!registry_copy_ready(cluster->copy) || now_ns - cluster->settled_ns < EVERY_NS)
 		return;
 	cluster->settled_ns = now_ns;
-	registry_copy_each(cluster->copy, prefix, look_at, &look);
+	registry_copy_each(cluster->copy, prefix, settled_check_entry, &look);
 	if (look.n && is_any_frozen(cluster)) {
 		while (look.n)
 			message_free(look.sets[--look.n]);
@@ -149,7 +150,7 @@ void settled_tick(struct cluster *cluster, uint64_t now_ns)
 	}
 	cluster->settled_version = look.newest;
 	for (size_t i = 0; i < look.n; i++) {
-		registry_ask(cluster, look.sets[i], on_done, NULL);
+		registry_ask(cluster, look.sets[i], settled_on_done, NULL);
 		message_free(look.sets[i]);
 	}
 }

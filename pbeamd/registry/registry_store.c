@@ -73,7 +73,7 @@ static int db_error(struct store *store, const char *what, struct err *err)
 }
 
 /* A statement with its first parameter, a text, bound. */
-static sqlite3_stmt *use(struct store *store, enum statement which, const char *text)
+static sqlite3_stmt *store_use_statement(struct store *store, enum statement which, const char *text)
 {
 	sqlite3_stmt *statement = store->statements[which];
 
@@ -85,8 +85,8 @@ static sqlite3_stmt *use(struct store *store, enum statement which, const char *
 }
 
 /* Runs one that gives at most one number (*out may be NULL). 1 with it, 0 without, or -EIO. */
-static int run(struct store *store, enum statement which, sqlite3_stmt *statement, sqlite3_int64 *out,
-	       struct err *err)
+static int store_run_statement(struct store *store, enum statement which, sqlite3_stmt *statement,
+			       sqlite3_int64 *out, struct err *err)
 {
 	int r = sqlite3_step(statement), found = r == SQLITE_ROW;
 
@@ -98,9 +98,9 @@ static int run(struct store *store, enum statement which, sqlite3_stmt *statemen
 	return r == SQLITE_DONE ? found : db_error(store, texts[which], err);
 }
 
-static int simply(struct store *store, enum statement which, struct err *err)
+static int store_run_simple(struct store *store, enum statement which, struct err *err)
 {
-	int r = run(store, which, use(store, which, NULL), NULL, err);
+	int r = store_run_statement(store, which, store_use_statement(store, which, NULL), NULL, err);
 
 	return r < 0 ? r : 0;
 }
@@ -121,7 +121,7 @@ static int read_entry(sqlite3_stmt *statement, Pbeam__RegistryEntry *entry)
 static int read_entries(struct store *store, enum statement which, const char *text,
 			Pbeam__RegistryEntry ***entries, size_t *n, struct err *err)
 {
-	sqlite3_stmt *statement = use(store, which, text);
+	sqlite3_stmt *statement = store_use_statement(store, which, text);
 	int r;
 
 	while ((r = sqlite3_step(statement)) == SQLITE_ROW) {
@@ -138,18 +138,18 @@ static int read_entries(struct store *store, enum statement which, const char *t
 }
 
 /* Ends a transaction: commits if r is 0, else rolls back. */
-static int conclude(struct store *store, int r, struct err *err)
+static int store_end_transaction(struct store *store, int r, struct err *err)
 {
 	struct err ignored = ERR_INIT;
 
 	if (r == 0)
-		r = simply(store, COMMIT, err);
-	if (r < 0 && !sqlite3_get_autocommit(store->db) && simply(store, ROLLBACK, &ignored) < 0)
+		r = store_run_simple(store, COMMIT, err);
+	if (r < 0 && !sqlite3_get_autocommit(store->db) && store_run_simple(store, ROLLBACK, &ignored) < 0)
 		log_error("%s", ignored.text);
 	return r;
 }
 
-static void answer(Pbeam__RegistryReply *reply, int r, struct err *err, registry_done_fn done, void *arg)
+static void store_reply(Pbeam__RegistryReply *reply, int r, struct err *err, registry_done_fn done, void *arg)
 {
 	reply->code = r;
 	if (r < 0 && message_string(&reply->text, err->text) < 0)
@@ -190,11 +190,11 @@ static int check_version(struct store *store, const Pbeam__RegistryRequest *set,
 	return 0;
 }
 
-static int change(struct store *store, const Pbeam__RegistryRequest *set, sqlite3_int64 revision,
-		  const char *host, struct err *err)
+static int store_change_entry(struct store *store, const Pbeam__RegistryRequest *set, sqlite3_int64 revision,
+			      const char *host, struct err *err)
 {
 	enum statement which = set->remove ? REMOVE : PUT;
-	sqlite3_stmt *statement = use(store, which, set->key);
+	sqlite3_stmt *statement = store_use_statement(store, which, set->key);
 
 	if (!set->remove) {
 		sqlite3_bind_blob(statement, 2, set->value.len ? (const void *)set->value.data : "",
@@ -202,23 +202,23 @@ static int change(struct store *store, const Pbeam__RegistryRequest *set, sqlite
 		sqlite3_bind_int64(statement, 3, revision);
 		sqlite3_bind_text(statement, 4, host, -1, SQLITE_STATIC);
 	}
-	return run(store, which, statement, NULL, err);
+	return store_run_statement(store, which, statement, NULL, err);
 }
 
 /* The number of the next change, at least `least`. */
 static int next_revision(struct store *store, sqlite3_int64 least, sqlite3_int64 *revision, struct err *err)
 {
-	sqlite3_stmt *statement = use(store, REVISION, NULL);
+	sqlite3_stmt *statement = store_use_statement(store, REVISION, NULL);
 
 	sqlite3_bind_int64(statement, 1, least);
-	return run(store, REVISION, statement, revision, err);
+	return store_run_statement(store, REVISION, statement, revision, err);
 }
 
-static int set_all(struct store *store, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
-		   Pbeam__RegistryReply *reply, struct err *err)
+static int store_set_entries(struct store *store, Pbeam__RegistryRequest *const *sets, size_t n,
+			     const char *host, Pbeam__RegistryReply *reply, struct err *err)
 {
 	sqlite3_int64 revision = 0;
-	int r = simply(store, BEGIN, err);
+	int r = store_run_simple(store, BEGIN, err);
 
 	if (r < 0)
 		return r;
@@ -227,14 +227,14 @@ static int set_all(struct store *store, Pbeam__RegistryRequest *const *sets, siz
 	if (r >= 0)
 		r = next_revision(store, 0, &revision, err);
 	for (size_t i = 0; i < n && r >= 0; i++)
-		r = change(store, sets[i], revision, host, err);
+		r = store_change_entry(store, sets[i], revision, host, err);
 	reply->version = (uint64_t)revision;
-	return conclude(store, r > 0 ? 0 : r, err);
+	return store_end_transaction(store, r > 0 ? 0 : r, err);
 }
 
 /* The watcher gets the change before the caller gets the reply. */
-static void tell(struct store *store, Pbeam__RegistryRequest *const *sets, size_t n, const char *host,
-		 uint64_t revision)
+static void store_send_changes(struct store *store, Pbeam__RegistryRequest *const *sets, size_t n,
+			       const char *host, uint64_t revision)
 {
 	Pbeam__RegistryChanges *changes = message_new(&pbeam__registry_changes__descriptor);
 	bool good = changes && store->changed;
@@ -262,7 +262,8 @@ static void tell(struct store *store, Pbeam__RegistryRequest *const *sets, size_
 }
 
 /* Fault points of what commits a migration: its record is changed, and others with it. */
-static int reach(Pbeam__RegistryRequest *const *sets, size_t n, const char *point, struct err *err)
+static int store_reach_fault_point(Pbeam__RegistryRequest *const *sets, size_t n, const char *point,
+				   struct err *err)
 {
 	bool commits = n > 0 && !strncmp(sets[0]->key, "migration/", 10) && sets[0]->expected;
 
@@ -278,14 +279,14 @@ static void store_set(void *engine, Pbeam__RegistryRequest *const *sets, size_t 
 
 	if (!reply)
 		return;
-	r = reach(sets, n, "registry-before-commit", &err);
+	r = store_reach_fault_point(sets, n, "registry-before-commit", &err);
 	if (r == 0)
-		r = set_all(engine, sets, n, host, reply, &err);
+		r = store_set_entries(engine, sets, n, host, reply, &err);
 	if (r == 0)
-		tell(engine, sets, n, host, reply->version);
+		store_send_changes(engine, sets, n, host, reply->version);
 	if (r == 0)
-		r = reach(sets, n, "registry-committed", &err);
-	answer(reply, r, &err, done, arg);
+		r = store_reach_fault_point(sets, n, "registry-committed", &err);
+	store_reply(reply, r, &err, done, arg);
 }
 
 /* ---- lease ---- */
@@ -313,8 +314,8 @@ static int read_next(struct store *store, const char *key, uint64_t *next, uint6
 }
 
 /* Ranges are entries, so that all hosts know what has been leased. */
-static int lease(struct store *store, const char *key, uint64_t count, const char *host,
-		 Pbeam__RegistryReply *reply, struct err *err)
+static int store_lease_range(struct store *store, const char *key, uint64_t count, const char *host,
+			     Pbeam__RegistryReply *reply, struct err *err)
 {
 	Pbeam__RegistryRequest set = PBEAM__REGISTRY_REQUEST__INIT, *one = &set;
 	char text[24];
@@ -328,9 +329,9 @@ static int lease(struct store *store, const char *key, uint64_t count, const cha
 	set.value.data = (uint8_t *)text;
 	set.value.len =
 		(size_t)snprintf(text, sizeof(text), "%llu", (unsigned long long)(reply->first + count));
-	r = set_all(store, &one, 1, host, reply, err);
+	r = store_set_entries(store, &one, 1, host, reply, err);
 	if (r == 0)
-		tell(store, &one, 1, host, reply->version);
+		store_send_changes(store, &one, 1, host, reply->version);
 	return r;
 }
 
@@ -341,12 +342,12 @@ static void store_lease(void *engine, const char *key, uint64_t count, const cha
 	struct err err = ERR_INIT;
 
 	if (reply)
-		answer(reply, lease(engine, key, count, host, reply, &err), &err, done, arg);
+		store_reply(reply, store_lease_range(engine, key, count, host, reply, &err), &err, done, arg);
 }
 
 /* ---- get, list, watch ---- */
 
-static int take_value(const char *key, Pbeam__RegistryReply *reply, struct err *err)
+static int store_take_value(const char *key, Pbeam__RegistryReply *reply, struct err *err)
 {
 	const Pbeam__RegistryEntry *entry = reply->n_entries ? reply->entries[0] : NULL;
 
@@ -367,8 +368,8 @@ static void read_and_answer(struct store *store, enum statement which, const cha
 		return;
 	r = read_entries(store, which, key, &reply->entries, &reply->n_entries, &err);
 	if (r == 0 && which == GET)
-		r = take_value(key, reply, &err);
-	answer(reply, r, &err, done, arg);
+		r = store_take_value(key, reply, &err);
+	store_reply(reply, r, &err, done, arg);
 }
 
 static void store_get(void *engine, const char *key, registry_done_fn done, void *arg)
@@ -376,7 +377,7 @@ static void store_get(void *engine, const char *key, registry_done_fn done, void
 	read_and_answer(engine, GET, key, done, arg);
 }
 
-static void store_list(void *engine, const char *prefix, registry_done_fn done, void *arg)
+static void store_list_entries(void *engine, const char *prefix, registry_done_fn done, void *arg)
 {
 	read_and_answer(engine, LIST, prefix, done, arg);
 }
@@ -419,7 +420,7 @@ static void store_watch(void *engine, registry_changed_fn changed, void *arg)
 
 /* ---- the central host ---- */
 
-static void read_text(char *to, size_t size, sqlite3_stmt *statement, int column)
+static void store_read_text(char *to, size_t size, sqlite3_stmt *statement, int column)
 {
 	const char *text = (const char *)sqlite3_column_text(statement, column);
 
@@ -429,7 +430,7 @@ static void read_text(char *to, size_t size, sqlite3_stmt *statement, int column
 int registry_store_state(struct registry *registry, struct registry_state *out, struct err *err)
 {
 	struct store *store = registry->engine;
-	sqlite3_stmt *statement = use(store, KNOWN, NULL);
+	sqlite3_stmt *statement = store_use_statement(store, KNOWN, NULL);
 	int r = sqlite3_step(statement);
 
 	*out = (struct registry_state){.term = 0};
@@ -439,17 +440,17 @@ int registry_store_state(struct registry *registry, struct registry_state *out, 
 		out->central = sqlite3_column_int(statement, 2);
 		if (sqlite3_column_bytes(statement, 3) == sizeof(out->cluster))
 			memcpy(out->cluster, sqlite3_column_blob(statement, 3), sizeof(out->cluster));
-		read_text(out->host, sizeof(out->host), statement, 4);
-		read_text(out->address, sizeof(out->address), statement, 5);
-		read_text(out->told, sizeof(out->told), statement, 6);
+		store_read_text(out->host, sizeof(out->host), statement, 4);
+		store_read_text(out->address, sizeof(out->address), statement, 5);
+		store_read_text(out->told, sizeof(out->told), statement, 6);
 	}
 	sqlite3_reset(statement);
 	return r == SQLITE_ROW ? 0 : db_error(store, texts[KNOWN], err);
 }
 
-static int know(struct store *store, const struct registry_state *state, struct err *err)
+static int store_write_state(struct store *store, const struct registry_state *state, struct err *err)
 {
-	sqlite3_stmt *statement = use(store, KNOW, state->host);
+	sqlite3_stmt *statement = store_use_statement(store, KNOW, state->host);
 	int r;
 
 	sqlite3_bind_int64(statement, 2, (sqlite3_int64)state->revision);
@@ -458,7 +459,7 @@ static int know(struct store *store, const struct registry_state *state, struct 
 	sqlite3_bind_blob(statement, 5, state->cluster, sizeof(state->cluster), SQLITE_STATIC);
 	sqlite3_bind_text(statement, 6, state->address, -1, SQLITE_STATIC);
 	sqlite3_bind_text(statement, 7, state->told, -1, SQLITE_STATIC);
-	r = run(store, KNOW, statement, NULL, err);
+	r = store_run_statement(store, KNOW, statement, NULL, err);
 	return r < 0 ? r : 0;
 }
 
@@ -480,7 +481,7 @@ int registry_store_know(struct registry *registry, const struct registry_state *
 		r = registry_store_state(registry, &now, err);
 	next.revision = now.revision;
 	if (r == 0)
-		r = know(store, &next, err);
+		r = store_write_state(store, &next, err);
 	return r < 0 || state->central ? r : set_care(store, false, err);
 }
 
@@ -501,7 +502,7 @@ static int skip_unheard(struct store *store, const char *key, uint64_t least, sq
 	set.key = (char *)(uintptr_t)key;
 	set.value.data = (uint8_t *)text;
 	set.value.len = (size_t)snprintf(text, sizeof(text), "%llu", (unsigned long long)next);
-	return change(store, &set, revision, host, err);
+	return store_change_entry(store, &set, revision, host, err);
 }
 
 /* Every range goes on behind what may have been leased and nobody here has heard of; that of process numbers
@@ -530,7 +531,7 @@ int registry_store_take_over(struct registry *registry, struct registry_state *s
 	int r = set_care(store, true, err);
 
 	if (r == 0)
-		r = simply(store, BEGIN, err);
+		r = store_run_simple(store, BEGIN, err);
 	if (r < 0)
 		return r;
 	r = next_revision(store, (sqlite3_int64)state->revision + UNHEARD_REVISIONS, &revision, err);
@@ -538,8 +539,8 @@ int registry_store_take_over(struct registry *registry, struct registry_state *s
 		r = skip_all(store, numbers, revision, state->host, err);
 	state->revision = (uint64_t)revision;
 	if (r >= 0)
-		r = know(store, state, err);
-	r = conclude(store, r > 0 ? 0 : r, err);
+		r = store_write_state(store, state, err);
+	r = store_end_transaction(store, r > 0 ? 0 : r, err);
 	if (r < 0 && set_care(store, false, NULL) < 0)
 		log_error("the registry's database is slow from now on");
 	return r;
@@ -562,8 +563,8 @@ static void keep_one(void *arg, const Pbeam__RegistryEntry *entry)
 	set.value = entry->value;
 	set.remove = entry->removed;
 	if (keeping->r >= 0)
-		keeping->r = change(keeping->store, &set, (sqlite3_int64)entry->version, entry->host,
-				    keeping->err);
+		keeping->r = store_change_entry(keeping->store, &set, (sqlite3_int64)entry->version,
+						entry->host, keeping->err);
 }
 
 int registry_store_keep(struct registry *registry, const Pbeam__RegistryChanges *changes,
@@ -572,21 +573,21 @@ int registry_store_keep(struct registry *registry, const Pbeam__RegistryChanges 
 	struct store *store = registry->engine;
 	struct keeping keeping = {store, err, 0};
 	struct registry_state state;
-	int r = simply(store, BEGIN, err);
+	int r = store_run_simple(store, BEGIN, err);
 
 	if (r < 0)
 		return r;
 	keeping.r = registry_store_state(registry, &state, err);
 	if (keeping.r == 0 && copy) {
-		keeping.r = simply(store, CLEAR, err);
+		keeping.r = store_run_simple(store, CLEAR, err);
 		registry_copy_each(copy, "", keep_one, &keeping);
 	}
 	for (size_t i = 0; !copy && i < changes->n_entries; i++)
 		keep_one(&keeping, changes->entries[i]);
 	state.revision = changes->revision;
 	if (keeping.r >= 0)
-		keeping.r = know(store, &state, err);
-	return conclude(store, keeping.r > 0 ? 0 : keeping.r, err);
+		keeping.r = store_write_state(store, &state, err);
+	return store_end_transaction(store, keeping.r > 0 ? 0 : keeping.r, err);
 }
 
 static void store_close(void *engine)
@@ -624,8 +625,8 @@ static int open_database(struct store *store, struct err *err)
 
 int registry_store_open(struct registry *out, struct err *err)
 {
-	static const struct registry_operations operations = {store_lease, store_set,	store_get,
-							      store_list,  store_watch, store_close};
+	static const struct registry_operations operations = {store_lease,	  store_set,   store_get,
+							      store_list_entries, store_watch, store_close};
 	struct store *store = calloc(1, sizeof(*store));
 	int r;
 

@@ -51,8 +51,8 @@ void stale_jobs_forget(struct cluster *cluster)
 }
 
 /* True if it runs here and its entry, of *version, names another host, `host`. */
-static bool is_elsewhere(const struct cluster *cluster, const struct name_process *process, uint64_t *version,
-			 char host[static CHANNEL_HOST_MAX])
+static bool stale_jobs_is_elsewhere(const struct cluster *cluster, const struct name_process *process,
+				    uint64_t *version, char host[static CHANNEL_HOST_MAX])
 {
 	const Pbeam__RegistryEntry *entry;
 	Pbeam__Place *place;
@@ -87,7 +87,8 @@ void stale_jobs_look(struct cluster *cluster)
 	for (int i = 0; i < n; i++) {
 		struct stale_job *new = NULL;
 
-		if (list[i].start_ns < cluster->away_ns && is_elsewhere(cluster, &list[i], &version, host))
+		if (list[i].start_ns < cluster->away_ns &&
+		    stale_jobs_is_elsewhere(cluster, &list[i], &version, host))
 			new = malloc(sizeof(*new));
 		if (!new)
 			continue;
@@ -130,7 +131,8 @@ void stale_jobs_tick(struct cluster *cluster, uint64_t now_ns)
 			uint64_t version;
 
 			if (names_process_get(cluster->server->names, s->vpid, &process) == 0 &&
-			    process.rpid.n == s->rpid.n && is_elsewhere(cluster, &process, &version, host) &&
+			    process.rpid.n == s->rpid.n &&
+			    stale_jobs_is_elsewhere(cluster, &process, &version, host) &&
 			    version == s->version)
 				end_job(cluster, process.keeper, host);
 		}

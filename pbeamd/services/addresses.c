@@ -49,7 +49,7 @@ static bool is_bound_in(int protocol, int family, uint16_t port)
 	return sock_diag_query(&request, sizeof(request), NLM_F_DUMP, on_socket, NULL) != 0;
 }
 
-static bool is_bound(const struct name_address *address)
+static bool addresses_is_bound(const struct name_address *address)
 {
 	uint16_t port = address_port(&address->real);
 
@@ -63,20 +63,20 @@ struct look {
 	size_t n;
 };
 
-static void look_at(void *arg, const Pbeam__RegistryEntry *entry)
+static void addresses_check_entry(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct look *look = arg;
 	struct address_entry *at = calloc(1, sizeof(*at));
 	const char *own = look->addresses->cluster->options->name;
 
 	if (at && look->n < MISSED_MAX && address_entry_parse(entry, at) == 0 &&
-	    !strcmp(at->address.host, own) && !is_bound(&at->address) &&
+	    !strcmp(at->address.host, own) && !addresses_is_bound(&at->address) &&
 	    (look->missing[look->n] = strdup(entry->key)) != NULL)
 		look->n++;
 	free(at);
 }
 
-static void on_done(void *arg, const Pbeam__RegistryReply *reply)
+static void addresses_on_done(void *arg, const Pbeam__RegistryReply *reply)
 {
 	if (reply->code < 0 && reply->code != -EEXIST)
 		log_info("an address stays in the registry: %s", reply->text);
@@ -95,7 +95,7 @@ static void remove_entry(struct cluster *cluster, const char *key)
 	request.key = text;
 	request.expected = entry->version;
 	request.remove = true;
-	registry_ask(cluster, &request, on_done, NULL);
+	registry_ask(cluster, &request, addresses_on_done, NULL);
 }
 
 static bool was_missed(const struct addresses *addresses, const char *key)
@@ -106,7 +106,7 @@ static bool was_missed(const struct addresses *addresses, const char *key)
 	return false;
 }
 
-static void forget(struct addresses *addresses)
+static void addresses_forget(struct addresses *addresses)
 {
 	for (size_t i = 0; i < addresses->nmissed; i++)
 		free(addresses->missed[i]);
@@ -122,11 +122,11 @@ void addresses_tick(struct cluster *cluster, uint64_t now_ns)
 	    !names_address_any(cluster->server->names))
 		return;
 	addresses->looked_ns = now_ns;
-	registry_copy_each(cluster->copy, ADDRESS_PREFIX, look_at, &look);
+	registry_copy_each(cluster->copy, ADDRESS_PREFIX, addresses_check_entry, &look);
 	for (size_t i = 0; i < look.n; i++)
 		if (was_missed(addresses, look.missing[i]))
 			remove_entry(cluster, look.missing[i]);
-	forget(addresses);
+	addresses_forget(addresses);
 	memcpy(addresses->missed, look.missing, look.n * sizeof(look.missing[0]));
 	addresses->nmissed = look.n;
 }
@@ -143,7 +143,7 @@ int addresses_open(struct cluster *cluster, struct err *err)
 void addresses_close(struct cluster *cluster)
 {
 	if (cluster->addresses)
-		forget(cluster->addresses);
+		addresses_forget(cluster->addresses);
 	free(cluster->addresses);
 	cluster->addresses = NULL;
 }

@@ -28,7 +28,7 @@ struct dependent {
 	char program[32], what[WORDS];
 };
 
-static struct dependent *find(struct dependent *all, size_t *n, int vpid)
+static struct dependent *bridges_find_dependent(struct dependent *all, size_t *n, int vpid)
 {
 	for (size_t i = 0; i < *n; i++)
 		if (all[i].vpid == vpid)
@@ -47,7 +47,7 @@ static void take_line(struct dependent *all, size_t *n, const char *line)
 
 	if (sscanf(line, "anchor\t%d\t%31[^\t]\t%127[^\n]", &vpid, program, what) != 3)
 		return;
-	dependent = find(all, n, vpid);
+	dependent = bridges_find_dependent(all, n, vpid);
 	if (!dependent)
 		return;
 	dependent->count++;
@@ -71,7 +71,7 @@ static void read_bridge(struct dependent *all, size_t *n, int dir, const char *n
 		take_line(all, n, line);
 }
 
-static void forget(Pbeam__HostInfo *info)
+static void bridges_forget(Pbeam__HostInfo *info)
 {
 	for (size_t i = 0; i < info->n_depends; i++)
 		free(info->depends[i]);
@@ -88,7 +88,7 @@ void bridges_describe(Pbeam__HostInfo *info)
 	char path[PATH_MAX], words[256];
 	size_t n = 0;
 
-	forget(info);
+	bridges_forget(info);
 	if (dirs_runtime(path, "bridge", NULL) < 0)
 		return;
 	dir = opendir(path);

@@ -34,7 +34,7 @@ static int describe_manifest(Pbeam__LogEntry *entry, const Pbeam__Manifest *mani
 	return manifest->job ? message_string(&entry->job, manifest->job->uuid) : 0;
 }
 
-static int describe(Pbeam__CheckpointLog *list, const char *store, uint32_t number)
+static int checkpoint_log_describe(Pbeam__CheckpointLog *list, const char *store, uint32_t number)
 {
 	Pbeam__LogEntry *entry = message_add(list, entries, pbeam__log_entry__descriptor);
 	Pbeam__LogCopy *copy = entry ? message_add(entry, copies, pbeam__log_copy__descriptor) : NULL;
@@ -61,7 +61,7 @@ static int describe(Pbeam__CheckpointLog *list, const char *store, uint32_t numb
 }
 
 /* Itself: not just its stub, nor just a part of its job, whose first process has its parent elsewhere. */
-static bool is_here(const struct target *target)
+static bool checkpoint_log_is_here(const struct target *target)
 {
 	bool inner = target->process.vpid.n != target->job.root.n;
 
@@ -69,8 +69,8 @@ static bool is_here(const struct target *target)
 	       (inner || target->process.parent.n <= 0);
 }
 
-static int fill(struct server *server, const struct target *target, Pbeam__CheckpointLog *list,
-		struct err *err)
+static int checkpoint_log_fill(struct server *server, const struct target *target, Pbeam__CheckpointLog *list,
+			       struct err *err)
 {
 	auto_free uint32_t *numbers = NULL;
 	int n = store_list(target->store, &numbers, err), r = n < 0 ? n : 0;
@@ -82,10 +82,10 @@ static int fill(struct server *server, const struct target *target, Pbeam__Check
 	if (r == 0 &&
 	    (message_string(&list->store, target->store) < 0 || message_string(&list->here, here) < 0 ||
 	     message_string(&list->job, list->live ? target->job.uuid : "") < 0 ||
-	     message_string(&list->at, is_here(target) ? here : "") < 0))
+	     message_string(&list->at, checkpoint_log_is_here(target) ? here : "") < 0))
 		r = err_code(err, -ENOMEM, "list %d checkpoints", n);
 	for (int i = 0; i < n && r == 0; i++)
-		if (describe(list, target->store, numbers[i]) < 0)
+		if (checkpoint_log_describe(list, target->store, numbers[i]) < 0)
 			r = err_code(err, -ENOMEM, "list %d checkpoints", n);
 	if (r == 0 && checkpoints_name(list) < 0)
 		r = err_code(err, -ENOMEM, "list %d checkpoints", n);
@@ -97,7 +97,8 @@ void log_work(struct server *server, int sock, const void *arg)
 	Pbeam__CheckpointLog *list = message_new(&pbeam__checkpoint_log__descriptor);
 	const struct target *target = arg;
 	struct err err = ERR_INIT;
-	int r = list ? fill(server, target, list, &err) : err_code(&err, -ENOMEM, "list checkpoints");
+	int r = list ? checkpoint_log_fill(server, target, list, &err)
+		     : err_code(&err, -ENOMEM, "list checkpoints");
 
 	if (r < 0) {
 		err_wrap(&err, r, "%s", target->who);

@@ -12,7 +12,7 @@
 
 enum { ENTRIES_MOST = 65536, UUID_MAX = 40 };
 
-static int note(Pbeam__CheckpointLog *all, const char *host, const char *why)
+static int checkpoints_add_note(Pbeam__CheckpointLog *all, const char *host, const char *why)
 {
 	char text[ERR_TEXT_MAX + 128];
 
@@ -27,7 +27,7 @@ static bool is_sane(const Pbeam__LogEntry *entry)
 }
 
 /* Takes the entry out of `from`. */
-static int add(Pbeam__CheckpointLog *all, const char *host, Pbeam__LogEntry **from)
+static int checkpoints_add_entry(Pbeam__CheckpointLog *all, const char *host, Pbeam__LogEntry **from)
 {
 	Pbeam__LogEntry *entry = *from;
 	int r = message_string(&entry->copies[0]->host, host);
@@ -50,7 +50,7 @@ static bool is_list_sane(const Pbeam__CheckpointLog *part)
 }
 
 /* The host that has the checkpoint decides; if several have one of that name, this one. */
-static int take_live(Pbeam__CheckpointLog *all, const char *host, const Pbeam__CheckpointLog *part)
+static int checkpoints_add_live(Pbeam__CheckpointLog *all, const char *host, const Pbeam__CheckpointLog *part)
 {
 	bool here = !strcmp(host, all->here), is_at = part->at[0] && (here || !all->at[0]);
 
@@ -68,12 +68,12 @@ static int take_list(Pbeam__CheckpointLog *all, const char *host, Pbeam__Checkpo
 	int r = 0;
 
 	if (!part || !is_list_sane(part))
-		return note(all, host, "gives a malformed answer");
+		return checkpoints_add_note(all, host, "gives a malformed answer");
 	if (strcmp(part->store, all->store) != 0) /* what it calls so is something else */
 		return 0;
-	r = take_live(all, host, part);
+	r = checkpoints_add_live(all, host, part);
 	for (size_t i = 0; i < part->n_entries && r == 0; i++)
-		r = add(all, host, &part->entries[i]);
+		r = checkpoints_add_entry(all, host, &part->entries[i]);
 	for (size_t i = 0; i < part->n_entries; i++) /* some have gone over */
 		if (part->entries[i])
 			part->entries[left++] = part->entries[i];
@@ -88,9 +88,9 @@ static int take_failure(Pbeam__CheckpointLog *all, const char *host, const Pbeam
 	if (failed && failed->code == -ESRCH)
 		return 0;
 	if (failed && failed->code == -ECONNRESET) /* it has just been lost */
-		return note(all, host, "does not answer");
+		return checkpoints_add_note(all, host, "does not answer");
 	snprintf(why, sizeof(why), "refuses (%.*s)", ERR_TEXT_MAX - 1, failed ? failed->text : "?");
-	return note(all, host, why);
+	return checkpoints_add_note(all, host, why);
 }
 
 int checkpoints_take(Pbeam__CheckpointLog *all, const char *host, uint32_t type, const void *body, size_t len)
@@ -105,7 +105,7 @@ int checkpoints_take(Pbeam__CheckpointLog *all, const char *host, uint32_t type,
 		answer = protobuf_c_message_unpack(&pbeam__failed__descriptor, NULL, len, body);
 		r = take_failure(all, host, (const Pbeam__Failed *)(const void *)answer);
 	} else {
-		r = note(all, host, "does not answer");
+		r = checkpoints_add_note(all, host, "does not answer");
 	}
 	message_free(answer);
 	return r;
@@ -113,7 +113,7 @@ int checkpoints_take(Pbeam__CheckpointLog *all, const char *host, uint32_t type,
 
 /* ---- their order ---- */
 
-static int order(uint64_t a, uint64_t b)
+static int checkpoints_compare_numbers(uint64_t a, uint64_t b)
 {
 	return a < b ? -1 : a > b;
 }
@@ -121,18 +121,18 @@ static int order(uint64_t a, uint64_t b)
 /* 0: the same image. */
 static int compare_images(const Pbeam__LogEntry *a, const Pbeam__LogEntry *b)
 {
-	int r = order(a->number, b->number);
+	int r = checkpoints_compare_numbers(a->number, b->number);
 
 	if (r == 0)
-		r = order(a->created_ns, b->created_ns);
+		r = checkpoints_compare_numbers(a->created_ns, b->created_ns);
 	if (r == 0)
-		r = order(a->bytes, b->bytes);
+		r = checkpoints_compare_numbers(a->bytes, b->bytes);
 	if (r == 0)
-		r = order(a->cut, b->cut);
+		r = checkpoints_compare_numbers(a->cut, b->cut);
 	return r ? r : strcmp(a->job, b->job);
 }
 
-static int compare(const void *a, const void *b)
+static int checkpoints_compare_entries(const void *a, const void *b)
 {
 	const Pbeam__LogEntry *x = *(Pbeam__LogEntry *const *)a, *y = *(Pbeam__LogEntry *const *)b;
 	int r = compare_images(x, y);
@@ -141,7 +141,7 @@ static int compare(const void *a, const void *b)
 }
 
 /* The copies of one image, which are beside each other, become one entry. */
-static int unite(Pbeam__CheckpointLog *all)
+static int checkpoints_unite_copies(Pbeam__CheckpointLog *all)
 {
 	size_t kept = 0;
 	int r = 0;
@@ -178,7 +178,7 @@ static void put_first(Pbeam__LogEntry *entry, const char *host)
 
 /* ---- what they are called ---- */
 
-static bool is_on(const Pbeam__LogEntry *entry, const char *host)
+static bool checkpoints_is_on_host(const Pbeam__LogEntry *entry, const char *host)
 {
 	for (size_t i = 0; i < entry->n_copies; i++)
 		if (!strcmp(entry->copies[i]->host, host))
@@ -187,7 +187,7 @@ static bool is_on(const Pbeam__LogEntry *entry, const char *host)
 }
 
 /* Of the run that is live. */
-static bool is_of_run(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *entry)
+static bool checkpoints_is_of_run(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *entry)
 {
 	return all->live && entry->job[0] && !strcmp(entry->job, all->job);
 }
@@ -198,21 +198,22 @@ static bool can_be_had(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *e
 {
 	if (!all->live)
 		return true;
-	return all->inner ? is_on(entry, all->at) : !entry->cut || is_of_run(all, entry);
+	return all->inner ? checkpoints_is_on_host(entry, all->at)
+			  : !entry->cut || checkpoints_is_of_run(all, entry);
 }
 
 static bool is_preferred(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *a, const Pbeam__LogEntry *b)
 {
 	if (can_be_had(all, a) != can_be_had(all, b))
 		return can_be_had(all, a);
-	if (is_of_run(all, a) != is_of_run(all, b))
-		return is_of_run(all, a);
-	if (is_on(a, all->at) != is_on(b, all->at))
-		return is_on(a, all->at);
+	if (checkpoints_is_of_run(all, a) != checkpoints_is_of_run(all, b))
+		return checkpoints_is_of_run(all, a);
+	if (checkpoints_is_on_host(a, all->at) != checkpoints_is_on_host(b, all->at))
+		return checkpoints_is_on_host(a, all->at);
 	return a->created_ns > b->created_ns;
 }
 
-static int name_it(const Pbeam__CheckpointLog *all, size_t i, size_t first, size_t end)
+static int checkpoints_name_entry(const Pbeam__CheckpointLog *all, size_t i, size_t first, size_t end)
 {
 	Pbeam__LogEntry *entry = all->entries[i];
 	bool best = true;
@@ -236,7 +237,7 @@ int checkpoints_name(Pbeam__CheckpointLog *all)
 			if (all->entries[end]->number != all->entries[first]->number)
 				break;
 		for (size_t i = first; i < end && r == 0; i++)
-			r = name_it(all, i, first, end);
+			r = checkpoints_name_entry(all, i, first, end);
 	}
 	return r;
 }
@@ -246,8 +247,8 @@ int checkpoints_order(Pbeam__CheckpointLog *all)
 	int r;
 
 	if (all->n_entries)
-		qsort(all->entries, all->n_entries, sizeof(Pbeam__LogEntry *), compare);
-	r = unite(all);
+		qsort(all->entries, all->n_entries, sizeof(Pbeam__LogEntry *), checkpoints_compare_entries);
+	r = checkpoints_unite_copies(all);
 	for (size_t i = 0; i < all->n_entries; i++)
 		put_first(all->entries[i], all->here);
 	return r < 0 ? r : checkpoints_name(all);

@@ -56,7 +56,7 @@ bool cut_is_spread(struct server *server, const struct target *target)
 }
 
 /* In the child. */
-static void lead(struct server *server, int sock, const void *arg)
+static void cut_request_lead(struct server *server, int sock, const void *arg)
 {
 	const struct leading *leading = arg;
 	struct err err = ERR_INIT;
@@ -99,7 +99,7 @@ int cut_lead(struct connection *connection, const char *what, const ProtobufCMes
 	protobuf_c_message_pack(message, body);
 	r = io_pwrite_full(file, body, len, 0);
 	return r < 0 ? err_code(err, r, "pass the request on")
-		     : worker_start(connection, lead, &leading, err);
+		     : worker_start(connection, cut_request_lead, &leading, err);
 }
 
 int cut_rollback(struct connection *connection, const Pbeam__RollbackRequest *wish, const char *store,

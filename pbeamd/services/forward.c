@@ -41,7 +41,7 @@ void forward_end(struct forward *forward)
 }
 
 /* The keeper is gone, or its job is. */
-static void on_gone(struct forward *forward, const char *text)
+static void forward_on_gone(struct forward *forward, const char *text)
 {
 	struct connection *connection = forward->connection;
 	struct err err = ERR_INIT;
@@ -68,14 +68,14 @@ static void on_failed(struct forward *forward, const struct frame *frame)
 	if (failed)
 		protobuf_c_message_free_unpacked(&failed->base, NULL);
 	if (code == -ESRCH && forward->request.gone) {
-		on_gone(forward, "it has ended");
+		forward_on_gone(forward, "it has ended");
 		return;
 	}
 	forward_end(forward);
 	connection_refuse(connection, &err);
 }
 
-static void on_answer(evutil_socket_t fd, short what, void *arg)
+static void forward_on_answer(evutil_socket_t fd, short what, void *arg)
 {
 	struct forward *forward = arg;
 	struct connection *connection = forward->connection;
@@ -88,7 +88,8 @@ static void on_answer(evutil_socket_t fd, short what, void *arg)
 	if (r <= 0) {
 		if (r < 0)
 			log_warn("keeper %d: %s", forward->request.keeper.n, err.text);
-		on_gone(forward, "it ended, or its supervisor was killed, before the request was done");
+		forward_on_gone(forward,
+				"it ended, or its supervisor was killed, before the request was done");
 		return;
 	}
 	switch (frame.type) {
@@ -134,7 +135,8 @@ int forward_begin(struct connection *connection, const struct forward_request *r
 	if (!forward)
 		return err_code(err, -ENOMEM, "%s: pass the request on", request->who);
 	forward->connection = connection;
-	forward->readable = event_new(connection->server->base, fd, EV_READ | EV_PERSIST, on_answer, forward);
+	forward->readable =
+		event_new(connection->server->base, fd, EV_READ | EV_PERSIST, forward_on_answer, forward);
 	if (!forward->readable || event_add(forward->readable, NULL) < 0) {
 		if (forward->readable)
 			event_free(forward->readable);

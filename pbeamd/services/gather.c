@@ -28,27 +28,27 @@ void gather_cancel(struct gather *gather)
 	free(gather);
 }
 
-static int by_vpid(const void *a, const void *b)
+static int gather_compare_vpids(const void *a, const void *b)
 {
 	int32_t x = (*(Pbeam__ProcessInfo *const *)a)->vpid, y = (*(Pbeam__ProcessInfo *const *)b)->vpid;
 
 	return x < y ? -1 : x > y;
 }
 
-static void missing(struct gather *gather, const char *host)
+static void gather_add_missing(struct gather *gather, const char *host)
 {
 	if (message_append_string(&gather->list->missing, &gather->list->n_missing, host) < 0)
 		gather->failed = true;
 }
 
-static void conclude(void *arg)
+static void gather_conclude(void *arg)
 {
 	struct gather *gather = arg;
 	Pbeam__ProcessList *list = gather->list;
 
 	gather->scatter = NULL;
 	if (list->n_processes)
-		qsort(list->processes, list->n_processes, sizeof(Pbeam__ProcessInfo *), by_vpid);
+		qsort(list->processes, list->n_processes, sizeof(Pbeam__ProcessInfo *), gather_compare_vpids);
 	if (gather->failed) {
 		gather->done(gather->arg, NULL);
 	} else {
@@ -59,7 +59,7 @@ static void conclude(void *arg)
 }
 
 /* What a process left behind where it was is not the process. */
-static bool is_elsewhere(const struct gather *gather, const Pbeam__ProcessInfo *info, const char *host)
+static bool gather_is_elsewhere(const struct gather *gather, const Pbeam__ProcessInfo *info, const char *host)
 {
 	const Pbeam__RegistryEntry *entry;
 	Pbeam__Place *place;
@@ -74,19 +74,19 @@ static bool is_elsewhere(const struct gather *gather, const Pbeam__ProcessInfo *
 	return r;
 }
 
-static void take(struct gather *gather, const char *host, const void *body, size_t len)
+static void gather_take_list(struct gather *gather, const char *host, const void *body, size_t len)
 {
 	Pbeam__ProcessList *part = pbeam__process_list__unpack(NULL, len, body);
 	size_t kept = 0;
 
 	if (!part) {
-		missing(gather, host);
+		gather_add_missing(gather, host);
 		return;
 	}
 	for (size_t i = 0; i < part->n_processes; i++) {
 		Pbeam__ProcessInfo *info = part->processes[i];
 
-		if (is_elsewhere(gather, info, host)) {
+		if (gather_is_elsewhere(gather, info, host)) {
 			part->processes[kept++] = info;
 			continue;
 		}
@@ -99,20 +99,22 @@ static void take(struct gather *gather, const char *host, const void *body, size
 	message_free(part);
 }
 
-static void on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
+static void gather_on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
 {
 	struct gather *gather = arg;
 
 	if (type == PBEAM__RPC__RPC_REPLY)
-		take(gather, host, body, len);
+		gather_take_list(gather, host, body, len);
 	else
-		missing(gather, host);
+		gather_add_missing(gather, host);
 }
 
 struct gather *gather_begin(struct cluster *cluster, gather_fn done, void *arg)
 {
-	const struct scatter_request request = {
-		.type = PBEAM__DAEMON_REQUEST__DAEMON_PS, .here = true, .came = on_part, .done = conclude};
+	const struct scatter_request request = {.type = PBEAM__DAEMON_REQUEST__DAEMON_PS,
+						.here = true,
+						.came = gather_on_part,
+						.done = gather_conclude};
 	struct gather *gather = calloc(1, sizeof(*gather));
 
 	if (!gather)

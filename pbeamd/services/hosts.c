@@ -21,7 +21,7 @@
 #include "proto/message.h"
 
 /* A copy of a host's description, with the state that this host knows. */
-static int add_host(Pbeam__HostList *list, const struct host *host)
+static int hosts_add_host(Pbeam__HostList *list, const struct host *host)
 {
 	Pbeam__HostInfo *info = message_add(list, hosts, pbeam__host_info__descriptor);
 	const Pbeam__HostInfo *said = host->info;
@@ -70,7 +70,7 @@ static void add_dependant(struct dependants *all, const char *vpid, const char *
 }
 
 /* Processes elsewhere that have their parent or console here. */
-static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
+static void hosts_count_place(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct dependants *all = arg;
 	Pbeam__Place *place = pbeam__place__unpack(NULL, entry->value.len, entry->value.data);
@@ -108,7 +108,7 @@ static int add_dependants(const struct cluster *cluster, Pbeam__HostList *list)
 
 	for (size_t i = 0; i < list->n_hosts; i++) {
 		all.info = list->hosts[i];
-		registry_copy_each(cluster->copy, "vpid/", look_at_place, &all);
+		registry_copy_each(cluster->copy, "vpid/", hosts_count_place, &all);
 		if (all.info->central)
 			add_undecided(cluster, &all);
 	}
@@ -116,7 +116,7 @@ static int add_dependants(const struct cluster *cluster, Pbeam__HostList *list)
 }
 
 /* A host in no cluster is described as the only one of its own. */
-static Pbeam__HostInfo *describe_alone(struct server *server)
+static Pbeam__HostInfo *hosts_describe_alone(struct server *server)
 {
 	struct cluster_options options = {.listen = ""};
 	struct cluster alone = {.calls = server->calls->cluster,
@@ -147,7 +147,7 @@ static int add_notes(const struct cluster *cluster, Pbeam__HostList *list)
 static int list_hosts(struct connection *connection, struct err *err)
 {
 	struct cluster *cluster = connection->server->cluster;
-	Pbeam__HostInfo *self = cluster ? cluster->self : describe_alone(connection->server);
+	Pbeam__HostInfo *self = cluster ? cluster->self : hosts_describe_alone(connection->server);
 	Pbeam__HostList *list = message_new(&pbeam__host_list__descriptor);
 	struct host here = {.info = self, .heard_ns = io_now_ns(CLOCK_MONOTONIC)};
 	int r = self && list ? 0 : -ENOMEM;
@@ -156,10 +156,10 @@ static int list_hosts(struct connection *connection, struct err *err)
 		host_info_refresh(cluster, self);
 	if (r == 0) {
 		snprintf(here.name, sizeof(here.name), "%s", self->name);
-		r = add_host(list, &here);
+		r = hosts_add_host(list, &here);
 	}
 	for (const struct host *host = cluster ? cluster->hosts : NULL; host && r == 0; host = host->next)
-		r = add_host(list, host);
+		r = hosts_add_host(list, host);
 	for (size_t i = 0; cluster && i < list->n_hosts; i++)
 		list->hosts[i]->central = cluster_is_central(cluster, list->hosts[i]->name);
 	if (r == 0 && cluster)

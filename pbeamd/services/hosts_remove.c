@@ -22,7 +22,7 @@ struct removal {
 	bool failed;
 };
 
-static void add(struct removal *removal, const Pbeam__RegistryEntry *entry)
+static void hosts_remove_add_key(struct removal *removal, const Pbeam__RegistryEntry *entry)
 {
 	Pbeam__RegistryRequest *set = message_add(removal->request, all, pbeam__registry_request__descriptor);
 
@@ -40,32 +40,32 @@ static void add_block(void *arg, const Pbeam__RegistryEntry *entry)
 
 	if (entry->value.len == strlen(removal->host) &&
 	    !memcmp(entry->value.data, removal->host, entry->value.len))
-		add(removal, entry);
+		hosts_remove_add_key(removal, entry);
 }
 
-static void add_place(void *arg, const Pbeam__RegistryEntry *entry)
+static void hosts_remove_add_place(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct removal *removal = arg;
 	Pbeam__Place *place = pbeam__place__unpack(NULL, entry->value.len, entry->value.data);
 
 	if (place && !strcmp(place->host, removal->host))
-		add(removal, entry);
+		hosts_remove_add_key(removal, entry);
 	message_free(place);
 }
 
-static void add_address(void *arg, const Pbeam__RegistryEntry *entry)
+static void hosts_remove_add_address(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct removal *removal = arg;
 	Pbeam__AddressPlace *place = pbeam__address_place__unpack(NULL, entry->value.len, entry->value.data);
 
 	if (place && !strcmp(place->host, removal->host))
-		add(removal, entry);
+		hosts_remove_add_key(removal, entry);
 	message_free(place);
 }
 
 /* The numbers of processes elsewhere stay taken: their entries vpid/N hold them, whichever host has the
  * block. */
-static Pbeam__RegistryRequest *make_request(const struct cluster *cluster, const char *host)
+static Pbeam__RegistryRequest *hosts_remove_new_request(const struct cluster *cluster, const char *host)
 {
 	struct removal removal = {host, message_new(&pbeam__registry_request__descriptor), false};
 	const Pbeam__RegistryEntry *entry;
@@ -77,10 +77,10 @@ static Pbeam__RegistryRequest *make_request(const struct cluster *cluster, const
 	snprintf(key, sizeof(key), "host/%s", host);
 	entry = registry_copy_get(cluster->copy, key);
 	if (entry)
-		add(&removal, entry);
+		hosts_remove_add_key(&removal, entry);
 	registry_copy_each(cluster->copy, "block/", add_block, &removal);
-	registry_copy_each(cluster->copy, "vpid/", add_place, &removal);
-	registry_copy_each(cluster->copy, "address/", add_address, &removal);
+	registry_copy_each(cluster->copy, "vpid/", hosts_remove_add_place, &removal);
+	registry_copy_each(cluster->copy, "address/", hosts_remove_add_address, &removal);
 	if (removal.failed) {
 		message_free(removal.request);
 		return NULL;
@@ -124,7 +124,7 @@ int hosts_remove(struct connection *connection, const char *name, struct err *er
 			"host %s is the central one; if it is lost for good let another one be it first: "
 			"`pbeamctl hosts --take-over` there",
 			name);
-	request = make_request(cluster, name);
+	request = hosts_remove_new_request(cluster, name);
 	if (!request)
 		return err_code(err, -ENOMEM, "remove host %s", name);
 	if (request->n_all)

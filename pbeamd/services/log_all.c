@@ -26,7 +26,7 @@ struct log_all {
 	log_all_fn done;
 	void *arg;
 	int32_t vpid; /* 0: a name was given */
-	int known_by; /* how well it is known what they are kept under: see rank() */
+	int known_by; /* how well it is known what they are kept under: see log_all_rank_host() */
 	Pbeam__CheckpointLog *all;
 	bool failed;
 };
@@ -47,7 +47,7 @@ static bool is_number(const char *store)
 /* ---- what the checkpoints of a vpid are kept under ---- */
 
 /* The host that runs it decides, then this one. */
-static int rank(const struct log_all *log, const char *host, const Pbeam__CheckpointLog *part)
+static int log_all_rank_host(const struct log_all *log, const char *host, const Pbeam__CheckpointLog *part)
 {
 	return (part->live ? 2 : 0) + (!strcmp(host, log->cluster->options->name) ? 1 : 0) + 1;
 }
@@ -66,8 +66,8 @@ static void on_store(void *arg, const char *host, uint32_t type, const void *bod
 	Pbeam__CheckpointLog *part =
 		type == PBEAM__RPC__RPC_REPLY ? pbeam__checkpoint_log__unpack(NULL, len, body) : NULL;
 
-	if (part && is_store(log, part->store) && rank(log, host, part) > log->known_by) {
-		log->known_by = rank(log, host, part);
+	if (part && is_store(log, part->store) && log_all_rank_host(log, host, part) > log->known_by) {
+		log->known_by = log_all_rank_host(log, host, part);
 		if (message_string(&log->all->store, part->store) < 0)
 			log->failed = true;
 	}
@@ -76,7 +76,7 @@ static void on_store(void *arg, const char *host, uint32_t type, const void *bod
 
 /* ---- the checkpoints ---- */
 
-static void on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
+static void log_all_on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
 {
 	struct log_all *log = arg;
 
@@ -84,7 +84,7 @@ static void on_part(void *arg, const char *host, uint32_t type, const void *body
 		log->failed = true;
 }
 
-static void on_all(void *arg)
+static void log_all_on_end(void *arg)
 {
 	struct log_all *log = arg;
 	Pbeam__CheckpointLog *all = log->all;
@@ -104,7 +104,7 @@ static void on_all(void *arg)
 static void on_all_stores(void *arg);
 
 /* Under its name, or its number as long as the name is not known and if it has none. */
-static int ask(struct log_all *log, scatter_part_fn came, scatter_done_fn done)
+static int log_all_ask(struct log_all *log, scatter_part_fn came, scatter_done_fn done)
 {
 	Pbeam__Target target = PBEAM__TARGET__INIT;
 	struct scatter_request request = {.type = PBEAM__DAEMON_REQUEST__DAEMON_LOG,
@@ -132,9 +132,9 @@ static void on_all_stores(void *arg)
 	struct log_all *log = arg;
 
 	log->scatter = NULL;
-	if (log->failed || ask(log, on_part, on_all) < 0) {
+	if (log->failed || log_all_ask(log, log_all_on_part, log_all_on_end) < 0) {
 		log->failed = true;
-		on_all(log);
+		log_all_on_end(log);
 	}
 }
 
@@ -155,7 +155,8 @@ struct log_all *log_all_begin(struct cluster *cluster, const Pbeam__Target *targ
 	if (r == 0)
 		r = message_string(&log->all->here, cluster->options->name);
 	if (r == 0)
-		r = named ? ask(log, on_part, on_all) : ask(log, on_store, on_all_stores);
+		r = named ? log_all_ask(log, log_all_on_part, log_all_on_end)
+			  : log_all_ask(log, on_store, on_all_stores);
 	if (r < 0) {
 		log_all_cancel(log);
 		return NULL;

@@ -47,7 +47,7 @@ static bool is_member(struct names *names, const Pbeam__MembersRequest *wish,
 	return group >= 0 && (!wish->group || names_virtual(names, (struct rpid){group}).n == wish->group);
 }
 
-static int reach(const Pbeam__MembersRequest *wish, const struct name_process *process)
+static int members_reach(const Pbeam__MembersRequest *wish, const struct name_process *process)
 {
 	siginfo_t info;
 
@@ -78,7 +78,7 @@ int handle_members(struct connection *connection, const ProtobufCMessage *messag
 	for (int i = 0; i < n; i++) {
 		if (!is_member(names, wish, &all[i]))
 			continue;
-		r = reach(wish, &all[i]);
+		r = members_reach(wish, &all[i]);
 		if (r == 0)
 			vpids[members.n_vpids++] = all[i].vpid.n;
 		else if (r != -ESRCH)

@@ -71,7 +71,7 @@ static void set_asked(struct numbers *numbers, uint32_t block, bool asked)
 		numbers->asked[block / 8] &= (uint8_t)~bit;
 }
 
-static bool is_known(const struct numbers *numbers, uint32_t block)
+static bool numbers_is_block_known(const struct numbers *numbers, uint32_t block)
 {
 	char key[32];
 
@@ -87,7 +87,7 @@ struct claim {
 };
 
 /* All that was asked for at the start is there. */
-static void begin(struct numbers *numbers)
+static void numbers_begin(struct numbers *numbers)
 {
 	uint32_t used, held;
 
@@ -110,7 +110,7 @@ static void on_claimed(void *arg, const Pbeam__RegistryReply *reply)
 		log_info("numbers of block %u: %s", claim->first, reply->text);
 	for (uint32_t i = 0; i < claim->count; i++)
 		set_asked(claim->numbers, claim->first + i, false);
-	begin(claim->numbers);
+	numbers_begin(claim->numbers);
 	free(claim);
 }
 
@@ -145,7 +145,7 @@ static void claim_blocks(struct numbers *numbers, uint32_t first, uint32_t count
 static void claim_if_free(struct numbers *numbers, uint32_t block)
 {
 	if (block < NAMES_BLOCKS && numbers->claiming < CLAIMS_MAX && !is_asked(numbers, block) &&
-	    !is_known(numbers, block))
+	    !numbers_is_block_known(numbers, block))
 		claim_blocks(numbers, block, 1);
 }
 
@@ -224,7 +224,7 @@ static bool is_block_in_use(const struct numbers *numbers, uint32_t block)
 	return false;
 }
 
-static void keep(struct numbers *numbers, uint32_t block)
+static void numbers_keep_block(struct numbers *numbers, uint32_t block)
 {
 	if (names_block_set(numbers->cluster->server->names, block, numbers->cluster->options->name) < 0)
 		log_error("block %u is held and not used", block);
@@ -235,7 +235,7 @@ static void on_given_back(void *arg, const Pbeam__RegistryReply *reply)
 	struct claim *claim = arg;
 
 	if (reply->code < 0)
-		keep(claim->numbers, claim->first);
+		numbers_keep_block(claim->numbers, claim->first);
 	free(claim);
 }
 
@@ -264,7 +264,7 @@ static const Pbeam__RegistryEntry *left_behind(struct numbers *numbers, uint32_t
  * none of its numbers from the moment that it is taken out of the name table; who got one just before is seen
  * by the second look.
  */
-static void give_back(struct numbers *numbers)
+static void numbers_return_blocks(struct numbers *numbers)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
 	const Pbeam__RegistryEntry *entry;
@@ -281,7 +281,7 @@ static void give_back(struct numbers *numbers)
 		return;
 	}
 	if (is_block_in_use(numbers, block)) {
-		keep(numbers, block);
+		numbers_keep_block(numbers, block);
 		free(claim);
 		return;
 	}
@@ -334,7 +334,7 @@ struct look {
 	size_t n, room;
 };
 
-static void doubt(struct look *look, int32_t vpid, uint64_t version, bool remove)
+static void numbers_doubt_place(struct look *look, int32_t vpid, uint64_t version, bool remove)
 {
 	if (look->n < look->room)
 		look->found[look->n++] =
@@ -353,7 +353,7 @@ static bool is_in_use(struct names *names, struct vpid vpid)
 }
 
 /* An entry that places a process here that is not here any more. */
-static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
+static void numbers_check_place(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct look *look = arg;
 	const struct cluster *cluster = look->numbers->cluster;
@@ -361,7 +361,7 @@ static void look_at_place(void *arg, const Pbeam__RegistryEntry *entry)
 	struct vpid vpid = {atoi(entry->key + strlen("vpid/"))};
 
 	if (place && !strcmp(place->host, cluster->options->name) && !is_in_use(cluster->server->names, vpid))
-		doubt(look, vpid.n, entry->version, true);
+		numbers_doubt_place(look, vpid.n, entry->version, true);
 	message_free(place);
 }
 
@@ -378,7 +378,7 @@ static void look_at_processes(struct look *look)
 		if (all[i].state == NAME_STATE_RUNNING && !registry_copy_get(cluster->copy, key) &&
 		    names_block_find(cluster->server->names, all[i].vpid, host) == 0 &&
 		    strcmp(host, cluster->options->name) != 0)
-			doubt(look, all[i].vpid.n, 0, false);
+			numbers_doubt_place(look, all[i].vpid.n, 0, false);
 	}
 }
 
@@ -389,7 +389,7 @@ static void look_at_places(struct numbers *numbers)
 	look.found = calloc(look.room, sizeof(*look.found));
 	if (!look.found)
 		return;
-	registry_copy_each(numbers->cluster->copy, "vpid/", look_at_place, &look);
+	registry_copy_each(numbers->cluster->copy, "vpid/", numbers_check_place, &look);
 	look_at_processes(&look);
 	for (size_t i = 0; i < look.n; i++)
 		if (look.found[i].looks >= (look.found[i].remove ? REMOVE_AFTER : SET_AFTER))
@@ -423,8 +423,8 @@ void numbers_tick(struct cluster *cluster, uint64_t now_ns)
 		claim_existing(numbers);
 	claim_ahead(numbers);
 	lease_spare(numbers);
-	begin(numbers);
-	give_back(numbers);
+	numbers_begin(numbers);
+	numbers_return_blocks(numbers);
 	if (now_ns - numbers->looked_ns < PLACES_EVERY_S * 1000000000ull)
 		return;
 	numbers->looked_ns = now_ns;

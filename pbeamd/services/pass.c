@@ -42,7 +42,7 @@ struct pass {
 	size_t len;
 };
 
-static void forget(struct pass *pass)
+static void pass_free(struct pass *pass)
 {
 	pass->connection->pass = NULL;
 	message_free(pass->members);
@@ -64,7 +64,7 @@ void pass_forget(struct connection *connection)
 		log_all_cancel(pass->log);
 	if (pass->call)
 		remote_cancel(connection->server->cluster, pass->call);
-	forget(pass);
+	pass_free(pass);
 }
 
 static struct pass *new_pass(struct connection *connection, const struct frame *frame, struct err *err)
@@ -97,7 +97,7 @@ static void on_came(void *arg, uint32_t type, const void *body, size_t len)
 
 	if (type != PBEAM__RPC__RPC_PROGRESS) {
 		pass->call = 0;
-		forget(pass);
+		pass_free(pass);
 		connection->phase = CONNECTION_GREETED;
 	}
 	if (stream_send_bytes(&connection->stream, type, body, len) < 0)
@@ -132,7 +132,7 @@ static int pass_to(struct connection *connection, const char *name, const struct
 		return -ENOMEM;
 	r = send_to(pass, host, err);
 	if (r < 0)
-		forget(pass);
+		pass_free(pass);
 	return r;
 }
 
@@ -163,7 +163,7 @@ static void on_found(void *arg, Pbeam__ProcessList *list)
 		err_clear(&err);
 	message_free(list);
 	if (err.code) {
-		forget(pass);
+		pass_free(pass);
 		connection_refuse(connection, &err);
 	}
 }
@@ -180,7 +180,7 @@ static int look_for(struct connection *connection, const Pbeam__Target *wish, co
 	pass->ended_too = frame->type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK;
 	pass->gather = gather_begin(connection->server->cluster, on_found, pass);
 	if (!pass->gather) {
-		forget(pass);
+		pass_free(pass);
 		return err_code(err, -ENOMEM, "look for a job");
 	}
 	return 1;
@@ -195,7 +195,7 @@ static void on_list(void *arg, Pbeam__ProcessList *list)
 	struct err err = ERR_INIT;
 
 	pass->gather = NULL;
-	forget(pass);
+	pass_free(pass);
 	if (list) {
 		connection_reply(connection, &list->base);
 	} else {
@@ -213,7 +213,7 @@ static int list_all(struct connection *connection, const struct frame *frame, st
 		return -ENOMEM;
 	pass->gather = gather_begin(connection->server->cluster, on_list, pass);
 	if (!pass->gather) {
-		forget(pass);
+		pass_free(pass);
 		return err_code(err, -ENOMEM, "list processes");
 	}
 	return 1;
@@ -221,7 +221,7 @@ static int list_all(struct connection *connection, const struct frame *frame, st
 
 /* ---- log ---- */
 
-static void refuse_unknown(const struct pass *pass, const Pbeam__CheckpointLog *all, struct err *err)
+static void pass_refuse_unknown(const struct pass *pass, const Pbeam__CheckpointLog *all, struct err *err)
 {
 	const char *answers = all->n_notes ? " that answers; " : "", *why = all->n_notes ? all->notes[0] : "";
 
@@ -247,8 +247,8 @@ static void on_log(void *arg, Pbeam__CheckpointLog *all)
 	if (!all)
 		err_code(&err, -ENOMEM, "list checkpoints");
 	else if (!all->live && !all->n_entries)
-		refuse_unknown(pass, all, &err);
-	forget(pass);
+		pass_refuse_unknown(pass, all, &err);
+	pass_free(pass);
 	if (err.code)
 		connection_refuse(connection, &err);
 	else
@@ -267,7 +267,7 @@ static int list_checkpoints(struct connection *connection, const Pbeam__Target *
 	pass->vpid = wish->vpid;
 	pass->log = log_all_begin(connection->server->cluster, wish, on_log, pass);
 	if (!pass->log) {
-		forget(pass);
+		pass_free(pass);
 		return err_code(err, -ENOMEM, "list checkpoints");
 	}
 	return 1;
@@ -312,7 +312,7 @@ static void on_all_members(void *arg)
 
 	pass->scatter = NULL;
 	connection_reply(connection, &pass->members->base);
-	forget(pass);
+	pass_free(pass);
 }
 
 static int ask_members(struct connection *connection, const struct frame *frame, struct err *err)
@@ -328,7 +328,7 @@ static int ask_members(struct connection *connection, const struct frame *frame,
 	if (pass->members)
 		pass->scatter = scatter_begin(connection->server->cluster, &request, pass);
 	if (!pass->scatter) {
-		forget(pass);
+		pass_free(pass);
 		return err_code(err, -ENOMEM, "ask other hosts");
 	}
 	return 1;
@@ -337,7 +337,7 @@ static int ask_members(struct connection *connection, const struct frame *frame,
 /* ---- which it is ---- */
 
 /* The host of a process that has left the host of its number's block; empty where it has not. */
-static void place_of(const struct cluster *cluster, int32_t vpid, char host[CHANNEL_HOST_MAX])
+static void pass_find_place(const struct cluster *cluster, int32_t vpid, char host[CHANNEL_HOST_MAX])
 {
 	const Pbeam__RegistryEntry *entry;
 	Pbeam__Place *place;
@@ -371,7 +371,7 @@ static int pass_vpid(struct connection *connection, int32_t vpid, const struct f
 
 	snprintf(who, sizeof(who), "vpid %d", vpid);
 	wish.vpid = vpid;
-	place_of(server->cluster, vpid, host);
+	pass_find_place(server->cluster, vpid, host);
 	if (host[0] && strcmp(host, own) != 0 && !runs_here(server, vpid))
 		return pass_to(connection, host, frame, who, err);
 	if (host[0] || target_find_live(server, &wish, &target, NULL) == 0)
@@ -391,7 +391,7 @@ static int pass_name(struct connection *connection, const Pbeam__Target *wish, c
 	struct target target;
 
 	if (target_find_live(server, wish, &target, NULL) == 0) {
-		place_of(server->cluster, target.job.root.n, host);
+		pass_find_place(server->cluster, target.job.root.n, host);
 		if (!host[0] || !strcmp(host, server->cluster->options->name))
 			return 0;
 		return pass_to(connection, host, frame, wish->name, err);

@@ -67,7 +67,7 @@ static void read_stat_settled(pid_t pid, struct stat_line *out)
 	}
 }
 
-static const char *state_word(const struct name_process *process, char state)
+static const char *ps_state_word(const struct name_process *process, char state)
 {
 	if (process->state == NAME_STATE_FROZEN)
 		return process->undecided ? "undecided" : "frozen";
@@ -137,7 +137,7 @@ static void fill_row(struct row *row, const struct name_process *process, const 
 	info->vpid = process->vpid.n;
 	info->vppid = process->parent.n;
 	info->host = host;
-	info->state = (char *)(uintptr_t)state_word(process, stat.state);
+	info->state = (char *)(uintptr_t)ps_state_word(process, stat.state);
 	info->threads = stat.threads;
 	info->memory = stat.resident;
 	info->name = row->comm;
@@ -156,7 +156,7 @@ static void fill_row(struct row *row, const struct name_process *process, const 
 		info->name = info->job_name;
 }
 
-static int by_vpid(const void *a, const void *b)
+static int ps_compare_vpids(const void *a, const void *b)
 {
 	int32_t x = ((const struct name_process *)a)->vpid.n, y = ((const struct name_process *)b)->vpid.n;
 
@@ -183,7 +183,7 @@ void ps_work(struct server *server, int sock, const void *arg)
 		return;
 	}
 	target_host(server, host);
-	qsort(processes, (size_t)n, sizeof(*processes), by_vpid);
+	qsort(processes, (size_t)n, sizeof(*processes), ps_compare_vpids);
 	for (int i = 0; i < n; i++) {
 		fill_row(&rows[i], &processes[i], job_of(jobs, njobs, processes[i].keeper), host);
 		list.processes[list.n_processes++] = &rows[i].info;

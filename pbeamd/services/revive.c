@@ -26,7 +26,7 @@
 
 enum { LOOK_EVERY_NS = 5000000, GONE_WITHIN_S = 10 };
 
-static int verify(const struct revive *revive, uint32_t *processes, struct err *err)
+static int revive_verify(const struct revive *revive, uint32_t *processes, struct err *err)
 {
 	struct image_reader *image;
 	int r = image_reader_open(&image, revive->path, err);
@@ -74,7 +74,7 @@ static int wait_for_keeper(struct server *server, const struct target *target, s
 	return 0;
 }
 
-static _Noreturn void execute_scip(const char *scip, const struct revive *revive, int out, int err)
+static _Noreturn void revive_execute_scip(const char *scip, const struct revive *revive, int out, int err)
 {
 	int null = open("/dev/null", O_RDONLY);
 
@@ -91,7 +91,7 @@ static _Noreturn void execute_scip(const char *scip, const struct revive *revive
 }
 
 /* The present content of the pipe, as text, without waiting for other holders of its other end. */
-static void read_text(int fd, char *text, size_t size)
+static void revive_read_text(int fd, char *text, size_t size)
 {
 	ssize_t n;
 
@@ -102,7 +102,7 @@ static void read_text(int fd, char *text, size_t size)
 }
 
 /* Runs scip to the point where the job runs. Returns its vpid or -errno. */
-static int start_scip(const struct revive *revive, struct err *err)
+static int revive_start_scip(const struct revive *revive, struct err *err)
 {
 	auto_close int out_read = -1, out_write = -1, err_read = -1, err_write = -1;
 	char scip[PATH_MAX], text[ERR_TEXT_MAX];
@@ -125,15 +125,15 @@ static int start_scip(const struct revive *revive, struct err *err)
 	if (child < 0)
 		return err_sys(err, "start scip");
 	if (child == 0)
-		execute_scip(scip, revive, out_write, err_write);
+		revive_execute_scip(scip, revive, out_write, err_write);
 	while (waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)
 			return err_sys(err, "wait for scip");
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-		read_text(out_read, text, sizeof(text));
+		revive_read_text(out_read, text, sizeof(text));
 		return atoi(text) > 0 ? atoi(text) : err_set(err, -EPROTO, "scip restore told no vpid");
 	}
-	read_text(err_read, text, sizeof(text));
+	revive_read_text(err_read, text, sizeof(text));
 	if (!strncmp(sentence, "scip: ", 6))
 		sentence += 6;
 	return err_set(err, -EIO, "%s", sentence[0] ? sentence : "scip restore was killed");
@@ -146,12 +146,12 @@ void revive_work(struct server *server, int sock, const void *arg)
 	uint64_t start = io_now_ns(CLOCK_MONOTONIC);
 	struct err err = ERR_INIT;
 	uint32_t processes = 0;
-	int r = verify(revive, &processes, &err);
+	int r = revive_verify(revive, &processes, &err);
 
 	if (r == 0 && revive->target.live)
 		r = wait_for_keeper(server, &revive->target, &err);
 	if (r == 0)
-		r = start_scip(revive, &err);
+		r = revive_start_scip(revive, &err);
 	if (r < 0) {
 		if (strncmp(err.text, "vpid ", 5) != 0)
 			err_wrap(&err, r, "%s", revive->target.who);

@@ -36,7 +36,7 @@ void signal_info(int signal, int32_t from, siginfo_t *info)
 	info->si_uid = getuid();
 }
 
-static int send_signal(struct names *names, const Pbeam__RemoteSignal *wish, pid_t pid)
+static int signal_send(struct names *names, const Pbeam__RemoteSignal *wish, pid_t pid)
 {
 	siginfo_t info;
 
@@ -57,7 +57,7 @@ static int send_signal(struct names *names, const Pbeam__RemoteSignal *wish, pid
 }
 
 /* Only processes of the name space are allowed. */
-static int find_process(struct names *names, const Pbeam__Target *target, pid_t *pid, struct err *err)
+static int signal_find_process(struct names *names, const Pbeam__Target *target, pid_t *pid, struct err *err)
 {
 	struct name_process process;
 
@@ -74,11 +74,11 @@ int handle_signal(struct connection *connection, const ProtobufCMessage *message
 	const Pbeam__RemoteSignal *wish = (const Pbeam__RemoteSignal *)message;
 	Pbeam__Done done = PBEAM__DONE__INIT;
 	pid_t pid;
-	int r = find_process(connection->server->names, wish->target, &pid, err);
+	int r = signal_find_process(connection->server->names, wish->target, &pid, err);
 
 	if (r < 0)
 		return r;
-	r = send_signal(connection->server->names, wish, pid);
+	r = signal_send(connection->server->names, wish, pid);
 	if (r < 0)
 		return err_code(err, r, "vpid %d", wish->target->vpid);
 	connection_reply(connection, &done.base);
@@ -88,8 +88,8 @@ int handle_signal(struct connection *connection, const ProtobufCMessage *message
 /* ---- other calls ---- */
 
 /* The call with its numbers, its process and its memory in place. */
-static int make_call(const struct syscall_row *row, const Pbeam__RemoteCall *wish, pid_t pid,
-		     Pbeam__Done *done)
+static int signal_make_call(const struct syscall_row *row, const Pbeam__RemoteCall *wish, pid_t pid,
+			    Pbeam__Done *done)
 {
 	static uint8_t in[SYSCALL_REMOTE_BYTES], out[SYSCALL_REMOTE_BYTES]; /* static: large, used at once */
 	uint64_t args[6] = {0};
@@ -129,14 +129,14 @@ int handle_call(struct connection *connection, const ProtobufCMessage *message, 
 	struct names *names = connection->server->names;
 	Pbeam__Done done = PBEAM__DONE__INIT;
 	pid_t pid;
-	int r = find_process(names, wish->target, &pid, err);
+	int r = signal_find_process(names, wish->target, &pid, err);
 
 	if (r < 0)
 		return r;
 	if (!row || !row->remote.when.op)
 		return err_set(err, -ENOSYS, "call %d cannot be made for a process of another host",
 			       wish->number);
-	r = make_call(row, wish, pid, &done);
+	r = signal_make_call(row, wish, pid, &done);
 	if (r < 0)
 		return err_code(err, r, "vpid %d", wish->target->vpid);
 	if (row->ret == KIND_RET_VPID)

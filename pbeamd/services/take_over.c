@@ -52,7 +52,7 @@ struct take_over {
 	bool done; /* the reply is sent once all have the new term */
 };
 
-static void forget(struct take_over *take_over)
+static void take_over_free(struct take_over *take_over)
 {
 	struct cluster *cluster = take_over->cluster;
 
@@ -64,11 +64,11 @@ static void forget(struct take_over *take_over)
 	free(take_over);
 }
 
-static void refuse(struct take_over *take_over, const struct err *err)
+static void take_over_refuse(struct take_over *take_over, const struct err *err)
 {
 	if (take_over->connection)
 		connection_refuse(take_over->connection, err);
-	forget(take_over);
+	take_over_free(take_over);
 }
 
 void take_over_forget_connection(struct connection *connection)
@@ -82,7 +82,7 @@ void take_over_forget_connection(struct connection *connection)
 void take_over_close(struct cluster *cluster)
 {
 	if (cluster->take_over && !cluster->take_over->done)
-		forget(cluster->take_over);
+		take_over_free(cluster->take_over);
 }
 
 /* ---- the answer ---- */
@@ -98,7 +98,7 @@ static __attribute__((format(printf, 2, 3))) int add_note(Pbeam__HostList *list,
 	return message_append_string(&list->notes, &list->n_notes, text);
 }
 
-static int describe(const struct take_over *take_over, Pbeam__HostList *list)
+static int take_over_describe(const struct take_over *take_over, Pbeam__HostList *list)
 {
 	const char *answered = take_over->answered, *silent = take_over->silent, *old = take_over->old;
 	int r = add_note(list, "host %s is the central one now%s", take_over->cluster->options->name,
@@ -122,21 +122,21 @@ static int describe(const struct take_over *take_over, Pbeam__HostList *list)
 	return r;
 }
 
-static void on_heard(void *arg, const Pbeam__RegistryReply *reply)
+static void take_over_on_heard(void *arg, const Pbeam__RegistryReply *reply)
 {
 	struct take_over *take_over = arg;
 	struct connection *connection = take_over->connection;
 	Pbeam__HostList *list = message_new(&pbeam__host_list__descriptor);
 	struct err err = ERR_INIT;
 
-	if (!list || describe(take_over, list) < 0)
+	if (!list || take_over_describe(take_over, list) < 0)
 		err_code(&err, -ENOMEM, "this host is the central one now");
 	if (connection && err.code)
 		connection_refuse(connection, &err);
 	else if (connection)
 		connection_reply(connection, &list->base);
 	message_free(list);
-	forget(take_over);
+	take_over_free(take_over);
 }
 
 /* ---- the change ---- */
@@ -150,7 +150,7 @@ static void see_block(void *arg, const Pbeam__RegistryEntry *entry)
 		*end = (block + 1) << NAMES_BLOCK_BITS;
 }
 
-static int change(struct take_over *take_over, struct err *err)
+static int take_over_change(struct take_over *take_over, struct err *err)
 {
 	struct cluster *cluster = take_over->cluster;
 	struct registry_state next = cluster->state;
@@ -175,7 +175,7 @@ static int change(struct take_over *take_over, struct err *err)
 	return 0;
 }
 
-static void conclude(struct take_over *take_over, const Pbeam__RegistryChanges *whole)
+static void take_over_conclude(struct take_over *take_over, const Pbeam__RegistryChanges *whole)
 {
 	struct cluster *cluster = take_over->cluster;
 	const struct host *old = host_find(cluster, take_over->old);
@@ -189,26 +189,26 @@ static void conclude(struct take_over *take_over, const Pbeam__RegistryChanges *
 		err_set(&err, -EBUSY, "host %s has taken over meanwhile", cluster->state.host);
 	else if (old && host_is_up(old))
 		err_set(&err, -EBUSY, "host %s, the central one, is up again", take_over->old);
-	else if (change(take_over, &err) == 0) {
+	else if (take_over_change(take_over, &err) == 0) {
 		take_over->done = true;
-		heard_of_all(cluster, HEARD_MS, on_heard, take_over);
+		heard_of_all(cluster, HEARD_MS, take_over_on_heard, take_over);
 		return;
 	}
-	refuse(take_over, &err);
+	take_over_refuse(take_over, &err);
 }
 
 /* ---- the newest copy ---- */
 
 /* This one's, written down once more: changes may have come that could not be. */
-static void take_own(struct take_over *take_over)
+static void take_over_use_own_copy(struct take_over *take_over)
 {
 	struct err err = ERR_INIT;
 	Pbeam__RegistryChanges *whole = registry_whole(take_over->cluster, &err);
 
 	if (whole)
-		conclude(take_over, whole);
+		take_over_conclude(take_over, whole);
 	else
-		refuse(take_over, &err);
+		take_over_refuse(take_over, &err);
 	message_free(whole);
 }
 
@@ -223,19 +223,19 @@ static void on_whole(void *arg, uint32_t type, const void *body, size_t len)
 	take_over->call = 0;
 	reply = type == PBEAM__RPC__RPC_REPLY ? pbeam__copy_reply__unpack(NULL, len, body) : NULL;
 	if (reply && reply->copy && reply->copy->whole && reply->copy->revision >= take_over->newest) {
-		conclude(take_over, reply->copy);
+		take_over_conclude(take_over, reply->copy);
 	} else {
 		err_set(&err, -EHOSTUNREACH,
 			"host %s has the newest copy of the registry, and was lost before it had sent that; "
 			"nothing "
 			"has changed, try again",
 			take_over->from);
-		refuse(take_over, &err);
+		take_over_refuse(take_over, &err);
 	}
 	message_free(reply);
 }
 
-static void take_others(struct take_over *take_over)
+static void take_over_fetch_copy(struct take_over *take_over)
 {
 	struct cluster *cluster = take_over->cluster;
 	Pbeam__CopyRequest request = PBEAM__COPY_REQUEST__INIT;
@@ -248,7 +248,7 @@ static void take_others(struct take_over *take_over)
 		remote_ask(cluster, host_find(cluster, take_over->from), PBEAM__DAEMON_REQUEST__DAEMON_COPY,
 			   bytes, pbeam__copy_request__pack(&request, bytes), on_whole, take_over, &err);
 	if (take_over->call < 0)
-		refuse(take_over, &err);
+		take_over_refuse(take_over, &err);
 }
 
 /* ---- all are asked ---- */
@@ -260,7 +260,7 @@ static void add_name(char *list, size_t size, const char *host)
 	snprintf(list + len, size - len, "%s%s", len ? ", " : "", host);
 }
 
-static void on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
+static void take_over_on_part(void *arg, const char *host, uint32_t type, const void *body, size_t len)
 {
 	struct take_over *take_over = arg;
 	Pbeam__CopyReply *reply =
@@ -288,20 +288,20 @@ static const struct err *no_copy(struct err *err)
 	return err;
 }
 
-static void on_all(void *arg)
+static void take_over_on_end(void *arg)
 {
 	struct take_over *take_over = arg;
 	struct err err = ERR_INIT;
 
 	take_over->scatter = NULL;
 	if (take_over->refused.code)
-		refuse(take_over, &take_over->refused);
+		take_over_refuse(take_over, &take_over->refused);
 	else if (!take_over->newest)
-		refuse(take_over, no_copy(&err));
+		take_over_refuse(take_over, no_copy(&err));
 	else if (take_over->from[0])
-		take_others(take_over);
+		take_over_fetch_copy(take_over);
 	else
-		take_own(take_over);
+		take_over_use_own_copy(take_over);
 }
 
 /* ---- the requests ---- */
@@ -320,7 +320,7 @@ static int own_revision(struct cluster *cluster, uint64_t *revision, struct err 
 	return r;
 }
 
-static int check(const struct cluster *cluster, struct err *err)
+static int take_over_check(const struct cluster *cluster, struct err *err)
 {
 	const char *old = cluster->state.host;
 	struct host *host = host_find((struct cluster *)(uintptr_t)cluster, old);
@@ -350,15 +350,16 @@ static int check(const struct cluster *cluster, struct err *err)
 int take_over_begin(struct connection *connection, struct err *err)
 {
 	Pbeam__CopyRequest wish = PBEAM__COPY_REQUEST__INIT;
-	struct scatter_request request = {
-		.type = PBEAM__DAEMON_REQUEST__DAEMON_COPY, .came = on_part, .done = on_all};
+	struct scatter_request request = {.type = PBEAM__DAEMON_REQUEST__DAEMON_COPY,
+					  .came = take_over_on_part,
+					  .done = take_over_on_end};
 	struct cluster *cluster = connection->server->cluster;
 	struct take_over *take_over;
 	uint8_t bytes[32];
 	int r = cluster_need(connection->server, err);
 
 	if (r == 0)
-		r = check(cluster, err);
+		r = take_over_check(cluster, err);
 	if (r < 0)
 		return r;
 	take_over = calloc(1, sizeof(*take_over));
@@ -376,7 +377,7 @@ int take_over_begin(struct connection *connection, struct err *err)
 	if (r == 0 && !take_over->scatter)
 		r = err_code(err, -ENOMEM, "take over");
 	if (r < 0) {
-		forget(take_over);
+		take_over_free(take_over);
 		return r;
 	}
 	take_over->connection = connection;

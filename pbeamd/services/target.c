@@ -43,7 +43,7 @@ void target_host(struct server *server, char host[256])
 		gethostname(host, 255);
 }
 
-static void name_it(struct target *target)
+static void target_set_name(struct target *target)
 {
 	char comm[32];
 
@@ -63,7 +63,7 @@ static int find_vpid(struct server *server, int32_t vpid, struct target *out)
 }
 
 /* The job's first process may be gone while its keeper is about to follow: the job is live all the same. */
-static int find_name(struct server *server, const char *name, struct target *out)
+static int target_find_name(struct server *server, const char *name, struct target *out)
 {
 	auto_free struct name_job *jobs = NULL;
 	int n = names_jobs_snapshot(server->names, &jobs);
@@ -126,7 +126,7 @@ static int find_stored(const Pbeam__Target *wish, struct target *out)
 	return 0;
 }
 
-static int nobody(const Pbeam__Target *wish, const char *what, struct err *err)
+static int target_refuse_missing(const Pbeam__Target *wish, const char *what, struct err *err)
 {
 	if (wish->vpid > 0)
 		return err_set(err, -ESRCH, "vpid %d: there is no such process%s; `pbeamctl ps` lists all",
@@ -135,7 +135,7 @@ static int nobody(const Pbeam__Target *wish, const char *what, struct err *err)
 		       what);
 }
 
-static int find(struct server *server, const Pbeam__Target *wish, struct target *out)
+static int target_find_local(struct server *server, const Pbeam__Target *wish, struct target *out)
 {
 	int r;
 
@@ -143,23 +143,23 @@ static int find(struct server *server, const Pbeam__Target *wish, struct target 
 	if (wish->vpid > 0)
 		r = find_vpid(server, wish->vpid, out);
 	else
-		r = find_name(server, wish->name, out);
+		r = target_find_name(server, wish->name, out);
 	if (r < 0)
 		return r;
 	out->live = true;
-	name_it(out);
+	target_set_name(out);
 	return 0;
 }
 
 int target_find_live(struct server *server, const Pbeam__Target *wish, struct target *out, struct err *err)
 {
-	return find(server, wish, out) < 0 ? nobody(wish, "", err) : 0;
+	return target_find_local(server, wish, out) < 0 ? target_refuse_missing(wish, "", err) : 0;
 }
 
 int target_find(struct server *server, const Pbeam__Target *wish, struct target *out, struct err *err)
 {
-	if (find(server, wish, out) == 0)
+	if (target_find_local(server, wish, out) == 0)
 		return 0;
 	memset(out, 0, sizeof(*out));
-	return find_stored(wish, out) < 0 ? nobody(wish, " and no checkpoint of one", err) : 0;
+	return find_stored(wish, out) < 0 ? target_refuse_missing(wish, " and no checkpoint of one", err) : 0;
 }

@@ -52,7 +52,7 @@ void connection_refuse(struct connection *connection, const struct err *err)
 	connection_send(connection, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0);
 }
 
-static void on_frame(struct stream *stream, struct frame *frame)
+static void connection_on_frame(struct stream *stream, struct frame *frame)
 {
 	struct connection *connection = stream->owner;
 
@@ -60,7 +60,7 @@ static void on_frame(struct stream *stream, struct frame *frame)
 		connection_close(connection);
 }
 
-static void on_end(struct stream *stream, const struct err *err)
+static void connection_on_end(struct stream *stream, const struct err *err)
 {
 	if (err->code)
 		log_info("connection: %s", err->text);
@@ -77,7 +77,7 @@ static void on_drained(struct stream *stream)
 
 struct connection *connection_open(struct server *server, int fd)
 {
-	static const struct stream_calls calls = {on_frame, on_end, on_drained};
+	static const struct stream_calls calls = {connection_on_frame, connection_on_end, on_drained};
 	struct connection *connection = calloc(1, sizeof(*connection));
 
 	if (!connection) {

@@ -43,7 +43,7 @@ static struct dialler *dialler_of(struct cluster *cluster, const char *name)
 	return name[0] ? (host ? &host->dialler : NULL) : &cluster->join;
 }
 
-static void finish(struct attempt *attempt, bool reached)
+static void dial_finish(struct attempt *attempt, bool reached)
 {
 	struct dialler *dialler = dialler_of(attempt->cluster, attempt->name);
 
@@ -74,10 +74,10 @@ static void on_reached(struct attempt *attempt, struct frame *frame)
 	if (good)
 		peer_open(cluster, steal_fd(&frame->fds[0]), hello->host, attempt->address);
 	message_free(hello);
-	finish(attempt, good);
+	dial_finish(attempt, good);
 }
 
-static void on_answer(struct stream *stream, struct frame *frame)
+static void dial_on_answer(struct stream *stream, struct frame *frame)
 {
 	struct attempt *attempt = stream->owner;
 	struct dialler *dialler = dialler_of(attempt->cluster, attempt->name);
@@ -92,12 +92,12 @@ static void on_answer(struct stream *stream, struct frame *frame)
 	if (refused && (!dialler || dialler->wait_ms < PAUSE_MOST_MS || refused->code == -EKEYREJECTED))
 		log_warn("%s", refused->text);
 	message_free(refused);
-	finish(attempt, false);
+	dial_finish(attempt, false);
 }
 
-static void on_end(struct stream *stream, const struct err *err)
+static void dial_on_end(struct stream *stream, const struct err *err)
 {
-	finish(stream->owner, false);
+	dial_finish(stream->owner, false);
 }
 
 static _Noreturn void connect_and_tell(const struct cluster *cluster, const char *address, int sock)
@@ -118,9 +118,10 @@ static _Noreturn void connect_and_tell(const struct cluster *cluster, const char
 	_exit(0);
 }
 
-static void dial(struct cluster *cluster, struct dialler *dialler, const char *name, const char *address)
+static void dial_address(struct cluster *cluster, struct dialler *dialler, const char *name,
+			 const char *address)
 {
-	static const struct stream_calls calls = {on_answer, on_end, NULL};
+	static const struct stream_calls calls = {dial_on_answer, dial_on_end, NULL};
 	struct attempt *attempt = calloc(1, sizeof(*attempt));
 	int ends[2];
 	pid_t child;
@@ -141,7 +142,7 @@ static void dial(struct cluster *cluster, struct dialler *dialler, const char *n
 	dialler->busy = true;
 	if (stream_open(&attempt->stream, cluster->server->base, ends[0], &calls, attempt) < 0) {
 		attempt->stream.fd = -1;
-		finish(attempt, false);
+		dial_finish(attempt, false);
 	}
 }
 
@@ -170,9 +171,9 @@ void dial_tick(struct cluster *cluster, uint64_t now_ns)
 
 	if (cluster_central_address(cluster)[0] && !(central && central->peer) &&
 	    is_due(&cluster->join, now_ns))
-		dial(cluster, &cluster->join, "", cluster_central_address(cluster));
+		dial_address(cluster, &cluster->join, "", cluster_central_address(cluster));
 	for (struct host *host = cluster->hosts; host; host = host->next)
 		if (ours_to_dial(cluster, host, now_ns) && is_due(&host->dialler, now_ns) &&
 		    host_address(cluster, host, address, NULL) == 0)
-			dial(cluster, &host->dialler, host->name, address);
+			dial_address(cluster, &host->dialler, host->name, address);
 }

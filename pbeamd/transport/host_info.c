@@ -22,7 +22,7 @@
 #include "pbeamd/transport/cluster.h"
 #include "proto/message.h"
 
-static uint32_t count_processors(void)
+static uint32_t host_info_count_processors(void)
 {
 	cpu_set_t set;
 
@@ -32,7 +32,7 @@ static uint32_t count_processors(void)
 }
 
 /* The state components that the kernel has enabled, 0 without XSAVE. */
-static uint64_t read_xcr0(void)
+static uint64_t host_info_read_xcr0(void)
 {
 	unsigned a, b, c, d;
 	uint32_t low, high;
@@ -100,7 +100,7 @@ void host_info_refresh(const struct cluster *cluster, Pbeam__HostInfo *info)
 
 /* Where others reach us: the address of --listen. One that stands for all is left to them: they see from
  * where we come. */
-static int set_address(const struct cluster *cluster, Pbeam__HostInfo *info)
+static int host_info_set_address(const struct cluster *cluster, Pbeam__HostInfo *info)
 {
 	struct sockaddr_storage bound;
 	socklen_t len = sizeof(bound);
@@ -129,13 +129,13 @@ Pbeam__HostInfo *host_info_new(const struct cluster *cluster)
 		return NULL;
 	uname(&name);
 	info->central = cluster->central;
-	info->processors = count_processors();
-	info->xcr0 = read_xcr0();
+	info->processors = host_info_count_processors();
+	info->xcr0 = host_info_read_xcr0();
 	if (message_string(&info->name, cluster->options->name) < 0 ||
 	    message_string(&info->kernel, name.release) < 0 ||
 	    message_string(&info->machine, name.machine) < 0 ||
 	    message_bytes(&info->instance, cluster->instance, sizeof(cluster->instance)) < 0 ||
-	    set_address(cluster, info) < 0 || cluster->calls->describe(cluster, info) < 0 ||
+	    host_info_set_address(cluster, info) < 0 || cluster->calls->describe(cluster, info) < 0 ||
 	    digest_vdso(info) < 0 || add_addresses(info) < 0) {
 		message_free(info);
 		return NULL;

@@ -29,7 +29,7 @@ struct incoming {
 	char address[CLUSTER_ADDRESS_MAX];
 };
 
-static void forget(struct incoming *incoming)
+static void incoming_free(struct incoming *incoming)
 {
 	for (struct incoming **p = &incoming->cluster->incoming; *p; p = &(*p)->next)
 		if (*p == incoming) {
@@ -42,15 +42,15 @@ static void forget(struct incoming *incoming)
 	free(incoming);
 }
 
-static void on_patience(evutil_socket_t fd, short what, void *arg)
+static void incoming_on_timeout(evutil_socket_t fd, short what, void *arg)
 {
 	struct incoming *incoming = arg;
 
 	log_warn("%s is turned away: it says nothing", incoming->address);
-	forget(incoming);
+	incoming_free(incoming);
 }
 
-static void on_frame(struct stream *stream, struct frame *frame)
+static void incoming_on_frame(struct stream *stream, struct frame *frame)
 {
 	struct incoming *incoming = stream->owner;
 	struct cluster *cluster = incoming->cluster;
@@ -68,16 +68,16 @@ static void on_frame(struct stream *stream, struct frame *frame)
 		log_warn("%s is turned away: %s", incoming->address, err.text);
 		channel_refuse(stream->fd, &err);
 	}
-	forget(incoming);
+	incoming_free(incoming);
 }
 
-static void on_end(struct stream *stream, const struct err *err)
+static void incoming_on_end(struct stream *stream, const struct err *err)
 {
 	struct incoming *incoming = stream->owner;
 
 	log_warn("%s is turned away: %s", incoming->address,
 		 err->code ? err->text : "it ended the connection without a greeting");
-	forget(incoming);
+	incoming_free(incoming);
 }
 
 /* The address without the port. */
@@ -101,9 +101,9 @@ static bool is_too_many(const struct cluster *cluster, const char *address)
 	return all >= PENDING_MAX || of_one >= PENDING_OF_ONE_MAX;
 }
 
-static struct incoming *add(struct cluster *cluster, int fd)
+static struct incoming *incoming_add(struct cluster *cluster, int fd)
 {
-	static const struct stream_calls calls = {on_frame, on_end, NULL};
+	static const struct stream_calls calls = {incoming_on_frame, incoming_on_end, NULL};
 	const struct timeval patience = {GREETING_S, 0};
 	struct incoming *incoming = calloc(1, sizeof(*incoming));
 
@@ -114,11 +114,11 @@ static struct incoming *add(struct cluster *cluster, int fd)
 	incoming->cluster = cluster;
 	incoming->next = cluster->incoming;
 	cluster->incoming = incoming;
-	incoming->patience = event_new(cluster->server->base, -1, 0, on_patience, incoming);
+	incoming->patience = event_new(cluster->server->base, -1, 0, incoming_on_timeout, incoming);
 	if (stream_open(&incoming->stream, cluster->server->base, fd, &calls, incoming) < 0)
 		incoming->stream.fd = -1;
 	if (incoming->stream.fd < 0 || !incoming->patience || event_add(incoming->patience, &patience) < 0) {
-		forget(incoming);
+		incoming_free(incoming);
 		return NULL;
 	}
 	return incoming;
@@ -138,7 +138,7 @@ void incoming_accept(struct cluster *cluster, int tcp)
 		return;
 	}
 	fd = channel_accept(tcp, &cluster->key, &err);
-	incoming = fd < 0 ? NULL : add(cluster, fd);
+	incoming = fd < 0 ? NULL : incoming_add(cluster, fd);
 	if (!incoming)
 		log_error("%s is turned away: %s", address, fd < 0 ? err.text : "no memory");
 	else
@@ -148,7 +148,7 @@ void incoming_accept(struct cluster *cluster, int tcp)
 void incoming_close_all(struct cluster *cluster)
 {
 	while (cluster->incoming)
-		forget(cluster->incoming);
+		incoming_free(cluster->incoming);
 }
 
 void incoming_leave_child(const struct cluster *cluster)

@@ -47,7 +47,7 @@ void peer_close(struct peer *peer)
 	free(peer);
 }
 
-static void lose(struct peer *peer, const char *why)
+static void peer_lose_channel(struct peer *peer, const char *why)
 {
 	struct host *host = peer->host;
 
@@ -71,7 +71,7 @@ static void turn_away(struct peer *peer, const struct err *why)
 }
 
 /* Makes a new channel that of the host that it describes. */
-static int adopt(struct peer *peer, const Pbeam__HostInfo *info, struct err *err)
+static int peer_adopt_channel(struct peer *peer, const Pbeam__HostInfo *info, struct err *err)
 {
 	struct cluster *cluster = peer->cluster;
 	struct host *host;
@@ -115,7 +115,7 @@ static int complete_address(const struct peer *peer, Pbeam__HostInfo *info)
 	return message_string(&info->address, text);
 }
 
-static bool valid(const Pbeam__HostInfo *info)
+static bool peer_is_valid(const Pbeam__HostInfo *info)
 {
 	return channel_host_ok(info->name) && info->port <= 65535 && strlen(info->address) < 256 &&
 	       info->n_addresses < 256 && info->n_depends < 4096 && info->instance.len <= 64 &&
@@ -153,12 +153,12 @@ static void on_host(struct peer *peer, const struct frame *frame)
 	struct err err = ERR_INIT;
 	Pbeam__HostInfo *info = (Pbeam__HostInfo *)frame_unpack(frame, &pbeam__host_info__descriptor, &err);
 
-	if (!info || !valid(info)) {
+	if (!info || !peer_is_valid(info)) {
 		message_free(info);
-		lose(peer, "it describes no host");
+		peer_lose_channel(peer, "it describes no host");
 		return;
 	}
-	if (!peer->host && adopt(peer, info, &err) < 0) {
+	if (!peer->host && peer_adopt_channel(peer, info, &err) < 0) {
 		message_free(info);
 		turn_away(peer, &err);
 		return;
@@ -184,7 +184,7 @@ static void on_refused(struct peer *peer, const struct frame *frame)
 	peer_close(peer);
 }
 
-static void on_frame(struct stream *stream, struct frame *frame)
+static void peer_on_frame(struct stream *stream, struct frame *frame)
 {
 	struct peer *peer = stream->owner;
 
@@ -196,25 +196,25 @@ static void on_frame(struct stream *stream, struct frame *frame)
 	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REQUEST &&
 		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_REPLY) {
 		if (!remote_frame(peer, frame))
-			lose(peer, "it sent a request or an answer that is none");
+			peer_lose_channel(peer, "it sent a request or an answer that is none");
 	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY &&
 		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_HEARD) {
 		if (!peer->cluster->calls->frame(peer, frame))
-			lose(peer, "what it says of the registry cannot come from it");
+			peer_lose_channel(peer, "what it says of the registry cannot come from it");
 	} else {
 		char text[64];
 
 		snprintf(text, sizeof(text), "it sent message %u, which cannot come now", frame->type);
-		lose(peer, text);
+		peer_lose_channel(peer, text);
 	}
 }
 
-static void on_end(struct stream *stream, const struct err *err)
+static void peer_on_end(struct stream *stream, const struct err *err)
 {
-	lose(stream->owner, err->code ? err->text : "its channel ended");
+	peer_lose_channel(stream->owner, err->code ? err->text : "its channel ended");
 }
 
-static void say(struct peer *peer, const Pbeam__HostInfo *info)
+static void peer_log_state(struct peer *peer, const Pbeam__HostInfo *info)
 {
 	if (stream_send(&peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_HOST, &info->base, NULL, 0) < 0)
 		log_error("host %s cannot be told anything: no memory", peer->name);
@@ -222,7 +222,7 @@ static void say(struct peer *peer, const Pbeam__HostInfo *info)
 
 void peer_open(struct cluster *cluster, int fd, const char *name, const char *address)
 {
-	static const struct stream_calls calls = {on_frame, on_end, NULL};
+	static const struct stream_calls calls = {peer_on_frame, peer_on_end, NULL};
 	struct peer *peer = calloc(1, sizeof(*peer));
 
 	if (!peer) {
@@ -239,7 +239,7 @@ void peer_open(struct cluster *cluster, int fd, const char *name, const char *ad
 	peer->heard_ns = io_now_ns(CLOCK_MONOTONIC);
 	peer->next = cluster->peers;
 	cluster->peers = peer;
-	say(peer, cluster->self);
+	peer_log_state(peer, cluster->self);
 }
 
 /* The central daemon forwards the descriptions of all hosts. */
@@ -249,14 +249,14 @@ static void tell_of_others(struct peer *peer)
 		if (host->info && host != peer->host) {
 			host->info->state = host_is_up(host) ? PBEAM__HOST_INFO__STATE__UP
 							     : PBEAM__HOST_INFO__STATE__LOST;
-			say(peer, host->info);
+			peer_log_state(peer, host->info);
 		}
 }
 
 void peers_say(struct cluster *cluster)
 {
 	for (struct peer *peer = cluster->peers; peer; peer = peer->next)
-		say(peer, cluster->self);
+		peer_log_state(peer, cluster->self);
 }
 
 void peers_tick(struct cluster *cluster, uint64_t now_ns)
@@ -270,14 +270,14 @@ void peers_tick(struct cluster *cluster, uint64_t now_ns)
 		if (stalled)
 			peer->heard_ns = now_ns;
 		if (now_ns > peer->heard_ns + SILENT_MS * 1000000ull) {
-			lose(peer, "it has been silent");
+			peer_lose_channel(peer, "it has been silent");
 			continue;
 		}
 		if (peer->stream.queued > QUEUE_MAX) {
-			lose(peer, "it does not read any more");
+			peer_lose_channel(peer, "it does not read any more");
 			continue;
 		}
-		say(peer, cluster->self);
+		peer_log_state(peer, cluster->self);
 		if (cluster->central && peer->host)
 			tell_of_others(peer);
 	}

@@ -55,8 +55,8 @@ static void forget_call(struct cluster *cluster, struct remote_call *call)
 	free(call);
 }
 
-static void came(struct cluster *cluster, struct remote_call *call, uint32_t type, const void *body,
-		 size_t len)
+static void remote_on_reply(struct cluster *cluster, struct remote_call *call, uint32_t type,
+			    const void *body, size_t len)
 {
 	remote_frame_fn fn = call->came;
 	void *arg = call->arg;
@@ -79,7 +79,7 @@ static void forget_guest(struct guest *guest)
 	free(guest);
 }
 
-static void deliver(struct guest *guest, uint32_t type, const void *body, size_t len)
+static void remote_reply_to_guest(struct guest *guest, uint32_t type, const void *body, size_t len)
 {
 	bool progress = type == PBEAM__RPC__RPC_PROGRESS;
 	Pbeam__PeerReply reply = PBEAM__PEER_REPLY__INIT;
@@ -93,7 +93,7 @@ static void deliver(struct guest *guest, uint32_t type, const void *body, size_t
 	if (!peer) {
 		call = find_call(cluster, (int64_t)id, NULL);
 		if (call)
-			came(cluster, call, type, body, len);
+			remote_on_reply(cluster, call, type, body, len);
 		return;
 	}
 	reply.id = id;
@@ -113,19 +113,19 @@ static void deliver_failure(struct guest *guest, int code, const char *text)
 
 	failed.code = code;
 	failed.text = (char *)(uintptr_t)text;
-	deliver(guest, PBEAM__RPC__RPC_FAILED, bytes, pbeam__failed__pack(&failed, bytes));
+	remote_reply_to_guest(guest, PBEAM__RPC__RPC_FAILED, bytes, pbeam__failed__pack(&failed, bytes));
 }
 
-static void on_frame(struct stream *stream, struct frame *frame)
+static void remote_on_frame(struct stream *stream, struct frame *frame)
 {
 	if (frame->nfds > 0)
 		deliver_failure(stream->owner, -EREMOTE,
 				"descriptors cannot be passed to another host; ask on the host itself");
 	else
-		deliver(stream->owner, frame->type, frame->body, frame->len);
+		remote_reply_to_guest(stream->owner, frame->type, frame->body, frame->len);
 }
 
-static void on_end(struct stream *stream, const struct err *err)
+static void remote_on_end(struct stream *stream, const struct err *err)
 {
 	deliver_failure(stream->owner, -EPIPE, "pbeamd ended before it answered");
 }
@@ -133,7 +133,7 @@ static void on_end(struct stream *stream, const struct err *err)
 static int begin_guest(struct cluster *cluster, struct peer *peer, uint64_t id, uint32_t type,
 		       const void *body, size_t len, struct err *err)
 {
-	static const struct stream_calls calls = {on_frame, on_end, NULL};
+	static const struct stream_calls calls = {remote_on_frame, remote_on_end, NULL};
 	struct guest *guest = calloc(1, sizeof(*guest));
 	struct connection *connection;
 	int ends[2], r;
@@ -162,8 +162,8 @@ static int begin_guest(struct cluster *cluster, struct peer *peer, uint64_t id, 
 
 /* ---- asking ---- */
 
-static int send_request(struct cluster *cluster, struct host *host, int64_t id, uint32_t type,
-			const void *body, size_t len)
+static int remote_send_request(struct cluster *cluster, struct host *host, int64_t id, uint32_t type,
+			       const void *body, size_t len)
 {
 	Pbeam__PeerRequest request = PBEAM__PEER_REQUEST__INIT;
 
@@ -187,7 +187,7 @@ int64_t remote_ask(struct cluster *cluster, struct host *host, uint32_t type, co
 	call = calloc(1, sizeof(*call));
 	if (!call)
 		return err_code(err, -ENOMEM, "ask another host");
-	r = host ? send_request(cluster, host, id, type, body, len)
+	r = host ? remote_send_request(cluster, host, id, type, body, len)
 		 : begin_guest(cluster, NULL, (uint64_t)id, type, body, len, err);
 	if (r < 0) {
 		free(call);
@@ -203,8 +203,8 @@ void remote_cancel(struct cluster *cluster, int64_t id)
 	for (struct remote_call *call = cluster->remote_calls; call; call = call->next)
 		if (call->id == id) {
 			if (call->host && call->host->peer &&
-			    send_request(cluster, call->host, id, PBEAM__DAEMON_REQUEST__DAEMON_NONE, NULL,
-					 0) < 0)
+			    remote_send_request(cluster, call->host, id, PBEAM__DAEMON_REQUEST__DAEMON_NONE,
+						NULL, 0) < 0)
 				log_error("host %s goes on in vain: no memory", call->host->name);
 			forget_call(cluster, call);
 			return;
@@ -240,7 +240,7 @@ static struct guest *find_guest(const struct cluster *cluster, const struct peer
 	return NULL;
 }
 
-static void refuse(struct peer *peer, uint64_t id, const struct err *err)
+static void remote_refuse(struct peer *peer, uint64_t id, const struct err *err)
 {
 	Pbeam__PeerReply reply = PBEAM__PEER_REPLY__INIT;
 	Pbeam__Failed failed = PBEAM__FAILED__INIT;
@@ -256,7 +256,7 @@ static void refuse(struct peer *peer, uint64_t id, const struct err *err)
 		log_error("host %s gets no answer: no memory", peer->name);
 }
 
-static bool on_request(struct peer *peer, const struct frame *frame)
+static bool remote_on_request(struct peer *peer, const struct frame *frame)
 {
 	struct cluster *cluster = peer->cluster;
 	Pbeam__PeerRequest *request =
@@ -282,7 +282,7 @@ static bool on_request(struct peer *peer, const struct frame *frame)
 			     &err) < 0)
 		log_error("%s", err.text);
 	if (err.code)
-		refuse(peer, request->id, &err);
+		remote_refuse(peer, request->id, &err);
 	message_free(request);
 	return true;
 }
@@ -302,7 +302,7 @@ static bool on_reply(struct peer *peer, const struct frame *frame)
 	}
 	call = find_call(peer->cluster, (int64_t)reply->id, peer->host);
 	if (call)
-		came(peer->cluster, call, reply->type, reply->body.data, reply->body.len);
+		remote_on_reply(peer->cluster, call, reply->type, reply->body.data, reply->body.len);
 	message_free(reply);
 	return true;
 }
@@ -311,7 +311,7 @@ bool remote_frame(struct peer *peer, const struct frame *frame)
 {
 	if (!peer->host)
 		return false;
-	return frame->type == PBEAM__CHANNEL_MESSAGE__PEER_REQUEST ? on_request(peer, frame)
+	return frame->type == PBEAM__CHANNEL_MESSAGE__PEER_REQUEST ? remote_on_request(peer, frame)
 								   : on_reply(peer, frame);
 }
 
@@ -342,7 +342,7 @@ void remote_lost(struct peer *peer)
 			call = call->next;
 		if (!call)
 			return;
-		came(cluster, call, PBEAM__RPC__RPC_FAILED, bytes, len);
+		remote_on_reply(cluster, call, PBEAM__RPC__RPC_FAILED, bytes, len);
 	}
 }
 

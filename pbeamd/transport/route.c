@@ -44,8 +44,8 @@ static void export_maps(const struct cluster_options *options)
 	setenv("PBEAM_MAP", text, 1);
 }
 
-static _Noreturn void execute_scip(const struct cluster *cluster, const char *scip, const char *what,
-				   const char *from, int fd)
+static _Noreturn void route_execute_scip(const struct cluster *cluster, const char *scip, const char *what,
+					 const char *from, int fd)
 {
 	int null = open("/dev/null", O_RDWR);
 
@@ -85,7 +85,8 @@ static const char *program_of(uint32_t kind)
 
 /* `scip receive` and its like with the channel as descriptor 3. It is nobody's child for long: it outlives
  * this daemon. */
-static int start_scip(struct cluster *cluster, const char *what, const char *from, int fd, struct err *err)
+static int route_start_scip(struct cluster *cluster, const char *what, const char *from, int fd,
+			    struct err *err)
 {
 	char scip[PATH_MAX];
 	pid_t child;
@@ -97,7 +98,7 @@ static int start_scip(struct cluster *cluster, const char *what, const char *fro
 	if (child < 0)
 		return err_sys(err, "start scip %s", what);
 	if (child == 0)
-		execute_scip(cluster, scip, what, from, fd);
+		route_execute_scip(cluster, scip, what, from, fd);
 	return 0;
 }
 
@@ -148,7 +149,7 @@ int route_channel(struct cluster *cluster, int fd, const Pbeam__ChannelHello *he
 		peer_open(cluster, steal_fd(&channel), hello->host, address);
 		return 0;
 	}
-	return start_scip(cluster, program, hello->host, channel, err);
+	return route_start_scip(cluster, program, hello->host, channel, err);
 }
 
 /* ---- channels that are wanted ---- */

@@ -37,7 +37,7 @@ void scatter_cancel(struct scatter *scatter)
 	free(scatter);
 }
 
-static void conclude(struct scatter *scatter)
+static void scatter_conclude(struct scatter *scatter)
 {
 	scatter_done_fn done = scatter->done;
 	void *arg = scatter->arg;
@@ -52,7 +52,7 @@ static void conclude(struct scatter *scatter)
 
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
-	conclude(arg);
+	scatter_conclude(arg);
 }
 
 static bool is_open(const struct scatter *scatter)
@@ -63,7 +63,7 @@ static bool is_open(const struct scatter *scatter)
 	return false;
 }
 
-static void on_part(void *arg, uint32_t type, const void *body, size_t len)
+static void scatter_on_part(void *arg, uint32_t type, const void *body, size_t len)
 {
 	struct part *part = arg;
 	struct scatter *scatter = part->scatter;
@@ -73,11 +73,12 @@ static void on_part(void *arg, uint32_t type, const void *body, size_t len)
 	part->open = false;
 	scatter->came(scatter->arg, part->host, type, body, len);
 	if (!is_open(scatter))
-		conclude(scatter);
+		scatter_conclude(scatter);
 }
 
 /* One host, this one with NULL. One that cannot be asked has not answered. */
-static void ask(struct scatter *scatter, struct host *host, uint32_t type, const void *body, size_t len)
+static void scatter_ask_host(struct scatter *scatter, struct host *host, uint32_t type, const void *body,
+			     size_t len)
 {
 	struct part *part = &scatter->parts[scatter->nparts];
 	struct err err = ERR_INIT;
@@ -86,7 +87,7 @@ static void ask(struct scatter *scatter, struct host *host, uint32_t type, const
 		return;
 	part->scatter = scatter;
 	strcpy(part->host, host ? host->name : scatter->cluster->options->name);
-	part->id = remote_ask(scatter->cluster, host, type, body, len, on_part, part, &err);
+	part->id = remote_ask(scatter->cluster, host, type, body, len, scatter_on_part, part, &err);
 	part->open = part->id >= 0;
 	if (part->open)
 		scatter->nparts++;
@@ -109,9 +110,9 @@ struct scatter *scatter_begin(struct cluster *cluster, const struct scatter_requ
 		return NULL;
 	}
 	if (request->here)
-		ask(scatter, NULL, request->type, request->body, request->len);
+		scatter_ask_host(scatter, NULL, request->type, request->body, request->len);
 	for (struct host *host = cluster->hosts; host; host = host->next)
-		ask(scatter, host, request->type, request->body, request->len);
+		scatter_ask_host(scatter, host, request->type, request->body, request->len);
 	if (!is_open(scatter))
 		patience = (struct timeval){0, 0};
 	if (event_add(scatter->wake, &patience) < 0) {
