@@ -34,7 +34,7 @@
 #include "scip/cut/cut.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/return.h"
-#include "scip/reconnect/reconnect_end.h"
+#include "scip/ends/end_tcp.h"
 
 enum { PART_S = 1800 };
 

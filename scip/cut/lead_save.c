@@ -17,8 +17,8 @@
 #include "scip/cut/kin.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/pair.h"
+#include "scip/ends/end_tcp.h"
 #include "scip/reconnect/reconnect.h"
-#include "scip/reconnect/reconnect_end.h"
 
 enum { PART_S = 600, DURABLE_S = 3600, ATTEMPTS = 14 };
 
@@ -182,7 +182,7 @@ static int cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct e
 	if (r == 0)
 		r = kin_match_bridges(lead, err);
 	if (r == 0)
-		r = reconnect_drain(drain_round, lead, err);
+		r = end_tcp_drain_all(drain_round, lead, err);
 	if (r == 0)
 		r = lead_tell_all(lead, PBEAM__CUT_REQUEST__OPERATION__OBJECTS, err);
 	for (size_t i = 0; i < lead->nparts && r == 0; i++) {

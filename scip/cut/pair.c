@@ -12,8 +12,8 @@
 #include "proto/message.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/kin.h"
+#include "scip/ends/end_tcp.h"
 #include "scip/object/common.h"
-#include "scip/reconnect/reconnect_end.h"
 
 struct found {
 	struct inet_address own, peer;
@@ -137,12 +137,12 @@ static int check_room(const struct lead *lead, const struct lead_part *part, siz
 {
 	const Pbeam__CutEnd *own = part->reply->ends[at],
 			    *other = own->waiting ? other_end(lead, part, at) : NULL;
-	struct reconnect_level sender = {.waiting = own->waiting}, receiver;
+	struct end_tcp_level sender = {.waiting = own->waiting}, receiver;
 
 	if (!other)
 		return 0;
-	receiver = (struct reconnect_level){.queued = other->queued, .room = other->room};
-	if (reconnect_fits(&sender, &receiver))
+	receiver = (struct end_tcp_level){.queued = other->queued, .room = other->room};
+	if (end_tcp_fits(&sender, &receiver))
 		return 0;
 	return err_set(
 		err, -EBUSY,

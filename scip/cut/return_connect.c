@@ -8,7 +8,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/cut/cut.h"
-#include "scip/reconnect/reconnect_end.h"
+#include "scip/ends/end_tcp.h"
 
 /* ---- connections ---- */
 

@@ -265,7 +265,7 @@ int reconnect_hold_duplicate(const struct reconnect_hold *hold, uint64_t ino, st
 
 /* ---- replacing ---- */
 
-static const struct reconnect_end *find_end(const struct reconnect_end *ends, size_t n, uint64_t ino)
+static const struct end_tcp *find_end(const struct end_tcp *ends, size_t n, uint64_t ino)
 {
 	for (size_t i = 0; i < n; i++)
 		if (ends[i].ino == ino && ends[i].fresh >= 0)
@@ -284,7 +284,7 @@ static int grow_numbers(int **numbers, size_t n)
 }
 
 /* The interest list of one epoll instance of a holder. */
-static int replace_interest(int epoll, const struct reconnect_end *ends, size_t n, struct err *err)
+static int replace_interest(int epoll, const struct end_tcp *ends, size_t n, struct err *err)
 {
 	Pbeam__Epoll *entries = message_new(&pbeam__epoll__descriptor);
 	auto_free int *olds = NULL, *targets = NULL;
@@ -298,7 +298,7 @@ static int replace_interest(int epoll, const struct reconnect_end *ends, size_t 
 	r = entries ? io_slurp(AT_FDCWD, path, FDINFO_MAX, &text, NULL) : -ENOMEM;
 	at = text;
 	while (r == 0 && (r = epoll_next_line(&at, &line, err)) > 0) {
-		const struct reconnect_end *end = find_end(ends, n, line.ino);
+		const struct end_tcp *end = find_end(ends, n, line.ino);
 		size_t k = entries->n_entries;
 		Pbeam__EpollEntry *entry;
 
@@ -321,7 +321,7 @@ static int replace_interest(int epoll, const struct reconnect_end *ends, size_t 
 	return r;
 }
 
-static int replace_watched(struct rpid rpid, const struct reconnect_end *ends, size_t n, struct err *err)
+static int replace_watched(struct rpid rpid, const struct end_tcp *ends, size_t n, struct err *err)
 {
 	auto_closedir DIR *dir = open_descriptors(rpid.n);
 	auto_close int pidfd = pidfd_open(rpid.n, 0);
@@ -352,7 +352,7 @@ static void free_request(Pbeam__ScipReplace *request)
 }
 
 /* What one holder has to put into place. */
-static int make_request(const struct reconnect_hold *hold, struct rpid rpid, const struct reconnect_end *ends,
+static int make_request(const struct reconnect_hold *hold, struct rpid rpid, const struct end_tcp *ends,
 			size_t n, Pbeam__ScipReplace *out)
 {
 	pbeam__scip_replace__init(out);
@@ -382,7 +382,7 @@ static int make_request(const struct reconnect_hold *hold, struct rpid rpid, con
 	return 0;
 }
 
-int reconnect_hold_replace(struct reconnect_hold *hold, struct reconnect_end *ends, size_t n, struct err *err)
+int reconnect_hold_replace(struct reconnect_hold *hold, struct end_tcp *ends, size_t n, struct err *err)
 {
 	int r = 0;
 

@@ -3,7 +3,7 @@
 #define SCIP_RECONNECT_HOLD_H
 
 #include "scip/capture/group.h"
-#include "scip/reconnect/reconnect_end.h"
+#include "scip/ends/end_tcp.h"
 
 /* One descriptor of one process that refers to a wanted socket. */
 struct reconnect_alias {
@@ -33,7 +33,7 @@ bool reconnect_hold_any(struct names *names, struct rpid keeper, const uint64_t 
 /* Returns a duplicate of a held socket, or -errno. */
 must_check int reconnect_hold_duplicate(const struct reconnect_hold *hold, uint64_t ino, struct err *err);
 /* Replaces every alias of ends[i].ino by ends[i].fresh, including its epoll registrations. */
-must_check int reconnect_hold_replace(struct reconnect_hold *hold, struct reconnect_end *ends, size_t n,
+must_check int reconnect_hold_replace(struct reconnect_hold *hold, struct end_tcp *ends, size_t n,
 				      struct err *err);
 /* Thaws the holders. */
 void reconnect_hold_free(struct reconnect_hold *hold);

@@ -36,7 +36,7 @@ struct serve {
 	struct names *names;
 	int channel;
 	struct reconnect_hold hold;
-	struct reconnect_end *ends;
+	struct end_tcp *ends;
 	size_t n;
 	struct reconnect_callers callers; /* of UDP */
 	unsigned round;			  /* of draining */
@@ -56,7 +56,7 @@ static int add_reply_ends(Pbeam__ReconnectReply *reply, size_t n, struct err *er
 /* ---- HOLD ---- */
 
 /* The socket's inode, 0 when no process has a descriptor of it; the state says why. */
-static uint64_t look_up(const struct reconnect_end *end, Pbeam__ReconnectEnd *out)
+static uint64_t look_up(const struct end_tcp *end, Pbeam__ReconnectEnd *out)
 {
 	struct inet_diag_answer answer;
 
@@ -82,7 +82,7 @@ static int take_connections(struct serve *serve, const Pbeam__ReconnectRequest *
 		return err_code(err, -ENOMEM, "hold connections");
 	serve->n = request->n_connections;
 	for (size_t i = 0; i < serve->n; i++)
-		reconnect_end_init(&serve->ends[i]);
+		end_tcp_init(&serve->ends[i]);
 	for (size_t i = 0; i < serve->n; i++)
 		if (!inet_address_parse(&request->connections[i]->own, &serve->ends[i].own) ||
 		    !inet_address_parse(&request->connections[i]->peer, &serve->ends[i].peer))
@@ -105,7 +105,7 @@ static int take_ends(struct serve *serve, const uint64_t *inos, const bool *foun
 			continue;
 		}
 		fd = reconnect_hold_duplicate(&serve->hold, inos[i], err);
-		r = fd < 0 ? fd : reconnect_end_take(&serve->ends[i], fd, err);
+		r = fd < 0 ? fd : end_tcp_take(&serve->ends[i], fd, err);
 		if (r < 0)
 			return r;
 		serve->ends[i].ino = inos[i];
@@ -155,10 +155,10 @@ static int do_drain(struct serve *serve, Pbeam__ReconnectReply *reply, struct er
 	int r = add_reply_ends(reply, serve->n, err);
 
 	for (size_t i = 0; i < serve->n && r == 0; i++) {
-		struct reconnect_level level = {0};
+		struct end_tcp_level level = {0};
 
 		if (serve->ends[i].old >= 0)
-			level = reconnect_end_drain(&serve->ends[i], serve->round);
+			level = end_tcp_drain(&serve->ends[i], serve->round);
 		reply->ends[i]->waiting = level.waiting;
 		reply->ends[i]->queued = level.queued;
 		reply->ends[i]->room = level.room;
@@ -173,7 +173,7 @@ static int look_at_queues(struct serve *serve, struct err *err)
 
 	for (size_t i = 0; i < serve->n && r == 0; i++)
 		if (serve->ends[i].old >= 0 && !serve->ends[i].unread)
-			r = reconnect_end_look(&serve->ends[i], err);
+			r = end_tcp_look(&serve->ends[i], err);
 	return r;
 }
 
@@ -217,7 +217,7 @@ static bool serve_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], i
 	struct serve *serve = arg;
 
 	for (size_t i = 0; i < serve->n; i++) {
-		struct reconnect_end *end = &serve->ends[i];
+		struct end_tcp *end = &serve->ends[i];
 
 		if (end->old < 0 || end->fresh >= 0 || memcmp(end->cookie, cookie, ACCEPTOR_COOKIE_SIZE) != 0)
 			continue;
@@ -237,7 +237,7 @@ static int fill_claimed(struct serve *serve, bool *done, struct err *err)
 
 		if (serve->ends[i].fresh < 0 || done[i])
 			continue;
-		r = reconnect_end_fill(&serve->ends[i], false, err);
+		r = end_tcp_fill(&serve->ends[i], false, err);
 		if (r < 0)
 			return r;
 		done[i] = true;
@@ -278,6 +278,18 @@ static int do_accept(struct serve *serve, const Pbeam__ReconnectRequest *request
 	return r < 0 ? r : 0;
 }
 
+static int connect_end(struct end_tcp *end, const ProtobufCBinaryData *address, struct err *err)
+{
+	int r;
+
+	if (end->fresh < 0)
+		end->fresh = socket(end->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	if (end->fresh < 0)
+		return err_sys(err, "make a TCP socket");
+	r = end_tcp_connect(end->fresh, address, end->cookie, err);
+	return r < 0 ? r : end_tcp_fill(end, true, err);
+}
+
 static int do_connect(struct serve *serve, const Pbeam__ReconnectRequest *request, struct err *err)
 {
 	int r = set_cookies(serve, request, err);
@@ -286,7 +298,7 @@ static int do_connect(struct serve *serve, const Pbeam__ReconnectRequest *reques
 		r = look_at_queues(serve, err);
 	for (size_t i = 0; i < serve->n && r == 0; i++)
 		if (serve->ends[i].old >= 0)
-			r = reconnect_end_connect(&serve->ends[i], &request->connections[i]->address, err);
+			r = connect_end(&serve->ends[i], &request->connections[i]->address, err);
 	serve->filled = r == 0;
 	return r;
 }
@@ -294,7 +306,7 @@ static int do_connect(struct serve *serve, const Pbeam__ReconnectRequest *reques
 /* ---- COMMIT ---- */
 
 /* What the program has called its end and the other, it goes on to. */
-static int keep_name(struct serve *serve, const struct reconnect_end *end, struct err *err)
+static int keep_name(struct serve *serve, const struct end_tcp *end, struct err *err)
 {
 	struct name_socket name = {0};
 	struct stat st;
@@ -333,11 +345,11 @@ static int do_commit(struct serve *serve, struct err *err)
 	r = reconnect_hold_replace(&serve->hold, serve->ends, serve->n, err);
 	for (size_t i = 0; i < serve->n && r == 0; i++) {
 		r = keep_name(serve, &serve->ends[i], err);
-		reconnect_end_drop_old(&serve->ends[i]);
+		end_tcp_drop_old(&serve->ends[i]);
 	}
 	reconnect_hold_free(&serve->hold);
 	for (size_t i = 0; i < serve->n; i++)
-		reconnect_end_free(&serve->ends[i]);
+		end_tcp_free(&serve->ends[i]);
 	reconnect_callers_free(&serve->callers);
 	serve->n = 0;
 	serve->filled = false;
@@ -445,7 +457,7 @@ int reconnect_serve(struct names *names, int channel)
 			log_error("reconnect: %s", err.text);
 	}
 	for (size_t i = 0; i < serve.n; i++)
-		reconnect_end_free(&serve.ends[i]);
+		end_tcp_free(&serve.ends[i]);
 	reconnect_hold_free(&serve.hold);
 	reconnect_callers_end(&serve.callers, names);
 	free(serve.ends);

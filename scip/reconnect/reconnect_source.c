@@ -22,21 +22,21 @@
 #include "channel/channel.h"
 #include "proto/ask.h"
 #include "proto/message.h"
+#include "scip/ends/end_tcp.h"
 #include "scip/object/common.h"
 #include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
 #include "scip/reconnect/reconnect.h"
-#include "scip/reconnect/reconnect_end.h"
 #include "scip/reconnect/reconnect_hold.h"
 #include "scip/reconnect/reconnect_ports.h"
 #include "scip/reconnect/reconnect_provider.h"
 
 /* One connection of the group. */
 struct leaving_end {
-	struct reconnect_end end;
+	struct end_tcp end;
 	size_t peer; /* index into peers */
 	bool held;   /* the other side has it */
-	struct reconnect_level other;
+	struct end_tcp_level other;
 };
 
 /* One host with other ends. */
@@ -105,25 +105,12 @@ static int peer_of(struct leaving *leaving, const Pbeam__HostInfo *info)
 	return (int)leaving->npeers - 1;
 }
 
-bool reconnect_is_candidate(struct object_dump *dump, const struct object_source *of,
-			    struct reconnect_end *end)
-{
-	const struct tcp_look *look =
-		of->hidden || object_dump_console_stream(dump, of) >= 0 ? NULL : tcp_look_of(dump, of);
-
-	if (!look || look->kind != TCP_KIND_CONNECTED)
-		return false;
-	end->own = look->own;
-	end->peer = look->peer;
-	return !tcp_find_peer(dump, of);
-}
-
 static int know_hosts(struct leaving *leaving, struct err *err)
 {
 	return leaving->hosts ? 0 : ask_hosts("scip " PBEAM_VERSION, &leaving->hosts, err);
 }
 
-static int add_end(struct leaving *leaving, const struct object_source *of, struct reconnect_end *end,
+static int add_end(struct leaving *leaving, const struct object_source *of, struct end_tcp *end,
 		   struct err *err)
 {
 	const Pbeam__HostInfo *host;
@@ -216,7 +203,7 @@ static Pbeam__ReconnectRequest *new_request(const struct leaving *leaving, size_
 		good = reconnect_ports_describe(&leaving->ports, leaving->source, leaving->hosts, request) ==
 		       0;
 	for (size_t i = 0; good && i < leaving->nends; i++) {
-		const struct reconnect_end *end = &leaving->ends[i].end;
+		const struct end_tcp *end = &leaving->ends[i].end;
 		Pbeam__ReconnectConnection *c;
 
 		if (leaving->ends[i].peer != peer)
@@ -308,7 +295,7 @@ static void take_state(struct leaving_end *end, const Pbeam__ReconnectEnd *reply
 
 static void take_level(struct leaving_end *end, const Pbeam__ReconnectEnd *reply)
 {
-	end->other = (struct reconnect_level){
+	end->other = (struct end_tcp_level){
 		.waiting = reply->waiting, .queued = reply->queued, .room = reply->room};
 }
 
@@ -368,7 +355,7 @@ static int take_own(struct leaving *leaving, struct object_dump *dump, struct er
 		}
 		if (fd < 0)
 			return err_sys(err, "take a connection");
-		r = reconnect_end_take(&end->end, fd, err);
+		r = end_tcp_take(&end->end, fd, err);
 		if (r < 0)
 			return r;
 		leaving->peers[end->peer].nheld++;
@@ -383,13 +370,13 @@ static int drain_round(void *arg, unsigned round, uint64_t *waiting, struct err 
 {
 	struct leaving *leaving = arg;
 	int r = send_all(leaving, leaving->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__DRAIN, err);
-	auto_free struct reconnect_level *own = calloc(leaving->nends + 1, sizeof(*own));
+	auto_free struct end_tcp_level *own = calloc(leaving->nends + 1, sizeof(*own));
 
 	if (!own)
 		return err_code(err, -ENOMEM, "drain");
 	for (size_t i = 0; i < leaving->nends && r == 0; i++)
 		if (leaving->ends[i].held)
-			own[i] = reconnect_end_drain(&leaving->ends[i].end, round);
+			own[i] = end_tcp_drain(&leaving->ends[i].end, round);
 	if (r == 0)
 		r = receive_all(leaving, take_level, err);
 	*waiting = 0;
@@ -399,7 +386,7 @@ static int drain_round(void *arg, unsigned round, uint64_t *waiting, struct err 
 		if (!end->held)
 			continue;
 		*waiting += own[i].waiting + end->other.waiting;
-		if (!reconnect_fits(&own[i], &end->other) || !reconnect_fits(&end->other, &own[i]))
+		if (!end_tcp_fits(&own[i], &end->other) || !end_tcp_fits(&end->other, &own[i]))
 			r = err_set(err, -EBUSY,
 				    "a TCP connection has more on its way than its receiver has room for; "
 				    "let the "
@@ -451,7 +438,7 @@ static int claim_all(struct leaving *leaving, struct migrate_source *source, str
 	r = name_peers(leaving, source, err);
 	if (r < 0 || !some)
 		return r;
-	r = reconnect_drain(drain_round, leaving, err);
+	r = end_tcp_drain_all(drain_round, leaving, err);
 	if (r == 0)
 		r = ask_all(leaving, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__LISTEN, NULL, err);
 	/* Answered when all have come. */
@@ -460,7 +447,7 @@ static int claim_all(struct leaving *leaving, struct migrate_source *source, str
 	leaving->accepts = true;
 	for (size_t i = 0; i < leaving->nends && r == 0; i++)
 		if (leaving->ends[i].held)
-			r = reconnect_end_look(&leaving->ends[i].end, err);
+			r = end_tcp_look(&leaving->ends[i].end, err);
 	return r;
 }
 
@@ -500,10 +487,10 @@ static int claim(struct migrate_source *source, void **state, struct object_dump
 	int r = leaving ? 0 : err_code(err, -ENOMEM, "look for connections");
 
 	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
-		struct reconnect_end end;
+		struct end_tcp end;
 
-		reconnect_end_init(&end);
-		if (reconnect_is_candidate(dump, of, &end))
+		end_tcp_init(&end);
+		if (end_tcp_is_external(dump, of, &end))
 			r = add_end(leaving, of, &end, err);
 	}
 	if (r == 0)
@@ -541,33 +528,6 @@ static int mark(const struct leaving *leaving, const struct leaving_end *end, Pb
 	return 1;
 }
 
-int reconnect_record_end(struct object_dump *dump, struct reconnect_end *end, Pbeam__Object *out,
-			 struct err *err)
-{
-	Pbeam__TcpSocket *tcp = object_message(Pbeam__TcpSocket, pbeam__tcp_socket__init);
-	int r;
-
-	out->kind_case = PBEAM__OBJECT__KIND_TCP;
-	out->tcp = tcp;
-	if (!tcp)
-		return err_code(err, -ENOMEM, "record a connection");
-	tcp->ino = end->ino;
-	tcp->state = end->state;
-	tcp->shutdown = end->shutdown;
-	tcp->family = end->family;
-	tcp->bound = true;
-	tcp->options = end->options;
-	end->options = NULL;
-	r = tcp_dump_name(object_dump_names(dump), tcp);
-	if (r == 0)
-		r = message_bytes(&tcp->local, &end->own.any, end->own.len);
-	if (r == 0)
-		r = message_bytes(&tcp->peer, &end->peer.any, end->peer.len);
-	if (r < 0)
-		return err_code(err, r, "record a connection");
-	return object_put_extent(dump, end->unread, end->unread_len, &tcp->receive_queue, err);
-}
-
 static int dump_end(struct migrate_source *source, void **state, struct object_dump *dump,
 		    const struct object_source *of, Pbeam__Object *out, struct err *err)
 {
@@ -580,7 +540,7 @@ static int dump_end(struct migrate_source *source, void **state, struct object_d
 			end = &leaving->ends[i];
 	if (!end)
 		return leaving ? reconnect_ports_dump(&leaving->ports, source, dump, of, out, err) : 0;
-	r = reconnect_record_end(dump, &end->end, out, err);
+	r = end_tcp_record(dump, &end->end, out, err);
 	return r < 0 ? r : mark(leaving, end, out, err);
 }
 
@@ -621,7 +581,7 @@ static void committed(struct migrate_source *source, void **state)
 		source->unheard = true;
 	}
 	for (size_t i = 0; leaving && i < leaving->nends; i++)
-		reconnect_end_drop_old(&leaving->ends[i].end);
+		end_tcp_drop_old(&leaving->ends[i].end);
 }
 
 static void end_all(struct migrate_source *source, void **state)
@@ -636,7 +596,7 @@ static void end_all(struct migrate_source *source, void **state)
 	source->ports = NULL;
 	reconnect_ports_free(&leaving->ports);
 	for (size_t i = 0; i < leaving->nends; i++)
-		reconnect_end_free(&leaving->ends[i].end);
+		end_tcp_free(&leaving->ends[i].end);
 	for (size_t i = 0; i < leaving->npeers; i++)
 		if (leaving->peers[i].channel >= 0)
 			close(leaving->peers[i].channel);

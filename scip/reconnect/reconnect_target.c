@@ -2,12 +2,10 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "base/cleanup.h"
 #include "proto/message.h"
 #include "proto/reconnect.pb-c.h"
+#include "scip/ends/end_tcp.h"
 #include "scip/object/common.h"
-#include "scip/object/tcp_socket.h"
-#include "scip/reconnect/reconnect_end.h"
 #include "scip/reconnect/reconnect_provider.h"
 
 static Pbeam__ReconnectTicket *ticket_of(const Pbeam__Object *object, struct err *err)
@@ -38,32 +36,14 @@ int reconnect_make(struct migrate_target *target, void **state, struct object_re
 int reconnect_finish(struct migrate_target *target, void **state, struct object_restore *restore,
 		     const Pbeam__Object *object, int fd, struct err *err)
 {
-	const Pbeam__TcpSocket *saved = object->tcp;
 	Pbeam__ReconnectTicket *ticket = ticket_of(object, err);
-	struct reconnect_end end;
 	int r;
 
 	if (!ticket)
 		return -EBADMSG;
-	reconnect_end_init(&end);
-	end.fresh = fd;
-	end.family = saved->family;
-	end.flags = (int)object->flags;
-	end.state = (uint8_t)saved->state;
-	end.shutdown = (uint8_t)saved->shutdown;
-	end.options = saved->options;
-	end.receive_buffer = (int)ticket->receive_buffer;
-	end.receive_lock = (int)ticket->receive_lock;
-	memcpy(end.cookie, ticket->cookie.data, ACCEPTOR_COOKIE_SIZE);
-	r = object_get_extent(restore, saved->receive_queue, &end.unread, &end.unread_len, err);
+	r = end_tcp_connect(fd, &ticket->address, ticket->cookie.data, err);
 	if (r == 0)
-		r = reconnect_end_connect(&end, &ticket->address, err);
-	if (r == 0)
-		r = tcp_keep_name(target->names, saved, fd, err);
-	/* The manifest's and the process's own. */
-	end.options = NULL;
-	end.fresh = -1;
-	reconnect_end_free(&end);
+		r = end_tcp_restore(target->names, restore, object, ticket, fd, true, err);
 	message_free(ticket);
 	return r;
 }

@@ -6,10 +6,9 @@
 
 #include "proto/message.h"
 #include "scip/object/common.h"
-#include "scip/reconnect/reconnect_provider.h"
 #include "scip/rejoin/cut_provider.h"
 
-static int ends_add(struct cut_ends *ends, const struct object_source *of, const struct reconnect_end *end,
+static int ends_add(struct cut_ends *ends, const struct object_source *of, const struct end_tcp *end,
 		    Pbeam__CutReply *reply, struct err *err)
 {
 	struct cut_end new = {.end = *end};
@@ -29,10 +28,10 @@ int cut_ends_find(struct cut_ends *ends, struct object_dump *dump, Pbeam__CutRep
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
-		struct reconnect_end end;
+		struct end_tcp end;
 
-		reconnect_end_init(&end);
-		if (reconnect_is_candidate(dump, of, &end))
+		end_tcp_init(&end);
+		if (end_tcp_is_external(dump, of, &end))
 			r = ends_add(ends, of, &end, reply, err);
 	}
 	return r;
@@ -55,8 +54,7 @@ static int ends_take(struct cut_ends *ends, struct object_dump *dump, const Pbea
 			continue;
 		of = object_dump_find_inode(dump, ends->v[i].end.ino, NULL);
 		fd = of ? fcntl(of->local, F_DUPFD_CLOEXEC, 0) : -1;
-		r = fd < 0 ? err_sys(err, "duplicate a connection")
-			   : reconnect_end_take(&ends->v[i].end, fd, err);
+		r = fd < 0 ? err_sys(err, "duplicate a connection") : end_tcp_take(&ends->v[i].end, fd, err);
 	}
 	return r;
 }
@@ -68,12 +66,12 @@ int cut_ends_drain(struct cut_ends *ends, struct object_dump *dump, const Pbeam_
 
 	for (size_t i = 0; i < ends->n && r == 0; i++) {
 		Pbeam__CutEnd *out = message_add(reply, ends, pbeam__cut_end__descriptor);
-		struct reconnect_level level = {0};
+		struct end_tcp_level level = {0};
 
 		if (!out)
 			return err_code(err, -ENOMEM, "drain the connections");
 		if (ends->v[i].id)
-			level = reconnect_end_drain(&ends->v[i].end, ends->round);
+			level = end_tcp_drain(&ends->v[i].end, ends->round);
 		out->waiting = level.waiting;
 		out->queued = level.queued;
 		out->room = level.room;
@@ -88,7 +86,7 @@ int cut_ends_look(struct cut_ends *ends, struct err *err)
 
 	for (size_t i = 0; i < ends->n && r == 0; i++)
 		if (ends->v[i].id)
-			r = reconnect_end_look(&ends->v[i].end, err);
+			r = end_tcp_look(&ends->v[i].end, err);
 	return r;
 }
 
@@ -101,7 +99,7 @@ int cut_ends_dump(struct cut_ends *ends, struct object_dump *dump, const struct 
 
 		if (!end->id || end->end.ino != of->st.st_ino)
 			continue;
-		r = reconnect_record_end(dump, &end->end, out, err);
+		r = end_tcp_record(dump, &end->end, out, err);
 		return r < 0 ? r : cut_mark(out, end->id, &end->end, err);
 	}
 	return 0;
@@ -110,7 +108,7 @@ int cut_ends_dump(struct cut_ends *ends, struct object_dump *dump, const struct 
 void cut_ends_free(struct cut_ends *ends)
 {
 	for (size_t i = 0; i < ends->n; i++)
-		reconnect_end_free(&ends->v[i].end);
+		end_tcp_free(&ends->v[i].end);
 	free(ends->v);
 	*ends = (struct cut_ends){0};
 }

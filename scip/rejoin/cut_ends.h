@@ -3,11 +3,11 @@
 #define SCIP_REJOIN_CUT_ENDS_H
 
 #include "proto/cut.pb-c.h"
+#include "scip/ends/end_tcp.h"
 #include "scip/object/object.h"
-#include "scip/reconnect/reconnect_end.h"
 
 struct cut_end {
-	struct reconnect_end end;
+	struct end_tcp end;
 	uint64_t id; /* of the connection; 0 if its other end is in no part */
 };
 struct cut_ends {

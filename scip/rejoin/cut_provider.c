@@ -21,16 +21,14 @@
 #include "proto/message.h"
 #include "proto/reconnect.pb-c.h"
 #include "scip/ends/acceptor.h"
+#include "scip/ends/end_tcp.h"
 #include "scip/ends/migration_record.h"
 #include "scip/object/common.h"
-#include "scip/object/tcp_socket.h"
-#include "scip/reconnect/reconnect.h"
-#include "scip/reconnect/reconnect_end.h"
 #include "scip/rejoin/cut_provider.h"
 
 enum { CALL_MS = 60000, LOOK_MS = 100, AGAIN_US = 20000 };
 
-int cut_mark(Pbeam__Object *out, uint64_t id, const struct reconnect_end *end, struct err *err)
+int cut_mark(Pbeam__Object *out, uint64_t id, const struct end_tcp *end, struct err *err)
 {
 	Pbeam__ReconnectTicket ticket = PBEAM__RECONNECT_TICKET__INIT;
 	uint8_t bytes[64];
@@ -213,33 +211,11 @@ static int cut_make(struct migrate_target *target, void **state, struct object_r
 
 /* ---- filling ---- */
 
-static int link_fill(struct migrate_target *target, struct object_restore *restore, struct link *link,
+static int link_fill(struct migrate_target *target, struct object_restore *restore, const struct link *link,
 		     struct err *err)
 {
-	const Pbeam__TcpSocket *saved = link->object->tcp;
-	struct reconnect_end end;
-	int r;
-
-	reconnect_end_init(&end);
-	end.fresh = link->fd;
-	end.family = saved->family;
-	end.flags = (int)link->object->flags;
-	end.state = (uint8_t)saved->state;
-	end.shutdown = (uint8_t)saved->shutdown;
-	end.options = saved->options;
-	end.receive_buffer = (int)link->ticket->receive_buffer;
-	end.receive_lock = (int)link->ticket->receive_lock;
-	memcpy(end.cookie, link->link->cookie.data, ACCEPTOR_COOKIE_SIZE);
-	r = object_get_extent(restore, saved->receive_queue, &end.unread, &end.unread_len, err);
-	if (r == 0)
-		r = reconnect_end_fill(&end, link->link->calls, err);
-	if (r == 0)
-		r = tcp_keep_name(target->names, saved, link->fd, err);
-	/* Borrowed from the manifest and the link. */
-	end.options = NULL;
-	end.fresh = -1;
-	reconnect_end_free(&end);
-	return r;
+	return end_tcp_restore(target->names, restore, link->object, link->ticket, link->fd,
+			       link->link->calls, err);
 }
 
 struct filling {

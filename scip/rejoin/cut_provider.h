@@ -12,11 +12,11 @@
 
 #include "scip/ends/external.h"
 
-struct reconnect_end;
+struct end_tcp;
 extern const struct external_provider cut_provider;
 
 /* Marks `out` as an end of connection number `id`. Returns 1, or -ENOMEM. */
-must_check int cut_mark(Pbeam__Object *out, uint64_t id, const struct reconnect_end *end, struct err *err);
+must_check int cut_mark(Pbeam__Object *out, uint64_t id, const struct end_tcp *end, struct err *err);
 
 extern const struct external_provider cut_line_provider;
 /* Marks `out` as the end of these bridged streams. The list is empty if another description of the same pipe

@@ -19,10 +19,10 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
+#include "scip/ends/end_tcp.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/reconnect/reconnect.h"
-#include "scip/reconnect/reconnect_end.h"
 
 struct pair {
 	struct inet_address one, other;
@@ -101,9 +101,9 @@ static bool all_held(const Pbeam__ReconnectReply *reply)
 	return all;
 }
 
-static struct reconnect_level level_of(const Pbeam__ReconnectEnd *end)
+static struct end_tcp_level level_of(const Pbeam__ReconnectEnd *end)
 {
-	return (struct reconnect_level){.waiting = end->waiting, .queued = end->queued, .room = end->room};
+	return (struct end_tcp_level){.waiting = end->waiting, .queued = end->queued, .room = end->room};
 }
 
 /* One round; what is still under way, or -1. */
@@ -115,10 +115,10 @@ static int64_t drain_round(const int channel[2])
 	for (int k = 0; k < 2; k++)
 		reply[k] = ask(channel[k], new_request(OP(DRAIN), NULL, 0, false, NULL, 0));
 	for (size_t i = 0; reply[0] && reply[1] && i < reply[0]->n_ends; i++) {
-		struct reconnect_level one = level_of(reply[0]->ends[i]), other = level_of(reply[1]->ends[i]);
+		struct end_tcp_level one = level_of(reply[0]->ends[i]), other = level_of(reply[1]->ends[i]);
 
 		waiting += (int64_t)(one.waiting + other.waiting);
-		if (!reconnect_fits(&one, &other) || !reconnect_fits(&other, &one)) {
+		if (!end_tcp_fits(&one, &other) || !end_tcp_fits(&other, &one)) {
 			waiting = err_set(&err, -ENOBUFS, "no room");
 			break;
 		}

@@ -13,7 +13,7 @@
  * the one wait in the other, as before the move; otherwise a writer could send more with every move. Only
  * bytes that fit into neither make the receive buffer larger (tcp_grow_receive()).
  */
-#include "scip/reconnect/reconnect_fill.h"
+#include "scip/ends/end_tcp.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
@@ -28,7 +28,6 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "proto/message.h"
-#include "proto/reconnect.pb-c.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_socket.h"
 
@@ -165,7 +164,7 @@ static int send_staying(int sock, const char *data, size_t len, size_t expected,
 	return 0;
 }
 
-int reconnect_fill(struct reconnect_end *end, bool connected, struct err *err)
+int end_tcp_exchange(struct end_tcp *end, bool connected, struct err *err)
 {
 	auto_free char *theirs = NULL;
 	struct socket_room room = socket_room_make(end->fresh);

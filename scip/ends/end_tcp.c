@@ -1,4 +1,4 @@
-#include "scip/reconnect/reconnect_end.h"
+#include "scip/ends/end_tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,10 +15,10 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/message.h"
+#include "scip/object/common.h"
 #include "scip/object/socket.h"
 #include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
-#include "scip/reconnect/reconnect_fill.h"
 
 #define BUF_LOCK      72 /* SO_BUF_LOCK, Linux 5.14 */
 #define LOCKED_RCV    2
@@ -31,10 +31,22 @@ static void set(int fd, int level, int name, int value)
 	(void)!setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-void reconnect_end_init(struct reconnect_end *end)
+void end_tcp_init(struct end_tcp *end)
 {
 	memset(end, 0, sizeof(*end));
 	end->old = end->fresh = -1;
+}
+
+bool end_tcp_is_external(struct object_dump *dump, const struct object_source *of, struct end_tcp *end)
+{
+	const struct tcp_look *look =
+		of->hidden || object_dump_console_stream(dump, of) >= 0 ? NULL : tcp_look_of(dump, of);
+
+	if (!look || look->kind != TCP_KIND_CONNECTED)
+		return false;
+	end->own = look->own;
+	end->peer = look->peer;
+	return !tcp_find_peer(dump, of);
 }
 
 static int refuse_odd(int fd, struct err *err)
@@ -72,7 +84,7 @@ static void forget_options(Pbeam__SocketOptions *list)
 
 /* What it is at this moment. It may have ended since it was chosen, as connections do: the new one ends so
  * as well. */
-static int look_again(struct reconnect_end *end, struct tcp_look *look, struct err *err)
+static int look_again(struct end_tcp *end, struct tcp_look *look, struct err *err)
 {
 	int r = tcp_look(end->old, look, err);
 
@@ -85,7 +97,7 @@ static int look_again(struct reconnect_end *end, struct tcp_look *look, struct e
 	return 0;
 }
 
-int reconnect_end_take(struct reconnect_end *end, int fd, struct err *err)
+int end_tcp_take(struct end_tcp *end, int fd, struct err *err)
 {
 	struct tcp_look look;
 	int r = refuse_odd(fd, err);
@@ -119,9 +131,9 @@ static uint64_t most_received(void)
 	return most / 2 - most / 32;
 }
 
-struct reconnect_level reconnect_end_drain(struct reconnect_end *end, unsigned round)
+struct end_tcp_level end_tcp_drain(struct end_tcp *end, unsigned round)
 {
-	struct reconnect_level level = {.room = most_received()};
+	struct end_tcp_level level = {.room = most_received()};
 	int n = 0;
 
 	set(end->old, IPPROTO_TCP, TCP_QUICKACK, 1);
@@ -141,13 +153,13 @@ struct reconnect_level reconnect_end_drain(struct reconnect_end *end, unsigned r
 	return level;
 }
 
-bool reconnect_fits(const struct reconnect_level *sender, const struct reconnect_level *receiver)
+bool end_tcp_fits(const struct end_tcp_level *sender, const struct end_tcp_level *receiver)
 {
 	return sender->waiting == 0 || sender->waiting + receiver->queued <= receiver->room;
 }
 
-int reconnect_drain(int (*round)(void *arg, unsigned n, uint64_t *waiting, struct err *err), void *arg,
-		    struct err *err)
+int end_tcp_drain_all(int (*round)(void *arg, unsigned n, uint64_t *waiting, struct err *err), void *arg,
+		      struct err *err)
 {
 	uint64_t last = UINT64_MAX, moved_ns = io_now_ns(CLOCK_MONOTONIC);
 
@@ -169,7 +181,7 @@ int reconnect_drain(int (*round)(void *arg, unsigned n, uint64_t *waiting, struc
 	}
 }
 
-int reconnect_end_look(struct reconnect_end *end, struct err *err)
+int end_tcp_look(struct end_tcp *end, struct err *err)
 {
 	struct tcp_look look;
 	int queued = 0, r = look_again(end, &look, err);
@@ -185,7 +197,7 @@ int reconnect_end_look(struct reconnect_end *end, struct err *err)
 }
 
 /* O_NONBLOCK and its like, and the receiver of SIGIO. */
-static int put_flags(const struct reconnect_end *end, struct err *err)
+static int put_flags(const struct end_tcp *end, struct err *err)
 {
 	struct f_owner_ex owner;
 	int signal;
@@ -201,15 +213,15 @@ static int put_flags(const struct reconnect_end *end, struct err *err)
 	return 0;
 }
 
-void reconnect_end_put_buffer(const struct reconnect_end *end, int fd)
+static void put_buffer(const struct end_tcp *end, int fd)
 {
 	set(fd, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
 	set(fd, SOL_SOCKET, BUF_LOCK, end->receive_lock);
 }
 
-int reconnect_end_fill(struct reconnect_end *end, bool connected, struct err *err)
+int end_tcp_fill(struct end_tcp *end, bool connected, struct err *err)
 {
-	int r = reconnect_fill(end, connected, err);
+	int r = end_tcp_exchange(end, connected, err);
 
 	if (r == 0)
 		r = socket_options_restore(end->options, end->fresh, err);
@@ -217,7 +229,7 @@ int reconnect_end_fill(struct reconnect_end *end, bool connected, struct err *er
 		r = put_flags(end, err);
 	if (r < 0)
 		return r;
-	reconnect_end_put_buffer(end, end->fresh);
+	put_buffer(end, end->fresh);
 	if (end->shutdown & 2)
 		shutdown(end->fresh, SHUT_WR);
 	if (end->shutdown & 1 && !tcp_fin_received(end->state))
@@ -225,23 +237,72 @@ int reconnect_end_fill(struct reconnect_end *end, bool connected, struct err *er
 	return 0;
 }
 
-int reconnect_end_connect(struct reconnect_end *end, const ProtobufCBinaryData *address, struct err *err)
+int end_tcp_record(struct object_dump *dump, struct end_tcp *end, Pbeam__Object *out, struct err *err)
+{
+	Pbeam__TcpSocket *tcp = object_message(Pbeam__TcpSocket, pbeam__tcp_socket__init);
+	int r;
+
+	out->kind_case = PBEAM__OBJECT__KIND_TCP;
+	out->tcp = tcp;
+	if (!tcp)
+		return err_code(err, -ENOMEM, "record a connection");
+	tcp->ino = end->ino;
+	tcp->state = end->state;
+	tcp->shutdown = end->shutdown;
+	tcp->family = end->family;
+	tcp->bound = true;
+	tcp->options = end->options;
+	end->options = NULL;
+	r = tcp_dump_name(object_dump_names(dump), tcp);
+	if (r == 0)
+		r = message_bytes(&tcp->local, &end->own.any, end->own.len);
+	if (r == 0)
+		r = message_bytes(&tcp->peer, &end->peer.any, end->peer.len);
+	if (r < 0)
+		return err_code(err, r, "record a connection");
+	return object_put_extent(dump, end->unread, end->unread_len, &tcp->receive_queue, err);
+}
+
+int end_tcp_connect(int sock, const ProtobufCBinaryData *address, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE],
+		    struct err *err)
 {
 	struct inet_address to;
-	int r;
 
 	if (!inet_address_parse(address, &to))
 		return err_set(err, -EPROTO, "no address to connect to");
-	to = inet_in_family(&to, end->family);
-	if (end->fresh < 0)
-		end->fresh = socket(end->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (end->fresh < 0)
-		return err_sys(err, "make a TCP socket");
-	r = acceptor_connect(end->fresh, &to, end->cookie, ACCEPTOR_CONNECT_MS, err);
-	return r < 0 ? r : reconnect_end_fill(end, true, err);
+	to = inet_in_family(&to, socket_option(sock, SOL_SOCKET, SO_DOMAIN, AF_INET));
+	return acceptor_connect(sock, &to, cookie, ACCEPTOR_CONNECT_MS, err);
 }
 
-void reconnect_end_drop_old(struct reconnect_end *end)
+int end_tcp_restore(struct names *names, struct object_restore *restore, const Pbeam__Object *object,
+		    const Pbeam__ReconnectTicket *ticket, int fd, bool connected, struct err *err)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+	struct end_tcp end;
+	int r;
+
+	end_tcp_init(&end);
+	end.fresh = fd;
+	end.family = saved->family;
+	end.flags = (int)object->flags;
+	end.state = (uint8_t)saved->state;
+	end.shutdown = (uint8_t)saved->shutdown;
+	end.options = saved->options;
+	end.receive_buffer = (int)ticket->receive_buffer;
+	end.receive_lock = (int)ticket->receive_lock;
+	r = object_get_extent(restore, saved->receive_queue, &end.unread, &end.unread_len, err);
+	if (r == 0)
+		r = end_tcp_fill(&end, connected, err);
+	if (r == 0)
+		r = tcp_keep_name(names, saved, fd, err);
+	/* Borrowed from the manifest and the caller. */
+	end.options = NULL;
+	end.fresh = -1;
+	end_tcp_free(&end);
+	return r;
+}
+
+void end_tcp_drop_old(struct end_tcp *end)
 {
 	const struct linger reset = {.l_onoff = 1, .l_linger = 0};
 
@@ -251,15 +312,15 @@ void reconnect_end_drop_old(struct reconnect_end *end)
 	close(steal_fd(&end->old));
 }
 
-void reconnect_end_free(struct reconnect_end *end)
+void end_tcp_free(struct end_tcp *end)
 {
 	if (end->old >= 0 && end->enlarged)
-		reconnect_end_put_buffer(end, end->old);
+		put_buffer(end, end->old);
 	if (end->old >= 0)
 		close(end->old);
 	if (end->fresh >= 0)
 		close(end->fresh);
 	message_free(end->options);
 	free(end->unread);
-	reconnect_end_init(end);
+	end_tcp_init(end);
 }
