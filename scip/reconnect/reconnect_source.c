@@ -1,10 +1,9 @@
 /*
- * The side that a connection leaves: which of the group's TCP connections have their other end with other
- * processes of the name space, where these are, and the talk with `scip reconnect` there.
+ * The source side: finds the group's TCP connections whose other end a process of the name space holds, and
+ * their hosts, and drives `scip reconnect` there.
  *
- * What is not taken here (its host is not of the cluster, its other end is held by a program that is not of
- * the name space or waits to be accepted, the socket is shared with a process that stays) is left for a
- * bridge.
+ * The provider leaves to the bridge a connection whose peer is on no host of the cluster, is held by a
+ * program outside the name space, or waits to be accepted, and a socket that a process which stays holds too.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,7 +31,7 @@
 #include "scip/reconnect/reconnect_provider.h"
 
 /* One connection of the group. */
-struct leaving_end {
+struct reconnect_outgoing_end {
 	struct end_tcp end;
 	size_t peer; /* index into peers */
 	bool held;   /* the other side has it */
@@ -48,12 +47,12 @@ struct peer_host {
 	size_t nheld;
 };
 
-struct leaving {
-	struct leaving_end *ends;
+struct reconnect_outgoing {
+	struct reconnect_outgoing_end *ends;
 	size_t nends;
 	struct peer_host *peers;
 	size_t npeers;
-	struct reconnect_ports ports; /* of UDP: all are told to all peers */
+	struct reconnect_ports ports; /* UDP; every peer gets all of them */
 	Pbeam__HostList *hosts;
 	const struct migrate_source *source;
 	const char *uuid; /* of the migration */
@@ -76,10 +75,11 @@ static bool has_address(const Pbeam__HostInfo *info, const struct inet_address *
 	return false;
 }
 
-/* The host that has the address: the first in the list is this one. */
-static const Pbeam__HostInfo *find_host(const struct leaving *leaving, const struct inet_address *address)
+/* Returns the host with the address, or NULL. The first host of the list is this one. */
+static const Pbeam__HostInfo *find_host(const struct reconnect_outgoing *outgoing,
+					const struct inet_address *address)
 {
-	const Pbeam__HostList *hosts = leaving->hosts;
+	const Pbeam__HostList *hosts = outgoing->hosts;
 
 	if (hosts->n_hosts && inet_is_local(address))
 		return hosts->hosts[0];
@@ -89,109 +89,110 @@ static const Pbeam__HostInfo *find_host(const struct leaving *leaving, const str
 	return NULL;
 }
 
-/* The entry of a host, made when it is new. -1 when it cannot be reached by others. */
-static int peer_of(struct leaving *leaving, const Pbeam__HostInfo *info)
+/* Returns the index of the host's entry, which is added if there is none. -1: other hosts cannot reach it. */
+static int peer_of(struct reconnect_outgoing *outgoing, const Pbeam__HostInfo *info)
 {
-	const char *name = info == leaving->hosts->hosts[0] ? "" : info->name;
+	const char *name = info == outgoing->hosts->hosts[0] ? "" : info->name;
 	struct peer_host peer = {.channel = -1};
 
-	for (size_t i = 0; i < leaving->npeers; i++)
-		if (!strcmp(leaving->peers[i].name, name))
+	for (size_t i = 0; i < outgoing->npeers; i++)
+		if (!strcmp(outgoing->peers[i].name, name))
 			return (int)i;
 	snprintf(peer.name, sizeof(peer.name), "%s", name);
 	if (!inet_address_from_text(info->address, &peer.address) ||
-	    object_append(leaving->peers, leaving->npeers, peer) < 0)
+	    object_append(outgoing->peers, outgoing->npeers, peer) < 0)
 		return -1;
-	return (int)leaving->npeers - 1;
+	return (int)outgoing->npeers - 1;
 }
 
-static int know_hosts(struct leaving *leaving, struct err *err)
+static int know_hosts(struct reconnect_outgoing *outgoing, struct err *err)
 {
-	return leaving->hosts ? 0 : ask_hosts("scip " PBEAM_VERSION, &leaving->hosts, err);
+	return outgoing->hosts ? 0 : ask_hosts("scip " PBEAM_VERSION, &outgoing->hosts, err);
 }
 
-static int add_end(struct leaving *leaving, const struct object_source *of, struct end_tcp *end,
+static int add_end(struct reconnect_outgoing *outgoing, const struct object_source *of, struct end_tcp *end,
 		   struct err *err)
 {
 	const Pbeam__HostInfo *host;
-	struct leaving_end new = {.end = *end};
+	struct reconnect_outgoing_end new = {.end = *end};
 	int peer;
 
-	if (know_hosts(leaving, err) < 0)
+	if (know_hosts(outgoing, err) < 0)
 		return err->code;
-	host = find_host(leaving, &end->peer);
-	peer = host ? peer_of(leaving, host) : -1;
+	host = find_host(outgoing, &end->peer);
+	peer = host ? peer_of(outgoing, host) : -1;
 	if (peer < 0)
 		return 0;
 	new.peer = (size_t)peer;
 	new.end.ino = of->st.st_ino;
-	return object_append(leaving->ends, leaving->nends, new) < 0 ? err_code(err, -ENOMEM, "connections")
-								     : 0;
+	return object_append(outgoing->ends, outgoing->nends, new) < 0 ? err_code(err, -ENOMEM, "connections")
+								       : 0;
 }
 
-static void add_all_hosts(struct leaving *leaving)
+static void add_all_hosts(struct reconnect_outgoing *outgoing)
 {
-	for (size_t i = 0; i < leaving->hosts->n_hosts; i++)
-		if (leaving->hosts->hosts[i]->state == PBEAM__HOST_INFO__STATE__UP)
-			(void)peer_of(leaving, leaving->hosts->hosts[i]);
+	for (size_t i = 0; i < outgoing->hosts->n_hosts; i++)
+		if (outgoing->hosts->hosts[i]->state == PBEAM__HOST_INFO__STATE__UP)
+			(void)peer_of(outgoing, outgoing->hosts->hosts[i]);
 }
 
-/* The hosts with sockets that may be connected with the group's UDP ports: all, for a port that is not
+/* Adds the group's UDP ports, and the hosts that may have their callers: every host if a port is not
  * connected. */
-static int add_ports(struct leaving *leaving, struct migrate_source *source, struct object_dump *dump,
-		     struct err *err)
+static int add_ports(struct reconnect_outgoing *outgoing, struct migrate_source *source,
+		     struct object_dump *dump, struct err *err)
 {
 	auto_free bool *wanted = NULL;
-	int r = reconnect_ports_find(&leaving->ports, source, dump, err);
+	int r = reconnect_ports_find(&outgoing->ports, source, dump, err);
 	bool all = false;
 
-	if (r == 0 && leaving->ports.n)
-		r = know_hosts(leaving, err);
-	wanted = calloc(leaving->ports.n + 1, sizeof(*wanted));
+	if (r == 0 && outgoing->ports.n)
+		r = know_hosts(outgoing, err);
+	wanted = calloc(outgoing->ports.n + 1, sizeof(*wanted));
 	if (r < 0 || !wanted)
 		return r < 0 ? r : err_code(err, -ENOMEM, "UDP ports");
-	for (size_t i = 0; i < leaving->ports.n; i++) {
-		const struct reconnect_port *port = &leaving->ports.v[i];
-		const Pbeam__HostInfo *host = port->peer.len ? find_host(leaving, &port->peer) : NULL;
+	for (size_t i = 0; i < outgoing->ports.n; i++) {
+		const struct reconnect_port *port = &outgoing->ports.v[i];
+		const Pbeam__HostInfo *host = port->peer.len ? find_host(outgoing, &port->peer) : NULL;
 
-		wanted[i] = !port->peer.len || (host && peer_of(leaving, host) >= 0);
+		wanted[i] = !port->peer.len || (host && peer_of(outgoing, host) >= 0);
 		all = all || !port->peer.len;
 	}
 	if (all)
-		add_all_hosts(leaving);
-	reconnect_ports_keep(&leaving->ports, wanted);
+		add_all_hosts(outgoing);
+	reconnect_ports_keep(&outgoing->ports, wanted);
 	return 0;
 }
 
-/* What a process that stays holds as well cannot be in two places. */
-static int drop_shared(struct leaving *leaving, const struct migrate_source *source, struct err *err)
+/* Leaves out sockets that a process which stays holds too. */
+static int drop_shared(struct reconnect_outgoing *outgoing, const struct migrate_source *source,
+		       struct err *err)
 {
-	size_t n = leaving->nends + leaving->ports.n, kept = 0;
+	size_t n = outgoing->nends + outgoing->ports.n, kept = 0;
 	auto_free uint64_t *inos = calloc(n + 1, sizeof(*inos));
 	auto_free bool *shared = calloc(n + 1, sizeof(*shared));
 
 	if (!inos || !shared)
 		return err_code(err, -ENOMEM, "connections");
 	for (size_t i = 0; i < n; i++)
-		inos[i] = i < leaving->nends ? leaving->ends[i].end.ino
-					     : leaving->ports.v[i - leaving->nends].ino;
+		inos[i] = i < outgoing->nends ? outgoing->ends[i].end.ino
+					      : outgoing->ports.v[i - outgoing->nends].ino;
 	if (reconnect_hold_shared(source->names, source->group, inos, n, shared) < 0)
 		return err_code(err, -ENOMEM, "connections");
 	for (size_t i = 0; i < n; i++)
 		shared[i] = !shared[i];
-	reconnect_ports_keep(&leaving->ports, shared + leaving->nends);
-	for (size_t i = 0; i < leaving->nends; i++)
+	reconnect_ports_keep(&outgoing->ports, shared + outgoing->nends);
+	for (size_t i = 0; i < outgoing->nends; i++)
 		if (shared[i])
-			leaving->ends[kept++] = leaving->ends[i];
-	leaving->nends = kept;
+			outgoing->ends[kept++] = outgoing->ends[i];
+	outgoing->nends = kept;
 	return 0;
 }
 
-/* ---- talking ---- */
+/* ---- requests ---- */
 
-/* A request for the connections of one host; the n-th is the n-th of leaving->ends with that host. */
-static Pbeam__ReconnectRequest *new_request(const struct leaving *leaving, size_t peer, const char *uuid,
-					    int operation)
+/* A request for the connections of one host, in the order of outgoing->ends. */
+static Pbeam__ReconnectRequest *new_request(const struct reconnect_outgoing *outgoing, size_t peer,
+					    const char *uuid, int operation)
 {
 	Pbeam__ReconnectRequest *request = message_new(&pbeam__reconnect_request__descriptor);
 	bool good = request && message_string(&request->migration, uuid) == 0;
@@ -200,16 +201,16 @@ static Pbeam__ReconnectRequest *new_request(const struct leaving *leaving, size_
 		request->operation = (Pbeam__ReconnectRequest__Operation)operation;
 	if (good && (operation == PBEAM__RECONNECT_REQUEST__OPERATION__HOLD ||
 		     operation == PBEAM__RECONNECT_REQUEST__OPERATION__LEAD))
-		good = reconnect_ports_describe(&leaving->ports, leaving->source, leaving->hosts, request) ==
-		       0;
-	for (size_t i = 0; good && i < leaving->nends; i++) {
-		const struct end_tcp *end = &leaving->ends[i].end;
+		good = reconnect_ports_describe(&outgoing->ports, outgoing->source, outgoing->hosts,
+						request) == 0;
+	for (size_t i = 0; good && i < outgoing->nends; i++) {
+		const struct end_tcp *end = &outgoing->ends[i].end;
 		Pbeam__ReconnectConnection *c;
 
-		if (leaving->ends[i].peer != peer)
+		if (outgoing->ends[i].peer != peer)
 			continue;
 		c = message_add(request, connections, pbeam__reconnect_connection__descriptor);
-		/* Their own is our peer. */
+		/* The other end's own address is our peer. */
 		good = c && message_bytes(&c->own, &end->peer.any, end->peer.len) == 0 &&
 		       message_bytes(&c->peer, &end->own.any, end->own.len) == 0 &&
 		       message_bytes(&c->cookie, end->cookie, ACCEPTOR_COOKIE_SIZE) == 0;
@@ -220,89 +221,92 @@ static Pbeam__ReconnectRequest *new_request(const struct leaving *leaving, size_
 	return NULL;
 }
 
-/* The same to all hosts at the same time. */
-static int send_all(struct leaving *leaving, const char *uuid, int operation, struct err *err)
+/* Sends a request to all hosts; receive_all() reads the replies. */
+static int send_all(struct reconnect_outgoing *outgoing, const char *uuid, int operation, struct err *err)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < leaving->npeers && r == 0; i++) {
+	for (size_t i = 0; i < outgoing->npeers && r == 0; i++) {
 		Pbeam__ReconnectRequest *request;
 
-		if (leaving->peers[i].channel < 0)
+		if (outgoing->peers[i].channel < 0)
 			continue;
-		request = new_request(leaving, i, uuid, operation);
+		request = new_request(outgoing, i, uuid, operation);
 		r = request ? 0 : err_code(err, -ENOMEM, "ask for connections");
 		if (r == 0 && operation == PBEAM__RECONNECT_REQUEST__OPERATION__LISTEN)
-			r = message_bytes(&request->address, &leaving->peers[i].address,
-					  leaving->peers[i].address.len);
+			r = message_bytes(&request->address, &outgoing->peers[i].address,
+					  outgoing->peers[i].address.len);
 		if (r == 0 && operation == PBEAM__RECONNECT_REQUEST__OPERATION__LEAD)
-			r = reconnect_ports_lead(&leaving->ports, leaving->source, request, err);
+			r = reconnect_ports_lead(&outgoing->ports, outgoing->source, request, err);
 		if (r == 0)
-			r = reconnect_send(leaving->peers[i].channel, request, err);
+			r = reconnect_send(outgoing->peers[i].channel, request, err);
 		message_free(request);
 	}
 	return r;
 }
 
-/* One host's answer, each connection's part to `take`. */
-static int receive_from(struct leaving *leaving, size_t peer,
-			void (*take)(struct leaving_end *, const Pbeam__ReconnectEnd *), struct err *err)
+/* Reads one host's reply, and calls `take` for each of its connections. */
+static int receive_from(struct reconnect_outgoing *outgoing, size_t peer,
+			void (*take)(struct reconnect_outgoing_end *, const Pbeam__ReconnectEnd *),
+			struct err *err)
 {
-	Pbeam__ReconnectReply *reply = reconnect_receive(leaving->peers[peer].channel, err);
+	Pbeam__ReconnectReply *reply = reconnect_receive(outgoing->peers[peer].channel, err);
 	size_t n = 0;
 	int held;
 
 	if (!reply)
 		return err->code < 0 ? err->code : -EPROTO;
-	for (size_t i = 0; take && i < leaving->nends; i++)
-		if (leaving->ends[i].peer == peer && n < reply->n_ends)
-			take(&leaving->ends[i], reply->ends[n++]);
-	held = reconnect_ports_take(&leaving->ports, reply);
-	leaving->peers[peer].nheld += held > 0 ? (size_t)held : 0;
+	for (size_t i = 0; take && i < outgoing->nends; i++)
+		if (outgoing->ends[i].peer == peer && n < reply->n_ends)
+			take(&outgoing->ends[i], reply->ends[n++]);
+	held = reconnect_ports_take(&outgoing->ports, reply);
+	outgoing->peers[peer].nheld += held > 0 ? (size_t)held : 0;
 	if (reply->port4) {
-		leaving->peers[peer].port4 = reply->port4;
-		leaving->peers[peer].port6 = reply->port6;
+		outgoing->peers[peer].port4 = reply->port4;
+		outgoing->peers[peer].port6 = reply->port6;
 	}
 	message_free(reply);
 	return held < 0 ? err_code(err, held, "UDP ports") : 0;
 }
 
-static int receive_all(struct leaving *leaving,
-		       void (*take)(struct leaving_end *, const Pbeam__ReconnectEnd *), struct err *err)
+static int receive_all(struct reconnect_outgoing *outgoing,
+		       void (*take)(struct reconnect_outgoing_end *, const Pbeam__ReconnectEnd *),
+		       struct err *err)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < leaving->npeers && r == 0; i++)
-		if (leaving->peers[i].channel >= 0)
-			r = receive_from(leaving, i, take, err);
+	for (size_t i = 0; i < outgoing->npeers && r == 0; i++)
+		if (outgoing->peers[i].channel >= 0)
+			r = receive_from(outgoing, i, take, err);
 	return r;
 }
 
-static int ask_all(struct leaving *leaving, const char *uuid, int operation,
-		   void (*take)(struct leaving_end *, const Pbeam__ReconnectEnd *), struct err *err)
+static int ask_all(struct reconnect_outgoing *outgoing, const char *uuid, int operation,
+		   void (*take)(struct reconnect_outgoing_end *, const Pbeam__ReconnectEnd *),
+		   struct err *err)
 {
-	int r = send_all(leaving, uuid, operation, err);
+	int r = send_all(outgoing, uuid, operation, err);
 
-	return r < 0 ? r : receive_all(leaving, take, err);
+	return r < 0 ? r : receive_all(outgoing, take, err);
 }
 
 /* ---- claim ---- */
 
-static void take_state(struct leaving_end *end, const Pbeam__ReconnectEnd *reply)
+static void take_state(struct reconnect_outgoing_end *end, const Pbeam__ReconnectEnd *reply)
 {
 	end->held = reply->state == PBEAM__RECONNECT_END__STATE__HELD;
 }
 
-static void take_level(struct leaving_end *end, const Pbeam__ReconnectEnd *reply)
+static void take_level(struct reconnect_outgoing_end *end, const Pbeam__ReconnectEnd *reply)
 {
 	end->other = (struct end_tcp_level){
 		.waiting = reply->waiting, .queued = reply->queued, .room = reply->room};
 }
 
-static bool has_ends(const struct leaving *leaving, size_t peer)
+static bool has_ends(const struct reconnect_outgoing *outgoing, size_t peer)
 {
-	for (size_t i = 0; i < leaving->nends; i++)
-		if (leaving->ends[i].peer == peer)
+	for (size_t i = 0; i < outgoing->nends; i++)
+		if (outgoing->ends[i].peer == peer)
 			return true;
 	return false;
 }
@@ -311,7 +315,7 @@ static int open_channel(struct peer_host *peer, struct names *names, struct err 
 {
 	struct pollfd p = {.fd = peer->channel};
 
-	/* one that was opened ahead may have been lost since */
+	/* A channel from prepare() may have been lost since. */
 	if (peer->channel >= 0 && poll(&p, 1, 0) == 0)
 		return 0;
 	if (peer->channel >= 0)
@@ -322,29 +326,30 @@ static int open_channel(struct peer_host *peer, struct names *names, struct err 
 	return peer->channel < 0 ? peer->channel : 0;
 }
 
-/* A host that does not reply may only have callers of a UDP port: they go on through its bridge. */
-static int open_channels(struct leaving *leaving, struct names *names, struct err *err)
+/* Opens a channel to each host. Failing to reach a host that can only have callers of a UDP port is no error:
+ * the callers use the port's bridge. */
+static int open_channels(struct reconnect_outgoing *outgoing, struct names *names, struct err *err)
 {
-	for (size_t i = 0; i < leaving->npeers; i++) {
-		struct peer_host *peer = &leaving->peers[i];
-		bool needed = has_ends(leaving, i);
-		int r = needed || leaving->ports.n ? open_channel(peer, names, err) : 0;
+	for (size_t i = 0; i < outgoing->npeers; i++) {
+		struct peer_host *peer = &outgoing->peers[i];
+		bool needed = has_ends(outgoing, i);
+		int r = needed || outgoing->ports.n ? open_channel(peer, names, err) : 0;
 
 		if (r < 0 && needed)
 			return r;
 		if (r < 0)
 			log_info("reconnect: host %s is not told of UDP ports: %s", peer->name, err->text);
-		if (!needed && !leaving->ports.n && peer->channel >= 0)
+		if (!needed && !outgoing->ports.n && peer->channel >= 0)
 			close(steal_fd(&peer->channel));
 	}
 	err_clear(err);
 	return 0;
 }
 
-static int take_own(struct leaving *leaving, struct object_dump *dump, struct err *err)
+static int take_own(struct reconnect_outgoing *outgoing, struct object_dump *dump, struct err *err)
 {
-	for (size_t i = 0; i < leaving->nends; i++) {
-		struct leaving_end *end = &leaving->ends[i];
+	for (size_t i = 0; i < outgoing->nends; i++) {
+		struct reconnect_outgoing_end *end = &outgoing->ends[i];
 		const struct object_source *of = object_dump_find_inode(dump, end->end.ino, NULL);
 		int fd = of ? fcntl(of->local, F_DUPFD_CLOEXEC, 0) : -1, r;
 
@@ -358,30 +363,30 @@ static int take_own(struct leaving *leaving, struct object_dump *dump, struct er
 		r = end_tcp_take(&end->end, fd, err);
 		if (r < 0)
 			return r;
-		leaving->peers[end->peer].nheld++;
+		outgoing->peers[end->peer].nheld++;
 		if (getrandom(end->end.cookie, ACCEPTOR_COOKIE_SIZE, 0) != ACCEPTOR_COOKIE_SIZE)
 			return err_sys(err, "make a cookie");
 	}
 	return 0;
 }
 
-/* One round on all hosts: the bytes still under way. */
+/* Drains one round on all hosts. *waiting: bytes still in flight. */
 static int drain_round(void *arg, unsigned round, uint64_t *waiting, struct err *err)
 {
-	struct leaving *leaving = arg;
-	int r = send_all(leaving, leaving->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__DRAIN, err);
-	auto_free struct end_tcp_level *own = calloc(leaving->nends + 1, sizeof(*own));
+	struct reconnect_outgoing *outgoing = arg;
+	int r = send_all(outgoing, outgoing->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__DRAIN, err);
+	auto_free struct end_tcp_level *own = calloc(outgoing->nends + 1, sizeof(*own));
 
 	if (!own)
 		return err_code(err, -ENOMEM, "drain");
-	for (size_t i = 0; i < leaving->nends && r == 0; i++)
-		if (leaving->ends[i].held)
-			own[i] = end_tcp_drain(&leaving->ends[i].end, round);
+	for (size_t i = 0; i < outgoing->nends && r == 0; i++)
+		if (outgoing->ends[i].held)
+			own[i] = end_tcp_drain(&outgoing->ends[i].end, round);
 	if (r == 0)
-		r = receive_all(leaving, take_level, err);
+		r = receive_all(outgoing, take_level, err);
 	*waiting = 0;
-	for (size_t i = 0; i < leaving->nends && r == 0; i++) {
-		const struct leaving_end *end = &leaving->ends[i];
+	for (size_t i = 0; i < outgoing->nends && r == 0; i++) {
+		const struct reconnect_outgoing_end *end = &outgoing->ends[i];
 
 		if (!end->held)
 			continue;
@@ -395,86 +400,87 @@ static int drain_round(void *arg, unsigned round, uint64_t *waiting, struct err 
 	return r;
 }
 
-/* Those who will have to know how it ends. */
-static int name_peers(const struct leaving *leaving, struct migrate_source *source, struct err *err)
+/* Names the hosts that must learn the outcome. */
+static int name_peers(const struct reconnect_outgoing *outgoing, struct migrate_source *source,
+		      struct err *err)
 {
-	for (size_t i = 0; i < leaving->npeers; i++)
-		if (leaving->peers[i].nheld && leaving->peers[i].name[0] &&
-		    object_append(source->peers, source->npeers, leaving->peers[i].name) < 0)
+	for (size_t i = 0; i < outgoing->npeers; i++)
+		if (outgoing->peers[i].nheld && outgoing->peers[i].name[0] &&
+		    object_append(source->peers, source->npeers, outgoing->peers[i].name) < 0)
 			return err_code(err, -ENOMEM, "connections");
 	return 0;
 }
 
-/* Hosts of which nothing was got are let go; connections that are not held too. True: some are. */
-static bool let_go(struct leaving *leaving)
+/* Closes the channels of hosts that hold no connection. Returns true if any connection is held. */
+static bool let_go(struct reconnect_outgoing *outgoing)
 {
 	size_t kept = 0;
 
-	for (size_t i = 0; i < leaving->npeers; i++)
-		if (leaving->peers[i].channel >= 0 && !leaving->peers[i].nheld)
-			close(steal_fd(&leaving->peers[i].channel));
-	for (size_t i = 0; i < leaving->nends; i++)
-		kept += leaving->ends[i].held;
-	log_debug("reconnect: %zu of %zu connections", kept, leaving->nends);
+	for (size_t i = 0; i < outgoing->npeers; i++)
+		if (outgoing->peers[i].channel >= 0 && !outgoing->peers[i].nheld)
+			close(steal_fd(&outgoing->peers[i].channel));
+	for (size_t i = 0; i < outgoing->nends; i++)
+		kept += outgoing->ends[i].held;
+	log_debug("reconnect: %zu of %zu connections", kept, outgoing->nends);
 	return kept != 0;
 }
 
-static int claim_all(struct leaving *leaving, struct migrate_source *source, struct object_dump *dump,
-		     struct err *err)
+static int claim_all(struct reconnect_outgoing *outgoing, struct migrate_source *source,
+		     struct object_dump *dump, struct err *err)
 {
-	int r = drop_shared(leaving, source, err);
+	int r = drop_shared(outgoing, source, err);
 	bool some;
 
 	if (r == 0)
-		r = open_channels(leaving, source->names, err);
+		r = open_channels(outgoing, source->names, err);
 	if (r == 0)
-		r = ask_all(leaving, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__HOLD, take_state,
+		r = ask_all(outgoing, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__HOLD, take_state,
 			    err);
 	if (r == 0)
-		r = take_own(leaving, dump, err);
+		r = take_own(outgoing, dump, err);
 	if (r < 0)
 		return r;
-	some = let_go(leaving);
-	r = name_peers(leaving, source, err);
+	some = let_go(outgoing);
+	r = name_peers(outgoing, source, err);
 	if (r < 0 || !some)
 		return r;
-	r = end_tcp_drain_all(drain_round, leaving, err);
+	r = end_tcp_drain_all(drain_round, outgoing, err);
 	if (r == 0)
-		r = ask_all(leaving, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__LISTEN, NULL, err);
-	/* Answered when all have come. */
+		r = ask_all(outgoing, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__LISTEN, NULL, err);
+	/* The reply comes when all ends have connected: held(). */
 	if (r == 0)
-		r = send_all(leaving, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__ACCEPT, err);
-	leaving->accepts = true;
-	for (size_t i = 0; i < leaving->nends && r == 0; i++)
-		if (leaving->ends[i].held)
-			r = end_tcp_look(&leaving->ends[i].end, err);
+		r = send_all(outgoing, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__ACCEPT, err);
+	outgoing->accepts = true;
+	for (size_t i = 0; i < outgoing->nends && r == 0; i++)
+		if (outgoing->ends[i].held)
+			r = end_tcp_look(&outgoing->ends[i].end, err);
 	return r;
 }
 
-static struct leaving *leaving_of(struct migrate_source *source, void **state)
+static struct reconnect_outgoing *outgoing_of(struct migrate_source *source, void **state)
 {
-	struct leaving *leaving = *state ? *state : calloc(1, sizeof(*leaving));
+	struct reconnect_outgoing *outgoing = *state ? *state : calloc(1, sizeof(*outgoing));
 
-	*state = leaving;
-	if (!leaving)
+	*state = outgoing;
+	if (!outgoing)
 		return NULL;
-	leaving->uuid = source->uuid;
-	leaving->source = source;
-	source->ports = &leaving->ports;
-	return leaving;
+	outgoing->uuid = source->uuid;
+	outgoing->source = source;
+	source->ports = &outgoing->ports;
+	return outgoing;
 }
 
-/* All hosts may have to be asked for callers of a UDP port: that takes no time of the pause. */
+/* Any host may have callers of a UDP port: opens the channels before the freeze. */
 static int prepare(struct migrate_source *source, void **state, struct err *err)
 {
-	struct leaving *leaving =
-		source->dry_run || !reconnect_ports_any(source) ? NULL : leaving_of(source, state);
+	struct reconnect_outgoing *outgoing =
+		source->dry_run || !reconnect_ports_any(source) ? NULL : outgoing_of(source, state);
 
-	if (!leaving || know_hosts(leaving, err) < 0)
-		return leaving ? err->code : 0;
-	add_all_hosts(leaving);
-	for (size_t i = 0; i < leaving->npeers; i++)
-		if (open_channel(&leaving->peers[i], source->names, err) < 0)
+	if (!outgoing || know_hosts(outgoing, err) < 0)
+		return outgoing ? err->code : 0;
+	add_all_hosts(outgoing);
+	for (size_t i = 0; i < outgoing->npeers; i++)
+		if (open_channel(&outgoing->peers[i], source->names, err) < 0)
 			log_info("reconnect: %s", err->text);
 	err_clear(err);
 	return 0;
@@ -482,33 +488,33 @@ static int prepare(struct migrate_source *source, void **state, struct err *err)
 
 static int claim(struct migrate_source *source, void **state, struct object_dump *dump, struct err *err)
 {
-	struct leaving *leaving = leaving_of(source, state);
+	struct reconnect_outgoing *outgoing = outgoing_of(source, state);
 	const struct object_source *of;
-	int r = leaving ? 0 : err_code(err, -ENOMEM, "look for connections");
+	int r = outgoing ? 0 : err_code(err, -ENOMEM, "look for connections");
 
 	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
 		struct end_tcp end;
 
 		end_tcp_init(&end);
 		if (end_tcp_is_external(dump, of, &end))
-			r = add_end(leaving, of, &end, err);
+			r = add_end(outgoing, of, &end, err);
 	}
 	if (r == 0)
-		r = add_ports(leaving, source, dump, err);
-	if (r == 0 && leaving->nends + leaving->ports.n + leaving->npeers)
-		r = claim_all(leaving, source, dump, err);
+		r = add_ports(outgoing, source, dump, err);
+	if (r == 0 && outgoing->nends + outgoing->ports.n + outgoing->npeers)
+		r = claim_all(outgoing, source, dump, err);
 	return r;
 }
 
-/* ---- the rest ---- */
+/* ---- dump and commit ---- */
 
-static int mark(const struct leaving *leaving, const struct leaving_end *end, Pbeam__Object *out,
-		struct err *err)
+static int mark(const struct reconnect_outgoing *outgoing, const struct reconnect_outgoing_end *end,
+		Pbeam__Object *out, struct err *err)
 {
 	Pbeam__ReconnectTicket ticket = PBEAM__RECONNECT_TICKET__INIT;
-	struct inet_address to = inet_in_family(&leaving->peers[end->peer].address, end->end.family);
-	uint16_t port = htons((uint16_t)(end->end.family == AF_INET ? leaving->peers[end->peer].port4
-								    : leaving->peers[end->peer].port6));
+	struct inet_address to = inet_in_family(&outgoing->peers[end->peer].address, end->end.family);
+	uint16_t port = htons((uint16_t)(end->end.family == AF_INET ? outgoing->peers[end->peer].port4
+								    : outgoing->peers[end->peer].port6));
 	auto_free uint8_t *bytes = NULL;
 	size_t len;
 
@@ -531,38 +537,38 @@ static int mark(const struct leaving *leaving, const struct leaving_end *end, Pb
 static int dump_end(struct migrate_source *source, void **state, struct object_dump *dump,
 		    const struct object_source *of, Pbeam__Object *out, struct err *err)
 {
-	struct leaving *leaving = *state;
-	struct leaving_end *end = NULL;
+	struct reconnect_outgoing *outgoing = *state;
+	struct reconnect_outgoing_end *end = NULL;
 	int r;
 
-	for (size_t i = 0; leaving && !of->hidden && i < leaving->nends; i++)
-		if (leaving->ends[i].held && leaving->ends[i].end.ino == of->st.st_ino)
-			end = &leaving->ends[i];
+	for (size_t i = 0; outgoing && !of->hidden && i < outgoing->nends; i++)
+		if (outgoing->ends[i].held && outgoing->ends[i].end.ino == of->st.st_ino)
+			end = &outgoing->ends[i];
 	if (!end)
-		return leaving ? reconnect_ports_dump(&leaving->ports, source, dump, of, out, err) : 0;
+		return outgoing ? reconnect_ports_dump(&outgoing->ports, source, dump, of, out, err) : 0;
 	r = end_tcp_record(dump, &end->end, out, err);
-	return r < 0 ? r : mark(leaving, end, out, err);
+	return r < 0 ? r : mark(outgoing, end, out, err);
 }
 
 static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
 		struct err *err)
 {
-	struct leaving *leaving = *state;
+	struct reconnect_outgoing *outgoing = *state;
 
-	return leaving && leaving->accepts ? receive_all(leaving, NULL, err) : 0;
+	return outgoing && outgoing->accepts ? receive_all(outgoing, NULL, err) : 0;
 }
 
-/* One that was killed has let its ends of the old connections go on, and those of the new ones are gone. */
+/* A `scip reconnect` that was killed has thawed its ends of the old connections; its new ones are closed. */
 static int check(struct migrate_source *source, void **state, struct err *err)
 {
-	struct leaving *leaving = *state;
+	struct reconnect_outgoing *outgoing = *state;
 
-	if (leaving && leaving->ports.n &&
-	    ask_all(leaving, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__LEAD, NULL, err) < 0)
+	if (outgoing && outgoing->ports.n &&
+	    ask_all(outgoing, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__LEAD, NULL, err) < 0)
 		return err->code;
 
-	for (size_t i = 0; leaving && i < leaving->npeers; i++) {
-		struct pollfd p = {.fd = leaving->peers[i].channel};
+	for (size_t i = 0; outgoing && i < outgoing->npeers; i++) {
+		struct pollfd p = {.fd = outgoing->peers[i].channel};
 
 		if (p.fd >= 0 && poll(&p, 1, 0) != 0)
 			return err_set(err, -EPIPE, "the host of the other end of a connection is lost");
@@ -572,38 +578,38 @@ static int check(struct migrate_source *source, void **state, struct err *err)
 
 static void committed(struct migrate_source *source, void **state)
 {
-	struct leaving *leaving = *state;
+	struct reconnect_outgoing *outgoing = *state;
 	struct err err = ERR_INIT;
 
-	if (leaving &&
-	    ask_all(leaving, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__COMMIT, NULL, &err) < 0) {
+	if (outgoing &&
+	    ask_all(outgoing, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__COMMIT, NULL, &err) < 0) {
 		log_error("reconnect: %s", err.text);
 		source->unheard = true;
 	}
-	for (size_t i = 0; leaving && i < leaving->nends; i++)
-		end_tcp_drop_old(&leaving->ends[i].end);
+	for (size_t i = 0; outgoing && i < outgoing->nends; i++)
+		end_tcp_drop_old(&outgoing->ends[i].end);
 }
 
 static void end_all(struct migrate_source *source, void **state)
 {
-	struct leaving *leaving = *state;
+	struct reconnect_outgoing *outgoing = *state;
 
-	if (!leaving)
+	if (!outgoing)
 		return;
 	free(source->peers); /* their names go */
 	source->peers = NULL;
 	source->npeers = 0;
 	source->ports = NULL;
-	reconnect_ports_free(&leaving->ports);
-	for (size_t i = 0; i < leaving->nends; i++)
-		end_tcp_free(&leaving->ends[i].end);
-	for (size_t i = 0; i < leaving->npeers; i++)
-		if (leaving->peers[i].channel >= 0)
-			close(leaving->peers[i].channel);
-	message_free(leaving->hosts);
-	free(leaving->ends);
-	free(leaving->peers);
-	free(leaving);
+	reconnect_ports_free(&outgoing->ports);
+	for (size_t i = 0; i < outgoing->nends; i++)
+		end_tcp_free(&outgoing->ends[i].end);
+	for (size_t i = 0; i < outgoing->npeers; i++)
+		if (outgoing->peers[i].channel >= 0)
+			close(outgoing->peers[i].channel);
+	message_free(outgoing->hosts);
+	free(outgoing->ends);
+	free(outgoing->peers);
+	free(outgoing);
 	*state = NULL;
 }
 
