@@ -15,8 +15,8 @@
 /* The first provider that claims a description has it: what can be connected again, then what needs a bridge,
  * then what is closed. */
 static const struct external_provider *const external_table[] = {
-	&reconnect_provider, &bridge_provider,	 &left_provider,  &address_provider,
-	&cut_provider,	     &cut_line_provider, &pidfd_provider, NULL,
+	&reconnect_provider, &bridge_provider,	   &left_provider,  &address_provider,
+	&cut_provider,	     &cut_stream_provider, &pidfd_provider, NULL,
 };
 
 _Static_assert(sizeof(external_table) / sizeof(external_table[0]) <= EXTERNAL_PROVIDERS_MAX + 1,

@@ -191,12 +191,12 @@ static int describe_bridges(const struct lead_part *part, Pbeam__CutPart *out)
 {
 	for (size_t i = 0; i < part->bridged->n_bridges; i++) {
 		const Pbeam__CutBridge *bridge = part->bridged->bridges[i];
-		Pbeam__CutLineName *name;
+		Pbeam__CutStreamName *name;
 
 		if (!bridge->cookie.len)
 			continue;
-		name = bridge->anchor ? message_add(out, anchors, pbeam__cut_line_name__descriptor)
-				      : message_add(out, floats, pbeam__cut_line_name__descriptor);
+		name = bridge->anchor ? message_add(out, anchors, pbeam__cut_stream_name__descriptor)
+				      : message_add(out, floats, pbeam__cut_stream_name__descriptor);
 		if (!name || message_bytes(&name->cookie, bridge->cookie.data, bridge->cookie.len) < 0)
 			return -ENOMEM;
 		name->id = bridge->id;

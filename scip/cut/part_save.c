@@ -21,7 +21,7 @@
 #include "scip/cut/cut.h"
 #include "scip/ends/end_address.h"
 #include "scip/rejoin/cut_ends.h"
-#include "scip/rejoin/cut_lines.h"
+#include "scip/rejoin/cut_streams.h"
 #include "scip/tracee/procfs.h"
 
 enum { PATIENCE_S = 600, DURABLE_S = 3600, LOOKS = 2, LOOK_NS = 1000000 };
@@ -29,7 +29,7 @@ enum { PATIENCE_S = 600, DURABLE_S = 3600, LOOKS = 2, LOOK_NS = 1000000 };
 struct part {
 	const struct cut_part *options;
 	struct cut_ends ends;
-	struct cut_lines lines;
+	struct cut_streams streams;
 	Pbeam__CutReply *next;	     /* being filled in */
 	struct migrate_source bound; /* records bound addresses */
 	int32_t *vpids;
@@ -149,7 +149,7 @@ static int list_frozen(struct part *part, const struct group *group, struct err 
 static int drain_part(struct part *part, struct object_dump *dump, const Pbeam__CutRequest *request,
 		      struct err *err)
 {
-	int r = part->ends.round ? 0 : cut_lines_join(&part->lines, dump, request, err);
+	int r = part->ends.round ? 0 : cut_streams_join(&part->streams, dump, request, err);
 
 	return r < 0 ? r : cut_ends_drain(&part->ends, dump, request, part->next, err);
 }
@@ -158,7 +158,7 @@ static int drain_part(struct part *part, struct object_dump *dump, const Pbeam__
 static int survey_part(void *arg, struct object_dump *dump, struct err *err)
 {
 	struct part *part = arg;
-	int r = cut_lines_find(&part->lines, dump, part->next, err);
+	int r = cut_streams_find(&part->streams, dump, part->next, err);
 
 	if (r == 0)
 		r = cut_ends_find(&part->ends, dump, part->next, err);
@@ -187,7 +187,7 @@ static int dump_part_object(void *arg, struct object_dump *dump, const struct ob
 	int r = cut_ends_dump(&part->ends, dump, of, out, err);
 
 	if (r == 0)
-		r = cut_lines_dump(&part->lines, dump, of, out, err);
+		r = cut_streams_dump(&part->streams, dump, of, out, err);
 	return r ? r : address_dump(&part->bound, dump, of, true, out, err);
 }
 
@@ -245,7 +245,7 @@ static int capture_part(struct part *part, struct capture *c, struct err *err)
 	if (r >= 0)
 		r = await_step(part, PBEAM__CUT_REQUEST__OPERATION__THAW, err);
 	cut_ends_free(&part->ends); /* undoes what draining has changed, before the processes go on */
-	cut_lines_free(&part->lines);
+	cut_streams_free(&part->streams);
 	if (r < 0 || !part->options->save->kill)
 		capture_thaw(c);
 	capture_log(c, "thawed");
@@ -308,7 +308,7 @@ int cut_part_save(struct names *names, const struct cut_part *options, struct er
 	if (r == 0)
 		r = save_part(&part, names, path, err);
 	cut_ends_free(&part.ends);
-	cut_lines_free(&part.lines);
+	cut_streams_free(&part.streams);
 	if (r == 0 && save->kill)
 		r = rpc_reply(options->channel, &part.next->base, err);
 	message_free(part.next);

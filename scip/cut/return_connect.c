@@ -90,20 +90,20 @@ static int add_link(const struct lead *lead, const struct returning *v, size_t n
 
 /* ---- bridges ---- */
 
-static bool has_line(Pbeam__CutLineName *const *lines, size_t n, const Pbeam__CutLineName *name)
+static bool has_stream(Pbeam__CutStreamName *const *streams, size_t n, const Pbeam__CutStreamName *name)
 {
 	for (size_t i = 0; i < n; i++)
-		if (lines[i]->id == name->id && message_same_bytes(&lines[i]->cookie, &name->cookie))
+		if (streams[i]->id == name->id && message_same_bytes(&streams[i]->cookie, &name->cookie))
 			return true;
 	return false;
 }
 
 /* Adds the new cookie of the bridge whose anchors are in part `at`, derived from a secret of this rollback.
  */
-static int add_line(const struct returning *v, size_t at, const Pbeam__CutLineName *name,
-		    const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
+static int add_stream(const struct returning *v, size_t at, const Pbeam__CutStreamName *name,
+		      const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
 {
-	Pbeam__CutLine *line = message_add(state, lines, pbeam__cut_line__descriptor);
+	Pbeam__CutStream *stream = message_add(state, streams, pbeam__cut_stream__descriptor);
 	uint8_t cookie[ACCEPTOR_COOKIE_SIZE];
 
 	if (name->cookie.len != sizeof(cookie))
@@ -111,28 +111,29 @@ static int add_line(const struct returning *v, size_t at, const Pbeam__CutLineNa
 	make_cookie(secret, at + 1, cookie);
 	for (size_t i = 0; i < sizeof(cookie); i++)
 		cookie[i] ^= name->cookie.data[i];
-	if (!line || message_bytes(&line->saved, name->cookie.data, name->cookie.len) < 0 ||
-	    message_bytes(&line->cookie, cookie, sizeof(cookie)) < 0 ||
-	    message_string(&line->host, v[at].host) < 0)
+	if (!stream || message_bytes(&stream->saved, name->cookie.data, name->cookie.len) < 0 ||
+	    message_bytes(&stream->cookie, cookie, sizeof(cookie)) < 0 ||
+	    message_string(&stream->host, v[at].host) < 0)
 		return err_code(err, -ENOMEM, "bridges");
-	line->id = name->id;
+	stream->id = name->id;
 	return 0;
 }
 
-static int add_lines(const struct returning *v, size_t n, size_t own,
-		     const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
+static int add_streams(const struct returning *v, size_t n, size_t own,
+		       const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state,
+		       struct err *err)
 {
 	const Pbeam__CutPart *part = v[own].saved;
 	int r = 0;
 
 	for (size_t i = 0; i < part->n_anchors && r == 0; i++)
-		r = add_line(v, own, part->anchors[i], secret, state, err);
+		r = add_stream(v, own, part->anchors[i], secret, state, err);
 	for (size_t i = 0; i < part->n_floats && r == 0; i++) {
 		size_t at = 0;
 
-		while (at < n && !has_line(v[at].saved->anchors, v[at].saved->n_anchors, part->floats[i]))
+		while (at < n && !has_stream(v[at].saved->anchors, v[at].saved->n_anchors, part->floats[i]))
 			at++;
-		r = at < n ? add_line(v, at, part->floats[i], secret, state, err)
+		r = at < n ? add_stream(v, at, part->floats[i], secret, state, err)
 			   : err_set(err, -EBADMSG, "a bridge has one end only");
 	}
 	return r;
@@ -176,7 +177,7 @@ int return_connect(const struct lead *lead, const struct returning *v, size_t n,
 		for (size_t k = 0; r == 0 && k < v[i].saved->n_connections; k++)
 			r = add_link(lead, v, n, i, v[i].saved->connections[k], secret, state, err);
 		if (r == 0)
-			r = add_lines(v, n, i, secret, state, err);
+			r = add_streams(v, n, i, secret, state, err);
 		if (r == 0)
 			r = frame_send(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state->base,
 				       NULL, 0, err);

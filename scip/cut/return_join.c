@@ -26,14 +26,14 @@ static int add_numbers(int32_t **to, size_t *n, const int32_t *from, size_t nfro
 	return r;
 }
 
-static int add_lines(Pbeam__CutLineName ***to, size_t *n, Pbeam__CutLineName *const *from, size_t nfrom)
+static int add_streams(Pbeam__CutStreamName ***to, size_t *n, Pbeam__CutStreamName *const *from, size_t nfrom)
 {
 	for (size_t i = 0; i < nfrom; i++) {
-		Pbeam__CutLineName *line = message_append_new(to, n, &pbeam__cut_line_name__descriptor);
+		Pbeam__CutStreamName *stream = message_append_new(to, n, &pbeam__cut_stream_name__descriptor);
 
-		if (!line || message_bytes(&line->cookie, from[i]->cookie.data, from[i]->cookie.len) < 0)
+		if (!stream || message_bytes(&stream->cookie, from[i]->cookie.data, from[i]->cookie.len) < 0)
 			return -ENOMEM;
-		line->id = from[i]->id;
+		stream->id = from[i]->id;
 	}
 	return 0;
 }
@@ -50,8 +50,8 @@ static int add_part(Pbeam__CutPart *to, const Pbeam__CutPart *part)
 	for (size_t i = 0; i < part->n_connections && r == 0; i++)
 		r = message_append_u64(&to->connections, &to->n_connections, part->connections[i]);
 	if (r == 0)
-		r = add_lines(&to->floats, &to->n_floats, part->floats, part->n_floats);
-	return r < 0 ? r : add_lines(&to->anchors, &to->n_anchors, part->anchors, part->n_anchors);
+		r = add_streams(&to->floats, &to->n_floats, part->floats, part->n_floats);
+	return r < 0 ? r : add_streams(&to->anchors, &to->n_anchors, part->anchors, part->n_anchors);
 }
 
 static Pbeam__CutPart *copy_part(const Pbeam__CutPart *part)
@@ -90,29 +90,29 @@ static void unite_kin(Pbeam__CutPart *part)
 	part->n_guests = guests;
 }
 
-static bool has_line(Pbeam__CutLineName *const *lines, size_t n, const Pbeam__CutLineName *name)
+static bool has_stream(Pbeam__CutStreamName *const *streams, size_t n, const Pbeam__CutStreamName *name)
 {
 	for (size_t i = 0; i < n; i++)
-		if (lines[i]->id == name->id && message_same_bytes(&lines[i]->cookie, &name->cookie))
+		if (streams[i]->id == name->id && message_same_bytes(&streams[i]->cookie, &name->cookie))
 			return true;
 	return false;
 }
 
 /* Removes bridges whose two ends are now in the same part. */
-static void unite_lines(Pbeam__CutPart *part)
+static void unite_streams(Pbeam__CutPart *part)
 {
-	Pbeam__CutLineName **const anchors = part->anchors, **const floats = part->floats;
+	Pbeam__CutStreamName **const anchors = part->anchors, **const floats = part->floats;
 	size_t kept = 0, left = 0, n = part->n_anchors;
 
 	for (size_t i = 0; i < n; i++)
-		if (!has_line(floats, part->n_floats, anchors[i])) {
-			Pbeam__CutLineName *anchor = anchors[i];
+		if (!has_stream(floats, part->n_floats, anchors[i])) {
+			Pbeam__CutStreamName *anchor = anchors[i];
 
 			anchors[i] = anchors[kept];
 			anchors[kept++] = anchor;
 		}
 	for (size_t i = 0; i < part->n_floats; i++)
-		if (has_line(anchors + kept, n - kept, floats[i]))
+		if (has_stream(anchors + kept, n - kept, floats[i]))
 			message_free(floats[i]);
 		else
 			floats[left++] = floats[i];
@@ -188,7 +188,7 @@ int return_join(struct returning *v, size_t *n, struct err *err)
 	for (size_t i = 0; i < kept; i++)
 		if (v[i].own) {
 			unite_kin(v[i].own);
-			unite_lines(v[i].own);
+			unite_streams(v[i].own);
 		}
 	return 0;
 }

@@ -441,7 +441,7 @@ static int finish(Pbeam__Manifest *all, struct image_writer *writer, struct imag
 	int r = join_processes(all, err), fd;
 
 	if (r == 0)
-		r = cut_join_lines(all, writer, err);
+		r = cut_join_streams(all, writer, err);
 	if (r == 0)
 		r = image_writer_commit(writer, all, false, &bytes, err);
 	if (r < 0)

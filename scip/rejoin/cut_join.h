@@ -18,10 +18,10 @@
  * with -EBADMSG for malformed parts, -EEXIST for System V ids in two parts, -ENOSPC; no file stays then. */
 must_check int cut_join(const Pbeam__CutImageName *cut, struct image_reader **out, struct err *err);
 
-/* ---- cut_join_lines.c ---- */
+/* ---- cut_join_streams.c ---- */
 /* Replaces each bridged stream ("cut-line") that has both ends in the manifest by a local pipe or UNIX
  * connection. Data in flight is read from and written to the file of `writer`. New parts of the manifest are
  * allocated as protobuf-c's unpack does. */
-must_check int cut_join_lines(Pbeam__Manifest *manifest, struct image_writer *writer, struct err *err);
+must_check int cut_join_streams(Pbeam__Manifest *manifest, struct image_writer *writer, struct err *err);
 
 #endif

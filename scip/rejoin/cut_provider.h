@@ -18,10 +18,10 @@ extern const struct external_provider cut_provider;
 /* Marks `out` as an end of connection number `id`. Returns 1, or -ENOMEM. */
 must_check int cut_mark(Pbeam__Object *out, uint64_t id, const struct end_tcp *end, struct err *err);
 
-extern const struct external_provider cut_line_provider;
+extern const struct external_provider cut_stream_provider;
 /* Marks `out` as the end of these bridged streams. The list is empty if another description of the same pipe
  * has them. Returns 1, or -ENOMEM. */
-must_check int cut_mark_lines(Pbeam__Object *out, const Pbeam__BridgeList *lines, struct err *err);
+must_check int cut_mark_streams(Pbeam__Object *out, const Pbeam__BridgeList *streams, struct err *err);
 
 /* Opens target->acceptor for the ends that connect to this part, and stores its ports in `ready`. The caller
  * closes the acceptor. */

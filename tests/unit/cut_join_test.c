@@ -91,39 +91,39 @@ static void add_terminal(Pbeam__Manifest *manifest)
 	object->tty->pty = 5;
 }
 
-static void add_record(Pbeam__BridgeStream *line, const char *text)
+static void add_record(Pbeam__BridgeStream *stream, const char *text)
 {
 	Pbeam__BridgeRecord record = PBEAM__BRIDGE_RECORD__INIT;
 	ProtobufCBinaryData *frame;
 
 	record.data = (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
-	line->unacked = realloc(line->unacked, (line->n_unacked + 1) * sizeof(*line->unacked));
-	frame = &line->unacked[line->n_unacked++];
+	stream->unacked = realloc(stream->unacked, (stream->n_unacked + 1) * sizeof(*stream->unacked));
+	frame = &stream->unacked[stream->n_unacked++];
 	frame->len = FRAME_HEAD + pbeam__bridge_record__get_packed_size(&record);
 	frame->data = calloc(1, frame->len);
 	pbeam__bridge_record__pack(&record, frame->data + FRAME_HEAD);
-	line->sent++;
+	stream->sent++;
 }
 
-static Pbeam__BridgeStream *begin_line(bool anchor, uint64_t id)
+static Pbeam__BridgeStream *begin_stream(bool anchor, uint64_t id)
 {
-	Pbeam__BridgeStream *line = NEW(bridge_stream);
+	Pbeam__BridgeStream *stream = NEW(bridge_stream);
 
-	assert_int_equal(message_bytes(&line->cookie, "0123456789abcdef", BRIDGE_COOKIE), 0);
-	line->id = id;
-	line->anchor = anchor;
-	return line;
+	assert_int_equal(message_bytes(&stream->cookie, "0123456789abcdef", BRIDGE_COOKIE), 0);
+	stream->id = id;
+	stream->anchor = anchor;
+	return stream;
 }
 
-static void mark(Pbeam__Object *object, Pbeam__BridgeStream *line)
+static void mark(Pbeam__Object *object, Pbeam__BridgeStream *stream)
 {
 	Pbeam__BridgeList list = PBEAM__BRIDGE_LIST__INIT;
 	struct err err = ERR_INIT;
 
-	list.streams = &line;
+	list.streams = &stream;
 	list.n_streams = 1;
-	assert_int_equal(cut_mark_lines(object, &list, &err), 1);
-	message_free(line);
+	assert_int_equal(cut_mark_streams(object, &list, &err), 1);
+	message_free(stream);
 }
 
 static Pbeam__Manifest *begin_part(void)
@@ -175,7 +175,7 @@ static void close_part(Pbeam__Manifest *manifest)
 static void make_first(void)
 {
 	Pbeam__Manifest *manifest = begin_part();
-	Pbeam__BridgeStream *line = begin_line(true, 1);
+	Pbeam__BridgeStream *stream = begin_stream(true, 1);
 	Pbeam__Process *stub;
 
 	open_part(1);
@@ -185,11 +185,11 @@ static void make_first(void)
 	stub->exit_signal = 17;
 	add_pipe(manifest, false);
 	add_terminal(manifest);
-	add_record(line, "lost ");
-	add_record(line, "hell");
-	add_record(line, "o wor");
-	add_record(line, "ld");
-	mark(manifest->objects[0], line);
+	add_record(stream, "lost ");
+	add_record(stream, "hell");
+	add_record(stream, "o wor");
+	add_record(stream, "ld");
+	mark(manifest->objects[0], stream);
 	close_part(manifest);
 }
 
@@ -197,7 +197,7 @@ static void make_first(void)
 static Pbeam__Manifest *begin_second(void)
 {
 	Pbeam__Manifest *manifest = begin_part();
-	Pbeam__BridgeStream *line = begin_line(false, 1);
+	Pbeam__BridgeStream *stream = begin_stream(false, 1);
 	Pbeam__Process *child = add_process(manifest, 200, 100);
 
 	child->remote_parent = true;
@@ -205,9 +205,9 @@ static Pbeam__Manifest *begin_second(void)
 	add_descriptor(add_process(manifest, 300, 200), 6, 2);
 	add_pipe(manifest, true)->contents = put("hello");
 	add_terminal(manifest);
-	line->received = 2;
-	line->partial = 1;
-	mark(manifest->objects[0], line);
+	stream->received = 2;
+	stream->partial = 1;
+	mark(manifest->objects[0], stream);
 	return manifest;
 }
 
@@ -294,8 +294,8 @@ static void test_two_terminals(void **state)
 	image_reader_close(image);
 }
 
-/* A line to a third part stays one. */
-static void test_other_line(void **state)
+/* A stream to a third part stays one. */
+static void test_other_stream(void **state)
 {
 	struct err err = ERR_INIT;
 	struct image_reader *image;
@@ -306,7 +306,7 @@ static void test_other_line(void **state)
 	open_part(2);
 	second = begin_second();
 	add_pipe(second, true)->ino = 8;
-	mark(second->objects[2], begin_line(false, 2));
+	mark(second->objects[2], begin_stream(false, 2));
 	close_part(second);
 	assert_int_equal(join(&image, &err), 0);
 	all = image_reader_manifest(image);
@@ -418,7 +418,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_tree),      cmocka_unit_test(test_one_pipe),
-		cmocka_unit_test(test_two_terminals), cmocka_unit_test(test_other_line),
+		cmocka_unit_test(test_two_terminals), cmocka_unit_test(test_other_stream),
 		cmocka_unit_test(test_refused),	      cmocka_unit_test(test_every_kind_shifts),
 	};
 

@@ -1,6 +1,6 @@
 /*
  * Each side of a bridged stream has the numbers of records that it sent and received. Records in flight are
- * in the sender's log (cut_lines.c). They are appended to the receiver's queue, as the bridge would have
+ * in the sender's log (cut_streams.c). They are appended to the receiver's queue, as the bridge would have
  * done.
  */
 #include <errno.h>
@@ -21,8 +21,8 @@ enum { CAPACITY_MAX = 1 << 20, CAPACITY_MOST = 1 << 30 };
 /* One side of a bridged stream, and the object that is the program's end. */
 struct side {
 	Pbeam__Object *object;
-	Pbeam__BridgeStream *line;
-	Pbeam__BridgeList *list; /* the list of `object` that has `line` */
+	Pbeam__BridgeStream *stream;
+	Pbeam__BridgeList *list; /* the list of `object` that has `stream` */
 	bool joined;
 };
 
@@ -46,7 +46,7 @@ static int read_sides(struct joining *joining)
 		Pbeam__Object *object = joining->manifest->objects[i];
 		Pbeam__BridgeList *list;
 
-		if (!object->external || strcmp(object->external->provider, cut_line_provider.name) != 0)
+		if (!object->external || strcmp(object->external->provider, cut_stream_provider.name) != 0)
 			continue;
 		list = joining->lists[i] = pbeam__bridge_list__unpack(NULL, object->external->data.len,
 								      object->external->data.data);
@@ -68,9 +68,9 @@ static struct side *find_other(const struct joining *joining, const struct side 
 	for (size_t i = 0; i < joining->n; i++) {
 		struct side *side = &joining->sides[i];
 
-		if (!side->joined && side->line->id == own->line->id &&
-		    side->line->anchor != own->line->anchor &&
-		    message_same_bytes(&side->line->cookie, &own->line->cookie))
+		if (!side->joined && side->stream->id == own->stream->id &&
+		    side->stream->anchor != own->stream->anchor &&
+		    message_same_bytes(&side->stream->cookie, &own->stream->cookie))
 			return side;
 	}
 	return NULL;
@@ -85,19 +85,19 @@ static int each_record(const struct side *from, const struct side *to,
 				   size_t len),
 		       struct joining *joining)
 {
-	const Pbeam__BridgeStream *line = from->line;
+	const Pbeam__BridgeStream *stream = from->stream;
 	int r = 0;
 
-	if (line->n_unacked > line->sent)
+	if (stream->n_unacked > stream->sent)
 		return malformed(joining->err);
-	for (size_t i = 0; i < line->n_unacked && r == 0; i++) {
-		uint64_t number = line->sent - line->n_unacked + i,
-			 skip = number == to->line->received ? to->line->partial : 0;
-		Pbeam__BridgeRecord *record = bridge_stream_record(&line->unacked[i]);
+	for (size_t i = 0; i < stream->n_unacked && r == 0; i++) {
+		uint64_t number = stream->sent - stream->n_unacked + i,
+			 skip = number == to->stream->received ? to->stream->partial : 0;
+		Pbeam__BridgeRecord *record = bridge_stream_record(&stream->unacked[i]);
 
 		if (!record || record->data.len < skip)
 			r = malformed(joining->err);
-		else if (record->kind == PBEAM__BRIDGE_RECORD__KIND__DATA && number >= to->line->received)
+		else if (record->kind == PBEAM__BRIDGE_RECORD__KIND__DATA && number >= to->stream->received)
 			r = each(joining, to, record->data.data + skip, record->data.len - skip);
 		message_free(record);
 	}
@@ -186,7 +186,7 @@ static int choose_capacity(struct joining *joining, const struct side *one, cons
 			       "a pipe of vpid %d to another part has %llu bytes in it, more than a pipe can "
 			       "hold on "
 			       "one host (fs.pipe-max-size); name another host with --on",
-			       one->line->vpid, (unsigned long long)contents->contents->length);
+			       one->stream->vpid, (unsigned long long)contents->contents->length);
 	for (*out = IMAGE_PAGE; *out < needed && *out < most; *out *= 2)
 		continue;
 	return 0;
@@ -230,18 +230,18 @@ static int join_sockets(struct joining *joining, const struct side *one, const s
 	return r;
 }
 
-static void drop_line(struct side *side)
+static void drop_stream(struct side *side)
 {
 	Pbeam__BridgeList *list = side->list;
 	size_t kept = 0;
 
 	for (size_t i = 0; i < list->n_streams; i++)
-		if (list->streams[i] == side->line)
-			message_free(side->line);
+		if (list->streams[i] == side->stream)
+			message_free(side->stream);
 		else
 			list->streams[kept++] = list->streams[i];
 	list->n_streams = kept;
-	side->line = NULL;
+	side->stream = NULL;
 	side->joined = true;
 }
 
@@ -257,7 +257,7 @@ static int join(struct joining *joining, struct side *one, struct side *other)
 /* ---- streams to other parts ---- */
 
 /* True if the object, or another description of the same pipe, still has a stream to another part. */
-static bool has_line(const struct joining *joining, const Pbeam__Object *object)
+static bool has_stream(const struct joining *joining, const Pbeam__Object *object)
 {
 	for (size_t i = 0; i < joining->n; i++) {
 		const struct side *side = &joining->sides[i];
@@ -282,13 +282,13 @@ static int mark_again(struct joining *joining)
 			continue;
 		message_free(object->external);
 		object->external = NULL;
-		if (has_line(joining, object))
-			r = cut_mark_lines(object, joining->lists[i], joining->err);
+		if (has_stream(joining, object))
+			r = cut_mark_streams(object, joining->lists[i], joining->err);
 	}
 	return r < 0 ? r : 0;
 }
 
-int cut_join_lines(Pbeam__Manifest *manifest, struct image_writer *writer, struct err *err)
+int cut_join_streams(Pbeam__Manifest *manifest, struct image_writer *writer, struct err *err)
 {
 	struct joining joining = {.manifest = manifest, .writer = writer, .err = err};
 	int r;
@@ -297,14 +297,14 @@ int cut_join_lines(Pbeam__Manifest *manifest, struct image_writer *writer, struc
 	r = joining.lists ? read_sides(&joining) : err_code(err, -ENOMEM, "bridges");
 	for (size_t i = 0; i < joining.n && r == 0; i++) {
 		struct side *one = &joining.sides[i],
-			    *other = one->joined || !one->line->anchor ? NULL : find_other(&joining, one);
+			    *other = one->joined || !one->stream->anchor ? NULL : find_other(&joining, one);
 
 		if (!other)
 			continue;
 		r = join(&joining, one, other);
 		if (r == 0) {
-			drop_line(one);
-			drop_line(other);
+			drop_stream(one);
+			drop_stream(other);
 		}
 	}
 	if (r == 0)

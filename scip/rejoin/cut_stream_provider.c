@@ -1,7 +1,7 @@
 /*
- * Both sides of a bridged stream were dumped while it was held (cut_lines.c). They continue over a new bridge
- * between the hosts where the parts are now. The new bridge has a new cookie, as the old bridge may still
- * run. The bridge's own end of the pipe or socket comes from object_end_fill().
+ * Both sides of a bridged stream were dumped while it was held (cut_streams.c). They continue over a new
+ * bridge between the hosts where the parts are now. The new bridge has a new cookie, as the old bridge may
+ * still run. The bridge's own end of the pipe or socket comes from object_end_fill().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,13 +20,13 @@
 #include "scip/object/object_end.h"
 #include "scip/rejoin/cut_provider.h"
 
-int cut_mark_lines(Pbeam__Object *out, const Pbeam__BridgeList *lines, struct err *err)
+int cut_mark_streams(Pbeam__Object *out, const Pbeam__BridgeList *streams, struct err *err)
 {
-	size_t len = pbeam__bridge_list__get_packed_size(lines);
+	size_t len = pbeam__bridge_list__get_packed_size(streams);
 	auto_free uint8_t *bytes = malloc(len ? len : 1);
 
-	if (!bytes ||
-	    (pbeam__bridge_list__pack(lines, bytes), external_mark(out, &cut_line_provider, bytes, len)) < 0)
+	if (!bytes || (pbeam__bridge_list__pack(streams, bytes),
+		       external_mark(out, &cut_stream_provider, bytes, len)) < 0)
 		return err_code(err, -ENOMEM, "record a bridge");
 	return 1;
 }
@@ -43,8 +43,8 @@ struct bridges {
 	size_t n;
 };
 
-static int cut_line_make(struct migrate_target *target, void **state, struct object_restore *restore,
-			 const Pbeam__Object *object, int *fd, struct err *err)
+static int cut_stream_make(struct migrate_target *target, void **state, struct object_restore *restore,
+			   const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const struct object_ops *ops = object_ops_of(object);
 	int r = ops->check ? ops->check(restore, object, err) : 0;
@@ -52,14 +52,15 @@ static int cut_line_make(struct migrate_target *target, void **state, struct obj
 	return r < 0 ? r : ops->restore(restore, object, fd, err);
 }
 
-static const Pbeam__CutLine *find_line(const struct migrate_target *target, const Pbeam__BridgeStream *line)
+static const Pbeam__CutStream *find_cut_stream(const struct migrate_target *target,
+					       const Pbeam__BridgeStream *stream)
 {
-	for (size_t i = 0; target->links && i < target->links->n_lines; i++) {
-		const Pbeam__CutLine *told = target->links->lines[i];
+	for (size_t i = 0; target->links && i < target->links->n_streams; i++) {
+		const Pbeam__CutStream *told = target->links->streams[i];
 
-		if (told->id == line->id && told->saved.len == BRIDGE_COOKIE &&
-		    line->cookie.len == BRIDGE_COOKIE && told->cookie.len == BRIDGE_COOKIE &&
-		    !memcmp(told->saved.data, line->cookie.data, BRIDGE_COOKIE))
+		if (told->id == stream->id && told->saved.len == BRIDGE_COOKIE &&
+		    stream->cookie.len == BRIDGE_COOKIE && told->cookie.len == BRIDGE_COOKIE &&
+		    !memcmp(told->saved.data, stream->cookie.data, BRIDGE_COOKIE))
 			return told;
 	}
 	return NULL;
@@ -82,27 +83,27 @@ static struct bridge *anchors_of(struct bridges *bridges, const uint8_t *cookie)
 }
 
 /* Takes ownership of `fd`. */
-static int add_side(struct bridges *bridges, Pbeam__BridgeStream *line, const Pbeam__CutLine *told,
+static int add_side(struct bridges *bridges, Pbeam__BridgeStream *stream, const Pbeam__CutStream *told,
 		    uint64_t ino, int fd, struct err *err)
 {
 	struct bridge *bridge;
 
-	line->generation = 0;
-	if (line->anchor)
+	stream->generation = 0;
+	if (stream->anchor)
 		bridge = anchors_of(bridges, told->cookie.data);
 	else
 		bridge = bridges->floats ? bridges->floats : (bridges->floats = bridge_new(NULL));
-	if (!bridge || message_bytes(&line->cookie, told->cookie.data, told->cookie.len) < 0 ||
-	    message_string(&line->host, told->host) < 0) {
+	if (!bridge || message_bytes(&stream->cookie, told->cookie.data, told->cookie.len) < 0 ||
+	    message_string(&stream->host, told->host) < 0) {
 		close(fd);
 		return err_code(err, -ENOMEM, "bridges");
 	}
-	return line->anchor ? bridge_renew_anchor(bridge, line, fd, err)
-			    : bridge_add_float(bridge, line, fd, ino, err);
+	return stream->anchor ? bridge_renew_anchor(bridge, stream, fd, err)
+			      : bridge_add_float(bridge, stream, fd, ino, err);
 }
 
-static int cut_line_finish(struct migrate_target *target, void **state, struct object_restore *restore,
-			   const Pbeam__Object *object, int fd, struct err *err)
+static int cut_stream_finish(struct migrate_target *target, void **state, struct object_restore *restore,
+			     const Pbeam__Object *object, int fd, struct err *err)
 {
 	Pbeam__BridgeList *list =
 		pbeam__bridge_list__unpack(NULL, object->external->data.len, object->external->data.data);
@@ -118,7 +119,7 @@ static int cut_line_finish(struct migrate_target *target, void **state, struct o
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = err_sys(err, "stat a restored pipe or socket");
 	for (size_t i = 0; r == 0 && i < list->n_streams; i++) {
-		const Pbeam__CutLine *told = find_line(target, list->streams[i]);
+		const Pbeam__CutStream *told = find_cut_stream(target, list->streams[i]);
 		int end = other < 0 ? -1 : fcntl(other, F_DUPFD_CLOEXEC, 3);
 
 		if (!told || end < 0) {
@@ -135,8 +136,8 @@ static int cut_line_finish(struct migrate_target *target, void **state, struct o
 }
 
 /* Registers the anchors' cookies with the daemon, before a float can connect. */
-static int cut_line_ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
-			  struct err *err)
+static int cut_stream_ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
+			    struct err *err)
 {
 	struct bridges *bridges = *state;
 
@@ -159,7 +160,7 @@ static void start_bridge(const struct migrate_target *target, struct bridge *bri
 			  err.text);
 }
 
-static void cut_line_committed(struct migrate_target *target, void **state)
+static void cut_stream_committed(struct migrate_target *target, void **state)
 {
 	struct bridges *bridges = *state;
 
@@ -169,7 +170,7 @@ static void cut_line_committed(struct migrate_target *target, void **state)
 		start_bridge(target, bridges->floats);
 }
 
-static void cut_line_close(struct migrate_target *target, void **state)
+static void cut_stream_close(struct migrate_target *target, void **state)
 {
 	struct bridges *bridges = *state;
 
@@ -183,11 +184,11 @@ static void cut_line_close(struct migrate_target *target, void **state)
 	*state = NULL;
 }
 
-const struct external_provider cut_line_provider = {
+const struct external_provider cut_stream_provider = {
 	.name = "cut-line",
-	.make = cut_line_make,
-	.finish = cut_line_finish,
-	.ready = cut_line_ready,
-	.target_committed = cut_line_committed,
-	.target_close = cut_line_close,
+	.make = cut_stream_make,
+	.finish = cut_stream_finish,
+	.ready = cut_stream_ready,
+	.target_committed = cut_stream_committed,
+	.target_close = cut_stream_close,
 };

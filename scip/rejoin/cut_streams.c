@@ -8,7 +8,7 @@
  * TCP connections and ports that go over a bridge have their other end outside the cut. They are not handled
  * here, and count as connections to the outside.
  */
-#include "scip/rejoin/cut_lines.h"
+#include "scip/rejoin/cut_streams.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,14 +25,14 @@
 #include "scip/rejoin/cut_provider.h"
 
 /* Takes ownership of `side`. */
-static int lines_add(struct cut_lines *lines, uint64_t ino, Pbeam__BridgeStream *side, Pbeam__CutReply *reply,
-		     struct err *err)
+static int streams_add(struct cut_streams *streams, uint64_t ino, Pbeam__BridgeStream *side,
+		       Pbeam__CutReply *reply, struct err *err)
 {
 	Pbeam__CutBridge *out = message_add(reply, bridges, pbeam__cut_bridge__descriptor);
-	struct cut_line new = {.ino = ino, .side = side};
+	struct cut_stream new = {.ino = ino, .side = side};
 
 	if (!out || message_bytes(&out->cookie, side->cookie.data, side->cookie.len) < 0 ||
-	    message_string(&out->text, side->text) < 0 || object_append(lines->v, lines->n, new) < 0) {
+	    message_string(&out->text, side->text) < 0 || object_append(streams->v, streams->n, new) < 0) {
 		message_free(side);
 		return err_code(err, -ENOMEM, "list the bridges");
 	}
@@ -41,10 +41,10 @@ static int lines_add(struct cut_lines *lines, uint64_t ino, Pbeam__BridgeStream 
 	return 0;
 }
 
-static bool is_known(const struct cut_lines *lines, uint64_t ino)
+static bool is_known(const struct cut_streams *streams, uint64_t ino)
 {
-	for (size_t i = 0; i < lines->n; i++)
-		if (lines->v[i].ino == ino)
+	for (size_t i = 0; i < streams->n; i++)
+		if (streams->v[i].ino == ino)
 			return true;
 	return false;
 }
@@ -58,19 +58,19 @@ static int busy_if_gone(int r, struct err *err)
 			    : r;
 }
 
-static int take_float(struct cut_lines *lines, uint64_t ino, Pbeam__CutReply *reply, struct err *err)
+static int take_float(struct cut_streams *streams, uint64_t ino, Pbeam__CutReply *reply, struct err *err)
 {
 	Pbeam__BridgeStream *side = NULL;
 	int fd, r;
 
-	if (!bridge_find(lines->floats, ino))
+	if (!bridge_find(streams->floats, ino))
 		return 0;
-	r = bridge_stop(lines->floats, ino, &fd, err);
+	r = bridge_stop(streams->floats, ino, &fd, err);
 	if (fd >= 0)
 		close(fd);
 	if (r == 0)
-		r = bridge_take(lines->floats, ino, &side, err);
-	return r < 0 ? busy_if_gone(r, err) : lines_add(lines, ino, side, reply, err);
+		r = bridge_take(streams->floats, ino, &side, err);
+	return r < 0 ? busy_if_gone(r, err) : streams_add(streams, ino, side, reply, err);
 }
 
 /* True if `of` is the end opposite to the one that moved. A process that stayed may hold the same end of a
@@ -84,19 +84,19 @@ static bool is_other_end(const struct object_source *of, const Pbeam__BridgeStre
 }
 
 /* `left` is the inode of the end that the moved process had on this host. */
-static int take_anchors(struct cut_lines *lines, const struct object_source *of, uint64_t left,
+static int take_anchors(struct cut_streams *streams, const struct object_source *of, uint64_t left,
 			Pbeam__CutReply *reply, struct err *err)
 {
-	const Pbeam__BridgeStream *line = NULL;
+	const Pbeam__BridgeStream *stream = NULL;
 	int r = 0;
 
-	while (r == 0 && (line = bridge_next(lines->anchors, left, line)) != NULL) {
+	while (r == 0 && (stream = bridge_next(streams->anchors, left, stream)) != NULL) {
 		Pbeam__BridgeStream *side = NULL;
 
-		if (!is_other_end(of, line))
+		if (!is_other_end(of, stream))
 			continue;
-		r = bridge_take_anchor(lines->anchors, line, &side, err);
-		r = r < 0 ? busy_if_gone(r, err) : lines_add(lines, of->st.st_ino, side, reply, err);
+		r = bridge_take_anchor(streams->anchors, stream, &side, err);
+		r = r < 0 ? busy_if_gone(r, err) : streams_add(streams, of->st.st_ino, side, reply, err);
 	}
 	return r;
 }
@@ -150,28 +150,29 @@ static int offer(struct object_dump *dump, const struct object_source *of, uint6
 	return 0;
 }
 
-int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__CutReply *reply, struct err *err)
+int cut_streams_find(struct cut_streams *streams, struct object_dump *dump, Pbeam__CutReply *reply,
+		     struct err *err)
 {
 	const struct object_source *of;
 	struct unix_diag_table table = {0};
-	int r = bridge_find_all(&lines->floats, err);
+	int r = bridge_find_all(&streams->floats, err);
 
 	if (r == 0)
-		r = bridge_find_anchors(&lines->anchors, err);
+		r = bridge_find_anchors(&streams->anchors, err);
 	if (r == 0)
 		r = unix_diag_read(&table, err);
 	for (size_t i = 0; r == 0 && (of = object_dump_source(dump, i)) != NULL; i++) {
 		uint64_t ino = of->st.st_ino, left = ino;
 
 		if (of->hidden || (!S_ISFIFO(of->st.st_mode) && !socket_is(of, AF_UNIX, 0)) ||
-		    is_known(lines, ino) || object_dump_console_stream(dump, of) >= 0)
+		    is_known(streams, ino) || object_dump_console_stream(dump, of) >= 0)
 			continue;
-		r = take_float(lines, ino, reply, err);
+		r = take_float(streams, ino, reply, err);
 		if (S_ISSOCK(of->st.st_mode))
 			left = unix_peer(&table, ino);
 		if (r == 0 && left)
-			r = take_anchors(lines, of, left, reply, err);
-		if (r == 0 && !is_known(lines, ino))
+			r = take_anchors(streams, of, left, reply, err);
+		if (r == 0 && !is_known(streams, ino))
 			r = offer(dump, of, left, reply, err);
 	}
 	unix_diag_free(&table);
@@ -179,50 +180,50 @@ int cut_lines_find(struct cut_lines *lines, struct object_dump *dump, Pbeam__Cut
 }
 
 /* Returns one side of a bridged stream that has carried nothing yet, NULL without memory. */
-static Pbeam__BridgeStream *begin_line(struct object_dump *dump, const struct object_source *of,
-				       const Pbeam__CutJoin *join)
+static Pbeam__BridgeStream *begin_stream(struct object_dump *dump, const struct object_source *of,
+					 const Pbeam__CutJoin *join)
 {
-	Pbeam__BridgeStream *line = message_new(&pbeam__bridge_stream__descriptor);
-	bool stream = S_ISFIFO(of->st.st_mode), reads = true, writes = true;
+	Pbeam__BridgeStream *stream = message_new(&pbeam__bridge_stream__descriptor);
+	bool is_bytes = S_ISFIFO(of->st.st_mode), reads = true, writes = true;
 
-	if (!line || message_bytes(&line->cookie, join->cookie.data, join->cookie.len) < 0 ||
-	    message_string(&line->text, stream ? "pipe" : "UNIX connection") < 0) {
-		message_free(line);
+	if (!stream || message_bytes(&stream->cookie, join->cookie.data, join->cookie.len) < 0 ||
+	    message_string(&stream->text, is_bytes ? "pipe" : "UNIX connection") < 0) {
+		message_free(stream);
 		return NULL;
 	}
-	if (stream) {
+	if (is_bytes) {
 		ends_in_part(dump, of->st.st_ino, &reads, &writes);
-		line->packet = (of->flags & O_DIRECT) != 0;
+		stream->packet = (of->flags & O_DIRECT) != 0;
 	} else {
 		int type = socket_option(of->local, SOL_SOCKET, SO_TYPE, SOCK_STREAM);
 
-		line->family = AF_UNIX;
-		line->packet = type == SOCK_SEQPACKET;
-		stream = type == SOCK_STREAM;
+		stream->family = AF_UNIX;
+		stream->packet = type == SOCK_SEQPACKET;
+		is_bytes = type == SOCK_STREAM;
 	}
-	line->kind = stream && !line->packet ? PBEAM__BRIDGE_STREAM__KIND__STREAM
-					     : PBEAM__BRIDGE_STREAM__KIND__MESSAGES;
-	line->id = join->id;
-	line->anchor = join->anchor;
-	line->reads = writes; /* the bridge reads what the program writes */
-	line->writes = reads;
-	line->vpid = of->holder_vpid.n;
-	return line;
+	stream->kind = is_bytes && !stream->packet ? PBEAM__BRIDGE_STREAM__KIND__STREAM
+						   : PBEAM__BRIDGE_STREAM__KIND__MESSAGES;
+	stream->id = join->id;
+	stream->anchor = join->anchor;
+	stream->reads = writes; /* the bridge reads what the program writes */
+	stream->writes = reads;
+	stream->vpid = of->holder_vpid.n;
+	return stream;
 }
 
-int cut_lines_join(struct cut_lines *lines, struct object_dump *dump, const Pbeam__CutRequest *request,
-		   struct err *err)
+int cut_streams_join(struct cut_streams *streams, struct object_dump *dump, const Pbeam__CutRequest *request,
+		     struct err *err)
 {
 	for (size_t i = 0; i < request->n_joins; i++) {
 		const Pbeam__CutJoin *join = request->joins[i];
 		const struct object_source *of = object_dump_find_inode(dump, join->ino, NULL);
-		struct cut_line new = {.ino = join->ino};
+		struct cut_stream new = {.ino = join->ino};
 
 		if (!of || join->cookie.len != BRIDGE_COOKIE)
 			return err_set(err, -EPROTO,
 				       "the leader joins a connection that is not in this part");
-		new.side = begin_line(dump, of, join);
-		if (!new.side || object_append(lines->v, lines->n, new) < 0) {
+		new.side = begin_stream(dump, of, join);
+		if (!new.side || object_append(streams->v, streams->n, new) < 0) {
 			message_free(new.side);
 			return err_code(err, -ENOMEM, "bridges");
 		}
@@ -238,36 +239,36 @@ static bool reads_here(struct object_dump *dump, const struct object_source *of)
 	return reads;
 }
 
-int cut_lines_dump(struct cut_lines *lines, struct object_dump *dump, const struct object_source *of,
-		   Pbeam__Object *out, struct err *err)
+int cut_streams_dump(struct cut_streams *streams, struct object_dump *dump, const struct object_source *of,
+		     Pbeam__Object *out, struct err *err)
 {
 	Pbeam__BridgeList list = PBEAM__BRIDGE_LIST__INIT;
 	Pbeam__BridgeStream **sides;
 	int r;
 
-	if (of->hidden || !is_known(lines, of->st.st_ino))
+	if (of->hidden || !is_known(streams, of->st.st_ino))
 		return 0;
-	sides = list.streams = calloc(lines->n, sizeof(*list.streams));
+	sides = list.streams = calloc(streams->n, sizeof(*list.streams));
 	r = sides ? object_dump_as_usual(dump, of, out, err) : err_code(err, -ENOMEM, "bridges");
 	/* The first description of a pipe gets the streams, the others an empty list. */
-	for (size_t i = 0; i < lines->n && r == 0; i++)
-		if (lines->v[i].ino == of->st.st_ino && !lines->v[i].saved) {
-			lines->v[i].saved = true;
-			list.streams[list.n_streams++] = lines->v[i].side;
+	for (size_t i = 0; i < streams->n && r == 0; i++)
+		if (streams->v[i].ino == of->st.st_ino && !streams->v[i].saved) {
+			streams->v[i].saved = true;
+			list.streams[list.n_streams++] = streams->v[i].side;
 		}
 	if (r == 0 && S_ISFIFO(of->st.st_mode) && !reads_here(dump, of))
 		bridge_forget_contents(out->pipe);
-	r = r < 0 ? r : cut_mark_lines(out, &list, err);
+	r = r < 0 ? r : cut_mark_streams(out, &list, err);
 	free(sides);
 	return r;
 }
 
-void cut_lines_free(struct cut_lines *lines)
+void cut_streams_free(struct cut_streams *streams)
 {
-	bridge_release(lines->floats, false);
-	bridge_release(lines->anchors, false);
-	for (size_t i = 0; i < lines->n; i++)
-		message_free(lines->v[i].side);
-	free(lines->v);
-	*lines = (struct cut_lines){0};
+	bridge_release(streams->floats, false);
+	bridge_release(streams->anchors, false);
+	for (size_t i = 0; i < streams->n; i++)
+		message_free(streams->v[i].side);
+	free(streams->v);
+	*streams = (struct cut_streams){0};
 }
