@@ -19,7 +19,7 @@
 #include "proto/cluster.pb-c.h"
 #include "proto/frame.h"
 
-#define CHANNEL_VERSION	    3u
+#define CHANNEL_VERSION	    4u
 #define CHANNEL_PORT	    7113
 #define CHANNEL_KEY_SIZE    32
 #define CHANNEL_COOKIE_SIZE 16

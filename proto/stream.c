@@ -134,6 +134,12 @@ static int stream_queue_output(struct stream *stream, struct output *output)
 	return 0;
 }
 
+void stream_flush(struct stream *stream)
+{
+	if (stream->fd >= 0 && !stream_write_some(stream))
+		log_debug("the other end of a socket is gone");
+}
+
 int stream_send(struct stream *stream, uint32_t type, const ProtobufCMessage *message, const int *fds,
 		int nfds)
 {

@@ -43,6 +43,9 @@ void stream_close(struct stream *stream);
  * reading. */
 must_check int stream_send(struct stream *stream, uint32_t type, const ProtobufCMessage *message,
 			   const int *fds, int nfds);
+/* Sends what the socket takes now, for a caller that may exit before the loop does. No effect if it is
+ * closed. */
+void stream_flush(struct stream *stream);
 /* Queues a frame as it came, with its descriptors, which are taken. */
 must_check int stream_relay(struct stream *stream, struct frame *frame);
 /* Queues a frame with a body that is packed already. */

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"

@@ -91,4 +91,6 @@ void job_close_private(struct job *job)
 		close(job->pty_master);
 	if (job->arrival >= 0)
 		close(job->arrival);
+	if (job->links_sock >= 0)
+		close(job->links_sock);
 }

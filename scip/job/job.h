@@ -51,6 +51,7 @@ struct job {
 	struct console_positions *console_positions; /* at home: remote_console.h; NULL */
 	struct remote_console *remote_console;	     /* of a guest keeper: its console */
 	struct links *links;			     /* NULL: nothing of the job was ever on another host */
+	int links_sock; /* to the process that carries them (link_process.h), -1 none */
 	/* Of a job that was rolled back as a cut: the uuid of the last such rollback, the same in all its
 	 * keepers; else "". */
 	char incarnation[40];

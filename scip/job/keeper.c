@@ -538,6 +538,7 @@ _Noreturn static void become_keeper(const struct keeper_options *options, int co
 	job->options = options;
 	job->console_ends[0] = job->console_ends[1] = job->console_ends[2] = -1;
 	job->pty_master = options->pty_master;
+	job->links_sock = -1;
 	job->arrival = options->begin ? options->channel : -1;
 	memcpy(job->console, options->console, sizeof(job->console));
 	if (options->signal_mask)

@@ -1,50 +1,69 @@
 #include "scip/job/links.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "proto/frame.h"
+#include "proto/keeper.pb-c.h"
 #include "proto/message.h"
-#include "scip/job/link_news.h"
+#include "proto/stream.h"
+#include "scip/job/link_process.h"
 #include "scip/job/remote_console.h"
+#include "scip/job/remote_console_positions.h"
 
-enum { HELD_MAX = 32, KEPT_MAX = 16, AGAIN_NS = 1000000000, CONSOLE_END_MS = 1000 };
+enum { SIGNALS_MAX = 256, KEPT_MAX = 16, AGAIN_NS = 200000000 };
 
-enum link_kind { LINK_ACCEPTOR, LINK_GUEST, LINK_STUB, LINK_CONSOLE };
-
-struct link {
-	struct link *next;
-	struct job *job;
-	enum link_kind kind;
-	pid_t pid;	      /* of the process that holds the channel */
-	int sock;	      /* to it */
-	struct vpid vpid;     /* 0: not known yet */
-	pid_t rpid;	      /* of the guest's process, of the stub; 0: not known */
-	char host[64];	      /* guest: of the stub */
-	char incarnation[40]; /* guest: the job's when the link was made */
-	bool waits;	      /* guest: `status` is reported when the coordinator has ended */
+/* A process here whose stub is on another host. */
+struct guest {
+	struct guest *next;
+	struct vpid vpid;
+	pid_t rpid;	      /* 0: it has ended */
+	char host[64];	      /* of the stub */
+	char incarnation[40]; /* the job's when the process came */
+	bool waits;	      /* `status` is reported when the coordinator has ended */
+	bool reported;	      /* `status` was */
 	int status;
-	int kept[KEPT_MAX]; /* guest: signals that came while the process may have been migrating */
+	struct {
+		int signal;
+		uint64_t seq;
+	} kept[KEPT_MAX]; /* signals that came while the process may have been migrating */
 	int nkept;
-	int under_way; /* stub: signals that were sent and are not confirmed */
+	uint64_t taken; /* the last signal that it has */
+};
+
+/* A signal for a process elsewhere that is not known to have reached it. */
+struct sent_signal {
+	struct vpid vpid;
+	int signal, from;
+	int32_t stub; /* the stub's pid, 0 if unknown */
+	uint64_t seq;
+};
+
+/* A stub here whose process has a link. */
+struct stub_link {
+	struct stub_link *next;
+	struct vpid vpid;
 };
 
 struct links {
-	struct link *list;
-	struct link_news held[HELD_MAX]; /* signals whose stub has no link just now */
-	int nheld;
+	struct job *job;
+	pid_t pid;	       /* of the process that carries them, 0 */
+	struct stream carrier; /* to it; fd -1: none */
+	bool expects, console; /* what it was told to do */
+	struct guest *guests;
+	struct stub_link *stubs;
+	struct sent_signal signals[SIGNALS_MAX]; /* oldest first */
+	int nsignals;
+	uint64_t seq;	     /* of the last one: a time to begin with, so that it grows over keepers */
 	struct vpid awaited; /* the process that was made last, which may be arriving ... */
 	pid_t awaited_rpid;
 	bool early; /* ... and changed to `early_status` before it had a link */
@@ -53,240 +72,317 @@ struct links {
 
 static struct links *links_of(struct job *job)
 {
-	if (!job->links)
+	if (!job->links) {
 		job->links = calloc(1, sizeof(*job->links));
+		if (job->links)
+			*job->links = (struct links){
+				.job = job, .carrier.fd = -1, .seq = io_now_ns(CLOCK_REALTIME)};
+	}
 	return job->links;
 }
 
-static struct link *find_link(const struct job *job, enum link_kind kind, struct vpid vpid)
+static struct guest *links_find_guest(const struct job *job, struct vpid vpid)
 {
-	for (struct link *link = job->links ? job->links->list : NULL; link; link = link->next)
-		if (link->kind == kind && link->vpid.n == vpid.n)
-			return link;
-	return NULL;
+	struct guest *guest = job->links ? job->links->guests : NULL;
+
+	while (guest && guest->vpid.n != vpid.n)
+		guest = guest->next;
+	return guest;
 }
 
-static void drop_link(struct link *link)
+static bool links_has_stub(const struct job *job, struct vpid vpid)
 {
-	struct job *job = link->job;
+	const struct stub_link *stub = job->links ? job->links->stubs : NULL;
 
-	for (struct link **at = &job->links->list; *at; at = &(*at)->next)
-		if (*at == link) {
-			*at = link->next;
-			break;
-		}
-	loop_unwatch(&job->loop, link->sock);
-	close(link->sock);
-	free(link);
+	while (stub && stub->vpid.n != vpid.n)
+		stub = stub->next;
+	return stub;
 }
 
-static void send_news(const struct link *link, enum _Pbeam__LinkNews__Type type, int value, int from)
+/* At once: this keeper may be about to exit. What is lost because no process carries it is sent again to the
+ * next one. */
+static void transmit(struct links *links, enum _Pbeam__LinkNewsType type, const Pbeam__LinkNews *news)
 {
-	struct link_news news = {
-		.type = type, .vpid = link->vpid.n, .value = value, .from = from, .stub = link->rpid};
-
-	int r = link_news_send(link->sock, &news, MSG_DONTWAIT);
-
-	if (r < 0)
-		log_warn("link of vpid %d: %s", link->vpid.n, strerror(-r));
+	if (links->carrier.fd < 0)
+		return;
+	if (stream_send(&links->carrier, type, &news->base, NULL, 0) < 0)
+		log_error("vpid %d: its link is not told of a change", news->vpid);
+	stream_flush(&links->carrier);
 }
 
-/* False: the link's process is about to end and does not take it. */
-static bool pass_signal(struct link *link, const struct link_news *news)
+static void links_tell(struct links *links, enum _Pbeam__LinkNewsType type, struct vpid vpid, int value,
+		       const char *text)
 {
-	if (link_news_send(link->sock, news, MSG_DONTWAIT) < 0)
-		return false;
-	link->under_way++;
-	return true;
+	Pbeam__LinkNews news = PBEAM__LINK_NEWS__INIT;
+
+	news.vpid = vpid.n;
+	news.value = value;
+	news.text = (char *)(uintptr_t)text;
+	transmit(links, type, &news);
 }
+
+/* ---- signals for processes elsewhere ---- */
 
 int links_under_way(const struct job *job)
 {
-	int n = job->links ? job->links->nheld : 0;
-
-	for (const struct link *link = job->links ? job->links->list : NULL; link; link = link->next)
-		n += link->under_way;
-	return n;
+	return job->links ? job->links->nsignals : 0;
 }
-
-/* ---- news from the processes ---- */
-
-static void begin_stub(struct job *job, int channel);
 
 /* A process that returns home does so into its stub. Another process with its number was made by a rollback.
  */
-static bool is_replaced(const struct job *job, const struct link_news *news)
+static bool is_replaced(const struct job *job, struct vpid vpid, int32_t stub)
 {
 	struct name_process process;
 
-	return news->stub && names_process_get(job->names, (struct vpid){news->vpid}, &process) == 0 &&
-	       process.rpid.n != news->stub;
+	return stub && names_process_get(job->names, vpid, &process) == 0 && process.rpid.n != stub;
 }
 
-/* True if the process with the number runs here, so that the sender is one that a rollback has replaced. A
- * stub with another pid proves nothing: it may have been away with its parent, and be back. */
-static bool is_left_over(const struct job *job, const struct link_news *news)
+static bool is_running(const struct job *job, struct vpid vpid, struct name_process *process)
 {
-	struct name_process process;
-
-	return is_replaced(job, news) &&
-	       names_process_get(job->names, (struct vpid){news->vpid}, &process) == 0 &&
-	       process.state == NAME_STATE_RUNNING;
+	return names_process_get(job->names, vpid, process) == 0 && process->state == NAME_STATE_RUNNING;
 }
 
-static void on_hello(struct link *link, const struct link_news *news)
+static void transmit_signal(struct links *links, const struct sent_signal *signal)
 {
-	struct links *links = link->job->links;
-	struct link *older = find_link(link->job, LINK_STUB, (struct vpid){news->vpid});
+	Pbeam__LinkNews news = PBEAM__LINK_NEWS__INIT;
+
+	news.vpid = signal->vpid.n;
+	news.value = signal->signal;
+	news.from = signal->from;
+	news.seq = signal->seq;
+	transmit(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_SIGNAL, &news);
+}
+
+/* Drops the signals of a process up to `seq`. */
+static void links_drop_signals(struct links *links, struct vpid vpid, uint64_t seq)
+{
 	int n = 0;
 
-	if (is_left_over(link->job, news)) { /* and does not know it if its channel broke just then */
-		const struct link_news end = {.type = PBEAM__LINK_NEWS__TYPE__SIGNAL,
-					      .vpid = news->vpid,
-					      .value = SIGKILL,
-					      .stub = news->stub};
-
-		(void)!pass_signal(link, &end);
-		return;
-	}
-	if (older && older != link) { /* it returns what is not confirmed */
-		older->vpid.n = 0;
-		shutdown(older->sock, SHUT_WR);
-	}
-	link->vpid.n = news->vpid;
-	link->rpid = names_real(link->job->names, link->vpid).n;
-	for (int i = 0; i < links->nheld; i++) {
-		if (links->held[i].vpid == news->vpid && !is_replaced(link->job, &links->held[i]))
-			(void)!pass_signal(link, &links->held[i]);
-		else if (links->held[i].vpid != news->vpid)
-			links->held[n++] = links->held[i];
-	}
-	links->nheld = n;
+	for (int i = 0; i < links->nsignals; i++)
+		if (links->signals[i].vpid.n != vpid.n || links->signals[i].seq > seq)
+			links->signals[n++] = links->signals[i];
+	links->nsignals = n;
 }
 
-/* The link is the console's. There is one for each part of the job that is elsewhere. */
-static void on_console(struct link *link, const struct link_news *news)
+/* Delivers the signals of processes that have no link and have returned home meanwhile. vpid 0: of all. */
+static void links_deliver_signals(struct links *links, struct vpid vpid)
 {
-	struct link *older = find_link(link->job, LINK_CONSOLE, (struct vpid){news->vpid});
+	struct name_process process;
+	int n = 0;
 
-	link->kind = LINK_CONSOLE;
-	link->vpid.n = news->vpid;
-	if (!older)
-		return;
-	kill(older->pid, SIGTERM); /* it counts what it has written */
-	drop_link(older);
-}
+	for (int i = 0; i < links->nsignals; i++) {
+		const struct sent_signal *signal = &links->signals[i];
+		const bool due =
+			(!vpid.n || vpid.n == signal->vpid.n) && !links_has_stub(links->job, signal->vpid);
 
-/* Sends a signal to the process of a guest's link. A process that is dumped already would not take it along:
- * then the next host gets it. */
-static void take_signal(struct link *link, int signal)
-{
-	if (link->job->departing && link->nkept < KEPT_MAX) {
-		link->kept[link->nkept++] = signal;
-		return;
+		if (due && is_replaced(links->job, signal->vpid, signal->stub))
+			log_info("vpid %d: signal %d was for the process that is rolled back", signal->vpid.n,
+				 signal->signal);
+		else if (due && is_running(links->job, signal->vpid, &process))
+			(void)!kill(process.rpid.n, signal->signal);
+		else
+			links->signals[n++] = *signal;
 	}
-	if (link->rpid > 0 && !link->waits && kill(link->rpid, signal) < 0)
-		log_info("vpid %d: signal %d came after its end", link->vpid.n, signal);
-	send_news(link, PBEAM__LINK_NEWS__TYPE__SIGNALLED, 0, 0);
-}
-
-static void take_kept(struct link *link)
-{
-	int n = link->nkept;
-
-	link->nkept = 0;
-	for (int i = 0; i < n; i++)
-		take_signal(link, link->kept[i]);
+	links->nsignals = n;
 }
 
 /* Sends a signal to where the process of the stub is, or keeps it until its link is there. The end of a stub
  * that a rollback replaces may be reported only when the new process is there. */
-static void send_signal(struct job *job, const struct link_news *news)
+void links_signal(struct job *job, const Pbeam__RemoteSignal *remote)
 {
 	struct links *links = links_of(job);
-	struct link *link = find_link(job, LINK_STUB, (struct vpid){news->vpid});
-	struct name_process process;
+	struct sent_signal *signal;
 
-	if (is_replaced(job, news)) {
-		log_info("vpid %d: signal %d was for the process that is rolled back", news->vpid,
-			 news->value);
+	if (!links || links->nsignals == SIGNALS_MAX) {
+		log_warn("vpid %d: signal %d is lost", remote->vpid, remote->signal);
 		return;
 	}
-	if (link && pass_signal(link, news))
-		return;
-	if (names_process_get(job->names, (struct vpid){news->vpid}, &process) == 0 &&
-	    process.state == NAME_STATE_RUNNING)
-		(void)!kill(process.rpid.n, news->value); /* it is back */
-	else if (links && links->nheld < HELD_MAX)
-		links->held[links->nheld++] = *news;
+	signal = &links->signals[links->nsignals++];
+	*signal = (struct sent_signal){.vpid = {remote->vpid},
+				       .signal = remote->signal,
+				       .from = remote->from,
+				       .stub = remote->stub,
+				       .seq = ++links->seq};
+	if (links_has_stub(job, signal->vpid) && !is_replaced(job, signal->vpid, signal->stub))
+		transmit_signal(links, signal);
 	else
-		log_warn("vpid %d: signal %d is lost", news->vpid, news->value);
+		links_deliver_signals(links, signal->vpid);
 }
 
-static void on_news(void *arg, int fd)
+/* The stub of the job's first process was killed: so is the process where it is now. */
+static void tell_killed(const struct job *job, int signal)
 {
-	struct link *link = arg;
-	struct link_news news;
-	int r = link_news_receive(fd, &news, MSG_DONTWAIT);
+	if (links_has_stub(job, job->entry.root))
+		links_tell(job->links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_SIGNAL, job->entry.root, signal, "");
+}
 
-	if (r == -EAGAIN || r == -EINTR)
-		return;
-	if (r <= 0) {
-		drop_link(link); /* its process has ended */
+/* ---- news of stubs here ---- */
+
+static void links_forget_stub(struct links *links, struct vpid vpid)
+{
+	for (struct stub_link **at = &links->stubs; *at; at = &(*at)->next)
+		if ((*at)->vpid.n == vpid.n) {
+			struct stub_link *stub = *at;
+
+			*at = stub->next;
+			free(stub);
+			return;
+		}
+}
+
+static void links_take_hello(struct links *links, const Pbeam__LinkNews *news)
+{
+	const struct vpid vpid = {news->vpid};
+	struct name_process process;
+	struct stub_link *stub;
+
+	/* If the process with the number runs here, the other one is one that a rollback has replaced, and
+	 * does not know it if its connection broke just then. A stub with another pid proves nothing: it may
+	 * have been away with its parent, and be back. */
+	if (is_replaced(links->job, vpid, news->stub) && is_running(links->job, vpid, &process)) {
+		links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_SIGNAL, vpid, SIGKILL, "");
 		return;
 	}
-	if (link->kind == LINK_STUB && news.type == PBEAM__LINK_NEWS__TYPE__CONSOLE)
-		on_console(link, &news);
-	if (link->kind == LINK_STUB && news.type == PBEAM__LINK_NEWS__TYPE__HELLO)
-		on_hello(link, &news);
-	if (link->kind == LINK_STUB && news.type == PBEAM__LINK_NEWS__TYPE__SIGNALLED && link->under_way)
-		link->under_way--;
-	if (link->kind == LINK_STUB && news.type == PBEAM__LINK_NEWS__TYPE__SIGNAL) {
-		link->vpid.n = link->under_way = 0;
-		send_signal(link->job, &news);
-	}
-	if (link->kind == LINK_GUEST && news.type == PBEAM__LINK_NEWS__TYPE__SIGNAL)
-		take_signal(link, news.value);
-}
-
-static void expect_again(void *arg)
-{
-	struct job *job = arg;
-	struct err err = ERR_INIT;
-
-	if (links_expect(job, &err) < 0)
-		log_warn("%s", err.text);
-}
-
-/* A channel has come. Its first message says what it is for. */
-static void on_expected(void *arg, int fd)
-{
-	struct link *link = arg;
-	struct job *job = link->job;
-	struct frame frame = {0};
-	struct err err = ERR_INIT;
-	int r = frame_recv(fd, &frame, &err);
-
-	if (r > 0 && frame.nfds == 1)
-		begin_stub(job, steal_fd(&frame.fds[0]));
-	frame_free(&frame);
-	if (r > 0)
+	links_forget_stub(links, vpid);
+	stub = calloc(1, sizeof(*stub));
+	if (!stub)
 		return;
-	drop_link(link);
-	if (loop_timer_start(&job->loop, AGAIN_NS, expect_again, job) < 0)
-		log_warn("job %s: other hosts cannot reach it any more", job->entry.uuid);
+	*stub = (struct stub_link){.next = links->stubs, .vpid = vpid};
+	links->stubs = stub;
+	links_drop_signals(links, vpid, news->seq);
+	for (int i = 0; i < links->nsignals; i++)
+		if (links->signals[i].vpid.n == vpid.n &&
+		    !is_replaced(links->job, vpid, links->signals[i].stub))
+			transmit_signal(links, &links->signals[i]);
 }
 
-/* ---- starting links ---- */
+/* ---- news of processes here ---- */
 
-/* In the new process: closes what it does not need. */
-static void become_link(struct job *job)
+/* Sends a signal to the process of a link. A process that is dumped already would not take it along: then the
+ * next host gets it. */
+static void guest_deliver_signal(struct guest *guest, struct links *links, int signal, uint64_t seq)
 {
-	sigset_t none;
-	int console[3], ends[3], master = job->pty_master;
+	Pbeam__LinkNews news = PBEAM__LINK_NEWS__INIT;
 
-	/* Of the console each end keeps what it carries: at home the streams, at a guest's their other ends.
-	 */
+	if (links->job->departing && guest->nkept < KEPT_MAX) {
+		guest->kept[guest->nkept].signal = signal;
+		guest->kept[guest->nkept++].seq = seq;
+		return;
+	}
+	if (guest->rpid > 0 && !guest->waits && kill(guest->rpid, signal) < 0)
+		log_info("vpid %d: signal %d came after its end", guest->vpid.n, signal);
+	if (seq > guest->taken)
+		guest->taken = seq;
+	news.vpid = guest->vpid.n;
+	news.seq = seq;
+	transmit(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_TAKEN, &news);
+}
+
+static void guest_deliver_kept(struct guest *guest, struct links *links)
+{
+	int n = guest->nkept;
+
+	guest->nkept = 0;
+	for (int i = 0; i < n; i++)
+		guest_deliver_signal(guest, links, guest->kept[i].signal, guest->kept[i].seq);
+}
+
+static void links_free_guest(struct links *links, struct guest *guest)
+{
+	for (struct guest **at = &links->guests; *at; at = &(*at)->next)
+		if (*at == guest) {
+			*at = guest->next;
+			break;
+		}
+	free(guest);
+}
+
+static void links_forget_guest(struct links *links, struct guest *guest)
+{
+	links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_FORGET, guest->vpid, 0, "");
+	links_free_guest(links, guest);
+}
+
+/* ---- the process that carries them ---- */
+
+static void on_news(struct stream *stream, struct frame *frame)
+{
+	struct links *links = stream->owner;
+	Pbeam__LinkNews *news = (void *)frame_unpack(frame, &pbeam__link_news__descriptor, NULL);
+	struct guest *guest = news ? links_find_guest(links->job, (struct vpid){news->vpid}) : NULL;
+
+	if (!news)
+		return;
+	switch (frame->type) {
+	case PBEAM__LINK_NEWS_TYPE__LINK_NEWS_HELLO:
+		links_take_hello(links, news);
+		break;
+	case PBEAM__LINK_NEWS_TYPE__LINK_NEWS_CLOSED:
+		links_forget_stub(links, (struct vpid){news->vpid});
+		links_deliver_signals(links, (struct vpid){news->vpid});
+		break;
+	case PBEAM__LINK_NEWS_TYPE__LINK_NEWS_CONFIRMED:
+		links_drop_signals(links, (struct vpid){news->vpid}, news->seq);
+		break;
+	case PBEAM__LINK_NEWS_TYPE__LINK_NEWS_SIGNAL:
+		if (guest)
+			guest_deliver_signal(guest, links, news->value, news->seq);
+		break;
+	case PBEAM__LINK_NEWS_TYPE__LINK_NEWS_KILL:
+		if (guest)
+			guest_deliver_signal(guest, links, SIGKILL, 0);
+		break;
+	case PBEAM__LINK_NEWS_TYPE__LINK_NEWS_STREAM_CLOSED:
+		remote_console_close(links->job, news->value);
+		break;
+	case PBEAM__LINK_NEWS_TYPE__LINK_NEWS_GONE:
+		if (guest)
+			links_free_guest(links, guest);
+		break;
+	default:
+		break;
+	}
+	message_free(news);
+}
+
+static int start_carrier(struct links *links, struct err *err);
+
+static void start_again(void *arg)
+{
+	struct links *links = arg;
+	struct err err = ERR_INIT;
+
+	if (links->carrier.fd >= 0 || start_carrier(links, &err) == 0)
+		return;
+	log_error("job %s: %s", links->job->entry.uuid, err.text);
+	if (loop_timer_start(&links->job->loop, AGAIN_NS, start_again, links) < 0)
+		log_error("job %s: its links are cut", links->job->entry.uuid);
+}
+
+static void close_carrier(struct links *links)
+{
+	stream_close(&links->carrier);
+	links->job->links_sock = -1;
+	while (links->stubs)
+		links_forget_stub(links, links->stubs->vpid);
+}
+
+/* It was killed. */
+static void on_carrier_end(struct stream *stream, const struct err *err)
+{
+	struct links *links = stream->owner;
+
+	close_carrier(links);
+	start_again(links);
+}
+
+/* In the new process: closes what it does not need. Of the console it keeps what it carries: at home the
+ * streams, at a guest's their other ends. */
+_Noreturn static void become_carrier(struct job *job, int sock)
+{
+	const int master = job->pty_master;
+	int console[3], ends[3];
+
 	memcpy(console, job->console, sizeof(console));
 	memcpy(ends, job->console_ends, sizeof(ends));
 	for (int i = 0; i < 3; i++) {
@@ -299,82 +395,110 @@ static void become_link(struct job *job)
 		memcpy(job->console, console, sizeof(console));
 	memcpy(job->console_ends, ends, sizeof(ends));
 	job->pty_master = job->home ? master : -1;
-	prctl(PR_SET_NAME, "scip-link");
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	signal(SIGPIPE, SIG_IGN);
-	/* The keeper leads the session of a terminal. A guest's end outlives it, and the SIGHUP of its end.
-	 */
-	signal(SIGHUP, SIG_IGN);
+	link_process_main(job, sock);
 }
 
-/* Forks. 0 in the child with its end in *sock, 1 in the keeper with the link in *out, or -errno. */
-static int start_link(struct job *job, enum link_kind kind, int type, struct link **out, int *sock,
-		      struct err *err)
+/* Repeats what the process before knew. */
+static void brief_carrier(struct links *links)
+{
+	Pbeam__LinkNews taken = PBEAM__LINK_NEWS__INIT;
+	struct job *job = links->job;
+
+	if (links->expects)
+		links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_EXPECT, (struct vpid){0}, 0, "");
+	for (const struct guest *guest = links->guests; guest; guest = guest->next) {
+		links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_RESET, (struct vpid){0}, 0,
+			   guest->incarnation);
+		links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_GUEST, guest->vpid, 0, guest->host);
+		taken.vpid = guest->vpid.n;
+		taken.seq = guest->taken;
+		transmit(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_TAKEN, &taken);
+		if (guest->reported)
+			links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_STATUS, guest->vpid, guest->status,
+				   "");
+	}
+	links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_RESET, (struct vpid){0}, 0, job->incarnation);
+	if (links->console)
+		links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_CONSOLE, (struct vpid){0}, 0, "");
+}
+
+static int start_carrier(struct links *links, struct err *err)
+{
+	static const struct stream_calls calls = {.frame = on_news, .end = on_carrier_end};
+	struct job *job = links->job;
+	int pair[2], r = 0;
+
+	if (job->home)
+		r = remote_console_prepare(job, err);
+	if (r >= 0)
+		r = remote_console_make_positions(job, err);
+	if (r < 0)
+		return r;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return err_sys(err, "make a link");
+	links->pid = fork();
+	if (links->pid == 0) {
+		close(pair[0]);
+		become_carrier(job, pair[1]);
+	}
+	close(pair[1]);
+	if (links->pid < 0) {
+		links->pid = 0;
+		close(pair[0]);
+		return err_sys(err, "make a link");
+	}
+	r = stream_open(&links->carrier, job->loop.base, pair[0], &calls, links);
+	if (r < 0) {
+		links->carrier.fd = -1;
+		return err_code(err, r, "watch the job's links");
+	}
+	job->links_sock = pair[0];
+	brief_carrier(links);
+	return 0;
+}
+
+static int need_carrier(struct job *job, struct err *err)
 {
 	struct links *links = links_of(job);
-	struct link *link = calloc(1, sizeof(*link));
-	int pair[2] = {-1, -1}, r = 0;
-	pid_t pid = -1;
 
-	if (!links || !link)
-		r = err_code(err, -ENOMEM, "make a link");
-	else if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, pair) < 0)
-		r = err_sys(err, "make a link");
-	else if ((pid = fork()) < 0)
-		r = err_sys(err, "make a link");
-	if (pid == 0) {
-		close(pair[0]);
-		*sock = pair[1];
-		become_link(job);
-		return 0;
-	}
-	if (pair[1] >= 0)
-		close(pair[1]);
-	if (r == 0) {
-		*link = (struct link){.job = job, .kind = kind, .pid = pid, .sock = pair[0]};
-		r = loop_watch(&job->loop, link->sock, kind == LINK_ACCEPTOR ? on_expected : on_news, link);
-		if (r < 0)
-			err_code(err, r, "watch a link");
-	}
-	if (r < 0) {
-		if (pair[0] >= 0)
-			close(pair[0]);
-		free(link);
-		return r;
-	}
-	link->next = links->list;
-	links->list = link;
-	*out = link;
-	return 1;
+	if (!links)
+		return err_code(err, -ENOMEM, "make a link");
+	return links->carrier.fd >= 0 ? 0 : start_carrier(links, err);
 }
 
-static void begin_stub(struct job *job, int channel)
+void links_restart(struct job *job)
 {
-	struct err err = ERR_INIT;
-	struct link *link;
-	int sock, r = start_link(job, LINK_STUB, SOCK_SEQPACKET, &link, &sock, &err);
+	struct links *links = job->links;
 
-	if (r == 0)
-		link_stub_main(job, channel, sock);
-	close(channel);
-	if (r < 0)
-		log_warn("job %s: %s", job->entry.uuid, err.text);
+	if (!links || links->carrier.fd < 0)
+		return;
+	kill(links->pid, SIGKILL);
+	links->console = false;
+	close_carrier(links);
+	start_again(links);
+}
+
+bool links_reaped(struct job *job, pid_t pid)
+{
+	return job->links && pid == job->links->pid; /* its socket reports it */
 }
 
 int links_expect(struct job *job, struct err *err)
 {
-	struct link *link;
-	int sock, r;
+	struct links *links = links_of(job);
+	int r;
 
-	if (find_link(job, LINK_ACCEPTOR, (struct vpid){0}))
+	if (!links)
+		return err_code(err, -ENOMEM, "make a link");
+	if (links->expects)
 		return 0;
-	r = remote_console_make_positions(job, err);
-	if (r == 0)
-		r = start_link(job, LINK_ACCEPTOR, SOCK_STREAM, &link, &sock, err);
-	if (r == 0)
-		link_acceptor_main(job, sock);
-	return r < 0 ? r : 0;
+	links->expects = true;
+	r = need_carrier(job, err);
+	if (r < 0)
+		return r;
+	links->expects = true;
+	links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_EXPECT, (struct vpid){0}, 0, "");
+	return 0;
 }
 
 void links_await(struct job *job, struct vpid vpid, pid_t rpid)
@@ -388,132 +512,78 @@ void links_await(struct job *job, struct vpid vpid, pid_t rpid)
 	links->early = false;
 }
 
-static void report_status(struct link *link)
+static void guest_report_status(struct guest *guest, struct links *links)
 {
-	link->waits = false;
-	send_news(link, PBEAM__LINK_NEWS__TYPE__STATUS, link->status, 0);
-	if (!WIFSTOPPED(link->status) && !WIFCONTINUED(link->status))
-		link->rpid = 0;
+	guest->waits = false;
+	guest->reported = true;
+	links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_STATUS, guest->vpid, guest->status, "");
+	if (!WIFSTOPPED(guest->status) && !WIFCONTINUED(guest->status))
+		guest->rpid = 0;
 }
 
 int links_to_stub(struct job *job, struct vpid vpid, pid_t rpid, const char *host, struct err *err)
 {
-	struct link *link;
-	int sock, r = start_link(job, LINK_GUEST, SOCK_SEQPACKET, &link, &sock, err);
+	struct guest *guest = links_find_guest(job, vpid);
+	int r = need_carrier(job, err);
 
-	if (r == 0)
-		link_guest_main(job, vpid, host, sock);
 	if (r < 0)
 		return r;
-	link->vpid = vpid;
-	link->rpid = rpid;
-	snprintf(link->host, sizeof(link->host), "%s", host);
-	snprintf(link->incarnation, sizeof(link->incarnation), "%s", job->incarnation);
+	if (guest)
+		links_free_guest(job->links, guest);
+	guest = calloc(1, sizeof(*guest));
+	if (!guest)
+		return err_code(err, -ENOMEM, "make a link");
+	*guest = (struct guest){.next = job->links->guests, .vpid = vpid, .rpid = rpid};
+	job->links->guests = guest;
+	snprintf(guest->host, sizeof(guest->host), "%s", host);
+	snprintf(guest->incarnation, sizeof(guest->incarnation), "%s", job->incarnation);
+	links_tell(job->links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_RESET, (struct vpid){0}, 0, job->incarnation);
+	links_tell(job->links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_GUEST, vpid, 0, host);
 	if (job->links->early && job->links->awaited.n == vpid.n) {
-		link->status = job->links->early_status;
-		report_status(link);
+		guest->status = job->links->early_status;
+		guest_report_status(guest, job->links);
 	}
 	return 0;
 }
 
 int links_start_console(struct job *job, struct err *err)
 {
-	struct link *link;
-	int sock, r = remote_console_prepare(job, err);
+	int r;
 
-	if (r > 0)
-		r = start_link(job, LINK_CONSOLE, SOCK_SEQPACKET, &link, &sock, err);
-	else if (r == 0)
+	if (!job->remote_console)
 		return 0;
-	if (r == 0)
-		remote_console_guest_main(job, sock);
-	for (int i = 0; i < 3; i++) /* held open here, standard input would never end */
-		if (job->console_ends[i] >= 0)
-			close(steal_fd(&job->console_ends[i]));
-	return r < 0 ? r : 0;
-}
-
-/* Ends all links of a kind. */
-static void drop_all(struct job *job, enum link_kind kind)
-{
-	struct link *next;
-
-	for (struct link *link = job->links ? job->links->list : NULL; link; link = next) {
-		next = link->next;
-		if (link->kind != kind)
-			continue;
-		kill(link->pid, kind == LINK_CONSOLE ? SIGTERM : SIGKILL);
-		drop_link(link);
-	}
-}
-
-void links_stop_console(struct job *job)
-{
-	drop_all(job, LINK_CONSOLE);
-	remote_console_free(job);
-}
-
-/* Waits until it has ended: nothing else reads from the console then. */
-static void end_console(pid_t pid)
-{
-	auto_close int fd = pidfd_open(pid, 0);
-	struct pollfd ended = {.fd = fd, .events = POLLIN};
-
-	kill(pid, SIGTERM);
-	if (fd < 0 || poll(&ended, 1, CONSOLE_END_MS) != 1)
-		kill(pid, SIGKILL);
+	r = need_carrier(job, err);
+	if (r < 0)
+		return r;
+	job->links->console = true;
+	links_tell(job->links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_CONSOLE, (struct vpid){0}, 0, "");
+	return 0;
 }
 
 void links_end_consoles(const struct job *job, struct vpid vpid)
 {
-	for (struct link *link = job->links ? job->links->list : NULL; link && !job->home; link = link->next)
-		if (link->kind == LINK_CONSOLE && (!vpid.n || link->vpid.n == vpid.n))
-			end_console(link->pid);
+	if (job->home || !job->links || job->links->pid <= 0 || !job->console_positions)
+		return;
+	console_positions_end(job->console_positions, vpid.n, job->links->pid);
 }
 
 /* ---- state changes, as the keeper sees them ---- */
 
 const char *links_stub_host(const struct job *job, struct vpid vpid)
 {
-	const struct link *link = find_link(job, LINK_GUEST, vpid);
+	const struct guest *guest = links_find_guest(job, vpid);
 
-	return link ? link->host : "";
-}
-
-/* The stub of the job's first process was killed: so is the process where it is now. */
-static void tell_killed(const struct job *job, int signal)
-{
-	const struct link *link = find_link(job, LINK_STUB, job->entry.root);
-
-	if (link)
-		send_news(link, PBEAM__LINK_NEWS__TYPE__SIGNAL, signal, 0);
+	return guest ? guest->host : "";
 }
 
 void links_renew(struct job *job, struct vpid vpid, pid_t rpid)
 {
-	struct link *link = find_link(job, LINK_GUEST, vpid);
+	struct guest *guest = links_find_guest(job, vpid);
 
-	if (!link)
+	if (!guest)
 		return;
-	link->rpid = rpid;
-	link->waits = false;
-}
-
-static void forget_link(struct job *job, enum link_kind kind, struct vpid vpid)
-{
-	struct link *link = find_link(job, kind, vpid);
-
-	if (!link)
-		return;
-	kill(link->pid, SIGKILL);
-	drop_link(link);
-}
-
-static void reset_stubs(struct job *job)
-{
-	drop_all(job, LINK_STUB);
-	if (job->links)
-		job->links->nheld = 0;
+	guest->rpid = rpid;
+	guest->waits = guest->reported = false;
 }
 
 /* The stub of the job's first process is with its console, in no part. */
@@ -529,22 +599,23 @@ static bool keeps_link(const struct job *job, const Pbeam__CutImageName *part, s
 
 static void reset_guests(struct job *job, const Pbeam__CutImageName *part)
 {
-	struct link *next;
+	struct guest *next;
 
-	for (struct link *link = job->links ? job->links->list : NULL; link; link = next) {
-		next = link->next;
-		if (link->kind == LINK_GUEST && !keeps_link(job, part, link->vpid))
-			forget_link(job, LINK_GUEST, link->vpid);
+	for (struct guest *guest = job->links ? job->links->guests : NULL; guest; guest = next) {
+		next = guest->next;
+		if (!keeps_link(job, part, guest->vpid))
+			links_forget_guest(job->links, guest);
 	}
 	for (size_t i = 0; i < part->n_guests; i++) {
 		struct vpid vpid = {part->guests[i]->vpid};
-		const struct link *link = find_link(job, LINK_GUEST, vpid);
+		struct guest *guest = links_find_guest(job, vpid);
 		pid_t rpid = names_real(job->names, vpid).n;
 		struct err err = ERR_INIT;
 
-		if (link && link->rpid == rpid && !strcmp(link->incarnation, job->incarnation))
+		if (guest && guest->rpid == rpid && !strcmp(guest->incarnation, job->incarnation))
 			continue;
-		forget_link(job, LINK_GUEST, vpid);
+		if (guest)
+			links_forget_guest(job->links, guest);
 		if (links_to_stub(job, vpid, rpid, part->guests[i]->host, &err) < 0)
 			log_error("vpid %d: %s", vpid.n, err.text);
 	}
@@ -552,87 +623,70 @@ static void reset_guests(struct job *job, const Pbeam__CutImageName *part)
 
 void links_reset(struct job *job, const char *incarnation, const Pbeam__CutImageName *part)
 {
-	if (strcmp(job->incarnation, incarnation) != 0)
-		reset_stubs(job);
+	if (strcmp(job->incarnation, incarnation) != 0 && job->links) {
+		job->links->nsignals = 0;
+		links_tell(job->links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_RESET, (struct vpid){0}, 0,
+			   incarnation);
+	}
 	snprintf(job->incarnation, sizeof(job->incarnation), "%s", incarnation);
 	reset_guests(job, part);
 }
 
 void links_child(struct job *job, pid_t rpid, int status)
 {
+	struct links *links = job->links;
+
 	if (rpid == job->root && WIFSIGNALED(status))
 		tell_killed(job, WTERMSIG(status));
-	for (struct link *link = job->links ? job->links->list : NULL; link; link = link->next) {
-		if (link->kind != LINK_GUEST || link->rpid != rpid)
+	for (struct guest *guest = links ? links->guests : NULL; guest; guest = guest->next) {
+		if (guest->rpid != rpid)
 			continue;
-		link->status = status;
-		link->waits = true;
+		guest->status = status;
+		guest->waits = true;
 		if (!job->coordinator)
-			report_status(link);
+			guest_report_status(guest, links);
 		return;
 	}
 	/* A new process runs before its coordinator has ended, and may end first. */
-	if (job->links && job->links->awaited_rpid == rpid) {
-		job->links->early = true;
-		job->links->early_status = status;
+	if (links && links->awaited_rpid == rpid) {
+		links->early = true;
+		links->early_status = status;
 	}
 }
 
-/* Delivers signals for processes that have returned home meanwhile. */
-static void deliver_held(struct job *job)
+/* A stub whose process has a link is not here any more. */
+static void drop_moved_stubs(struct links *links)
 {
-	struct links *links = job->links;
-	int n = links ? links->nheld : 0;
+	struct name_process process;
 
-	if (links)
-		links->nheld = 0;
-	for (int i = 0; i < n; i++)
-		send_signal(job, &links->held[i]); /* or holds it again, in a slot that was read */
+	for (const struct stub_link *stub = links->stubs; stub; stub = stub->next)
+		if (names_process_get(links->job->names, stub->vpid, &process) < 0 ||
+		    process.state == NAME_STATE_DEAD)
+			links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_DROP, stub->vpid, 0, "");
 }
 
 void links_settle(struct job *job, struct vpid moved)
 {
-	struct link *link = moved.n ? find_link(job, LINK_GUEST, moved) : NULL, *next;
-	struct name_process process;
+	struct links *links = job->links;
+	struct guest *gone = moved.n ? links_find_guest(job, moved) : NULL;
 
-	if (link) {
-		send_news(link, PBEAM__LINK_NEWS__TYPE__MOVED, 0, 0);
-		drop_link(link);
+	if (!links)
+		return;
+	if (gone)
+		links_forget_guest(links, gone);
+	for (struct guest *guest = links->guests; guest; guest = guest->next) {
+		guest_deliver_kept(guest, links);
+		if (guest->waits)
+			guest_report_status(guest, links);
 	}
-	for (link = job->links ? job->links->list : NULL; link; link = next) {
-		next = link->next;
-		take_kept(link);
-		if (link->waits)
-			report_status(link);
-		else if (moved.n && link->kind == LINK_STUB && link->vpid.n &&
-			 (names_process_get(job->names, link->vpid, &process) < 0 ||
-			  process.state == NAME_STATE_DEAD))
-			drop_link(link); /* the stub went along: the other end looks for it again */
-	}
-	deliver_held(job);
-}
-
-void links_signal(struct job *job, const Pbeam__RemoteSignal *signal)
-{
-	const struct link_news news = {PBEAM__LINK_NEWS__TYPE__SIGNAL, signal->vpid, signal->signal,
-				       signal->from, signal->stub};
-
-	send_signal(job, &news);
+	if (moved.n)
+		drop_moved_stubs(links);
+	links_deliver_signals(links, (struct vpid){0});
 }
 
 /* A stub that has no link just now reports its parent when the next one begins. */
 void links_orphan(struct job *job, struct vpid vpid)
 {
-	const struct link *link = find_link(job, LINK_STUB, vpid);
-
-	if (link)
-		send_news(link, PBEAM__LINK_NEWS__TYPE__PARENT, 0, 0);
-}
-
-bool links_reaped(struct job *job, pid_t pid)
-{
-	for (struct link *link = job->links ? job->links->list : NULL; link; link = link->next)
-		if (link->pid == pid)
-			return true; /* its socket reports it */
-	return false;
+	if (links_has_stub(job, vpid))
+		links_tell(job->links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_PARENT, vpid, 0, "");
 }

@@ -1,16 +1,14 @@
 /*
  * Links connect a process that has moved to another host with the stub that it left (supervisor/stub.h).
  *
- * The keeper of a job that a process has left registers with pbeamd for channels with the job's uuid as
- * their cookie. The guest keeper on the other host connects to it. The state changes of the process (it
- * ended, stopped, continued) go one way, and the stub does the same; signals that the stub gets go the other
- * way. So
- * does the stub's parent, when it differs from the one that the process has.
+ * State changes of the process (it ended, stopped, continued) go one way, and the stub does the same. Signals
+ * that the stub gets go the other way, and so does the stub's parent, when it differs from the one that the
+ * process has. The keeper of a job that a process has left registers with pbeamd for connections with the
+ * job's uuid as their cookie, and the guest keeper on the other host connects to it.
  *
- * Each end is a child of its keeper, which may block; it exchanges LinkNews with the keeper (link_news.h).
- * The guest's end connects again and again until its last state change is confirmed, and outlives its keeper
- * for that. It may outlive a rollback of the whole job as well: it sends the incarnation of the job
- * (job->incarnation) that it belongs to, and a stub of another incarnation refuses it.
+ * This is the keeper's part: what is to be sent, until it is known to have arrived. A child of the keeper
+ * carries it (link_process.h). A link may outlive a rollback of the whole job: it belongs to an incarnation
+ * of the job (job->incarnation), and a stub of another incarnation refuses it.
  */
 #ifndef SCIP_JOB_LINKS_H
 #define SCIP_JOB_LINKS_H
@@ -18,7 +16,7 @@
 #include "proto/daemon.pb-c.h"
 #include "scip/job/job.h"
 
-/* From now on channels for this job are expected. No effect if they are already. */
+/* From now on connections for this job are expected. No effect if they are already. */
 must_check int links_expect(struct job *job, struct err *err);
 /* `vpid` was made as `rpid`, and will run if all goes well: its state changes are kept until it has a link.
  * One that was made in advance and given up is forgotten with the next. */
@@ -40,23 +38,19 @@ void links_child(struct job *job, pid_t rpid, int status);
 void links_settle(struct job *job, struct vpid moved);
 /* A stub here got a signal. */
 void links_signal(struct job *job, const Pbeam__RemoteSignal *signal);
-/* In a guest keeper: starts and ends the guest's end of its console (remote_console.h). No effect where no
- * stream leads home. */
+/* In a guest keeper: the console of the processes here leads home from now on (remote_console.h). No effect
+ * where no stream leads home. */
 must_check int links_start_console(struct job *job, struct err *err);
-void links_stop_console(struct job *job);
+/* Has another process carry the links: what that is made with has changed. */
+void links_restart(struct job *job);
 /* In a coordinator: `vpid` and what went with it is at home again, and nothing else may read from its
  * console. vpid 0: all parts; those that still are elsewhere connect again. */
 void links_end_consoles(const struct job *job, struct vpid vpid);
 /* The parent of this stub may have ended. */
 void links_orphan(struct job *job, struct vpid vpid);
-/* True if the child was one of the processes here. */
+/* True if the child was the process that carries the links, or was it before. */
 bool links_reaped(struct job *job, pid_t pid);
 /* The number of signals for processes elsewhere that are not known to have reached them. */
 int links_under_way(const struct job *job);
-/* In a child of the keeper: an end of a link (link_guest.c, link_stub.c), and the process that accepts
- * channels (link_acceptor.c). */
-_Noreturn void link_guest_main(const struct job *job, struct vpid vpid, const char *host, int keeper);
-_Noreturn void link_stub_main(const struct job *job, int channel, int keeper);
-_Noreturn void link_acceptor_main(const struct job *job, int keeper);
 
 #endif

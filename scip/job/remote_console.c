@@ -124,6 +124,12 @@ int remote_console_prepare(struct job *job, struct err *err)
 	return 1;
 }
 
+void remote_console_close(struct job *job, int stream)
+{
+	if (stream >= 0 && stream < 3 && job->console_ends[stream] >= 0)
+		close(steal_fd(&job->console_ends[stream]));
+}
+
 void remote_console_free(struct job *job)
 {
 	struct remote_console *console = job->remote_console;
@@ -131,6 +137,8 @@ void remote_console_free(struct job *job)
 	job->remote_console = NULL;
 	if (!console)
 		return;
+	for (int i = 0; i < 3; i++)
+		remote_console_close(job, i);
 	if (console->shared)
 		munmap(console->shared, sizeof(*console->shared));
 	if (console->wake >= 0)

@@ -2,30 +2,31 @@
  * The remote console: the standard streams of processes whose job has its console on another host.
  *
  * The guest keeper gives them a pseudo-terminal or pipes where the job has a terminal, pipes or sockets at
- * home. A process at each end (remote_console_guest.c, remote_console_home.c) carries what is written and
- * typed, over a channel like those of links.h. The terminal at home is raw meanwhile: the program's settings
- * are those of the guest's terminal, which turns keys into signals.
+ * home. At each end the process that carries the job's links (link_process.h) carries what is written and
+ * typed (remote_console_guest.c, remote_console_home.c). The terminal at home is raw meanwhile: the program's
+ * settings are those of the guest's terminal, which turns keys into signals.
  *
  * Each part of the job that is elsewhere has a console of its own. Only that of the job's first process gets
  * input: nothing says which part typed bytes are for.
  *
  * Each byte arrives once, whatever breaks in between:
  *   - Output stays with the guest's end until home has written it (remote_console_output.h), and home counts
- *     what it has written in memory that outlives its end (remote_console_positions.h). A new channel goes on
- *     at that position.
+ *     what it has written in memory that outlives its process (remote_console_positions.h). A new connection
+ *     goes on at that position.
  *   - Input from a pipe or socket is only looked at (tee(2), MSG_PEEK) and is read at home when the program
- *     has read it. Input from a terminal is taken when it is typed, and is lost with a channel that breaks.
+ *     has read it. Input from a terminal is read when it is typed. What is under way is lost with the
+ *     connection.
  *   - Before processes move on, and before their end is reported, their output is flushed to home. They stay
  *     if home does not take it.
  */
 #ifndef SCIP_JOB_REMOTE_CONSOLE_H
 #define SCIP_JOB_REMOTE_CONSOLE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "proto/cluster.pb-c.h"
 #include "scip/job/job.h"
+#include "scip/job/remote_console_output.h"
 
 /* The guest's end, as all processes of its keeper see it. */
 struct remote_console_shared {
@@ -33,9 +34,14 @@ struct remote_console_shared {
 	_Atomic bool departing;	       /* home is not called any more: the next host calls it */
 	_Atomic bool ended;	       /* the guest's end has, and home has what could be sent */
 	_Atomic bool listens;	       /* home does */
-	_Atomic pid_t pid;	       /* of the guest's end */
+	_Atomic pid_t pid;	       /* of the process that carries it */
 	_Atomic uint32_t turn;	       /* home was set so often ... */
 	char homes[2][64];	       /* ... and its name is the one of that turn */
+	/* The state of the process that carries it, so that the next one goes on if it is killed. */
+	uint64_t instance; /* a random number that distinguishes this console from another; 0: not begun */
+	bool started;	   /* the position in standard input is known */
+	uint64_t given;	   /* position in standard input up to which it was given to the program */
+	struct console_output output[3];
 };
 
 /* What a guest keeper has of its console beside job->console. */
@@ -44,20 +50,11 @@ struct remote_console {
 	struct remote_console_shared *shared;
 };
 
-/* A channel on which several threads of one end send. */
-struct remote_console_channel {
-	int channel;
-	pthread_mutex_t lock; /* of sending */
-};
-
-/* Sends one message of `type` with len bytes of data; count: see cluster.proto. False: the channel is gone.
- */
-bool remote_console_send(struct remote_console_channel *link, uint32_t type, int stream, const void *data,
-			 size_t len, uint64_t count);
-
 /* In the guest keeper, before anything arrives: makes job->console, job->pty_master and the other ends. */
 must_check int remote_console_make_streams(struct job *job, const Pbeam__MigrateBegin *begin,
 					   struct err *err);
+/* The other end of that stream of the console is closed: so is this one. */
+void remote_console_close(struct job *job, int stream);
 /* Makes what the guest's end and the keeper share. 1; 0 where no stream leads home, or it was made before. */
 must_check int remote_console_prepare(struct job *job, struct err *err);
 /* Frees it, when the guest's end has ended. */
@@ -80,11 +77,7 @@ must_check int remote_console_cut_pipes(const struct job *job, struct err *err);
 /* When it has arrived: the keeper becomes the home keeper, and the terminal of the processes here is the
  * job's. */
 void remote_console_become_home(struct job *job, const Pbeam__MigrateBegin *begin);
-_Noreturn void remote_console_guest_main(const struct job *job, int keeper);
-/* At home, before the first channel: what its ends share (remote_console_positions.h). */
+/* At home, before the first connection: job->console_positions. */
 must_check int remote_console_make_positions(struct job *job, struct err *err);
-/* At home: REMOTE_CONSOLE_HELLO (hello) has come on `channel`. */
-_Noreturn void remote_console_home_main(const struct job *job, int channel,
-					const Pbeam__RemoteConsole *hello);
 
 #endif

@@ -40,12 +40,13 @@ void remote_console_become_home(struct job *job, const Pbeam__MigrateBegin *begi
 	struct err err = ERR_INIT;
 
 	log_info("job %s: its console is here now, not on %s", job->entry.uuid, job->home);
-	links_stop_console(job);
+	remote_console_free(job);
 	job->home = NULL;
 	job->entry.home[0] = 0;
 	take_interval(job, begin->cut);
 	if (remote_console_cut_pipes(job, &err) < 0 || names_job_update(job->names, &job->entry) < 0 ||
 	    interval_start(job, &err) < 0)
 		log_error("job %s: %s", job->entry.uuid, err.text);
+	links_restart(job); /* its end of the console is another one now */
 	viewer_alone(job);
 }

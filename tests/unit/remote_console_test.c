@@ -1,5 +1,6 @@
 /* The output of a remote console: each byte once, whatever becomes of the channels that carry it. */
 #include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -90,7 +91,7 @@ static void test_false_confirmation(void **state)
 	free(output);
 }
 
-/* A process that writes for a part, until it is killed. */
+/* A process that carries the links and writes for a part, until it is killed. */
 static pid_t claim_in_child(struct console_positions *positions, Pbeam__RemoteConsole *hello, uint64_t *from)
 {
 	struct console_part *part;
@@ -101,6 +102,7 @@ static pid_t claim_in_child(struct console_positions *positions, Pbeam__RemoteCo
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
+		console_positions_begin(positions);
 		part = console_positions_claim(positions, hello);
 		if (!part || write(ready[1], &part->written[1], sizeof(*from)) < 0)
 			_exit(1);
@@ -130,21 +132,13 @@ static void test_positions(void **state)
 	first = claim_in_child(positions, &hello, &from);
 	assert_int_equal(from, 10);
 	usleep(50000);
-	/* The next one for the same guest's end waits for the first to end, and goes on where that was. */
+	/* The next one for the same guest's end goes on where that was. */
 	for (int i = 1; i < 4; i++) {
-		pid_t killer = fork(), next;
-
-		if (killer == 0) {
-			usleep(100000);
-			kill(first, SIGKILL);
-			_exit(0);
-		}
-		next = claim_in_child(positions, &hello, &from);
+		kill(first, SIGKILL);
+		waitpid(first, NULL, 0);
+		first = claim_in_child(positions, &hello, &from);
 		assert_int_equal(from, 10 + 7 * i);
 		usleep(50000);
-		waitpid(killer, NULL, 0);
-		waitpid(first, NULL, 0);
-		first = next;
 	}
 	/* Another part has a place of its own, and a new guest's end begins where it says. */
 	hello.vpid = 6;
@@ -164,6 +158,56 @@ static void test_positions(void **state)
 	waitpid(first, NULL, 0);
 }
 
+/* Of all parts that there is room for each has its own place, and one that is released can be another's. */
+static void test_all_parts(void **state)
+{
+	struct console_positions *positions = console_positions_make(NULL);
+	Pbeam__RemoteConsole hello = PBEAM__REMOTE_CONSOLE__INIT;
+	struct console_part *parts[CONSOLE_PARTS_MAX];
+
+	(void)state;
+	assert_non_null(positions);
+	for (int i = 0; i < CONSOLE_PARTS_MAX; i++) {
+		hello.vpid = i + 1;
+		parts[i] = console_positions_claim(positions, &hello);
+		assert_non_null(parts[i]);
+		atomic_store(&parts[i]->written[2], (uint64_t)i + 1);
+		for (int k = 0; k < i; k++)
+			assert_ptr_not_equal(parts[i], parts[k]);
+	}
+	hello.vpid = CONSOLE_PARTS_MAX + 1;
+	assert_null(console_positions_claim(positions, &hello));
+	console_positions_release(parts[9]);
+	assert_ptr_equal(console_positions_claim(positions, &hello), parts[9]);
+	assert_int_equal(atomic_load(&parts[9]->written[2]), 0);
+}
+
+/* A coordinator waits until the console has ended, and ends a process that does not reply. */
+static void test_end(void **state)
+{
+	struct console_positions *positions = console_positions_make(NULL);
+	int status;
+	pid_t pid;
+
+	(void)state;
+	assert_non_null(positions);
+	pid = fork();
+	if (pid == 0) {
+		struct pollfd wake = {.fd = console_positions_wake(positions), .events = POLLIN};
+
+		if (poll(&wake, 1, 5000) != 1 || console_positions_wanted(positions) != 7)
+			_exit(1);
+		console_positions_ended(positions);
+		for (;;)
+			pause();
+	}
+	console_positions_end(positions, 7, pid);
+	assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+	console_positions_end(positions, 8, pid);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -171,6 +215,8 @@ int main(void)
 		cmocka_unit_test(test_rewind),
 		cmocka_unit_test(test_false_confirmation),
 		cmocka_unit_test(test_positions),
+		cmocka_unit_test(test_all_parts),
+		cmocka_unit_test(test_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
