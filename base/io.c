@@ -14,12 +14,14 @@
 
 #define NS_PER_MS 1000000ull
 
-ssize_t io_read_full(int fd, void *buf, size_t len)
+/* read(2), or pread(2) from `*off` on, until all is read or the file ends. */
+static ssize_t read_whole(int fd, void *buf, size_t len, const off_t *off)
 {
 	size_t done = 0;
 
 	while (done < len) {
-		ssize_t n = read(fd, (char *)buf + done, len - done);
+		char *at = (char *)buf + done;
+		ssize_t n = off ? pread(fd, at, len - done, *off + (off_t)done) : read(fd, at, len - done);
 
 		if (n == 0)
 			break;
@@ -30,56 +32,43 @@ ssize_t io_read_full(int fd, void *buf, size_t len)
 		done += (size_t)n;
 	}
 	return (ssize_t)done;
+}
+
+static int write_whole(int fd, const void *buf, size_t len, const off_t *off)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		const char *at = (const char *)buf + done;
+		ssize_t n = off ? pwrite(fd, at, len - done, *off + (off_t)done) : write(fd, at, len - done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+ssize_t io_read_full(int fd, void *buf, size_t len)
+{
+	return read_whole(fd, buf, len, NULL);
 }
 
 ssize_t io_pread_full(int fd, void *buf, size_t len, off_t off)
 {
-	size_t done = 0;
-
-	while (done < len) {
-		ssize_t n = pread(fd, (char *)buf + done, len - done, off + (off_t)done);
-
-		if (n == 0)
-			break;
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		done += (size_t)n;
-	}
-	return (ssize_t)done;
+	return read_whole(fd, buf, len, &off);
 }
 
 int io_write_full(int fd, const void *buf, size_t len)
 {
-	size_t done = 0;
-
-	while (done < len) {
-		ssize_t n = write(fd, (const char *)buf + done, len - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		done += (size_t)n;
-	}
-	return 0;
+	return write_whole(fd, buf, len, NULL);
 }
 
 int io_pwrite_full(int fd, const void *buf, size_t len, off_t off)
 {
-	size_t done = 0;
-
-	while (done < len) {
-		ssize_t n = pwrite(fd, (const char *)buf + done, len - done, off + (off_t)done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		done += (size_t)n;
-	}
-	return 0;
+	return write_whole(fd, buf, len, &off);
 }
 
 int io_slurp(int dirfd, const char *path, size_t max, char **out, size_t *len)

@@ -74,13 +74,4 @@ must_check int channel_expect(const uint8_t cookie[CHANNEL_COOKIE_SIZE], struct 
 /* Returns the next channel, -ETIMEDOUT, -EPIPE when pbeamd has ended, or -errno. */
 must_check int channel_take(int expecting, int timeout_ms, struct err *err);
 
-/* Sends a request to the registry (proto/cluster.proto, namespace/registry.h) through the local pbeamd and
- * waits for the reply. Tries again while the central host cannot be reached, until `timeout_ms` has passed.
- * Returns 0 or the code of the refusal: -EEXIST when an entry has another version than expected (it is in
- * (*reply)->entries), -ENOENT, -EHOSTUNREACH when the request was not sent. After -ECONNRESET, -EPIPE and
- * -ETIMEDOUT it may have been carried out or not, which GET shows. *reply, unless NULL, must be freed with
- * message_free(). */
-must_check int registry_call(const Pbeam__RegistryRequest *request, int timeout_ms,
-			     Pbeam__RegistryReply **reply, struct err *err);
-
 #endif

@@ -13,36 +13,34 @@ static uint32_t map_place(uint32_t key, unsigned bits)
 	return (group >> (32 - bits + TOGETHER_BITS)) << TOGETHER_BITS | (key & ((1u << TOGETHER_BITS) - 1));
 }
 
-int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
+/* Returns the place of a key, -1 if it has none, and the word read there: one load, since it may change. */
+static int find_word(const _Atomic uint64_t *slots, unsigned bits, uint32_t key, uint64_t *word)
 {
 	const uint32_t count = 1u << bits;
 	uint32_t at = map_place(key, bits);
 
 	for (uint32_t n = 0; n < count; n++, at = (at + 1) % count) {
-		uint64_t word = atomic_load_explicit(&slots[at], memory_order_acquire);
-
-		if (word == MAP_EMPTY)
+		*word = atomic_load_explicit(&slots[at], memory_order_acquire);
+		if (*word == MAP_EMPTY)
 			return -1;
-		if (word != MAP_TOMBSTONE && map_key(word) == key)
+		if (*word != MAP_TOMBSTONE && map_key(*word) == key)
 			return (int)at;
 	}
 	return -1;
 }
 
+int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
+{
+	uint64_t word;
+
+	return find_word(slots, bits, key, &word);
+}
+
 uint32_t slots_get(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
 {
-	const uint32_t count = 1u << bits;
-	uint32_t at = map_place(key, bits);
+	uint64_t word;
 
-	for (uint32_t n = 0; n < count; n++, at = (at + 1) % count) {
-		uint64_t word = atomic_load_explicit(&slots[at], memory_order_acquire);
-
-		if (word == MAP_EMPTY)
-			return 0;
-		if (word != MAP_TOMBSTONE && map_key(word) == key)
-			return map_value(word);
-	}
-	return 0;
+	return find_word(slots, bits, key, &word) < 0 ? 0 : map_value(word);
 }
 
 int slots_set(_Atomic uint64_t *slots, unsigned bits, uint32_t key, uint32_t value)

@@ -45,7 +45,8 @@ static bool is_gone(const struct table_process *entry)
 	return !table_alive(p->rpid.n, entry->start_ticks);
 }
 
-void table_sweep(struct table *table)
+/* Drops the entries whose process, or whose keeper, is gone. */
+static void table_sweep(struct table *table)
 {
 	for (unsigned i = 0; i < TABLE_JOBS; i++) {
 		struct table_job *job = &table->jobs[i];

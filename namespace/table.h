@@ -170,8 +170,6 @@ uint64_t table_start_ticks(int32_t pid);
 bool table_alive(int32_t pid, uint64_t start_ticks);
 /* As table_alive(), but a zombie is gone: for keepers, whose orphans' reaper may take its time. */
 bool table_runs(int32_t pid, uint64_t start_ticks);
-/* Drops the entries whose process, or whose keeper, is gone. */
-void table_sweep(struct table *table);
 /* Makes the table consistent after a writer died. Under the lock. */
 void table_repair(struct table *table);
 /* The job of a keeper, NULL if there is none. Under the lock. */

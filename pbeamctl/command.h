@@ -70,9 +70,6 @@ int command_failed(const struct err *err);
 int command_misused(const struct command *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Prints the completion script for bash. */
-void command_print_completion(FILE *out);
-
 extern const struct command ps_command, checkpoint_command, log_command, rollback_command, migrate_command,
 	kill_command, attach_command, stack_command, image_command, hosts_command, doctor_command,
 	completion_command;

@@ -44,7 +44,7 @@ static const char *completion_function(enum command_words words)
 	return NULL;
 }
 
-void command_print_completion(FILE *out)
+static void print_script(FILE *out)
 {
 	fputs("# bash completion for pbeamctl: source <(pbeamctl completion)\n"
 	      "_pbeamctl_targets() {\n"
@@ -78,7 +78,7 @@ void command_print_completion(FILE *out)
 
 static int completion_run(const struct command_line *line)
 {
-	command_print_completion(stdout);
+	print_script(stdout);
 	return STATUS_DONE;
 }
 

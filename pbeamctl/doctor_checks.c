@@ -1,7 +1,6 @@
 /* Checks of what the kernel lets this user do to its own processes. */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <linux/kcmp.h>
 #include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
@@ -127,27 +126,7 @@ static enum finding look_mm_map(char found[128])
 
 static enum finding look_pagemap_scan(char found[128])
 {
-#ifdef PAGEMAP_SCAN
-	auto_close int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	long page = sysconf(_SC_PAGESIZE);
-	void *map = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	struct page_region region;
-	struct pm_scan_arg arg = {.size = sizeof(arg)};
-	enum finding r;
-
-	if (fd < 0 || map == MAP_FAILED)
-		return doctor_judge(found, -1, FINDING_LACKS);
-	arg.start = (uintptr_t)map;
-	arg.end = arg.start + (uint64_t)page;
-	arg.vec = (uintptr_t)&region;
-	arg.vec_len = 1;
-	arg.return_mask = PAGE_IS_PRESENT;
-	arg.category_anyof_mask = PAGE_IS_PRESENT;
-	r = doctor_judge(found, ioctl(fd, PAGEMAP_SCAN, &arg), FINDING_LACKS);
-	munmap(map, (size_t)page);
-	return r;
-#else
-	/* The kernel headers of this build are too old. The number and the structure are ABI since Linux 6.7
+	/* PAGEMAP_SCAN, which older headers lack. Number and structure are ABI since Linux 6.7
 	 * (include/uapi/linux/fs.h). */
 	struct {
 		uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, anyof,
@@ -173,7 +152,6 @@ static enum finding look_pagemap_scan(char found[128])
 			 FINDING_LACKS);
 	munmap(map, (size_t)page);
 	return r;
-#endif
 }
 
 static enum finding look_userfaultfd(char found[128])

@@ -31,6 +31,32 @@ static uint64_t now(void)
 	return io_now_ns(CLOCK_MONOTONIC);
 }
 
+static void forget_output(struct channel *channel)
+{
+	free(channel->out);
+	free(channel->control);
+	channel->out = channel->control = NULL;
+	channel->out_len = channel->out_done = channel->control_len = 0;
+}
+
+static void channel_lost(struct channel *channel)
+{
+	if (channel->sock >= 0)
+		close(channel->sock);
+	channel->sock = -1;
+	frame_reader_reset(&channel->reader);
+	forget_output(channel);
+	if (!channel->lost_ns)
+		channel->lost_ns = now();
+	if (channel->ours)
+		return;
+	for (struct bridge_stream *stream = channel->bridge->streams; stream; stream = stream->next)
+		if (stream->channel == channel) {
+			stream->channel = NULL;
+			stream->lost_ns = now();
+		}
+}
+
 static void connected(struct channel *channel, int sock)
 {
 	channel->sock = sock;
@@ -58,14 +84,6 @@ struct channel *channel_add(struct bridge *bridge, int sock)
 	if (sock >= 0)
 		connected(channel, sock);
 	return channel;
-}
-
-static void forget_output(struct channel *channel)
-{
-	free(channel->out);
-	free(channel->control);
-	channel->out = channel->control = NULL;
-	channel->out_len = channel->out_done = channel->control_len = 0;
 }
 
 void channel_free(struct channel *channel)
@@ -194,27 +212,10 @@ void channel_retry(struct channel *channel)
 		begin(channel);
 }
 
-void channel_lost(struct channel *channel)
-{
-	if (channel->sock >= 0)
-		close(channel->sock);
-	channel->sock = -1;
-	frame_reader_reset(&channel->reader);
-	forget_output(channel);
-	if (!channel->lost_ns)
-		channel->lost_ns = now();
-	if (channel->ours)
-		return;
-	for (struct bridge_stream *stream = channel->bridge->streams; stream; stream = stream->next)
-		if (stream->channel == channel) {
-			stream->channel = NULL;
-			stream->lost_ns = now();
-		}
-}
-
 /* ---- output ---- */
 
-void channel_tell(struct channel *channel, uint32_t type, const ProtobufCMessage *message)
+/* Puts a small frame before the records. */
+static void channel_tell(struct channel *channel, uint32_t type, const ProtobufCMessage *message)
 {
 	auto_free uint8_t *bytes = NULL;
 	uint8_t *more;

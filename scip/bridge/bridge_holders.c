@@ -168,7 +168,7 @@ const struct holder *holders_find_one_sided(const struct holders *holders, uint6
 	return NULL;
 }
 
-const struct holder *holders_find_master(const struct holders *holders, uint64_t ino)
+static const struct holder *holders_find_master(const struct holders *holders, uint64_t ino)
 {
 	for (size_t i = 0; i < holders->n; i++)
 		if (holders->v[i].ino == ino && holders->v[i].master)

@@ -221,9 +221,6 @@ void channel_free(struct channel *channel);
 /* The float's channel to the anchor of this stream, made or tried again later. */
 void channel_for(struct bridge_stream *stream);
 void channel_retry(struct channel *channel);
-void channel_lost(struct channel *channel);
-/* Puts a small frame before the records. */
-void channel_tell(struct channel *channel, uint32_t type, const ProtobufCMessage *message);
 void channel_attach(struct bridge_stream *stream);
 void channel_acknowledge(struct bridge_stream *stream);
 void channel_output(struct channel *channel);

@@ -4,14 +4,63 @@
  * remove KEY EXPECTED Prints "VERSION VALUE", "KEY VERSION VALUE" lines, the first number, or the new
  * version. Exit status 1 with a sentence for a refusal.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/cleanup.h"
+#include "base/io.h"
 #include "channel/channel.h"
+#include "proto/ask.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 
-enum { TIMEOUT_MS = 10000, SETS_MAX = 64 };
+enum { TIMEOUT_MS = 10000, SETS_MAX = 64, RETRY_NS = 100000000, PATIENCE_LEAST_NS = 1000000 };
+
+static int call_registry_once(const Pbeam__RegistryRequest *request, uint64_t left_ns,
+			      Pbeam__RegistryReply **reply, struct err *err)
+{
+	auto_close int sock = ask_open("registry " PBEAM_VERSION, err);
+	ProtobufCMessage *message;
+	int r;
+
+	if (sock < 0)
+		return sock;
+	rpc_set_timeout(sock, (unsigned)(left_ns / 1000000u) + 1);
+	r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_REGISTRY, &request->base, NULL,
+			&pbeam__registry_reply__descriptor, &message, err);
+	if (r == -EPIPE)
+		return err_set(err, r, "pbeamd ended before the registry answered");
+	if (r < 0)
+		return r;
+	*reply = (Pbeam__RegistryReply *)message;
+	return (*reply)->code < 0 ? err_set(err, (*reply)->code, "%s", (*reply)->text) : 0;
+}
+
+/* Tries again while the central host cannot be reached, until `timeout_ms` has passed. */
+static int call_registry(const Pbeam__RegistryRequest *request, int timeout_ms, Pbeam__RegistryReply **reply,
+			 struct err *err)
+{
+	const uint64_t until = io_now_ns(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * 1000000u;
+	const struct timespec pause = {0, RETRY_NS};
+
+	for (;;) {
+		uint64_t now = io_now_ns(CLOCK_MONOTONIC);
+		int r;
+
+		*reply = NULL;
+		err_clear(err);
+		r = call_registry_once(request,
+				       now + PATIENCE_LEAST_NS < until ? until - now : PATIENCE_LEAST_NS,
+				       reply, err);
+		if (r != -EHOSTUNREACH || now + RETRY_NS >= until)
+			return r;
+		message_free(*reply);
+		nanosleep(&pause, NULL);
+	}
+}
 
 static void print(const char *what, const Pbeam__RegistryReply *reply)
 {
@@ -68,7 +117,7 @@ int main(int argc, char **argv)
 	} else {
 		return 2;
 	}
-	if (registry_call(&request, TIMEOUT_MS, &reply, &err) < 0) {
+	if (call_registry(&request, TIMEOUT_MS, &reply, &err) < 0) {
 		fprintf(stderr, "%s\n", err.text);
 		message_free(reply);
 		return 1;
