@@ -34,17 +34,12 @@ static void print_row(const struct check *check, enum finding finding, const cha
 
 static void print_json_row(const struct check *check, enum finding finding, const char *found)
 {
-	json_open('{');
-	json_key("name");
-	json_string(check->name);
-	json_key("finding");
-	json_string(words[finding]);
-	json_key("found");
-	json_string(found);
-	json_key("meaning");
-	json_string(check->meaning);
-	json_key("mend");
-	json_string(finding == FINDING_GOOD ? "" : check->mend);
+	json_open(NULL, '{');
+	json_string("name", check->name);
+	json_string("finding", words[finding]);
+	json_string("found", found);
+	json_string("meaning", check->meaning);
+	json_string("mend", finding == FINDING_GOOD ? "" : check->mend);
 	json_close('}');
 }
 
@@ -107,8 +102,7 @@ static enum finding ask_daemon(bool json)
 	protobuf_c_message_free_unpacked(reply, NULL);
 	if (json) {
 		json_close(']');
-		json_key("unknown_calls");
-		json_unsigned(unknown);
+		json_unsigned("unknown_calls", unknown);
 	} else if (!unknown) {
 		printf("%-5s %-18s none: every system call of the running programs is known\n",
 		       word_in_colour(FINDING_GOOD), "unknown calls");
@@ -122,9 +116,8 @@ static int doctor_run(const struct command_line *line)
 	enum finding worst = FINDING_GOOD, one;
 
 	if (json) {
-		json_open('{');
-		json_key("checks");
-		json_open('[');
+		json_open(NULL, '{');
+		json_open("checks", '[');
 	}
 	fflush(stdout); /* the checks fork, and buffered output would be printed twice */
 	one = run_checks(doctor_host, json);
@@ -138,8 +131,7 @@ static int doctor_run(const struct command_line *line)
 	if (json) {
 		if (one == FINDING_BAD)
 			json_close(']');
-		json_key("usable");
-		json_bool(worst != FINDING_BAD);
+		json_bool("usable", worst != FINDING_BAD);
 		json_close('}');
 		json_end();
 	} else {

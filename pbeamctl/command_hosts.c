@@ -15,42 +15,17 @@ static const char *hosts_state_word(const Pbeam__HostInfo *host, bool here)
 
 static void hosts_print_json(const Pbeam__HostList *list)
 {
-	json_open('{');
-	json_key("hosts");
-	json_open('[');
+	json_open(NULL, '{');
+	json_open("hosts", '[');
 	for (size_t i = 0; i < list->n_hosts; i++) {
 		const Pbeam__HostInfo *host = list->hosts[i];
 
-		json_open('{');
-		json_key("name");
-		json_string(host->name);
-		json_key("state");
-		json_string(hosts_state_word(host, i == 0));
-		json_key("central");
-		json_bool(host->central);
-		json_key("address");
-		json_string(host->address);
-		json_key("port");
-		json_unsigned(host->port);
-		json_key("load");
-		json_real(host->load);
-		json_key("memory");
-		json_unsigned(host->memory_total);
-		json_key("memory_free");
-		json_unsigned(host->memory_free);
-		json_key("processes");
-		json_unsigned(host->processes);
-		json_key("cpus");
-		json_number(host->processors);
-		json_key("kernel");
-		json_string(host->kernel);
-		json_key("machine");
-		json_string(host->machine);
-		json_key("depends");
-		json_open('[');
-		for (size_t j = 0; j < host->n_depends; j++)
-			json_string(host->depends[j]);
-		json_close(']');
+		json_open(NULL, '{');
+		json_string("name", host->name);
+		json_string("state", hosts_state_word(host, i == 0));
+		json_fields(&host->base,
+			    "central address port load memory=memory_total memory_free processes "
+			    "cpus=processors kernel machine depends");
 		json_close('}');
 	}
 	json_close(']');

@@ -10,34 +10,19 @@ enum { HOST_COLUMNS = 12 };
 
 static void log_print_json(const Pbeam__CheckpointLog *list)
 {
-	json_open('{');
-	json_key("checkpoints");
-	json_open('[');
+	json_open(NULL, '{');
+	json_open("checkpoints", '[');
 	for (size_t i = 0; i < list->n_entries; i++) {
 		const Pbeam__LogEntry *e = list->entries[i];
 
-		json_open('{');
-		json_key("number");
-		json_unsigned(e->number);
-		json_key("to");
-		json_string(e->to);
-		json_key("path");
-		json_string(e->copies[0]->path);
-		json_key("hosts");
-		json_open('[');
+		json_open(NULL, '{');
+		json_fields(&e->base, "number to");
+		json_string("path", e->copies[0]->path);
+		json_open("hosts", '[');
 		for (size_t k = 0; k < e->n_copies; k++)
-			json_string(e->copies[k]->host);
+			json_string(NULL, e->copies[k]->host);
 		json_close(']');
-		json_key("created_ns");
-		json_unsigned(e->created_ns);
-		json_key("bytes");
-		json_unsigned(e->bytes);
-		json_key("pause_ns");
-		json_unsigned(e->pause_ns);
-		json_key("processes");
-		json_unsigned(e->processes);
-		json_key("problem");
-		json_string(e->problem);
+		json_fields(&e->base, "created_ns bytes pause_ns processes problem");
 		json_close('}');
 	}
 	json_close(']');

@@ -10,41 +10,13 @@ enum { COMMAND_COLUMNS = 60 };
 
 static void ps_print_json(const Pbeam__ProcessList *list)
 {
-	json_open('{');
-	json_key("processes");
-	json_open('[');
+	json_open(NULL, '{');
+	json_open("processes", '[');
 	for (size_t i = 0; i < list->n_processes; i++) {
-		const Pbeam__ProcessInfo *p = list->processes[i];
-
-		json_open('{');
-		json_key("vpid");
-		json_number(p->vpid);
-		json_key("parent");
-		json_number(p->vppid);
-		json_key("host");
-		json_string(p->host);
-		json_key("state");
-		json_string(p->state);
-		json_key("threads");
-		json_unsigned(p->threads);
-		json_key("memory");
-		json_unsigned(p->memory);
-		json_key("name");
-		json_string(p->name);
-		json_key("command");
-		json_string(p->command);
-		json_key("job");
-		json_number(p->job);
-		json_key("job_name");
-		json_string(p->job_name);
-		json_key("group");
-		json_string(p->group);
-		json_key("pid");
-		json_number(p->rpid);
-		json_key("scip");
-		json_number(p->scip);
-		json_key("started_ns");
-		json_unsigned(p->start_ns);
+		json_open(NULL, '{');
+		json_fields(&list->processes[i]->base,
+			    "vpid parent=vppid host state threads memory name command job job_name group "
+			    "pid=rpid scip started_ns=start_ns");
 		json_close('}');
 	}
 	json_close(']');

@@ -66,26 +66,6 @@ void format_heading(const char *line)
 
 static bool comma; /* a value precedes on this level */
 
-static void json_separate(void)
-{
-	if (comma)
-		putchar(',');
-	comma = true;
-}
-
-void json_open(char bracket)
-{
-	json_separate();
-	putchar(bracket);
-	comma = false;
-}
-
-void json_close(char bracket)
-{
-	putchar(bracket);
-	comma = true;
-}
-
 /* The length of the UTF-8 sequence at `s`, or 0. Does not look for all overlong forms or for surrogates. */
 static int utf8_length(const unsigned char *s)
 {
@@ -122,42 +102,94 @@ static void json_quote(const char *text)
 	putchar('"');
 }
 
-void json_key(const char *key)
+/* Writes what precedes a value. */
+static void json_begin(const char *key)
 {
-	json_separate();
-	json_quote(key);
-	putchar(':');
+	if (comma)
+		putchar(',');
+	comma = true;
+	if (key) {
+		json_quote(key);
+		putchar(':');
+	}
+}
+
+void json_open(const char *key, char bracket)
+{
+	json_begin(key);
+	putchar(bracket);
 	comma = false;
 }
 
-void json_string(const char *text)
+void json_close(char bracket)
 {
-	json_separate();
+	putchar(bracket);
+	comma = true;
+}
+
+void json_string(const char *key, const char *text)
+{
+	json_begin(key);
 	json_quote(text);
 }
 
-void json_number(int64_t value)
+void json_unsigned(const char *key, uint64_t value)
 {
-	json_separate();
-	printf("%" PRId64, value);
-}
-
-void json_real(double value)
-{
-	json_separate();
-	printf("%.2f", value);
-}
-
-void json_unsigned(uint64_t value)
-{
-	json_separate();
+	json_begin(key);
 	printf("%" PRIu64, value);
 }
 
-void json_bool(bool value)
+void json_bool(const char *key, bool value)
 {
-	json_separate();
+	json_begin(key);
 	fputs(value ? "true" : "false", stdout);
+}
+
+static void json_strings(const char *key, char *const *texts, size_t n)
+{
+	json_open(key, '[');
+	for (size_t i = 0; i < n; i++)
+		json_string(NULL, texts[i]);
+	json_close(']');
+}
+
+static void json_field(const char *key, const ProtobufCMessage *message, const char *name)
+{
+	const ProtobufCFieldDescriptor *field =
+		protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
+	const char *at = (const char *)message + field->offset;
+
+	if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+		json_strings(key, *(char *const *const *)at,
+			     *(const size_t *)((const char *)message + field->quantifier_offset));
+	} else if (field->type == PROTOBUF_C_TYPE_STRING) {
+		json_string(key, *(const char *const *)at);
+	} else if (field->type == PROTOBUF_C_TYPE_BOOL) {
+		json_bool(key, *(const protobuf_c_boolean *)at);
+	} else if (field->type == PROTOBUF_C_TYPE_DOUBLE) {
+		json_begin(key);
+		printf("%.2f", *(const double *)at);
+	} else if (field->type == PROTOBUF_C_TYPE_INT32) {
+		json_begin(key);
+		printf("%" PRId32, *(const int32_t *)at);
+	} else {
+		json_unsigned(key, field->type == PROTOBUF_C_TYPE_UINT32 ? *(const uint32_t *)at
+									 : *(const uint64_t *)at);
+	}
+}
+
+void json_fields(const ProtobufCMessage *message, const char *members)
+{
+	char text[256], *rest = NULL;
+
+	snprintf(text, sizeof(text), "%s", members);
+	for (char *key = strtok_r(text, " ", &rest); key; key = strtok_r(NULL, " ", &rest)) {
+		char *field = strchr(key, '=');
+
+		if (field)
+			*field++ = 0;
+		json_field(key, message, field ? field : key);
+	}
 }
 
 void json_end(void)

@@ -2,6 +2,7 @@
 #ifndef PBEAMCTL_FORMAT_H
 #define PBEAMCTL_FORMAT_H
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,15 +20,16 @@ void format_heading(const char *line);
 bool format_colour(void);
 
 /* ---- a JSON writer ---- */
-/* json_key() and the value functions write the separating commas. */
-void json_open(char bracket);
+/* All functions write the separating commas. json_open() takes '{' or '['; `key` is NULL for an element of an
+ * array. */
+void json_open(const char *key, char bracket);
 void json_close(char bracket);
-void json_key(const char *key);
-void json_string(const char *text);
-void json_number(int64_t value);
-void json_real(double value); /* with two decimals */
-void json_unsigned(uint64_t value);
-void json_bool(bool value);
+void json_string(const char *key, const char *text);
+void json_unsigned(const char *key, uint64_t value);
+void json_bool(const char *key, bool value);
+/* Writes members of an object from fields of a message: "KEY" or "KEY=FIELD" each, separated by spaces. Real
+ * numbers have two decimals. */
+void json_fields(const ProtobufCMessage *message, const char *members);
 /* Ends the document with a newline. */
 void json_end(void);
 
