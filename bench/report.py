@@ -127,6 +127,8 @@ def table(results):
         lines += _moves_table(move["moves"]) + [""]
     if move.get("lookup"):
         lines += ["| a process is found by its number | us |", "|---|---|"] + [f"| {where} | {figure / 1000:.2f} |" for where, figure in move["lookup"].items()] + [""]
+    if results.get("loop"):
+        lines += ["| an event in | us | beside poll |", "|---|---|---|"] + [f"| {way} | {ns / 1000:.2f} | {ns / results['loop']['poll']:.2f} × |" for way, ns in results["loop"].items()] + [""]
     judged = bars(results)
     if judged:
         lines += ["| bar | figure | limit | |", "|---|---|---|---|"]

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measures costs against native execution and peers, all in one run.
 
-  bench/run.py [--quick] [--only run,save,move] [--sizes 8,64,...] [--dir DIR] [--pin CPU] [--out DIR] [--publish]
+  bench/run.py [--quick] [--only run,save,move,loop] [--sizes 8,64,...] [--dir DIR] [--pin CPU] [--out DIR] [--publish]
 
 Three groups. "run": one operation natively, under scip as born, restored, behind an empty seccomp filter, and under the peers that are on
 PATH (strace with a seccomp filter, proot): running.py. "save": checkpoint and restore of
 memory, threads and processes; `dd` of as many bytes to the same place; criu and dmtcp where they are on PATH. "move": traffic between hosts before, between and after
-migrations, and the migrations, beside iperf3. Results go to OUT/results.json, OUT/results.md and OUT/results.png; bench/README.md says how to read them.
+migrations, and the migrations, beside iperf3. "loop": an event in
+an event loop (event_loop.c). Results go to OUT/results.json, OUT/results.md and OUT/results.png; bench/README.md says how to read them.
 """
 import argparse
 import json
@@ -37,6 +38,13 @@ def build_programs(stage):
     return target
 
 
+def measure_loops(top):
+    """{way: nanoseconds of processor time for one event}."""
+    program = top / "event_loop"
+    subprocess.run(["cc", "-O2", ROOT / "bench" / "event_loop.c", "-o", program, "-levent_core"], check=True)
+    return {way: float(ns) for way, ns in (line.split() for line in subprocess.check_output([program], text=True).splitlines())}
+
+
 def publish(text, picture):
     """Puts the tables into bench/RESULTS.md, between its two marks."""
     path = ROOT / "bench" / "RESULTS.md"
@@ -65,7 +73,7 @@ def keep(out, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, small sizes")
-    parser.add_argument("--only", default="run,save,move", help="run, save, move: some or all of them")
+    parser.add_argument("--only", default="run,save,move,loop", help="run, save, move, loop: some or all of them")
     parser.add_argument("--sizes", help="MiB of memory to save (8,64,256,1024,4096; with --quick 8,64)")
     parser.add_argument("--dir", default="/dev/shm", help="where images and dd's file go")
     parser.add_argument("--out", default=str(ROOT / "build" / "bench"))
@@ -94,6 +102,9 @@ def main():
             keep(out, results)
         if "save" in options.only:
             results["save"] = saving.measure(host, programs, pathlib.Path(options.dir), sizes, rounds)
+            keep(out, results)
+        if "loop" in options.only:
+            results["loop"] = measure_loops(stage.top)
             keep(out, results)
         if "move" in options.only:
             results["move"] = moving.measure(stage, programs, [size for size in sizes if size <= 1024], rounds)

@@ -10,6 +10,9 @@
  *
  * A descriptor received from the local side requests the TCP connection (tls_stream.h): it counts as end of
  * file, and once both sides have closed TLS the connection is sent to it.
+ *
+ * The loop is not libevent's: nearly each event changes what is waited for. An event costs 2.5 us with poll
+ * and 4.8 us with libevent, which calls epoll_ctl(2) each time (bench/event_loop.c).
  */
 #include <errno.h>
 #include <openssl/crypto.h>

@@ -21,6 +21,10 @@
  * RUNTIME/bridge/COOKIE and describes its streams in RUNTIME/bridge/COOKIE.lines, one line of text each. It
  * exits with its last stream. An anchor without a channel waits BRIDGE_PATIENCE_S seconds for its float, a
  * float without an anchor tries to connect for as long; then the streams are reset.
+ *
+ * Its loop is on epoll(7) itself: what is waited for changes with each record that fills or empties a log,
+ * and libevent adds 0.4 us to an event where nothing changes and 2.3 us where something does
+ * (bench/event_loop.c).
  */
 #ifndef SCIP_BRIDGE_H
 #define SCIP_BRIDGE_H

@@ -6,6 +6,9 @@
  * key, earlier output) is the same from every host, and if the console has moved on it attaches from there
  * again. Here the user's terminal is raw and every byte is sent. When the channel ends the pseudo-terminal is
  * hung up, and the job continues.
+ *
+ * The loops are poll's: two or three descriptors for the life of the process. libevent adds 0.4 us to each
+ * event and nothing else (bench/event_loop.c).
  */
 #include <errno.h>
 #include <fcntl.h>

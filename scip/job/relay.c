@@ -24,6 +24,9 @@
  * While a rollback replaces the processes the pty has no other side: reading the master returns EIO and it
  * polls as hung up until the new processes are there. The loop then looks again a little later; only the
  * keeper reports the end.
+ *
+ * The loop is poll's, because each step waits for something else and takes what is ready in a given order.
+ * With libevent an echoed key would cost 2.3 us more for each of the two steps (bench/event_loop.c).
  */
 #include "scip/job/relay.h"
 
