@@ -105,10 +105,7 @@ static void name_caller(struct bridge *bridge, int fd, const ProtobufCBinaryData
 
 	if (!bridge->names || !inet_address_parse(at, &own) || !inet_address_parse(&opened->peer, &peer))
 		return;
-	if (own.any.sa_family == AF_INET)
-		own.v4.sin_port = 0;
-	else
-		own.v6.sin6_port = 0;
+	inet_set_port(&own, 0);
 	if (bind(fd, &own.any, own.len) < 0 || getsockname(fd, &real.any, &real.len) < 0)
 		return;
 	memcpy(&name.name, &peer.any, peer.len);

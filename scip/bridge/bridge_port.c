@@ -88,10 +88,7 @@ static int connect_to_program(const struct bridge_stream *stream, struct inet_ad
 		return -EBADMSG;
 	fd = socket(at.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	*own = at;
-	if (own->any.sa_family == AF_INET)
-		own->v4.sin_port = 0;
-	else
-		own->v6.sin6_port = 0;
+	inet_set_port(own, 0);
 	if (fd < 0 || bind(fd, &own->any, own->len) < 0 || connect(fd, &at.any, at.len) < 0)
 		return -errno;
 	own->len = sizeof(own->v6);

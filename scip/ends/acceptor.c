@@ -62,10 +62,7 @@ static struct inet_address listen_address(const struct inet_address *address, in
 	if (address && (family == AF_INET6 || address->any.sa_family == family))
 		out = inet_in_family(address, family);
 	out.len = family == AF_INET ? sizeof(out.v4) : sizeof(out.v6);
-	if (family == AF_INET)
-		out.v4.sin_port = 0;
-	else
-		out.v6.sin6_port = 0;
+	inet_set_port(&out, 0);
 	return out;
 }
 

@@ -48,6 +48,14 @@ unsigned inet_port(const struct inet_address *address)
 	return ntohs(address->any.sa_family == AF_INET ? address->v4.sin_port : address->v6.sin6_port);
 }
 
+void inet_set_port(struct inet_address *address, unsigned port)
+{
+	if (address->any.sa_family == AF_INET)
+		address->v4.sin_port = htons((uint16_t)port);
+	else
+		address->v6.sin6_port = htons((uint16_t)port);
+}
+
 /* Every host as a v6 address. */
 static struct in6_addr host(const struct inet_address *address)
 {
@@ -86,10 +94,7 @@ bool inet_is_local(const struct inet_address *address)
 	auto_close int probe = socket(address->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct inet_address any_port = *address;
 
-	if (address->any.sa_family == AF_INET)
-		any_port.v4.sin_port = 0;
-	else
-		any_port.v6.sin6_port = 0;
+	inet_set_port(&any_port, 0);
 	return probe >= 0 && bind(probe, &any_port.any, any_port.len) == 0;
 }
 

@@ -26,6 +26,7 @@ bool inet_address_parse(const ProtobufCBinaryData *bytes, struct inet_address *o
 /* Parses "10.0.0.1" or "fe80::1"; the port is 0. False if it is neither. */
 bool inet_address_from_text(const char *text, struct inet_address *out);
 unsigned inet_port(const struct inet_address *address);
+void inet_set_port(struct inet_address *address, unsigned port);
 bool inet_is_wildcard(const struct inet_address *address);
 /* Same port and same host, a v4-mapped v6 address being the v4 one. */
 bool inet_same(const struct inet_address *a, const struct inet_address *b);

@@ -127,10 +127,7 @@ static int choose_port(int fd, const struct inet_address *address)
 
 	if (!is_chosen_by_kernel(port))
 		return -EADDRINUSE;
-	if (address->any.sa_family == AF_INET)
-		any_port.v4.sin_port = 0;
-	else
-		any_port.v6.sin6_port = 0;
+	inet_set_port(&any_port, 0);
 	set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
 	if (setsockopt(fd, IPPROTO_IP, PORT_RANGE, &range, sizeof(range)) < 0)
 		return -EADDRINUSE;

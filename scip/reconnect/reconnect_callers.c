@@ -48,13 +48,8 @@ static bool can_reach(const struct inet_address *own, const struct inet_address 
 	struct inet_address from = *own, to = inet_in_family(host, own->any.sa_family);
 	auto_close int probe = socket(own->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-	if (own->any.sa_family == AF_INET) {
-		from.v4.sin_port = 0;
-		to.v4.sin_port = htons(ANY_PORT);
-	} else {
-		from.v6.sin6_port = 0;
-		to.v6.sin6_port = htons(ANY_PORT);
-	}
+	inet_set_port(&from, 0);
+	inet_set_port(&to, ANY_PORT);
 	return probe >= 0 && bind(probe, &from.any, from.len) == 0 && connect(probe, &to.any, to.len) == 0;
 }
 

@@ -65,10 +65,7 @@ static bool has_address(const Pbeam__HostInfo *info, const struct inet_address *
 {
 	struct inet_address plain = *wanted, one;
 
-	if (plain.any.sa_family == AF_INET)
-		plain.v4.sin_port = 0;
-	else
-		plain.v6.sin6_port = 0;
+	inet_set_port(&plain, 0);
 	for (size_t i = 0; i < info->n_addresses; i++)
 		if (inet_address_from_text(info->addresses[i], &one) && inet_same(&one, &plain))
 			return true;
@@ -512,16 +509,12 @@ static int mark(const struct reconnect_outgoing *outgoing, const struct reconnec
 		Pbeam__Object *out, struct err *err)
 {
 	Pbeam__ReconnectTicket ticket = PBEAM__RECONNECT_TICKET__INIT;
-	struct inet_address to = inet_in_family(&outgoing->peers[end->peer].address, end->end.family);
-	uint16_t port = htons((uint16_t)(end->end.family == AF_INET ? outgoing->peers[end->peer].port4
-								    : outgoing->peers[end->peer].port6));
+	const struct peer_host *peer = &outgoing->peers[end->peer];
+	struct inet_address to = inet_in_family(&peer->address, end->end.family);
 	auto_free uint8_t *bytes = NULL;
 	size_t len;
 
-	if (end->end.family == AF_INET)
-		to.v4.sin_port = port;
-	else
-		to.v6.sin6_port = port;
+	inet_set_port(&to, end->end.family == AF_INET ? peer->port4 : peer->port6);
 	ticket.address = (ProtobufCBinaryData){to.len, (uint8_t *)&to};
 	ticket.cookie = (ProtobufCBinaryData){ACCEPTOR_COOKIE_SIZE, (uint8_t *)(uintptr_t)end->end.cookie};
 	ticket.receive_buffer = (uint32_t)end->end.receive_buffer;

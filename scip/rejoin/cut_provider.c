@@ -138,11 +138,7 @@ static int link_connect(struct link *link, struct err *err)
 	if (!inet_address_parse(&link->link->address, &to))
 		return err_set(err, -EPROTO, "the address of the other end of a connection is malformed");
 	to = inet_in_family(&to, family);
-	if (family == AF_INET)
-		to.v4.sin_port = htons((uint16_t)link->link->port4);
-	else
-		to.v6.sin6_port =
-			htons((uint16_t)(link->link->port6 ? link->link->port6 : link->link->port4));
+	inet_set_port(&to, family == AF_INET6 && link->link->port6 ? link->link->port6 : link->link->port4);
 	link->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (link->fd < 0)
 		return err_sys(err, "make a TCP socket");
