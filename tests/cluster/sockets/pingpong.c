@@ -64,6 +64,18 @@ static void put(int fd, uint64_t number)
 		fail("send", number, 0);
 }
 
+/* A UDP datagram may be lost, so END is sent several times. Whoever has received it closes the port, which
+ * refuses the rest. */
+static void put_end(int fd)
+{
+	const uint64_t end = END;
+
+	put(fd, END);
+	for (int i = 0; udp && i < 4; i++)
+		if (send(fd, &end, sizeof(end), MSG_NOSIGNAL) < 0 && errno != ECONNREFUSED)
+			fail("send", END, 0);
+}
+
 /* The next number. UDP: one that was sent twice is heard twice. */
 static uint64_t get(int fd, uint64_t due)
 {
@@ -127,8 +139,7 @@ int main(int argc, char **argv)
 			put(fd, due++);
 	}
 	if (!listening)
-		for (int i = 0; i < (udp ? 5 : 1); i++)
-			put(fd, END);
+		put_end(fd);
 	printf("rounds %llu\n", (unsigned long long)due / 2);
 	return 0;
 }
