@@ -195,18 +195,6 @@ static bool known(const struct outgoing_end *end, bool reader)
 	return false;
 }
 
-static void ends_in_group(const struct outgoing_end *end, bool *reader, bool *writer)
-{
-	const struct object_source *other;
-
-	*reader = *writer = false;
-	for (size_t i = 0; (other = object_dump_source(end->dump, i)) != NULL; i++)
-		if (other->st.st_ino == end->of->st.st_ino && other->st.st_dev == end->of->st.st_dev) {
-			*reader = *reader || (other->flags & O_ACCMODE) != O_WRONLY;
-			*writer = *writer || (other->flags & O_ACCMODE) != O_RDONLY;
-		}
-}
-
 /* Somebody has the other end. Of a FIFO one asks who it is: it may wait for its first writer. */
 static bool other_end_stays(const struct outgoing_end *end, bool reader)
 {
@@ -270,7 +258,7 @@ static int leave_pipe(const struct outgoing_end *end, struct err *err)
 	bool reader, writer;
 	int fd = -1, r;
 
-	ends_in_group(end, &reader, &writer);
+	object_dump_pipe_ends(end->dump, end->of, &reader, &writer);
 	outside = holders_find(holders, ino, true, true);
 	if (reader && writer)
 		return outside ? bridge_shared(end, outside, "a pipe, both ends of which would go,", err) : 0;

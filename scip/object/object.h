@@ -57,6 +57,9 @@ bool object_dump_lose(struct object_dump *dump, const struct object_source *sour
  * may (two ends of a pipe): `skip` is left out. */
 const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
 						   const struct object_source *skip);
+/* Which ends of the pipe of `of` the frozen group has. */
+void object_dump_pipe_ends(struct object_dump *dump, const struct object_source *of, bool *reads,
+			   bool *writes);
 /* The source that entry number `nth` for descriptor `fd` of the epoll instance `epoll` watches, among those
  * of inode `ino`; NULL when it is none of the group's. */
 const struct object_source *object_dump_find_epoll(struct object_dump *dump, int epoll, int fd, unsigned nth,

@@ -1,5 +1,6 @@
 /* What a kind asks of the dump that it is part of. */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -46,6 +47,20 @@ int object_dump_pts(struct object_dump *dump, int real)
 const struct object_source *object_dump_source(struct object_dump *dump, size_t index)
 {
 	return index < dump->nentries ? &dump->entries[index]->source : NULL;
+}
+
+void object_dump_pipe_ends(struct object_dump *dump, const struct object_source *of, bool *reads,
+			   bool *writes)
+{
+	const struct object_source *other;
+
+	*reads = *writes = false;
+	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++) {
+		if (other->st.st_ino != of->st.st_ino || other->st.st_dev != of->st.st_dev)
+			continue;
+		*reads = *reads || (other->flags & O_ACCMODE) != O_WRONLY;
+		*writes = *writes || (other->flags & O_ACCMODE) != O_RDONLY;
+	}
 }
 
 bool object_dump_lose(struct object_dump *dump, const struct object_source *source, const char *peer)

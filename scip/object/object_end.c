@@ -2,6 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "namespace/address_entry.h"
 
 const struct object_end_ops *object_end_ops_of(const Pbeam__Object *object)
 {
@@ -18,6 +22,22 @@ bool object_address(const Pbeam__Object *object, struct object_address *out)
 		return false;
 	*out = end->address(object);
 	return true;
+}
+
+void object_renew_address(struct object_restore *restore, const Pbeam__Object *object, int fd)
+{
+	union name_sockaddr name = {0};
+	struct object_address address;
+	struct inet_address own;
+	struct err err = ERR_INIT;
+
+	if (object->external || !object_address(object, &address) || !(*address.host)[0] ||
+	    !inet_address_parse(address.name, &own))
+		return;
+	memcpy(&name, &own.any, own.len);
+	if (address_renew(object_restore_names(restore), address.protocol, &name, *address.host, fd, &err) <
+	    0)
+		log_warn("restore: other hosts do not find a bound socket: %s", err.text);
 }
 
 bool object_is_port(const Pbeam__Object *object)

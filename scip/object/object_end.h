@@ -42,6 +42,9 @@ struct object_end_ops {
 const struct object_end_ops *object_end_ops_of(const Pbeam__Object *object);
 /* False if the object is no Internet socket. */
 bool object_address(const Pbeam__Object *object, struct object_address *out);
+/* Registers the address of a socket that is bound again: while it was not there it may have been given up. No
+ * effect with a provider, which registers it itself. */
+void object_renew_address(struct object_restore *restore, const Pbeam__Object *object, int fd);
 /* True for a UDP socket that is not connected: every sender may be its other end. */
 bool object_is_port(const Pbeam__Object *object);
 /* A terminal's or console stream's terminal, in the object; NULL: it is none. */

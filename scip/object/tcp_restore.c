@@ -23,7 +23,6 @@
 
 #include "base/io.h"
 #include "base/log.h"
-#include "namespace/address_entry.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
 #include "scip/object/object_end.h"
@@ -582,29 +581,13 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 	return r < 0 ? r : set_options(saved, fd, err);
 }
 
-/* While it was not there its address may have been given up. A migration tells of it itself. */
-static void renew_address(struct object_restore *restore, const Pbeam__Object *object, int fd)
-{
-	union name_sockaddr name = {0};
-	struct inet_address address;
-	struct err err = ERR_INIT;
-
-	if (object->external || !object->tcp->name_host[0] ||
-	    !inet_address_parse(&object->tcp->name_own, &address))
-		return;
-	memcpy(&name, &address.any, address.len);
-	if (address_renew(object_restore_names(restore), IPPROTO_TCP, &name, object->tcp->name_host, fd,
-			  &err) < 0)
-		log_warn("restore: other hosts do not find a listening socket: %s", err.text);
-}
-
 int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
 	const Pbeam__Object *peer = peer_of(restore, object);
 
 	if (saved->listening)
-		renew_address(restore, object, fd);
+		object_renew_address(restore, object, fd);
 	if (saved->listening)
 		return start_listening(saved, fd, err);
 	if (saved->accept_of || saved->state == TCP_SYN_SENT)

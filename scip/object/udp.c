@@ -122,22 +122,6 @@ static int udp_restore(struct object_restore *restore, const Pbeam__Object *obje
 	return udp_keep_name(object_restore_names(restore), saved, *fd, err);
 }
 
-/* While it was not there its address may have been given up. A migration tells of it itself. */
-static void renew_address(struct object_restore *restore, const Pbeam__Object *object, int fd)
-{
-	union name_sockaddr name = {0};
-	struct inet_address address;
-	struct err err = ERR_INIT;
-
-	if (object->external || !object->udp->name_host[0] ||
-	    !inet_address_parse(&object->udp->name_own, &address))
-		return;
-	memcpy(&name, &address.any, address.len);
-	if (address_renew(object_restore_names(restore), IPPROTO_UDP, &name, object->udp->name_host, fd,
-			  &err) < 0)
-		log_warn("restore: other hosts do not find a UDP socket: %s", err.text);
-}
-
 static int find_sender(struct object_restore *restore, const struct inet_address *from)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
@@ -239,7 +223,7 @@ static int udp_finish(struct object_restore *restore, const Pbeam__Object *objec
 	size_t lost = 0;
 	char text[INET_TEXT_MAX];
 
-	renew_address(restore, object, fd);
+	object_renew_address(restore, object, fd);
 	/* Not saved->local: the socket may have another address here. */
 	if (saved->bound && getsockname(fd, &local.any, &local.len) == 0)
 		for (size_t i = 0; i < saved->n_queue; i++) {

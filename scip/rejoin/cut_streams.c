@@ -108,19 +108,6 @@ static uint64_t unix_peer(const struct unix_diag_table *table, uint64_t ino)
 	return diag ? diag->peer : 0;
 }
 
-static void ends_in_part(struct object_dump *dump, uint64_t ino, bool *reads, bool *writes)
-{
-	const struct object_source *of;
-
-	*reads = *writes = false;
-	for (size_t i = 0; (of = object_dump_source(dump, i)) != NULL; i++) {
-		if (of->st.st_ino != ino || !S_ISFIFO(of->st.st_mode))
-			continue;
-		*reads = *reads || (of->flags & O_ACCMODE) != O_WRONLY;
-		*writes = *writes || (of->flags & O_ACCMODE) != O_RDONLY;
-	}
-}
-
 /* Reports an end whose other end may be in another part on this host. A FIFO needs none of this: it is
  * opened by its path. */
 static int offer(struct object_dump *dump, const struct object_source *of, uint64_t peer,
@@ -131,7 +118,7 @@ static int offer(struct object_dump *dump, const struct object_source *of, uint6
 	Pbeam__CutBridge *out;
 
 	if (S_ISFIFO(of->st.st_mode)) {
-		ends_in_part(dump, ino, &reads, &writes);
+		object_dump_pipe_ends(dump, of, &reads, &writes);
 		if (of->link[0] == '/' || (reads && writes))
 			return 0;
 	} else if (!peer || object_dump_find_inode(dump, peer, of)) {
@@ -192,7 +179,7 @@ static Pbeam__BridgeStream *begin_stream(struct object_dump *dump, const struct 
 		return NULL;
 	}
 	if (is_bytes) {
-		ends_in_part(dump, of->st.st_ino, &reads, &writes);
+		object_dump_pipe_ends(dump, of, &reads, &writes);
 		stream->packet = (of->flags & O_DIRECT) != 0;
 	} else {
 		int type = socket_option(of->local, SOL_SOCKET, SO_TYPE, SOCK_STREAM);
@@ -235,7 +222,7 @@ static bool reads_here(struct object_dump *dump, const struct object_source *of)
 {
 	bool reads, writes;
 
-	ends_in_part(dump, of->st.st_ino, &reads, &writes);
+	object_dump_pipe_ends(dump, of, &reads, &writes);
 	return reads;
 }
 
