@@ -64,7 +64,7 @@ int reconnect_fork(struct names *names, struct err *err)
 	}
 	close(ends[1]);
 	if (child < 0) {
-		int r = err_sys(err, "start the swapping of connections");
+		int r = err_sys(err, "start scip reconnect");
 
 		close(ends[0]);
 		return r;

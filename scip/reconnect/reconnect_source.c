@@ -21,6 +21,7 @@
 #include "channel/channel.h"
 #include "proto/ask.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/ends/end_tcp.h"
 #include "scip/object/common.h"
 #include "scip/object/tcp_look.h"
@@ -29,6 +30,9 @@
 #include "scip/reconnect/reconnect_hold.h"
 #include "scip/reconnect/reconnect_ports.h"
 #include "scip/reconnect/reconnect_provider.h"
+
+/* Longer than `scip reconnect` takes for its slowest request (ACCEPT, reconnect_serve.c). */
+enum { REPLY_MS = 120000 };
 
 /* One connection of the group. */
 struct reconnect_outgoing_end {
@@ -320,7 +324,10 @@ static int open_channel(struct peer_host *peer, struct names *names, struct err 
 	peer->channel = peer->name[0]
 				? channel_open(peer->name, PBEAM__CHANNEL_KIND__CHANNEL_RECONNECT, NULL, err)
 				: reconnect_fork(names, err);
-	return peer->channel < 0 ? peer->channel : 0;
+	if (peer->channel < 0)
+		return peer->channel;
+	rpc_set_timeout(peer->channel, REPLY_MS);
+	return 0;
 }
 
 /* Opens a channel to each host. Failing to reach a host that can only have callers of a UDP port is no error:
