@@ -92,19 +92,14 @@ static uint64_t queue_length(const Pbeam__Extent *extent)
 int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeStream *stream, bool mirror, struct err *err)
 {
 	Pbeam__BridgeStream copy = *stream;
-	auto_free uint8_t *bytes = NULL;
-	size_t len;
 
 	if (mirror) {
 		copy.reads = stream->writes;
 		copy.writes = stream->reads;
 	}
-	len = pbeam__bridge_stream__get_packed_size(&copy);
-	bytes = malloc(len ? len : 1);
-	if (!bytes ||
-	    (pbeam__bridge_stream__pack(&copy, bytes), external_mark(out, &bridge_provider, bytes, len)) < 0)
-		return err_code(err, -ENOMEM, "bridges");
-	return 0;
+	return external_mark_message(out, &bridge_provider, &copy.base) < 0
+		       ? err_code(err, -ENOMEM, "bridges")
+		       : 0;
 }
 
 /* A new stream from here. `skip` goes along. The stream's cookie is the anchor's own, `comm` its program. */

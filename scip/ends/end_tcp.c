@@ -263,6 +263,19 @@ int end_tcp_record(struct object_dump *dump, struct end_tcp *end, Pbeam__Object 
 	return object_put_extent(dump, end->unread, end->unread_len, &tcp->receive_queue, err);
 }
 
+Pbeam__ReconnectTicket *end_tcp_ticket(const Pbeam__Object *object, struct err *err)
+{
+	const ProtobufCBinaryData *data = &object->external->data;
+	Pbeam__ReconnectTicket *ticket =
+		object->kind_case == PBEAM__OBJECT__KIND_TCP
+			? pbeam__reconnect_ticket__unpack(NULL, data->len, data->data)
+			: NULL;
+
+	if (!ticket)
+		err_set(err, -EBADMSG, "the record of a TCP connection is malformed");
+	return ticket;
+}
+
 int end_tcp_connect(int sock, const ProtobufCBinaryData *address, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE],
 		    struct err *err)
 {

@@ -63,6 +63,9 @@ must_check int end_tcp_look(struct end_tcp *end, struct err *err);
 must_check int end_tcp_record(struct object_dump *dump, struct end_tcp *end, Pbeam__Object *out,
 			      struct err *err);
 
+/* Returns the ticket in the record of an external object, which the caller frees. NULL: it is no TCP socket,
+ * or its record is malformed (-EBADMSG). */
+Pbeam__ReconnectTicket *end_tcp_ticket(const Pbeam__Object *object, struct err *err);
 /* Connects a new TCP socket to `address` (struct sockaddr_in or sockaddr_in6) and sends the cookie. */
 must_check int end_tcp_connect(int sock, const ProtobufCBinaryData *address,
 			       const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], struct err *err);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "proto/message.h"
 
@@ -15,6 +16,18 @@ int external_mark(Pbeam__Object *out, const struct external_provider *provider, 
 	if (!out->external || message_string(&out->external->provider, provider->name) < 0)
 		return -ENOMEM;
 	return message_bytes(&out->external->data, data, len);
+}
+
+int external_mark_message(Pbeam__Object *out, const struct external_provider *provider,
+			  const ProtobufCMessage *message)
+{
+	size_t len = protobuf_c_message_get_packed_size(message);
+	auto_free uint8_t *bytes = malloc(len ? len : 1);
+
+	if (!bytes)
+		return -ENOMEM;
+	protobuf_c_message_pack(message, bytes);
+	return external_mark(out, provider, bytes, len);
 }
 
 void migrate_obstacle(struct migrate_source *source, const char *fmt, ...)

@@ -125,6 +125,9 @@ extern const struct external_provider pidfd_provider; /* pidfd_provider.c */
 /* Sets out->external to this provider, with a copy of `data`. Returns 0 or -ENOMEM. */
 must_check int external_mark(Pbeam__Object *out, const struct external_provider *provider, const void *data,
 			     size_t len);
+/* The same with a message, packed. */
+must_check int external_mark_message(Pbeam__Object *out, const struct external_provider *provider,
+				     const ProtobufCMessage *message);
 /* Records one obstacle, a sentence for --dry-run. */
 void migrate_obstacle(struct migrate_source *source, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));

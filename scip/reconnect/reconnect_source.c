@@ -518,20 +518,15 @@ static int mark(const struct reconnect_outgoing *outgoing, const struct reconnec
 	Pbeam__ReconnectTicket ticket = PBEAM__RECONNECT_TICKET__INIT;
 	const struct peer_host *peer = &outgoing->peers[end->peer];
 	struct inet_address to = inet_in_family(&peer->address, end->end.family);
-	auto_free uint8_t *bytes = NULL;
-	size_t len;
+	int r;
 
 	inet_set_port(&to, end->end.family == AF_INET ? peer->port4 : peer->port6);
 	ticket.address = (ProtobufCBinaryData){to.len, (uint8_t *)&to};
 	ticket.cookie = (ProtobufCBinaryData){ACCEPTOR_COOKIE_SIZE, (uint8_t *)(uintptr_t)end->end.cookie};
 	ticket.receive_buffer = (uint32_t)end->end.receive_buffer;
 	ticket.receive_lock = (uint32_t)end->end.receive_lock;
-	len = pbeam__reconnect_ticket__get_packed_size(&ticket);
-	bytes = malloc(len);
-	if (!bytes || (pbeam__reconnect_ticket__pack(&ticket, bytes),
-		       external_mark(out, &reconnect_provider, bytes, len)) < 0)
-		return err_code(err, -ENOMEM, "record a connection");
-	return 1;
+	r = external_mark_message(out, &reconnect_provider, &ticket.base);
+	return r < 0 ? err_code(err, r, "record a connection") : 1;
 }
 
 static int dump_end(struct migrate_source *source, void **state, struct object_dump *dump,

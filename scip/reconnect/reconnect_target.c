@@ -10,14 +10,12 @@
 
 static Pbeam__ReconnectTicket *ticket_of(const Pbeam__Object *object, struct err *err)
 {
-	Pbeam__ReconnectTicket *ticket = pbeam__reconnect_ticket__unpack(NULL, object->external->data.len,
-									 object->external->data.data);
+	Pbeam__ReconnectTicket *ticket = end_tcp_ticket(object, err);
 
-	if (ticket && object->kind_case == PBEAM__OBJECT__KIND_TCP &&
-	    ticket->cookie.len == ACCEPTOR_COOKIE_SIZE)
+	if (!ticket || ticket->cookie.len == ACCEPTOR_COOKIE_SIZE)
 		return ticket;
 	message_free(ticket);
-	err_set(err, -EBADMSG, "the record of a TCP connection that is made again is malformed");
+	err_set(err, -EBADMSG, "the record of a TCP connection has no cookie");
 	return NULL;
 }
 

@@ -31,14 +31,13 @@ enum { CALL_MS = 60000, LOOK_MS = 100, AGAIN_US = 20000 };
 int cut_mark(Pbeam__Object *out, uint64_t id, const struct end_tcp *end, struct err *err)
 {
 	Pbeam__ReconnectTicket ticket = PBEAM__RECONNECT_TICKET__INIT;
-	uint8_t bytes[64];
+	int r;
 
 	ticket.id = id;
 	ticket.receive_buffer = (uint32_t)end->receive_buffer;
 	ticket.receive_lock = (uint32_t)end->receive_lock;
-	if (external_mark(out, &cut_provider, bytes, pbeam__reconnect_ticket__pack(&ticket, bytes)) < 0)
-		return err_code(err, -ENOMEM, "record a connection");
-	return 1;
+	r = external_mark_message(out, &cut_provider, &ticket.base);
+	return r < 0 ? err_code(err, r, "record a connection") : 1;
 }
 
 /* ---- target ---- */
@@ -94,7 +93,7 @@ static int find_link(const struct migrate_target *target, const struct links *li
 		if (target->links->links[i]->id == link->ticket->id &&
 		    !is_taken(links, target->links->links[i]))
 			link->link = target->links->links[i];
-	if (!link->link || link->link->cookie.len != ACCEPTOR_COOKIE_SIZE)
+	if (!link->ticket->id || !link->link || link->link->cookie.len != ACCEPTOR_COOKIE_SIZE)
 		return err_set(err, -EBADMSG,
 			       "the leader sent no address for the other end of connection %llu",
 			       (unsigned long long)link->ticket->id);
@@ -112,12 +111,8 @@ static int cut_expect(struct migrate_target *target, void **state, struct err *e
 
 		if (!object->external || strcmp(object->external->provider, cut_provider.name) != 0)
 			continue;
-		new.ticket = pbeam__reconnect_ticket__unpack(NULL, object->external->data.len,
-							     object->external->data.data);
-		if (!new.ticket || object->kind_case != PBEAM__OBJECT__KIND_TCP || !new.ticket->id)
-			r = err_set(err, -EBADMSG, "the record of a TCP connection is malformed");
-		else
-			r = find_link(target, links, &new, err);
+		new.ticket = end_tcp_ticket(object, err);
+		r = new.ticket ? find_link(target, links, &new, err) : -EBADMSG;
 		if (r == 0 && object_append(links->v, links->n, new) < 0)
 			r = err_code(err, -ENOMEM, "look for connections");
 		if (r < 0)

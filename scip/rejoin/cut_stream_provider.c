@@ -22,13 +22,9 @@
 
 int cut_mark_streams(Pbeam__Object *out, const Pbeam__BridgeList *streams, struct err *err)
 {
-	size_t len = pbeam__bridge_list__get_packed_size(streams);
-	auto_free uint8_t *bytes = malloc(len ? len : 1);
+	int r = external_mark_message(out, &cut_stream_provider, &streams->base);
 
-	if (!bytes || (pbeam__bridge_list__pack(streams, bytes),
-		       external_mark(out, &cut_stream_provider, bytes, len)) < 0)
-		return err_code(err, -ENOMEM, "record a bridge");
-	return 1;
+	return r < 0 ? err_code(err, r, "record a bridge") : 1;
 }
 
 /* ---- target ---- */
