@@ -293,34 +293,6 @@ static int listen_for_control(struct bridge *bridge, struct err *err)
 	return 0;
 }
 
-int bridge_start(struct bridge *bridge, struct err *err)
-{
-	pid_t child;
-	int status, r = listen_for_control(bridge, err);
-
-	/* Here and not in the new process: the user may type as soon as the migration is reported. */
-	for (struct bridge_stream *stream = bridge->streams; stream && r == 0; stream = stream->next)
-		if (stream->anchor && stream->fd >= 0 && bridge_stream_is_terminal(stream))
-			r = terminal_depart(stream);
-	if (r < 0)
-		return r;
-	child = fork();
-	if (child < 0)
-		return err_sys(err, "start a bridge");
-	if (child == 0) {
-		setsid();
-		child = fork();
-		if (child != 0)
-			_exit(child < 0);
-		become(bridge);
-		_exit(bridge_run(bridge) < 0);
-	}
-	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-		continue;
-	bridge->started = status == 0;
-	return status == 0 ? 0 : err_set(err, -EAGAIN, "start a bridge: cannot fork");
-}
-
 /* ---- the loop ---- */
 
 static bool listens(const struct bridge_stream *stream)
@@ -521,7 +493,8 @@ static bool in_use(const struct bridge *bridge)
 	return false;
 }
 
-int bridge_run(struct bridge *bridge)
+/* Runs until the last stream has ended. */
+static int bridge_run(struct bridge *bridge)
 {
 	struct epoll_event events[EVENTS];
 	char path[PATH_MAX + 16];
@@ -550,4 +523,32 @@ int bridge_run(struct bridge *bridge)
 	}
 	bridge_free(bridge);
 	return r;
+}
+
+int bridge_start(struct bridge *bridge, struct err *err)
+{
+	pid_t child;
+	int status, r = listen_for_control(bridge, err);
+
+	/* Here and not in the new process: the user may type as soon as the migration is reported. */
+	for (struct bridge_stream *stream = bridge->streams; stream && r == 0; stream = stream->next)
+		if (stream->anchor && stream->fd >= 0 && bridge_stream_is_terminal(stream))
+			r = terminal_depart(stream);
+	if (r < 0)
+		return r;
+	child = fork();
+	if (child < 0)
+		return err_sys(err, "start a bridge");
+	if (child == 0) {
+		setsid();
+		child = fork();
+		if (child != 0)
+			_exit(child < 0);
+		become(bridge);
+		_exit(bridge_run(bridge) < 0);
+	}
+	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+		continue;
+	bridge->started = status == 0;
+	return status == 0 ? 0 : err_set(err, -EAGAIN, "start a bridge: cannot fork");
 }

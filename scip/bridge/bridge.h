@@ -79,8 +79,6 @@ void bridge_anchor_typed(struct bridge *bridge, uint64_t id, struct pty_bytes *t
 /* Starts the process with the added streams, detached from the caller; closes the caller's descriptors.
  * Terminals pass bytes on from then on. Returns 0 or -errno. */
 must_check int bridge_start(struct bridge *bridge, struct err *err);
-/* Runs the bridge until its last stream has ended. */
-int bridge_run(struct bridge *bridge);
 
 /* ---- running bridges, for a coordinator whose program moves on ---- */
 

@@ -31,7 +31,7 @@ must_check int holders_add(struct holders *out, pid_t pid);
 const struct holder *holders_find(const struct holders *holders, uint64_t ino, bool reads, bool writes);
 /* Returns a holder of the socket that does not also hold its other end `peer` (0: unknown), or NULL. */
 const struct holder *holders_find_one_sided(const struct holders *holders, uint64_t ino, uint64_t peer);
-/* Returns a duplicate of the master, or -errno: its holder may belong to another user. */
+/* Returns a duplicate of the pseudo-terminal's master, or -errno: its holder may belong to another user. */
 must_check int holders_get_master(const struct holders *holders, uint64_t ino);
 /* Returns a holder of the slave that does not also hold the master, or NULL. A holder of both has only not
  * closed the slave that it opened for its child. */

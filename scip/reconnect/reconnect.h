@@ -44,10 +44,8 @@ int reconnect_serve(struct names *names, int channel);
 int reconnect_main(void);
 
 /* ---- its clients ---- */
-/* Sends one request and returns the reply, which the caller frees. NULL on failure; err->code is the peer's
- * if the peer refused. */
-Pbeam__ReconnectReply *reconnect_ask(int channel, const Pbeam__ReconnectRequest *request, struct err *err);
-/* The two halves of reconnect_ask(), for several requests at the same time. */
+/* Sends one request; reconnect_receive() reads the reply, which the caller frees. NULL on failure; err->code
+ * is the peer's if the peer refused. */
 must_check int reconnect_send(int channel, const Pbeam__ReconnectRequest *request, struct err *err);
 Pbeam__ReconnectReply *reconnect_receive(int channel, struct err *err);
 /* Forks a `scip reconnect` for this host. Returns the channel to it, or -errno. */

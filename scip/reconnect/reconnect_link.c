@@ -33,11 +33,6 @@ Pbeam__ReconnectReply *reconnect_receive(int channel, struct err *err)
 	return reply;
 }
 
-Pbeam__ReconnectReply *reconnect_ask(int channel, const Pbeam__ReconnectRequest *request, struct err *err)
-{
-	return reconnect_send(channel, request, err) < 0 ? NULL : reconnect_receive(channel, err);
-}
-
 int reconnect_fork(struct names *names, struct err *err)
 {
 	int ends[2];

@@ -84,7 +84,8 @@ static Pbeam__ReconnectRequest *new_request(int operation, const struct pair *pa
 
 static Pbeam__ReconnectReply *ask(int channel, Pbeam__ReconnectRequest *request)
 {
-	Pbeam__ReconnectReply *reply = reconnect_ask(channel, request, &err);
+	Pbeam__ReconnectReply *reply =
+		reconnect_send(channel, request, &err) < 0 ? NULL : reconnect_receive(channel, &err);
 
 	message_free(request);
 	return reply;
