@@ -1,9 +1,9 @@
 /*
- * Bridges for a migration, on the side that it leaves: which descriptions have another end that stays, what
- * goes along of each, and the anchor that stands in for the program once it is gone. A description whose
- * other end is a float already (the program came from elsewhere) takes its stream along instead.
+ * The source side of bridges: finds the descriptions whose other end stays, dumps them, and starts the anchor
+ * that stands in for the program once it has moved. If the other end is a float already (the program came
+ * from another host), the existing stream goes along instead.
  *
- * Not bridged is what would have to be in two places: a description that a process that stays reads as well.
+ * A description that a process which stays reads too is not bridged: it would be read on two hosts.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,8 +31,8 @@
 #include "scip/reconnect/reconnect_ports.h"
 #include "scip/tracee/procfs.h"
 
-/* True if a process that moves has a pipe or socket that is not just a stream of the console: looking for who
- * else has it means looking at all of the user's processes, some ms of the pause. */
+/* *some: a process that moves has a pipe or socket that is no console stream. Only then are all of the user's
+ * processes searched for other holders, which lengthens the pause by some milliseconds. */
 static int has_some(const struct migrate_source *source, bool *some, struct err *err)
 {
 	struct holders own = {0}, console = {0};
@@ -102,7 +102,8 @@ int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeStream *stream, bool mirr
 		       : 0;
 }
 
-/* A new stream from here. `skip` goes along. The stream's cookie is the anchor's own, `comm` its program. */
+/* Adds a new stream to the anchor. `skip` bytes or messages are dumped with the program. Sets the stream's
+ * cookie, which is the anchor's, and its program, in `comm`. */
 static int add_anchor(const struct outgoing_end *end, Pbeam__BridgeStream *stream, uint64_t skip,
 		      char comm[32], struct err *err)
 {
@@ -132,7 +133,7 @@ int bridge_leave(const struct outgoing_end *end, Pbeam__BridgeStream *stream, ui
 	return r < 0 ? r : 1;
 }
 
-/* The stream that it has already goes along. */
+/* Marks the description with the stream that it already has. */
 static int take_along(const struct outgoing_end *end, Pbeam__BridgeStream **stream, struct err *err)
 {
 	int r = bridge_take(end->outgoing->hold, end->of->st.st_ino, stream, err);
@@ -142,7 +143,7 @@ static int take_along(const struct outgoing_end *end, Pbeam__BridgeStream **stre
 	return r < 0 ? err_wrap(err, r, "a connection through another host") : 1;
 }
 
-/* As take_along(), of a listener: who calls it directly may wait to be accepted here, too. */
+/* As take_along(), for a listener: a direct caller may wait here to be accepted, too. */
 static int take_listener_along(const struct outgoing_end *end, Pbeam__BridgeStream *passing, struct err *err)
 {
 	Pbeam__BridgeStream *stream = NULL, copy, **more;
@@ -190,7 +191,8 @@ static bool known(const struct outgoing_end *end, bool reader)
 	return false;
 }
 
-/* Somebody has the other end. Of a FIFO one asks who it is: it may wait for its first writer. */
+/* True if another process has the other end. poll() cannot tell this of a FIFO, which may wait for its first
+ * writer. */
 static bool other_end_stays(const struct outgoing_end *end, bool reader)
 {
 	struct pollfd poll_fd = {.fd = end->of->local, .events = POLLIN | POLLOUT};
@@ -273,8 +275,9 @@ static int leave_pipe(const struct outgoing_end *end, struct err *err)
 
 /* ---- sockets ---- */
 
-/* 0: it is; 1: it is not, and is left to who stays. `peer`: inode of the other end, where that is known. Who
- * has both ends open does not read what it writes: it has only not closed what was meant for its child. */
+/* Returns 0 if no process that stays holds the socket, 1 if one does and it is left to that process. `peer`
+ * is the inode of the other end, or 0. A process with both ends does not count: it has not closed its
+ * child's. */
 static int check_alone(const struct outgoing_end *end, uint64_t peer, struct err *err)
 {
 	const struct holder *outside =
@@ -290,7 +293,7 @@ static int stop_stream(const struct outgoing_end *end, struct err *err)
 
 	if (r < 0)
 		return err_wrap(err, r, "a connection through another host");
-	/* All that is between the two sockets on this host is in their queues. */
+	/* Afterwards everything between the two sockets of this host is in their queues. */
 	if (fd >= 0 && socket_option(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP &&
 	    (tcp_drain(end->of->local, fd) < 0 || tcp_drain(fd, end->of->local) < 0))
 		return err_set(err, -EBUSY,
@@ -328,7 +331,7 @@ static bool unix_peer_stays(const struct outgoing_end *end, const Pbeam__UnixSoc
 	return socket->type != SOCK_DGRAM || socket->peer_name.len <= offsetof(struct sockaddr_un, sun_path);
 }
 
-/* True for a listener that can still be found. */
+/* True for a listener that callers can still find. */
 static bool unix_has_callers(const Pbeam__UnixSocket *socket)
 {
 	return socket->listening && socket->name.len > offsetof(struct sockaddr_un, sun_path) &&
@@ -392,8 +395,8 @@ static bool away_from_home(const struct outgoing_end *end, const char *born)
 	return names_cluster(end->source->names, own) && strcmp(own, born) != 0;
 }
 
-/* A connection with somebody outside, or a listener. What has ended needs nobody any more: a stream that it
- * has brings on its way what it has still, and ends. */
+/* True for a listener and a connection with a process outside. A connection that has ended needs no stream;
+ * an existing one delivers the rest and ends. */
 static bool tcp_needs_stream(const struct outgoing_end *end, const struct tcp_look *look)
 {
 	return look->kind == TCP_KIND_LISTENS ||
@@ -449,7 +452,7 @@ static int leave_tcp(const struct outgoing_end *end, struct err *err)
 		   : bridge_leave(end, &stream, queue_length(end->out->tcp->receive_queue), err);
 }
 
-/* Of others' groups: it is bound where it was. */
+/* True for a member of a multicast group, which keeps its address. */
 static bool is_multicast(const Pbeam__UdpSocket *socket)
 {
 	struct inet_address at;
@@ -462,7 +465,7 @@ static bool is_multicast(const Pbeam__UdpSocket *socket)
 					   : IN6_IS_ADDR_MULTICAST(&at.v6.sin6_addr);
 }
 
-/* A sender that knows where the port goes does not need the stream. */
+/* Lists the callers that are reconnected to the port's new address and do not need the stream. */
 static int mark_port(const struct outgoing_end *end, const Pbeam__BridgeStream *stream, struct err *err)
 {
 	const struct reconnect_port *port = reconnect_ports_of(end->source->ports, end->of->st.st_ino);
@@ -548,7 +551,7 @@ static int dump(struct migrate_source *source, void **state, struct object_dump 
 					 : 0;
 }
 
-/* The last that may fail: the floats will come through pbeamd. */
+/* The last step that may fail. The floats will connect through pbeamd. */
 static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
 		struct err *err)
 {

@@ -1,4 +1,4 @@
-/* What of the descriptions of those that are to move can be refused before they are frozen. */
+/* Finds, before the freeze, the descriptions for which a migration must be refused. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 #include "scip/object/unix_diag.h"
 #include "scip/tracee/procfs.h"
 
-/* The target and its descendants now, in *out, which the caller frees. Returns their number, or -errno. */
+/* Lists the target and its present descendants in *out, which the caller frees. Returns their number, or
+ * -errno. */
 static int list_members(const struct migrate_source *source, pid_t **out)
 {
 	auto_free struct name_process *all = NULL;
@@ -44,7 +45,7 @@ static bool seen_before(const struct holders *own, size_t i)
 	return false;
 }
 
-/* A process was born since the list was made, or has ended: refused, if at all, when all are frozen. */
+/* True if the process moves, or has ended. A child born after the list was made moves with its parent. */
 static bool goes_too(pid_t pid, const pid_t *members, size_t n)
 {
 	struct procfs_stat stat;
@@ -60,7 +61,7 @@ static bool goes_too(pid_t pid, const pid_t *members, size_t n)
 	return false;
 }
 
-/* What is seen before the freeze. */
+/* What the survey found while the processes run. */
 struct survey {
 	pid_t *pids; /* the processes that move */
 	size_t n;
@@ -109,7 +110,7 @@ static bool udp_matters(int fd)
 	       (inet_port(&own) || getpeername(fd, &peer.any, &peer.len) == 0);
 }
 
-/* With an end, or callers, that stay. */
+/* True if the other end, or possible callers, stay. */
 static bool unix_matters(const struct survey *survey, int fd, const struct unix_diag *diag)
 {
 	struct sockaddr_un name;
@@ -122,7 +123,7 @@ static bool unix_matters(const struct survey *survey, int fd, const struct unix_
 	       !holders_find(&survey->own, diag->peer, true, true);
 }
 
-/* A process that stays and has this socket too, if the other end stays as well. */
+/* Returns a process that stays and holds this socket too, if the other end stays as well; else NULL. */
 static const struct holder *socket_in_two_places(const struct survey *survey, const struct holder *own)
 {
 	const struct unix_diag *diag = unix_diag_find(&survey->diag, own->ino);
@@ -144,7 +145,8 @@ static const struct holder *socket_in_two_places(const struct survey *survey, co
 
 /* ---- all ---- */
 
-/* Refuses what would have to be read in two places. Console streams are the keeper's, which has them too. */
+/* Refuses a description that would be read on two hosts. The keeper also holds the console's streams, which
+ * are its own. */
 static int look_at(struct migrate_source *source, const struct survey *survey, const struct holder *own,
 		   struct err *err)
 {

@@ -64,7 +64,7 @@ static int refuse_odd(int fd, struct err *err)
 	return 0;
 }
 
-/* What a socket that is connected already refuses, and what has no meaning for it. */
+/* Drops the options that a connected socket refuses, or that have no effect on it. */
 static void forget_options(Pbeam__SocketOptions *list)
 {
 	size_t kept = 0;
@@ -82,8 +82,8 @@ static void forget_options(Pbeam__SocketOptions *list)
 	list->n_options = kept;
 }
 
-/* What it is at this moment. It may have ended since it was chosen, as connections do: the new one ends so
- * as well. */
+/* Reads the end's present state. The connection may have ended since it was chosen; the new one then ends in
+ * the same way. */
 static int look_again(struct end_tcp *end, struct tcp_look *look, struct err *err)
 {
 	int r = tcp_look(end->old, look, err);
@@ -119,7 +119,7 @@ int end_tcp_take(struct end_tcp *end, int fd, struct err *err)
 	return r;
 }
 
-/* A receive buffer grows to half of the third number of net.ipv4.tcp_rmem, less what headers take. */
+/* A receive queue grows to half of the third number of net.ipv4.tcp_rmem, less overhead. */
 static uint64_t most_received(void)
 {
 	auto_free char *text = NULL;
@@ -196,7 +196,7 @@ int end_tcp_look(struct end_tcp *end, struct err *err)
 	return tcp_peek(end->old, end->unread_len, &end->unread, err);
 }
 
-/* O_NONBLOCK and its like, and the receiver of SIGIO. */
+/* Sets the file status flags (O_NONBLOCK ...) and the receiver of SIGIO. */
 static int put_flags(const struct end_tcp *end, struct err *err)
 {
 	struct f_owner_ex owner;

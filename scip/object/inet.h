@@ -28,25 +28,25 @@ bool inet_address_from_text(const char *text, struct inet_address *out);
 unsigned inet_port(const struct inet_address *address);
 void inet_set_port(struct inet_address *address, unsigned port);
 bool inet_is_wildcard(const struct inet_address *address);
-/* Same port and same host, a v4-mapped v6 address being the v4 one. */
+/* True for the same host and port. A v4-mapped v6 address equals the v4 address. */
 bool inet_same(const struct inet_address *a, const struct inet_address *b);
 /* As inet_same(), but a wildcard in `bound` matches any host. */
 bool inet_covers(const struct inet_address *bound, const struct inet_address *address);
-/* The host is this one: a socket can be bound to it. */
+/* True if this host has the address: a socket can be bound to it. */
 bool inet_is_local(const struct inet_address *address);
-/* bind(2), tried again while the address is in use, for `patience_ns`: by what has just been killed, or by
- * the bridge of it. Returns 0 or -errno. */
+/* bind(2), tried again for `patience_ns` while the address is in use: a program that was just killed, or its
+ * bridge, may still have it. Returns 0 or -errno. */
 must_check int inet_bind(int fd, const struct inet_address *address, uint64_t patience_ns);
 /* The address in the form that a socket of this family takes. */
 struct inet_address inet_in_family(const struct inet_address *address, int family);
-/* The address of the other end, as getpeername(), but also of a connection that has ended or is not answered
- * yet. `own` is the socket's own. False: there is none. */
+/* As getpeername(), but also for a connection that has ended or is not established yet. `own` is the socket's
+ * own address. False: it has no peer. */
 bool inet_peer_of(int fd, const struct inet_address *own, struct inet_address *peer);
 /* "127.0.0.1:80" */
 const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MAX]);
 
-/* -EADDRNOTAVAIL unless this record's socket, bound to that address, can be bound here: by this host, or by a
- * provider of external objects, which translates. */
+/* -EADDRNOTAVAIL unless the record's socket can be bound here: this host has the address, or a provider of
+ * external objects translates it. */
 must_check int inet_check_local(const Pbeam__Object *object, const struct inet_address *bound,
 				struct err *err);
 
@@ -55,12 +55,12 @@ struct inet_diag_answer {
 	uint32_t ino; /* 0: no process has a descriptor of it */
 	uint32_t receive_queue, send_queue;
 };
-/* The TCP socket with these addresses of its own and of its peer. 0, -ENOENT, or another -errno. */
+/* Looks up the TCP socket with these two addresses. 0, -ENOENT, or another -errno. */
 int inet_diag_tcp(const struct inet_address *own, const struct inet_address *peer,
 		  struct inet_diag_answer *out);
 
-/* Calls for every bound UDP socket of this host; its peer has port 0 where it is not connected, `queued`
- * counts the bytes that wait. 0 or -errno. */
+/* Calls `fn` for every bound UDP socket of this host. The peer of an unconnected socket has port 0; `queued`
+ * is the number of bytes that wait. 0 or -errno. */
 typedef void (*inet_udp_fn)(void *arg, const struct inet_address *own, const struct inet_address *peer,
 			    uint64_t ino, uint32_t queued);
 must_check int inet_diag_udp(inet_udp_fn fn, void *arg);

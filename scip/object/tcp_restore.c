@@ -1,14 +1,14 @@
 /*
- * TCP sockets, the restore.
+ * Restores TCP sockets.
  *
- * A connection is made again between the same addresses: a listener for the moment on the server's address,
- * the client bound to its own. Everything is bound with SO_REUSEADDR, so that connections, listeners for the
- * moment and the program's own listeners can have one port; the program's listen only in finish, when the
- * others are gone, and only then do sockets get the option that they had.
+ * A connection is made again between the same addresses: a temporary listener on the server's address, the
+ * client bound to its own. Everything is bound with SO_REUSEADDR, so that connections, temporary listeners
+ * and the program's listeners can share a port. The program's listeners listen only in finish, when the
+ * temporary ones are closed; only then does each socket get its own SO_REUSEADDR.
  *
- * The old connection between the two addresses may still be in TIME_WAIT, when the program was not killed by
- * a rollback (object_abort_connections() avoids it): on the loopback the kernel lets it be used
- * again after a second (tcp_tw_reuse 2), so binding and connecting are tried for a while.
+ * The old connection may still be in TIME_WAIT, unless a rollback killed the program
+ * (object_abort_connections()). On the loopback the kernel reuses its addresses after a second (tcp_tw_reuse
+ * 2), so binding and connecting are retried for a while.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -65,7 +65,7 @@ static int new_socket(const Pbeam__TcpSocket *saved, struct err *err)
 	for (size_t i = 0; saved->options && i < saved->options->n_options; i++) {
 		const Pbeam__SocketOption *option = saved->options->options[i];
 
-		/* These two count when it is bound. */
+		/* These two have an effect at bind(). */
 		if (((option->level == SOL_SOCKET && option->name == SO_REUSEPORT) ||
 		     (option->level == IPPROTO_IPV6 && option->name == IPV6_V6ONLY)) &&
 		    option->value.len == sizeof(int))
@@ -86,7 +86,7 @@ static int bind_to(int fd, const struct inet_address *address, struct err *err)
 		     : 0;
 }
 
-/* -EADDRNOTAVAIL: not yet, the old connection is in TIME_WAIT. */
+/* -EADDRNOTAVAIL: the old connection is still in TIME_WAIT. */
 static int connect_to(int fd, const struct inet_address *address, struct err *err)
 {
 	char text[INET_TEXT_MAX];
@@ -107,7 +107,7 @@ static int bind_port(int fd, const struct inet_address *address)
 	return bind(fd, &address->any, address->len) < 0 ? -errno : 0;
 }
 
-/* Where the kernel takes ports from (ip(7), ip_local_port_range). */
+/* True for a port that the kernel may choose (ip(7), ip_local_port_range). */
 static bool is_chosen_by_kernel(unsigned port)
 {
 	auto_free char *text = NULL;
@@ -117,8 +117,8 @@ static bool is_chosen_by_kernel(unsigned port)
 	       sscanf(text, "%u %u", &low, &high) == 2 && low <= port && port <= high;
 }
 
-/* The kernel is told to choose this port again (IP_LOCAL_PORT_RANGE, Linux 6.3). Unlike bind() that shares it
- * with connections in TIME_WAIT, but not if anybody has bound to it, also one that is in TIME_WAIT since. */
+/* Limits the kernel's choice to this port (IP_LOCAL_PORT_RANGE, Linux 6.3). Unlike a port from bind(), it is
+ * shared with connections in TIME_WAIT, but not with one whose socket was bound to it. */
 static int choose_port(int fd, const struct inet_address *address)
 {
 	uint32_t port = inet_port(address), range = port << 16 | port;
@@ -133,7 +133,7 @@ static int choose_port(int fd, const struct inet_address *address)
 	return bind_port(fd, &any_port);
 }
 
-/* A socket that is connected, or -EADDRNOTAVAIL: it cannot have its port in this way now. */
+/* Returns a connected socket; -EADDRNOTAVAIL if it cannot have its port in this way now. */
 static int try_call(const Pbeam__TcpSocket *saved, take_port *take, const struct inet_address *own,
 		    const struct inet_address *to, struct err *err)
 {
@@ -155,8 +155,8 @@ static int try_call(const Pbeam__TcpSocket *saved, take_port *take, const struct
 	return steal_fd(&fd);
 }
 
-/* The calling socket. Its port is its old one as soon as it can be had; else it is any, and the program is
- * told the old one (tcp_keep_name()). */
+/* Makes the client's socket, with its old port as soon as that is free. If it does not become free, the port
+ * is any, and the program keeps the old one as a name (tcp_keep_name()). */
 static int call(const Pbeam__TcpSocket *saved, const struct inet_address *own, const struct inet_address *to,
 		struct err *err)
 {
@@ -181,7 +181,7 @@ static int call(const Pbeam__TcpSocket *saved, const struct inet_address *own, c
 	return try_call(saved, NULL, NULL, to, err);
 }
 
-/* Connects two addresses: fds[0] is the accepted end, at `server`, fds[1] the calling one. */
+/* Connects two addresses: fds[0] is the accepted end, at `server`, fds[1] the client's. */
 static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_address *server_at,
 			const Pbeam__TcpSocket *client, const struct inet_address *client_at, int fds[2],
 			struct err *err)
@@ -211,7 +211,7 @@ static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_addres
 	return 0;
 }
 
-/* The end whose port has a listener was accepted; without one it does not matter. */
+/* True for the accepted end: its port has a listener. Without a listener either end may be it. */
 static bool is_server(struct object_restore *restore, const struct inet_address *at)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
@@ -236,7 +236,7 @@ static const Pbeam__Object *peer_of(struct object_restore *restore, const Pbeam_
 		       : NULL;
 }
 
-/* The addresses that the program knows: those of the first connection where it was made again since. */
+/* The addresses that the program knows: those of the first connection, if it was made again since. */
 static bool name_of(const Pbeam__TcpSocket *saved, struct name_socket *name)
 {
 	const ProtobufCBinaryData *own = saved->name_own.len ? &saved->name_own : &saved->local;
@@ -273,7 +273,7 @@ int tcp_keep_name(struct names *names, const Pbeam__TcpSocket *saved, int fd, st
 	return r < 0 ? err_code(err, r, "keep the addresses of a connection") : 0;
 }
 
-/* No program listens there: a bridge does for a program that comes back. */
+/* True if no program listens there, only perhaps the bridge of a program that comes back. */
 static bool can_listen(const struct inet_address *at)
 {
 	auto_close int probe = socket(at->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -284,8 +284,8 @@ static bool can_listen(const struct inet_address *at)
 	return bind(probe, &at->any, at->len) == 0 && listen(probe, 1) == 0;
 }
 
-/* An address that this host has: that of its birth if it can be, so that nothing is to be translated. On
- * another host than the one where it was last that one may be in use, by a bridge above all. */
+/* Chooses an address of this host: the socket's first one if possible, which needs no translation. On another
+ * host than its last it may be in use, mostly by a bridge. */
 static bool usable(const struct object_restore *restore, const ProtobufCBinaryData *name,
 		   const ProtobufCBinaryData *last, int family, struct inet_address *out)
 {
@@ -312,7 +312,7 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 	int fds[2], r;
 
 	if (!here || saved->shutdown & TCP_SHUTDOWN_LOST) {
-		/* The addresses are another host's, or the other one is somebody else's: any will do, also
+		/* The addresses are another host's, or the other end is not in the image: any will do, also
 		 * for a connection that is reset. */
 		remote = inet_in_family(&(struct inet_address){.v4 = {.sin_family = AF_INET,
 								      .sin_addr = {htonl(INADDR_LOOPBACK)}},
@@ -345,7 +345,8 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 	return object_restore_keep(restore, PBEAM__OBJECT__KIND_TCP, saved->ino, fds[0], err);
 }
 
-/* Both ends have said all: it has ended, or only waits for the last acknowledgements of somebody outside. */
+/* True if both ends have sent a FIN: the connection has ended, or waits for the last acknowledgement from
+ * outside. */
 static bool is_over(struct object_restore *restore, const Pbeam__Object *object)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
@@ -387,7 +388,7 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 	if (!saved->bound || !inet_address_parse(&saved->local, &local))
 		return 0;
 	if (saved->state == TCP_SYN_SENT && !inet_is_local(&local))
-		return 0; /* it calls from another host now */
+		return 0; /* it connects from another host now */
 	local = inet_in_family(&local, saved->family);
 	r = bind_to(*fd, &local, err);
 	return r < 0 ? r : tcp_keep_name(object_restore_names(restore), saved, *fd, err);
@@ -427,7 +428,7 @@ static int send_all(int sender, int receiver, const char *data, size_t len, stru
 	return 0;
 }
 
-/* As it came, with the urgent byte at its place. */
+/* Sends the queue in the order of its arrival, with the urgent byte at its place. */
 static int send_marked(const Pbeam__TcpSocket *saved, int sender, int receiver, const char *data, size_t len,
 		       struct err *err)
 {
@@ -472,7 +473,7 @@ static int refill(struct object_restore *restore, const Pbeam__TcpSocket *saved,
 	return r;
 }
 
-/* Its own directions; what the peer's FIN has shut comes from the peer. */
+/* Shuts the directions that this end has shut. The peer's FIN shuts the others. */
 static void shut(const Pbeam__TcpSocket *saved, int fd)
 {
 	if (saved->shutdown & 2)
@@ -502,7 +503,7 @@ static int finish_pair(struct object_restore *restore, const Pbeam__Object *obje
 	return 0;
 }
 
-/* The stand-in of a peer that is gone fills the queue; it is closed when everything is finished. */
+/* The stand-in for a peer that is gone fills the queue. It is closed when everything is finished. */
 static int finish_alone(struct object_restore *restore, const Pbeam__TcpSocket *saved, int fd,
 			struct err *err)
 {
@@ -549,7 +550,7 @@ static int send_early(struct object_restore *restore, const Pbeam__TcpSocket *sa
 	return r < 0 ? r : send_all(fd, -1, data, len, err);
 }
 
-/* A client that waits to be accepted, or whose call has not been answered. */
+/* Connects a client that waits to be accepted, or whose SYN has no reply. */
 static int call_again(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
@@ -572,7 +573,7 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 			shut(saved, fd);
 	} else {
 		blocking = object_set_nonblock(fd, true);
-		/* On the loopback a refusal comes at once, and to us. */
+		/* On the loopback a refusal comes at once, in this call. */
 		if (connect(fd, &peer.any, peer.len) < 0 && errno != EINPROGRESS && errno != ECONNREFUSED)
 			r = err_sys(err, "call again");
 		if (blocking == 0)
@@ -645,7 +646,7 @@ static int tcp_end_fill(struct object_restore *restore, const Pbeam__Object *obj
 	int r;
 
 	*other = object_restore_kept(restore, PBEAM__OBJECT__KIND_TCP, saved->ino);
-	if (*other < 0) /* it listens */
+	if (*other < 0) /* a listener */
 		return tcp_finish(restore, object, fd, err);
 	r = refill(restore, saved, fd, *other, err);
 	if (r == 0)

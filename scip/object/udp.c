@@ -137,7 +137,7 @@ static int find_sender(struct object_restore *restore, const struct inet_address
 	return -1;
 }
 
-/* Where to send so that it arrives there: its own address, or this host's if it is bound to any. */
+/* The address at which the socket is reached: its own, or the loopback if it is bound to the wildcard. */
 static struct inet_address destination(const struct inet_address *local, int family)
 {
 	struct inet_address to = *local;
@@ -160,7 +160,7 @@ static int resend(struct object_restore *restore, const Pbeam__UdpSocket *saved,
 
 	if (!inet_address_parse(&piece->source, &from))
 		return -EADDRNOTAVAIL;
-	/* A v4 sender of a socket for both: it is reached at its v4 address. */
+	/* A v4 sender reaches a dual-stack socket at a v4 address. */
 	if (inet_is_wildcard(local) && from.any.sa_family == AF_INET6 &&
 	    IN6_IS_ADDR_V4MAPPED(&from.v6.sin6_addr)) {
 		static const uint8_t loopback[4] = {127, 0, 0, 1};
@@ -177,7 +177,7 @@ static int resend(struct object_restore *restore, const Pbeam__UdpSocket *saved,
 		if (sender < 0)
 			return -errno;
 		(void)!setsockopt(sender, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-		/* what came to a connected socket came from its peer, and is called so */
+		/* a connected socket's datagrams have its peer's name, whatever their source */
 		if (bind(sender, &from.any, from.len) < 0 && !saved->connected)
 			return -errno;
 	}
@@ -193,8 +193,8 @@ static union name_sockaddr as_name(const struct inet_address *address)
 	return name;
 }
 
-/* Where the peer of a socket that is rolled back is now: it may have moved, or come home, since. On the
- * loopback it is a bridge, or of this host. */
+/* Finds the present address of the peer of a socket that is rolled back: the peer may have moved since. A
+ * peer on the loopback is a bridge, or of this host. */
 static void find_peer(struct object_restore *restore, const Pbeam__Object *object, struct inet_address *peer)
 {
 	const Pbeam__UdpSocket *saved = object->udp;

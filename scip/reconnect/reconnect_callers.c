@@ -19,7 +19,7 @@ enum { READ_LOOKS = 50, READ_LOOK_US = 100000 };
 struct finding {
 	struct reconnect_callers *callers;
 	const Pbeam__ReconnectRequest *request;
-	struct inet_address host; /* where the ports go; len 0: not said */
+	struct inet_address host; /* where the ports go; len 0: unknown */
 	bool *here;		  /* the port's peer is of this host */
 	int r;
 };
@@ -42,7 +42,7 @@ static bool calls(const Pbeam__ReconnectPort *port, const struct inet_address *p
 	return false;
 }
 
-/* From where it is bound it can send to the other host: not from the loopback. */
+/* True if a socket with this address can send to the other host: one bound to the loopback cannot. */
 static bool can_reach(const struct inet_address *own, const struct inet_address *host)
 {
 	struct inet_address from = *own, to = inet_in_family(host, own->any.sa_family);
@@ -114,7 +114,7 @@ static void let_go(struct reconnect_caller *one)
 		close(steal_fd(&one->fd));
 }
 
-/* What was looked up before is so still. */
+/* Takes a duplicate of the socket, unless its peer has changed since it was found. */
 static int take(struct reconnect_caller *one, const struct reconnect_hold *hold, struct err *err)
 {
 	struct inet_address peer = {.len = sizeof(peer.v6)};
@@ -129,7 +129,7 @@ static int take(struct reconnect_caller *one, const struct reconnect_hold *hold,
 	return 0;
 }
 
-/* What the port is called is asked while nothing has changed. */
+/* Looks up the port's name while the name table still has the old address. */
 static void know(struct reconnect_caller *one, const Pbeam__ReconnectPort *port, struct names *names)
 {
 	struct name_address *former = &one->former, found;
@@ -153,7 +153,8 @@ static bool holds(const struct reconnect_hold *hold, struct rpid rpid, uint64_t 
 	return false;
 }
 
-/* All of its holders give the port its name, else it stays with the bridge. */
+/* Has the holders' scips translate the port's address. A holder that cannot keeps its sockets on the bridge.
+ */
 static int make_hear(struct reconnect_callers *callers, struct reconnect_hold *hold, struct err *err)
 {
 	Pbeam__ScipTrapDatagrams trap = PBEAM__SCIP_TRAP_DATAGRAMS__INIT;
@@ -280,8 +281,8 @@ static void follow(struct reconnect_caller *one, const struct inet_address *port
 			 inet_text(&one->peer, text), strerror(errno));
 }
 
-/* Who is not connected finds the name, and who calls by it, in the name table: the registry's change is on
- * its way here. */
+/* A socket that is not connected finds its peer through the name table. Waits until the registry's change has
+ * arrived there. */
 static void await_name(const struct reconnect_lead *lead, struct names *names)
 {
 	struct name_address found;
@@ -296,7 +297,7 @@ static void await_name(const struct reconnect_lead *lead, struct names *names)
 	}
 }
 
-/* It may have called through a bridge before: what goes to its name goes directly from now on. */
+/* If the caller used a bridge before, its datagrams go directly from now on. */
 static void leave_stand_in(const struct reconnect_caller *one, struct names *names)
 {
 	struct name_address found;
@@ -309,7 +310,7 @@ static void leave_stand_in(const struct reconnect_caller *one, struct names *nam
 		log_info("reconnect: a UDP socket is answered through a bridge");
 }
 
-/* What waits is from where it was. */
+/* Datagrams that wait have the sender's old address: keeps its name until they are read. */
 static void remember(struct reconnect_callers *callers, const struct reconnect_caller *one,
 		     struct names *names)
 {

@@ -26,7 +26,7 @@ static void add_ino(void *arg, const struct inet_address *own, const struct inet
 	struct inos *inos = arg;
 
 	if (ino && object_append(inos->v, inos->n, ino) < 0)
-		return; /* it is looked for once more when they stand still */
+		return; /* reconnect_ports_find() looks again after the freeze */
 }
 
 bool reconnect_ports_any(struct migrate_source *source)
@@ -71,7 +71,7 @@ static int add_port(struct reconnect_ports *ports, const struct object_source *o
 	return object_append(ports->v, ports->n, port);
 }
 
-/* What another socket of the group is bound to. */
+/* True if the port's peer is another socket of the group. */
 static bool is_within(struct object_dump *dump, const struct reconnect_port *port)
 {
 	const struct object_source *of;
@@ -100,7 +100,7 @@ static void look_at(void *arg, const struct inet_address *own, const struct inet
 		sharing->shared = true;
 }
 
-/* Of a connected socket: others may be bound to the same address, connected elsewhere or not at all. */
+/* True if no other socket is bound to the address of this connected one. */
 static bool is_alone(struct names *names, const struct reconnect_port *port)
 {
 	struct sharing sharing = {.port = port};
@@ -152,7 +152,7 @@ int reconnect_ports_find(struct reconnect_ports *ports, struct migrate_source *s
 	return 0;
 }
 
-/* ---- what is asked and said ---- */
+/* ---- requests and replies ---- */
 
 static int append(ProtobufCBinaryData **all, size_t *n, const void *data, size_t len)
 {
@@ -170,7 +170,8 @@ static const Pbeam__HostInfo *find_host(const Pbeam__HostList *hosts, const char
 	return NULL;
 }
 
-/* Of this host, or of that of its birth. */
+/* Adds the addresses of `host` (this one, or the one where the socket was bound) at which callers may know
+ * the port. */
 static int add_called(Pbeam__ReconnectPort *out, const union name_sockaddr *bound,
 		      const Pbeam__HostInfo *host)
 {
@@ -188,7 +189,8 @@ static int add_called(Pbeam__ReconnectPort *out, const union name_sockaddr *boun
 	return r;
 }
 
-/* By its real address, and by its name: by whomever was not told the last time. */
+/* Describes the port by its real address and by its name: callers that were not reconnected at its last move
+ * use the name. */
 static int describe(const struct reconnect_port *port, const struct migrate_source *source,
 		    const Pbeam__HostList *hosts, Pbeam__ReconnectPort *out)
 {

@@ -1,6 +1,6 @@
 /*
- * `scip reconnect`: the peers of connections that move, on their own host. One channel, one migration.
- * reconnect.h has the story.
+ * `scip reconnect`: holds the peers of moving connections on their own host. It serves one channel, for one
+ * migration. reconnect.h describes the exchange.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -38,8 +38,8 @@ struct serve {
 	struct reconnect_hold hold;
 	struct end_tcp *ends;
 	size_t n;
-	struct reconnect_callers callers; /* of UDP */
-	unsigned round;			  /* of draining */
+	struct reconnect_callers callers; /* UDP */
+	unsigned round;			  /* number of drain rounds */
 	struct acceptor *acceptor;	  /* NULL before LISTEN */
 	bool filled;			  /* all new connections are ready */
 	char migration[64];
@@ -55,7 +55,7 @@ static int add_reply_ends(Pbeam__ReconnectReply *reply, size_t n, struct err *er
 
 /* ---- HOLD ---- */
 
-/* The socket's inode, 0 when no process has a descriptor of it; the state says why. */
+/* Returns the socket's inode, or 0 if no process has a descriptor of it; out->state is the reason. */
 static uint64_t look_up(const struct end_tcp *end, Pbeam__ReconnectEnd *out)
 {
 	struct inet_diag_answer answer;
@@ -90,7 +90,7 @@ static int take_connections(struct serve *serve, const Pbeam__ReconnectRequest *
 	return 0;
 }
 
-/* They are frozen: what was looked up before may not be so any more. */
+/* Takes the ends, whose holders are frozen. A socket that was found before may have lost its holder since. */
 static int take_ends(struct serve *serve, const uint64_t *inos, const bool *found,
 		     Pbeam__ReconnectReply *reply, struct err *err)
 {
@@ -193,7 +193,7 @@ static int do_listen(struct serve *serve, const Pbeam__ReconnectRequest *request
 		return r;
 	reply->port4 = acceptor_port4(serve->acceptor);
 	reply->port6 = acceptor_port6(serve->acceptor);
-	return look_at_queues(serve, err); /* while the other side is busy */
+	return look_at_queues(serve, err); /* while the source dumps */
 }
 
 static int set_cookies(struct serve *serve, const Pbeam__ReconnectRequest *request, struct err *err)
@@ -211,7 +211,7 @@ static int set_cookies(struct serve *serve, const Pbeam__ReconnectRequest *reque
 	return 0;
 }
 
-/* The end with this cookie. A cookie is valid once. */
+/* Claims the connection for the end with this cookie. A cookie is valid once. */
 static bool serve_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], int sock)
 {
 	struct serve *serve = arg;
@@ -305,7 +305,7 @@ static int do_connect(struct serve *serve, const Pbeam__ReconnectRequest *reques
 
 /* ---- COMMIT ---- */
 
-/* What the program has called its end and the other, it goes on to. */
+/* The program keeps its names for both ends. */
 static int keep_name(struct serve *serve, const struct end_tcp *end, struct err *err)
 {
 	struct name_socket name = {0};
@@ -334,7 +334,7 @@ static bool holds_some(const struct serve *serve)
 	return false;
 }
 
-/* Nothing can be refused any more: what goes wrong now is told to the log as well. */
+/* After the commit errors are no refusal; they are logged too. */
 static int do_commit(struct serve *serve, struct err *err)
 {
 	int r;
@@ -388,7 +388,7 @@ static int serve_request(struct serve *serve, const Pbeam__ReconnectRequest *req
 	}
 }
 
-/* Serves one request. -errno: the channel is of no use any more. */
+/* Serves one request. -errno: the channel is lost. */
 static int answer(struct serve *serve, const struct frame *frame, struct err *err)
 {
 	Pbeam__ReconnectReply *reply = message_new(&pbeam__reconnect_reply__descriptor);
@@ -450,7 +450,7 @@ int reconnect_serve(struct names *names, int channel)
 	}
 	if (r < 0)
 		log_info("reconnect: %s", err.text);
-	/* The coordinator is gone: only the registry knows how it ended. */
+	/* The coordinator has ended; the registry has the outcome. */
 	if ((serve.filled || serve.callers.led) && serve.migration[0] && was_committed(&serve)) {
 		err_clear(&err);
 		if (do_commit(&serve, &err) < 0)

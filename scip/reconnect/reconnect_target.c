@@ -1,4 +1,4 @@
-/* The side where a connection arrives: a new socket, connected with the new one of its peer. */
+/* The target side: makes a new socket and connects it to the peer's new one. */
 #include <errno.h>
 #include <sys/socket.h>
 
