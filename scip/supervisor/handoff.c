@@ -271,8 +271,11 @@ int handoff_send(const struct seat *seat, const struct process *parent, pid_t ch
 		err_code(err, r, "enter vpid %d in the name table", vpid.n);
 	else
 		r = park(seat, child, &handoff, parking, err);
-	if (r == 0 && send(seat->give, &handoff, sizeof(handoff), MSG_NOSIGNAL) < 0)
-		r = err_sys(err, "hand over vpid %d", vpid.n);
+	if (r == 0) {
+		r = handoff_message_send(seat->give, &handoff);
+		if (r < 0)
+			err_code(err, r, "hand over vpid %d", vpid.n);
+	}
 	if (r < 0) {
 		abandon(seat, &handoff);
 		return r;

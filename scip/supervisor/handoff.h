@@ -4,6 +4,7 @@
 #ifndef SCIP_SUPERVISOR_HANDOFF_H
 #define SCIP_SUPERVISOR_HANDOFF_H
 
+#include "scip/supervisor/handoff_message.h"
 #include "scip/supervisor/supervisor.h"
 
 /* The old side. `child` is a new process at its first stop, attached and in no list. Enters it in the name

@@ -153,7 +153,7 @@ static bool kill_one_waiting(struct pool *pool, const char *why)
 {
 	struct handoff handoff;
 
-	if (recv(pool->seat.take, &handoff, sizeof(handoff), MSG_DONTWAIT) != (ssize_t)sizeof(handoff))
+	if (handoff_message_take(pool->seat.take, &handoff) <= 0)
 		return false;
 	atomic_fetch_add(&pool->seat.shared->idle, 1);
 	kill(handoff.rpid, SIGKILL);
@@ -313,10 +313,10 @@ bool pool_reaped(struct pool *pool, pid_t pid, int status)
 
 int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err *err)
 {
-	int r;
+	int r = handoff_message_send(pool->seat.give, handoff);
 
-	if (send(pool->seat.give, handoff, sizeof(*handoff), MSG_NOSIGNAL) < 0)
-		return err_sys(err, "hand process %d to a scip", handoff->rpid);
+	if (r < 0)
+		return err_code(err, r, "hand process %d to a scip", handoff->rpid);
 	atomic_fetch_sub(&pool->seat.shared->idle, 1);
 	r = pool_fill(pool, err);
 	if (r > 0 && pool->nscips == 0)

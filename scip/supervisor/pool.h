@@ -15,6 +15,7 @@
 #ifndef SCIP_SUPERVISOR_POOL_H
 #define SCIP_SUPERVISOR_POOL_H
 
+#include "scip/supervisor/handoff_message.h"
 #include "scip/supervisor/supervisor.h"
 
 struct pool;

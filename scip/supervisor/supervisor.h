@@ -17,32 +17,6 @@
 #include "scip/fill/fill_signs.h"
 #include "scip/tracee/process.h"
 
-/* The message on the hand-over socket. */
-struct handoff {
-	int32_t rpid;
-	int32_t vpid;
-	int32_t keeper;
-	uint32_t flags;		/* HANDOFF_* */
-	int32_t dumpable;	/* HANDOFF_DUMPABLE: the value to put back */
-	int32_t asked_dumpable; /* process->dumpable */
-	int32_t coordinator;	/* HANDOFF_HELD: whose husk it is */
-	uint64_t sigmask;
-	uint64_t scratch, timeouts; /* the areas of scip that its memory, a copy of its parent's, contains */
-	uint64_t parking;	    /* address of the instruction it waits at */
-	struct user_regs_struct regs;
-};
-enum {
-	HANDOFF_FORKED = 1u << 0,   /* parked in pause(): put regs and mask back */
-	HANDOFF_LAUNCH = 1u << 1,   /* the keeper's child, waiting in pause() before it executes the program:
-				       its pause() returns 1 if it is to load the restored filter, else 0 */
-	HANDOFF_HELD = 1u << 2,	    /* a husk: stays stopped until the coordinator says so */
-	HANDOFF_DIVERGED = 1u << 3, /* runs behind the restored filter */
-	HANDOFF_DUMPABLE = 1u << 4, /* was made dumpable for the hand-over */
-	HANDOFF_SHARES_MEMORY =
-		1u << 6,	   /* shares memory with its parent (vfork), including the areas of scip */
-	HANDOFF_FILTERS = 1u << 5, /* has seccomp filters of the program's own: process->filters */
-};
-
 /* Shared by all scips of a job and its keeper: one page. */
 struct seat_shared {
 	_Atomic int32_t idle; /* scips waiting, less the processes sent and not yet taken: may be negative */

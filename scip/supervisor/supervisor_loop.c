@@ -37,6 +37,7 @@
 #include "scip/supervisor/control.h"
 #include "scip/supervisor/decide.h"
 #include "scip/supervisor/handoff.h"
+#include "scip/supervisor/handoff_message.h"
 #include "scip/supervisor/stub.h"
 #include "scip/supervisor/supervisor.h"
 #include "scip/syscall/syscall.h"
@@ -399,7 +400,7 @@ static void keeper_gone(struct supervisor *s)
 
 	if (s->process)
 		kill(s->process->pid, SIGKILL); /* as PTRACE_O_EXITKILL does when the scip ends */
-	while (recv(s->seat->take, &handoff, sizeof(handoff), MSG_DONTWAIT) == (ssize_t)sizeof(handoff))
+	while (handoff_message_take(s->seat->take, &handoff) > 0)
 		kill(handoff.rpid, SIGKILL);
 	if (s->control)
 		control_close(s->control);
@@ -571,11 +572,11 @@ static void set_up_signals(void)
 /* Waits for a process to supervise. False: the hand-over socket is gone. */
 static bool wait_for_process(struct supervisor *s)
 {
-	ssize_t n;
+	int r;
 
-	while ((n = knock_receive(s->seat->take, &s->handoff, sizeof(s->handoff))) == -EINTR)
+	while ((r = handoff_message_receive(knock_receive, s->seat->take, &s->handoff)) == -EINTR)
 		answer_knock(s);
-	return n == (ssize_t)sizeof(s->handoff);
+	return r > 0;
 }
 
 /* A scip that would exceed the surplus leaves the pool. */
