@@ -1,9 +1,10 @@
 /*
- * Listening sockets. The anchor accepts on the old one; each connection is a stream of its own, announced to
- * the float by a record OPEN of the listener's stream, and the float calls the program at its new place.
+ * Listening sockets. The anchor accepts at the old address. Each connection is a stream of its own, announced
+ * to the float by a record OPEN of the listener's stream; the float connects to the program at its new
+ * address.
  *
- * Until the program has accepted it nothing of such a stream is acknowledged: when the program moves on in
- * between, what was sent to a socket that nobody has is sent again from the beginning.
+ * No record of the stream is acknowledged until the program has accepted the connection. If the program moves
+ * before that, all of them are sent again.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -23,7 +24,7 @@
 #include "scip/object/socket.h"
 #include "scip/object/unix_diag.h"
 
-enum { OPEN_MAX = 128 }; /* that the float has not called yet */
+enum { OPEN_MAX = 128 }; /* streams that the float has not connected yet */
 
 static int describe(const struct bridge_stream *listener, int fd, Pbeam__BridgeStream *out, struct err *err)
 {
@@ -95,8 +96,8 @@ void listener_accept(struct bridge_stream *stream)
 	}
 }
 
-/* What the program is to be told of who calls, from the first moment on: the caller's address is that of a
- * socket of ours, and by that the name table has the one outside. */
+/* Enters the caller in the name table before the program can accept: the connection comes from one of our
+ * sockets, whose address the table translates to the caller's. */
 static void name_caller(struct bridge *bridge, int fd, const ProtobufCBinaryData *at,
 			const Pbeam__BridgeStream *opened, bool *named)
 {
@@ -114,7 +115,7 @@ static void name_caller(struct bridge *bridge, int fd, const ProtobufCBinaryData
 	*named = names_address_set(bridge->names, &name, NULL, 0) == 0;
 }
 
-/* From here on by the program's socket itself. */
+/* From now on the table finds the caller by the program's socket. */
 static void name_accepted(const struct bridge_stream *stream)
 {
 	struct inet_address own, peer;
@@ -142,7 +143,7 @@ void listener_forget(struct bridge_stream *stream)
 	stream->named = false;
 }
 
-/* Calls the program. The socket, or -errno: -EAGAIN to try again later. */
+/* Connects to the program. Returns the socket, or -errno; -EAGAIN: try again later. */
 static int call(const struct bridge_stream *listener, const Pbeam__BridgeStream *opened, bool *named)
 {
 	const ProtobufCBinaryData *at = &listener->about->local;
@@ -202,7 +203,7 @@ bool listener_connect(struct bridge_stream *listener, const Pbeam__BridgeStream 
 	return true;
 }
 
-/* Of UNIX sockets: one that waits has no peer yet. */
+/* True if a UNIX connection was accepted: one that waits has no peer yet. */
 static bool unix_accepted(struct bridge_stream *stream)
 {
 	struct unix_diag_table table = {0};

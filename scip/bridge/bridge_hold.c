@@ -1,4 +1,4 @@
-/* The coordinator's side of a bridge's own socket. */
+/* The coordinator's side of a bridge's control socket. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -27,7 +27,7 @@ struct bridge_hold {
 	size_t n;
 };
 
-/* Asks and takes the answer; `fd` may be NULL. -ENOENT when there is no such stream. */
+/* Sends a request and receives the reply; `fd` may be NULL. -ENOENT if the stream does not exist. */
 static int ask_message(int sock, uint32_t type, const ProtobufCMessage *message, uint32_t wanted,
 		       const ProtobufCMessageDescriptor *kind, void **out, int *fd, struct err *err)
 {
@@ -60,7 +60,7 @@ static int ask(int sock, uint32_t type, uint64_t ino, uint32_t wanted, const Pro
 	return ask_message(sock, type, &select.base, wanted, kind, out, fd, err);
 }
 
-/* To the bridge that listens there, with a limit to how long it may take to answer. */
+/* Connects to the bridge that listens at `path`. Its replies time out. */
 static int call(const char *path)
 {
 	int sock = frame_connect(path, NULL);
@@ -78,7 +78,7 @@ static int add(struct bridge_hold *hold, const char *path, bool anchors, struct 
 	void *list = NULL;
 
 	if (sock < 0)
-		return 0; /* what a killed one left */
+		return 0; /* left by a bridge that was killed */
 	select.anchors = anchors;
 	if (ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST, &select.base,
 			PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, &pbeam__bridge_list__descriptor, &list, NULL,
@@ -104,7 +104,7 @@ static int add_anchor(void *arg, const char *path, struct err *err)
 	return add(arg, path, true, err);
 }
 
-/* Every bridge's socket on this host, until one says no. */
+/* Calls `fn` for each bridge's socket on this host, until one call fails. */
 static int for_each(int (*act)(void *arg, const char *path, struct err *err), void *arg, struct err *err)
 {
 	char path[PATH_MAX], file[PATH_MAX + 256];

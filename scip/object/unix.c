@@ -1,5 +1,5 @@
 /*
- * UNIX sockets, the dump. unix_restore.c has the way back.
+ * Dumps UNIX sockets. unix_restore.c restores them.
  *
  * sock_diag gives what no call on the socket does: the peer's inode, which directions are shut down, the
  * backlog of a listener and the inodes of the clients that wait in its queue. The queue is peeked at
@@ -7,8 +7,8 @@
  *
  *   peer in the group           the pair is made again
  *   peer closed                 made with a stand-in that fills the queue and closes
- *   waiting to be accepted      connects again; refused if it has already sent data, which is in a socket
- * without a descriptor and cannot be read peer outside the group      refused
+ *   waiting to be accepted      connects again; refused if it has sent data, which cannot be read
+ *   peer outside the group      refused
  *
  * A reset that the program has not seen yet (POLLERR) is kept as the bit UNIX_SHUTDOWN_RESET.
  * The process in the peer's credentials (SO_PEERCRED) is recorded when a connection is made again
@@ -38,7 +38,7 @@ static bool unix_match(struct object_dump *dump, const struct object_source *sou
 	return socket_is(source, AF_UNIX, 0);
 }
 
-/* The listener in whose queue this client waits, 0 for none. */
+/* Returns the listener in whose queue this client waits, 0 for none. */
 static uint32_t waits_in(const struct unix_diag_table *table, uint32_t ino)
 {
 	for (size_t i = 0; i < table->n; i++)
