@@ -1,11 +1,12 @@
 /*
- * What all hosts of a cluster must agree on: entries key -> value with a version, changed by compare-and-set,
- * several at once, all or none; ranges of numbers leased in order; changes sent to every host in order.
+ * The state that all hosts of a cluster agree on: entries key -> value with a version, changed by
+ * compare-and-set, several at once, all or none; ranges of numbers leased in order; changes sent to every
+ * host in order.
  *
  * struct registry is the interface of an engine. The central daemon's database is one
- * (pbeamd/registry/registry_store.c), the requests to it from another host are a second
- * (pbeamd/registry/registry_remote.c). A distributed engine can take the place of both: nothing above
- * pbeamd/registry/ differs.
+ * (pbeamd/registry/registry_store.c), requests to it from another host are a second
+ * (pbeamd/registry/registry_remote.c). A distributed engine can replace both without changes above
+ * pbeamd/registry/.
  */
 #ifndef NAMESPACE_REGISTRY_H
 #define NAMESPACE_REGISTRY_H
@@ -22,23 +23,24 @@
 #define REGISTRY_SETS_MAX      20000	  /* entries that one request changes */
 #define REGISTRY_REVISION_MAX  (1ull << 62)
 
-#define REGISTRY_LEASE	       "lease/" /* keys of ranges begin so; the value is the next number, as text */
+#define REGISTRY_LEASE	       "lease/" /* prefix of the keys of ranges; the value is the next number, as text */
 
-/* The range of process numbers that no kernel gives, in which hosts lease blocks. */
+/* The range of process numbers above the kernel's, in which hosts lease blocks. */
 #define REGISTRY_NUMBERS       "lease/numbers"
 #define REGISTRY_NUMBERS_FIRST 4194304
 #define REGISTRY_NUMBERS_END   8388608
 
-/* The answer, the callee's to read only. `reply->code` is 0 or -errno with a text: -EEXIST when an entry has
- * not the version expected (it is among reply->entries as it is), -EHOSTUNREACH when it was not asked,
- * -ECONNRESET when it was asked and may be done or not. */
+/* Receives the reply, read-only. reply->code is 0 or -errno with a text: -EEXIST when an entry does not have
+ * the expected version (reply->entries has it as it is), -EHOSTUNREACH when the request was not sent,
+ * -ECONNRESET when it was sent and may have been carried out or not. */
 typedef void (*registry_done_fn)(void *arg, const Pbeam__RegistryReply *reply);
-/* Changes, in order; `changes->whole`: everything that there is. */
+/* Receives changes, in order; changes->whole: all entries. */
 typedef void (*registry_changed_fn)(void *arg, const Pbeam__RegistryChanges *changes);
 
-/* `done` is called exactly once, perhaps before the operation returns. `host` is on whose behalf. */
+/* `done` is called exactly once, perhaps before the operation returns. `host`: the host that sent the
+ * request. */
 struct registry_operations {
-	/* `count` numbers in a row that were never given: reply->first. */
+	/* Leases `count` consecutive numbers that were never leased before: reply->first. */
 	void (*lease)(void *engine, const char *key, uint64_t count, const char *host, registry_done_fn done,
 		      void *arg);
 	/* Changes all of `sets` (key, value, expected, remove) or none: reply->version. */
@@ -46,9 +48,9 @@ struct registry_operations {
 		    registry_done_fn done, void *arg);
 	/* -ENOENT, or reply->value and version. */
 	void (*get)(void *engine, const char *key, registry_done_fn done, void *arg);
-	/* All whose keys begin with `prefix`: reply->entries. */
+	/* All entries whose keys begin with `prefix`: reply->entries. */
 	void (*list)(void *engine, const char *prefix, registry_done_fn done, void *arg);
-	/* From now on, beginning with the whole. One watcher. */
+	/* Calls `changed` with all entries, then with each change. There is one watcher. */
 	void (*watch)(void *engine, registry_changed_fn changed, void *arg);
 	void (*close)(void *engine);
 };
@@ -58,12 +60,12 @@ struct registry {
 	void *engine;
 };
 
-/* -EINVAL unless it is what a key can be. */
+/* -EINVAL if the key is malformed. */
 must_check int registry_check_key(const char *key, bool may_be_empty, struct err *err);
-/* Carries out a request as it came over a socket: checked, then given to the engine. */
+/* Checks a request that came over a socket and passes it to the engine. */
 void registry_carry_out(const struct registry *registry, const Pbeam__RegistryRequest *request,
 			const char *host, registry_done_fn done, void *arg);
-/* Answers with a code and a sentence. */
+/* Replies with the error. */
 void registry_refuse(const struct err *err, registry_done_fn done, void *arg);
 
 #endif

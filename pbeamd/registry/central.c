@@ -126,9 +126,9 @@ static void write_down(struct cluster *cluster)
 	struct err err = ERR_INIT;
 
 	if (registry_store_know(&cluster->store, &cluster->state, &err) < 0)
-		log_error("which host is central is not written down: %s", err.text);
+		log_error("cannot store which host is central: %s", err.text);
 	if (central_describe(cluster, cluster->self) < 0)
-		log_error("which host is central is not told: no memory");
+		log_error("cannot describe the central host: no memory");
 }
 
 /* ---- descriptions of other hosts ---- */
@@ -228,9 +228,10 @@ void central_heard(struct peer *peer, const Pbeam__HostInfo *info)
 		return;
 	}
 	if (!strcmp(info->central_host, cluster->options->name))
-		log_error("host %s takes this one for central, which it is not; `pbeamctl hosts --take-over` "
-			  "makes it so",
-			  peer->name);
+		log_error(
+			"host %s considers this host central, which it is not; `pbeamctl hosts --take-over` "
+			"makes it so",
+			peer->name);
 	else
 		central_follow(cluster, info);
 }
@@ -241,7 +242,7 @@ void central_become(struct cluster *cluster, const struct registry_state *state)
 	cluster->central = true;
 	cluster->deposed = false;
 	if (central_describe(cluster, cluster->self) < 0)
-		log_error("which host is central is not told: no memory");
+		log_error("cannot describe the central host: no memory");
 	peers_say(cluster);
 	registry_serve(cluster);
 }

@@ -12,7 +12,7 @@ must_check int central_describe(const struct cluster *cluster, Pbeam__HostInfo *
 must_check int central_check(const struct peer *peer, const Pbeam__HostInfo *info, struct err *err);
 /* Takes another host's description, which may have a later term: then this host follows. */
 void central_heard(struct peer *peer, const Pbeam__HostInfo *info);
-/* This host is central from now on, by `state`, which is in the store. */
+/* Makes this host central, by `state`, which is already in the store. */
 void central_become(struct cluster *cluster, const struct registry_state *state);
 
 #endif

@@ -6,19 +6,19 @@
 
 struct registry_copy *registry_copy_new(void); /* NULL without memory */
 void registry_copy_free(struct registry_copy *copy);
-/* Brings it up to date. `seen` is called for every entry that has changed or (removed) is not there any more.
- * -EBADMSG: a change that no registry makes, and nothing has been taken; -ENOMEM. */
+/* Applies changes. `seen` is called for every entry that was changed or removed. -EBADMSG: the changes are
+ * malformed and none was applied; -ENOMEM. */
 typedef void (*registry_seen_fn)(void *arg, const Pbeam__RegistryEntry *entry);
 must_check int registry_copy_apply(struct registry_copy *copy, const Pbeam__RegistryChanges *changes,
 				   registry_seen_fn seen, void *arg);
-/* NULL when there is none. Valid until the next change. */
+/* Returns an entry, NULL if there is none. Valid until the next change. */
 const Pbeam__RegistryEntry *registry_copy_get(const struct registry_copy *copy, const char *key);
-/* All whose keys begin with `prefix`; `seen` must not change the copy. */
+/* Calls `seen` for all entries whose keys begin with `prefix`; it must not change the copy. */
 void registry_copy_each(const struct registry_copy *copy, const char *prefix, registry_seen_fn seen,
 			void *arg);
-/* All as one message, to be freed with message_free(); NULL without memory. */
+/* Returns all entries, to be freed with message_free(); NULL without memory. */
 Pbeam__RegistryChanges *registry_copy_whole(const struct registry_copy *copy);
-/* True once it has been whole. */
+/* True once the copy has been complete. */
 bool registry_copy_ready(const struct registry_copy *copy);
 uint64_t registry_copy_revision(const struct registry_copy *copy);
 

@@ -246,7 +246,7 @@ void registry_greet(struct peer *peer)
 	if (whole)
 		whole->term = cluster->state.term;
 	if (!whole || peer_send(peer->host, PBEAM__CHANNEL_MESSAGE__PEER_CHANGES, &whole->base) < 0)
-		log_error("host %s cannot be told of the registry: no memory", peer->name);
+		log_error("cannot send the registry to host %s: no memory", peer->name);
 	message_free(whole);
 	record_host(cluster, peer->host->info);
 }
@@ -303,7 +303,7 @@ static void say_heard(struct peer *peer, uint64_t revision)
 
 	heard.revision = revision;
 	if (stream_send(&peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_HEARD, &heard.base, NULL, 0) < 0)
-		log_error("host %s is not told what is known here: no memory", peer->name);
+		log_error("cannot send the known revision to host %s: no memory", peer->name);
 }
 
 static bool registry_on_heard(struct peer *peer, const struct frame *frame)

@@ -255,7 +255,7 @@ static void store_send_changes(struct store *store, Pbeam__RegistryRequest *cons
 		changes->revision = revision;
 		store->changed(store->watcher, changes);
 	} else if (store->changed) {
-		log_error("a change of the registry cannot be told: no memory");
+		log_error("cannot send a change of the registry: no memory");
 		abort(); /* all other hosts would miss it for ever; after a restart they get everything */
 	}
 	message_free(changes);

@@ -4,7 +4,7 @@
 #include "namespace/registry.h"
 #include "pbeamd/transport/cluster.h"
 
-/* The central host is out of reach from now on, or was until this daemon started. */
+/* The central host has become unreachable, or was so until this daemon started. */
 void stale_jobs_away(struct cluster *cluster);
 /* The copy of the registry is whole again: looks for stale jobs. */
 void stale_jobs_look(struct cluster *cluster);

@@ -8,12 +8,11 @@ struct forward_request {
 	struct rpid keeper;
 	uint32_t type;
 	const ProtobufCMessage *message;
-	char who[128]; /* "vpid 7 (cat)": put in front of a refusal */
-	/* Called instead of the refusal when the keeper, or the job, is gone; false: refuse after all. May be
-	 * NULL. */
+	char who[128]; /* "vpid 7 (cat)": prefix of a refusal */
+	/* Called when the keeper, or the job, is gone; false: refuse the request. May be NULL. */
 	bool (*gone)(struct connection *connection, void *arg);
 	void (*release)(void *arg);
-	void *arg; /* released with the forward */
+	void *arg; /* passed to `gone`, and to `release` at the end */
 };
 must_check int forward_begin(struct connection *connection, const struct forward_request *request,
 			     struct err *err);

@@ -4,8 +4,8 @@
 
 #include "pbeamd/transport/cluster.h"
 
-/* The processes of all hosts: `done` is called once, later, with a list that is its to free (NULL without
- * memory). */
+/* Collects the processes of all hosts. `done` is called once, after gather_begin() has returned, with a list
+ * that it frees (NULL without memory). */
 typedef void (*gather_fn)(void *arg, Pbeam__ProcessList *list);
 struct gather;
 must_check struct gather *gather_begin(struct cluster *cluster, gather_fn done, void *arg);

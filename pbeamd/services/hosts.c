@@ -98,7 +98,7 @@ static void add_undecided(const struct cluster *cluster, struct dependants *all)
 			continue;
 		snprintf(vpid, sizeof(vpid), "%d", list[i].vpid.n);
 		add_dependant(all, vpid, cluster->options->name,
-			      "it stands still until this one says whether it has moved");
+			      "frozen until this host reports whether it has moved");
 	}
 }
 

@@ -4,8 +4,8 @@
 
 #include "pbeamd/transport/cluster.h"
 
-/* The checkpoints that all hosts have of what a user names: `done` is called once, later, with a list that is
- * its to free (NULL without memory). */
+/* Collects the checkpoints of a target on all hosts. `done` is called once, after log_all_begin() has
+ * returned, with a list that it frees (NULL without memory). */
 typedef void (*log_all_fn)(void *arg, Pbeam__CheckpointLog *all);
 struct log_all;
 must_check struct log_all *log_all_begin(struct cluster *cluster, const Pbeam__Target *target,

@@ -4,7 +4,8 @@
 
 #include "pbeamd/transport/cluster.h"
 
-/* Leases blocks of process numbers ahead of need; keeps the places of this host's processes true. */
+/* Leases blocks of process numbers ahead of need, and keeps the registry's places of this host's processes up
+ * to date. */
 must_check int numbers_open(struct cluster *cluster, struct err *err);
 void numbers_close(struct cluster *cluster);
 void numbers_tick(struct cluster *cluster, uint64_t now_ns);

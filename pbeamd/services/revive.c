@@ -131,7 +131,7 @@ static int revive_start_scip(const struct revive *revive, struct err *err)
 			return err_sys(err, "wait for scip");
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
 		revive_read_text(out_read, text, sizeof(text));
-		return atoi(text) > 0 ? atoi(text) : err_set(err, -EPROTO, "scip restore told no vpid");
+		return atoi(text) > 0 ? atoi(text) : err_set(err, -EPROTO, "scip restore reported no vpid");
 	}
 	revive_read_text(err_read, text, sizeof(text));
 	if (!strncmp(sentence, "scip: ", 6))

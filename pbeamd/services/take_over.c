@@ -2,15 +2,15 @@
  * `pbeamctl hosts --take-over`: the user declares the central host lost for good, and this host becomes
  * central.
  *
- *  1. All hosts within reach report the revision of their copy of the registry. A host that still has a
- * channel to the central one refuses, and nothing happens.
- *  2. The newest copy counts, since a host that has received a change may have acted on it. If another host
- * has it, it sends it.
+ *  1. All reachable hosts report the revision of their copy of the registry. A host that still has a
+ *     channel to the central one refuses, and nothing happens.
+ *  2. The newest copy is used, since a host that has received a change may have acted on it. If another host
+ *     has it, that host sends it.
  *  3. The store of this host becomes the registry in one durable transaction: before it nothing has changed,
  *     after it this host is central, whenever it is started. Changes of the lost host that no other host has
  *     received are dropped; versions and ranges continue behind them.
  *  4. The other hosts receive the new term by their channels (registry/central.c) and follow. The user gets
- * the reply when they have.
+ *     the reply when they have.
  */
 #include "pbeamd/services/take_over.h"
 
@@ -108,17 +108,15 @@ static int take_over_describe(const struct take_over *take_over, Pbeam__HostList
 		r = add_note(list, "%s %s with it", answered, strchr(answered, ',') ? "go on" : "goes on");
 	if (r == 0 && silent[0])
 		r = add_note(list,
-			     "no answer from %s: changes of which nobody else has heard are left out; who "
-			     "was silent "
-			     "follows as soon as any host is reached",
+			     "no answer from %s: changes that no other host has are lost; a host that "
+			     "did not answer follows as soon as it reaches any host",
 			     silent);
 	if (r == 0)
-		r = add_note(
-			list,
-			"if host %s runs somewhere still there are two central ones until it hears of this "
-			"one; then it is an ordinary one, and what it has changed meanwhile is forgotten; "
-			"`pbeamctl hosts --remove %s` gives up what was there",
-			old, old);
+		r = add_note(list,
+			     "if host %s runs somewhere still there are two central hosts until it reaches "
+			     "this one; then it becomes an ordinary host and its changes since are dropped; "
+			     "`pbeamctl hosts --remove %s` gives up its processes",
+			     old, old);
 	return r;
 }
 
@@ -169,7 +167,7 @@ static int take_over_change(struct take_over *take_over, struct err *err)
 	if (r < 0)
 		return r;
 	if (fault_point("taken-over", NULL) < 0)
-		log_debug("it is written down: there is no way back");
+		log_debug("the take-over is durable");
 	log_warn("this host has taken over from host %s: it is the central one now", take_over->old);
 	central_become(cluster, &next);
 	return 0;
@@ -182,9 +180,9 @@ static void take_over_conclude(struct take_over *take_over, const Pbeam__Registr
 	struct err err = ERR_INIT;
 
 	if (whole && registry_take_whole(cluster, whole) < 0)
-		err_set(&err, -EBADMSG, "the newest copy of the registry cannot be taken; the log says why");
+		err_set(&err, -EBADMSG, "the newest copy of the registry cannot be used; see the log");
 	else if (!cluster->kept)
-		err_set(&err, -EIO, "the registry cannot be written down here; the log says why");
+		err_set(&err, -EIO, "the registry cannot be stored here; see the log");
 	else if (!cluster_is_central(cluster, take_over->old))
 		err_set(&err, -EBUSY, "host %s has taken over meanwhile", cluster->state.host);
 	else if (old && host_is_up(old))
@@ -199,7 +197,7 @@ static void take_over_conclude(struct take_over *take_over, const Pbeam__Registr
 
 /* ---- the newest copy ---- */
 
-/* This one's, written down once more: changes may have come that could not be. */
+/* Uses this host's copy, stored once more: storing some changes may have failed. */
 static void take_over_use_own_copy(struct take_over *take_over)
 {
 	struct err err = ERR_INIT;
@@ -226,9 +224,8 @@ static void on_whole(void *arg, uint32_t type, const void *body, size_t len)
 		take_over_conclude(take_over, reply->copy);
 	} else {
 		err_set(&err, -EHOSTUNREACH,
-			"host %s has the newest copy of the registry, and was lost before it had sent that; "
-			"nothing "
-			"has changed, try again",
+			"host %s has the newest copy of the registry and was lost before it had sent it; "
+			"nothing has changed, try again",
 			take_over->from);
 		take_over_refuse(take_over, &err);
 	}
@@ -251,7 +248,7 @@ static void take_over_fetch_copy(struct take_over *take_over)
 		take_over_refuse(take_over, &err);
 }
 
-/* ---- all are asked ---- */
+/* ---- the revisions of all hosts ---- */
 
 static void add_name(char *list, size_t size, const char *host)
 {
@@ -306,7 +303,7 @@ static void take_over_on_end(void *arg)
 
 /* ---- the requests ---- */
 
-/* The newest change that this host knows of, now or by what an earlier daemon kept. */
+/* The newest change that this host has, or that an earlier daemon stored. */
 static int own_revision(struct cluster *cluster, uint64_t *revision, struct err *err)
 {
 	struct registry_state state;
@@ -328,17 +325,16 @@ static int take_over_check(const struct cluster *cluster, struct err *err)
 	if (cluster->central)
 		return err_set(err, -EALREADY, "host %s is the central one already", cluster->options->name);
 	if (cluster->take_over)
-		return err_set(err, -EBUSY, "this host is about to take over already");
+		return err_set(err, -EBUSY, "this host is already taking over");
 	if (!old[0])
-		return err_set(
-			err, -ENODATA,
-			"this host has never reached the central one and has no copy of the registry; let "
-			"another one take over");
+		return err_set(err, -ENODATA,
+			       "this host has never reached the central one and has no copy of the registry; "
+			       "take over on another host");
 	if (cluster->listener < 0)
 		return err_set(
 			err, -EINVAL,
-			"this host does not listen: the others could not reach it; start its pbeamd with "
-			"--listen as well, or let another one take over");
+			"this host does not listen, so the others could not reach it; start its pbeamd "
+			"with --listen as well, or take over on another host");
 	if (host && host_is_up(host))
 		return err_set(
 			err, -EBUSY,
@@ -393,10 +389,9 @@ static int may_be_taken(struct cluster *cluster, uint64_t term, struct err *err)
 	if (cluster->central || state->term > term)
 		return err_set(err, -EBUSY, "host %s is the central one already", state->host);
 	if (cluster->take_over)
-		return err_set(err, -EBUSY, "it is about to take over itself");
+		return err_set(err, -EBUSY, "it is taking over itself");
 	if (central && central->peer)
-		return err_set(err, -EBUSY, "the central one, %s, is up: it has a channel to that",
-			       state->host);
+		return err_set(err, -EBUSY, "it has a channel to the central host, %s", state->host);
 	return 0;
 }
 

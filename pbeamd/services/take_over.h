@@ -6,7 +6,7 @@
 
 must_check int take_over_begin(struct connection *connection, struct err *err);
 int handle_copy(struct connection *connection, const ProtobufCMessage *message, struct err *err);
-/* The connection is gone: its request gets no reply. */
+/* The connection has ended: its request gets no reply. */
 void take_over_forget_connection(struct connection *connection);
 void take_over_close(struct cluster *cluster);
 

@@ -3,7 +3,7 @@
  * programs. docs/CLUSTER.md explains it. Without a cluster none of this runs.
  *
  * Every daemon has a channel of kind PEER with every other that it can reach, and sends its HostInfo on each
- * twice a second. A host that has been silent for some seconds is lost, and is dialled again for ever. The
+ * twice a second. A host that has been silent for some seconds is lost; this host keeps dialling it. The
  * central daemon forwards the HostInfo of all hosts.
  */
 #ifndef PBEAMD_TRANSPORT_CLUSTER_H
@@ -30,15 +30,15 @@ struct cluster_options {
 
 struct peer;
 
-/* What is known of the central host. */
+/* What this host knows about the central host. */
 struct registry_state {
-	uint64_t term; /* how often a host has taken over; the later term counts */
+	uint64_t term; /* number of take-overs so far; the highest term wins */
 	uint64_t revision;
 	bool central;				/* this host is central */
 	uint8_t cluster[CLUSTER_INSTANCE_SIZE]; /* random number of the cluster */
 	char host[CHANNEL_HOST_MAX];		/* "" not known yet */
-	char address[CLUSTER_ADDRESS_MAX];	/* where it listens */
-	char told[CLUSTER_ADDRESS_MAX];		/* --join when this was written */
+	char address[CLUSTER_ADDRESS_MAX];	/* its listening address */
+	char told[CLUSTER_ADDRESS_MAX];		/* --join when the state was stored */
 };
 
 /* When a connection is tried again. */
@@ -52,10 +52,10 @@ struct dialler {
 struct host {
 	struct host *next;
 	char name[CHANNEL_HOST_MAX];
-	Pbeam__HostInfo *info; /* the last that it sent, NULL before the first */
+	Pbeam__HostInfo *info; /* the last description received, NULL before the first */
 	struct peer *peer;     /* NULL: no channel */
 	uint64_t heard_ns;     /* CLOCK_MONOTONIC, directly or through the central daemon; 0 never */
-	uint64_t quiet_ns;     /* since then there is no channel */
+	uint64_t quiet_ns;     /* time when the channel was lost */
 	struct dialler dialler;
 	bool said_lost;
 };
@@ -68,13 +68,13 @@ struct peer {
 	struct peer *next;
 	struct cluster *cluster;
 	struct stream stream;
-	struct host *host; /* NULL until it has described itself */
+	struct host *host; /* NULL before its first description */
 	char name[CHANNEL_HOST_MAX], address[CLUSTER_ADDRESS_MAX];
 	uint64_t heard_ns;
-	uint64_t heard_revision; /* on the central daemon: it knows of all changes up to there */
+	uint64_t heard_revision; /* on the central daemon: the peer has all changes up to this one */
 };
 
-/* What the layers above do for the cluster. */
+/* Calls from the transport to the layers above. */
 struct cluster_calls {
 	/* Fills in their part of this host's description. */
 	must_check int (*describe)(const struct cluster *cluster, Pbeam__HostInfo *info);
@@ -84,11 +84,11 @@ struct cluster_calls {
 	must_check int (*check)(const struct peer *peer, const Pbeam__HostInfo *info, struct err *err);
 	/* A host has described itself, for the first time on this channel (`first`). */
 	void (*described)(struct peer *peer, const Pbeam__HostInfo *info, bool first);
-	/* A frame that is not the transport's. False: malformed. */
+	/* A frame for another layer. False: malformed. */
 	bool (*frame)(struct peer *peer, const struct frame *frame);
-	/* The copy of the registry is whole for the first time. */
+	/* The copy of the registry is complete for the first time. */
 	void (*ready)(struct cluster *cluster);
-	/* The channel to a host is gone; peer->host has no peer any more. */
+	/* The channel to a host has ended; peer->host has no peer any more. */
 	void (*lost)(struct cluster *cluster, const struct peer *peer);
 };
 
@@ -99,7 +99,7 @@ struct cluster {
 	struct channel_key key;
 	uint8_t instance[CLUSTER_INSTANCE_SIZE]; /* distinguishes this host from another of the same name */
 	bool central;
-	bool deposed; /* it was central, until another host took over */
+	bool deposed; /* this host was central until another one took over */
 	struct registry_state state;
 	struct take_over *take_over; /* this host is becoming central */
 	int listener;		     /* -1: it does not listen */
@@ -131,9 +131,9 @@ struct cluster {
 /* A refusal unless there is a cluster. */
 must_check int cluster_need(const struct server *server, struct err *err);
 
-/* True if that host is the central one, as far as this one knows. */
+/* True if `host` is the central host, as far as this host knows. */
 bool cluster_is_central(const struct cluster *cluster, const char *host);
-/* Where the central host is to be dialled; "" if it is this one, or not known. */
+/* The central host's address for dialling; "" if it is this host, or not known. */
 const char *cluster_central_address(const struct cluster *cluster);
 
 #endif

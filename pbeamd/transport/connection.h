@@ -4,14 +4,14 @@
 
 #include "pbeamd/transport/server.h"
 
-/* Takes `fd` in every case. NULL without memory. */
+/* Takes ownership of `fd` in every case. NULL without memory. */
 struct connection *connection_open(struct server *server, int fd);
 /* Closes it at once. */
 void connection_close(struct connection *connection);
 /* Queues a frame; descriptors are duplicated. */
 void connection_send(struct connection *connection, uint32_t type, const ProtobufCMessage *message,
 		     const int *fds, int nfds);
-/* Queues a received frame with its descriptors, which are taken. */
+/* Queues a received frame and takes ownership of its descriptors. */
 void connection_relay(struct connection *connection, struct frame *frame);
 /* The final replies: the connection accepts requests again. */
 void connection_reply(struct connection *connection, const ProtobufCMessage *message);

@@ -46,7 +46,7 @@ static void incoming_on_timeout(evutil_socket_t fd, short what, void *arg)
 {
 	struct incoming *incoming = arg;
 
-	log_warn("%s is turned away: it says nothing", incoming->address);
+	log_warn("%s is turned away: it sent no greeting", incoming->address);
 	incoming_free(incoming);
 }
 

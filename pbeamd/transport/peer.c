@@ -200,7 +200,7 @@ static void peer_on_frame(struct stream *stream, struct frame *frame)
 	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY &&
 		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_HEARD) {
 		if (!peer->cluster->calls->frame(peer, frame))
-			peer_lose_channel(peer, "what it says of the registry cannot come from it");
+			peer_lose_channel(peer, "invalid message about the registry");
 	} else {
 		char text[64];
 
@@ -217,7 +217,7 @@ static void peer_on_end(struct stream *stream, const struct err *err)
 static void peer_log_state(struct peer *peer, const Pbeam__HostInfo *info)
 {
 	if (stream_send(&peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_HOST, &info->base, NULL, 0) < 0)
-		log_error("host %s cannot be told anything: no memory", peer->name);
+		log_error("cannot send to host %s: no memory", peer->name);
 }
 
 void peer_open(struct cluster *cluster, int fd, const char *name, const char *address)

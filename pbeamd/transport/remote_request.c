@@ -183,7 +183,7 @@ int64_t remote_ask(struct cluster *cluster, struct host *host, uint32_t type, co
 	int r;
 
 	if (host && !host->peer)
-		return err_set(err, -EHOSTUNREACH, "host %s is lost; nothing is heard of it", host->name);
+		return err_set(err, -EHOSTUNREACH, "host %s is lost; it does not answer", host->name);
 	call = calloc(1, sizeof(*call));
 	if (!call)
 		return err_code(err, -ENOMEM, "ask another host");
@@ -205,7 +205,7 @@ void remote_cancel(struct cluster *cluster, int64_t id)
 			if (call->host && call->host->peer &&
 			    remote_send_request(cluster, call->host, id, PBEAM__DAEMON_REQUEST__DAEMON_NONE,
 						NULL, 0) < 0)
-				log_error("host %s goes on in vain: no memory", call->host->name);
+				log_error("cannot cancel a request on host %s: no memory", call->host->name);
 			forget_call(cluster, call);
 			return;
 		}

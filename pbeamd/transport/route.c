@@ -231,7 +231,7 @@ int handle_channel(struct connection *connection, const ProtobufCMessage *messag
 		return err_set(err, -EHOSTUNREACH, "there is no host %s; `pbeamctl hosts` lists all",
 			       wish->host);
 	if (!host_is_up(host))
-		return err_set(err, -EHOSTUNREACH, "host %s is lost; nothing is heard of it", wish->host);
+		return err_set(err, -EHOSTUNREACH, "host %s is lost; it does not answer", wish->host);
 	r = host_address(cluster, host, wanted.address, err);
 	if (r < 0)
 		return r;

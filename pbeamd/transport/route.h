@@ -4,8 +4,8 @@
 
 #include "pbeamd/transport/cluster.h"
 
-/* Hands a channel that a host (perhaps this one) has opened to its receiver, after the greeting. Takes `fd`.
- */
+/* Passes a channel that a host (perhaps this one) has opened to its receiver, after the greeting. Takes
+ * ownership of `fd`. */
 must_check int route_channel(struct cluster *cluster, int fd, const Pbeam__ChannelHello *hello,
 			     const char *address, struct err *err);
 int handle_channel(struct connection *connection, const ProtobufCMessage *message, struct err *err);

@@ -1,6 +1,6 @@
 /*
- * The state of pbeamd: its local connections and, if it is in a cluster, the cluster's. The layers above hang
- * what is theirs on it, and are called through struct server_calls.
+ * The state of pbeamd: its local connections and, in a cluster, the cluster. The layers above attach their
+ * own state to it, and are called through struct server_calls.
  */
 #ifndef PBEAMD_TRANSPORT_SERVER_H
 #define PBEAMD_TRANSPORT_SERVER_H
@@ -50,13 +50,13 @@ struct connection {
 	uint8_t cookie[16];
 };
 
-/* What the layers above do for a connection. */
+/* Calls from a connection to the layers above. */
 struct server_calls {
-	/* A frame came. False: none that may come now, the connection ends. */
+	/* A frame has arrived. False: it is not allowed now, and the connection ends. */
 	bool (*request)(struct connection *connection, const struct frame *frame);
-	/* It is about to be freed: its requests get no replies. */
+	/* The connection is about to be freed: its requests get no replies. */
 	void (*closed)(struct connection *connection);
-	/* In a child of the daemon: closes what is the cluster's. */
+	/* In a child of the daemon: closes the cluster's descriptors. */
 	void (*leave_child)(struct server *server);
 	const struct cluster_calls *cluster;
 };
