@@ -41,7 +41,7 @@ def frame(kind, body=b"", magic=0x4D454250, version=1, length=None):
     return struct.pack("<IHHII", magic, version, 0, kind, len(body) if length is None else length) + body
 
 
-def hello(kind=PEER, host="stranger", version=3, cookie=b""):
+def hello(kind=PEER, host="stranger", version=4, cookie=b""):
     return frame(HELLO, field(1, version) + field(2, kind) + field(3, host) + (field(4, cookie) if cookie else b""))
 
 
