@@ -1,11 +1,14 @@
 #include "pbeamctl/client.h"
 
 #include <errno.h>
+#include <stdio.h>
 
 #include "base/cleanup.h"
 #include "base/parse.h"
+#include "pbeamctl/command.h"
 #include "pbeamctl/progress.h"
 #include "proto/ask.h"
+#include "proto/message.h"
 
 void client_target(const char *word, Pbeam__Target *target)
 {
@@ -34,4 +37,22 @@ int client_ask(uint32_t type, const ProtobufCMessage *request, const ProtobufCMe
 			    "pbeamd was killed before it replied; the request may or may not have been "
 			    "carried out, check and repeat it");
 	return r;
+}
+
+int client_command(uint32_t type, const ProtobufCMessage *request)
+{
+	struct err err = ERR_INIT;
+	ProtobufCMessage *reply;
+
+	if (client_ask(type, request, &pbeam__done__descriptor, &reply, &err) < 0)
+		return command_failed(&err);
+	message_free(reply);
+	return STATUS_DONE;
+}
+
+void client_print_notes(char *const *notes, size_t n)
+{
+	fflush(stdout);
+	for (size_t i = 0; i < n; i++)
+		fprintf(stderr, "pbeamctl: %s\n", notes[i]);
 }

@@ -14,4 +14,9 @@ must_check int client_ask(uint32_t type, const ProtobufCMessage *request,
 			  const ProtobufCMessageDescriptor *answer, ProtobufCMessage **reply,
 			  struct err *err);
 
+/* Sends a request whose reply has no content, and prints an error. Returns the exit status. */
+int client_command(uint32_t type, const ProtobufCMessage *request);
+/* Prints messages on standard error, after all output so far. */
+void client_print_notes(char *const *notes, size_t n);
+
 #endif

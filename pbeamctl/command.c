@@ -11,6 +11,8 @@ const struct command *const command_table[] = {
 	&doctor_command, &completion_command, NULL,
 };
 
+const struct command_option command_no_options[] = {{NULL, 0, NULL, NULL, NULL}};
+
 static const struct command *command_find(const char *name)
 {
 	for (int i = 0; command_table[i]; i++)

@@ -54,6 +54,7 @@ struct command {
 };
 
 extern const struct command *const command_table[];
+extern const struct command_option command_no_options[];
 
 /* The value of an option: NULL if it is absent, "" for a flag. Of a repeated option, the last. */
 const char *command_value(const struct command_line *line, const char *name);

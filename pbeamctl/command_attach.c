@@ -5,6 +5,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "proto/daemon.h"
+#include "proto/message.h"
 
 /* Probes the target with signal 0, so that an unknown one is refused in pbeamctl's own words. */
 static int command_attach_check_target(const char *word, struct err *err)
@@ -19,7 +20,7 @@ static int command_attach_check_target(const char *word, struct err *err)
 	r = client_ask(PBEAM__DAEMON_REQUEST__DAEMON_KILL, &request.base, &pbeam__done__descriptor, &reply,
 		       err);
 	if (r == 0)
-		protobuf_c_message_free_unpacked(reply, NULL);
+		message_free(reply);
 	return r;
 }
 
@@ -36,8 +37,6 @@ static int command_attach_run(const struct command_line *line)
 	return command_failed(&err);
 }
 
-static const struct command_option attach_options[] = {{NULL, 0, NULL, NULL, NULL}};
-
 const struct command attach_command = {
 	.name = "attach",
 	.synopsis = "VPID|NAME",
@@ -47,7 +46,7 @@ const struct command attach_command = {
 		"and passes input to it. A console that is already attached is detached. Ctrl-] d detaches; "
 		"the\n"
 		"job continues. The exit status is the program's, or 0 after Ctrl-] d.",
-	.options = attach_options,
+	.options = command_no_options,
 	.words = WORDS_TARGET,
 	.least = 1,
 	.most = 1,

@@ -9,6 +9,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
+#include "proto/message.h"
 
 /* Only mode stop is implemented. Returns -1 to continue, or the exit status. */
 static int check_mode(const struct command_line *line, const char *mode)
@@ -70,7 +71,7 @@ static int command_checkpoint_run(const struct command_line *line)
 		fprintf(stderr, "%u process%s, %s, paused for %s, done in %s\n", done->processes,
 			done->processes == 1 ? "" : "es", size, pause, total);
 	}
-	protobuf_c_message_free_unpacked(reply, NULL);
+	message_free(reply);
 	return STATUS_DONE;
 }
 

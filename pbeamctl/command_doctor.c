@@ -5,6 +5,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
+#include "proto/message.h"
 
 static const char *const words[] = {
 	[FINDING_GOOD] = "good",
@@ -99,7 +100,7 @@ static enum finding ask_daemon(bool json)
 		 ((const Pbeam__ProcessList *)reply)->n_processes);
 	(json ? print_json_row : print_row)(&check, FINDING_GOOD, found);
 	unknown = unknown_calls((const Pbeam__ProcessList *)reply, json);
-	protobuf_c_message_free_unpacked(reply, NULL);
+	message_free(reply);
 	if (json) {
 		json_close(']');
 		json_unsigned("unknown_calls", unknown);

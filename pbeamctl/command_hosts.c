@@ -51,13 +51,6 @@ static void hosts_print_table(const Pbeam__HostList *list)
 	}
 }
 
-static void print_notes(const Pbeam__HostList *list)
-{
-	fflush(stdout);
-	for (size_t i = 0; i < list->n_notes; i++)
-		fprintf(stderr, "pbeamctl: %s\n", list->notes[i]);
-}
-
 static int hosts_run(const struct command_line *line)
 {
 	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
@@ -78,7 +71,8 @@ static int hosts_run(const struct command_line *line)
 		hosts_print_json((const Pbeam__HostList *)reply);
 	else if (!remove && !take_over)
 		hosts_print_table((const Pbeam__HostList *)reply);
-	print_notes((const Pbeam__HostList *)reply);
+	client_print_notes(((const Pbeam__HostList *)reply)->notes,
+			   ((const Pbeam__HostList *)reply)->n_notes);
 	message_free(reply);
 	return STATUS_DONE;
 }

@@ -175,8 +175,6 @@ static int image_run(const struct command_line *line)
 	return r;
 }
 
-static const struct command_option image_options[] = {{NULL, 0, NULL, NULL, NULL}};
-
 const struct command image_command = {
 	.name = "image",
 	.synopsis = "show|verify IMAGE... | diff OLDER NEWER",
@@ -184,7 +182,7 @@ const struct command image_command = {
 	.text = "show prints the contents of an image, verify checks all of it against its digests, and diff "
 		"lists\n"
 		"what changed between two images: processes, threads, descriptors, mappings, pages.",
-	.options = image_options,
+	.options = command_no_options,
 	.words = WORDS_FILES,
 	.least = 1,
 	.most = 1 << 20,

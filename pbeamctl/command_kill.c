@@ -10,7 +10,6 @@ static int kill_run(const struct command_line *line)
 	const char *name = command_value(line, "signal");
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
-	ProtobufCMessage *reply;
 
 	request.signal = SIGTERM;
 	if (name) {
@@ -20,11 +19,7 @@ static int kill_run(const struct command_line *line)
 	}
 	client_target(line->words[0], &target);
 	request.target = &target;
-	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_KILL, &request.base, &pbeam__done__descriptor, &reply,
-		       &err) < 0)
-		return command_failed(&err);
-	protobuf_c_message_free_unpacked(reply, NULL);
-	return STATUS_DONE;
+	return client_command(PBEAM__DAEMON_REQUEST__DAEMON_KILL, &request.base);
 }
 
 static const struct command_option kill_options[] = {

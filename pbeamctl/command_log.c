@@ -5,6 +5,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
+#include "proto/message.h"
 
 enum { HOST_COLUMNS = 12 };
 
@@ -99,9 +100,8 @@ static int log_run(const struct command_line *line)
 		fputs("`pbeamctl rollback --to` works from here; run `pbeamctl image` on the host that has "
 		      "the image\n",
 		      stderr);
-	for (size_t i = 0; i < list->n_notes; i++)
-		fprintf(stderr, "pbeamctl: %s\n", list->notes[i]);
-	protobuf_c_message_free_unpacked(reply, NULL);
+	client_print_notes(list->notes, list->n_notes);
+	message_free(reply);
 	return STATUS_DONE;
 }
 

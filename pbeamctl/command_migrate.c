@@ -8,6 +8,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/migrate_all.h"
+#include "proto/message.h"
 
 /* Returns -1 to continue, or the exit status. */
 static int migrate_parse_limits(const struct command_line *line, Pbeam__MigrateRequest *request)
@@ -50,16 +51,10 @@ static int show_dry_run(const Pbeam__MigrateReply *done)
 
 static int migrate_cancel(const struct command_line *line)
 {
-	struct err err = ERR_INIT;
-	ProtobufCMessage *reply;
 	Pbeam__Target target;
 
 	client_target(line->words[0], &target);
-	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_CANCEL, &target.base, &pbeam__done__descriptor, &reply,
-		       &err) < 0)
-		return command_failed(&err);
-	protobuf_c_message_free_unpacked(reply, NULL);
-	return STATUS_DONE;
+	return client_command(PBEAM__DAEMON_REQUEST__DAEMON_CANCEL, &target.base);
 }
 
 static int migrate_run(const struct command_line *line)
@@ -99,12 +94,11 @@ static int migrate_run(const struct command_line *line)
 		return command_failed(&err);
 	done = (const Pbeam__MigrateReply *)reply;
 	r = STATUS_DONE;
-	if (request.dry_run) {
+	if (request.dry_run)
 		r = show_dry_run(done);
-	} else {
+	else
 		migrate_print(done);
-	}
-	protobuf_c_message_free_unpacked(reply, NULL);
+	message_free(reply);
 	return r;
 }
 

@@ -5,6 +5,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
+#include "proto/message.h"
 
 enum { COMMAND_COLUMNS = 60 };
 
@@ -74,7 +75,7 @@ static int ps_run(const struct command_line *line)
 		ps_print_table((const Pbeam__ProcessList *)reply);
 	print_missing((const Pbeam__ProcessList *)reply);
 	print_undecided((const Pbeam__ProcessList *)reply);
-	protobuf_c_message_free_unpacked(reply, NULL);
+	message_free(reply);
 	return STATUS_DONE;
 }
 

@@ -7,6 +7,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
+#include "proto/message.h"
 
 enum { MAPS_MAX = 64 };
 
@@ -72,13 +73,12 @@ static int command_rollback_run(const struct command_line *line)
 		       &pbeam__rollback_reply__descriptor, &reply, &err) < 0)
 		return command_failed(&err);
 	done = (const Pbeam__RollbackReply *)reply;
-	for (size_t i = 0; i < done->n_notes; i++)
-		fprintf(stderr, "pbeamctl: %s\n", done->notes[i]);
+	client_print_notes(done->notes, done->n_notes);
 	if (isatty(STDERR_FILENO)) {
 		format_span(done->total_ns, total);
 		fprintf(stderr, "vpid %d runs again as in %s, after %s\n", done->vpid, done->path, total);
 	}
-	protobuf_c_message_free_unpacked(reply, NULL);
+	message_free(reply);
 	return STATUS_DONE;
 }
 

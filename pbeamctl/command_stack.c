@@ -7,6 +7,7 @@
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "proto/daemon.h"
+#include "proto/message.h"
 
 /* scip unwinds the stacks, as it does for processes. */
 static int show_image(const char *path)
@@ -39,11 +40,9 @@ static int stack_run(const struct command_line *line)
 	fputs(text, stdout);
 	if (*text && text[strlen(text) - 1] != '\n')
 		putchar('\n');
-	protobuf_c_message_free_unpacked(reply, NULL);
+	message_free(reply);
 	return STATUS_DONE;
 }
-
-static const struct command_option stack_options[] = {{NULL, 0, NULL, NULL, NULL}};
 
 const struct command stack_command = {
 	.name = "stack",
@@ -52,7 +51,7 @@ const struct command stack_command = {
 	.text = "Prints the call stack of each thread of a running process, which continues at once, or of "
 		"all\n"
 		"processes in an image.",
-	.options = stack_options,
+	.options = command_no_options,
 	.words = WORDS_TARGET_OR_FILE,
 	.least = 1,
 	.most = 1,

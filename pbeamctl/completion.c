@@ -82,15 +82,13 @@ static int completion_run(const struct command_line *line)
 	return STATUS_DONE;
 }
 
-static const struct command_option completion_options[] = {{NULL, 0, NULL, NULL, NULL}};
-
 const struct command completion_command = {
 	.name = "completion",
 	.synopsis = "",
 	.summary = "print the completion script for bash",
 	.text = "Prints a script that completes commands, options, vpids and names in bash:\n"
 		"source <(pbeamctl completion)",
-	.options = completion_options,
+	.options = command_no_options,
 	.words = WORDS_NONE,
 	.run = completion_run,
 };
