@@ -1,6 +1,6 @@
 /*
- * How a host is part of a cluster: from the command line, from a file (`name = value` lines), or, for a
- * daemon that is started on demand, as the last one was.
+ * The cluster options of a host: from the command line, from a file (`name = value` lines), or, for a daemon
+ * that is started on demand, those of the last daemon.
  */
 #include "pbeamd/config.h"
 

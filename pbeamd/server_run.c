@@ -52,9 +52,9 @@ static void tell_ready(const struct server_options *options)
 }
 
 /*
- * Exactly one serves: the lock on RUNTIME/daemon.lock, which the kernel releases whatever becomes of its
- * holder. One that was started on demand and finds another waits until that one serves, so that whoever
- * started it can connect.
+ * A lock on RUNTIME/daemon.lock ensures that only one daemon serves; the kernel releases it however its
+ * holder ends. A daemon that was started on demand and finds another one waits until that one serves, so that
+ * the program that started it can connect.
  */
 static int take_lock(struct server *server, const char *dir, struct err *err)
 {

@@ -1,5 +1,5 @@
 /*
- * Which request is taken in which phase of a connection, and what is done with it. A frame that is not in the
+ * The requests that each phase of a connection accepts, and their handlers. A frame that is not in the
  * phase's table ends the connection.
  */
 #include "pbeamd/handlers/handlers.h"
@@ -178,7 +178,7 @@ static int handle_migrate(struct connection *connection, const ProtobufCMessage 
 
 /* ---- rollback: in the keeper while there is one, else the job is started again from its image ---- */
 
-/* The image that is asked for; relative paths are those of the user's directory. */
+/* Finds the requested image; a relative path starts at the user's directory. */
 static int find_image(const Pbeam__RollbackRequest *wish, const char *store, char path[PATH_MAX],
 		      struct err *err)
 {
@@ -204,8 +204,8 @@ static bool revive_after_all(struct connection *connection, void *arg)
 	return true;
 }
 
-/* True if the checkpoints of all hosts are to be looked at. All of a job that has never been on another host
- * are here, and those that it finds here by their number go before others'. */
+/* True if the checkpoints of all hosts must be searched. A job that has never been on another host has all of
+ * its checkpoints here, and a number that exists here takes precedence over other hosts'. */
 static bool is_elsewhere_too(const struct server *server, const struct target *target,
 			     const Pbeam__RollbackRequest *wish)
 {

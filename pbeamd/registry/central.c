@@ -48,7 +48,7 @@ static bool is_same(const struct registry_state *state, const Pbeam__HostInfo *i
 
 /* ---- at the start ---- */
 
-/* The first daemon of a cluster, or one that was central before. Under another name it is another one to all.
+/* The first daemon of a cluster, or one that was central before. Under a new name it counts as another host.
  */
 static int central_found(struct cluster *cluster, struct registry_state *state, struct err *err)
 {

@@ -332,8 +332,8 @@ static bool on_changes(struct peer *peer, const struct frame *frame)
 	return good;
 }
 
-/* One that takes itself for central, or has just done so, says what such a one says. It will hear that
- * another one is, and until then what it says is not for us. */
+/* True if the peer may send the frames of a central host: it considers itself central, or did so until a
+ * moment ago. Until it learns of a later term its frames are ignored. */
 static bool is_or_was_central(const struct peer *peer)
 {
 	const struct cluster *cluster = peer->cluster;

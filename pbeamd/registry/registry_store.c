@@ -26,8 +26,8 @@
 
 enum {
 	BUSY_MS = 5000,
-	/* What a central host may have committed and leased that nobody heard of who is left: the next one
-	 * leaves it out. */
+	/* Changes and leases of a lost central host that no remaining host may have received; its successor
+	   skips these numbers. */
 	UNHEARD_REVISIONS = 1 << 20,
 	UNHEARD_LEASED = 1 << 15,
 };
@@ -505,8 +505,8 @@ static int skip_unheard(struct store *store, const char *key, uint64_t least, sq
 	return store_change_entry(store, &set, revision, host, err);
 }
 
-/* Every range goes on behind what may have been leased and nobody here has heard of; that of process numbers
- * also behind every block that a host holds. */
+/* Every range continues behind the numbers that may have been leased without this host's knowledge; that of
+ * process numbers also behind every block that a host holds. */
 static int skip_all(struct store *store, uint64_t numbers, sqlite3_int64 revision, const char *host,
 		    struct err *err)
 {

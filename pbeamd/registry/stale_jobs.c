@@ -5,9 +5,9 @@
  * They are looked for when the central host sends the whole registry after an absence. A process that runs
  * here although vpid/N names another host is stale if it is older than the absence; a younger one may have a
  * number that was free. A process that has just arrived runs a moment before its entry is received: so the
- * search is repeated after two seconds, and only processes found both times, with the same entry, count. A
- * process that is being moved away stands still until it has left. With one process of a job all of the job
- * here is ended: a rollback is of the whole job, and processes born since the checkpoint are not part of it.
+ * search is repeated after two seconds, and only processes found both times, with the same entry, count. An
+ * outgoing process is frozen until it has left. If one process of a job is stale, all of the job on this host
+ * is ended: a rollback replaces the whole job, and processes started since the checkpoint are not part of it.
  */
 #include "pbeamd/registry/stale_jobs.h"
 

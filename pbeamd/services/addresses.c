@@ -1,7 +1,7 @@
 /*
  * Addresses that have moved to this host: an entry address/... is removed when no socket is bound there any
- * more. There is no event for a socket that is closed, so the kernel is asked (sock_diag(7)) once a second
- * while there are entries. An address without a socket twice in a row is gone; a later bind writes its entry
+ * more. No event reports that a socket was closed, so the kernel's sockets are listed (sock_diag(7)) once a
+ * second while there are entries. An entry without a socket twice in a row is removed; a later bind writes it
  * again.
  *
  * Linux 6.8 and later reports sockets that are bound and do not listen yet (TCP_BOUND_INACTIVE), an older

@@ -1,6 +1,6 @@
 /*
- * log: the checkpoints of a job that this host has. Each image is opened, so that what is damaged is shown as
- * that.
+ * log: the checkpoints of a job that this host has. Each image is opened, so that a damaged one is reported
+ * as such.
  */
 #include <errno.h>
 #include <stdio.h>

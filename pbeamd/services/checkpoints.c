@@ -49,7 +49,8 @@ static bool is_list_sane(const Pbeam__CheckpointLog *part)
 	return true;
 }
 
-/* The host that has the checkpoint decides; if several have one of that name, this one. */
+/* Takes over the state of the run from the host that has checkpoints; if several have the name, from this
+ * one. */
 static int checkpoints_add_live(Pbeam__CheckpointLog *all, const char *host, const Pbeam__CheckpointLog *part)
 {
 	bool here = !strcmp(host, all->here), is_at = part->at[0] && (here || !all->at[0]);
@@ -192,8 +193,8 @@ static bool checkpoints_is_of_run(const Pbeam__CheckpointLog *all, const Pbeam__
 	return all->live && entry->job[0] && !strcmp(entry->job, all->job);
 }
 
-/* That of an inner process is put back where it was made; a cut of an earlier run would run beside this one.
- */
+/* A checkpoint of an inner process is restored on the host where it was made; a cut of an earlier run would
+ * run beside the present one. */
 static bool can_be_had(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *entry)
 {
 	if (!all->live)

@@ -1,6 +1,6 @@
 /*
- * Checkpoints and rollbacks of what has parts on several hosts, or of a group of jobs: a child becomes
- * `scip cut`, which leads them and answers the user.
+ * Checkpoints and rollbacks of a job with parts on several hosts, or of a group of jobs: a child executes
+ * `scip cut`, which leads the operation and replies to the user.
  */
 #include "pbeamd/services/cut_request.h"
 

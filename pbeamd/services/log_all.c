@@ -1,6 +1,7 @@
 /*
- * The checkpoints that all hosts have of what a user names. Of a vpid it is asked first what its checkpoints
- * are kept under: that is known where it is, and else where they are.
+ * The checkpoints of a target on all hosts. For a vpid, a first request to all hosts finds the name that its
+ * checkpoints are stored under, which is known to the host that runs the process, or else to the hosts that
+ * have the checkpoints.
  */
 #include "pbeamd/services/log_all.h"
 
@@ -44,9 +45,9 @@ static bool is_number(const char *store)
 	return strspn(store, "0123456789") == strlen(store);
 }
 
-/* ---- what the checkpoints of a vpid are kept under ---- */
+/* ---- the name that the checkpoints of a vpid are stored under ---- */
 
-/* The host that runs it decides, then this one. */
+/* The host that runs the process takes precedence, then this one. */
 static int log_all_rank_host(const struct log_all *log, const char *host, const Pbeam__CheckpointLog *part)
 {
 	return (part->live ? 2 : 0) + (!strcmp(host, log->cluster->options->name) ? 1 : 0) + 1;

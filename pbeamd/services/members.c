@@ -1,9 +1,9 @@
 /*
- * The members of a process group or job that live on this host, and a signal for each of them: this host's
- * part of kill(2) for a group with members on several hosts, and of a list of /proc.
+ * Lists or signals the members of a process group or job on this host: this host's part of kill(2) for a
+ * group with members on several hosts, and of a listing of /proc.
  *
- * A process lives where the registry places it. A process that is migrating is held on both hosts until the
- * commit, and is counted once. A stub lives nowhere.
+ * A process counts on the host where the registry places it. A migrating process exists on both hosts until
+ * the commit, and is counted once. A stub does not count.
  */
 #include <errno.h>
 #include <signal.h>

@@ -3,8 +3,9 @@
  * give out, claimed ahead of need (a newborn then keeps its own number), and some above that range, for
  * newborns whose number another host holds.
  *
- * And the places of processes: one that has ended, or come back to where its number's block is held, needs no
- * entry any more. It must be so for several looks: a job that is being rolled back is gone for a while.
+ * Places of processes: the entry of a process that has ended, or returned to the host that holds its number's
+ * block, is removed. This must be observed several times in a row, since a job that is being rolled back is
+ * absent for a while.
  */
 #include "pbeamd/services/numbers.h"
 

@@ -196,7 +196,7 @@ static void peer_on_frame(struct stream *stream, struct frame *frame)
 	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REQUEST &&
 		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_REPLY) {
 		if (!remote_frame(peer, frame))
-			peer_lose_channel(peer, "it sent a request or an answer that is none");
+			peer_lose_channel(peer, "it sent a malformed request or reply");
 	} else if (frame->type >= PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY &&
 		   frame->type <= PBEAM__CHANNEL_MESSAGE__PEER_HEARD) {
 		if (!peer->cluster->calls->frame(peer, frame))

@@ -168,11 +168,11 @@ PEERS = [
     (host_info(more=field(23, b"three")), "it describes no host"),
     (host_info(more=field(20, 1 << 40)), "it describes no host"),
     (frame(999), "message 999"),
-    (frame(PEER_REQUEST, field(1, 1) + field(2, 2)), "a request or an answer that is none"),
+    (frame(PEER_REQUEST, field(1, 1) + field(2, 2)), "a malformed request or reply"),
     (frame(PEER_REGISTRY, field(2, 4)), "invalid message about the registry"),
     (host_info() + frame(PEER_CHANGES), "invalid message about the registry"),
     (host_info() + frame(PEER_REGISTRY, b"\xff" * 8), "invalid message about the registry"),
-    (host_info() + frame(PEER_REQUEST, b"\xff" * 8), "a request or an answer that is none"),
+    (host_info() + frame(PEER_REQUEST, b"\xff" * 8), "a malformed request or reply"),
 ]
 
 
