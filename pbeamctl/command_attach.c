@@ -41,11 +41,10 @@ const struct command attach_command = {
 	.name = "attach",
 	.synopsis = "VPID|NAME",
 	.summary = "make this terminal the console of a job",
-	.text = "Prints what the job wrote to its terminal while it had no console, then everything it "
-		"writes,\n"
-		"and passes input to it. A console that is already attached is detached. Ctrl-] d detaches; "
-		"the\n"
-		"job continues. The exit status is the program's, or 0 after Ctrl-] d.",
+	.text = "Prints what the job wrote to its terminal while it had no console, then\n"
+		"everything it writes, and passes input to it. A console that is already attached\n"
+		"is detached. Ctrl-] d detaches; the job continues. The exit status is the\n"
+		"program's, or 0 after Ctrl-] d.",
 	.options = command_no_options,
 	.words = WORDS_TARGET,
 	.least = 1,

@@ -89,11 +89,10 @@ const struct command checkpoint_command = {
 	.name = "checkpoint",
 	.synopsis = "[-o FILE] [--kill] [--alone] [--mode MODE] [--no-wait] [--save-files SIZE] VPID|NAME",
 	.summary = "save a process and its descendants to an image",
-	.text = "Saves the process and its descendants, prints the image's path as the only line on "
-		"standard\n"
-		"output, and returns when the image is complete and durable. The program continues, also "
-		"after a\n"
-		"failure; a failure leaves earlier images untouched.",
+	.text = "Saves the process and its descendants, prints the image's path as the only line\n"
+		"on standard output, and returns when the image is complete and durable. The\n"
+		"program continues, also after a failure; a failure leaves earlier images\n"
+		"untouched.",
 	.options = checkpoint_options,
 	.words = WORDS_TARGET,
 	.least = 1,

@@ -88,13 +88,11 @@ const struct command hosts_command = {
 	.name = "hosts",
 	.synopsis = "[--json] [--remove HOST | --take-over]",
 	.summary = "list the hosts of the name space",
-	.text = "Lists the hosts of the name space, the local one first: state, load, memory, processors, "
-		"number\n"
-		"of processes in the name space, kernel, and the processes elsewhere that depend on the "
-		"host.\n"
-		"--take-over makes the local host the central one. You vouch that the old central host is "
-		"lost\n"
-		"for good; the command is refused while any host receives messages from it.",
+	.text = "Lists the hosts of the name space, the local one first: state, load, memory,\n"
+		"processors, number of processes in the name space, kernel, and the processes\n"
+		"elsewhere that depend on the host. --take-over makes the local host the central\n"
+		"one. You vouch that the old central host is lost for good; the command is\n"
+		"refused while any host receives messages from it.",
 	.options = hosts_options,
 	.words = WORDS_NONE,
 	.run = hosts_run,

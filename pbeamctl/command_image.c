@@ -179,9 +179,9 @@ const struct command image_command = {
 	.name = "image",
 	.synopsis = "show|verify IMAGE... | diff OLDER NEWER",
 	.summary = "show, verify or compare images",
-	.text = "show prints the contents of an image, verify checks all of it against its digests, and diff "
-		"lists\n"
-		"what changed between two images: processes, threads, descriptors, mappings, pages.",
+	.text = "show prints the contents of an image, verify checks all of it against its\n"
+		"digests, and diff lists what changed between two images: processes, threads,\n"
+		"descriptors, mappings, pages.",
 	.options = command_no_options,
 	.words = WORDS_FILES,
 	.least = 1,

@@ -114,13 +114,10 @@ const struct command log_command = {
 	.name = "log",
 	.synopsis = "[--json] VPID|NAME",
 	.summary = "list the checkpoints of a job",
-	.text = "Lists the numbered checkpoints of a job, also of one that has ended, on all hosts that "
-		"answer.\n"
-		"The first column is the argument for `rollback --to`: the number, or NUMBER@HOST for "
-		"another\n"
-		"host's. A number in parentheses cannot be rolled back to at present. A damaged image is "
-		"listed\n"
-		"with the reason.",
+	.text = "Lists the numbered checkpoints of a job, also of one that has ended, on all\n"
+		"hosts that answer. The first column is the argument for `rollback --to`: the\n"
+		"number, or NUMBER@HOST for another host's. A number in parentheses cannot be\n"
+		"rolled back to at present. A damaged image is listed with the reason.",
 	.options = log_options,
 	.words = WORDS_TARGET,
 	.least = 1,

@@ -121,10 +121,9 @@ const struct command migrate_command = {
 		    "[--send-files] [--leave-shared] VPID|NAME HOST | "
 		    "--all-from HOST HOST | --cancel VPID|NAME",
 	.summary = "move a running process and its descendants to another host",
-	.text = "Moves the process and its descendants, and returns when they run on HOST. The console stays "
-		"where\n"
-		"it is. Until the moment of the switch a failure, or Ctrl-C, leaves the program where it "
-		"was.",
+	.text = "Moves the process and its descendants, and returns when they run on HOST. The\n"
+		"console stays where it is. Until the moment of the switch a failure, or Ctrl-C,\n"
+		"leaves the program where it was.",
 	.options = migrate_options,
 	.words = WORDS_TARGET,
 	.least = 1,

@@ -88,9 +88,9 @@ const struct command ps_command = {
 	.name = "ps",
 	.synopsis = "[--json]",
 	.summary = "list the processes of the name space",
-	.text = "Lists every process of the name space: vpid, parent, host, state, number of threads, "
-		"resident\n"
-		"memory, and name (for the first process of a job, the one given with --name).",
+	.text = "Lists every process of the name space: vpid, parent, host, state, number of\n"
+		"threads, resident memory, and name (for the first process of a job, the one\n"
+		"given with --name).",
 	.options = ps_options,
 	.words = WORDS_NONE,
 	.run = ps_run,

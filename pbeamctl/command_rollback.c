@@ -94,11 +94,10 @@ const struct command rollback_command = {
 	.name = "rollback",
 	.synopsis = "[--to N|FILE] [--on HOST=HOST[,...]] [--force] VPID|NAME",
 	.summary = "replace the running processes with those of a checkpoint",
-	.text = "Replaces the running processes with those of the newest checkpoint, or of the one that --to "
-		"names.\n"
-		"The console stays. A job that has ended, or that `checkpoint --kill` has ended, is started "
-		"again.\n"
-		"If the image is damaged or cannot be restored here, nothing changes.",
+	.text = "Replaces the running processes with those of the newest checkpoint, or of the\n"
+		"one that --to names. The console stays. A job that has ended, or that\n"
+		"`checkpoint --kill` has ended, is started again. If the image is damaged or\n"
+		"cannot be restored here, nothing changes.",
 	.options = rollback_options,
 	.words = WORDS_TARGET,
 	.least = 1,

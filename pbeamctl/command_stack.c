@@ -48,9 +48,8 @@ const struct command stack_command = {
 	.name = "stack",
 	.synopsis = "VPID|NAME|IMAGE",
 	.summary = "print the call stack of each thread",
-	.text = "Prints the call stack of each thread of a running process, which continues at once, or of "
-		"all\n"
-		"processes in an image.",
+	.text = "Prints the call stack of each thread of a running process, which continues at\n"
+		"once, or of all processes in an image.",
 	.options = command_no_options,
 	.words = WORDS_TARGET_OR_FILE,
 	.least = 1,
