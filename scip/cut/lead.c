@@ -94,13 +94,13 @@ static void close_part(struct lead_part *part)
 	if (part->channel >= 0)
 		close(part->channel);
 	message_free(part->reply);
-	message_free(part->kin);
+	message_free(part->relations);
 	message_free(part->bridged);
 	message_free(part->outside);
 	message_free(part->saved);
 	free(part->ids);
 	part->channel = -1;
-	part->reply = part->kin = part->bridged = part->outside = part->saved = NULL;
+	part->reply = part->relations = part->bridged = part->outside = part->saved = NULL;
 	part->ids = NULL;
 	part->nids = 0;
 	part->frozen = false;

@@ -30,10 +30,10 @@ struct lead_part {
 	Pbeam__CutReply *reply; /* to the last request */
 	uint64_t *ids;		/* of the connections that leave it, in order; 0: to the outside */
 	size_t nids;
-	Pbeam__CutReply *kin;	  /* with its stubs and guests */
-	Pbeam__CutReply *bridged; /* with its bridges */
-	Pbeam__CutReply *outside; /* with what is reset */
-	Pbeam__CutReply *saved;	  /* with what it has saved */
+	Pbeam__CutReply *relations; /* with its stubs and guests */
+	Pbeam__CutReply *bridged;   /* with its bridges */
+	Pbeam__CutReply *outside;   /* with what is reset */
+	Pbeam__CutReply *saved;	    /* with what it has saved */
 };
 
 struct lead {

@@ -15,8 +15,8 @@
 #include "proto/message.h"
 #include "scip/capture/capture.h"
 #include "scip/cut/cut.h"
-#include "scip/cut/kin.h"
 #include "scip/cut/lead.h"
+#include "scip/cut/relations.h"
 
 enum { KEEP_DEFAULT = 5 };
 
@@ -26,7 +26,7 @@ static bool is_own(const struct lead *lead, const char *host)
 }
 
 /* Another host that has a part, else (*spare) any other; NULL if there is none. */
-static const char *another(const struct lead *lead, bool *spare)
+static const char *find_copy_host(const struct lead *lead, bool *spare)
 {
 	*spare = false;
 	for (size_t i = 0; i < lead->nparts; i++)
@@ -40,10 +40,10 @@ static const char *another(const struct lead *lead, bool *spare)
 	return NULL;
 }
 
-static int copy_part(struct lead *lead, const struct lead_part *part, struct err *err)
+static int copy_part_to_host(struct lead *lead, const struct lead_part *part, struct err *err)
 {
 	bool spare = false;
-	const char *host = is_own(lead, part->host) ? another(lead, &spare) : part->host;
+	const char *host = is_own(lead, part->host) ? find_copy_host(lead, &spare) : part->host;
 	int r = host ? lead_store(lead, host, err) : 0;
 
 	if (!host)
@@ -90,10 +90,10 @@ static int describe_part(const struct lead *lead, const struct lead_part *part, 
 		return -ENOMEM;
 	out->n_vpids = saved->n_vpids;
 	memcpy(out->vpids, saved->vpids, saved->n_vpids * sizeof(*out->vpids));
-	return kin_describe(lead, part, out);
+	return relations_describe(lead, part, out);
 }
 
-static int describe(const struct lead *lead, Pbeam__Manifest *manifest, struct err *err)
+static int describe_cut(const struct lead *lead, Pbeam__Manifest *manifest, struct err *err)
 {
 	int r = capture_describe_host(NULL, manifest, err);
 
@@ -123,7 +123,7 @@ static int write_manifest(const struct lead *lead, const char *path, struct err 
 	Pbeam__Manifest *manifest = message_new(&pbeam__manifest__descriptor);
 	struct image_writer *writer = NULL;
 	uint64_t bytes;
-	int r = manifest ? describe(lead, manifest, err) : err_code(err, -ENOMEM, "describe the cut");
+	int r = manifest ? describe_cut(lead, manifest, err) : err_code(err, -ENOMEM, "describe the cut");
 
 	if (r == 0)
 		r = image_writer_open(&writer, path, 0, err);
@@ -164,7 +164,7 @@ int lead_copy(struct lead *lead, char path[PATH_MAX], struct err *err)
 	int r = store_take(lead->name, lead->uuid, lead->number, err);
 
 	for (size_t i = 0; i < lead->nparts && r == 0; i++)
-		r = copy_part(lead, &lead->parts[i], err);
+		r = copy_part_to_host(lead, &lead->parts[i], err);
 	if (r == 0)
 		r = fault_point("cut-lead-before-manifest", err);
 	if (r == 0)

@@ -40,7 +40,7 @@ static void *read_request(const ProtobufCMessageDescriptor *descriptor, struct e
 	return request;
 }
 
-static void refuse(const struct lead *lead, const struct err *err)
+static void refuse_request(const struct lead *lead, const struct err *err)
 {
 	Pbeam__Failed failed = PBEAM__FAILED__INIT;
 
@@ -54,7 +54,7 @@ static void refuse(const struct lead *lead, const struct err *err)
 		log_info("refused, and the client has left: %s", err->text);
 }
 
-static int prepare(struct lead *lead, struct err *err)
+static int prepare_lead(struct lead *lead, struct err *err)
 {
 	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
 
@@ -68,7 +68,7 @@ static int prepare(struct lead *lead, struct err *err)
 	return 0;
 }
 
-static void finish(struct lead *lead)
+static void finish_lead(struct lead *lead)
 {
 	lead_close_parts(lead);
 	for (size_t i = 0; i < lead->nknown; i++) {
@@ -95,19 +95,19 @@ int cut_lead_main(const char *what)
 	log_open_shared("scip");
 	if (!strcmp(what, "checkpoint")) {
 		request = read_request(&pbeam__checkpoint_request__descriptor, &err);
-		r = request ? prepare(&lead, &err) : err.code;
+		r = request ? prepare_lead(&lead, &err) : err.code;
 		if (r == 0)
 			r = lead_save(&lead, request, &err);
 	}
 	if (!strcmp(what, "rollback")) {
 		request = read_request(&pbeam__rollback_request__descriptor, &err);
-		r = request ? prepare(&lead, &err) : err.code;
+		r = request ? prepare_lead(&lead, &err) : err.code;
 		if (r == 0)
 			r = lead_rollback(&lead, request, &err);
 	}
 	if (r < 0)
-		refuse(&lead, &err);
+		refuse_request(&lead, &err);
 	message_free(request);
-	finish(&lead);
+	finish_lead(&lead);
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -40,29 +40,30 @@ enum { PART_S = 1800 };
 
 /* ---- channels ---- */
 
-static int fail(const struct returning *returning, int r, struct err *err)
+static int fail_at_host(const struct returning *returning, int r, struct err *err)
 {
 	return err_wrap(err, r, "host %s", returning->host);
 }
 
 /* The parts with which it has stubs in common, and where these go. */
-static int add_kin(const struct returning *v, size_t n, const struct returning *returning,
-		   Pbeam__CutImageName *cut)
+static int add_relations(const struct returning *v, size_t n, const struct returning *returning,
+			 Pbeam__CutImageName *cut)
 {
 	const Pbeam__CutPart *part = returning->saved;
 
 	for (size_t i = 0; i < part->n_stubs + part->n_guests; i++) {
 		bool stub = i < part->n_stubs;
 		int32_t vpid = stub ? part->stubs[i] : part->guests[i - part->n_stubs];
-		const struct returning *other = return_kin(v, n, returning, vpid, !stub);
-		Pbeam__CutKin *kin = stub ? message_add(cut, stubs, pbeam__cut_kin__descriptor)
-					  : message_add(cut, guests, pbeam__cut_kin__descriptor);
+		const struct returning *other = return_find_relation(v, n, returning, vpid, !stub);
+		Pbeam__CutRelation *relation =
+			stub ? message_add(cut, stubs, pbeam__cut_relation__descriptor)
+			     : message_add(cut, guests, pbeam__cut_relation__descriptor);
 
 		if (!other)
 			return -EBADMSG;
-		if (!kin || message_string(&kin->host, other->host) < 0)
+		if (!relation || message_string(&relation->host, other->host) < 0)
 			return -ENOMEM;
-		kin->vpid = vpid;
+		relation->vpid = vpid;
 	}
 	return 0;
 }
@@ -83,7 +84,7 @@ static int send_begin(const struct lead *lead, const char *uuid, bool force, con
 		err_code(err, r, "begin");
 		goto out;
 	}
-	r = add_kin(v, n, returning, begin->cut);
+	r = add_relations(v, n, returning, begin->cut);
 	begin->root = returning->saved->vpid;
 	begin->revive = returning->revive && return_is_first(returning);
 	begin->stubs = returning->saved->n_stubs > 0;
@@ -106,11 +107,11 @@ static int send_begin(const struct lead *lead, const char *uuid, bool force, con
 			       0, err);
 out:
 	message_free(begin);
-	return r < 0 ? fail(returning, r, err) : 0;
+	return r < 0 ? fail_at_host(returning, r, err) : 0;
 }
 
-static int begin_all(const struct lead *lead, const char *uuid, bool force, struct returning *v, size_t n,
-		     struct err *err)
+static int begin_rollback(const struct lead *lead, const char *uuid, bool force, struct returning *v,
+			  size_t n, struct err *err)
 {
 	int r = 0;
 
@@ -120,14 +121,14 @@ static int begin_all(const struct lead *lead, const char *uuid, bool force, stru
 		r = wire_take(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
 			      &pbeam__migrate_ready__descriptor, &v[i].ready, err);
 		if (r < 0)
-			fail(&v[i], r, err);
+			fail_at_host(&v[i], r, err);
 	}
 	return r;
 }
 
-/* The same to all; everybody's answer is waited for. `type` 0: nothing is said, only heard. */
-static int all(struct returning *v, size_t n, const char *uuid, uint32_t type, uint32_t answer,
-	       struct err *err)
+/* Sends the same request to all parts and waits for all answers. `type` 0: only waits. */
+static int send_to_all(struct returning *v, size_t n, const char *uuid, uint32_t type, uint32_t answer,
+		       struct err *err)
 {
 	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
 	int r = 0;
@@ -136,12 +137,12 @@ static int all(struct returning *v, size_t n, const char *uuid, uint32_t type, u
 	for (size_t i = 0; i < n && r == 0 && type; i++) {
 		r = frame_send(v[i].channel, type, &done.base, NULL, 0, err);
 		if (r < 0)
-			fail(&v[i], r, err);
+			fail_at_host(&v[i], r, err);
 	}
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = wire_take(v[i].channel, answer, NULL, NULL, err);
 		if (r < 0)
-			fail(&v[i], r, err);
+			fail_at_host(&v[i], r, err);
 	}
 	return r;
 }
@@ -158,7 +159,7 @@ static size_t count_moves(const struct returning *v, size_t n)
 	return moves;
 }
 
-static bool is_guest(const Pbeam__CutPart *part, int32_t vpid)
+static bool is_guest_of_part(const Pbeam__CutPart *part, int32_t vpid)
 {
 	for (size_t i = 0; i < part->n_guests; i++)
 		if (part->guests[i] == vpid)
@@ -179,18 +180,19 @@ static struct record_move *add_moves(const struct returning *v, size_t n, const 
 		Pbeam__Place *own = place + 1 + i;
 
 		*own = *place;
-		own->stub_host = (char *)(uintptr_t)return_kin(v, n, part, saved->guests[i], true)->host;
+		own->stub_host =
+			(char *)(uintptr_t)return_find_relation(v, n, part, saved->guests[i], true)->host;
 		*move++ = (struct record_move){.vpids = &saved->guests[i], .n = 1, .place = own};
 	}
 	for (size_t i = 0; i < saved->n_vpids; i++)
-		if (!is_guest(saved, saved->vpids[i]))
+		if (!is_guest_of_part(saved, saved->vpids[i]))
 			saved->vpids[kept++] = saved->vpids[i];
 	*move++ = (struct record_move){.vpids = saved->vpids, .n = kept, .place = place};
 	return move;
 }
 
-static int commit(const struct lead *lead, struct record *record, const struct returning *v, size_t n,
-		  struct err *err)
+static int commit_rollback(const struct lead *lead, struct record *record, const struct returning *v,
+			   size_t n, struct err *err)
 {
 	size_t nmoves = count_moves(v, n), at = 0;
 	auto_free struct record_move *moves = calloc(nmoves + 1, sizeof(*moves));
@@ -221,7 +223,7 @@ static void abort_all(const struct returning *v, size_t n, const char *uuid)
 			log_debug("host %s is gone", v[i].host);
 }
 
-static int make_uuid(char uuid[40], struct err *err)
+static int make_rollback_uuid(char uuid[40], struct err *err)
 {
 	auto_free char *text = NULL;
 	int r = io_slurp(-100, "/proc/sys/kernel/random/uuid", 64, &text, NULL);
@@ -236,36 +238,36 @@ static int bring_back(const struct lead *lead, struct returning *v, size_t n, bo
 {
 	struct record record;
 	char uuid[40];
-	int r = make_uuid(uuid, err);
+	int r = make_rollback_uuid(uuid, err);
 
 	if (r < 0)
 		return r;
 	record_init(&record, uuid);
 	r = record_prepare(&record, lead->own, lead->name, err);
 	if (r == 0)
-		r = begin_all(lead, uuid, force, v, n, err);
+		r = begin_rollback(lead, uuid, force, v, n, err);
 	if (r == 0)
 		r = return_connect(lead, v, n, err);
 	if (r == 0)
-		r = all(v, n, uuid, 0, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
+		r = send_to_all(v, n, uuid, 0, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
 	if (r == 0)
-		r = all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO,
-			PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
+		r = send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO,
+				PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
 	if (r == 0)
 		r = fault_point("cut-lead-stopped", err);
 	if (r == 0)
-		r = all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, PBEAM__CHANNEL_MESSAGE__MIGRATE_HELD,
-			err);
+		r = send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO,
+				PBEAM__CHANNEL_MESSAGE__MIGRATE_HELD, err);
 	if (r == 0)
-		r = commit(lead, &record, v, n, err);
+		r = commit_rollback(lead, &record, v, n, err);
 	if (r < 0) {
 		abort_all(v, n, uuid);
 	} else {
 		struct err late = ERR_INIT;
 
 		/* All parts are back: one that does not receive this asks the registry. */
-		if (all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT,
-			PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, &late) < 0)
+		if (send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT,
+				PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, &late) < 0)
 			log_warn("%s: %s", lead->name, late.text);
 		else
 			record_remove(&record);
@@ -304,8 +306,8 @@ static void move_on(const struct returning *v, size_t n, Pbeam__RollbackReply *d
 	}
 }
 
-static void answer(struct lead *lead, const struct returning *v, size_t n, const char *path,
-		   uint64_t begin_ns)
+static void answer_rollback(struct lead *lead, const struct returning *v, size_t n, const char *path,
+			    uint64_t begin_ns)
 {
 	Pbeam__RollbackReply *done = message_new(&pbeam__rollback_reply__descriptor);
 	struct err err = ERR_INIT;
@@ -400,7 +402,7 @@ static int roll_back(struct lead *lead, const Pbeam__RollbackRequest *wish, cons
 	if (r == 0)
 		r = bring_back(lead, v, n, wish->force, err);
 	if (r == 0)
-		answer(lead, v, n, path, begin_ns);
+		answer_rollback(lead, v, n, path, begin_ns);
 	return_free(v, n);
 	return r;
 }

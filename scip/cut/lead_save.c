@@ -14,9 +14,9 @@
 #include "proto/message.h"
 #include "proto/rpc.h"
 #include "scip/cut/cut.h"
-#include "scip/cut/kin.h"
 #include "scip/cut/lead.h"
 #include "scip/cut/pair.h"
+#include "scip/cut/relations.h"
 #include "scip/ends/end_tcp.h"
 #include "scip/reconnect/reconnect.h"
 
@@ -133,8 +133,8 @@ static int begin_part(struct lead *lead, struct lead_part *part, const Pbeam__Ch
 	return r < 0 ? err_wrap(err, r, "host %s", part->host) : 0;
 }
 
-/* Nothing is frozen before everybody is ready. */
-static int begin_all(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct err *err)
+/* No part is frozen before all parts are ready. */
+static int begin_save(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct err *err)
 {
 	int r = 0;
 
@@ -148,7 +148,7 @@ static int begin_all(struct lead *lead, const Pbeam__CheckpointRequest *wish, st
 	return r;
 }
 
-static int drain_round(void *lead, unsigned round, uint64_t *waiting, struct err *err)
+static int drain_parts(void *lead, unsigned round, uint64_t *waiting, struct err *err)
 {
 	return pair_drain_round(lead, waiting, err);
 }
@@ -165,14 +165,14 @@ static int take_saved(struct lead *lead, struct err *err)
 	return 0;
 }
 
-static int cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct err *err)
+static int make_cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct err *err)
 {
-	int r = begin_all(lead, wish, err);
+	int r = begin_save(lead, wish, err);
 
 	if (r == 0)
 		r = lead_tell_all(lead, PBEAM__CUT_REQUEST__OPERATION__FREEZE, err);
 	if (r == 0)
-		r = kin_match(lead, err);
+		r = relations_match(lead, err);
 	if (r == 0)
 		r = fault_point("cut-lead-frozen", err);
 	if (r == 0)
@@ -180,9 +180,9 @@ static int cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct e
 	if (r == 0)
 		r = pair_all(lead, err);
 	if (r == 0)
-		r = kin_match_bridges(lead, err);
+		r = relations_match_bridges(lead, err);
 	if (r == 0)
-		r = end_tcp_drain_all(drain_round, lead, err);
+		r = end_tcp_drain_all(drain_parts, lead, err);
 	if (r == 0)
 		r = lead_tell_all(lead, PBEAM__CUT_REQUEST__OPERATION__OBJECTS, err);
 	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
@@ -200,14 +200,14 @@ static int cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct e
 /* What is refused because it is just under way mostly is done with a moment later. */
 static int cut_at_last(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct err *err)
 {
-	int r = cut(lead, wish, err);
+	int r = make_cut(lead, wish, err);
 
 	for (unsigned attempt = 0; r == -EBUSY && attempt < ATTEMPTS; attempt++) {
 		log_info("%s: %s; once more", lead->name, err->text);
 		lead_close_parts(lead);
 		reconnect_backoff(attempt);
 		err_clear(err);
-		r = cut(lead, wish, err);
+		r = make_cut(lead, wish, err);
 	}
 	return r;
 }
@@ -226,7 +226,7 @@ static int list_outside(const struct lead *lead, Pbeam__CheckpointReply *done)
 	return 0;
 }
 
-static void answer(struct lead *lead, const char *path, uint64_t begin_ns)
+static void answer_save(struct lead *lead, const char *path, uint64_t begin_ns)
 {
 	Pbeam__CheckpointReply *done = message_new(&pbeam__checkpoint_reply__descriptor);
 	struct err err = ERR_INIT;
@@ -304,6 +304,6 @@ int lead_save(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct er
 	}
 	if (wish->kill)
 		r = lead_tell_all(lead, PBEAM__CUT_REQUEST__OPERATION__KILL, err);
-	answer(lead, path, begin_ns);
+	answer_save(lead, path, begin_ns);
 	return r;
 }

@@ -11,13 +11,13 @@
 
 #include "proto/message.h"
 #include "scip/cut/cut.h"
-#include "scip/cut/kin.h"
+#include "scip/cut/relations.h"
 #include "scip/ends/end_tcp.h"
 #include "scip/object/common.h"
 
 struct found {
 	struct inet_address own, peer;
-	size_t part, at; /* whose, and which of its */
+	size_t part, at; /* the part, and the index of the end in it */
 };
 
 static bool is_loopback(const struct inet_address *address)
@@ -28,14 +28,14 @@ static bool is_loopback(const struct inet_address *address)
 	       (IN6_IS_ADDR_V4MAPPED(&plain.v6.sin6_addr) && plain.v6.sin6_addr.s6_addr[12] == 127);
 }
 
-static bool belong(const struct lead *lead, const struct found *a, const struct found *b)
+static bool are_two_ends(const struct lead *lead, const struct found *a, const struct found *b)
 {
 	if (!inet_same(&a->own, &b->peer) || !inet_same(&a->peer, &b->own))
 		return false;
 	return !is_loopback(&a->own) || !strcmp(lead->parts[a->part].host, lead->parts[b->part].host);
 }
 
-static int list(struct lead *lead, struct found **found, size_t *n, struct err *err)
+static int list_ends(struct lead *lead, struct found **found, size_t *n, struct err *err)
 {
 	for (size_t i = 0; i < lead->nparts; i++) {
 		struct lead_part *part = &lead->parts[i];
@@ -49,8 +49,8 @@ static int list(struct lead *lead, struct found **found, size_t *n, struct err *
 
 			if (!inet_address_parse(&part->reply->ends[k]->own, &one.own) ||
 			    !inet_address_parse(&part->reply->ends[k]->peer, &one.peer))
-				return err_set(err, -EPROTO,
-					       "host %s tells of a connection without addresses", part->host);
+				return err_set(err, -EPROTO, "host %s reports a connection without addresses",
+					       part->host);
 			if (object_append(*found, *n, one) < 0)
 				return err_code(err, -ENOMEM, "list the connections");
 		}
@@ -58,9 +58,8 @@ static int list(struct lead *lead, struct found **found, size_t *n, struct err *
 	return 0;
 }
 
-/* In the order of the lower of the two ports, the higher one, so that the ends of one connection stand near
- * each other. */
-static int compare(const void *a, const void *b)
+/* Orders ends by their two ports, in either direction, so that the ends of one connection are neighbours. */
+static int compare_ports(const void *a, const void *b)
 {
 	const struct found *v[2] = {a, b};
 	unsigned ports[2][2];
@@ -79,18 +78,18 @@ int pair_all(struct lead *lead, struct err *err)
 	auto_free struct found *found = NULL;
 	uint64_t id = 0;
 	size_t n = 0;
-	int r = list(lead, &found, &n, err);
+	int r = list_ends(lead, &found, &n, err);
 
 	if (r < 0 || !n)
 		return r;
-	qsort(found, n, sizeof(*found), compare);
+	qsort(found, n, sizeof(*found), compare_ports);
 	for (size_t i = 0; i < n; i++) {
 		uint64_t *own = &lead->parts[found[i].part].ids[found[i].at];
 
-		for (size_t k = i + 1; k < n && !*own && compare(&found[i], &found[k]) == 0; k++) {
+		for (size_t k = i + 1; k < n && !*own && compare_ports(&found[i], &found[k]) == 0; k++) {
 			uint64_t *other = &lead->parts[found[k].part].ids[found[k].at];
 
-			if (!*other && belong(lead, &found[i], &found[k]))
+			if (!*other && are_two_ends(lead, &found[i], &found[k]))
 				*own = *other = ++id;
 		}
 	}
@@ -105,7 +104,7 @@ static int send_ids(const struct lead_part *part, struct err *err)
 	int r = request ? 0 : -ENOMEM;
 
 	if (r == 0)
-		r = kin_add_joins(part, request);
+		r = relations_add_joins(part, request);
 	for (size_t i = 0; i < part->nids && r == 0; i++) {
 		Pbeam__CutEnd *end = message_add(request, ends, pbeam__cut_end__descriptor);
 
@@ -133,7 +132,7 @@ static const Pbeam__CutEnd *other_end(const struct lead *lead, const struct lead
 	return NULL;
 }
 
-static int check_room(const struct lead *lead, const struct lead_part *part, size_t at, struct err *err)
+static int check_part_room(const struct lead *lead, const struct lead_part *part, size_t at, struct err *err)
 {
 	const Pbeam__CutEnd *own = part->reply->ends[at],
 			    *other = own->waiting ? other_end(lead, part, at) : NULL;
@@ -170,7 +169,7 @@ int pair_drain_round(struct lead *lead, uint64_t *waiting, struct err *err)
 	for (size_t i = 0; i < lead->nparts && r == 0; i++)
 		for (size_t k = 0; k < lead->parts[i].nids && r == 0; k++) {
 			*waiting += lead->parts[i].reply->ends[k]->waiting;
-			r = check_room(lead, &lead->parts[i], k, err);
+			r = check_part_room(lead, &lead->parts[i], k, err);
 		}
 	return r;
 }

@@ -92,7 +92,8 @@ static int size_of(const char *path, uint64_t *bytes, struct err *err)
 
 /* ---- the client ---- */
 
-static void fill(Pbeam__CutRequest *request, int operation, const char *name, uint32_t number, uint32_t part)
+static void fill_request(Pbeam__CutRequest *request, int operation, const char *name, uint32_t number,
+			 uint32_t part)
 {
 	pbeam__cut_request__init(request);
 	request->operation = (Pbeam__CutRequest__Operation)operation;
@@ -108,7 +109,7 @@ int cut_get_image(int channel, const char *name, uint32_t number, uint32_t part,
 	char path[PATH_MAX];
 	int r = store_image_path(name, number, as, path, err);
 
-	fill(&request, PBEAM__CUT_REQUEST__OPERATION__GET, name, number, part);
+	fill_request(&request, PBEAM__CUT_REQUEST__OPERATION__GET, name, number, part);
 	reply = r == 0 ? cut_ask(channel, &request, err) : NULL;
 	if (!reply)
 		return err->code;
@@ -125,7 +126,7 @@ int cut_put_image(int channel, const char *name, const char *uuid, uint32_t numb
 	char path[PATH_MAX];
 	int r = store_image_path(name, number, part, path, err);
 
-	fill(&request, PBEAM__CUT_REQUEST__OPERATION__PUT, name, number, as);
+	fill_request(&request, PBEAM__CUT_REQUEST__OPERATION__PUT, name, number, as);
 	request.job = (char *)(uintptr_t)uuid;
 	if (r == 0)
 		r = size_of(path, &request.bytes, err);

@@ -52,8 +52,8 @@ bool return_is_first(const struct returning *returning);
 /* ---- return_connect.c ---- */
 /* The other part that has the stub of a process, or, with `stubs` false, the process of a stub. NULL if there
  * is none. */
-const struct returning *return_kin(const struct returning *v, size_t n, const struct returning *own,
-				   int32_t vpid, bool stubs);
+const struct returning *return_find_relation(const struct returning *v, size_t n, const struct returning *own,
+					     int32_t vpid, bool stubs);
 /* Sends STATE to all parts: which end of each connection calls the other, and where bridges lead. */
 must_check int return_connect(const struct lead *lead, const struct returning *v, size_t n, struct err *err);
 

@@ -76,7 +76,7 @@ static bool is_of_run(const struct lead *lead, const Pbeam__LogEntry *entry)
 
 /* For a running job, checkpoints of earlier runs do not count. For a group, only cuts count. A damaged
  * checkpoint counts, because it might have been the right one. */
-static bool counts(const struct lead *lead, const Pbeam__LogEntry *entry)
+static bool entry_counts(const struct lead *lead, const Pbeam__LogEntry *entry)
 {
 	if (entry->problem[0])
 		return true;
@@ -95,7 +95,7 @@ static const Pbeam__LogEntry *find_newest(const struct lead *lead, struct err *e
 	for (size_t i = 0; i < lead->log->n_entries; i++) {
 		const Pbeam__LogEntry *entry = lead->log->entries[i];
 
-		if (counts(lead, entry) && (!found || is_newer(lead, entry, found)))
+		if (entry_counts(lead, entry) && (!found || is_newer(lead, entry, found)))
 			found = entry;
 	}
 	if (!found && lead->log->n_entries)
@@ -131,7 +131,7 @@ static const Pbeam__LogEntry *find_number(const struct lead *lead, const Pbeam__
 }
 
 /* Refuses checkpoints that `pbeamctl log` puts in parentheses, and damaged ones. */
-static int check(const struct lead *lead, const Pbeam__LogEntry *entry, struct err *err)
+static int check_chosen(const struct lead *lead, const Pbeam__LogEntry *entry, struct err *err)
 {
 	const char *host = entry->copies[0]->host;
 
@@ -171,7 +171,7 @@ int return_choose(struct lead *lead, const Pbeam__RollbackRequest *wish, struct 
 	if (r == 0)
 		lead->chosen = wish->number ? find_number(lead, wish, err) : find_newest(lead, err);
 	if (r == 0)
-		r = lead->chosen ? check(lead, lead->chosen, err) : err->code;
+		r = lead->chosen ? check_chosen(lead, lead->chosen, err) : err->code;
 	if (r == 0)
 		lead->number = lead->chosen->number;
 	if (r == 0 && !lead->vpid)

@@ -12,7 +12,8 @@
 
 /* ---- connections ---- */
 
-static int host_address(const struct lead *lead, const char *host, ProtobufCBinaryData *out, struct err *err)
+static int find_host_address(const struct lead *lead, const char *host, ProtobufCBinaryData *out,
+			     struct err *err)
 {
 	for (size_t i = 0; i < lead->hosts->n_hosts; i++) {
 		struct inet_address address;
@@ -48,8 +49,8 @@ static const struct returning *other_of(const struct returning *v, size_t n, siz
 
 /* One of two ends calls the other: the end of the later part, or the first end listed where both are in one
  * part. */
-static bool calls(const struct returning *own, const struct returning *other, uint64_t id,
-		  const Pbeam__MigrateState *state)
+static bool end_connects(const struct returning *own, const struct returning *other, uint64_t id,
+			 const Pbeam__MigrateState *state)
 {
 	if (other != own)
 		return other < own;
@@ -72,7 +73,7 @@ static int add_link(const struct lead *lead, const struct returning *v, size_t n
 		    const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state, struct err *err)
 {
 	const struct returning *other = other_of(v, n, own, id);
-	bool call = other && calls(&v[own], other, id, state);
+	bool call = other && end_connects(&v[own], other, id, state);
 	Pbeam__CutLink *link = message_add(state, links, pbeam__cut_link__descriptor);
 	uint8_t cookie[ACCEPTOR_COOKIE_SIZE];
 
@@ -85,12 +86,12 @@ static int add_link(const struct lead *lead, const struct returning *v, size_t n
 	link->calls = call;
 	link->port4 = other->ready->port4;
 	link->port6 = other->ready->port6;
-	return host_address(lead, other->host, &link->address, err);
+	return find_host_address(lead, other->host, &link->address, err);
 }
 
 /* ---- bridges ---- */
 
-static bool has_stream(Pbeam__CutStreamName *const *streams, size_t n, const Pbeam__CutStreamName *name)
+static bool part_has_stream(Pbeam__CutStreamName *const *streams, size_t n, const Pbeam__CutStreamName *name)
 {
 	for (size_t i = 0; i < n; i++)
 		if (streams[i]->id == name->id && message_same_bytes(&streams[i]->cookie, &name->cookie))
@@ -119,9 +120,9 @@ static int add_stream(const struct returning *v, size_t at, const Pbeam__CutStre
 	return 0;
 }
 
-static int add_streams(const struct returning *v, size_t n, size_t own,
-		       const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state,
-		       struct err *err)
+static int add_shared_streams(const struct returning *v, size_t n, size_t own,
+			      const uint8_t secret[ACCEPTOR_COOKIE_SIZE], Pbeam__MigrateState *state,
+			      struct err *err)
 {
 	const Pbeam__CutPart *part = v[own].saved;
 	int r = 0;
@@ -131,7 +132,8 @@ static int add_streams(const struct returning *v, size_t n, size_t own,
 	for (size_t i = 0; i < part->n_floats && r == 0; i++) {
 		size_t at = 0;
 
-		while (at < n && !has_stream(v[at].saved->anchors, v[at].saved->n_anchors, part->floats[i]))
+		while (at < n &&
+		       !part_has_stream(v[at].saved->anchors, v[at].saved->n_anchors, part->floats[i]))
 			at++;
 		r = at < n ? add_stream(v, at, part->floats[i], secret, state, err)
 			   : err_set(err, -EBADMSG, "a bridge has one end only");
@@ -141,7 +143,7 @@ static int add_streams(const struct returning *v, size_t n, size_t own,
 
 /* ---- processes and their stubs ---- */
 
-static bool lists(const int32_t *list, size_t n, int32_t vpid)
+static bool lists_vpid(const int32_t *list, size_t n, int32_t vpid)
 {
 	for (size_t i = 0; i < n; i++)
 		if (list[i] == vpid)
@@ -149,15 +151,15 @@ static bool lists(const int32_t *list, size_t n, int32_t vpid)
 	return false;
 }
 
-const struct returning *return_kin(const struct returning *v, size_t n, const struct returning *own,
-				   int32_t vpid, bool stubs)
+const struct returning *return_find_relation(const struct returning *v, size_t n, const struct returning *own,
+					     int32_t vpid, bool stubs)
 {
 	for (size_t i = 0; i < n; i++) {
 		const Pbeam__CutPart *part = v[i].saved;
 
 		if (&v[i] != own && !strcmp(part->job->uuid, own->saved->job->uuid) &&
-		    (stubs ? lists(part->stubs, part->n_stubs, vpid)
-			   : lists(part->guests, part->n_guests, vpid)))
+		    (stubs ? lists_vpid(part->stubs, part->n_stubs, vpid)
+			   : lists_vpid(part->guests, part->n_guests, vpid)))
 			return &v[i];
 	}
 	return NULL;
@@ -177,7 +179,7 @@ int return_connect(const struct lead *lead, const struct returning *v, size_t n,
 		for (size_t k = 0; r == 0 && k < v[i].saved->n_connections; k++)
 			r = add_link(lead, v, n, i, v[i].saved->connections[k], secret, state, err);
 		if (r == 0)
-			r = add_streams(v, n, i, secret, state, err);
+			r = add_shared_streams(v, n, i, secret, state, err);
 		if (r == 0)
 			r = frame_send(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state->base,
 				       NULL, 0, err);

@@ -16,7 +16,7 @@
 /* ---- the images of each host ---- */
 
 /* Asks every host that is up for its images. A host that does not answer has none. */
-static void look(struct lead *lead)
+static void list_hosts_images(struct lead *lead)
 {
 	Pbeam__CutRequest request = PBEAM__CUT_REQUEST__INIT;
 
@@ -48,7 +48,7 @@ static const Pbeam__CutImage *image_of(const struct lead_host *host, uint32_t nu
 	return NULL;
 }
 
-static struct lead_host *find_host(struct lead *lead, const char *name)
+static struct lead_host *find_lead_host(struct lead *lead, const char *name)
 {
 	for (size_t i = 0; i < lead->nknown; i++)
 		if (!strcmp(lead->known[i].name, name))
@@ -77,7 +77,7 @@ static struct lead_host *who_has(struct lead *lead, uint32_t part)
 
 /* An image of the host that has the same number but is not the chosen one, for instance of an earlier run. It
  * is kept. */
-static const Pbeam__LogEntry *find_other(const struct lead *lead, const char *host)
+static const Pbeam__LogEntry *find_other_image(const struct lead *lead, const char *host)
 {
 	for (size_t i = 0; i < lead->log->n_entries; i++) {
 		const Pbeam__LogEntry *entry = lead->log->entries[i];
@@ -88,9 +88,9 @@ static const Pbeam__LogEntry *find_other(const struct lead *lead, const char *ho
 	return NULL;
 }
 
-static int check_room(const struct lead *lead, const char *host, struct err *err)
+static int check_image_room(const struct lead *lead, const char *host, struct err *err)
 {
-	const Pbeam__LogEntry *other = find_other(lead, host);
+	const Pbeam__LogEntry *other = find_other_image(lead, host);
 
 	return other && other->cut
 		       ? err_set(err, -EEXIST, "host %s has another cut with number %u, in %s; move it away",
@@ -100,14 +100,14 @@ static int check_room(const struct lead *lead, const char *host, struct err *err
 
 /* Makes the image available here, from another host if necessary. The manifest becomes a copy where its place
  * is taken. */
-static int fetch(struct lead *lead, uint32_t part, char path[PATH_MAX], struct err *err)
+static int fetch_image(struct lead *lead, uint32_t part, char path[PATH_MAX], struct err *err)
 {
 	struct lead_host *host = who_has(lead, part);
-	uint32_t as = part || !find_other(lead, lead->own) ? part : STORE_COPY;
+	uint32_t as = part || !find_other_image(lead, lead->own) ? part : STORE_COPY;
 	int r = store_image_path(lead->name, lead->number, as, path, err);
 
 	if (r == 0 && part)
-		r = check_room(lead, lead->own, err);
+		r = check_image_room(lead, lead->own, err);
 	if (r < 0)
 		return r;
 	if (!host)
@@ -245,8 +245,8 @@ int return_find_cut(struct lead *lead, char path[PATH_MAX], struct image_reader 
 	const Pbeam__Manifest *of;
 	int r;
 
-	look(lead);
-	r = fetch(lead, 0, path, err);
+	list_hosts_images(lead);
+	r = fetch_image(lead, 0, path, err);
 	if (r == 0)
 		r = open_manifest(path, manifest, err);
 	if (r < 0)
@@ -269,13 +269,13 @@ static int bring_image(struct lead *lead, const struct returning *returning, con
 	for (size_t i = 0; has && i < has->n_parts; i++)
 		if (has->parts[i] == part)
 			return 0;
-	r = fetch(lead, part, path, err);
+	r = fetch_image(lead, part, path, err);
 	if (r == 0)
-		r = check_room(lead, to->name, err);
+		r = check_image_room(lead, to->name, err);
 	if (r == 0 && strcmp(to->name, lead->own) != 0)
 		r = cut_put_image(to->channel, lead->name, lead->uuid, lead->number, part, part, err);
-	if (r == 0 && strcmp(to->name, lead->own) != 0 && !find_other(lead, to->name) &&
-	    !find_other(lead, lead->own) &&
+	if (r == 0 && strcmp(to->name, lead->own) != 0 && !find_other_image(lead, to->name) &&
+	    !find_other_image(lead, lead->own) &&
 	    cut_put_image(to->channel, lead->name, lead->uuid, lead->number, 0, 0, err) < 0) {
 		log_info("host %s: %s", to->name, err->text); /* the host does not need it */
 		err_clear(err);
@@ -287,7 +287,7 @@ static int bring_image(struct lead *lead, const struct returning *returning, con
 int return_bring_images(struct lead *lead, const struct returning *returning, struct err *err)
 {
 	int r = lead_store(lead, returning->host, err);
-	const struct lead_host *to = r < 0 ? NULL : find_host(lead, returning->host);
+	const struct lead_host *to = r < 0 ? NULL : find_lead_host(lead, returning->host);
 
 	if (!to)
 		return err_wrap(err, err->code, "host %s", returning->host);

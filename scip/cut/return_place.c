@@ -16,7 +16,7 @@
 #include "scip/cut/return.h"
 
 /* --on FROM=TO for this host: TO, or NULL. */
-static const char *mapped(const Pbeam__RollbackRequest *wish, const char *host)
+static const char *find_mapped_host(const Pbeam__RollbackRequest *wish, const char *host)
 {
 	size_t len = strlen(host);
 
@@ -72,18 +72,19 @@ static int check_maps(const struct lead *lead, const Pbeam__Cut *cut, const Pbea
 	return 0;
 }
 
-static int lost(const struct returning *returning, struct err *err)
+static int refuse_lost_host(const struct returning *returning, struct err *err)
 {
 	return err_set(err, -EHOSTUNREACH,
 		       "host %s, which had vpid %d (%s), is lost; say where it is to go: --on %s=HOST",
 		       returning->host, returning->saved->vpid, returning->saved->job->name, returning->host);
 }
 
-static void place(const Pbeam__ProcessList *list, const Pbeam__RollbackRequest *wish,
-		  struct returning *returning)
+static void place_part(const Pbeam__ProcessList *list, const Pbeam__RollbackRequest *wish,
+		       struct returning *returning)
 {
 	const Pbeam__CutPart *part = returning->saved;
-	const char *now = where_now(list, part), *host = now ? now : part->host, *to = mapped(wish, host);
+	const char *now = where_now(list, part), *host = now ? now : part->host,
+		   *to = find_mapped_host(wish, host);
 
 	if (!now && to)
 		host = to;
@@ -95,7 +96,7 @@ static void place(const Pbeam__ProcessList *list, const Pbeam__RollbackRequest *
 
 static int check_up(const struct lead *lead, const struct returning *returning, struct err *err)
 {
-	return lead_host_is_up(lead, returning->host) ? 0 : lost(returning, err);
+	return lead_host_is_up(lead, returning->host) ? 0 : refuse_lost_host(returning, err);
 }
 
 static bool is_on(const struct returning *returning, const char *host, const char *uuid)
@@ -105,10 +106,11 @@ static bool is_on(const struct returning *returning, const char *host, const cha
 
 /* The first process of this part has since moved to the host of another part: it is restored where it was
  * saved, if possible. */
-static void separate(const struct lead *lead, const Pbeam__RollbackRequest *wish, const struct returning *v,
-		     size_t n, struct returning *returning)
+static void separate_part(const struct lead *lead, const Pbeam__RollbackRequest *wish,
+			  const struct returning *v, size_t n, struct returning *returning)
 {
-	const char *to = mapped(wish, returning->saved->host), *host = to ? to : returning->saved->host;
+	const char *to = find_mapped_host(wish, returning->saved->host),
+		   *host = to ? to : returning->saved->host;
 	bool together = false;
 
 	for (size_t i = 0; i < n; i++)
@@ -132,7 +134,7 @@ static const struct returning *find_on(const struct returning *v, size_t n, cons
 	return NULL;
 }
 
-static int add_end(struct returning *v, const Pbeam__ProcessInfo *info, struct err *err)
+static int add_stale_end(struct returning *v, const Pbeam__ProcessInfo *info, struct err *err)
 {
 	Pbeam__CutPart *none = message_new(&pbeam__cut_part__descriptor);
 
@@ -161,7 +163,7 @@ static int add_ends(const Pbeam__ProcessList *list, struct returning **v, size_t
 		if (!more)
 			return err_code(err, -ENOMEM, "the parts of the cut");
 		*v = more;
-		r = add_end(&more[(*n)++], info, err);
+		r = add_stale_end(&more[(*n)++], info, err);
 	}
 	return r;
 }
@@ -213,9 +215,9 @@ static int place_all(struct lead *lead, const Pbeam__Cut *cut, const Pbeam__Roll
 	int r = check_maps(lead, cut, wish, err);
 
 	for (size_t i = 0; i < n && r == 0; i++)
-		place(lead->processes, wish, &v[i]);
+		place_part(lead->processes, wish, &v[i]);
 	for (size_t i = n; i-- > 0 && r == 0;)
-		separate(lead, wish, v, n, &v[i]);
+		separate_part(lead, wish, v, n, &v[i]);
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = check_up(lead, &v[i], err);
 	return r;

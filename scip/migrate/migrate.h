@@ -55,15 +55,13 @@ struct migrate_options {
 struct migrate_result {
 	uint64_t total_ns, pause_ns, bytes;
 	uint32_t rounds, processes;
-	char **obstacles; /* of a dry run: one sentence each; freed with migrate_result_free() */
+	char **obstacles; /* of a dry run: one sentence each; the coordinator ends with them */
 	size_t nobstacles;
 };
 /* Moves the processes to the host. Returns 0 when they run there; after a failure they go on here as before.
  */
 must_check int migrate_source_run(struct names *names, const struct migrate_options *options,
 				  struct migrate_result *result, struct err *err);
-
-void migrate_result_free(struct migrate_result *result);
 
 /* Ends the processes here after they have moved, except the first one, which becomes a stub if `stub`. */
 must_check int migrate_withdraw(struct group *group, bool stub, struct err *err);

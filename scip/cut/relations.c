@@ -1,9 +1,9 @@
 /*
- * All processes are frozen, so what they say of each other's relations stays so; what does not fit is on its
- * way between two hosts (an exit status, a process that comes home): a moment later it has arrived, and the
- * cut is tried again.
+ * All processes are frozen, so the relations that they report do not change. A stub without a process, or a
+ * process without a stub, means that a message between two hosts is still in flight (an exit status, a
+ * process that is recalled). The cut fails with -EBUSY, and the user can try again a moment later.
  */
-#include "scip/cut/kin.h"
+#include "scip/cut/relations.h"
 
 #include <errno.h>
 #include <string.h>
@@ -14,23 +14,24 @@
 
 static bool has_stub(const struct lead_part *part, int32_t vpid)
 {
-	for (size_t i = 0; i < part->kin->n_stubs; i++)
-		if (part->kin->stubs[i] == vpid)
+	for (size_t i = 0; i < part->relations->n_stubs; i++)
+		if (part->relations->stubs[i] == vpid)
 			return true;
 	return false;
 }
 
 static bool has_guest(const struct lead_part *part, int32_t vpid)
 {
-	for (size_t i = 0; i < part->kin->n_guests; i++)
-		if (part->kin->guests[i]->vpid == vpid)
+	for (size_t i = 0; i < part->relations->n_guests; i++)
+		if (part->relations->guests[i]->vpid == vpid)
 			return true;
 	return false;
 }
 
 /* Another part of the same job for which `has` is true. */
-static const struct lead_part *find(const struct lead *lead, const struct lead_part *own, int32_t vpid,
-				    bool (*has)(const struct lead_part *part, int32_t vpid))
+static const struct lead_part *find_relative(const struct lead *lead, const struct lead_part *own,
+					     int32_t vpid,
+					     bool (*has)(const struct lead_part *part, int32_t vpid))
 {
 	for (size_t i = 0; i < lead->nparts; i++) {
 		const struct lead_part *part = &lead->parts[i];
@@ -41,7 +42,7 @@ static const struct lead_part *find(const struct lead *lead, const struct lead_p
 	return NULL;
 }
 
-static int busy(int32_t vpid, struct err *err)
+static int refuse_moving(int32_t vpid, struct err *err)
 {
 	return err_set(err, -EBUSY,
 		       "vpid %d is just going to another host, or its end is on its way; try again", vpid);
@@ -51,27 +52,28 @@ static int busy(int32_t vpid, struct err *err)
 static int match_guest(const struct lead *lead, const struct lead_part *part, const Pbeam__CutGuest *guest,
 		       struct err *err)
 {
-	if (find(lead, part, guest->vpid, has_stub) || !lead_find_part(lead, guest->stub_host, part->uuid))
+	if (find_relative(lead, part, guest->vpid, has_stub) ||
+	    !lead_find_part(lead, guest->stub_host, part->uuid))
 		return 0;
-	return busy(guest->vpid, err);
+	return refuse_moving(guest->vpid, err);
 }
 
-int kin_match(struct lead *lead, struct err *err)
+int relations_match(struct lead *lead, struct err *err)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < lead->nparts; i++) {
-		lead->parts[i].kin = lead->parts[i].reply;
+		lead->parts[i].relations = lead->parts[i].reply;
 		lead->parts[i].reply = NULL;
 	}
 	for (size_t i = 0; i < lead->nparts && r == 0; i++) {
 		const struct lead_part *part = &lead->parts[i];
 
-		for (size_t k = 0; k < part->kin->n_stubs && r == 0; k++)
-			if (!find(lead, part, part->kin->stubs[k], has_guest))
-				r = busy(part->kin->stubs[k], err);
-		for (size_t k = 0; k < part->kin->n_guests && r == 0; k++)
-			r = match_guest(lead, part, part->kin->guests[k], err);
+		for (size_t k = 0; k < part->relations->n_stubs && r == 0; k++)
+			if (!find_relative(lead, part, part->relations->stubs[k], has_guest))
+				r = refuse_moving(part->relations->stubs[k], err);
+		for (size_t k = 0; k < part->relations->n_guests && r == 0; k++)
+			r = match_guest(lead, part, part->relations->guests[k], err);
 	}
 	return r;
 }
@@ -83,7 +85,7 @@ static bool is_other_side(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
 	return a->anchor != b->anchor && a->id == b->id && message_same_bytes(&a->cookie, &b->cookie);
 }
 
-/* Two ends in the kernel of one host. */
+/* Both ends are in the kernel of one host. */
 static bool is_other_end(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
 {
 	if (a->cookie.len || b->cookie.len)
@@ -114,7 +116,7 @@ static int name_side(Pbeam__CutBridge *side, const uint8_t *cookie, uint64_t id,
 	return message_bytes(&side->cookie, cookie, BRIDGE_COOKIE);
 }
 
-/* A malformed message belongs to no part, which refuses it. */
+/* Two ends of different parts on one host become the two sides of one bridged stream. */
 static int join_ends(const struct lead *lead, struct err *err)
 {
 	uint8_t cookie[BRIDGE_COOKIE];
@@ -135,7 +137,7 @@ static int join_ends(const struct lead *lead, struct err *err)
 	return 0;
 }
 
-int kin_add_joins(const struct lead_part *part, Pbeam__CutRequest *request)
+int relations_add_joins(const struct lead_part *part, Pbeam__CutRequest *request)
 {
 	for (size_t i = 0; i < part->bridged->n_bridges; i++) {
 		const Pbeam__CutBridge *bridge = part->bridged->bridges[i];
@@ -162,7 +164,7 @@ static bool has_other_side(const struct lead *lead, const Pbeam__CutBridge *brid
 	return false;
 }
 
-int kin_match_bridges(struct lead *lead, struct err *err)
+int relations_match_bridges(struct lead *lead, struct err *err)
 {
 	for (size_t i = 0; i < lead->nparts; i++) {
 		lead->parts[i].bridged = lead->parts[i].reply;
@@ -204,14 +206,14 @@ static int describe_bridges(const struct lead_part *part, Pbeam__CutPart *out)
 	return 0;
 }
 
-int kin_describe(const struct lead *lead, const struct lead_part *part, Pbeam__CutPart *out)
+int relations_describe(const struct lead *lead, const struct lead_part *part, Pbeam__CutPart *out)
 {
-	for (size_t i = 0; i < part->kin->n_stubs; i++)
-		if (message_append_i32(&out->stubs, &out->n_stubs, part->kin->stubs[i]) < 0)
+	for (size_t i = 0; i < part->relations->n_stubs; i++)
+		if (message_append_i32(&out->stubs, &out->n_stubs, part->relations->stubs[i]) < 0)
 			return -ENOMEM;
-	for (size_t i = 0; i < part->kin->n_guests; i++)
-		if (find(lead, part, part->kin->guests[i]->vpid, has_stub) &&
-		    message_append_i32(&out->guests, &out->n_guests, part->kin->guests[i]->vpid) < 0)
+	for (size_t i = 0; i < part->relations->n_guests; i++)
+		if (find_relative(lead, part, part->relations->guests[i]->vpid, has_stub) &&
+		    message_append_i32(&out->guests, &out->n_guests, part->relations->guests[i]->vpid) < 0)
 			return -ENOMEM;
 	return describe_bridges(part, out);
 }
