@@ -32,8 +32,8 @@
 struct job;
 
 /* ---- link.c ---- */
-/* One request, one answer, which the caller frees with message_free(). NULL: err says why, err->code is what
- * the other side said. The two halves are for asking several at the same time. */
+/* One request, one answer, which the caller frees with message_free(). NULL: err has the reason, err->code is
+ * what the other side said. The two halves are for asking several at the same time. */
 Pbeam__CutReply *cut_ask(int channel, const Pbeam__CutRequest *request, struct err *err);
 must_check int cut_send(int channel, const Pbeam__CutRequest *request, struct err *err);
 Pbeam__CutReply *cut_receive(int channel, struct err *err);

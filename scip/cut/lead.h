@@ -32,7 +32,7 @@ struct lead_part {
 	size_t nids;
 	Pbeam__CutReply *relations; /* with its stubs and guests */
 	Pbeam__CutReply *bridged;   /* with its bridges */
-	Pbeam__CutReply *outside;   /* with what is reset */
+	Pbeam__CutReply *outside;   /* with the ends that are reset */
 	Pbeam__CutReply *saved;	    /* with what it has saved */
 };
 
@@ -40,7 +40,7 @@ struct lead {
 	int user; /* the connection to answer on */
 	bool answered;
 	char name[LEAD_NAME_MAX]; /* of the checkpoints: STATE/NAME */
-	char uuid[40];		  /* and whose they are, "" a group's */
+	char uuid[40];		  /* the job that the checkpoints belong to, "" for a group */
 	bool group;
 	int32_t vpid; /* not a group's: of the tree's first process; of a rollback 0 when it has ended */
 	char own[LEAD_HOST_MAX];
@@ -63,7 +63,7 @@ struct lead {
 };
 
 /* ---- lead.c ---- */
-/* One request to pbeamd. The reply is freed with message_free(). NULL: *err says why. */
+/* One request to pbeamd. The reply is freed with message_free(). NULL: *err has the reason. */
 void *lead_ask(uint32_t type, const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply,
 	       struct err *err);
 /* The processes of all hosts. */

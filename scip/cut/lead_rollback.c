@@ -1,11 +1,11 @@
 /*
- * The way back: every part arrives as a migration does (scip/migrate/migrate_target.c), in the keeper that
- * has its job or as a job of its own, and all commit together by one entry of the registry.
+ * Rollback to a cut: every part arrives as a migration does (scip/migrate/migrate_target.c), in the keeper
+ * that has its job or as a job of its own, and all commit together by one entry of the registry.
  *
  *   the images are brought to where the parts are to be
  *   BEGIN -> READY      all; where each waits for the connections of others
- *   STATE -> CHECKED    every image has been verified and every file looked at; nothing is touched yet
- *   GO    -> CHECKED    what runs of it stands still on all hosts: nobody sees another's end
+ *   STATE -> CHECKED    every image and every file has been checked; nothing has been changed yet
+ *   GO    -> CHECKED    its processes are stopped on all hosts, so that none sees another end
  *   GO    -> HELD       the old processes are gone, the new ones whole, connected, held
  *   commit, COMMIT -> RUNS
  */
@@ -149,7 +149,8 @@ static int send_to_all(struct returning *v, size_t n, const char *uuid, uint32_t
 
 /* ---- the one point ---- */
 
-/* A process whose stub is in another part moves by itself, with the place of that. */
+/* Each part is one move. So is each process whose stub is in another part, since its place names the stub's
+ * host. */
 static size_t count_moves(const struct returning *v, size_t n)
 {
 	size_t moves = 0;
@@ -265,7 +266,7 @@ static int bring_back(const struct lead *lead, struct returning *v, size_t n, bo
 	} else {
 		struct err late = ERR_INIT;
 
-		/* All parts are back: one that does not receive this asks the registry. */
+		/* All parts are back: a part that does not receive this message reads the registry. */
 		if (send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT,
 				PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, &late) < 0)
 			log_warn("%s: %s", lead->name, late.text);

@@ -164,7 +164,7 @@ int pair_drain_round(struct lead *lead, uint64_t *waiting, struct err *err)
 		if (!part->reply)
 			r = err_wrap(err, err->code, "host %s", part->host);
 		else if (part->reply->n_ends != part->nids)
-			r = err_set(err, -EPROTO, "host %s tells of other connections", part->host);
+			r = err_set(err, -EPROTO, "host %s reports other connections", part->host);
 	}
 	for (size_t i = 0; i < lead->nparts && r == 0; i++)
 		for (size_t k = 0; k < lead->parts[i].nids && r == 0; k++) {

@@ -134,7 +134,7 @@ int cut_put_image(int channel, const char *name, const char *uuid, uint32_t numb
 		r = cut_send(channel, &request, err);
 	if (r == 0)
 		r = send_image(channel, path, request.bytes, err);
-	/* A refusal may be what ended the sending: it says more. */
+	/* A refusal from the receiver may have ended the transfer: it has the better reason. */
 	if (r == 0 || r == -EPIPE || r == -ECONNRESET)
 		reply = cut_receive(channel, err);
 	r = reply ? 0 : err->code;

@@ -15,7 +15,7 @@
 
 /* ---- the images of each host ---- */
 
-/* Asks every host that is up for its images. A host that does not answer has none. */
+/* Requests the list of images from every host that is up. A host that does not answer has none. */
 static void list_hosts_images(struct lead *lead)
 {
 	Pbeam__CutRequest request = PBEAM__CUT_REQUEST__INIT;
