@@ -210,7 +210,7 @@ def test_central_lost(make_lab, point, moved, killed):
     moving = b.start(["pbeamctl", "migrate", vpid, "c"], "moving")
     b.wait_until(lambda: "known to the central host alone" in moving.errors(), 20, "the user to be told")
     assert {row["name"]: row["state"] for row in json.loads(b.ctl("hosts", "--json").stdout)["hosts"]}["a"] == "lost"
-    assert f"vpid {vpid} on host b: it stands still" in b.ctl("hosts").stdout
+    assert f"vpid {vpid} on host b: frozen until this host reports whether it has moved" in b.ctl("hosts").stdout
     if killed:
         kill_named(b if killed == "source" else c, "scip-coordinate")
     before = count(b)
