@@ -39,6 +39,6 @@ void link_process_tell(struct link_process *process, enum _Pbeam__LinkNewsType t
 
 void link_process_check_end(const struct link_process *process)
 {
-	if (process->keeper.fd < 0 && !process->guests && !process->console_open)
+	if (process->keeper.fd < 0 && !process->guests && !process->incoming && !process->console_open)
 		_exit(0);
 }

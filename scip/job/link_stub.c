@@ -114,6 +114,38 @@ static void stub_close(struct link_stub *s)
 	stub_link_end(s);
 }
 
+static void incoming_free(struct link_incoming *incoming)
+{
+	struct link_process *process = incoming->process;
+	struct link_stub *next;
+
+	for (struct link_incoming **at = &process->incoming; *at; at = &(*at)->next)
+		if (*at == incoming) {
+			*at = incoming->next;
+			break;
+		}
+	for (struct link_stub *s = process->stubs; s; s = next) {
+		next = s->next;
+		if (s->incoming == incoming)
+			stub_link_end(s);
+	}
+	console_home_lost(process, incoming);
+	stream_close(&incoming->stream);
+	free(incoming);
+	link_process_check_end(process);
+}
+
+/* Once the keeper has ended, a connection is kept until the last state changes are confirmed over it. */
+static void incoming_check_end(struct link_incoming *incoming)
+{
+	if (incoming->process->keeper.fd >= 0 || incoming->stream.queued)
+		return;
+	for (const struct link_stub *s = incoming->process->stubs; s; s = s->next)
+		if (s->incoming == incoming && s->applying)
+			return;
+	incoming_free(incoming);
+}
+
 /* ---- state changes: the stub does as the process did ---- */
 
 struct change {
@@ -225,14 +257,17 @@ static void on_applied(void *arg)
 	auto_free struct change *change = arg;
 	struct link_stub *s = stub_by_id(change->process, change->id);
 	Pbeam__StubLink link = PBEAM__STUB_LINK__INIT;
+	struct link_incoming *incoming;
 
 	if (!s)
 		return;
 	s->applying = false;
+	incoming = s->incoming;
 	if (change->done)
 		stub_send(s, PBEAM__CHANNEL_MESSAGE__LINK_DONE, &link);
 	else
 		stub_close(s);
+	incoming_check_end(incoming);
 }
 
 /* False: there is no memory for it. */
@@ -349,31 +384,16 @@ static void incoming_take_hello(struct link_incoming *incoming, Pbeam__StubLink 
 
 /* ---- frames of a connection ---- */
 
-static void incoming_free(struct link_incoming *incoming)
-{
-	struct link_process *process = incoming->process;
-	struct link_stub *next;
-
-	for (struct link_incoming **at = &process->incoming; *at; at = &(*at)->next)
-		if (*at == incoming) {
-			*at = incoming->next;
-			break;
-		}
-	for (struct link_stub *s = process->stubs; s; s = next) {
-		next = s->next;
-		if (s->incoming == incoming)
-			stub_link_end(s);
-	}
-	console_home_lost(process, incoming);
-	stream_close(&incoming->stream);
-	free(incoming);
-}
-
 static void on_incoming_end(struct stream *stream, const struct err *err)
 {
 	if (err->code)
 		log_info("a link from another host: %s", err->text);
 	incoming_free(stream->owner);
+}
+
+static void on_incoming_drained(struct stream *stream)
+{
+	incoming_check_end(stream->owner);
 }
 
 static void incoming_take_link(struct link_incoming *incoming, uint32_t type, Pbeam__StubLink *link)
@@ -422,7 +442,8 @@ static void on_incoming_frame(struct stream *stream, struct frame *frame)
 
 static void accept_connection(struct link_process *process, int sock)
 {
-	static const struct stream_calls calls = {.frame = on_incoming_frame, .end = on_incoming_end};
+	static const struct stream_calls calls = {
+		.frame = on_incoming_frame, .end = on_incoming_end, .drained = on_incoming_drained};
 	struct link_incoming *incoming = calloc(1, sizeof(*incoming));
 
 	if (!incoming) {
@@ -567,11 +588,15 @@ void link_stub_news(struct link_process *process, uint32_t type, const Pbeam__Li
 
 void link_stub_orphan(struct link_process *process)
 {
+	struct link_incoming *next;
+
 	if (process->expecting >= 0) {
 		event_del(process->expected);
 		close(process->expecting);
 		process->expecting = -1;
 	}
-	while (process->incoming)
-		incoming_free(process->incoming);
+	for (struct link_incoming *incoming = process->incoming; incoming; incoming = next) {
+		next = incoming->next;
+		incoming_check_end(incoming);
+	}
 }
