@@ -217,7 +217,10 @@ static void on_looked_up(void *arg)
 	}
 	if (look->orphan) {
 		guest_add_status(g, SIGKILL);
-		guest_report(g);
+		if (g->attached)
+			guest_report(g);
+		else
+			guest_connect(g);
 		return;
 	}
 	/* Two links of one stub would end each other in turn until this keeper reports the move. */

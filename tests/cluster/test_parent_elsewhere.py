@@ -5,12 +5,13 @@ import signal
 
 import pytest
 
-# A parent and its child below a first process that only waits. SIGUSR2 makes the parent send its child SIGUSR1, which answers with SIGALRM.
+# A parent and its child below a first process that only waits. SIGUSR2 makes the parent send its child SIGUSR1, which answers with SIGWINCH. The parent's timer
+# interrupts its wait: Python does not run the handler of a signal that comes right before the system call.
 FAMILY = """import os, signal, sys, time
 out = os.open('out', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 def say(*words): os.write(out, (' '.join(map(str, words)) + '\\n').encode())
 def child():
-    signal.signal(signal.SIGUSR1, lambda *_: os.kill(os.getppid(), signal.SIGALRM))
+    signal.signal(signal.SIGUSR1, lambda *_: os.kill(os.getppid(), signal.SIGWINCH))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
     n = 0
     while True:
@@ -21,7 +22,9 @@ def parent():
     pid = os.fork()
     if not pid: child()
     signal.signal(signal.SIGUSR2, lambda *_: os.kill(pid, signal.SIGUSR1))
-    signal.signal(signal.SIGALRM, lambda *_: say('answered'))
+    signal.signal(signal.SIGWINCH, lambda *_: say('answered'))
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, .1, .1)
     say('parent', os.getpid(), os.getppid(), pid)
     while True:
         status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)[1]
