@@ -20,7 +20,7 @@
 #include "scip/job/console.h"
 #include "scip/job/relay.h"
 
-static int32_t vpid_of(const char *target)
+static int32_t attach_parse_vpid(const char *target)
 {
 	char *end;
 	long vpid = strtol(target, &end, 10);
@@ -29,11 +29,11 @@ static int32_t vpid_of(const char *target)
 }
 
 /* The job here that has the process or the name. */
-static int find_job(struct names *names, const char *target, struct name_job *out, struct err *err)
+static int attach_find_job(struct names *names, const char *target, struct name_job *out, struct err *err)
 {
 	auto_free struct name_job *jobs = NULL;
 	struct name_process process;
-	int32_t vpid = vpid_of(target);
+	int32_t vpid = attach_parse_vpid(target);
 	int n;
 
 	if (vpid) {
@@ -52,7 +52,7 @@ static int find_job(struct names *names, const char *target, struct name_job *ou
 	return err_set(err, -ESRCH, "%s: there is no job of that name; `pbeamctl ps` lists all", target);
 }
 
-static int take_reply(struct frame *frame, struct relay_options *out, struct err *err)
+static int attach_take_reply(struct frame *frame, struct relay_options *out, struct err *err)
 {
 	Pbeam__AttachReply *reply;
 	ProtobufCMessage *message;
@@ -80,7 +80,7 @@ static int take_reply(struct frame *frame, struct relay_options *out, struct err
 	return out->events < 0 ? err_set(err, -EPROTO, "the job's keeper gave no console") : 0;
 }
 
-static int ask_keeper(struct rpid keeper, struct relay_options *out, struct err *err)
+static int attach_to_keeper(struct rpid keeper, struct relay_options *out, struct err *err)
 {
 	Pbeam__Target target = PBEAM__TARGET__INIT;
 	auto_close int sock = -1;
@@ -95,17 +95,17 @@ static int ask_keeper(struct rpid keeper, struct relay_options *out, struct err 
 		r = frame_recv(sock, &frame, err);
 	if (r <= 0)
 		return r < 0 ? r : err_set(err, -ESRCH, "the job has ended");
-	r = take_reply(&frame, out, err);
+	r = attach_take_reply(&frame, out, err);
 	frame_free(&frame);
 	return r;
 }
 
 /* The host where the process, or one of the job of that name, is; "" where that is here. */
-static int find_host(const char *target, char host[NAME_TEXT_MAX], struct err *err)
+static int attach_find_host(const char *target, char host[NAME_TEXT_MAX], struct err *err)
 {
 	auto_close int sock = ask_open("scip " PBEAM_VERSION, err);
 	Pbeam__ProcessList *list = NULL;
-	int32_t vpid = vpid_of(target);
+	int32_t vpid = attach_parse_vpid(target);
 	char own[NAME_TEXT_MAX] = "";
 	struct names *names;
 	int r = sock;
@@ -130,7 +130,8 @@ static int find_host(const char *target, char host[NAME_TEXT_MAX], struct err *e
 }
 
 /* 0: the console is taken over; 1: it is on another host. */
-static int take_over(const char *target, struct relay_options *out, char host[NAME_TEXT_MAX], struct err *err)
+static int attach_take_over(const char *target, struct relay_options *out, char host[NAME_TEXT_MAX],
+			    struct err *err)
 {
 	struct name_job job = {.home = ""};
 	struct err elsewhere = ERR_INIT;
@@ -139,19 +140,19 @@ static int take_over(const char *target, struct relay_options *out, char host[NA
 
 	if (r < 0)
 		return r;
-	r = find_job(names, target, &job, err);
+	r = attach_find_job(names, target, &job, err);
 	names_close(names);
 	snprintf(host, NAME_TEXT_MAX, "%s", job.home);
-	if (r == -ESRCH && find_host(target, host, &elsewhere) == 0 && host[0])
+	if (r == -ESRCH && attach_find_host(target, host, &elsewhere) == 0 && host[0])
 		r = 0;
 	if (r == 0 && !isatty(STDIN_FILENO))
 		r = err_set(err, -ENOTTY, "attach needs a terminal: standard input is none");
 	if (r < 0 || host[0])
 		return r < 0 ? r : 1;
-	return ask_keeper(job.keeper, out, err);
+	return attach_to_keeper(job.keeper, out, err);
 }
 
-static int show(struct relay_options *relay)
+static int attach_show(struct relay_options *relay)
 {
 	sigset_t before;
 
@@ -169,10 +170,10 @@ int attach_run(const char *target)
 	struct relay_options relay = {.events = -1, .master = -1, .backlog = -1, .may_detach = true};
 	char host[NAME_TEXT_MAX] = "";
 	struct err err = ERR_INIT;
-	int status = take_over(target, &relay, host, &err);
+	int status = attach_take_over(target, &relay, host, &err);
 
 	if (status == 0)
-		status = show(&relay);
+		status = attach_show(&relay);
 	else if (status > 0)
 		status = attach_there(target, host, &err);
 	if (status < 0)

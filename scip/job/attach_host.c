@@ -32,18 +32,18 @@
 
 enum { CHANNEL_FD = 3, PIECE = 16384, STATUS_LOST = 125, LEAST_ROWS = 24, LEAST_COLUMNS = 80 };
 
-static int say(int channel, uint32_t type, const Pbeam__Attached *message, struct err *err)
+static int attach_send(int channel, uint32_t type, const Pbeam__Attached *message, struct err *err)
 {
 	return frame_send(channel, type, &message->base, NULL, 0, err);
 }
 
-static int say_bytes(int channel, const char *bytes, size_t n, struct err *err)
+static int attach_send_bytes(int channel, const char *bytes, size_t n, struct err *err)
 {
 	Pbeam__Attached message = PBEAM__ATTACHED__INIT;
 
 	message.data.data = (uint8_t *)(uintptr_t)bytes;
 	message.data.len = n;
-	return say(channel, PBEAM__CHANNEL_MESSAGE__CONSOLE_DATA, &message, err);
+	return attach_send(channel, PBEAM__CHANNEL_MESSAGE__CONSOLE_DATA, &message, err);
 }
 
 static void fill_size(int tty, Pbeam__Attached *message)
@@ -59,7 +59,7 @@ static void fill_size(int tty, Pbeam__Attached *message)
 }
 
 /* One message, unpacked, its type in *type. NULL at the channel's end, or when it is none of ours. */
-static Pbeam__Attached *take(int channel, uint32_t *type, struct err *err)
+static Pbeam__Attached *attach_receive(int channel, uint32_t *type, struct err *err)
 {
 	struct frame frame = {0};
 	Pbeam__Attached *message = NULL;
@@ -77,11 +77,11 @@ static Pbeam__Attached *take(int channel, uint32_t *type, struct err *err)
 /* ---- where the user is ---- */
 
 /* What has come from there. False: it is over, with *status. */
-static bool show(int channel, int *status)
+static bool attach_show_output(int channel, int *status)
 {
 	struct err err = ERR_INIT;
 	uint32_t type;
-	Pbeam__Attached *message = take(channel, &type, &err);
+	Pbeam__Attached *message = attach_receive(channel, &type, &err);
 	bool goes_on = false;
 
 	if (!message) {
@@ -105,11 +105,11 @@ static bool pass_typed(int channel)
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
-	return n > 0 && say_bytes(channel, bytes, (size_t)n, NULL) == 0;
+	return n > 0 && attach_send_bytes(channel, bytes, (size_t)n, NULL) == 0;
 }
 
 /* False: the signal ends us, the job goes on. */
-static bool on_signal(int channel, int signals)
+static bool attach_pass_signal(int channel, int signals)
 {
 	Pbeam__Attached message = PBEAM__ATTACHED__INIT;
 	struct signalfd_siginfo info;
@@ -117,7 +117,7 @@ static bool on_signal(int channel, int signals)
 	if (read(signals, &info, sizeof(info)) != (ssize_t)sizeof(info) || info.ssi_signo != SIGWINCH)
 		return false;
 	fill_size(STDIN_FILENO, &message);
-	return say(channel, PBEAM__CHANNEL_MESSAGE__CONSOLE_SIZE, &message, NULL) == 0;
+	return attach_send(channel, PBEAM__CHANNEL_MESSAGE__CONSOLE_SIZE, &message, NULL) == 0;
 }
 
 static int relay_user(int channel, int signals)
@@ -131,11 +131,11 @@ static int relay_user(int channel, int signals)
 
 		if (poll(fds, 3, -1) < 0)
 			continue;
-		if (fds[0].revents && !show(channel, &status))
+		if (fds[0].revents && !attach_show_output(channel, &status))
 			return status;
 		if (fds[1].revents && !pass_typed(channel))
 			return 128 + SIGHUP;
-		if (fds[2].revents && !on_signal(channel, signals))
+		if (fds[2].revents && !attach_pass_signal(channel, signals))
 			return 128 + SIGHUP;
 	}
 }
@@ -162,7 +162,7 @@ int attach_there(const char *target, const char *host, struct err *err)
 	if (signals < 0)
 		r = err_sys(err, "watch signals");
 	if (r >= 0)
-		r = say(channel, PBEAM__CHANNEL_MESSAGE__CONSOLE_OPEN, &open, err);
+		r = attach_send(channel, PBEAM__CHANNEL_MESSAGE__CONSOLE_OPEN, &open, err);
 	if (r >= 0) {
 		r = terminal_set_raw(STDIN_FILENO);
 		if (r < 0)
@@ -206,10 +206,10 @@ static void set_size(int master, const Pbeam__Attached *message)
 }
 
 /* Takes a frame of the user's. False: the user is gone. */
-static bool take_typed(int channel, int master)
+static bool attach_take_typed(int channel, int master)
 {
 	uint32_t type;
-	Pbeam__Attached *message = take(channel, &type, NULL);
+	Pbeam__Attached *message = attach_receive(channel, &type, NULL);
 	bool goes_on = message != NULL;
 
 	if (message && type == PBEAM__CHANNEL_MESSAGE__CONSOLE_SIZE)
@@ -231,19 +231,19 @@ static void relay_console(int channel, int master)
 
 		if (poll(fds, 2, -1) < 0)
 			continue;
-		if (fds[0].revents && !take_typed(channel, master))
+		if (fds[0].revents && !attach_take_typed(channel, master))
 			return;
 		if (!fds[1].revents)
 			continue;
 		n = read(master, bytes, sizeof(bytes));
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			continue;
-		if (n <= 0 || say_bytes(channel, bytes, (size_t)n, NULL) < 0)
+		if (n <= 0 || attach_send_bytes(channel, bytes, (size_t)n, NULL) < 0)
 			return; /* EIO: the other side is closed */
 	}
 }
 
-static int serve(const Pbeam__Attached *wish, struct err *err)
+static int attach_serve_console(const Pbeam__Attached *wish, struct err *err)
 {
 	Pbeam__Attached end = PBEAM__ATTACHED__INIT;
 	int master = -1, slave = -1, status = 0, r = terminal_make_pty(-1, &master, &slave, err);
@@ -266,7 +266,7 @@ static int serve(const Pbeam__Attached *wish, struct err *err)
 	if (waitpid(child, &status, 0) < 0)
 		return err_sys(err, "wait for the console");
 	end.status = WIFEXITED(status) ? WEXITSTATUS(status) : STATUS_LOST;
-	return say(CHANNEL_FD, PBEAM__CHANNEL_MESSAGE__CONSOLE_END, &end, err);
+	return attach_send(CHANNEL_FD, PBEAM__CHANNEL_MESSAGE__CONSOLE_END, &end, err);
 }
 
 int attach_serve(void)
@@ -279,9 +279,9 @@ int attach_serve(void)
 	if (fcntl(CHANNEL_FD, F_SETFD, FD_CLOEXEC) < 0)
 		return EXIT_FAILURE;
 	signal(SIGPIPE, SIG_IGN);
-	wish = take(CHANNEL_FD, &type, &err);
+	wish = attach_receive(CHANNEL_FD, &type, &err);
 	if (wish && type == PBEAM__CHANNEL_MESSAGE__CONSOLE_OPEN)
-		r = serve(wish, &err);
+		r = attach_serve_console(wish, &err);
 	message_free(wish);
 	if (r < 0)
 		log_info("console: %s", err.text);

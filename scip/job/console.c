@@ -1,6 +1,6 @@
 /*
- * A console starts the keeper and from then on knows of the job only what comes over the keeper's socket. It
- * may be killed at any moment: the keeper then keeps what the job writes to its pty for the next console.
+ * A console starts the keeper and from then on learns of the job only over the keeper's socket. It may be
+ * killed at any moment: the keeper then keeps the output of the job's pty for the next console.
  */
 #include "scip/job/console.h"
 
@@ -25,7 +25,7 @@
 
 enum { STATUS_SCIP = 125, START_STEP_MS = 200, START_PATIENCE_MS = 3000 };
 
-static int fail(const struct err *err)
+static int console_fail(const struct err *err)
 {
 	fprintf(stderr, "scip: %s\n", err->text);
 	return STATUS_SCIP;
@@ -56,7 +56,7 @@ static int check_not_supervised(struct err *err)
  * Signals are blocked and stay pending for the program. If it is not there some seconds after one that is
  * meant to end it, the console ends by that signal.
  */
-static void wait_for_word(int events)
+static void console_await_event(int events)
 {
 	static const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 	struct pollfd ready = {.fd = events, .events = POLLIN};
@@ -78,12 +78,12 @@ static void wait_for_word(int events)
 
 /* Waits until the program has been executed. Returns 0 with its vpid, or prints the reason and returns the
  * exit status. */
-static int wait_for_start(int events, struct vpid *vpid)
+static int console_await_start(int events, struct vpid *vpid)
 {
 	Pbeam__KeeperEvent *event = NULL;
 	int status = 0;
 
-	wait_for_word(events);
+	console_await_event(events);
 	if (event_receive(events, 0, &event) <= 0) {
 		fprintf(stderr, "scip: the job's keeper was killed before the program was started\n");
 		return STATUS_SCIP;
@@ -98,7 +98,7 @@ static int wait_for_start(int events, struct vpid *vpid)
 	return status;
 }
 
-static int report_vpid(struct vpid vpid)
+static int console_print_vpid(struct vpid vpid)
 {
 	printf("%d\n", vpid.n);
 	if (fflush(stdout) != 0) {
@@ -115,7 +115,7 @@ int console_show(struct relay_options *options)
 	int status = 0;
 
 	if (names_open(&options->names, &err) < 0)
-		return fail(&err);
+		return console_fail(&err);
 	end = relay_run(options, &status);
 	names_close(options->names);
 	switch (end) {
@@ -145,7 +145,7 @@ int console_run(struct keeper_options *job, const struct console_options *option
 	int status;
 
 	if (check_not_supervised(&err) < 0 || streams_choose(job, options, &err) < 0)
-		return fail(&err);
+		return console_fail(&err);
 	relay_block_signals(&before);
 	job->signal_mask = &before;
 	relay.events = keeper_start(job, &err);
@@ -153,11 +153,11 @@ int console_run(struct keeper_options *job, const struct console_options *option
 		relay.master = dup(job->pty_master);
 	streams_close(job);
 	if (relay.events < 0)
-		return fail(&err);
-	status = wait_for_start(relay.events, &relay.vpid);
+		return console_fail(&err);
+	status = console_await_start(relay.events, &relay.vpid);
 	if (status == 0) {
 		daemon_start_quietly();
-		status = options->detach ? report_vpid(relay.vpid) : console_show(&relay);
+		status = options->detach ? console_print_vpid(relay.vpid) : console_show(&relay);
 	}
 	relay_close(&relay);
 	return status;

@@ -35,14 +35,14 @@ struct coordinator {
 	bool outcome_known;
 	Pbeam__CoordinatorOutcome *message; /* has the outcome's strings */
 	struct frame_reader reader;
-	bool moved;			  /* the processes have, whatever becomes of it */
+	bool moved;			  /* the processes have moved, also if the coordinator fails later */
 	const Pbeam__MigrateBegin *begin; /* of an arrival */
 	coordinator_progress_fn progress;
 };
 
 /* ---- what the coordinator requests ---- */
 
-static void answer(struct coordinator *coordinator, int value, const struct err *err)
+static void coordinator_reply(struct coordinator *coordinator, int value, const struct err *err)
 {
 	Pbeam__KeeperReply reply = PBEAM__KEEPER_REPLY__INIT;
 
@@ -58,7 +58,7 @@ static void on_husk(void *arg, pid_t rpid, const struct err *err)
 	struct job *job = arg;
 
 	job->coordinator->husk = NULL;
-	answer(job->coordinator, rpid, err);
+	coordinator_reply(job->coordinator, rpid, err);
 }
 
 static void pass_progress(struct job *job, const struct frame *frame)
@@ -94,7 +94,7 @@ static void note_moved(struct job *job)
 		remote_console_become_home(job, begin);
 }
 
-static void serve_request(struct job *job, const struct frame *frame)
+static void coordinator_serve_request(struct job *job, const struct frame *frame)
 {
 	struct coordinator *coordinator = job->coordinator;
 	struct err err = ERR_INIT;
@@ -121,7 +121,7 @@ static void serve_request(struct job *job, const struct frame *frame)
 	}
 	if (r < 0 && !err.code)
 		err_code(&err, r, "serve the coordinator");
-	answer(coordinator, n, &err);
+	coordinator_reply(coordinator, n, &err);
 }
 
 static void take_outcome(struct coordinator *coordinator, const struct frame *frame)
@@ -163,7 +163,7 @@ static void on_message(void *arg, int fd)
 		else if (frame.type == PBEAM__RPC__RPC_PROGRESS)
 			pass_progress(job, &frame);
 		else
-			serve_request(job, &frame);
+			coordinator_serve_request(job, &frame);
 		frame_free(&frame);
 	}
 	if (job->coordinator && r != -EAGAIN)
@@ -214,8 +214,8 @@ static void read_last_words(struct job *job)
 		on_message(job, coordinator->sock);
 }
 
-/* What arrives runs, and whoever moved it is told so, a moment before its coordinator has ended: he may ask
- * for the next thing at once. */
+/* The caller of a migration is told of its success shortly before the target's coordinator has ended, and may
+ * send the next request at once. */
 static void await_last_words(struct job *job)
 {
 	const uint64_t end_ns = io_now_ns(CLOCK_MONOTONIC) + LAST_WORDS_MS * 1000000ull;
@@ -226,7 +226,7 @@ static void await_last_words(struct job *job)
 	       io_now_ns(CLOCK_MONOTONIC) < end_ns && poll(&poll_fd, 1, LAST_WORDS_MS) > 0 &&
 	       !(poll_fd.revents & POLLHUP))
 		read_last_words(job);
-	read_last_words(job); /* it may have hung up behind them */
+	read_last_words(job); /* the socket may have been closed after the last message */
 }
 
 int coordinator_idle(struct job *job, struct err *err)
@@ -329,8 +329,8 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	if (done)
 		done(arg, &outcome);
 	message_free(message);
-	/* done() may have started a coordinator that finds out how this one ended: until then it is not known
-	 * where signals and state changes belong. */
+	/* done() may have started a coordinator that finds out how this one ended. Until then the host that
+	 * signals and state changes belong to is unknown. */
 	if (!job->coordinator)
 		links_settle(job, (struct vpid){0});
 	return true;

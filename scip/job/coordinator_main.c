@@ -1,4 +1,4 @@
-/* What the coordinator does: one checkpoint, restore, migration or part of a cut, in blocking code. */
+/* The coordinator's process: one checkpoint, restore, migration or part of a cut, in blocking code. */
 #include <errno.h>
 #include <sys/prctl.h>
 
@@ -110,7 +110,7 @@ struct arrived {
 };
 
 /* Returns the value of the reply, or -1. */
-static int ask_keeper(int keeper_sock, uint32_t type)
+static int coordinator_ask_keeper(int keeper_sock, uint32_t type)
 {
 	Pbeam__KeeperReply *reply = NULL;
 	struct err err = ERR_INIT;
@@ -125,9 +125,9 @@ static int ask_keeper(int keeper_sock, uint32_t type)
 	return value;
 }
 
-static void tell_moved(int keeper_sock)
+static void coordinator_report_move(int keeper_sock)
 {
-	if (ask_keeper(keeper_sock, PBEAM__KEEPER_REQUEST__KEEPER_MOVED) < 0)
+	if (coordinator_ask_keeper(keeper_sock, PBEAM__KEEPER_REQUEST__KEEPER_MOVED) < 0)
 		log_warn("migrate: the keeper does not know that the processes have moved");
 }
 
@@ -135,14 +135,14 @@ static void on_moved_away(void *arg)
 {
 	const int *keeper_sock = arg;
 
-	tell_moved(*keeper_sock);
+	coordinator_report_move(*keeper_sock);
 }
 
 static void on_ours(void *arg)
 {
 	const struct arrived *arrived = arg;
 
-	tell_moved(arrived->keeper_sock);
+	coordinator_report_move(arrived->keeper_sock);
 	links_end_consoles(arrived->job, arrived->vpid);
 }
 
@@ -199,7 +199,7 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 		       struct coordinator_outcome *outcome)
 {
 	const struct vpid replace = {wish->begin->cut && job->root > 0 ? wish->begin->root : 0};
-	/* With several parts all consoles that were elsewhere are; those that still are call again. */
+	/* With several parts all remote consoles end; those that are still remote connect again. */
 	struct arrived arrived = {
 		job, {wish->begin->cut && wish->begin->cut->n_with ? 0 : wish->begin->root}, keeper_sock};
 	const struct arrival_options arrival = {.channel = wish->channel,
@@ -258,7 +258,7 @@ static bool under_way(void *arg)
 {
 	const struct saved_part *part = arg;
 
-	return ask_keeper(part->keeper_sock, PBEAM__KEEPER_REQUEST__KEEPER_UNDER_WAY) != 0;
+	return coordinator_ask_keeper(part->keeper_sock, PBEAM__KEEPER_REQUEST__KEEPER_UNDER_WAY) != 0;
 }
 
 static int run_part(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
@@ -277,8 +277,8 @@ static int run_part(struct job *job, const struct coordinator_wish *wish, int ke
 	return cut_part_save(job->names, &part, &outcome->err);
 }
 
-static int run(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
-	       struct coordinator_outcome *outcome)
+static int coordinator_run(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
+			   struct coordinator_outcome *outcome)
 {
 	switch (wish->kind) {
 	case COORDINATOR_CHECKPOINT:
@@ -331,8 +331,8 @@ void coordinator_main(struct job *job, const struct coordinator_wish *wish, int 
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGTTOU, SIG_IGN); /* it sets the job's terminal, which is its own, from the background */
-	r = run(job, wish, keeper_sock, &outcome);
+	signal(SIGTTOU, SIG_IGN); /* it sets the job's terminal from the background */
+	r = coordinator_run(job, wish, keeper_sock, &outcome);
 	if (r < 0 && !outcome.err.code)
 		err_code(&outcome.err, r, "%s %s", coordinator_kind_names[wish->kind],
 			 wish->path ? wish->path : "");

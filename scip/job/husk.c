@@ -23,8 +23,8 @@ struct husk {
 	struct handoff handoff;
 };
 
-static int enter(struct job *job, pid_t husk, const Pbeam__HuskRequest *request, struct vpid *vpid,
-		 struct err *err)
+static int husk_add_names(struct job *job, pid_t husk, const Pbeam__HuskRequest *request, struct vpid *vpid,
+			  struct err *err)
 {
 	struct name_process entry = {
 		.rpid = {husk},
@@ -57,8 +57,8 @@ static void free_husk(struct husk *husk)
 	free(husk);
 }
 
-/* Handed over any earlier it would cost the scip that seizes it many turns. */
-static void on_ready(void *arg, int fd)
+/* A scip that seized the husk earlier would have to wait for it in many turns. */
+static void on_husk_ready(void *arg, int fd)
 {
 	struct husk *husk = arg;
 	struct job *job = husk->job;
@@ -108,14 +108,14 @@ int husk_make(struct husk **out, struct job *job, const Pbeam__HuskRequest *requ
 		return r;
 	}
 	husk->handoff.rpid = r;
-	r = enter(job, husk->handoff.rpid, request, &vpid, err);
+	r = husk_add_names(job, husk->handoff.rpid, request, &vpid, err);
 	if (r == 0)
 		r = fault_point("husk-launched", err);
 	husk->handoff.vpid = vpid.n;
 	if (vpid.n == request->vpid) /* else it is a helper without a name */
 		links_await(job, vpid, husk->handoff.rpid);
 	if (r == 0) {
-		r = loop_watch(&job->loop, husk->ready, on_ready, husk);
+		r = loop_watch(&job->loop, husk->ready, on_husk_ready, husk);
 		if (r < 0)
 			err_code(err, r, "wait for a process");
 	}

@@ -1,7 +1,7 @@
 /*
- * Counted from the end of the one before, so that a job whose checkpoints take longer than that still runs in
- * between. A failure is logged and tried again at the next interval; a checkpoint or rollback that is at work
- * puts it off likewise.
+ * An interval begins when the last checkpoint has ended, so that a job whose checkpoints take longer than the
+ * interval still runs in between. A failure is logged, and the next interval tries again. A checkpoint or
+ * rollback in progress also postpones to the next interval.
  */
 #include "scip/job/interval.h"
 
@@ -23,14 +23,14 @@ struct interval {
 
 static void on_time(void *arg);
 
-static void again(struct job *job)
+static void interval_start_timer(struct job *job)
 {
 	if (job->interval && !job->root_gone &&
 	    loop_timer_start(&job->loop, job->entry.interval_ns, on_time, job) < 0)
 		log_error("job %d: no more checkpoints at intervals: too many alarms", job->entry.root.n);
 }
 
-static void on_done(void *arg, const struct coordinator_outcome *outcome)
+static void on_interval_checkpoint(void *arg, const struct coordinator_outcome *outcome)
 {
 	struct job *job = arg;
 	char store[STORE_JOB_MAX];
@@ -40,7 +40,7 @@ static void on_done(void *arg, const struct coordinator_outcome *outcome)
 		log_error("checkpoint at interval of vpid %d: %s", job->entry.root.n, outcome->err.text);
 	else
 		store_prune(store, job_keep(job));
-	again(job);
+	interval_start_timer(job);
 }
 
 /* The first process, or one that descends from it. */
@@ -55,9 +55,9 @@ static bool is_anybody_away(const struct job *job)
 	return false;
 }
 
-/* Such a job's checkpoint is made where its first process is, and may take all of its keepers: by a process
- * of its own, as when the user asks for it. */
-static int ask(struct job *job, struct err *err)
+/* The checkpoint of a job on several hosts is made where its first process is, and may need all its keepers.
+ * A child requests it, as the user's command does. */
+static int interval_request_checkpoint(struct job *job, struct err *err)
 {
 	Pbeam__CheckpointRequest wish = PBEAM__CHECKPOINT_REQUEST__INIT;
 	Pbeam__Target target = PBEAM__TARGET__INIT;
@@ -99,22 +99,22 @@ static void on_time(void *arg)
 	if (job->root_gone)
 		return;
 	if (job->coordinator || (job->interval->asking > 0 && kill(job->interval->asking, 0) == 0)) {
-		again(job);
+		interval_start_timer(job);
 		return;
 	}
 	if (is_anybody_away(job)) {
-		if (ask(job, &err) < 0)
+		if (interval_request_checkpoint(job, &err) < 0)
 			log_error("checkpoint at interval of vpid %d: %s", job->entry.root.n, err.text);
-		again(job);
+		interval_start_timer(job);
 		return;
 	}
 	job_store_name(job, job->entry.root, store);
 	r = store_claim(store, job->entry.uuid, job->interval->path, &number, &err);
 	if (r == 0)
-		r = coordinator_start(job, &wish, on_done, job, &err);
+		r = coordinator_start(job, &wish, on_interval_checkpoint, job, &err);
 	if (r < 0) {
 		log_error("checkpoint at interval of vpid %d: %s", job->entry.root.n, err.text);
-		again(job);
+		interval_start_timer(job);
 	}
 }
 
@@ -125,7 +125,7 @@ int interval_start(struct job *job, struct err *err)
 	job->interval = calloc(1, sizeof(*job->interval));
 	if (!job->interval)
 		return err_code(err, -ENOMEM, "checkpoints at intervals");
-	again(job);
+	interval_start_timer(job);
 	return 0;
 }
 

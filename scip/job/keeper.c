@@ -48,7 +48,7 @@ struct keeper {
 
 /* ---- the job's end ---- */
 
-_Noreturn static void leave(struct keeper *keeper)
+_Noreturn static void keeper_exit(struct keeper *keeper)
 {
 	struct job *job = &keeper->job;
 
@@ -65,15 +65,15 @@ _Noreturn static void leave(struct keeper *keeper)
 	_exit(0);
 }
 
-_Noreturn static void fail(struct keeper *keeper, int status, const char *text)
+_Noreturn static void keeper_fail(struct keeper *keeper, int status, const char *text)
 {
 	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__FAILED, status, text);
 	if (keeper->job.root > 0)
 		kill(keeper->job.root, SIGKILL);
-	leave(keeper);
+	keeper_exit(keeper);
 }
 
-/* Whatever the first process left running goes on; we stay as long as any of it does. */
+/* Descendants of the first process may go on after its end: the keeper ends with the last of them. */
 static void check_end(void *arg)
 {
 	struct keeper *keeper = arg;
@@ -82,7 +82,7 @@ static void check_end(void *arg)
 	if (!job->root_gone || job->coordinator)
 		return;
 	if (names_process_count(job->names, job->entry.keeper) <= 0)
-		leave(keeper);
+		keeper_exit(keeper);
 	loop_timer_stop(&job->loop, check_end, keeper);
 	if (loop_timer_start(&job->loop, 50 * MS, check_end, keeper) < 0)
 		log_debug("no alarm to spare: the job's end is noticed at the next death");
@@ -118,10 +118,11 @@ static void on_report(void *arg, int fd)
 	close(fd);
 	keeper->report = -1;
 	if (r > 0)
-		fail(keeper, event->value, event->text);
+		keeper_fail(keeper, event->value, event->text);
 	if (!keeper->report_began)
-		fail(keeper, STATUS_SCIP, "the program's process was killed before it could be executed");
-	/* Not before: what is asked for is asked of the program, not of the process that is to execute it. */
+		keeper_fail(keeper, STATUS_SCIP,
+			    "the program's process was killed before it could be executed");
+	/* Not earlier: requests are for the program, not for the process that will execute it. */
 	if (requests_serve(&keeper->job, &err) < 0)
 		log_error("%s", err.text);
 	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__STARTED, keeper->job.entry.root.n, "");
@@ -131,7 +132,7 @@ static void on_report(void *arg, int fd)
 
 /* ---- children ---- */
 
-/* No other process waits for it: removes what is left of its names. */
+/* Removes the names of a process that no other process waits for. */
 static void forget_orphan(struct job *job, pid_t pid)
 {
 	struct name_process entry;
@@ -176,7 +177,7 @@ static void child_ended(struct keeper *keeper, pid_t pid, int status)
 	if (pid == job->root && !job->root_gone) {
 		job->root_gone = true;
 		job->root_status = status;
-		while (keeper->report >= 0) /* its last words come first */
+		while (keeper->report >= 0) /* its reports come first */
 			on_report(keeper, keeper->report);
 		if (!job->replacing && !keeper->restoring)
 			root_ended(keeper);
@@ -208,7 +209,7 @@ static void on_children(void *arg, int fd)
 		else if (pid == job->root && keeper->report >= 0)
 			keeper->early_stop = status;
 		else if (pid == job->root && !job->coordinator)
-			/* stops of a rollback's husks are none of the console's business */
+			/* the console is not told of a husk's stops */
 			viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__STOPPED, status, "");
 	}
 }
@@ -228,7 +229,7 @@ static void before_scip(void *arg)
 
 /* ---- start ---- */
 
-/* The program's own descriptors beyond the streams went to the program; ours are all close-on-exec. */
+/* The program has inherited its descriptors; the keeper's own are all close-on-exec. */
 static int close_if_inherited(int fd, void *arg)
 {
 	int flags = fcntl(fd, F_GETFD);
@@ -238,7 +239,8 @@ static int close_if_inherited(int fd, void *arg)
 	return 0;
 }
 
-/* The job's streams are where streams_choose() put them; ours, 0 to 2, must not keep anybody's pipe open. */
+/* The job's streams are where streams_choose() put them. The keeper's own, 0 to 2, must not keep a pipe open.
+ */
 static int leave_streams(struct err *err)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -274,8 +276,8 @@ static void describe_job(struct job *job)
 	}
 }
 
-/* A restored job is the one that was saved. The terminal is the keeper's, as when the program was started,
- * unless the first process itself leads the session. */
+/* A restored job keeps its identity. Its terminal belongs to the keeper, as for a new job, unless the first
+ * process leads the session. */
 static int describe_job_of_image(struct job *job, bool *leads, struct err *err)
 {
 	struct name_job *entry = &job->entry;
@@ -301,14 +303,14 @@ static int describe_job_of_image(struct job *job, bool *leads, struct err *err)
 	return 0;
 }
 
-/* A guest's is the one that it belongs to. */
+/* A guest keeper serves the job of the processes that arrive. */
 static int describe_job_of_guest(struct job *job, bool *leads, struct err *err)
 {
 	const Pbeam__MigrateBegin *begin = job->options->begin;
 	struct name_job *entry = &job->entry;
 
 	if (!begin->job || !begin->job->uuid[0] || !begin->home[0])
-		return err_set(err, -EPROTO, "what is to come does not say of which job it is");
+		return err_set(err, -EPROTO, "the arriving processes name no job");
 	snprintf(entry->name, sizeof(entry->name), "%s", begin->job->name);
 	snprintf(entry->uuid, sizeof(entry->uuid), "%s", begin->job->uuid);
 	snprintf(entry->group, sizeof(entry->group), "%s", begin->job->group);
@@ -361,11 +363,11 @@ static void on_restored(void *arg, const struct coordinator_outcome *outcome)
 
 	keeper->restoring = false;
 	if (outcome->err.code)
-		fail(keeper, STATUS_SCIP, outcome->err.text);
+		keeper_fail(keeper, STATUS_SCIP, outcome->err.text);
 	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__STARTED, keeper->job.entry.root.n, "");
 }
 
-/* After a failure the other host has the reason already. */
+/* After a failure the reason has been sent to the other host. */
 static void on_received(void *arg, const struct coordinator_outcome *outcome)
 {
 	struct keeper *keeper = arg;
@@ -381,10 +383,10 @@ static void on_received(void *arg, const struct coordinator_outcome *outcome)
 		return;
 	}
 	log_info("job %s: nothing arrived: %s", keeper->job.entry.uuid, outcome->err.text);
-	fail(keeper, STATUS_SCIP, outcome->err.text);
+	keeper_fail(keeper, STATUS_SCIP, outcome->err.text);
 }
 
-/* True if the job of our name has no process left: its keeper is on the way out. */
+/* True if the job of this name has no process left: its keeper is ending. */
 static bool name_is_left(const struct job *job)
 {
 	auto_free struct name_job *jobs = NULL;
@@ -396,9 +398,9 @@ static bool name_is_left(const struct job *job)
 	return n >= 0;
 }
 
-/* A console hears of the end of its program a moment before the name is free: who then takes the name at once
+/* A console is told of its program's end shortly before the name is free. A job that takes the name at once
  * must not be refused. */
-static int add_job(struct job *job, struct err *err)
+static int keeper_add_job(struct job *job, struct err *err)
 {
 	int r = names_job_add(job->names, &job->entry, err);
 
@@ -410,8 +412,9 @@ static int add_job(struct job *job, struct err *err)
 	return r;
 }
 
-/* The program behind the filter that it is born with, on a host of a cluster another. */
-static int launch(struct job *job, int *report, struct err *err)
+/* Starts the program behind the filter for a program that starts on this host. It inherits what the console
+ * inherited. */
+static int start_program(struct job *job, int *report, struct err *err)
 {
 	struct sock_fprog filter;
 	int r = syscall_filter_build(syscall_filter_born(job->names), &filter, err);
@@ -420,61 +423,93 @@ static int launch(struct job *job, int *report, struct err *err)
 		return r;
 	r = launch_program(job, &filter, report, err);
 	free(filter.filter);
+	if (r < 0)
+		return r;
+	r = enter_root(job, r, err);
+	return r < 0 ? r : fault_point("job-launched", err);
+}
+
+static int start_pool(struct job *job, struct err *err)
+{
+	int r = pool_open(&job->pool, job->names, before_scip, job, err);
+
+	if (r < 0)
+		return r;
+	r = loop_watch(&job->loop, pool_wake_fd(job->pool), on_pool_low, job);
+	if (r < 0)
+		return r;
+	r = pool_fill(job->pool, err);
+	return r < 0 ? r : 0; /* hand_root_over() reports a pool that is not full */
+}
+
+/* What the job serves besides its processes: requests, checkpoints at intervals, links from other hosts. */
+static int start_services(struct job *job, struct err *err)
+{
+	const struct keeper_options *options = job->options;
+	int r = requests_place_checkpoints(job, err);
+
+	if (r < 0)
+		return r;
+	r = options->argv ? 0 : requests_serve(job, err); /* on_report() serves them for a program */
+	if (r < 0)
+		return r;
+	r = interval_start(job, err);
+	if (r < 0)
+		return r;
+	return options->begin && options->begin->stubs ? links_expect(job, err) : 0;
+}
+
+/* The program's process is handed to a scip, or a coordinator makes the job's processes. */
+static int start_processes(struct keeper *keeper, int report, struct err *err)
+{
+	const struct keeper_options *options = keeper->job.options;
+	const struct coordinator_wish wish = {
+		.kind = options->begin ? COORDINATOR_RECEIVE : COORDINATOR_RESTORE,
+		.path = options->image,
+		.force = options->force,
+		.begin = options->begin,
+		.channel = options->channel,
+	};
+	int r;
+
+	if (options->argv)
+		return hand_root_over(keeper, report, err);
+	r = coordinator_start(&keeper->job, &wish, options->begin ? on_received : on_restored, keeper, err);
+	keeper->restoring = r == 0;
 	return r;
 }
 
 static int begin_job(struct keeper *keeper, struct err *err)
 {
 	struct job *job = &keeper->job;
-	const struct keeper_options *options = job->options;
-	struct coordinator_wish wish = {.kind = options->begin ? COORDINATOR_RECEIVE : COORDINATOR_RESTORE,
-					.path = options->image,
-					.force = options->force,
-					.begin = options->begin,
-					.channel = options->channel};
 	int report = -1, r;
 
 	record_forget_job(job->entry.keeper); /* an older keeper's of this number */
 	r = names_open(&job->names, err);
-	if (r == 0)
-		r = requests_open(job, err); /* before anybody can find it */
-	if (r == 0)
-		r = add_job(job, err);
-	if (r == 0 && options->argv) {
-		/* First of all: it inherits what the console inherited. */
-		r = launch(job, &report, err);
-		if (r > 0)
-			r = enter_root(job, r, err);
-		if (r == 0)
-			r = fault_point("job-launched", err);
-	}
-	if (r == 0)
-		r = leave_streams(err);
-	if (r == 0)
-		r = pool_open(&job->pool, job->names, before_scip, job, err);
-	if (r == 0)
-		r = loop_watch(&job->loop, pool_wake_fd(job->pool), on_pool_low, job);
-	if (r == 0)
-		r = pool_fill(job->pool, err);
-	if (r > 0)
-		r = 0; /* hand_root_over() has reported it */
-	if (r == 0)
-		r = requests_place_checkpoints(job, err);
-	if (r == 0 && !options->argv)
-		r = requests_serve(job, err);
-	if (r == 0)
-		r = interval_start(job, err);
-	if (r == 0 && options->begin && options->begin->stubs)
-		r = links_expect(job, err);
-	if (r == 0 && options->argv)
-		r = hand_root_over(keeper, report, err);
-	else if (r == 0)
-		r = coordinator_start(job, &wish, options->begin ? on_received : on_restored, keeper, err);
-	/* The process alone holds the other end, and its end shows here. */
+	if (r < 0)
+		return r;
+	r = requests_open(job, err); /* before any process can find the job */
+	if (r < 0)
+		return r;
+	r = keeper_add_job(job, err);
+	if (r < 0)
+		return r;
+	r = job->options->argv ? start_program(job, &report, err) : 0;
+	if (r < 0)
+		return r;
+	r = leave_streams(err);
+	if (r < 0)
+		return r;
+	r = start_pool(job, err);
+	if (r < 0)
+		return r;
+	r = start_services(job, err);
+	if (r < 0)
+		return r;
+	r = start_processes(keeper, report, err);
+	/* The coordinator alone holds the channel: its end shows there. */
 	if (job->arrival >= 0)
-		close(job->arrival);
-	job->arrival = -1;
-	keeper->restoring = r == 0 && !options->argv;
+		close(steal_fd(&job->arrival));
 	return r;
 }
 
@@ -494,40 +529,58 @@ static int watch_children(struct keeper *keeper, struct err *err)
 	return loop_watch(&keeper->job.loop, fd, on_children, keeper);
 }
 
-_Noreturn static void keeper_main(struct keeper *keeper, int console_sock)
+/* What the job is: a new one, a saved one, or part of one that was started on another host. `leads`: its
+ * first process leads its session. */
+static int choose_identity(struct job *job, bool *leads, struct err *err)
+{
+	int r;
+
+	describe_job(job);
+	if (job->options->argv)
+		return 0;
+	if (!job->options->begin || job->options->image)
+		return describe_job_of_image(job, leads, err);
+	r = describe_job_of_guest(job, leads, err);
+	return r < 0 ? r : remote_console_make_streams(job, job->options->begin, err);
+}
+
+static int keeper_open(struct keeper *keeper, int console_sock, struct err *err)
 {
 	struct job *job = &keeper->job;
-	struct err err = ERR_INIT;
 	bool leads = false;
+	int r = loop_open(&job->loop);
+
+	if (r < 0)
+		return r;
+	r = watch_children(keeper, err);
+	if (r < 0)
+		return r;
+	r = viewer_open(job, console_sock, err);
+	if (r < 0)
+		return r;
+	r = choose_identity(job, &leads, err);
+	if (r < 0)
+		return r;
+	r = leads ? 0 : terminal_adopt(job->console, err);
+	return r < 0 ? r : begin_job(keeper, err);
+}
+
+_Noreturn static void keeper_main(struct keeper *keeper, int console_sock)
+{
+	struct err err = ERR_INIT;
 	int r;
 
 	setsid();
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	prctl(PR_SET_NAME, "scip-keeper");
 	log_open_shared("scip");
-	r = loop_open(&job->loop);
-	if (r == 0)
-		r = watch_children(keeper, &err);
-	if (r == 0)
-		r = viewer_open(job, console_sock, &err);
-	describe_job(job);
-	if (r == 0 && job->options->begin && !job->options->image) {
-		r = describe_job_of_guest(job, &leads, &err);
-		if (r == 0)
-			r = remote_console_make_streams(job, job->options->begin, &err);
-	} else if (r == 0 && !job->options->argv) {
-		r = describe_job_of_image(job, &leads, &err);
-	}
-	if (r == 0 && !leads)
-		r = terminal_adopt(job->console, &err);
-	if (r == 0)
-		r = begin_job(keeper, &err);
+	r = keeper_open(keeper, console_sock, &err);
 	if (r < 0)
-		fail(keeper, STATUS_SCIP, err.text[0] ? err.text : strerror(-r));
+		keeper_fail(keeper, STATUS_SCIP, err.text[0] ? err.text : strerror(-r));
 	if (chdir("/") < 0)
 		log_debug("the job's directory stays in use");
 	for (;;)
-		loop_step(&job->loop);
+		loop_step(&keeper->job.loop);
 }
 
 _Noreturn static void become_keeper(const struct keeper_options *options, int console_sock)

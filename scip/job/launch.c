@@ -26,16 +26,16 @@ static void block_all_signals(void)
 	sigprocmask(SIG_SETMASK, &all, NULL);
 }
 
-/* Until a scip supervises this process only the keeper knows it. */
+/* Until a scip supervises this process only the keeper knows of it, and must not end before it. */
 static void end_with(pid_t keeper)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != keeper)
 		_exit(STATUS_SCIP);
 }
 
-/* The scip that seizes us lets the call return, once: 1 when our number is not our name, else 0. Under Yama
- * we must name our tracer first. */
-static bool wait_for_scip(pid_t keeper)
+/* The scip that seizes this process lets the call return once: 1 if the process's pid is not its vpid, else
+ * 0. Yama requires that the tracer is named first. */
+static bool launch_await_scip(pid_t keeper)
 {
 	long r;
 
@@ -64,7 +64,7 @@ static void report_event(int report, Pbeam__KeeperEvent__Type type, int status, 
 	(void)!event_write(report, &event);
 }
 
-_Noreturn static void give_up(int report, int status, const struct err *err)
+_Noreturn static void launch_fail(int report, int status, const struct err *err)
 {
 	report_event(report, PBEAM__KEEPER_EVENT__TYPE__FAILED, status, err->text);
 	_exit(status);
@@ -92,8 +92,8 @@ _Noreturn static void become_program(struct job *job, const struct sock_fprog *f
 	end_with(job->entry.keeper.n);
 	setpgid(0, 0);
 	if (set_streams(job->console, &err) < 0 || terminal_to_foreground(&err) < 0)
-		give_up(report, STATUS_SCIP, &err);
-	if (wait_for_scip(job->entry.keeper.n)) { /* from here on we end with it */
+		launch_fail(report, STATUS_SCIP, &err);
+	if (launch_await_scip(job->entry.keeper.n)) { /* from here on this process ends with its scip */
 		r = syscall_filter_build(syscall_filter_diverged(job->names), &restored, &err);
 		filter = &restored;
 	}
@@ -103,7 +103,7 @@ _Noreturn static void become_program(struct job *job, const struct sock_fprog *f
 		r = load_filter(filter);
 	if (r < 0) {
 		err_code(&err, r, "load the system-call filter");
-		give_up(report, STATUS_SCIP, &err);
+		launch_fail(report, STATUS_SCIP, &err);
 	}
 	sigprocmask(SIG_SETMASK, &job->saved_mask, NULL);
 	report_event(report, PBEAM__KEEPER_EVENT__TYPE__EXECUTING, 0, "");
@@ -112,10 +112,10 @@ _Noreturn static void become_program(struct job *job, const struct sock_fprog *f
 		err_set(&err, -errno, "%s: %s", options->argv[0],
 			strchr(options->argv[0], '/') ? "not found (or its interpreter is not)"
 						      : "command not found");
-		give_up(report, STATUS_NOT_FOUND, &err);
+		launch_fail(report, STATUS_NOT_FOUND, &err);
 	}
 	err_sys(&err, "%s: cannot be executed", options->argv[0]);
-	give_up(report, STATUS_NOT_EXECUTABLE, &err);
+	launch_fail(report, STATUS_NOT_EXECUTABLE, &err);
 }
 
 /* A child with all signals blocked that has the write end of a pipe (`*end`), of which the parent has the
@@ -157,8 +157,8 @@ _Noreturn static void become_husk(struct job *job, const struct sock_fprog *filt
 	if (load_filter(filter) < 0)
 		_exit(STATUS_SCIP);
 	close((int)ready);
-	wait_for_scip(job->entry.keeper.n);
-	_exit(STATUS_SCIP); /* a husk is never let go here */
+	launch_await_scip(job->entry.keeper.n);
+	_exit(STATUS_SCIP); /* not reached: a husk's call does not return */
 }
 
 int launch_husk(struct job *job, const struct sock_fprog *filter, int *ready, struct err *err)

@@ -101,7 +101,7 @@ static bool links_has_stub(const struct job *job, struct vpid vpid)
 
 /* At once: this keeper may be about to exit. What is lost because no process carries it is sent again to the
  * next one. */
-static void transmit(struct links *links, enum _Pbeam__LinkNewsType type, const Pbeam__LinkNews *news)
+static void links_send(struct links *links, enum _Pbeam__LinkNewsType type, const Pbeam__LinkNews *news)
 {
 	if (links->carrier.fd < 0)
 		return;
@@ -118,7 +118,7 @@ static void links_tell(struct links *links, enum _Pbeam__LinkNewsType type, stru
 	news.vpid = vpid.n;
 	news.value = value;
 	news.text = (char *)(uintptr_t)text;
-	transmit(links, type, &news);
+	links_send(links, type, &news);
 }
 
 /* ---- signals for processes elsewhere ---- */
@@ -150,7 +150,7 @@ static void transmit_signal(struct links *links, const struct sent_signal *signa
 	news.value = signal->signal;
 	news.from = signal->from;
 	news.seq = signal->seq;
-	transmit(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_SIGNAL, &news);
+	links_send(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_SIGNAL, &news);
 }
 
 /* Drops the signals of a process up to `seq`. */
@@ -275,7 +275,7 @@ static void guest_deliver_signal(struct guest *guest, struct links *links, int s
 		guest->taken = seq;
 	news.vpid = guest->vpid.n;
 	news.seq = seq;
-	transmit(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_TAKEN, &news);
+	links_send(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_TAKEN, &news);
 }
 
 static void guest_deliver_kept(struct guest *guest, struct links *links)
@@ -412,7 +412,7 @@ static void brief_carrier(struct links *links)
 		links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_GUEST, guest->vpid, 0, guest->host);
 		taken.vpid = guest->vpid.n;
 		taken.seq = guest->taken;
-		transmit(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_TAKEN, &taken);
+		links_send(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_TAKEN, &taken);
 		if (guest->reported)
 			links_tell(links, PBEAM__LINK_NEWS_TYPE__LINK_NEWS_STATUS, guest->vpid, guest->status,
 				   "");

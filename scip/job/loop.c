@@ -57,7 +57,7 @@ void loop_close(struct loop *loop)
 	loop->base = NULL;
 }
 
-static void on_ready(evutil_socket_t fd, short events, void *arg)
+static void on_loop_ready(evutil_socket_t fd, short events, void *arg)
 {
 	const struct loop_source *source = arg;
 
@@ -86,7 +86,7 @@ static int source_add(struct loop *loop, const struct loop_source *from, short e
 	source->next = loop->sources;
 	loop->sources = source;
 	source->event =
-		event_new(loop->base, source->fd, events, source->ready ? on_ready : on_expired, source);
+		event_new(loop->base, source->fd, events, source->ready ? on_loop_ready : on_expired, source);
 	if (source->event && event_add(source->event, after) == 0)
 		return 0;
 	source_free(source);

@@ -13,7 +13,7 @@
 
 enum { CHANNEL_FD = 3, PATIENCE_S = 3600 };
 
-static int save(const Pbeam__CutRequest *request, struct err *err)
+static int part_pass_on(const Pbeam__CutRequest *request, struct err *err)
 {
 	pid_t keeper = receive_find_keeper(request->job, err);
 
@@ -34,7 +34,7 @@ int part_run(void)
 	rpc_set_timeout(CHANNEL_FD, PATIENCE_S * 1000);
 	while ((request = cut_take(CHANNEL_FD, &err))) {
 		bool part = request->operation == PBEAM__CUT_REQUEST__OPERATION__SAVE;
-		int r = part ? save(request, &err) : cut_serve_store(CHANNEL_FD, request, &err);
+		int r = part ? part_pass_on(request, &err) : cut_serve_store(CHANNEL_FD, request, &err);
 
 		message_free(request);
 		if (r > 0)

@@ -26,7 +26,7 @@ struct recall {
 	size_t len;
 };
 
-static void forget(struct request *request)
+static void recall_forget_request(struct request *request)
 {
 	struct recall *recall = request->saving;
 
@@ -34,7 +34,7 @@ static void forget(struct request *request)
 	request->saving = NULL;
 }
 
-static bool descends(struct names *names, struct name_process process, struct vpid target)
+static bool is_descendant(struct names *names, struct name_process process, struct vpid target)
 {
 	for (int depth = 0; depth < DEPTH_MAX && !process.remote_parent; depth++) {
 		if (process.parent.n == target.n)
@@ -46,21 +46,21 @@ static bool descends(struct names *names, struct name_process process, struct vp
 }
 
 /* A descendant with a stub here that is on that host; 0 for none. */
-static struct vpid find(const struct job *job, struct vpid target, const char *host)
+static struct vpid recall_find_descendant(const struct job *job, struct vpid target, const char *host)
 {
 	auto_free struct name_process *all = NULL;
 	int n = names_snapshot(job->names, job->entry.keeper, &all);
 	char place[NAME_TEXT_MAX];
 
 	for (int i = 0; i < n; i++)
-		if (all[i].state == NAME_STATE_STUB && descends(job->names, all[i], target) &&
+		if (all[i].state == NAME_STATE_STUB && is_descendant(job->names, all[i], target) &&
 		    names_place_find(job->names, all[i].vpid, place) == 0 && !strcmp(place, host))
 			return all[i].vpid;
 	return (struct vpid){0};
 }
 
 /* In a process of its own, which may block. */
-_Noreturn static void ask(struct job *job, struct vpid vpid, int out)
+_Noreturn static void recall_main(struct job *job, struct vpid vpid, int out)
 {
 	Pbeam__MigrateRequest wish = PBEAM__MIGRATE_REQUEST__INIT;
 	Pbeam__Target target = PBEAM__TARGET__INIT;
@@ -122,7 +122,7 @@ static void on_answer(void *arg, int fd)
 }
 
 /* Forks the process. Returns the socket that its reply comes from, or -errno. */
-static int start(struct job *job, struct vpid vpid, struct err *err)
+static int recall_start(struct job *job, struct vpid vpid, struct err *err)
 {
 	int ends[2];
 	pid_t pid;
@@ -132,7 +132,7 @@ static int start(struct job *job, struct vpid vpid, struct err *err)
 	pid = fork();
 	if (pid == 0) {
 		close(ends[0]);
-		ask(job, vpid, ends[1]);
+		recall_main(job, vpid, ends[1]);
 	}
 	close(ends[1]);
 	if (pid > 0)
@@ -149,7 +149,7 @@ int recall_begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 	int fd, r;
 
 	if (!wish->alone && !wish->dry_run)
-		vpid = find(job, request_target(job, wish->target), wish->host);
+		vpid = recall_find_descendant(job, request_target(job, wish->target), wish->host);
 	if (!vpid.n)
 		return 0;
 	recall = calloc(1, sizeof(*recall));
@@ -165,7 +165,7 @@ int recall_begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 	recall->job = job;
 	recall->vpid = vpid;
 	pbeam__migrate_request__pack(wish, recall->wish);
-	r = fd = start(job, vpid, err);
+	r = fd = recall_start(job, vpid, err);
 	if (r >= 0) {
 		r = loop_watch(&job->loop, fd, on_answer, recall);
 		if (r < 0)
@@ -178,7 +178,7 @@ int recall_begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 	}
 	log_info("vpid %d, which is on %s already, is called back first", vpid.n, wish->host);
 	request->saving = recall;
-	request->forget = forget;
+	request->forget = recall_forget_request;
 	request->cancels = false;
 	return 1;
 }

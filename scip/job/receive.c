@@ -62,7 +62,7 @@ int receive_pass_on(pid_t keeper, int channel, uint32_t type, const ProtobufCMes
 	r = frame_send(sock, type, message, &channel, 1, err);
 	if (r == 0)
 		r = rpc_receive_frame(sock, "the job's keeper", &reply, err);
-	/* It has ended, or ended before it accepted the connection. */
+	/* The keeper has ended, perhaps before it accepted the connection. */
 	if (r == -ECONNRESET || r == -EPIPE)
 		return err_set(err, -ESRCH, "the job's keeper there has just ended; try again");
 	if (r < 0)
@@ -85,7 +85,7 @@ static int add_maps(Pbeam__MigrateBegin *begin, struct err *err)
 	return text ? 0 : err_code(err, -ENOMEM, "the maps of paths");
 }
 
-static int fail(int channel, const struct err *err)
+static int receive_fail(int channel, const struct err *err)
 {
 	log_error("receive: %s", err->text);
 	rpc_refuse(channel, err);
@@ -194,20 +194,20 @@ int receive_run(void)
 	begin->came_back = false; /* set on this side only */
 	if (!begin->job) {
 		err_set(&err, -EPROTO, "the request names no job");
-		return fail(channel, &err);
+		return receive_fail(channel, &err);
 	}
 	take_numbers(begin);
 	r = add_maps(begin, &err);
 	if (r == 0)
 		r = give_to_keeper(channel, begin, &err);
 	if (r < 0)
-		return fail(channel, &err);
+		return receive_fail(channel, &err);
 	if (r > 0)
 		return EXIT_SUCCESS;
 	if (begin->revive && prepare_revival(begin, path, &options, &err) < 0)
-		return fail(channel, &err);
+		return receive_fail(channel, &err);
 	if (begin->cut && !begin->revive && prepare_guest(begin, &err) < 0)
-		return fail(channel, &err);
+		return receive_fail(channel, &err);
 	sigemptyset(&none);
 	options.signal_mask = &none;
 	options.begin = begin;

@@ -79,7 +79,7 @@ struct relay {
 	int status;
 };
 
-static void finish(struct relay *relay, enum relay_end end)
+static void relay_finish(struct relay *relay, enum relay_end end)
 {
 	relay->over = true;
 	relay->end = end;
@@ -159,8 +159,7 @@ static bool adjust_mode(struct relay *relay)
 	if (relay->in < 0)
 		return false;
 	if (!terminal_is_foreground(relay->in)) {
-		/* whoever is in the foreground has set the terminal as it needs it, our settings are of no
-		 * use */
+		/* the foreground process has set the terminal as it needs it */
 		return false;
 	}
 	want_raw = relay->interactive || program_wants_keys(relay);
@@ -210,8 +209,8 @@ static void forget_stops(const struct relay *relay)
 			return;
 }
 
-/* While the console is stopped: continues it as soon as there is something to be heard. More than once, for a
- * SIGCONT that comes before the stop is forgotten by it. */
+/* While the console is stopped: continues it as soon as an event comes. It sends SIGCONT repeatedly, because
+ * one that precedes the stop has no effect. */
 static pid_t watch_events(const struct relay *relay)
 {
 	const pid_t console = getpid(), child = fork();
@@ -229,7 +228,7 @@ static pid_t watch_events(const struct relay *relay)
 	_exit(0);
 }
 
-/* True if the watch alone has continued us, not the user. */
+/* True if the watch has continued the console, and not the user. */
 static bool end_watch(pid_t watch)
 {
 	const struct timespec no_wait = {0, 0};
@@ -284,7 +283,7 @@ static void stop_with_program(struct relay *relay)
 
 /* ---- what happens ---- */
 
-/* Everything that the program has written: poll() flushes what the kernel still has on its way. */
+/* Shows all output of the program: poll() flushes what the kernel has not passed to the master yet. */
 static void drain_master(struct relay *relay)
 {
 	struct pollfd ready = {.fd = relay->options->master, .events = POLLIN};
@@ -306,7 +305,7 @@ static void serve_event(struct relay *relay, const Pbeam__KeeperEvent *event)
 	case PBEAM__KEEPER_EVENT__TYPE__ENDED:
 		drain_master(relay);
 		relay->status = event->value;
-		finish(relay, RELAY_ENDED);
+		relay_finish(relay, RELAY_ENDED);
 		break;
 	case PBEAM__KEEPER_EVENT__TYPE__STOPPED:
 		drain_master(relay);
@@ -314,7 +313,7 @@ static void serve_event(struct relay *relay, const Pbeam__KeeperEvent *event)
 			stop_with_program(relay);
 		break;
 	case PBEAM__KEEPER_EVENT__TYPE__TAKEN:
-		finish(relay, RELAY_TAKEN);
+		relay_finish(relay, RELAY_TAKEN);
 		break;
 	default:
 		break;
@@ -330,7 +329,7 @@ static void on_event(struct relay *relay)
 		return;
 	if (r <= 0) {
 		drain_master(relay);
-		finish(relay, RELAY_LOST);
+		relay_finish(relay, RELAY_LOST);
 		return;
 	}
 	serve_event(relay, event);
@@ -344,7 +343,7 @@ static bool terminal_is_gone(const struct relay *relay)
 	return relay->in >= 0 && tcgetattr(relay->in, &settings) < 0;
 }
 
-static void on_signal(struct relay *relay)
+static void on_console_signal(struct relay *relay)
 {
 	struct signalfd_siginfo info;
 
@@ -367,12 +366,12 @@ static void on_signal(struct relay *relay)
 	}
 	if (info.ssi_signo == SIGHUP && (info.ssi_code == SI_KERNEL || terminal_is_gone(relay)) &&
 	    relay->options->master >= 0)
-		finish(relay, RELAY_HUNG_UP);
+		relay_finish(relay, RELAY_HUNG_UP);
 	else
 		pass_signal(relay, (int)info.ssi_signo, info.ssi_code == SI_KERNEL);
 }
 
-static void on_output(struct relay *relay, short revents)
+static void on_master_output(struct relay *relay, short revents)
 {
 	char bytes[16384];
 	ssize_t n = read(relay->options->master, bytes, sizeof(bytes));
@@ -382,7 +381,7 @@ static void on_output(struct relay *relay, short revents)
 			terminal_copy_size(relay->in, relay->options->master);
 		relay->was_hung = false;
 		if (io_write_full(relay->out, bytes, (size_t)n) < 0)
-			finish(relay, RELAY_HUNG_UP);
+			relay_finish(relay, RELAY_HUNG_UP);
 		return;
 	}
 	relay->hung = n == 0 || errno == EIO || (revents & POLLHUP);
@@ -406,13 +405,13 @@ static void write_typed(struct relay *relay)
 }
 
 /* Takes typed bytes, looking for the detach key. The escape itself waits for what follows it. */
-static void take_typed(struct relay *relay, const char *bytes, size_t n)
+static void relay_take_typed(struct relay *relay, const char *bytes, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		if (relay->options->may_detach && relay->escaped) {
 			relay->escaped = false;
 			if (bytes[i] == KEY_DETACH) {
-				finish(relay, RELAY_DETACHED);
+				relay_finish(relay, RELAY_DETACHED);
 				return;
 			}
 			relay->typed[relay->ntyped++] = KEY_ESCAPE;
@@ -433,7 +432,7 @@ static void on_typed(struct relay *relay)
 	struct termios settings;
 
 	if (n > 0) {
-		take_typed(relay, bytes, (size_t)n);
+		relay_take_typed(relay, bytes, (size_t)n);
 		write_typed(relay);
 		return;
 	}
@@ -446,7 +445,7 @@ static void on_typed(struct relay *relay)
 		write_typed(relay);
 		return;
 	}
-	finish(relay, RELAY_HUNG_UP);
+	relay_finish(relay, RELAY_HUNG_UP);
 }
 
 /* ---- the loop ---- */
@@ -470,7 +469,7 @@ static bool is_ahead(struct relay *relay)
 	return relay->ahead;
 }
 
-static void step(struct relay *relay)
+static void relay_step(struct relay *relay)
 {
 	bool reading = adjust_mode(relay) && relay->ntyped == 0 && !is_ahead(relay);
 	short master_events = (short)(POLLIN | (relay->ntyped ? POLLOUT : 0));
@@ -486,11 +485,11 @@ static void step(struct relay *relay)
 	relay->hung = false;
 	/* output first: what was written before the end is shown before it */
 	if (fds[2].revents & (POLLIN | POLLHUP | POLLERR))
-		on_output(relay, fds[2].revents);
+		on_master_output(relay, fds[2].revents);
 	if (fds[2].revents & POLLOUT)
 		write_typed(relay);
 	if (fds[1].revents && !relay->over)
-		on_signal(relay);
+		on_console_signal(relay);
 	if (fds[3].revents && !relay->over)
 		on_typed(relay);
 	if (fds[0].revents && !relay->over)
@@ -544,9 +543,9 @@ static void show_backlog(const struct relay *relay)
 	}
 }
 
-/* Everything typed that nobody has read, in its order: what is in the pty, here, and still in the user's
- * terminal. */
-static void give_back(struct relay *relay)
+/* Returns all typed bytes that no program has read, in their order: those in the pty, in the console, and in
+ * the user's terminal. */
+static void relay_give_back_typed(struct relay *relay)
 {
 	struct pollfd rest = {.fd = relay->in, .events = POLLIN};
 	char bytes[4 * sizeof(relay->typed)];
@@ -583,8 +582,8 @@ enum relay_end relay_run(const struct relay_options *options, int *status)
 	adjust_mode(&relay);
 	show_backlog(&relay);
 	while (!relay.over)
-		step(&relay);
-	give_back(&relay);
+		relay_step(&relay);
+	relay_give_back_typed(&relay);
 	terminal_restore();
 	terminal_dismiss_guard();
 	if (relay.signals >= 0)

@@ -20,7 +20,7 @@
 
 enum { FLUSH_MS = 5000, NAP_NS = 1000000 };
 
-static enum _Pbeam__ConsoleStream__Kind kind_of(const Pbeam__MigrateBegin *begin, int stream)
+static enum _Pbeam__ConsoleStream__Kind stream_kind_at_home(const Pbeam__MigrateBegin *begin, int stream)
 {
 	for (size_t i = 0; i < begin->job->n_console; i++)
 		if (begin->job->console[i]->index == stream)
@@ -28,7 +28,7 @@ static enum _Pbeam__ConsoleStream__Kind kind_of(const Pbeam__MigrateBegin *begin
 	return PBEAM__CONSOLE_STREAM__KIND__CLOSED;
 }
 
-static int make_pipe(struct job *job, int stream, struct err *err)
+static int remote_console_make_pipe(struct job *job, int stream, struct err *err)
 {
 	int ends[2];
 
@@ -39,8 +39,8 @@ static int make_pipe(struct job *job, int stream, struct err *err)
 	return 0;
 }
 
-static int make_stream(struct job *job, int stream, enum _Pbeam__ConsoleStream__Kind kind, int slave,
-		       struct err *err)
+static int remote_console_make_stream(struct job *job, int stream, enum _Pbeam__ConsoleStream__Kind kind,
+				      int slave, struct err *err)
 {
 	switch (kind) {
 	case PBEAM__CONSOLE_STREAM__KIND__TTY:
@@ -48,7 +48,7 @@ static int make_stream(struct job *job, int stream, enum _Pbeam__ConsoleStream__
 		break;
 	case PBEAM__CONSOLE_STREAM__KIND__PIPE:
 	case PBEAM__CONSOLE_STREAM__KIND__SOCKET:
-		return make_pipe(job, stream, err);
+		return remote_console_make_pipe(job, stream, err);
 	case PBEAM__CONSOLE_STREAM__KIND__NULLDEV:
 		job->console[stream] = open("/dev/null", O_RDWR | O_CLOEXEC);
 		break;
@@ -71,11 +71,11 @@ int remote_console_make_streams(struct job *job, const Pbeam__MigrateBegin *begi
 		return err_code(err, -ENOMEM, "make the console");
 	*job->remote_console = (struct remote_console){.wake = -1};
 	for (int i = 0; i < 3; i++)
-		terminal |= kind_of(begin, i) == PBEAM__CONSOLE_STREAM__KIND__TTY;
+		terminal |= stream_kind_at_home(begin, i) == PBEAM__CONSOLE_STREAM__KIND__TTY;
 	if (terminal)
 		r = terminal_make_pty(-1, &job->pty_master, &slave, err);
 	for (int i = 0; i < 3 && r == 0; i++)
-		r = make_stream(job, i, kind_of(begin, i), slave, err);
+		r = remote_console_make_stream(job, i, stream_kind_at_home(begin, i), slave, err);
 	return r;
 }
 

@@ -128,7 +128,7 @@ static void wake_writer(int signal)
 	(void)signal;
 }
 
-static void report(const struct console_home *h)
+static void home_wake_loop(const struct console_home *h)
 {
 	if (write(h->written, &(uint64_t){1}, sizeof(uint64_t)) < 0)
 		log_error("console: eventfd: %s", strerror(errno));
@@ -189,10 +189,10 @@ static void *home_writer_main(void *arg)
 			home_write_piece(h, next);
 		}
 		free(next);
-		report(h);
+		home_wake_loop(h);
 	}
 	atomic_store(&h->ended, true);
-	report(h);
+	home_wake_loop(h);
 	return NULL;
 }
 
@@ -223,7 +223,7 @@ static bool home_queue_output(struct console_home *h, const Pbeam__RemoteConsole
 }
 
 /* The window holds for every stream; a message out of order is of an end that miscounts. */
-static bool fits(const struct console_home *h, const Pbeam__RemoteConsole *message)
+static bool home_output_fits(const struct console_home *h, const Pbeam__RemoteConsole *message)
 {
 	return message->stream >= 0 && message->stream < CONSOLE_STREAMS &&
 	       message->count == h->received[message->stream] &&
@@ -600,7 +600,7 @@ void console_home_frame(struct link_process *process, struct link_incoming *inco
 	if (!h)
 		return;
 	if (data || type == PBEAM__CHANNEL_MESSAGE__REMOTE_CONSOLE_FLUSH) {
-		if ((data && !fits(h, message)) || !home_queue_output(h, message, !data)) {
+		if ((data && !home_output_fits(h, message)) || !home_queue_output(h, message, !data)) {
 			log_warn("vpid %d: its console sent output that does not fit", h->part->vpid);
 			home_refuse(incoming);
 			home_end(h);

@@ -31,7 +31,7 @@ struct moving {
 	bool stub;
 };
 
-static void forget(struct request *request)
+static void moving_forget_request(struct request *request)
 {
 	struct moving *moving = request->saving;
 
@@ -39,7 +39,7 @@ static void forget(struct request *request)
 	request->saving = NULL;
 }
 
-static void tell(const struct moving *moving, const struct coordinator_outcome *outcome)
+static void moving_reply(const struct moving *moving, const struct coordinator_outcome *outcome)
 {
 	Pbeam__MigrateReply done = PBEAM__MIGRATE_REPLY__INIT;
 
@@ -65,8 +65,10 @@ static void on_progress(void *arg, const Pbeam__Progress *progress)
 		request_reply(moving->request, PBEAM__RPC__RPC_PROGRESS, &progress->base, NULL, 0);
 }
 
-/* The one that was at work was killed: another one asks the registry. False: it cannot be started. */
-static bool settle(struct moving *moving, const struct coordinator_outcome *killed, coordinator_done_fn done)
+/* The coordinator was killed: another one asks the registry whether the processes have moved. False: it
+ * cannot be started. */
+static bool moving_settle(struct moving *moving, const struct coordinator_outcome *killed,
+			  coordinator_done_fn done)
 {
 	const struct migrate_settling settling = {
 		.uuid = moving->uuid, .stub = moving->stub, .target = moving->target, .known = killed->moved};
@@ -85,7 +87,7 @@ static void on_settled(void *arg, const struct coordinator_outcome *outcome)
 	struct moving *moving = arg;
 	struct coordinator_outcome known = {0};
 
-	if (outcome->killed && settle(moving, outcome, on_settled))
+	if (outcome->killed && moving_settle(moving, outcome, on_settled))
 		return;
 	if (outcome->moved)
 		known.processes = 1;
@@ -99,7 +101,7 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 	struct moving *moving = arg;
 	struct request *request = moving->request;
 
-	if (outcome->killed && settle(moving, outcome, on_settled))
+	if (outcome->killed && moving_settle(moving, outcome, on_settled))
 		return;
 	if (!outcome->err.code && outcome->processes)
 		links_settle(moving->job, moving->target);
@@ -109,7 +111,7 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 	} else if (outcome->err.code) {
 		request_refuse(request, &outcome->err);
 	} else {
-		tell(moving, outcome);
+		moving_reply(moving, outcome);
 	}
 	free(moving);
 	if (request) {
@@ -130,7 +132,8 @@ static int make_uuid(char uuid[40], struct err *err)
 	return 0;
 }
 
-/* Whose parent is on another host leaves nothing here: to children that stay it would seem to have ended. */
+/* No stub is left here when the parent is remote. The children must move too: to them the process would seem
+ * to have ended. */
 static int keep_children(const struct job *job, const Pbeam__MigrateRequest *wish, struct err *err)
 {
 	struct vpid target = request_target(job, wish->target);
@@ -148,7 +151,7 @@ static int keep_children(const struct job *job, const Pbeam__MigrateRequest *wis
 }
 
 /* No coordinator is at work. */
-static int begin(struct request *request, const Pbeam__MigrateRequest *wish, struct err *err)
+static int moving_start(struct request *request, const Pbeam__MigrateRequest *wish, struct err *err)
 {
 	struct job *job = request->job;
 	struct moving *moving = calloc(1, sizeof(*moving));
@@ -201,18 +204,18 @@ static int begin(struct request *request, const Pbeam__MigrateRequest *wish, str
 		return r;
 	}
 	request->saving = moving;
-	request->forget = forget;
+	request->forget = moving_forget_request;
 	request->cancels = true;
 	return 0;
 }
 
 int request_migrate(struct request *request, const ProtobufCMessage *message, struct err *err)
 {
-	/* First of all: a process that has just arrived may be asked to go on before it has its link, and
-	 * must take along where its stub is. */
+	/* Comes first: a process that has just arrived may be moved on before it has its link, and must take
+	 * along where its stub is. */
 	int r = coordinator_idle(request->job, err);
 
-	return r < 0 ? r : begin(request, (const Pbeam__MigrateRequest *)message, err);
+	return r < 0 ? r : moving_start(request, (const Pbeam__MigrateRequest *)message, err);
 }
 
 /* ---- arriving ---- */
@@ -272,8 +275,8 @@ static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
 	free(arriving);
 }
 
-/* The message as one of our own: it is asked for later. */
-static struct arriving *keep(struct job *job, const struct frame *frame, struct err *err)
+/* Keeps the message: later steps need it. */
+static struct arriving *arriving_new(struct job *job, const struct frame *frame, struct err *err)
 {
 	struct arriving *arriving = calloc(1, sizeof(*arriving));
 	struct name_process process;
@@ -302,9 +305,9 @@ int request_receive(struct request *request, const ProtobufCMessage *message, st
 	int r;
 
 	if (request->frame->nfds != 1)
-		return err_set(err, -EPROTO, "an arrival needs its channel");
+		return err_set(err, -EPROTO, "the request to receive processes has no channel");
 	channel = steal_fd(&request->frame->fds[0]);
-	arriving = keep(job, request->frame, err);
+	arriving = arriving_new(job, request->frame, err);
 	if (!arriving)
 		return -EPROTO;
 	what.begin = arriving->begin;
@@ -335,13 +338,13 @@ int request_orphan(struct request *request, const ProtobufCMessage *message, str
 	return 0;
 }
 
-/* Of a migration: until it is committed. */
+/* Cancels a migration until it is committed. */
 int request_cancel(struct request *request, const ProtobufCMessage *message, struct err *err)
 {
 	Pbeam__Done done = PBEAM__DONE__INIT;
 
 	if (coordinator_cancel(request->job) < 0)
-		return err_set(err, -ESRCH, "no migration of it is at work");
+		return err_set(err, -ESRCH, "it is not being migrated");
 	request_reply(request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * Checkpoint and rollback: a coordinator does it, the request waits for it and shows how far it is.
+ * Checkpoint and rollback: a coordinator does the work; the request waits for it and shows its progress.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ struct saving {
 	char store[STORE_JOB_MAX];
 };
 
-static uint64_t resident_bytes(const struct job *job)
+static uint64_t image_resident_bytes(const struct job *job)
 {
 	auto_free struct name_process *list = NULL;
 	uint64_t sum = 0;
@@ -104,7 +104,7 @@ static void tell_checkpoint(const struct saving *saving, const struct coordinato
 	request_reply(saving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
 
-static void on_done(void *arg, const struct coordinator_outcome *outcome)
+static void on_saved(void *arg, const struct coordinator_outcome *outcome)
 {
 	struct saving *saving = arg;
 	struct request *request = saving->request;
@@ -133,7 +133,7 @@ static void on_done(void *arg, const struct coordinator_outcome *outcome)
 	}
 }
 
-static void forget(struct request *request)
+static void saving_forget_request(struct request *request)
 {
 	struct saving *saving = request->saving;
 
@@ -144,14 +144,13 @@ static void forget(struct request *request)
 
 /* ---- the beginning ---- */
 
-/* `path` as the user meant it: from the directory that the command was given in. */
+/* `path` relative to the directory that the command was given in. */
 static int absolute_path(const char *path, const char *cwd, char out[PATH_MAX], struct err *err)
 {
 	bool relative = path[0] != '/';
 
 	if (relative && (!cwd || cwd[0] != '/'))
-		return err_set(err, -EINVAL, "%s: a relative path without a directory it is relative to",
-			       path);
+		return err_set(err, -EINVAL, "%s is relative, and the request names no directory", path);
 	if (snprintf(out, PATH_MAX, "%s%s%s", relative ? cwd : "", relative ? "/" : "", path) >=
 	    PATH_MAX - 32)
 		return err_code(err, -ENAMETOOLONG, "%s", path);
@@ -171,12 +170,12 @@ static int choose_output(struct saving *saving, const Pbeam__CheckpointRequest *
 		return store_claim(saving->store, job->entry.uuid, saving->path, &saving->number, err);
 	r = absolute_path(wish->output, wish->cwd, saving->path, err);
 	if (r == 0 && stat(saving->path, &st) == 0 && !S_ISREG(st.st_mode))
-		r = err_set(err, -EISDIR, "%s is there and is no regular file; name a file", saving->path);
+		r = err_set(err, -EISDIR, "%s exists and is not a regular file; name a file", saving->path);
 	return r;
 }
 
-/* The newest image of this very run: one of an earlier run of the same name is only taken when asked for by
- * number. */
+/* The newest image of this run: one of an earlier run of the same name is taken only if its number is given.
+ */
 static int newest_of_run(const struct job *job, const char *store, char path[PATH_MAX], struct err *err)
 {
 	auto_free uint32_t *numbers = NULL;
@@ -221,7 +220,7 @@ static int choose_image(struct saving *saving, const Pbeam__RollbackRequest *wis
 	return newest_of_run(job, saving->store, saving->path, err);
 }
 
-/* Refused before anything is chosen: a number would be lost. */
+/* Refuses before an image is chosen: its number would be lost. */
 static int make_saving(struct request *request, struct saving **out, struct err *err)
 {
 	int r = coordinator_idle(request->job, err);
@@ -236,21 +235,21 @@ static int make_saving(struct request *request, struct saving **out, struct err 
 	return 0;
 }
 
-/* Takes `saving`, whatever comes out. */
-static int begin(struct saving *saving, const struct coordinator_wish *wish, struct err *err)
+/* Takes `saving`, also on failure. */
+static int saving_start(struct saving *saving, const struct coordinator_wish *wish, struct err *err)
 {
 	struct request *request = saving->request;
 	struct job *job = saving->job;
 	int r;
 
 	saving->start_ns = io_now_ns(CLOCK_MONOTONIC);
-	r = coordinator_start(job, wish, on_done, saving, err);
+	r = coordinator_start(job, wish, on_saved, saving, err);
 	if (r < 0) {
 		free(saving);
 		return r;
 	}
 	request->saving = saving;
-	request->forget = forget;
+	request->forget = saving_forget_request;
 	if (saving->no_wait)
 		tell_checkpoint(saving, NULL);
 	else if (loop_timer_start(&job->loop, PROGRESS_NS, show_progress, saving) < 0)
@@ -273,8 +272,7 @@ int request_checkpoint(struct request *request, const ProtobufCMessage *message,
 	int r;
 
 	if (wish->mode && wish->mode[0] && strcmp(wish->mode, "stop") != 0)
-		return err_set(err, -ENOTSUP, "mode %s is not there in this version; use --mode stop",
-			       wish->mode);
+		return err_set(err, -ENOTSUP, "this version has no mode %s; use --mode stop", wish->mode);
 	r = make_saving(request, &saving, err);
 	if (r < 0)
 		return r;
@@ -285,8 +283,8 @@ int request_checkpoint(struct request *request, const ProtobufCMessage *message,
 	}
 	what.path = saving->path;
 	saving->no_wait = wish->no_wait;
-	saving->resident = resident_bytes(job);
-	return begin(saving, &what, err);
+	saving->resident = image_resident_bytes(job);
+	return saving_start(saving, &what, err);
 }
 
 int request_rollback(struct request *request, const ProtobufCMessage *message, struct err *err)
@@ -307,7 +305,7 @@ int request_rollback(struct request *request, const ProtobufCMessage *message, s
 		return r;
 	}
 	what.path = saving->path;
-	return begin(saving, &what, err);
+	return saving_start(saving, &what, err);
 }
 
 /* ---- a part of a cut over several hosts ---- */

@@ -47,7 +47,7 @@ void request_refuse(struct request *request, const struct err *err)
 	request_reply(request, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0);
 }
 
-static void free_request(struct request *request)
+static void request_free(struct request *request)
 {
 	struct requests *requests = request->job->requests;
 
@@ -69,13 +69,13 @@ void request_hang_up(struct request *request)
 	if (request->saving && request->cancels && coordinator_cancel(request->job) < 0)
 		log_debug("the request of a client that has left ends by itself");
 	if (!request->saving)
-		free_request(request);
+		request_free(request);
 }
 
 void request_idle(struct request *request)
 {
 	if (request->fd < 0)
-		free_request(request);
+		request_free(request);
 }
 
 struct vpid request_target(const struct job *job, const Pbeam__Target *target)
@@ -125,8 +125,8 @@ static const struct {
 	{PBEAM__DAEMON_REQUEST__DAEMON_RECEIVE, &pbeam__migrate_begin__descriptor, request_receive},
 };
 
-/* What the first process has left running can still be saved and moved; what comes back is taken. */
-static bool is_over(const struct job *job, uint32_t type, const ProtobufCMessage *message)
+/* Descendants that the first process has left running can still be saved and moved, and can return. */
+static bool job_is_over(const struct job *job, uint32_t type, const ProtobufCMessage *message)
 {
 	const ProtobufCFieldDescriptor *field =
 		protobuf_c_message_descriptor_get_field_by_name(message->descriptor, "target");
@@ -145,7 +145,7 @@ static bool is_over(const struct job *job, uint32_t type, const ProtobufCMessage
 }
 
 /* What serve_readable() calls: false when the connection is to end. */
-static bool dispatch(void *arg, struct frame *frame)
+static bool request_dispatch(void *arg, struct frame *frame)
 {
 	struct request *request = arg;
 	struct err err = ERR_INIT;
@@ -156,7 +156,7 @@ static bool dispatch(void *arg, struct frame *frame)
 	while (i < sizeof(handlers) / sizeof(handlers[0]) && handlers[i].type != frame->type)
 		i++;
 	if (i == sizeof(handlers) / sizeof(handlers[0]) || request->saving) {
-		log_warn("request %u is none of the keeper's, or came before the last was answered",
+		log_warn("request %u is not for a keeper, or came before the reply to the last one",
 			 frame->type);
 		return false;
 	}
@@ -166,7 +166,7 @@ static bool dispatch(void *arg, struct frame *frame)
 		return false;
 	}
 	request->frame = frame;
-	if (is_over(request->job, frame->type, message))
+	if (job_is_over(request->job, frame->type, message))
 		r = err_set(&err, -ESRCH, "it has ended");
 	else
 		r = handlers[i].handle(request, message, &err);
@@ -180,7 +180,7 @@ static void on_request(void *arg, int fd)
 {
 	struct request *request = arg;
 
-	if (!serve_readable(&request->reader, fd, dispatch, request))
+	if (!serve_readable(&request->reader, fd, request_dispatch, request))
 		request_hang_up(request);
 }
 

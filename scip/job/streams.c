@@ -1,5 +1,5 @@
 /*
- * Which streams a job gets.
+ * Chooses a job's standard streams.
  *   - A terminal becomes a pty of the job: it can be saved, restored, attached to.
  *   - A pipe or a file is passed as it is.
  *   - With -d a pipe that is written to is not passed on: the vpid is printed there (`id=$(scip run -d
@@ -20,7 +20,7 @@
 
 enum kind { STREAM_CLOSED, STREAM_TERMINAL, STREAM_PASSED, STREAM_NULL };
 
-static enum kind kind_of(int fd, bool detach)
+static enum kind stream_kind_of(int fd, bool detach)
 {
 	struct stat st;
 
@@ -40,7 +40,7 @@ static int open_null(struct err *err)
 	return fd < 0 ? err_sys(err, "open /dev/null") : fd;
 }
 
-/* Descriptors 0 to 2 must not be what open() returns for something else: closed streams are filled for us. */
+/* Fills closed descriptors among 0 to 2, so that open() never returns one of them. */
 static int fill_low_descriptors(struct err *err)
 {
 	int fd;
@@ -54,7 +54,7 @@ static int fill_low_descriptors(struct err *err)
 	return 0;
 }
 
-static int make_stream(struct keeper_options *job, int index, enum kind kind, int slave, struct err *err)
+static int stream_make(struct keeper_options *job, int index, enum kind kind, int slave, struct err *err)
 {
 	int fd = -1;
 
@@ -122,7 +122,7 @@ int streams_choose(struct keeper_options *job, const struct console_options *opt
 		r = kinds_of_image(job->image, kinds, err);
 	else
 		for (int i = 0; i < 3; i++)
-			kinds[i] = kind_of(i, options->detach);
+			kinds[i] = stream_kind_of(i, options->detach);
 	if (r == 0)
 		r = fill_low_descriptors(err);
 	if (r < 0)
@@ -137,7 +137,7 @@ int streams_choose(struct keeper_options *job, const struct console_options *opt
 	for (int i = 0; r == 0 && i < 3; i++) {
 		if (kinds[i] == STREAM_NULL && terminal && !options->image_streams)
 			kinds[i] = STREAM_TERMINAL;
-		r = make_stream(job, i, kinds[i], slave, err);
+		r = stream_make(job, i, kinds[i], slave, err);
 	}
 	if (slave >= 0)
 		close(slave);

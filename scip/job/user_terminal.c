@@ -1,8 +1,8 @@
 /*
- * What this learned about the kernel (6.18): the death of a session leader hangs its terminal up, every open
- * slave descriptor is dead from then on; so the job's terminal is its keeper's. TIOCGPTPEER opens the slave
- * without a path, whatever devpts is mounted. tcsetattr() and tcsetpgrp() from a background group stop the
- * caller, or fail with EIO, unless SIGTTOU is blocked or ignored.
+ * Kernel 6.18: the death of a session leader hangs up its terminal, and every open slave descriptor is dead
+ * from then on. So the keeper leads the session of the job's terminal. TIOCGPTPEER opens the slave without a
+ * path, whatever devpts is mounted. tcsetattr() and tcsetpgrp() from a background group stop the caller, or
+ * fail with EIO, unless SIGTTOU is blocked or ignored.
  */
 #include "scip/job/user_terminal.h"
 
@@ -110,7 +110,7 @@ static void restore_and_die(int signal)
 	raise(signal);
 }
 
-static void arm(void)
+static void terminal_restore_at_exit(void)
 {
 	static const int deadly[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
 	struct sigaction action;
@@ -133,7 +133,8 @@ static bool is_untouched(int fd, const struct termios *settings)
 	       now.c_oflag == settings->c_oflag && now.c_lflag == settings->c_lflag;
 }
 
-/* Lives as long as we do, in a session of its own, so that no kill of our group and no key reaches it. */
+/* Lives as long as its parent, in its own session, so that no signal to the parent's group and no key reaches
+ * it. */
 _Noreturn static void be_guard(int fd, int alive, const struct termios *settings)
 {
 	sigset_t all;
@@ -153,8 +154,8 @@ _Noreturn static void be_guard(int fd, int alive, const struct termios *settings
 	_exit(0);
 }
 
-/* A process that puts the terminal back when we cannot: SIGKILL. Without one (no process can be made) that is
- * not done. */
+/* Starts a process that restores the terminal if this one is killed with SIGKILL. If it cannot be started,
+ * the terminal is not restored then. */
 static void start_guard(int fd, const struct termios *settings)
 {
 	int pair[2];
@@ -195,7 +196,7 @@ int terminal_set_raw(int fd)
 	if (tcgetattr(fd, &raw.before) < 0)
 		return -errno;
 	if (!raw.armed)
-		arm();
+		terminal_restore_at_exit();
 	settings = raw.before;
 	cfmakeraw(&settings);
 	/* it knows the settings of now: a later set needs a new one */

@@ -1,6 +1,6 @@
 /*
- * Without a console the keeper reads the pty's master, so that the job never blocks on a terminal without a
- * reader. The kernel's own buffer comes first: what a console did not read before it died is read here.
+ * Without a console the keeper reads the pty's master, so that the job never blocks on its terminal. The
+ * kernel's buffer still has what a console did not read before it was killed.
  */
 #include "scip/job/viewer.h"
 
@@ -27,19 +27,19 @@ struct viewer {
 
 /* ---- what is kept ---- */
 
-static void keep(struct viewer *viewer, const char *bytes, size_t n)
+static void viewer_keep(struct viewer *viewer, const char *bytes, size_t n)
 {
 	if (!viewer->bytes)
 		viewer->bytes = malloc(VIEWER_BACKLOG);
 	if (!viewer->bytes)
 		return;
 	if (viewer->len + n > VIEWER_BACKLOG) {
-		/* half goes at once, at a line's end, so that this is rare and what stays is readable */
+		/* drops half at once, up to the end of a line: this is rare, and the rest is readable */
 		size_t from = viewer->len > VIEWER_BACKLOG / 2 ? viewer->len - VIEWER_BACKLOG / 2 : 0;
-		char *link = memchr(viewer->bytes + from, '\n', viewer->len - from);
+		char *line = memchr(viewer->bytes + from, '\n', viewer->len - from);
 
-		if (link)
-			from = (size_t)(link + 1 - viewer->bytes);
+		if (line)
+			from = (size_t)(line + 1 - viewer->bytes);
 		viewer->len -= from;
 		memmove(viewer->bytes, viewer->bytes + from, viewer->len);
 	}
@@ -47,31 +47,31 @@ static void keep(struct viewer *viewer, const char *bytes, size_t n)
 	viewer->len += n;
 }
 
-static void look_again(void *arg);
+static void viewer_look_again(void *arg);
 
-static void on_output(void *arg, int fd)
+static void on_unviewed_output(void *arg, int fd)
 {
 	struct job *job = arg;
 	char bytes[16384];
 	ssize_t n = read(fd, bytes, sizeof(bytes));
 
 	if (n > 0) {
-		keep(job->viewer, bytes, (size_t)n);
+		viewer_keep(job->viewer, bytes, (size_t)n);
 		return;
 	}
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	/* no other side while a rollback replaces it: it would poll as hung up all the time */
+	/* while a rollback replaces the slave's side the master always polls as hung up */
 	loop_unwatch(&job->loop, fd);
-	if (loop_timer_start(&job->loop, LOOK_AGAIN_NS, look_again, job) < 0)
+	if (loop_timer_start(&job->loop, LOOK_AGAIN_NS, viewer_look_again, job) < 0)
 		job->viewer->draining = false;
 }
 
-static void look_again(void *arg)
+static void viewer_look_again(void *arg)
 {
 	struct job *job = arg;
 
-	if (loop_watch(&job->loop, job->pty_master, on_output, job) < 0)
+	if (loop_watch(&job->loop, job->pty_master, on_unviewed_output, job) < 0)
 		job->viewer->draining = false;
 }
 
@@ -79,13 +79,13 @@ static void start_draining(struct job *job)
 {
 	if (job->pty_master < 0 || job->viewer->draining)
 		return;
-	if (loop_watch(&job->loop, job->pty_master, on_output, job) < 0)
+	if (loop_watch(&job->loop, job->pty_master, on_unviewed_output, job) < 0)
 		log_warn("job %d: what it writes to its terminal cannot be kept", job->entry.root.n);
 	else
 		job->viewer->draining = true;
 }
 
-/* What was kept, in a memfd of the caller's, -1 for nothing. */
+/* Returns a memfd with the bytes that were kept, which the caller owns; -1 if there are none. */
 static int stop_draining(struct job *job)
 {
 	struct viewer *viewer = job->viewer;
@@ -93,7 +93,7 @@ static int stop_draining(struct job *job)
 
 	if (viewer->draining) {
 		loop_unwatch(&job->loop, job->pty_master);
-		loop_timer_stop(&job->loop, look_again, job);
+		loop_timer_stop(&job->loop, viewer_look_again, job);
 		viewer->draining = false;
 	}
 	if (!viewer->len)
@@ -107,7 +107,7 @@ static int stop_draining(struct job *job)
 
 /* ---- the console ---- */
 
-static void forget(struct job *job)
+static void viewer_close(struct job *job)
 {
 	struct viewer *viewer = job->viewer;
 
@@ -124,7 +124,7 @@ static void on_console(void *arg, int fd)
 
 	if (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	forget(job);
+	viewer_close(job);
 	start_draining(job);
 }
 
@@ -152,7 +152,7 @@ int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err)
 	ours = pair[0];
 	theirs = pair[1];
 	viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__TAKEN, job->entry.root.n, "");
-	forget(job);
+	viewer_close(job);
 	r = loop_watch(&job->loop, ours, on_console, job);
 	if (r < 0) {
 		start_draining(job);
