@@ -243,6 +243,21 @@ def test_dry_run(three, place):
     told.end()
 
 
+def test_dry_run_of_many_obstacles(three, place):
+    """200 files that the target lacks are 200 lines, each with its file."""
+    a, b, _ = three
+    paths = [place / "work" / f"{'result-' * 4}{i}" for i in range(200)]
+    code = f"import time; files = [open(f'{place}/work/{'result-' * 4}{{i}}', 'w') for i in range(200)]; print('ready', flush=True); time.sleep(600)"
+    job = a.start(["scip", "run", "--", "python3", "-c", code], "many")
+    a.wait_until(lambda: "ready" in job.text(), 20, "the files to be open")
+    done = migrate(a, a.vpids()[0], b, "--dry-run", check=False)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1 and len(lines) == len(paths), len(lines)
+    assert all(any(f" {path}," in line for line in lines) for path in paths), lines[:3]
+    a.ctl("kill", "-s", "KILL", str(a.vpids()[0]))
+    job.wait(20)
+
+
 def test_big_file(three, place):
     """A large sparse file is sent once, without its holes."""
     a, b, c = three
