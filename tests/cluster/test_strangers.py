@@ -2,6 +2,8 @@
 import hashlib
 import hmac
 import os
+import pathlib
+import re
 import struct
 import subprocess
 import time
@@ -12,6 +14,7 @@ pytestmark = pytest.mark.timeout(120)
 
 PORT = 7113
 IDENTITY = "pbeam cluster 1"
+VERSION = int(re.search(r"CHANNEL_VERSION\s+(\d+)u", (pathlib.Path(__file__).parents[2] / "channel" / "channel.h").read_text())[1])
 HELLO, REFUSED, PEER_HOST, PEER_REQUEST, PEER_REPLY, PEER_REGISTRY, PEER_REGISTRY_REPLY, PEER_CHANGES = 1, 2, 10, 11, 13, 14, 15, 16
 PEER, MIGRATE, SESSION = 1, 2, 3
 
@@ -41,7 +44,7 @@ def frame(kind, body=b"", magic=0x4D454250, version=1, length=None):
     return struct.pack("<IHHII", magic, version, 0, kind, len(body) if length is None else length) + body
 
 
-def hello(kind=PEER, host="stranger", version=4, cookie=b""):
+def hello(kind=PEER, host="stranger", version=VERSION, cookie=b""):
     return frame(HELLO, field(1, version) + field(2, kind) + field(3, host) + (field(4, cookie) if cookie else b""))
 
 
