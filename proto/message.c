@@ -75,6 +75,20 @@ int message_append_u32(uint32_t **array, size_t *n, uint32_t value)
 	return 0;
 }
 
+int message_append_bytes(ProtobufCBinaryData **array, size_t *n, const void *data, size_t len)
+{
+	void *where = *array;
+	int r = message_grow_array(&where, *n, sizeof(**array));
+
+	if (r < 0)
+		return r;
+	*array = where;
+	(*array)[*n] = (ProtobufCBinaryData){0};
+	r = message_bytes(&(*array)[*n], data, len);
+	*n += r == 0;
+	return r;
+}
+
 int message_append_string(char ***array, size_t *n, const char *text)
 {
 	void *where = *array;

@@ -26,6 +26,8 @@ must_check int message_append_u64(uint64_t **array, size_t *n, uint64_t value);
 must_check int message_append_i32(int32_t **array, size_t *n, int32_t value);
 must_check int message_append_u32(uint32_t **array, size_t *n, uint32_t value);
 
+/* Appends a copy to repeated bytes. -ENOMEM. */
+must_check int message_append_bytes(ProtobufCBinaryData **array, size_t *n, const void *data, size_t len);
 /* Appends a copy to repeated strings. -ENOMEM. */
 must_check int message_append_string(char ***array, size_t *n, const char *text);
 

@@ -17,13 +17,13 @@
 #include "base/host_memory.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/page.h"
 #include "proto/message.h"
 #include "scip/object/object.h"
 #include "scip/tracee/procfs.h"
 
 enum {
 	DUMP_MS = 3600000,
-	PAGE = 4096,
 	EXPECT_MIN = 1024,
 	EXPECT_LOOK = 1 << 17,
 	EXPECT_MAX = 1 << 22,

@@ -12,11 +12,13 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/page.h"
 #include "proto/message.h"
 #include "scip/capture/capture.h"
+#include "scip/tracee/regs.h"
 #include "scip/tracee/vdso.h"
 
-enum { CPUINFO_MAX = 4 << 20, PAGE = 4096 };
+enum { CPUINFO_MAX = 4 << 20 };
 
 /* Returns a copy of the value of the first "key<tabs>: value" line, or NULL. */
 static char *cpuinfo_field(const char *text, const char *key)
@@ -27,16 +29,6 @@ static char *cpuinfo_field(const char *text, const char *key)
 		return NULL;
 	colon += 1 + (colon[1] == ' ');
 	return strndup(colon, strcspn(colon, "\n"));
-}
-
-static uint64_t read_xcr0(const char *flags)
-{
-	uint32_t low, high;
-
-	if (!strstr(flags, " osxsave") && !strstr(flags, " xsave"))
-		return 0;
-	__asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-	return (uint64_t)high << 32 | low;
 }
 
 static int describe_cpu(Pbeam__Host *host, struct err *err)
@@ -51,7 +43,7 @@ static int describe_cpu(Pbeam__Host *host, struct err *err)
 	flags = cpuinfo_field(text, "flags");
 	if (!flags)
 		return err_set(err, -EINVAL, "/proc/cpuinfo names no flags");
-	host->xcr0 = read_xcr0(flags);
+	host->xcr0 = strstr(flags, "xsave") ? regs_xcr0() : 0;
 	for (word = strtok_r(flags, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
 		char **list = reallocarray(host->cpu_flags, host->n_cpu_flags + 1, sizeof(char *));
 

@@ -27,6 +27,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/page.h"
 #include "proto/message.h"
 #include "scip/dump/mappings.h"
 #include "scip/dump/page_writer.h"
@@ -34,7 +35,7 @@
 
 #define PRECOPY_LEAST (1ull << 20) /* bytes of an object; less takes no time to send */
 #define PRECOPY_MAX   (1ull << 38) /* listing the pages of more takes long */
-enum { PAGE = 4096, COPY = 1 << 20, ANSWER_MS = 600000, SHM_REMOVED = 01000 };
+enum { COPY = 1 << 20, ANSWER_MS = 600000, SHM_REMOVED = 01000 };
 
 /* One object and its mappings. */
 struct object {

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/page.h"
 #include "namespace/record.h"
 #include "proto/message.h"
 #include "scip/capture/group.h"
@@ -21,7 +22,6 @@
 #ifndef MSG_COPY
 #define MSG_COPY 040000
 #endif
-#define PAGE	4096u
 #define RUN_MAX 256u /* pages written at once */
 
 /* ---- segments ---- */
@@ -38,11 +38,6 @@ static bool is_attached(Pbeam__Manifest *manifest, int32_t virtual)
 	return false;
 }
 
-static bool is_zero_page(const uint8_t *page)
-{
-	return page[0] == 0 && memcmp(page, page + 1, PAGE - 1) == 0;
-}
-
 static int write_segment(struct image_writer *writer, const uint8_t *data, Pbeam__SharedMemory *out,
 			 struct err *err)
 {
@@ -53,7 +48,7 @@ static int write_segment(struct image_writer *writer, const uint8_t *data, Pbeam
 	for (uint64_t at = 0, n; at < pages && r >= 0; at += n ? n : 1) {
 		uint64_t offset;
 
-		for (n = 0; at + n < pages && n < RUN_MAX && !is_zero_page(data + (at + n) * PAGE);)
+		for (n = 0; at + n < pages && n < RUN_MAX && !page_is_zero(data + (at + n) * PAGE);)
 			n++;
 		if (n == 0)
 			continue;

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/page.h"
 #include "proto/message.h"
 #include "scip/dump/pagemap_scan.h"
 #include "scip/tracee/procfs.h"
@@ -29,7 +30,7 @@
 /* PAGEMAP_SCAN also write-protects here, but without PM_SCAN_CHECK_WPASYNC: with it the call fails at the
  * first memory that is not registered (because it was moved or mapped again), after it has protected pages
  * before that memory, which it then does not report. Without it the call skips the memory. */
-enum { PAGE = 4096, REGIONS = 512, ANSWER_MS = 30000, WORDS = 512, SHARED_LEAST = 4 << 20 };
+enum { REGIONS = 512, ANSWER_MS = 30000, WORDS = 512, SHARED_LEAST = 4 << 20 };
 
 /* ---- in the frozen process ---- */
 

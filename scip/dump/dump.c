@@ -18,13 +18,14 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
+#include "base/page.h"
 #include "proto/message.h"
 #include "scip/dump/dump_parts.h"
 #include "scip/dump/mappings.h"
 #include "scip/dump/page_writer.h"
 #include "scip/dump/prescan.h"
 
-enum { PAGE = 4096, STATUS_MAX = 1 << 20, MCL_FUTURE_FLAG = 2 };
+enum { STATUS_MAX = 1 << 20, MCL_FUTURE_FLAG = 2 };
 
 struct tracee *dump_caller(struct process *process)
 {

@@ -13,12 +13,13 @@
 #include <sys/syscall.h>
 
 #include "base/host_memory.h"
+#include "base/page.h"
 #include "proto/message.h"
 #include "scip/dump/dump_parts.h"
 #include "scip/dump/page_scan.h"
 #include "scip/dump/page_writer.h"
 
-enum { PAGE = 4096, ASK_PAGES = 64 * 1024 };
+enum { ASK_PAGES = 64 * 1024 };
 
 struct shared {
 	struct process *process;

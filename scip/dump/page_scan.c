@@ -7,9 +7,10 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/page.h"
 #include "scip/dump/pagemap_scan.h"
 
-enum { PAGE = 4096, REGIONS_AT_ONCE = 512, WORDS_AT_ONCE = 8192 };
+enum { REGIONS_AT_ONCE = 512, WORDS_AT_ONCE = 8192 };
 
 int page_runs_add(struct page_runs *runs, uint64_t start, uint64_t count, enum page_kind kind)
 {

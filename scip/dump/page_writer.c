@@ -11,10 +11,11 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/page.h"
 #include "proto/message.h"
 #include "scip/tracee/remote.h"
 
-enum { PAGE = 4096, VECS_MAX = 512, PIECES_MAX = 8192, BUFFER = 1 << 20 };
+enum { VECS_MAX = 512, PIECES_MAX = 8192, BUFFER = 1 << 20 };
 
 static const uint64_t CALL_BYTES = 8u << 20;   /* of one call */
 static const uint64_t BATCH_BYTES = 64u << 20; /* of one batch; the digests proceed between batches */
@@ -306,11 +307,6 @@ int pages_append(size_t *n, Pbeam__Pages ***pages, uint64_t address, uint64_t co
 	return 0;
 }
 
-static bool is_zero(const uint8_t *page)
-{
-	return !page[0] && !memcmp(page, page + 1, PAGE - 1);
-}
-
 /* Reads up to `n` pages into the buffer. Returns how many could be read. */
 static uint64_t read_from_outside(struct page_writer *writer, uint64_t address, uint64_t n)
 {
@@ -336,7 +332,7 @@ static int store_pages(struct page_writer *writer, uint64_t address, uint64_t n,
 		uint64_t offset = 0;
 		int r;
 
-		if (i < n && !is_zero(page)) {
+		if (i < n && !page_is_zero(page)) {
 			if (all)
 				offset = image_arena_take(writer->arena, PAGE);
 			fresh = all || !image_arena_dedup(writer->arena, page, &offset);

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/page.h"
 #include "scip/tracee/procfs.h"
-
-enum { PAGE = 4096 };
 
 #define LARGE (UINT64_C(32) << 20)
 

@@ -17,6 +17,7 @@
 #include "proto/message.h"
 #include "scip/object/common.h"
 #include "scip/object/socket.h"
+#include "scip/object/socket_option.h"
 #include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
 
@@ -25,11 +26,6 @@
 #define GROW_AT_ROUND 2
 
 enum { STALL_MS = 500, PAUSE_US = 300, ROUNDS_AT_ONCE = 10 };
-
-static void set(int fd, int level, int name, int value)
-{
-	(void)!setsockopt(fd, level, name, &value, sizeof(value));
-}
 
 void end_tcp_init(struct end_tcp *end)
 {
@@ -136,7 +132,7 @@ struct end_tcp_level end_tcp_drain(struct end_tcp *end, unsigned round)
 	struct end_tcp_level level = {.room = most_received()};
 	int n = 0;
 
-	set(end->old, IPPROTO_TCP, TCP_QUICKACK, 1);
+	socket_set_option(end->old, IPPROTO_TCP, TCP_QUICKACK, 1);
 	if (ioctl(end->old, SIOCOUTQ, &n) == 0 && n > 0)
 		level.waiting = (uint64_t)n;
 	n = 0;
@@ -147,7 +143,7 @@ struct end_tcp_level end_tcp_drain(struct end_tcp *end, unsigned round)
 	if (round < GROW_AT_ROUND)
 		return level;
 	if (end->receive_lock & LOCKED_RCV && !end->enlarged)
-		set(end->old, SOL_SOCKET, BUF_LOCK, end->receive_lock & ~LOCKED_RCV);
+		socket_set_option(end->old, SOL_SOCKET, BUF_LOCK, end->receive_lock & ~LOCKED_RCV);
 	end->enlarged = true;
 	tcp_grow_receive(end->old, 0);
 	return level;
@@ -215,8 +211,8 @@ static int put_flags(const struct end_tcp *end, struct err *err)
 
 static void put_buffer(const struct end_tcp *end, int fd)
 {
-	set(fd, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
-	set(fd, SOL_SOCKET, BUF_LOCK, end->receive_lock);
+	socket_set_option(fd, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
+	socket_set_option(fd, SOL_SOCKET, BUF_LOCK, end->receive_lock);
 }
 
 int end_tcp_fill(struct end_tcp *end, bool connected, struct err *err)

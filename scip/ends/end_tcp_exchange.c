@@ -29,6 +29,7 @@
 #include "base/log.h"
 #include "proto/message.h"
 #include "scip/object/socket.h"
+#include "scip/object/socket_option.h"
 #include "scip/object/tcp_socket.h"
 
 #define BUF_LOCK    72 /* SO_BUF_LOCK, Linux 5.14 */
@@ -37,11 +38,6 @@
 #define STALL_NS    5000000000ull
 #define ENOUGH_NS   20000000ull
 #define UNREAD_MAX  (1ull << 30)
-
-static void set(int fd, int level, int name, int value)
-{
-	(void)!setsockopt(fd, level, name, &value, sizeof(value));
-}
 
 static int transfer(int sock, void *buf, size_t len, bool send_it, struct err *err)
 {
@@ -54,7 +50,7 @@ static int transfer(int sock, void *buf, size_t len, bool send_it, struct err *e
 
 		if (n > 0) {
 			done += (size_t)n;
-			set(sock, IPPROTO_TCP, TCP_QUICKACK, 1);
+			socket_set_option(sock, IPPROTO_TCP, TCP_QUICKACK, 1);
 			continue;
 		}
 		if (n == 0)
@@ -145,9 +141,9 @@ static int send_staying(int sock, const char *data, size_t len, size_t expected,
 			moved_at = io_now_ns(CLOCK_MONOTONIC);
 		seen = now;
 		left = way;
-		set(sock, IPPROTO_TCP, TCP_QUICKACK, 1);
+		socket_set_option(sock, IPPROTO_TCP, TCP_QUICKACK, 1);
 		if (round > 2 && expected > now + other_room * 3 / 4) {
-			set(sock, SOL_SOCKET, BUF_LOCK, 0);
+			socket_set_option(sock, SOL_SOCKET, BUF_LOCK, 0);
 			tcp_grow_receive(sock, expected - other_room * 3 / 4 + MARGIN);
 		}
 		if (round > 50)
@@ -172,8 +168,8 @@ int end_tcp_exchange(struct end_tcp *end, bool connected, struct err *err)
 	int sock = end->fresh, r = 0;
 
 	/* Locked, so that no larger window than that is ever announced, which could not be taken back. */
-	set(sock, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
-	set(sock, IPPROTO_TCP, TCP_NODELAY, 1);
+	socket_set_option(sock, SOL_SOCKET, SO_RCVBUF, end->receive_buffer / 2);
+	socket_set_option(sock, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (connected)
 		r = send_queue(sock, end->unread, end->unread_len, err);
 	if (r == 0)
@@ -187,7 +183,7 @@ int end_tcp_exchange(struct end_tcp *end, bool connected, struct err *err)
 		  "%d, was %d",
 		  end->unread_len, queued(sock), (size_t)their_len, on_the_way(sock),
 		  socket_option(sock, SOL_SOCKET, SO_RCVBUF, 0), end->receive_buffer);
-	set(sock, IPPROTO_TCP, TCP_NODELAY, 0);
+	socket_set_option(sock, IPPROTO_TCP, TCP_NODELAY, 0);
 	socket_room_restore(&room);
 	return r;
 }

@@ -21,16 +21,12 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/page.h"
 #include "scip/object/common.h"
 #include "scip/object/object_dump.h"
 #include "scip/object/object_restore.h"
 
 #define COPY_CHUNK (1u << 20)
-
-static uint64_t round_up(uint64_t n)
-{
-	return (n + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
-}
 
 /* The next run of data at or after *start: page-aligned. False at the end. */
 static bool next_run(int fd, uint64_t size, uint64_t *start, uint64_t *end)
@@ -49,7 +45,7 @@ static bool next_run(int fd, uint64_t size, uint64_t *start, uint64_t *end)
 	if (hole < 0)
 		hole = (off_t)size;
 	*start = (uint64_t)data & ~(uint64_t)(IMAGE_PAGE - 1);
-	*end = round_up((uint64_t)hole);
+	*end = page_round_up((uint64_t)hole);
 	return true;
 }
 

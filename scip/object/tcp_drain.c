@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "scip/object/socket.h"
+#include "scip/object/socket_option.h"
 #include "scip/object/tcp_socket.h"
 
 #define QUICK_ROUNDS 20
@@ -33,20 +34,15 @@ static int waiting(int fd)
 	return ioctl(fd, SIOCOUTQ, &n) < 0 ? 0 : n;
 }
 
-static void set(int fd, int level, int name, int value)
-{
-	(void)!setsockopt(fd, level, name, &value, sizeof(value));
-}
-
 void tcp_grow_receive(int fd, uint64_t bytes)
 {
 	int low = socket_option(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
 	char byte;
 
-	set(fd, SOL_SOCKET, SO_RCVLOWAT, bytes && bytes < 1 << 30 ? (int)bytes : 1 << 30);
-	set(fd, SOL_SOCKET, SO_RCVLOWAT, low);
+	socket_set_option(fd, SOL_SOCKET, SO_RCVLOWAT, bytes && bytes < 1 << 30 ? (int)bytes : 1 << 30);
+	socket_set_option(fd, SOL_SOCKET, SO_RCVLOWAT, low);
 	(void)!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-	set(fd, IPPROTO_TCP, TCP_QUICKACK, 1);
+	socket_set_option(fd, IPPROTO_TCP, TCP_QUICKACK, 1);
 }
 
 void tcp_push(int fd)
@@ -55,13 +51,13 @@ void tcp_push(int fd)
 	int cork = socket_option(fd, IPPROTO_TCP, TCP_CORK, 0);
 
 	if (cork)
-		set(fd, IPPROTO_TCP, TCP_CORK, 0);
+		socket_set_option(fd, IPPROTO_TCP, TCP_CORK, 0);
 	if (!nodelay)
-		set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+		socket_set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (!nodelay)
-		set(fd, IPPROTO_TCP, TCP_NODELAY, 0);
+		socket_set_option(fd, IPPROTO_TCP, TCP_NODELAY, 0);
 	if (cork)
-		set(fd, IPPROTO_TCP, TCP_CORK, 1);
+		socket_set_option(fd, IPPROTO_TCP, TCP_CORK, 1);
 }
 
 static bool wait_empty(int fd, int peer, int rounds, unsigned pause_us)
@@ -70,7 +66,7 @@ static bool wait_empty(int fd, int peer, int rounds, unsigned pause_us)
 		if (waiting(fd) == 0)
 			return true;
 		if (peer >= 0)
-			set(peer, IPPROTO_TCP, TCP_QUICKACK, 1);
+			socket_set_option(peer, IPPROTO_TCP, TCP_QUICKACK, 1);
 		if (pause_us)
 			usleep(pause_us);
 	}
@@ -92,11 +88,11 @@ int tcp_drain(int fd, int peer)
 	lock = socket_option(peer, SOL_SOCKET, BUF_LOCK, 0);
 	size = socket_option(peer, SOL_SOCKET, SO_RCVBUF, 0);
 	if (lock & LOCKED_RCV)
-		set(peer, SOL_SOCKET, SO_RCVBUF, 1 << 30);
+		socket_set_option(peer, SOL_SOCKET, SO_RCVBUF, 1 << 30);
 	tcp_grow_receive(peer, 0);
 	tcp_push(fd);
 	done = wait_empty(fd, peer, SLOW_ROUNDS, SLOW_US);
 	if (lock & LOCKED_RCV)
-		set(peer, SOL_SOCKET, SO_RCVBUF, size / 2);
+		socket_set_option(peer, SOL_SOCKET, SO_RCVBUF, size / 2);
 	return done ? 0 : -EAGAIN;
 }

@@ -28,17 +28,13 @@
 #include "scip/object/object_end.h"
 #include "scip/object/object_restore.h"
 #include "scip/object/socket.h"
+#include "scip/object/socket_option.h"
 #include "scip/object/tcp_look.h"
 #include "scip/object/tcp_socket.h"
 
 #define PATIENCE_NS 4000000000ull
 #define REFILL_NS   10000000000ull
 #define PORT_RANGE  51 /* IP_LOCAL_PORT_RANGE */
-
-static void set(int fd, int level, int name, int value)
-{
-	(void)!setsockopt(fd, level, name, &value, sizeof(value));
-}
 
 int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
 {
@@ -61,7 +57,7 @@ static int new_socket(const Pbeam__TcpSocket *saved, struct err *err)
 
 	if (fd < 0)
 		return err_sys(err, "make a TCP socket");
-	set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	socket_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	for (size_t i = 0; saved->options && i < saved->options->n_options; i++) {
 		const Pbeam__SocketOption *option = saved->options->options[i];
 
@@ -127,7 +123,7 @@ static int choose_port(int fd, const struct inet_address *address)
 	if (!is_chosen_by_kernel(port))
 		return -EADDRINUSE;
 	inet_set_port(&any_port, 0);
-	set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+	socket_set_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
 	if (setsockopt(fd, IPPROTO_IP, PORT_RANGE, &range, sizeof(range)) < 0)
 		return -EADDRINUSE;
 	return bind_port(fd, &any_port);
@@ -150,8 +146,8 @@ static int try_call(const Pbeam__TcpSocket *saved, take_port *take, const struct
 	r = connect_to(fd, to, err);
 	if (r < 0)
 		return r;
-	set(fd, IPPROTO_IP, PORT_RANGE, 0);
-	set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
+	socket_set_option(fd, IPPROTO_IP, PORT_RANGE, 0);
+	socket_set_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
 	return steal_fd(&fd);
 }
 
@@ -280,7 +276,7 @@ static bool can_listen(const struct inet_address *at)
 
 	if (probe < 0)
 		return false;
-	set(probe, SOL_SOCKET, SO_REUSEADDR, 1);
+	socket_set_option(probe, SOL_SOCKET, SO_REUSEADDR, 1);
 	return bind(probe, &at->any, at->len) == 0 && listen(probe, 1) == 0;
 }
 
@@ -398,7 +394,7 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 
 static int set_options(const Pbeam__TcpSocket *saved, int fd, struct err *err)
 {
-	set(fd, SOL_SOCKET, SO_REUSEADDR, 0);
+	socket_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 0);
 	return socket_options_restore(saved->options, fd, err);
 }
 
@@ -464,11 +460,11 @@ static int refill(struct object_restore *restore, const Pbeam__TcpSocket *saved,
 		return r;
 	tcp_grow_receive(receiver, 0);
 	room = socket_room_make(sender);
-	set(sender, IPPROTO_TCP, TCP_NODELAY, 1);
+	socket_set_option(sender, IPPROTO_TCP, TCP_NODELAY, 1);
 	r = send_marked(saved, sender, receiver, data, len, err);
 	if (r == 0)
 		(void)!tcp_drain(sender, receiver);
-	set(sender, IPPROTO_TCP, TCP_NODELAY, 0);
+	socket_set_option(sender, IPPROTO_TCP, TCP_NODELAY, 0);
 	socket_room_restore(&room);
 	return r;
 }
@@ -653,7 +649,7 @@ static int tcp_end_fill(struct object_restore *restore, const Pbeam__Object *obj
 		r = set_options(saved, fd, err);
 	if (r < 0)
 		return r;
-	set(*other, IPPROTO_TCP, TCP_NODELAY, 1);
+	socket_set_option(*other, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (saved->shutdown & 2)
 		shutdown(fd, SHUT_WR);
 	return 0;

@@ -11,10 +11,11 @@
 #include <zstd.h>
 
 #include "base/io.h"
+#include "base/page.h"
 #include "scip/precopy/delta.h"
 #include "scip/precopy/page_stream.h"
 
-enum { PAGE = DELTA_PAGE, PAGES = PAGE_STREAM_BATCH / PAGE, LEVEL = 1, FIRST_TRIAL = 4, TRIAL_EVERY = 64 };
+enum { PAGES = PAGE_STREAM_BATCH / PAGE, LEVEL = 1, FIRST_TRIAL = 4, TRIAL_EVERY = 64 };
 #define WEIGHT 0.25 /* of a new measurement in the mean */
 #define WORTH  0.9  /* a larger ratio is not worth it */
 
@@ -64,11 +65,6 @@ void pack_free(struct pack *pack)
 
 /* ---- the message ---- */
 
-static bool is_zero_page(const uint8_t *page)
-{
-	return !page[0] && !memcmp(page, page + 1, PAGE - 1);
-}
-
 static void append_page(Pbeam__Pages *v, Pbeam__Pages **list, size_t *n, uint64_t address)
 {
 	if (*n && v[*n - 1].address + v[*n - 1].count * PAGE == address) {
@@ -108,7 +104,7 @@ static void add_page(struct pack *pack, struct note_store *store, const struct t
 		add_delta(pack, address, len);
 		break;
 	case NOTE_WHOLE:
-		if (is_zero_page(page)) {
+		if (page_is_zero(page)) {
 			append_page(pack->zeroes, pack->zero_list, &pack->nzeroes, address);
 			break;
 		}

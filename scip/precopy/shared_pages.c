@@ -6,11 +6,12 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/page.h"
 #include "proto/message.h"
 #include "scip/capture/group.h"
 #include "scip/precopy/notes.h"
 
-enum { PAGE = 4096, WORD_BITS = 64, OBJECTS_MAX = 4096 };
+enum { WORD_BITS = 64, OBJECTS_MAX = 4096 };
 
 /* Pages of an object, one bit each. */
 struct page_set {

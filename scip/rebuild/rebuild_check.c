@@ -21,6 +21,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "scip/rebuild/rebuild_parts.h"
+#include "scip/tracee/regs.h"
 #include "scip/tracee/vdso.h"
 
 enum { CPUINFO_MAX = 4 << 20, SEEN_MAX = 512 };
@@ -30,14 +31,6 @@ struct seen {
 	const Pbeam__FileIdentity *v[SEEN_MAX];
 	int n;
 };
-
-static uint64_t read_xcr0(void)
-{
-	uint32_t low, high;
-
-	__asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-	return (uint64_t)high << 32 | low;
-}
 
 static bool has_feature(const char *text, const char *word)
 {
@@ -57,12 +50,12 @@ static int check_processor(const Pbeam__Host *host, struct err *err)
 
 	if (r < 0)
 		return err_code(err, r, "read /proc/cpuinfo");
-	if (host->xcr0 && host->xcr0 & ~read_xcr0())
+	if (host->xcr0 && host->xcr0 & ~regs_xcr0())
 		return err_set(
 			err, -ENOTSUP,
 			"the image was saved on a processor with more registers (xcr0 %#lx, here %#lx); "
 			"restore it on one like %s",
-			(unsigned long)host->xcr0, (unsigned long)read_xcr0(), host->name);
+			(unsigned long)host->xcr0, (unsigned long)regs_xcr0(), host->name);
 	flags = strstr(text, "\nflags");
 	if (!flags)
 		return 0;

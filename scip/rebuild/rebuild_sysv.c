@@ -21,11 +21,12 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/page.h"
 #include "namespace/record.h"
 #include "scip/rebuild/rebuild_parts.h"
 #include "scip/tracee/remote.h"
 
-enum { MODE_BITS = 0777, VALUE_MAX = 32767, PAGE = 4096 };
+enum { MODE_BITS = 0777, VALUE_MAX = 32767 };
 
 union semun {
 	int val;

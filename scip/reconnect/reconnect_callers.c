@@ -191,14 +191,6 @@ static int make_hear(struct reconnect_callers *callers, struct reconnect_hold *h
 	return r;
 }
 
-static int add_address(ProtobufCBinaryData **all, size_t *n, const struct inet_address *address)
-{
-	const ProtobufCBinaryData none = {0};
-	int r = object_append(*all, *n, none);
-
-	return r < 0 ? r : message_bytes(&(*all)[*n - 1], &address->any, address->len);
-}
-
 static int say(const struct reconnect_callers *callers, size_t port, const Pbeam__ReconnectPort *asked,
 	       Pbeam__ReconnectReply *reply)
 {
@@ -217,7 +209,8 @@ static int say(const struct reconnect_callers *callers, size_t port, const Pbeam
 		held++;
 		out->calls = out->calls || !one->connected;
 		if (one->connected)
-			r = add_address(&out->connected, &out->n_connected, &one->own);
+			r = message_append_bytes(&out->connected, &out->n_connected, &one->own.any,
+						 one->own.len);
 	}
 	if (r == 0)
 		out->answers = asked->peer.len && all && held == all;

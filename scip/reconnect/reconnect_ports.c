@@ -154,14 +154,6 @@ int reconnect_ports_find(struct reconnect_ports *ports, struct migrate_source *s
 
 /* ---- requests and replies ---- */
 
-static int append(ProtobufCBinaryData **all, size_t *n, const void *data, size_t len)
-{
-	const ProtobufCBinaryData none = {0};
-	int r = object_append(*all, *n, none);
-
-	return r < 0 ? r : message_bytes(&(*all)[*n - 1], data, len);
-}
-
 static const Pbeam__HostInfo *find_host(const Pbeam__HostList *hosts, const char *name)
 {
 	for (size_t i = 0; i < hosts->n_hosts; i++)
@@ -184,8 +176,8 @@ static int add_called(Pbeam__ReconnectPort *out, const union name_sockaddr *boun
 	address_entry_name(entry, host, false);
 	for (size_t i = 0; i < entry->n && r == 0; i++)
 		if (!address_is_loopback(&entry->aliases[i]))
-			r = append(&out->addresses, &out->n_addresses, &entry->aliases[i],
-				   address_size(&entry->aliases[i]));
+			r = message_append_bytes(&out->addresses, &out->n_addresses, &entry->aliases[i],
+						 address_size(&entry->aliases[i]));
 	return r;
 }
 
@@ -238,8 +230,8 @@ int reconnect_ports_take(struct reconnect_ports *ports, const Pbeam__ReconnectRe
 		held += callers->answers || callers->n_connected;
 		port->direct = port->direct || (callers->answers && (!callers->calls || port->alone));
 		for (size_t k = 0; k < callers->n_connected && r == 0; k++)
-			r = append(&port->callers, &port->ncallers, callers->connected[k].data,
-				   callers->connected[k].len);
+			r = message_append_bytes(&port->callers, &port->ncallers, callers->connected[k].data,
+						 callers->connected[k].len);
 	}
 	return r < 0 ? r : held;
 }

@@ -7,12 +7,15 @@
  * never used.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 
+#include "base/io.h"
 #include "scip/syscall/call.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/regs.h"
@@ -146,4 +149,15 @@ int call_replace(struct call *call, unsigned arg, const void *data, size_t len)
 		return r;
 	call->replaced += (len + 7) & ~(size_t)7;
 	return call_set_arg(call, arg, where.a);
+}
+
+bool call_directory(const struct call *call, int dir_arg, char *out, size_t size)
+{
+	char link[64];
+
+	if (dir_arg >= 0 && (int)call->args[dir_arg] != AT_FDCWD)
+		snprintf(link, sizeof(link), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[dir_arg]);
+	else
+		snprintf(link, sizeof(link), "/proc/%d/cwd", call->tracee->tid);
+	return io_readlink(AT_FDCWD, link, out, size) == 0 && out[0] == '/';
 }

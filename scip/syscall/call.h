@@ -88,6 +88,9 @@ int32_t call_virtual(const struct call *call, int32_t number);
 /* Rewrites a positive number in the tracee's memory from real to virtual. Access errors are ignored: they
  * are the program's own. */
 void call_virtual_at(const struct call *call, uint64_t address);
+/* The directory that a relative path of the call starts at: the descriptor `dir_arg` (-1: none), or the
+ * working directory. False: its path is not known, or does not fit. */
+bool call_directory(const struct call *call, int dir_arg, char *out, size_t size);
 
 /* Translates path `path_arg` relative to `dir_arg` (-1: the working directory): dispatch.c calls it for
  * regular rows. proc_path.c. */

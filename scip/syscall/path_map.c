@@ -65,18 +65,6 @@ static bool clean(const char *path, char *out, size_t size)
 	return used > 0;
 }
 
-/* The directory that a relative path starts from, as the kernel has it. */
-static bool find_base(const struct call *call, int dir_arg, char *out, size_t size)
-{
-	char link[64];
-
-	if (dir_arg >= 0 && (int)call->args[dir_arg] != AT_FDCWD)
-		snprintf(link, sizeof(link), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[dir_arg]);
-	else
-		snprintf(link, sizeof(link), "/proc/%d/cwd", call->tracee->tid);
-	return io_readlink(AT_FDCWD, link, out, size) == 0 && out[0] == '/';
-}
-
 /* Resolves the path here, and finds the carried file that the result names. */
 static const struct path_entry *find_resolved(const struct paths *paths, const char *path)
 {
@@ -120,7 +108,7 @@ static const struct path_entry *find(const struct call *call, int dir_arg, const
 	const struct path_entry *entry;
 	bool relative = path[0] != '/';
 
-	if (!paths || !path[0] || (relative && !find_base(call, dir_arg, base, sizeof(base))))
+	if (!paths || !path[0] || (relative && !call_directory(call, dir_arg, base, sizeof(base))))
 		return NULL;
 	if (relative && !paths_name(paths, base, name, sizeof(name)))
 		snprintf(name, sizeof(name), "%s", base);

@@ -53,25 +53,6 @@ int32_t pts_number(const char *path)
 	return number;
 }
 
-/* The directory of a relative path, with a final slash. */
-static bool find_base(const struct call *call, int dir_arg, char *out, size_t size)
-{
-	char link[64];
-	size_t len;
-
-	if (dir_arg >= 0 && (int)call->args[dir_arg] != AT_FDCWD)
-		snprintf(link, sizeof(link), "/proc/%d/fd/%d", call->tracee->tid, (int)call->args[dir_arg]);
-	else
-		snprintf(link, sizeof(link), "/proc/%d/cwd", call->tracee->tid);
-	if (io_readlink(AT_FDCWD, link, out, size) < 0 || out[0] != '/')
-		return false;
-	len = strlen(out);
-	if (len + 2 > size)
-		return false;
-	strcpy(out + len, "/");
-	return true;
-}
-
 bool pts_path_find(const struct call *call, int dir_arg, const char *path, char *out, size_t size)
 {
 	char whole[2 * PTS_TEXT_MAX] = "";
@@ -80,8 +61,10 @@ bool pts_path_find(const struct call *call, int dir_arg, const char *path, char 
 
 	if (len == 0 || len == PTS_TEXT_MAX || !isdigit((unsigned char)path[len - 1]))
 		return false;
-	if (path[0] == '/' ? !strstr(path, "pts") : !find_base(call, dir_arg, whole, PTS_TEXT_MAX))
+	if (path[0] == '/' ? !strstr(path, "pts") : !call_directory(call, dir_arg, whole, PTS_TEXT_MAX))
 		return false;
+	if (path[0] != '/')
+		strcat(whole, "/");
 	strcat(whole, path);
 	virtual = pts_number(whole);
 	if (virtual < 0)

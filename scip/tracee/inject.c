@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/page.h"
 #include "inject/blob.h"
 #include "scip/tracee/inject_area.h"
 #include "scip/tracee/memory.h"
@@ -33,7 +34,7 @@
 #define MFD_EXEC 0x0010U
 #endif
 
-enum { PAGE = 4096, HEAD_SIZE = 2 * PAGE, ALIGN = 16 };
+enum { HEAD_SIZE = 2 * PAGE, ALIGN = 16 };
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -141,19 +142,6 @@ static int unmap_there(struct remote_frame *frame, const struct inject_area *are
 		    remote_args(area->start, area->code_size + area->data_size));
 }
 
-/* Leaves the frame. Returns `code`, or the error of leaving if `code` is 0. */
-static int leave_after(struct remote_frame *frame, int code, struct err *err)
-{
-	int left;
-
-	if (code == -ESRCH) {
-		frame->tracee->stop = TRACEE_RUNNING;
-		return code;
-	}
-	left = remote_leave(frame, code < 0 ? NULL : err);
-	return code < 0 ? code : left;
-}
-
 static int map_area(struct tracee *tracee, struct inject_area *area, int file, struct taddr hint,
 		    struct err *err)
 {
@@ -174,7 +162,7 @@ static int map_area(struct tracee *tracee, struct inject_area *area, int file, s
 		if (code < 0 && code != -ESRCH && unmap_there(&frame, area, NULL) == -ESRCH)
 			code = -ESRCH;
 	}
-	return leave_after(&frame, code, err);
+	return remote_leave_after(&frame, code, err);
 }
 
 int inject_open(struct tracee *tracee, size_t data_size, struct taddr hint, struct err *err)
@@ -230,7 +218,7 @@ int inject_withdraw(struct tracee *tracee, struct err *err)
 	if (code < 0)
 		return code;
 	code = unmap_there(&frame, process->area, err);
-	code = leave_after(&frame, code, err);
+	code = remote_leave_after(&frame, code, err);
 	if (code == 0)
 		inject_forget(process);
 	return code;
@@ -396,7 +384,7 @@ int batch_run(struct batch *batch, struct tracee *tracee, struct err *err)
 	code = remote_enter(&frame, tracee, err);
 	if (code < 0)
 		return code;
-	code = leave_after(&frame, run_calls(&frame, batch, err), err);
+	code = remote_leave_after(&frame, run_calls(&frame, batch, err), err);
 	if (code < 0)
 		return code;
 	if (head->done > batch->ncalls || (head->failed && head->done == batch->ncalls))

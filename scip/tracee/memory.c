@@ -16,8 +16,7 @@
 #include <sys/uio.h>
 
 #include "base/cleanup.h"
-
-enum { PAGE = 4096 };
+#include "base/page.h"
 
 typedef ssize_t (*vm_copy)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long,
 			   unsigned long);

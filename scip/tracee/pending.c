@@ -44,6 +44,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/page.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
@@ -62,7 +63,6 @@ enum {
 	CODE_RESTARTNOINTR = -513,
 	CODE_RESTARTNOHAND = -514,
 	CODE_RESTART_BLOCK = -516,
-	PAGE = 4096,
 	NSEC_PER_SEC = 1000000000,
 	NSEC_PER_MSEC = 1000000,
 	SCHED_TEXT_MAX = 65536,

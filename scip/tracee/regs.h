@@ -25,4 +25,8 @@ void regs_abort_rseq(const struct tracee *tracee, struct user_regs_struct *regs)
 must_check int regs_get_xstate(const struct tracee *tracee, void **buf, size_t *len);
 must_check int regs_set_xstate(const struct tracee *tracee, const void *buf, size_t len);
 
+/* The extended state that the kernel lets programs use: a bit for each component (XCR0). The processor must
+ * have XSAVE. */
+uint64_t regs_xcr0(void);
+
 #endif

@@ -463,7 +463,7 @@ int remote_leave(struct remote_frame *frame, struct err *err)
 }
 
 /* Leaves the frame. Returns `code`, or the error of leaving if `code` is 0. */
-static int leave_after(struct remote_frame *frame, int code, struct err *err)
+int remote_leave_after(struct remote_frame *frame, int code, struct err *err)
 {
 	int left;
 
@@ -483,7 +483,7 @@ int remote_call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr
 	if (code < 0)
 		return code;
 	code = remote_frame_call(&frame, ret, err, nr, args);
-	return leave_after(&frame, code, err);
+	return remote_leave_after(&frame, code, err);
 }
 
 /* Gives a new child, which is a copy of the parent in the middle of scip's call, the parent's own state. */
@@ -518,7 +518,7 @@ int remote_fork(struct tracee *tracee, pid_t *child, struct err *err, int64_t nr
 		code = settle_child(&frame, frame.child, err);
 	if (code == 0)
 		*child = frame.child;
-	return leave_after(&frame, code, err);
+	return remote_leave_after(&frame, code, err);
 }
 
 int remote_call_interrupted(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr,
@@ -531,7 +531,7 @@ int remote_call_interrupted(struct tracee *tracee, int64_t *ret, struct err *err
 		return code;
 	frame.interrupt = true;
 	code = remote_frame_call(&frame, ret, err, nr, args);
-	return leave_after(&frame, code, err);
+	return remote_leave_after(&frame, code, err);
 }
 
 int remote_settle(struct tracee *tracee, const struct user_regs_struct *regs, struct err *err)

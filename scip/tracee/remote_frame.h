@@ -38,5 +38,7 @@ must_check int remote_frame_call(struct remote_frame *frame, int64_t *ret, struc
 must_check int remote_frame_code(struct remote_frame *frame, struct taddr code, struct taddr code_end,
 				 struct taddr stack, struct taddr batch, struct err *err);
 must_check int remote_leave(struct remote_frame *frame, struct err *err);
+/* remote_leave() after a step that returned `code`; returns the first error. -ESRCH: the tracee is dying. */
+must_check int remote_leave_after(struct remote_frame *frame, int code, struct err *err);
 
 #endif

@@ -128,3 +128,11 @@ int regs_set_xstate(const struct tracee *tracee, const void *buf, size_t len)
 
 	return ptrace(PTRACE_SETREGSET, tracee->tid, NT_X86_XSTATE, &iov) < 0 ? -errno : 0;
 }
+
+uint64_t regs_xcr0(void)
+{
+	uint32_t low, high;
+
+	__asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+	return (uint64_t)high << 32 | low;
+}
