@@ -15,7 +15,7 @@ int syscall_remote_process(const struct syscall_row *row)
 	return i;
 }
 
-static size_t bytes(unsigned arg, size_t fixed, unsigned size_arg, const uint64_t args[6])
+static size_t remote_arg_bytes(unsigned arg, size_t fixed, unsigned size_arg, const uint64_t args[6])
 {
 	size_t n = fixed ? fixed : (uint32_t)args[size_arg];
 
@@ -26,10 +26,10 @@ static size_t bytes(unsigned arg, size_t fixed, unsigned size_arg, const uint64_
 
 size_t syscall_remote_in_bytes(const struct syscall_row *row, const uint64_t args[6])
 {
-	return bytes(row->remote.in, row->remote.in_bytes, row->remote.size, args);
+	return remote_arg_bytes(row->remote.in, row->remote.in_bytes, row->remote.size, args);
 }
 
 size_t syscall_remote_out_bytes(const struct syscall_row *row, const uint64_t args[6])
 {
-	return bytes(row->remote.out, row->remote.out_bytes, row->remote.size, args);
+	return remote_arg_bytes(row->remote.out, row->remote.out_bytes, row->remote.size, args);
 }

@@ -231,7 +231,7 @@ void bridge_expect(struct bridge *bridge, int expecting)
 
 /* ---- starting ---- */
 
-static bool is_ours(const struct bridge *bridge, int fd)
+static bool bridge_owns_descriptor(const struct bridge *bridge, int fd)
 {
 	if (fd == bridge->expecting || fd == bridge->listener)
 		return true;
@@ -253,14 +253,14 @@ static void close_others(const struct bridge *bridge)
 	while (dir && (entry = readdir(dir)) != NULL) {
 		int fd = atoi(entry->d_name);
 
-		if (fd > 2 && fd != dirfd(dir) && !is_ours(bridge, fd))
+		if (fd > 2 && fd != dirfd(dir) && !bridge_owns_descriptor(bridge, fd))
 			close(fd);
 	}
 	if (dir)
 		closedir(dir);
 }
 
-static void become(struct bridge *bridge)
+static void bridge_become_process(struct bridge *bridge)
 {
 	sigset_t none;
 
@@ -295,7 +295,7 @@ static int listen_for_control(struct bridge *bridge, struct err *err)
 
 /* ---- the loop ---- */
 
-static bool listens(const struct bridge_stream *stream)
+static bool stream_listens(const struct bridge_stream *stream)
 {
 	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER;
 }
@@ -313,7 +313,7 @@ static int open_all(struct bridge *bridge)
 	for (struct bridge_stream *stream = bridge->streams; stream && r == 0; stream = stream->next) {
 		stream->lost_ns = io_now_ns(CLOCK_MONOTONIC);
 		/* Only now, after the commit: the description is the program's own. */
-		if (stream->fd >= 0 && listens(stream))
+		if (stream->fd >= 0 && stream_listens(stream))
 			(void)!object_set_nonblock(stream->fd, true);
 		if (stream->fd >= 0 && bridge_stream_is_terminal(stream))
 			r = terminal_begin(stream);
@@ -342,7 +342,7 @@ static void take_channel(struct bridge *bridge)
 	}
 }
 
-static void handle(struct bridge *bridge, const struct watch *watch, uint32_t events)
+static void bridge_handle_event(struct bridge *bridge, const struct watch *watch, uint32_t events)
 {
 	struct bridge_stream *stream;
 	struct channel *channel;
@@ -380,7 +380,7 @@ static bool too_long(uint64_t since_ns)
 }
 
 /* The other side does not come back. */
-static void give_up(struct bridge_stream *stream)
+static void stream_give_up(struct bridge_stream *stream)
 {
 	log_warn("bridge: %s of vpid %d is lost: the other host does not answer", stream->about->text,
 		 stream->about->vpid);
@@ -406,11 +406,11 @@ static void tick_stream(struct bridge_stream *stream)
 	if (stream->anchor
 		    ? !stream->channel && too_long(stream->lost_ns)
 		    : stream->channel && stream->channel->sock < 0 && too_long(stream->channel->lost_ns))
-		give_up(stream);
+		stream_give_up(stream);
 }
 
 /* What is over goes; a channel that no stream uses goes too. */
-static void sweep(struct bridge *bridge)
+static void bridge_sweep_streams(struct bridge *bridge)
 {
 	struct bridge_stream *next;
 	struct channel *after;
@@ -455,7 +455,7 @@ static int patience_ms(const struct bridge *bridge)
 	return ms;
 }
 
-static void tick(struct bridge *bridge)
+static void bridge_tick(struct bridge *bridge)
 {
 	for (struct channel *channel = bridge->channels; channel; channel = channel->next)
 		channel_retry(channel);
@@ -463,7 +463,7 @@ static void tick(struct bridge *bridge)
 		tick_stream(stream);
 }
 
-static bool connected(const struct bridge *bridge)
+static bool bridge_is_connected(const struct bridge *bridge)
 {
 	for (const struct channel *channel = bridge->channels; channel; channel = channel->next)
 		if (channel->sock >= 0)
@@ -472,16 +472,16 @@ static bool connected(const struct bridge *bridge)
 }
 
 /* The last acknowledgements go out, and what the other side has on its way is acknowledged. */
-static void linger(struct bridge *bridge)
+static void bridge_linger(struct bridge *bridge)
 {
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + LAST_MS * 1000000ull;
 	struct epoll_event events[EVENTS];
 
-	while (connected(bridge) && io_now_ns(CLOCK_MONOTONIC) < end) {
+	while (bridge_is_connected(bridge) && io_now_ns(CLOCK_MONOTONIC) < end) {
 		int n = epoll_wait(bridge->epoll, events, EVENTS, LAST_MS / 5);
 
 		for (int i = 0; i < n; i++)
-			handle(bridge, events[i].data.ptr, events[i].events);
+			bridge_handle_event(bridge, events[i].data.ptr, events[i].events);
 	}
 }
 
@@ -506,16 +506,16 @@ static int bridge_run(struct bridge *bridge)
 		uint64_t now = io_now_ns(CLOCK_MONOTONIC);
 
 		for (int i = 0; i < n; i++)
-			handle(bridge, events[i].data.ptr, events[i].events);
+			bridge_handle_event(bridge, events[i].data.ptr, events[i].events);
 		if (timeout >= 0 && now - ticked >= (uint64_t)timeout * 1000000) {
-			tick(bridge);
+			bridge_tick(bridge);
 			ticked = now;
 		}
-		sweep(bridge);
+		bridge_sweep_streams(bridge);
 	}
 	if (r < 0)
 		log_warn("bridge: %s", strerror(-r));
-	linger(bridge);
+	bridge_linger(bridge);
 	if (bridge->path[0]) {
 		unlink(bridge->path);
 		snprintf(path, sizeof(path), "%s.lines", bridge->path);
@@ -544,7 +544,7 @@ int bridge_start(struct bridge *bridge, struct err *err)
 		child = fork();
 		if (child != 0)
 			_exit(child < 0);
-		become(bridge);
+		bridge_become_process(bridge);
 		_exit(bridge_run(bridge) < 0);
 	}
 	while (waitpid(child, &status, 0) < 0 && errno == EINTR)

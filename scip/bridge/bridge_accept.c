@@ -26,7 +26,8 @@
 
 enum { OPEN_MAX = 128 }; /* streams that the float has not connected yet */
 
-static int describe(const struct bridge_stream *listener, int fd, Pbeam__BridgeStream *out, struct err *err)
+static int accepted_describe(const struct bridge_stream *listener, int fd, Pbeam__BridgeStream *out,
+			     struct err *err)
 {
 	struct inet_address peer;
 	char text[INET_TEXT_MAX], words[INET_TEXT_MAX + 64];
@@ -51,14 +52,14 @@ static int describe(const struct bridge_stream *listener, int fd, Pbeam__BridgeS
 	return message_string(&out->text, words);
 }
 
-static int open_stream(struct bridge_stream *listener, int fd)
+static int accepted_open_stream(struct bridge_stream *listener, int fd)
 {
 	struct bridge *bridge = listener->bridge;
 	Pbeam__BridgeStream *about = message_new(&pbeam__bridge_stream__descriptor);
 	struct bridge_stream *stream = NULL;
 	struct err err = ERR_INIT;
 
-	if (about && describe(listener, fd, about, &err) == 0) {
+	if (about && accepted_describe(listener, fd, about, &err) == 0) {
 		about->id = bridge->next_id++;
 		stream = bridge_stream_new(bridge, about, fd, true);
 	}
@@ -91,7 +92,7 @@ void listener_accept(struct bridge_stream *stream)
 			return;
 		}
 		stream->called_ns = io_now_ns(CLOCK_MONOTONIC);
-		if (open_stream(stream, fd) < 0)
+		if (accepted_open_stream(stream, fd) < 0)
 			return;
 	}
 }
@@ -144,7 +145,8 @@ void listener_forget(struct bridge_stream *stream)
 }
 
 /* Connects to the program. Returns the socket, or -errno; -EAGAIN: try again later. */
-static int call(const struct bridge_stream *listener, const Pbeam__BridgeStream *opened, bool *named)
+static int accepted_announce(const struct bridge_stream *listener, const Pbeam__BridgeStream *opened,
+			     bool *named)
 {
 	const ProtobufCBinaryData *at = &listener->about->local;
 	bool packet = opened->kind == PBEAM__BRIDGE_STREAM__KIND__MESSAGES;
@@ -176,7 +178,7 @@ bool listener_connect(struct bridge_stream *listener, const Pbeam__BridgeStream 
 
 	if (bridge_stream_find(bridge, listener->channel, opened->id))
 		return true; /* it moved here with the program */
-	fd = call(listener, opened, &named);
+	fd = accepted_announce(listener, opened, &named);
 	if (fd == -EAGAIN)
 		return false;
 	stream = bridge_stream_new(bridge, opened, fd, false);

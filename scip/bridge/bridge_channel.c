@@ -26,7 +26,7 @@
 
 enum { RETRY_MS = 500 };
 
-static uint64_t now(void)
+static uint64_t monotonic_now(void)
 {
 	return io_now_ns(CLOCK_MONOTONIC);
 }
@@ -47,17 +47,17 @@ static void channel_lost(struct channel *channel)
 	frame_reader_reset(&channel->reader);
 	forget_output(channel);
 	if (!channel->lost_ns)
-		channel->lost_ns = now();
+		channel->lost_ns = monotonic_now();
 	if (channel->ours)
 		return;
 	for (struct bridge_stream *stream = channel->bridge->streams; stream; stream = stream->next)
 		if (stream->channel == channel) {
 			stream->channel = NULL;
-			stream->lost_ns = now();
+			stream->lost_ns = monotonic_now();
 		}
 }
 
-static void connected(struct channel *channel, int sock)
+static void channel_connected(struct channel *channel, int sock)
 {
 	channel->sock = sock;
 	channel->writable = true;
@@ -82,7 +82,7 @@ struct channel *channel_add(struct bridge *bridge, int sock)
 	channel->next = bridge->channels;
 	bridge->channels = channel;
 	if (sock >= 0)
-		connected(channel, sock);
+		channel_connected(channel, sock);
 	return channel;
 }
 
@@ -144,12 +144,12 @@ static void open_and_pass(const struct channel *channel, int back)
 	_exit(0);
 }
 
-static void begin(struct channel *channel)
+static void channel_start_connect(struct channel *channel)
 {
 	int pair[2];
 	pid_t child;
 
-	channel->retry_ns = now() + RETRY_MS * 1000000ull;
+	channel->retry_ns = monotonic_now() + RETRY_MS * 1000000ull;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		return;
 	child = fork();
@@ -161,7 +161,7 @@ static void begin(struct channel *channel)
 	if (child < 0)
 		close(pair[0]);
 	else
-		connected(channel, pair[0]);
+		channel_connected(channel, pair[0]);
 }
 
 static void attach_all(struct channel *channel)
@@ -179,7 +179,7 @@ static void take_over(struct channel *channel, struct frame *frame)
 	close(channel->sock);
 	frame_reader_reset(&channel->reader);
 	channel->lost_ns = 0;
-	connected(channel, frame->fds[0]);
+	channel_connected(channel, frame->fds[0]);
 	frame->fds[0] = -1;
 	if (channel->sock >= 0)
 		attach_all(channel);
@@ -198,18 +198,18 @@ void channel_for(struct bridge_stream *stream)
 		if (!channel)
 			return;
 		channel->ours = true;
-		channel->lost_ns = now();
+		channel->lost_ns = monotonic_now();
 		memcpy(channel->cookie, stream->about->cookie.data, BRIDGE_COOKIE);
 		snprintf(channel->host, sizeof(channel->host), "%s", stream->about->host);
-		begin(channel);
+		channel_start_connect(channel);
 	}
 	stream->channel = channel;
 }
 
 void channel_retry(struct channel *channel)
 {
-	if (channel->ours && channel->sock < 0 && now() >= channel->retry_ns)
-		begin(channel);
+	if (channel->ours && channel->sock < 0 && monotonic_now() >= channel->retry_ns)
+		channel_start_connect(channel);
 }
 
 /* ---- output ---- */
@@ -257,7 +257,7 @@ void channel_acknowledge(struct bridge_stream *stream)
 }
 
 /* Nothing is said on a stream before the other side knows of it. */
-static bool announced(const struct bridge_stream *stream)
+static bool stream_is_announced(const struct bridge_stream *stream)
 {
 	return !stream->anchor || !stream->of || !stream->of->head ||
 	       stream->of->head->number > stream->opened;
@@ -268,7 +268,7 @@ static struct bridge_stream *next_stream(struct channel *channel, bool any)
 	struct bridge_stream *stream = channel->bridge->streams;
 
 	while (stream && !(stream->channel == channel && stream->unsent && !stream->held &&
-			   announced(stream) && (any || stream->turn != channel->bridge->turn)))
+			   stream_is_announced(stream) && (any || stream->turn != channel->bridge->turn)))
 		stream = stream->next;
 	return stream;
 }
@@ -341,7 +341,7 @@ static void announce_here(struct channel *channel, const struct bridge_stream *l
 	}
 }
 
-static void attach(struct channel *channel, const Pbeam__BridgeAttach *asked)
+static void channel_take_attach(struct channel *channel, const Pbeam__BridgeAttach *asked)
 {
 	struct bridge_stream *stream = bridge_stream_find(channel->bridge, channel, asked->stream);
 	Pbeam__BridgeAttach answer = PBEAM__BRIDGE_ATTACH__INIT;
@@ -361,7 +361,7 @@ static void attach(struct channel *channel, const Pbeam__BridgeAttach *asked)
 		bridge_stream_pump(stream);
 }
 
-static void attached(struct channel *channel, const Pbeam__BridgeAttach *answer)
+static void channel_take_attached(struct channel *channel, const Pbeam__BridgeAttach *answer)
 {
 	struct bridge_stream *stream = bridge_stream_find(channel->bridge, channel, answer->stream);
 
@@ -412,7 +412,7 @@ static int take_record(struct channel *channel, const struct frame *frame)
 	return r;
 }
 
-static int dispatch(struct channel *channel, struct frame *frame)
+static int channel_dispatch(struct channel *channel, struct frame *frame)
 {
 	Pbeam__BridgeAttach *attachment;
 	struct bridge_stream *stream;
@@ -427,9 +427,9 @@ static int dispatch(struct channel *channel, struct frame *frame)
 	if (!attachment)
 		return -EPROTO;
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACH) {
-		attach(channel, attachment);
+		channel_take_attach(channel, attachment);
 	} else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACHED) {
-		attached(channel, attachment);
+		channel_take_attached(channel, attachment);
 	} else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK) {
 		stream = bridge_stream_find(channel->bridge, channel, attachment->stream);
 		if (stream && stream->channel == channel) {
@@ -451,7 +451,7 @@ void channel_input(struct channel *channel)
 
 		r = frame_reader_step(&channel->reader, channel->sock, &frame, &err);
 		if (r == 1) {
-			int bad = dispatch(channel, &frame);
+			int bad = channel_dispatch(channel, &frame);
 
 			frame_free(&frame);
 			if (bad < 0) {

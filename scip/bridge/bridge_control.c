@@ -57,7 +57,7 @@ void control_accept(struct bridge *bridge)
 }
 
 /* What stood still for it goes on. */
-static void go_on(struct control *control)
+static void control_resume_released(struct control *control)
 {
 	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next) {
 		if (stream->holder != control)
@@ -82,14 +82,14 @@ void control_free(struct control *control)
 	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next)
 		if (stream->waiter == control)
 			stream->waiter = NULL;
-	go_on(control);
+	control_resume_released(control);
 	close(control->sock);
 	frame_reader_reset(&control->reader);
 	free(control);
 }
 
-static void answer(struct control *control, uint32_t type, const ProtobufCMessage *message, const int *fds,
-		   int nfds)
+static void control_answer(struct control *control, uint32_t type, const ProtobufCMessage *message,
+			   const int *fds, int nfds)
 {
 	/* A coordinator waits for it. */
 	(void)!frame_send(control->sock, type, message, fds, nfds, NULL);
@@ -110,7 +110,7 @@ static Pbeam__BridgeStream *describe_anchor(const struct bridge_stream *stream, 
 	return out;
 }
 
-static void list(struct control *control, bool anchors)
+static void control_list_streams(struct control *control, bool anchors)
 {
 	Pbeam__BridgeList *out = message_new(&pbeam__bridge_list__descriptor);
 
@@ -124,12 +124,13 @@ static void list(struct control *control, bool anchors)
 		if (item && message_append(&out->streams, &out->n_streams, &item->base) < 0)
 			break;
 	}
-	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, out ? &out->base : NULL, NULL, 0);
+	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, out ? &out->base : NULL, NULL, 0);
 	message_free(out);
 }
 
 /* The first, or the one after `last`: a listener has several where it has been on several hosts. */
-static struct bridge_stream *find(struct bridge *bridge, const struct bridge_stream *last, uint64_t ino)
+static struct bridge_stream *stream_find_inode(struct bridge *bridge, const struct bridge_stream *last,
+					       uint64_t ino)
 {
 	struct bridge_stream *stream = last ? last->next : bridge->streams;
 
@@ -144,21 +145,22 @@ static void hold_stream(struct control *control, struct bridge_stream *stream)
 	stream->holder = control;
 }
 
-static void hold(struct control *control, uint64_t ino)
+static void control_hold_streams(struct control *control, uint64_t ino)
 {
-	struct bridge_stream *stream = find(control->bridge, NULL, ino);
+	struct bridge_stream *stream = stream_find_inode(control->bridge, NULL, ino);
 
 	if (!stream || stream->held) {
-		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 		return;
 	}
-	for (struct bridge_stream *each = stream; each; each = find(control->bridge, each, ino)) {
+	for (struct bridge_stream *each = stream; each;
+	     each = stream_find_inode(control->bridge, each, ino)) {
 		hold_stream(control, each);
 		for (struct bridge_stream *other = control->bridge->streams; other; other = other->next)
 			if (other->of == each && !other->held && !listener_accepted(other))
 				hold_stream(control, other);
 	}
-	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, &stream->fd, stream->fd >= 0);
+	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, &stream->fd, stream->fd >= 0);
 }
 
 /* Connections that the program has not accepted: they begin again where it goes. */
@@ -196,12 +198,12 @@ static Pbeam__BridgeStream *take_stream(struct control *control, struct bridge_s
 }
 
 /* All streams of this socket as one. */
-static void take(struct control *control, uint64_t ino)
+static void control_take(struct control *control, uint64_t ino)
 {
 	Pbeam__BridgeStream *out = NULL;
 
-	for (struct bridge_stream *stream = find(control->bridge, NULL, ino); stream;
-	     stream = find(control->bridge, stream, ino)) {
+	for (struct bridge_stream *stream = stream_find_inode(control->bridge, NULL, ino); stream;
+	     stream = stream_find_inode(control->bridge, stream, ino)) {
 		Pbeam__BridgeStream *one = stream->holder == control ? take_stream(control, stream) : NULL;
 
 		if (one && out && message_append(&out->more, &out->n_more, &one->base) < 0)
@@ -215,9 +217,9 @@ static void take(struct control *control, uint64_t ino)
 			out = one;
 	}
 	if (out)
-		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
+		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
 	else
-		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 	message_free(out);
 }
 
@@ -231,33 +233,33 @@ static void serve_anchor(struct control *control, uint32_t type, uint64_t id)
 		stream = stream->next;
 	if (stream && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD && !stream->held) {
 		hold_stream(control, stream);
-		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, 0);
+		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, 0);
 		return;
 	}
 	if (stream && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE && stream->holder == control) {
 		bridge_stream_drain(stream);
 		out = describe_anchor(stream, true);
 		if (out) {
-			answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
+			control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
 			message_free(out);
 			return;
 		}
 	}
-	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 }
 
-static void drop(struct control *control)
+static void control_drop(struct control *control)
 {
 	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next) {
 		if (stream->holder == control && stream->taken)
 			bridge_stream_forget(stream);
 	}
-	answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
+	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 }
 
 /* ---- terminals: until nothing is on its way, and back to where they were ---- */
 
-static bool awaits(const struct control *control)
+static bool control_awaits_flush(const struct control *control)
 {
 	const struct bridge_stream *stream = control->bridge->streams;
 
@@ -275,15 +277,15 @@ void control_settled(struct bridge_stream *stream)
 		return;
 	stream->waiter = NULL;
 	if (stream->anchor)
-		answer(control,
-		       stream->fd >= 0 ? PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD
-				       : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
-		       NULL, &stream->fd, stream->fd >= 0);
-	else if (!awaits(control))
-		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
+		control_answer(control,
+			       stream->fd >= 0 ? PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD
+					       : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
+			       NULL, &stream->fd, stream->fd >= 0);
+	else if (!control_awaits_flush(control))
+		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 }
 
-static void flush(struct control *control, int32_t vpid)
+static void control_flush(struct control *control, int32_t vpid)
 {
 	bool any = false;
 
@@ -294,7 +296,7 @@ static void flush(struct control *control, int32_t vpid)
 			any = true;
 		}
 	if (!any)
-		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
+		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next)
 		if (stream->waiter == control) {
 			stream->readable = true;
@@ -316,7 +318,7 @@ static int take_home(struct bridge_stream *stream, const Pbeam__BridgeStream *ho
 }
 
 /* Nothing of this would have to be undone: the program has written it, wherever it goes on. */
-static void come_home(struct control *control, const Pbeam__BridgeStream *home)
+static void control_bring_home(struct control *control, const Pbeam__BridgeStream *home)
 {
 	struct bridge_stream *stream = control->bridge->streams;
 
@@ -324,14 +326,14 @@ static void come_home(struct control *control, const Pbeam__BridgeStream *home)
 		stream = stream->next;
 	if (!stream || !bridge_stream_is_terminal(stream) || stream->fd < 0 || stream->closing ||
 	    stream->holder || home->generation < stream->generation || take_home(stream, home) < 0) {
-		answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 		return;
 	}
 	stream->holder = stream->waiter = control;
 	bridge_stream_pump(stream);
 }
 
-static void resume(struct control *control)
+static void control_resume(struct control *control)
 {
 	struct bridge_stream *stream = control->bridge->streams;
 	Pbeam__BridgeStream *out = NULL;
@@ -345,8 +347,9 @@ static void resume(struct control *control)
 		stream->moved = false; /* no bridge takes it over any more */
 		stream->holder = NULL;
 	}
-	answer(control, out ? PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
-	       out ? &out->base : NULL, NULL, 0);
+	control_answer(control,
+		       out ? PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
+		       out ? &out->base : NULL, NULL, 0);
 	message_free(out);
 }
 
@@ -355,11 +358,11 @@ static void dispatch_home(struct control *control, const struct frame *frame)
 	Pbeam__BridgeStream *home = (void *)frame_unpack(frame, &pbeam__bridge_stream__descriptor, NULL);
 
 	if (home)
-		come_home(control, home);
+		control_bring_home(control, home);
 	message_free(home);
 }
 
-static void dispatch(struct control *control, struct frame *frame)
+static void control_dispatch(struct control *control, struct frame *frame)
 {
 	Pbeam__BridgeSelect *select;
 
@@ -369,13 +372,13 @@ static void dispatch(struct control *control, struct frame *frame)
 			frame->fds[0] = -1;
 		return;
 	case PBEAM__CHANNEL_MESSAGE__BRIDGE_DROP:
-		drop(control);
+		control_drop(control);
 		return;
 	case PBEAM__CHANNEL_MESSAGE__BRIDGE_RETURN:
 		dispatch_home(control, frame);
 		return;
 	case PBEAM__CHANNEL_MESSAGE__BRIDGE_RESUME:
-		resume(control);
+		control_resume(control);
 		return;
 	default:
 		break;
@@ -384,15 +387,15 @@ static void dispatch(struct control *control, struct frame *frame)
 	if (!select)
 		return;
 	if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST)
-		list(control, select->anchors);
+		control_list_streams(control, select->anchors);
 	else if (select->anchor)
 		serve_anchor(control, frame->type, select->anchor);
 	else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD)
-		hold(control, select->ino);
+		control_hold_streams(control, select->ino);
 	else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE)
-		take(control, select->ino);
+		control_take(control, select->ino);
 	else if (frame->type == PBEAM__CHANNEL_MESSAGE__BRIDGE_FLUSH)
-		flush(control, select->vpid);
+		control_flush(control, select->vpid);
 	message_free(select);
 }
 
@@ -406,7 +409,7 @@ void control_input(struct control *control)
 		control->dead = true; /* an event of it may follow in this round */
 		return;
 	}
-	dispatch(control, &frame);
+	control_dispatch(control, &frame);
 	frame_free(&frame);
 }
 

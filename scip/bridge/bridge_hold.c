@@ -28,8 +28,8 @@ struct bridge_hold {
 };
 
 /* Sends a request and receives the reply; `fd` may be NULL. -ENOENT if the stream does not exist. */
-static int ask_message(int sock, uint32_t type, const ProtobufCMessage *message, uint32_t wanted,
-		       const ProtobufCMessageDescriptor *kind, void **out, int *fd, struct err *err)
+static int hold_request_message(int sock, uint32_t type, const ProtobufCMessage *message, uint32_t wanted,
+				const ProtobufCMessageDescriptor *kind, void **out, int *fd, struct err *err)
 {
 	struct frame frame;
 	int r = frame_send(sock, type, message, NULL, 0, err);
@@ -51,17 +51,17 @@ static int ask_message(int sock, uint32_t type, const ProtobufCMessage *message,
 	return r;
 }
 
-static int ask(int sock, uint32_t type, uint64_t ino, uint32_t wanted, const ProtobufCMessageDescriptor *kind,
-	       void **out, int *fd, struct err *err)
+static int hold_request(int sock, uint32_t type, uint64_t ino, uint32_t wanted,
+			const ProtobufCMessageDescriptor *kind, void **out, int *fd, struct err *err)
 {
 	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
 
 	select.ino = ino;
-	return ask_message(sock, type, &select.base, wanted, kind, out, fd, err);
+	return hold_request_message(sock, type, &select.base, wanted, kind, out, fd, err);
 }
 
 /* Connects to the bridge that listens at `path`. Its replies time out. */
-static int call(const char *path)
+static int hold_connect(const char *path)
 {
 	int sock = frame_connect(path, NULL);
 
@@ -70,19 +70,19 @@ static int call(const char *path)
 	return sock;
 }
 
-static int add(struct bridge_hold *hold, const char *path, bool anchors, struct err *err)
+static int hold_add_bridge(struct bridge_hold *hold, const char *path, bool anchors, struct err *err)
 {
 	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
-	auto_close int sock = call(path);
+	auto_close int sock = hold_connect(path);
 	struct held_bridge *more;
 	void *list = NULL;
 
 	if (sock < 0)
 		return 0; /* left by a bridge that was killed */
 	select.anchors = anchors;
-	if (ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST, &select.base,
-			PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, &pbeam__bridge_list__descriptor, &list, NULL,
-			NULL) < 0)
+	if (hold_request_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST, &select.base,
+				 PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, &pbeam__bridge_list__descriptor,
+				 &list, NULL, NULL) < 0)
 		return 0;
 	more = reallocarray(hold->v, hold->n + 1, sizeof(*more));
 	if (!more) {
@@ -96,12 +96,12 @@ static int add(struct bridge_hold *hold, const char *path, bool anchors, struct 
 
 static int add_float(void *arg, const char *path, struct err *err)
 {
-	return add(arg, path, false, err);
+	return hold_add_bridge(arg, path, false, err);
 }
 
-static int add_anchor(void *arg, const char *path, struct err *err)
+static int hold_add_anchor_bridge(void *arg, const char *path, struct err *err)
 {
-	return add(arg, path, true, err);
+	return hold_add_bridge(arg, path, true, err);
 }
 
 /* Calls `fn` for each bridge's socket on this host, until one call fails. */
@@ -148,7 +148,7 @@ int bridge_find_all(struct bridge_hold **out, struct err *err)
 
 int bridge_find_anchors(struct bridge_hold **out, struct err *err)
 {
-	return find_all(out, add_anchor, err);
+	return find_all(out, hold_add_anchor_bridge, err);
 }
 
 const Pbeam__BridgeStream *bridge_next(const struct bridge_hold *hold, uint64_t ino,
@@ -179,12 +179,12 @@ int bridge_take_anchor(struct bridge_hold *hold, const Pbeam__BridgeStream *stre
 			if (hold->v[i].list->streams[j] == stream)
 				sock = hold->v[i].sock;
 	select.anchor = stream->id;
-	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, &select.base,
-			PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, NULL, err);
+	r = hold_request_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, &select.base,
+				 PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, NULL, err);
 	if (r == 0)
-		r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, &select.base,
-				PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_stream__descriptor,
-				&taken, NULL, err);
+		r = hold_request_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, &select.base,
+					 PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN,
+					 &pbeam__bridge_stream__descriptor, &taken, NULL, err);
 	*out = taken;
 	return r;
 }
@@ -215,8 +215,8 @@ int bridge_stop(struct bridge_hold *hold, uint64_t ino, int *fd, struct err *err
 	struct held_bridge *bridge = holder_of(hold, ino, &stream);
 
 	*fd = -1;
-	return bridge ? ask(bridge->sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, ino,
-			    PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, fd, err)
+	return bridge ? hold_request(bridge->sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD, ino,
+				     PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, fd, err)
 		      : -ENOENT;
 }
 
@@ -229,8 +229,9 @@ int bridge_take(struct bridge_hold *hold, uint64_t ino, Pbeam__BridgeStream **ou
 
 	if (!bridge)
 		return -ENOENT;
-	r = ask(bridge->sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, ino, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN,
-		&pbeam__bridge_stream__descriptor, &taken, NULL, err);
+	r = hold_request(bridge->sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE, ino,
+			 PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_stream__descriptor, &taken,
+			 NULL, err);
 	bridge->taken = r == 0;
 	*out = taken;
 	return r;
@@ -240,8 +241,8 @@ void bridge_release(struct bridge_hold *hold, bool moved)
 {
 	for (size_t i = 0; hold && i < hold->n; i++) {
 		if (moved && hold->v[i].taken)
-			(void)!ask(hold->v[i].sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROP, 0,
-				   PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, NULL, NULL);
+			(void)!hold_request(hold->v[i].sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROP, 0,
+					    PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, NULL, NULL);
 		close(hold->v[i].sock);
 		message_free(hold->v[i].list);
 	}
@@ -252,18 +253,18 @@ void bridge_release(struct bridge_hold *hold, bool moved)
 
 /* ---- terminals ---- */
 
-static int flush(void *arg, const char *path, struct err *err)
+static int hold_flush_bridge(void *arg, const char *path, struct err *err)
 {
 	Pbeam__BridgeSelect select = PBEAM__BRIDGE_SELECT__INIT;
-	auto_close int sock = call(path);
+	auto_close int sock = hold_connect(path);
 	const struct vpid *vpid = arg;
 	int r;
 
 	if (sock < 0)
 		return 0;
 	select.vpid = vpid->n;
-	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_FLUSH, &select.base,
-			PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, NULL, err);
+	r = hold_request_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_FLUSH, &select.base,
+				 PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, NULL, err);
 	return r == -ETIMEDOUT
 		       ? err_set(err, r,
 				 "what it wrote to its terminal is not read on the host where that is")
@@ -272,7 +273,7 @@ static int flush(void *arg, const char *path, struct err *err)
 
 int bridge_flush(struct vpid vpid, struct err *err)
 {
-	return for_each(flush, &vpid, err);
+	return for_each(hold_flush_bridge, &vpid, err);
 }
 
 int bridge_return(const Pbeam__BridgeStream *stream, int *control, int *fd, struct err *err)
@@ -282,12 +283,12 @@ int bridge_return(const Pbeam__BridgeStream *stream, int *control, int *fd, stru
 	int r = stream->cookie.len == BRIDGE_COOKIE ? control_path(stream->cookie.data, path, err) : -ENOENT;
 
 	if (r == 0)
-		r = sock = call(path);
+		r = sock = hold_connect(path);
 	if (r < 0)
 		return -ENOENT;
 	*fd = -1;
-	r = ask_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_RETURN, &stream->base,
-			PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, fd, err);
+	r = hold_request_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_RETURN, &stream->base,
+				 PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, fd, err);
 	if (r == -ETIMEDOUT)
 		return err_set(err, r,
 			       "the process with the other side of its terminal does not read what it wrote");
@@ -300,9 +301,9 @@ int bridge_return(const Pbeam__BridgeStream *stream, int *control, int *fd, stru
 int bridge_resume(int control, Pbeam__BridgeStream **out, struct err *err)
 {
 	void *taken = NULL;
-	int r = ask_message(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_RESUME, NULL,
-			    PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_stream__descriptor, &taken,
-			    NULL, err);
+	int r = hold_request_message(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_RESUME, NULL,
+				     PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &pbeam__bridge_stream__descriptor,
+				     &taken, NULL, err);
 
 	*out = taken;
 	return r;

@@ -18,7 +18,7 @@
 #include "scip/object/terminal.h"
 
 /* Grows by doubling: there may be many. */
-static int append(struct holders *out, struct holder holder)
+static int holders_append(struct holders *out, struct holder holder)
 {
 	if ((out->n & (out->n - 1)) == 0) {
 		struct holder *more = reallocarray(out->v, out->n ? out->n * 2 : 1, sizeof(*more));
@@ -64,7 +64,7 @@ static int add_descriptor(struct holders *out, pid_t pid, int dir, const char *n
 	holder.socket = S_ISSOCK(target.st_mode);
 	holder.reads = entry.st_mode & S_IRUSR;
 	holder.writes = entry.st_mode & S_IWUSR;
-	return append(out, holder);
+	return holders_append(out, holder);
 }
 
 int holders_add(struct holders *out, pid_t pid)
@@ -91,7 +91,7 @@ int holders_add(struct holders *out, pid_t pid)
 }
 
 /* scips, keepers, bridges: what they hold is theirs, or the other end. */
-static bool is_ours(pid_t pid, const char *own)
+static bool is_own_process(pid_t pid, const char *own)
 {
 	char path[64], exe[PATH_MAX];
 
@@ -99,7 +99,7 @@ static bool is_ours(pid_t pid, const char *own)
 	return io_readlink(AT_FDCWD, path, exe, sizeof(exe)) < 0 || strcmp(exe, own) == 0;
 }
 
-static bool skipped(pid_t pid, const pid_t *skip, size_t nskip)
+static bool is_skipped_process(pid_t pid, const pid_t *skip, size_t nskip)
 {
 	for (size_t i = 0; i < nskip; i++)
 		if (skip[i] == pid)
@@ -116,7 +116,8 @@ static bool is_bridge(pid_t pid)
 	return io_slurp(AT_FDCWD, path, 64, &comm, NULL) == 0 && strcmp(comm, BRIDGE_COMM "\n") == 0;
 }
 
-static int read_all(struct holders *out, const pid_t *skip, size_t nskip, bool bridges, struct err *err)
+static int holders_read_all(struct holders *out, const pid_t *skip, size_t nskip, bool bridges,
+			    struct err *err)
 {
 	auto_closedir DIR *proc = opendir("/proc");
 	const struct dirent *entry;
@@ -126,7 +127,7 @@ static int read_all(struct holders *out, const pid_t *skip, size_t nskip, bool b
 	while (r == 0 && (entry = readdir(proc)) != NULL) {
 		pid_t pid = atoi(entry->d_name);
 
-		if (pid > 0 && !skipped(pid, skip, nskip) && is_ours(pid, own) == bridges &&
+		if (pid > 0 && !is_skipped_process(pid, skip, nskip) && is_own_process(pid, own) == bridges &&
 		    (!bridges || is_bridge(pid)))
 			r = holders_add(out, pid);
 	}
@@ -135,12 +136,12 @@ static int read_all(struct holders *out, const pid_t *skip, size_t nskip, bool b
 
 int holders_read(struct holders *out, const pid_t *skip, size_t nskip, struct err *err)
 {
-	return read_all(out, skip, nskip, false, err);
+	return holders_read_all(out, skip, nskip, false, err);
 }
 
 int holders_read_bridges(struct holders *out, struct err *err)
 {
-	return read_all(out, NULL, 0, true, err);
+	return holders_read_all(out, NULL, 0, true, err);
 }
 
 const struct holder *holders_find(const struct holders *holders, uint64_t ino, bool reads, bool writes)

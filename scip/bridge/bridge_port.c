@@ -34,7 +34,8 @@ bool bridge_stream_is_port(const struct bridge_stream *stream)
 	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__PORT && !stream->anchor;
 }
 
-static struct name_address name_of(const struct bridge_stream *stream, const union name_sockaddr *called)
+static struct name_address stand_in_name(const struct bridge_stream *stream,
+					 const union name_sockaddr *called)
 {
 	struct name_address name = {.protocol = IPPROTO_UDP, .name = *called, .caller = true};
 	struct inet_address at;
@@ -45,10 +46,10 @@ static struct name_address name_of(const struct bridge_stream *stream, const uni
 	return name;
 }
 
-static void drop(struct bridge_stream *stream, struct stand_in **at)
+static void stand_in_drop(struct bridge_stream *stream, struct stand_in **at)
 {
 	struct stand_in *gone = *at;
-	struct name_address name = name_of(stream, &gone->called);
+	struct name_address name = stand_in_name(stream, &gone->called);
 
 	*at = gone->next;
 	/* a coordinator's copies are the bridge's */
@@ -61,7 +62,7 @@ static void drop(struct bridge_stream *stream, struct stand_in **at)
 void port_free(struct bridge_stream *stream)
 {
 	while (stream->stand_ins)
-		drop(stream, &stream->stand_ins);
+		stand_in_drop(stream, &stream->stand_ins);
 }
 
 static void drop_oldest(struct bridge_stream *stream)
@@ -75,7 +76,7 @@ static void drop_oldest(struct bridge_stream *stream)
 		n++;
 	}
 	if (n >= STAND_INS_MAX)
-		drop(stream, oldest);
+		stand_in_drop(stream, oldest);
 }
 
 /* A socket connected to the program's; *own is its address. */
@@ -118,7 +119,8 @@ static bool is_told(const struct bridge_stream *stream, const union name_sockadd
 }
 
 /* One that has moved itself goes by its name. */
-static union name_sockaddr call(const struct bridge_stream *stream, const union name_sockaddr *source)
+static union name_sockaddr stand_in_destination(const struct bridge_stream *stream,
+						const union name_sockaddr *source)
 {
 	struct name_address found;
 
@@ -129,10 +131,10 @@ static union name_sockaddr call(const struct bridge_stream *stream, const union 
 	return *source;
 }
 
-static struct stand_in *make(struct bridge_stream *stream, const union name_sockaddr *source)
+static struct stand_in *stand_in_make(struct bridge_stream *stream, const union name_sockaddr *source)
 {
-	union name_sockaddr called = call(stream, source);
-	struct name_address name = name_of(stream, &called);
+	union name_sockaddr called = stand_in_destination(stream, source);
+	struct name_address name = stand_in_name(stream, &called);
 	struct stand_in *fresh = calloc(1, sizeof(*fresh));
 	struct inet_address own;
 	int fd = fresh ? connect_to_program(stream, &own) : -ENOMEM;
@@ -160,24 +162,24 @@ static struct stand_in *make(struct bridge_stream *stream, const union name_sock
 	return fresh;
 }
 
-static struct stand_in *find(struct bridge_stream *stream, const union name_sockaddr *source)
+static struct stand_in *stand_in_find(struct bridge_stream *stream, const union name_sockaddr *source)
 {
 	for (struct stand_in **at = &stream->stand_ins; *at; at = &(*at)->next) {
 		if (memcmp(&(*at)->source, source, sizeof(*source)) != 0)
 			continue;
 		if (!(*at)->passing || is_young(stream))
 			return *at;
-		drop(stream, at);
+		stand_in_drop(stream, at);
 		break;
 	}
-	return make(stream, source);
+	return stand_in_make(stream, source);
 }
 
 /* It has been led to the port itself meanwhile (scip/reconnect/reconnect_callers.c), and calls the old
  * address all the same: another socket. */
-static void keep_name(const struct bridge_stream *stream, struct stand_in *at)
+static void stand_in_keep_name(const struct bridge_stream *stream, struct stand_in *at)
 {
-	struct name_address name = name_of(stream, &at->called), found;
+	struct name_address name = stand_in_name(stream, &at->called), found;
 	struct inet_address own = {.len = sizeof(own.v6)};
 
 	if (at->passing || !at->named ||
@@ -199,11 +201,11 @@ ssize_t port_send(struct bridge_stream *stream, const void *data, size_t len, co
 	if (!inet_address_parse(from, &address))
 		return -EBADMSG;
 	memcpy(&source, &address.any, address.len);
-	at = find(stream, &source);
+	at = stand_in_find(stream, &source);
 	if (!at)
 		return -EHOSTUNREACH;
 	at->used = ++stream->stand_ins_used;
-	keep_name(stream, at);
+	stand_in_keep_name(stream, at);
 	n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 	if (n < 0 && errno == ECONNREFUSED) /* what an earlier one had met */
 		n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);

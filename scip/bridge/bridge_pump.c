@@ -28,7 +28,7 @@
 enum { CONTROL_MAX = 4096 };
 #define PASSING_NS 5000000000ull
 
-static bool is_stream(const struct bridge_stream *stream)
+static bool is_byte_stream(const struct bridge_stream *stream)
 {
 	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__STREAM || bridge_stream_is_terminal(stream);
 }
@@ -76,7 +76,7 @@ struct piece {
 };
 
 /* One read. The bytes, 0 at the end of file (or of an empty message: *message), or -errno. */
-static ssize_t take(struct bridge_stream *stream, struct piece *piece, bool *message)
+static ssize_t stream_read_piece(struct bridge_stream *stream, struct piece *piece, bool *message)
 {
 	union {
 		struct cmsghdr align;
@@ -105,7 +105,7 @@ static ssize_t take(struct bridge_stream *stream, struct piece *piece, bool *mes
 	if (n < 0)
 		return -errno;
 	drop_passed(&header);
-	if (!is_stream(stream)) {
+	if (!is_byte_stream(stream)) {
 		struct pollfd hung = {.fd = stream->fd, .events = POLLRDHUP};
 
 		piece->from_len = header.msg_namelen;
@@ -120,7 +120,7 @@ static size_t next_size(struct bridge_stream *stream)
 {
 	ssize_t n;
 
-	if (is_stream(stream) || !stream->socket || bridge_stream_is_port(stream))
+	if (is_byte_stream(stream) || !stream->socket || bridge_stream_is_port(stream))
 		return BRIDGE_PIECE;
 	n = recv(stream->fd, NULL, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
 	if (n < 0)
@@ -131,7 +131,7 @@ static size_t next_size(struct bridge_stream *stream)
 static void reading_ended(struct bridge_stream *stream, ssize_t result)
 {
 	/* what a datagram of ours has met on its way is no end */
-	bool passing = result == -EINTR || (result < 0 && result != -EAGAIN && !is_stream(stream) &&
+	bool passing = result == -EINTR || (result < 0 && result != -EAGAIN && !is_byte_stream(stream) &&
 					    stream->about->family != AF_UNIX && stream->socket);
 
 	stream->readable = passing;
@@ -154,11 +154,11 @@ static void reading_ended(struct bridge_stream *stream, ssize_t result)
 }
 
 /* What went with the program is not sent after it. */
-static bool skipped(struct bridge_stream *stream, struct piece *piece, size_t *n)
+static bool stream_skip(struct bridge_stream *stream, struct piece *piece, size_t *n)
 {
 	if (stream->skip == 0)
 		return false;
-	if (!is_stream(stream)) {
+	if (!is_byte_stream(stream)) {
 		stream->skip--;
 		return true;
 	}
@@ -185,14 +185,14 @@ static void read_some(struct bridge_stream *stream, size_t window)
 			say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__RESET);
 			return;
 		}
-		n = take(stream, &piece, &message);
+		n = stream_read_piece(stream, &piece, &message);
 		if (n < 0 || (n == 0 && !message)) {
 			reading_ended(stream, n);
 			continue;
 		}
 		len = (size_t)n;
 		(void)listener_accepted(stream); /* it has said something */
-		if (!skipped(stream, &piece, &len) &&
+		if (!stream_skip(stream, &piece, &len) &&
 		    bridge_stream_append(stream, PBEAM__BRIDGE_RECORD__KIND__DATA, data, len,
 					 (struct sockaddr *)&piece.from, piece.from_len, NULL) < 0)
 			say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__RESET);
@@ -201,8 +201,8 @@ static void read_some(struct bridge_stream *stream, size_t window)
 
 /* ---- to the descriptor ---- */
 
-static ssize_t put(struct bridge_stream *stream, const uint8_t *data, size_t len,
-		   const ProtobufCBinaryData *to)
+static ssize_t stream_write(struct bridge_stream *stream, const uint8_t *data, size_t len,
+			    const ProtobufCBinaryData *to)
 {
 	struct iovec iov = {(void *)(uintptr_t)data, len};
 	struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
@@ -216,7 +216,7 @@ static ssize_t put(struct bridge_stream *stream, const uint8_t *data, size_t len
 			header.msg_namelen = (socklen_t)to->len;
 		}
 		n = sendmsg(stream->fd, &header,
-			    MSG_DONTWAIT | MSG_NOSIGNAL | (is_stream(stream) ? 0 : MSG_EOR));
+			    MSG_DONTWAIT | MSG_NOSIGNAL | (is_byte_stream(stream) ? 0 : MSG_EOR));
 	} else {
 		n = write(stream->fd, data, len); /* SIGPIPE is ignored */
 	}
@@ -231,16 +231,16 @@ static int deliver_data(struct bridge_stream *stream, const Pbeam__BridgeRecord 
 
 	if (!stream->writes || stream->fd < 0)
 		return 1; /* there is no reader any more */
-	if (done == record->data.len && (is_stream(stream) || done))
+	if (done == record->data.len && (is_byte_stream(stream) || done))
 		return 1;
-	n = put(stream, record->data.data + done, record->data.len - done, &record->address);
+	n = stream_write(stream, record->data.data + done, record->data.len - done, &record->address);
 	if (n == -EINTR)
 		return 0;
 	if (n == -EAGAIN || n == -ENOBUFS) {
 		stream->writable = false;
 		return 0;
 	}
-	if (n < 0 && !is_stream(stream) && n != -EPIPE && n != -ECONNRESET && n != -ENOTCONN)
+	if (n < 0 && !is_byte_stream(stream) && n != -EPIPE && n != -ECONNRESET && n != -ENOTCONN)
 		return 1; /* a datagram may be lost: too large here, or without a receiver */
 	if (n < 0) {
 		say_gone(stream, stream->socket ? PBEAM__BRIDGE_RECORD__KIND__RESET
@@ -248,7 +248,7 @@ static int deliver_data(struct bridge_stream *stream, const Pbeam__BridgeRecord 
 		return 0;
 	}
 	stream->partial = done + (uint64_t)n;
-	return stream->partial >= record->data.len || !is_stream(stream);
+	return stream->partial >= record->data.len || !is_byte_stream(stream);
 }
 
 static void close_quietly(struct bridge_stream *stream)
@@ -275,7 +275,7 @@ static void deliver_end(struct bridge_stream *stream)
 }
 
 /* 1 when the record is dealt with. */
-static int deliver(struct bridge_stream *stream, const Pbeam__BridgeRecord *record)
+static int stream_deliver(struct bridge_stream *stream, const Pbeam__BridgeRecord *record)
 {
 	switch (record->kind) {
 	case PBEAM__BRIDGE_RECORD__KIND__DATA:
@@ -309,7 +309,7 @@ static void write_some(struct bridge_stream *stream)
 	while (stream->first && stream->writable && !stream->closing) {
 		struct arrival *arrival = stream->first;
 
-		if (!deliver(stream, arrival->record))
+		if (!stream_deliver(stream, arrival->record))
 			continue;
 		if (stream->first != arrival)
 			return; /* it was given up */
@@ -336,13 +336,13 @@ static void notice_hangup(struct bridge_stream *stream)
 		return;
 	if (poll_fd.revents & POLLERR && stream->writes && !stream->socket)
 		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
-	else if (poll_fd.revents & POLLERR && stream->socket && !stream->reads && is_stream(stream))
+	else if (poll_fd.revents & POLLERR && stream->socket && !stream->reads && is_byte_stream(stream))
 		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__RESET);
 	else if (poll_fd.revents & POLLHUP && stream->socket && !stream->reads)
 		say_gone(stream, PBEAM__BRIDGE_RECORD__KIND__CLOSE);
 }
 
-static void settle(struct bridge_stream *stream)
+static void stream_settle(struct bridge_stream *stream)
 {
 	/* Both directions have ended, each in its order. */
 	if (stream->fd >= 0 && !stream->reads && !stream->writes && !stream->first &&
@@ -362,7 +362,7 @@ void bridge_stream_pump(struct bridge_stream *stream)
 	}
 	write_some(stream);
 	notice_hangup(stream);
-	settle(stream);
+	stream_settle(stream);
 	if (stream->channel)
 		channel_acknowledge(stream);
 	if (stream->channel)
@@ -381,7 +381,7 @@ void bridge_stream_drain(struct bridge_stream *stream)
 
 /* ---- what can only be asked ---- */
 
-static bool listed(const char *table, uint64_t ino)
+static bool socket_is_listed(const char *table, uint64_t ino)
 {
 	char path[64], text[512], word[32];
 	auto_fclose FILE *f = NULL;
@@ -404,10 +404,10 @@ static bool program_has_it(const struct bridge_stream *stream)
 	switch (stream->about->family) {
 	case AF_INET:
 	case AF_INET6:
-		return listed("tcp", stream->ino) || listed("tcp6", stream->ino) ||
-		       listed("udp", stream->ino) || listed("udp6", stream->ino);
+		return socket_is_listed("tcp", stream->ino) || socket_is_listed("tcp6", stream->ino) ||
+		       socket_is_listed("udp", stream->ino) || socket_is_listed("udp6", stream->ino);
 	case AF_UNIX:
-		return listed("unix", stream->ino);
+		return socket_is_listed("unix", stream->ino);
 	default:
 		return true;
 	}
@@ -427,7 +427,7 @@ bool bridge_stream_wants_look(const struct bridge_stream *stream)
 		return true;
 	if (stream->anchor || stream->over || stream->held || stream->closing || !stream->ino)
 		return false;
-	return !is_stream(stream) || (stream->ended && stream->socket);
+	return !is_byte_stream(stream) || (stream->ended && stream->socket);
 }
 
 void bridge_stream_look(struct bridge_stream *stream)

@@ -28,7 +28,7 @@ int bridge_refuse_shared(const struct holder *holder, const char *what, struct e
 }
 
 /* The process that stays reads the contents. */
-static int leave_pipe(const struct outgoing_end *end, struct err *err)
+static int shared_leave_pipe(const struct outgoing_end *end, struct err *err)
 {
 	int r = object_dump_as_usual(end->dump, end->of, end->out, err);
 
@@ -64,7 +64,7 @@ int bridge_shared(const struct outgoing_end *end, const struct holder *holder, c
 	/* A FIFO would be opened again by its path. */
 	if (!end->source->leave_shared || bridge_has_stream(end) || (holder->pipe && end->of->link[0] == '/'))
 		return bridge_refuse_shared(holder, what, err);
-	r = holder->pipe ? leave_pipe(end, err) : leave_socket(end, err);
+	r = holder->pipe ? shared_leave_pipe(end, err) : leave_socket(end, err);
 	if (r < 0)
 		return r;
 	migrate_note(end->source, "fd %d of vpid %d is closed for it: %s that process %d (%s) keeps",
@@ -73,8 +73,8 @@ int bridge_shared(const struct outgoing_end *end, const struct holder *holder, c
 	return 1;
 }
 
-static int make(struct migrate_target *target, void **state, struct object_restore *restore,
-		const Pbeam__Object *object, int *fd, struct err *err)
+static int shared_make(struct migrate_target *target, void **state, struct object_restore *restore,
+		       const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const struct object_end_ops *end = object_end_ops_of(object);
 
@@ -85,4 +85,4 @@ static int make(struct migrate_target *target, void **state, struct object_resto
 	return end->make_closed(object, fd, err);
 }
 
-const struct external_provider left_provider = {.name = "left", .make = make};
+const struct external_provider left_provider = {.name = "left", .make = shared_make};

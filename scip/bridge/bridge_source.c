@@ -48,7 +48,8 @@ static int has_some(const struct migrate_source *source, bool *some, struct err 
 	return r < 0 ? err_code(err, r, "list pipes and sockets") : 0;
 }
 
-static int claim(struct migrate_source *source, void **state, struct object_dump *dump, struct err *err)
+static int bridge_claim(struct migrate_source *source, void **state, struct object_dump *dump,
+			struct err *err)
 {
 	struct outgoing *outgoing = calloc(1, sizeof(*outgoing));
 	auto_free pid_t *members = calloc(source->group->n + 1, sizeof(*members));
@@ -104,8 +105,8 @@ int bridge_mark(Pbeam__Object *out, const Pbeam__BridgeStream *stream, bool mirr
 
 /* Adds a new stream to the anchor. `skip` bytes or messages are dumped with the program. Sets the stream's
  * cookie, which is the anchor's, and its program, in `comm`. */
-static int add_anchor(const struct outgoing_end *end, Pbeam__BridgeStream *stream, uint64_t skip,
-		      char comm[32], struct err *err)
+static int source_add_anchor(const struct outgoing_end *end, Pbeam__BridgeStream *stream, uint64_t skip,
+			     char comm[32], struct err *err)
 {
 	struct bridge *anchor = end->outgoing->anchor;
 	int fd = fcntl(end->of->local, F_DUPFD_CLOEXEC, 3), r;
@@ -126,7 +127,7 @@ static int add_anchor(const struct outgoing_end *end, Pbeam__BridgeStream *strea
 int bridge_leave(const struct outgoing_end *end, Pbeam__BridgeStream *stream, uint64_t skip, struct err *err)
 {
 	char comm[32];
-	int r = add_anchor(end, stream, skip, comm, err);
+	int r = source_add_anchor(end, stream, skip, comm, err);
 
 	if (r == 0)
 		r = bridge_mark(end->out, stream, true, err);
@@ -134,7 +135,7 @@ int bridge_leave(const struct outgoing_end *end, Pbeam__BridgeStream *stream, ui
 }
 
 /* Marks the description with the stream that it already has. */
-static int take_along(const struct outgoing_end *end, Pbeam__BridgeStream **stream, struct err *err)
+static int source_take_stream(const struct outgoing_end *end, Pbeam__BridgeStream **stream, struct err *err)
 {
 	int r = bridge_take(end->outgoing->hold, end->of->st.st_ino, stream, err);
 
@@ -143,7 +144,7 @@ static int take_along(const struct outgoing_end *end, Pbeam__BridgeStream **stre
 	return r < 0 ? err_wrap(err, r, "a connection through another host") : 1;
 }
 
-/* As take_along(), for a listener: a direct caller may wait here to be accepted, too. */
+/* As source_take_stream(), for a listener: a direct caller may wait here to be accepted, too. */
 static int take_listener_along(const struct outgoing_end *end, Pbeam__BridgeStream *passing, struct err *err)
 {
 	Pbeam__BridgeStream *stream = NULL, copy, **more;
@@ -151,7 +152,7 @@ static int take_listener_along(const struct outgoing_end *end, Pbeam__BridgeStre
 	int r = bridge_take(end->outgoing->hold, end->of->st.st_ino, &stream, err);
 
 	if (r == 0)
-		r = add_anchor(end, passing, 0, comm, err);
+		r = source_add_anchor(end, passing, 0, comm, err);
 	if (r < 0) {
 		message_free(stream);
 		return err_wrap(err, r, "a listening socket that is called through another host");
@@ -182,7 +183,7 @@ bool bridge_has_stream(const struct outgoing_end *end)
 
 /* ---- pipes ---- */
 
-static bool known(const struct outgoing_end *end, bool reader)
+static bool pipe_is_known(const struct outgoing_end *end, bool reader)
 {
 	for (size_t i = 0; i < end->outgoing->npipes; i++)
 		if (end->outgoing->pipes[i].ino == end->of->st.st_ino &&
@@ -215,7 +216,7 @@ static int dump_pipe(const struct outgoing_end *end, bool reader, struct err *er
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	struct known_pipe own = {end->of->st.st_ino, reader};
 	Pbeam__BridgeStream *along = NULL;
-	bool again = known(end, reader), old = bridge_has_stream(end);
+	bool again = pipe_is_known(end, reader), old = bridge_has_stream(end);
 	int r = 0;
 
 	if (old && !again)
@@ -247,7 +248,7 @@ static int dump_pipe(const struct outgoing_end *end, bool reader, struct err *er
 	return r < 0 ? r : 1;
 }
 
-static int leave_pipe(const struct outgoing_end *end, struct err *err)
+static int source_leave_pipe(const struct outgoing_end *end, struct err *err)
 {
 	const struct holders *holders = &end->outgoing->holders;
 	const struct holder *outside;
@@ -264,7 +265,7 @@ static int leave_pipe(const struct outgoing_end *end, struct err *err)
 	outside = holders_find(holders, ino, true, false);
 	if (reader && outside)
 		return bridge_shared(end, outside, "the read end of a pipe", err);
-	if (bridge_has_stream(end) && !known(end, reader)) {
+	if (bridge_has_stream(end) && !pipe_is_known(end, reader)) {
 		r = bridge_stop(end->outgoing->hold, ino, &fd, err);
 		if (r < 0)
 			return r;
@@ -373,7 +374,7 @@ static int leave_unix(const struct outgoing_end *end, struct err *err)
 	if (r != 0)
 		return r;
 	if (old) {
-		r = take_along(end, &along, err);
+		r = source_take_stream(end, &along, err);
 		message_free(along);
 		return r;
 	}
@@ -428,7 +429,7 @@ static int leave_tcp(const struct outgoing_end *end, struct err *err)
 	if (r != 0)
 		return r;
 	if (old && !listens) {
-		r = take_along(end, &along, err);
+		r = source_take_stream(end, &along, err);
 		if (r > 0 && (message_bytes(&end->out->tcp->local, along->local.data, along->local.len) < 0 ||
 			      message_bytes(&end->out->tcp->peer, along->peer.data, along->peer.len) < 0))
 			r = -ENOMEM;
@@ -520,14 +521,14 @@ static int leave_udp(const struct outgoing_end *end, struct err *err)
 	snprintf(words, sizeof(words), "UDP %s %s", connected ? "with" : "at",
 		 inet_text(connected ? &peer : &own, text));
 	stream.text = words;
-	r = add_anchor(end, &stream, end->out->udp->n_queue, comm, err);
+	r = source_add_anchor(end, &stream, end->out->udp->n_queue, comm, err);
 	if (r == 0)
 		r = mark_port(end, &stream, err);
 	return r < 0 ? r : 1;
 }
 
-static int dump(struct migrate_source *source, void **state, struct object_dump *dump,
-		const struct object_source *of, Pbeam__Object *out, struct err *err)
+static int bridge_dump_state(struct migrate_source *source, void **state, struct object_dump *dump,
+			     const struct object_source *of, Pbeam__Object *out, struct err *err)
 {
 	struct outgoing_end end = {.source = source, .outgoing = *state, .dump = dump, .of = of, .out = out};
 	int family, protocol;
@@ -535,7 +536,7 @@ static int dump(struct migrate_source *source, void **state, struct object_dump 
 	if (of->hidden || !end.outgoing || object_dump_console_stream(dump, of) >= 0)
 		return 0;
 	if (S_ISFIFO(of->st.st_mode))
-		return leave_pipe(&end, err);
+		return source_leave_pipe(&end, err);
 	if (S_ISCHR(of->st.st_mode))
 		return bridge_leave_terminal(&end, err);
 	if (!S_ISSOCK(of->st.st_mode))
@@ -552,8 +553,8 @@ static int dump(struct migrate_source *source, void **state, struct object_dump 
 }
 
 /* The last step that may fail. The floats will connect through pbeamd. */
-static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
-		struct err *err)
+static int bridge_on_held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
+			  struct err *err)
 {
 	struct outgoing *outgoing = *state;
 	int expecting;
@@ -567,7 +568,7 @@ static int held(struct migrate_source *source, void **state, const ProtobufCBina
 	return 0;
 }
 
-static void committed(struct migrate_source *source, void **state)
+static void bridge_on_committed(struct migrate_source *source, void **state)
 {
 	struct outgoing *outgoing = *state;
 	struct err err = ERR_INIT;
@@ -598,10 +599,10 @@ static void close_source(struct migrate_source *source, void **state)
 const struct external_provider bridge_provider = {
 	.name = "bridge",
 	.prepare = bridge_survey,
-	.claim = claim,
-	.dump = dump,
-	.held = held,
-	.source_committed = committed,
+	.claim = bridge_claim,
+	.dump = bridge_dump_state,
+	.held = bridge_on_held,
+	.source_committed = bridge_on_committed,
 	.source_close = close_source,
 	.make = bridge_make,
 	.finish = bridge_finish,

@@ -12,7 +12,7 @@
 #include "scip/bridge/bridge_stream.h"
 
 /* A copy of a message, through its packed form; without its log and what waits. */
-static Pbeam__BridgeStream *copy(const Pbeam__BridgeStream *stream)
+static Pbeam__BridgeStream *stream_copy_record(const Pbeam__BridgeStream *stream)
 {
 	Pbeam__BridgeStream bare = *stream;
 	uint8_t *bytes;
@@ -36,7 +36,7 @@ struct bridge_stream *bridge_stream_new(struct bridge *bridge, const Pbeam__Brid
 	struct bridge_stream *stream = calloc(1, sizeof(*stream));
 
 	if (stream)
-		stream->about = copy(about);
+		stream->about = stream_copy_record(about);
 	if (!stream || !stream->about) {
 		free(stream);
 		return NULL;
@@ -276,7 +276,7 @@ static int describe_log(const struct bridge_stream *stream, Pbeam__BridgeStream 
 
 Pbeam__BridgeStream *bridge_stream_describe(const struct bridge_stream *stream, bool whole)
 {
-	Pbeam__BridgeStream *out = copy(stream->about);
+	Pbeam__BridgeStream *out = stream_copy_record(stream->about);
 
 	if (!out)
 		return NULL;

@@ -46,7 +46,7 @@ static bool seen_before(const struct holders *own, size_t i)
 }
 
 /* True if the process moves, or has ended. A child born after the list was made moves with its parent. */
-static bool goes_too(pid_t pid, const pid_t *members, size_t n)
+static bool is_group_member(pid_t pid, const pid_t *members, size_t n)
 {
 	struct procfs_stat stat;
 
@@ -71,7 +71,7 @@ struct survey {
 
 /* ---- sockets ---- */
 
-static int duplicate(const struct holder *own)
+static int survey_duplicate(const struct holder *own)
 {
 	auto_close int pidfd = pidfd_open(own->pid, 0);
 
@@ -83,7 +83,7 @@ static bool is_own_address(const struct survey *survey, const struct inet_addres
 {
 	for (size_t i = 0; i < survey->own.n; i++) {
 		struct inet_address at = {.len = sizeof(at.v6)};
-		auto_close int fd = survey->own.v[i].socket ? duplicate(&survey->own.v[i]) : -1;
+		auto_close int fd = survey->own.v[i].socket ? survey_duplicate(&survey->own.v[i]) : -1;
 
 		if (fd >= 0 && getsockname(fd, &at.any, &at.len) == 0 && at.len == address->len &&
 		    !memcmp(&at.any, &address->any, at.len))
@@ -129,7 +129,7 @@ static const struct holder *socket_in_two_places(const struct survey *survey, co
 	const struct unix_diag *diag = unix_diag_find(&survey->diag, own->ino);
 	const struct holder *other =
 		holders_find_one_sided(&survey->outside, own->ino, diag ? diag->peer : 0);
-	auto_close int fd = other ? duplicate(own) : -1;
+	auto_close int fd = other ? survey_duplicate(own) : -1;
 	int family = fd < 0 ? -1 : socket_option(fd, SOL_SOCKET, SO_DOMAIN, -1);
 	int protocol = fd < 0 ? -1 : socket_option(fd, SOL_SOCKET, SO_PROTOCOL, -1);
 	bool matters = false;
@@ -147,8 +147,8 @@ static const struct holder *socket_in_two_places(const struct survey *survey, co
 
 /* Refuses a description that would be read on two hosts. The keeper also holds the console's streams, which
  * are its own. */
-static int look_at(struct migrate_source *source, const struct survey *survey, const struct holder *own,
-		   struct err *err)
+static int survey_holder(struct migrate_source *source, const struct survey *survey, const struct holder *own,
+			 struct err *err)
 {
 	const struct holder *other = own->pipe && own->reads
 					     ? holders_find(&survey->outside, own->ino, true, false)
@@ -160,7 +160,7 @@ static int look_at(struct migrate_source *source, const struct survey *survey, c
 	char comm[32];
 
 	if (!other || holders_find(&survey->console, own->ino, true, true) ||
-	    goes_too(other->pid, survey->pids, survey->n))
+	    is_group_member(other->pid, survey->pids, survey->n))
 		return 0;
 	err_clear(err);
 	if (source->leave_shared && !own->slave) {
@@ -198,7 +198,7 @@ int bridge_survey(struct migrate_source *source, void **state, struct err *err)
 		r = unix_diag_read(&survey.diag, err);
 	for (size_t i = 0; i < survey.own.n && r == 0; i++)
 		if (!seen_before(&survey.own, i))
-			r = look_at(source, &survey, &survey.own.v[i], err);
+			r = survey_holder(source, &survey, &survey.own.v[i], err);
 	holders_free(&survey.own);
 	holders_free(&survey.outside);
 	holders_free(&survey.console);

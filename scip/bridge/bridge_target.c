@@ -30,7 +30,7 @@ struct arriving {
 	struct terminal_home *homes;
 };
 
-static struct arriving *arriving(void **state, struct err *err)
+static struct arriving *arriving_of(void **state, struct err *err)
 {
 	if (!*state)
 		*state = calloc(1, sizeof(struct arriving));
@@ -51,7 +51,7 @@ static int read_stream(const Pbeam__Object *object, Pbeam__BridgeStream **out, s
 static int make_terminal(struct migrate_target *target, void **state, struct object_restore *restore,
 			 const Pbeam__Object *object, int *fd, struct err *err)
 {
-	struct arriving *own = arriving(state, err);
+	struct arriving *own = arriving_of(state, err);
 	Pbeam__BridgeStream *stream;
 	int r = own ? read_stream(object, &stream, err) : -ENOMEM;
 
@@ -140,7 +140,7 @@ static int add_more(struct migrate_target *target, struct bridge *bridge, const 
 }
 
 /* Returns the number by which bridges find the program's end. */
-static int name_of(int fd, uint64_t *ino, struct err *err)
+static int socket_inode(int fd, uint64_t *ino, struct err *err)
 {
 	struct stat st;
 	int number;
@@ -153,8 +153,8 @@ static int name_of(int fd, uint64_t *ino, struct err *err)
 }
 
 /* Gives the other end to the float. */
-static int tie(struct migrate_target *target, struct arriving *own, struct object_restore *restore,
-	       const Pbeam__Object *object, Pbeam__BridgeStream *stream, int fd, struct err *err)
+static int arriving_tie(struct migrate_target *target, struct arriving *own, struct object_restore *restore,
+			const Pbeam__Object *object, Pbeam__BridgeStream *stream, int fd, struct err *err)
 {
 	uint64_t ino = 0;
 	int other, r = object_end_fill(restore, object, fd, &other, err);
@@ -173,7 +173,7 @@ static int tie(struct migrate_target *target, struct arriving *own, struct objec
 			bridge_set_names(own->bridge, target->names);
 	}
 	if (r == 0)
-		r = name_of(fd, &ino, err);
+		r = socket_inode(fd, &ino, err);
 	if (r == 0 && !stream->host[0] && message_string(&stream->host, target->from) < 0)
 		r = err_code(err, -ENOMEM, "bridges");
 	if (r == 0 && (stream->kind == PBEAM__BRIDGE_STREAM__KIND__LISTENER || object_is_port(object)))
@@ -195,7 +195,7 @@ static int tie(struct migrate_target *target, struct arriving *own, struct objec
 int bridge_finish(struct migrate_target *target, void **state, struct object_restore *restore,
 		  const Pbeam__Object *object, int fd, struct err *err)
 {
-	struct arriving *own = arriving(state, err);
+	struct arriving *own = arriving_of(state, err);
 	Pbeam__BridgeStream *stream;
 	int r = own ? read_stream(object, &stream, err) : -ENOMEM;
 
@@ -204,7 +204,7 @@ int bridge_finish(struct migrate_target *target, void **state, struct object_res
 	if (object_tty_of(object))
 		r = terminal_home_finish(own->homes, restore, object, stream, err);
 	if (r == 0 && !stream->another)
-		r = tie(target, own, restore, object, stream, fd, err);
+		r = arriving_tie(target, own, restore, object, stream, fd, err);
 	message_free(stream);
 	return r < 0 ? r : 0;
 }

@@ -5,10 +5,10 @@
  *               the old pair                           the new pair
  *
  * The new pair does all that a terminal does, with the program's settings: line editing, echo, signals,
- * newlines. The old pair passes bytes unchanged (neutral()), and still shows its keeper whether the program
- * wants echo and signals: with EXTPROC the kernel does not act on these flags. It is not canonical, because
- * the kernel drops what does not fit into a line, and there an empty read means nothing but the end of the
- * terminal.
+ * newlines. The old pair passes bytes unchanged (terminal_neutral()), and still shows its keeper whether the
+ * program wants echo and signals: with EXTPROC the kernel does not act on these flags. It is not canonical,
+ * because the kernel drops what does not fit into a line, and there an empty read means nothing but the end
+ * of the terminal.
  *
  * Settings and window size are records like any other, sent before the data that follows a change. There is
  * no event for a change, so both sides look before they read, and now and then. A change that the keeper
@@ -44,7 +44,7 @@ bool bridge_stream_is_terminal(const struct bridge_stream *stream)
 	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__TERMINAL;
 }
 
-static struct termios2 neutral(const struct termios2 *program)
+static struct termios2 terminal_neutral(const struct termios2 *program)
 {
 	struct termios2 out = *program;
 
@@ -60,7 +60,7 @@ static struct termios2 neutral(const struct termios2 *program)
 /* Puts settings on, and remembers what the kernel made of them. */
 static void put_on(struct bridge_stream *stream, const struct termios2 *settings)
 {
-	struct termios2 wanted = stream->anchor ? neutral(settings) : *settings;
+	struct termios2 wanted = stream->anchor ? terminal_neutral(settings) : *settings;
 
 	stream->terminal->program = *settings;
 	if (ioctl(stream->fd, TCSETS2, &wanted) < 0 ||
@@ -151,21 +151,21 @@ void terminal_end(struct bridge_stream *stream)
 	stream->terminal = NULL;
 }
 
-static tcflag_t changed(tcflag_t program, tcflag_t seen, tcflag_t now)
+static tcflag_t flags_changed(tcflag_t program, tcflag_t seen, tcflag_t now)
 {
 	return (program & ~(seen ^ now)) | (now & (seen ^ now));
 }
 
 /* What the keeper did to our side, done to the program's settings. */
-static struct termios2 merged(const struct stream_terminal *terminal, const struct termios2 *now)
+static struct termios2 terminal_merged(const struct stream_terminal *terminal, const struct termios2 *now)
 {
 	const struct termios2 *seen = &terminal->seen;
 	struct termios2 out = terminal->program;
 
-	out.c_iflag = changed(out.c_iflag, seen->c_iflag, now->c_iflag);
-	out.c_oflag = changed(out.c_oflag, seen->c_oflag, now->c_oflag);
-	out.c_cflag = changed(out.c_cflag, seen->c_cflag, now->c_cflag);
-	out.c_lflag = changed(out.c_lflag, seen->c_lflag, now->c_lflag);
+	out.c_iflag = flags_changed(out.c_iflag, seen->c_iflag, now->c_iflag);
+	out.c_oflag = flags_changed(out.c_oflag, seen->c_oflag, now->c_oflag);
+	out.c_cflag = flags_changed(out.c_cflag, seen->c_cflag, now->c_cflag);
+	out.c_lflag = flags_changed(out.c_lflag, seen->c_lflag, now->c_lflag);
 	for (size_t i = 0; i < sizeof(out.c_cc); i++)
 		if (now->c_cc[i] != seen->c_cc[i])
 			out.c_cc[i] = now->c_cc[i];
@@ -186,7 +186,7 @@ bool terminal_look(struct bridge_stream *stream)
 		return false;
 	if (ioctl(stream->fd, TCGETS2, &now) == 0 && memcmp(&now, &terminal->seen, sizeof(now)) != 0) {
 		if (stream->anchor) {
-			now = merged(terminal, &now);
+			now = terminal_merged(terminal, &now);
 			put_on(stream, &now);
 		} else {
 			terminal->seen = now;

@@ -35,7 +35,8 @@ struct terminal_home {
 	size_t len;
 };
 
-static struct terminal_home *find(struct terminal_home *homes, const Pbeam__BridgeStream *stream)
+static struct terminal_home *terminal_home_find(struct terminal_home *homes,
+						const Pbeam__BridgeStream *stream)
 {
 	while (homes && !(homes->id == stream->id && stream->cookie.len == BRIDGE_COOKIE &&
 			  memcmp(homes->cookie, stream->cookie.data, BRIDGE_COOKIE) == 0))
@@ -116,7 +117,7 @@ int terminal_home_make(struct terminal_home **homes, const struct migrate_target
 		r = make_first(target, restore, stream, err);
 	else
 		r = open_home(homes, restore, object->tty, stream, err);
-	if (r == -ENOENT || (r == 0 && !find(*homes, stream)))
+	if (r == -ENOENT || (r == 0 && !terminal_home_find(*homes, stream)))
 		return 0;
 	tty.winsize = (ProtobufCBinaryData){0}; /* is right as it is */
 	copy.tty = &tty;
@@ -128,7 +129,7 @@ int terminal_home_make(struct terminal_home **homes, const struct migrate_target
 int terminal_home_finish(struct terminal_home *homes, struct object_restore *restore,
 			 const Pbeam__Object *object, const Pbeam__BridgeStream *stream, struct err *err)
 {
-	struct terminal_home *home = find(homes, stream);
+	struct terminal_home *home = terminal_home_find(homes, stream);
 	int r = 0;
 
 	if (home && !stream->another)
@@ -151,7 +152,7 @@ static int borrow_master(int slave, struct err *err)
 }
 
 /* Writes bytes as if typed. There is no reader yet: bytes without room are lost. */
-static int type(int master, const uint8_t *data, size_t len)
+static int terminal_type(int master, const uint8_t *data, size_t len)
 {
 	while (len) {
 		struct pollfd room = {.fd = master, .events = POLLOUT};
@@ -176,7 +177,7 @@ static int type_record(const struct terminal_home *home, int master, const Proto
 	int r = record ? 0 : -EBADMSG;
 
 	if (record && record->kind == PBEAM__BRIDGE_RECORD__KIND__DATA)
-		r = master < 0 ? -ENOENT : type(master, record->data.data, record->data.len);
+		r = master < 0 ? -ENOENT : terminal_type(master, record->data.data, record->data.len);
 	if (record && record->kind == PBEAM__BRIDGE_RECORD__KIND__TERMIOS) {
 		settings.termios = record->data;
 		r = terminal_restore_termios(&settings, home->slave, err);
@@ -185,7 +186,7 @@ static int type_record(const struct terminal_home *home, int master, const Proto
 	return r < 0 ? err_code(err, r, "what was typed meanwhile") : 0;
 }
 
-static int come_home(struct terminal_home *home, struct err *err)
+static int terminal_home_end(struct terminal_home *home, struct err *err)
 {
 	Pbeam__BridgeStream *rest;
 	auto_close int master = -1;
@@ -211,7 +212,7 @@ void terminal_home_committed(struct terminal_home *homes)
 	for (; homes; homes = homes->next) {
 		struct err err = ERR_INIT;
 
-		if (come_home(homes, &err) < 0)
+		if (terminal_home_end(homes, &err) < 0)
 			log_warn("migrate: a terminal that is at home again: %s", err.text);
 	}
 }

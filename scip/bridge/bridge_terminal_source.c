@@ -18,8 +18,8 @@ static const struct known_terminal *find_known(const struct outgoing *outgoing, 
 	return NULL;
 }
 
-static int remember(struct outgoing *outgoing, uint64_t ino, const Pbeam__BridgeStream *stream,
-		    struct err *err)
+static int outgoing_note_terminal(struct outgoing *outgoing, uint64_t ino, const Pbeam__BridgeStream *stream,
+				  struct err *err)
 {
 	struct known_terminal known = {.ino = ino, .id = stream->id};
 
@@ -49,7 +49,7 @@ static int leave_another(const struct outgoing_end *end, const struct known_term
 }
 
 /* It came from elsewhere, and its stream goes along. */
-static int take_along(const struct outgoing_end *end, uint64_t ino, struct err *err)
+static int outgoing_take_terminal(const struct outgoing_end *end, uint64_t ino, struct err *err)
 {
 	struct bridge_hold *hold = end->outgoing->hold;
 	Pbeam__BridgeStream *stream = NULL;
@@ -63,7 +63,7 @@ static int take_along(const struct outgoing_end *end, uint64_t ino, struct err *
 	if (r == 0)
 		r = bridge_mark(end->out, stream, false, err);
 	if (r == 0)
-		r = remember(end->outgoing, ino, stream, err);
+		r = outgoing_note_terminal(end->outgoing, ino, stream, err);
 	message_free(stream);
 	return r < 0 ? err_wrap(err, r, "a terminal whose other side is on another host") : 1;
 }
@@ -111,7 +111,7 @@ int bridge_leave_terminal(const struct outgoing_end *end, struct err *err)
 	if (outside)
 		return bridge_refuse_shared(outside, "a terminal", err);
 	if (bridge_find(end->outgoing->hold, ino))
-		return take_along(end, ino, err);
+		return outgoing_take_terminal(end, ino, err);
 	master = holders_get_master(&end->outgoing->holders, ino);
 	r = terminal_dump_apart(end->dump, end->of, master, end->out, &typed, err);
 	if (r < 0)
@@ -125,7 +125,7 @@ int bridge_leave_terminal(const struct outgoing_end *end, struct err *err)
 	if (r > 0)
 		bridge_anchor_typed(end->outgoing->anchor, stream.id, &typed);
 	free(typed.data);
-	if (r > 0 && remember(end->outgoing, ino, &stream, err) < 0)
+	if (r > 0 && outgoing_note_terminal(end->outgoing, ino, &stream, err) < 0)
 		return err->code;
 	return r;
 }

@@ -86,7 +86,7 @@ static bool is_other_side(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
 }
 
 /* Both ends are in the kernel of one host. */
-static bool is_other_end(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
+static bool bridges_match(const Pbeam__CutBridge *a, const Pbeam__CutBridge *b)
 {
 	if (a->cookie.len || b->cookie.len)
 		return false;
@@ -103,7 +103,7 @@ static const Pbeam__CutBridge *find_other_end(const struct lead *lead, const str
 
 		for (size_t k = 0;
 		     part != own && !strcmp(part->host, own->host) && k < part->bridged->n_bridges; k++)
-			if (is_other_end(bridge, part->bridged->bridges[k]))
+			if (bridges_match(bridge, part->bridged->bridges[k]))
 				return part->bridged->bridges[k];
 	}
 	return NULL;

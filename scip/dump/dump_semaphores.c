@@ -42,7 +42,7 @@ struct trial {
 	unsigned n;
 };
 
-static void add_operation(struct trial *trial, unsigned number, int op, int flags)
+static void trial_add_operation(struct trial *trial, unsigned number, int op, int flags)
 {
 	if (op)
 		trial->ops[trial->n++] = (struct sembuf){(unsigned short)number, (short)op, (short)flags};
@@ -51,18 +51,18 @@ static void add_operation(struct trial *trial, unsigned number, int op, int flag
 /* Fails with ERANGE if the adjustment is above VALUE_MAX - `taken`. */
 static void add_above(struct trial *trial, const struct set *set, unsigned number, int taken)
 {
-	add_operation(trial, number, VALUE_MAX - set->values[number], 0);
-	add_operation(trial, number, -taken, SEM_UNDO);
+	trial_add_operation(trial, number, VALUE_MAX - set->values[number], 0);
+	trial_add_operation(trial, number, -taken, SEM_UNDO);
 }
 
 /* ... if it is below `given` - VALUE_MAX - 1. */
 static void add_below(struct trial *trial, const struct set *set, unsigned number, int given)
 {
-	add_operation(trial, number, -(int)set->values[number], 0);
-	add_operation(trial, number, given > VALUE_MAX ? VALUE_MAX : given, SEM_UNDO);
+	trial_add_operation(trial, number, -(int)set->values[number], 0);
+	trial_add_operation(trial, number, given > VALUE_MAX ? VALUE_MAX : given, SEM_UNDO);
 	if (given > VALUE_MAX) {
-		add_operation(trial, number, -1, 0);
-		add_operation(trial, number, 1, SEM_UNDO);
+		trial_add_operation(trial, number, -1, 0);
+		trial_add_operation(trial, number, 1, SEM_UNDO);
 	}
 }
 

@@ -39,7 +39,7 @@
 #define ENOUGH_NS   20000000ull
 #define UNREAD_MAX  (1ull << 30)
 
-static int transfer(int sock, void *buf, size_t len, bool send_it, struct err *err)
+static int exchange_transfer(int sock, void *buf, size_t len, bool send_it, struct err *err)
 {
 	size_t done = 0;
 
@@ -74,8 +74,8 @@ static int send_queue(int sock, const char *data, uint64_t len, struct err *err)
 	queue.unread = len;
 	queue.room = (uint64_t)socket_option(sock, SOL_SOCKET, SO_SNDBUF, 0);
 	bytes[0] = (uint8_t)pbeam__reconnect_queue__pack(&queue, bytes + 1);
-	r = transfer(sock, bytes, 1 + (size_t)bytes[0], true, err);
-	return r < 0 ? r : transfer(sock, (void *)(uintptr_t)data, len, true, err);
+	r = exchange_transfer(sock, bytes, 1 + (size_t)bytes[0], true, err);
+	return r < 0 ? r : exchange_transfer(sock, (void *)(uintptr_t)data, len, true, err);
 }
 
 /* *data, to be freed by the caller, gets the *len bytes that the other end's program has not read; *room the
@@ -84,12 +84,12 @@ static int receive_queue(int sock, char **data, size_t *len, size_t *room, struc
 {
 	Pbeam__ReconnectQueue *queue = NULL;
 	uint8_t size, bytes[QUEUE_MESSAGE_MAX];
-	int r = transfer(sock, &size, sizeof(size), false, err);
+	int r = exchange_transfer(sock, &size, sizeof(size), false, err);
 
 	if (r < 0)
 		return r;
 	if (size <= sizeof(bytes)) {
-		r = transfer(sock, bytes, size, false, err);
+		r = exchange_transfer(sock, bytes, size, false, err);
 		if (r < 0)
 			return r;
 		queue = pbeam__reconnect_queue__unpack(NULL, size, bytes);
@@ -104,10 +104,10 @@ static int receive_queue(int sock, char **data, size_t *len, size_t *room, struc
 	*data = malloc(*len + 1);
 	if (!*data)
 		return err_code(err, -ENOMEM, "take what was not read");
-	return transfer(sock, *data, *len, false, err);
+	return exchange_transfer(sock, *data, *len, false, err);
 }
 
-static size_t queued(int sock)
+static size_t socket_queued_output(int sock)
 {
 	int n = 0;
 
@@ -127,11 +127,12 @@ static int send_staying(int sock, const char *data, size_t len, size_t expected,
 			struct err *err)
 {
 	uint64_t moved_at = io_now_ns(CLOCK_MONOTONIC);
-	size_t done = 0, seen = queued(sock), left = len;
+	size_t done = 0, seen = socket_queued_output(sock), left = len;
 
-	for (unsigned round = 0; done < len || queued(sock) < expected || on_the_way(sock); round++) {
+	for (unsigned round = 0; done < len || socket_queued_output(sock) < expected || on_the_way(sock);
+	     round++) {
 		ssize_t n = done < len ? send(sock, data + done, len - done, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
-		size_t now = queued(sock), way = on_the_way(sock);
+		size_t now = socket_queued_output(sock), way = on_the_way(sock);
 
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return err_sys(err, "fill a new connection");
@@ -181,7 +182,7 @@ int end_tcp_exchange(struct end_tcp *end, bool connected, struct err *err)
 	log_debug("reconnect: %zu bytes to be read here, of which %zu have come; %zu sent, %zu on the way; "
 		  "buffer "
 		  "%d, was %d",
-		  end->unread_len, queued(sock), (size_t)their_len, on_the_way(sock),
+		  end->unread_len, socket_queued_output(sock), (size_t)their_len, on_the_way(sock),
 		  socket_option(sock, SOL_SOCKET, SO_RCVBUF, 0), end->receive_buffer);
 	socket_set_option(sock, IPPROTO_TCP, TCP_NODELAY, 0);
 	socket_room_restore(&room);

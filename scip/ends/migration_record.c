@@ -39,8 +39,8 @@ void record_close(struct record *record)
 
 /* Sends one request. Returns 0 if there is a reply, whose result is (*reply)->code; the caller frees it with
  * message_free(). */
-static int call(struct record *record, const Pbeam__RegistryRequest *request, Pbeam__RegistryReply **reply,
-		struct err *err)
+static int record_call(struct record *record, const Pbeam__RegistryRequest *request,
+		       Pbeam__RegistryReply **reply, struct err *err)
 {
 	ProtobufCMessage *message = NULL;
 	int r = 0;
@@ -64,7 +64,7 @@ static bool is_refusal(int code)
 }
 
 /* Reads the entry; record->version is 0 if there is none. -errno if the registry is unreachable. */
-static int look(struct record *record, struct err *err)
+static int record_read(struct record *record, struct err *err)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
 	Pbeam__MigrationRecord *content = NULL;
@@ -73,7 +73,7 @@ static int look(struct record *record, struct err *err)
 
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__GET;
 	request.key = record->key;
-	r = call(record, &request, &reply, err);
+	r = record_call(record, &request, &reply, err);
 	if (r == 0 && reply->code < 0 && reply->code != -ENOENT)
 		r = err_set(err, reply->code, "%s", reply->text);
 	if (r == 0)
@@ -105,7 +105,7 @@ int record_prepare(struct record *record, const char *from, const char *to, stru
 	request.key = record->key;
 	r = message_packed(&request.value, &content.base);
 	if (r == 0)
-		r = call(record, &request, &reply, err);
+		r = record_call(record, &request, &reply, err);
 	if (r == 0 && reply->code < 0)
 		r = err_set(err, reply->code, "%s", reply->text);
 	if (r == 0)
@@ -117,8 +117,8 @@ int record_prepare(struct record *record, const char *from, const char *to, stru
 
 /* Reads an entry's version, 0 if there is none, and a process's place, which may be NULL; the caller frees it
  * with message_free(). */
-static int look_up(struct record *record, const char *key, uint64_t *version, Pbeam__Place **place,
-		   struct err *err)
+static int record_look_up(struct record *record, const char *key, uint64_t *version, Pbeam__Place **place,
+			  struct err *err)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT;
 	Pbeam__RegistryReply *reply = NULL;
@@ -126,7 +126,7 @@ static int look_up(struct record *record, const char *key, uint64_t *version, Pb
 
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__GET;
 	request.key = (char *)(uintptr_t)key;
-	r = call(record, &request, &reply, err);
+	r = record_call(record, &request, &reply, err);
 	*version = r == 0 && reply->code >= 0 ? reply->version : 0;
 	if (place)
 		*place = *version ? pbeam__place__unpack(NULL, reply->value.len, reply->value.data) : NULL;
@@ -161,7 +161,7 @@ static bool needs_no_place(struct names *names, int32_t vpid, uint64_t version, 
 
 /* Computes the new place of process `i`; `now` (may be NULL) is its place in the registry. A stub on a third
  * host keeps the registry's value, as its parent may have moved; on the target host there is no stub. */
-static Pbeam__Place place_of(const struct record_move *move, size_t i, const Pbeam__Place *now)
+static Pbeam__Place record_make_place(const struct record_move *move, size_t i, const Pbeam__Place *now)
 {
 	Pbeam__Place place = *move->place;
 
@@ -193,8 +193,8 @@ static int add_place(struct record *record, Pbeam__RegistryRequest *whole, struc
 	int r;
 
 	snprintf(key, sizeof(key), "vpid/%d", move->vpids[i]);
-	r = look_up(record, key, &version, &now, err);
-	place = place_of(move, i, now);
+	r = record_look_up(record, key, &version, &now, err);
+	place = record_make_place(move, i, now);
 	len = pbeam__place__get_packed_size(&place);
 	packed = malloc(len ? len : 1);
 	if (packed)
@@ -207,8 +207,8 @@ static int add_place(struct record *record, Pbeam__RegistryRequest *whole, struc
 }
 
 /* An address at its own name needs no entry. */
-static int add_address(struct record *record, Pbeam__RegistryRequest *whole,
-		       const struct address_entry *entry, struct err *err)
+static int record_add_address(struct record *record, Pbeam__RegistryRequest *whole,
+			      const struct address_entry *entry, struct err *err)
 {
 	bool home = !memcmp(&entry->address.name, &entry->address.real, address_size(&entry->address.name));
 	ProtobufCBinaryData value = {0};
@@ -217,7 +217,7 @@ static int add_address(struct record *record, Pbeam__RegistryRequest *whole,
 	int r = address_entry_key(&entry->address, key);
 
 	if (r == 0)
-		r = look_up(record, key, &version, NULL, err);
+		r = record_look_up(record, key, &version, NULL, err);
 	if (r < 0 || (home && !version))
 		return r;
 	r = address_entry_pack(entry, &value);
@@ -234,7 +234,7 @@ static int add_address(struct record *record, Pbeam__RegistryRequest *whole,
 static int set_all(struct record *record, Pbeam__RegistryRequest *whole, struct err *err)
 {
 	Pbeam__RegistryReply *reply = NULL;
-	int r = call(record, whole, &reply, err);
+	int r = record_call(record, whole, &reply, err);
 
 	if (r == 0 && reply->code < 0)
 		r = err_set(err, reply->code, "%s", reply->text);
@@ -253,8 +253,8 @@ static int add_host(Pbeam__MigrationRecord *content, const char *host)
 }
 
 /* Packs the entry as COMMITTED. */
-static int describe(const struct record *record, const struct record_move *moves, size_t n,
-		    ProtobufCBinaryData *value)
+static int record_describe_moves(const struct record *record, const struct record_move *moves, size_t n,
+				 ProtobufCBinaryData *value)
 {
 	Pbeam__MigrationRecord *content = message_new(&pbeam__migration_record__descriptor);
 	int r = content ? add_host(content, record->from) : -ENOMEM;
@@ -280,7 +280,7 @@ int record_commit_all(struct record *record, struct names *names, const struct r
 {
 	Pbeam__RegistryRequest *whole = message_new(&pbeam__registry_request__descriptor);
 	ProtobufCBinaryData value = {0};
-	int r = whole ? describe(record, moves, n, &value) : -ENOMEM;
+	int r = whole ? record_describe_moves(record, moves, n, &value) : -ENOMEM;
 
 	if (r == 0) {
 		whole->operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
@@ -292,7 +292,7 @@ int record_commit_all(struct record *record, struct names *names, const struct r
 	for (size_t i = 0; i < n && r == 0; i++)
 		for (size_t k = 0; k < moves[i].naddresses && r == 0; k++)
 			if (!moves[i].addresses[k].unlisted)
-				r = add_address(record, whole, &moves[i].addresses[k], err);
+				r = record_add_address(record, whole, &moves[i].addresses[k], err);
 	if (r == 0)
 		r = set_all(record, whole, err);
 	free(value.data);
@@ -333,7 +333,7 @@ static void try_abort(struct record *record, struct err *err)
 /* Returns 1 if committed, 0 if aborted, -errno if unknown. */
 static int try_decide(struct record *record, struct err *err)
 {
-	int r = look(record, err);
+	int r = record_read(record, err);
 
 	if (r < 0)
 		return r;
@@ -375,13 +375,13 @@ void record_remove(struct record *record)
 	Pbeam__RegistryReply *reply = NULL;
 	struct err err = ERR_INIT;
 
-	if (look(record, &err) < 0 || !record->version)
+	if (record_read(record, &err) < 0 || !record->version)
 		return;
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 	request.key = record->key;
 	request.expected = record->version;
 	request.remove = true;
-	if (call(record, &request, &reply, &err) < 0)
+	if (record_call(record, &request, &reply, &err) < 0)
 		log_info("%s stays in the registry: %s", record->key, err.text);
 	message_free(reply);
 }
@@ -397,7 +397,7 @@ int record_place(int32_t vpid, char host[64], char stub_host[64], char home[64],
 	if (home)
 		home[0] = 0;
 	snprintf(record.key, sizeof(record.key), "vpid/%d", vpid);
-	r = look_up(&record, record.key, &version, &place, err);
+	r = record_look_up(&record, record.key, &version, &place, err);
 	if (r == 0 && place) {
 		snprintf(host, 64, "%s", place->host);
 		snprintf(stub_host, 64, "%s", place->stub_host);
@@ -418,7 +418,7 @@ uint64_t record_here(int32_t vpid)
 	bool here;
 
 	snprintf(record.key, sizeof(record.key), "vpid/%d", vpid);
-	here = look_up(&record, record.key, &version, &place, NULL) == 0 && place &&
+	here = record_look_up(&record, record.key, &version, &place, NULL) == 0 && place &&
 	       record_own_host(own, NULL) == 0 && strcmp(place->host, own) == 0;
 	message_free(place);
 	record_close(&record);
@@ -437,7 +437,7 @@ void record_forget_place(int32_t vpid, uint64_t version)
 	request.key = record.key;
 	request.expected = version;
 	request.remove = true;
-	if (call(&record, &request, &reply, &err) < 0)
+	if (record_call(&record, &request, &reply, &err) < 0)
 		log_info("%s stays in the registry: %s", record.key, err.text);
 	message_free(reply);
 	record_close(&record);

@@ -10,7 +10,7 @@
 #include "scip/ends/external.h"
 
 /* `pid` may be a thread (PIDFD_THREAD). */
-static bool goes_too(const struct group *group, pid_t pid)
+static bool group_has_process(const struct group *group, pid_t pid)
 {
 	char path[64];
 
@@ -22,16 +22,16 @@ static bool goes_too(const struct group *group, pid_t pid)
 	return false;
 }
 
-static int refuse(struct migrate_source *source, void **state, struct object_dump *dump,
-		  const struct object_source *of, Pbeam__Object *out, struct err *err)
+static int pidfd_refuse(struct migrate_source *source, void **state, struct object_dump *dump,
+			const struct object_source *of, Pbeam__Object *out, struct err *err)
 {
 	struct rpid rpid = {object_pidfd_process(of)};
 
-	if (!rpid.n || goes_too(source->group, rpid.n))
+	if (!rpid.n || group_has_process(source->group, rpid.n))
 		return 0;
 	return err_set(err, -ENOTSUP,
 		       "a pidfd of vpid %d, which does not migrate with it; close it first, or migrate both",
 		       names_virtual(source->names, rpid).n);
 }
 
-const struct external_provider pidfd_provider = {.name = "pidfd", .dump = refuse};
+const struct external_provider pidfd_provider = {.name = "pidfd", .dump = pidfd_refuse};

@@ -114,7 +114,7 @@ static void stub_close(struct link_stub *s)
 	stub_link_end(s);
 }
 
-static void incoming_free(struct link_incoming *incoming)
+static void link_incoming_free(struct link_incoming *incoming)
 {
 	struct link_process *process = incoming->process;
 	struct link_stub *next;
@@ -143,7 +143,7 @@ static void incoming_check_end(struct link_incoming *incoming)
 	for (const struct link_stub *s = incoming->process->stubs; s; s = s->next)
 		if (s->incoming == incoming && s->applying)
 			return;
-	incoming_free(incoming);
+	link_incoming_free(incoming);
 }
 
 /* ---- state changes: the stub does as the process did ---- */
@@ -388,7 +388,7 @@ static void on_incoming_end(struct stream *stream, const struct err *err)
 {
 	if (err->code)
 		log_info("a link from another host: %s", err->text);
-	incoming_free(stream->owner);
+	link_incoming_free(stream->owner);
 }
 
 static void on_incoming_drained(struct stream *stream)
@@ -432,7 +432,7 @@ static void on_incoming_frame(struct stream *stream, struct frame *frame)
 		frame, console ? &pbeam__remote_console__descriptor : &pbeam__stub_link__descriptor, NULL);
 
 	if (!message)
-		incoming_free(incoming);
+		link_incoming_free(incoming);
 	else if (console)
 		console_home_frame(incoming->process, incoming, frame->type, (void *)message);
 	else

@@ -54,8 +54,8 @@ static bool epoll_match(struct object_dump *dump, const struct object_source *so
 	return strcmp(source->link, "anon_inode:[eventpoll]") == 0;
 }
 
-static int add_entry(struct object_dump *dump, const struct object_source *source, Pbeam__Epoll *out, int fd,
-		     uint32_t events, uint64_t data, uint64_t ino, struct err *err)
+static int epoll_add_entry(struct object_dump *dump, const struct object_source *source, Pbeam__Epoll *out,
+			   int fd, uint32_t events, uint64_t data, uint64_t ino, struct err *err)
 {
 	const struct object_source *target;
 	Pbeam__EpollEntry *entry;
@@ -94,13 +94,13 @@ static int epoll_dump(struct object_dump *dump, const struct object_source *sour
 
 		if (r <= 0)
 			return r;
-		r = add_entry(dump, source, out->epoll, line.fd, line.events, line.data, line.ino, err);
+		r = epoll_add_entry(dump, source, out->epoll, line.fd, line.events, line.data, line.ino, err);
 		if (r < 0)
 			return r;
 	}
 }
 
-static bool has(const Pbeam__Process *process, uint32_t object, int fd)
+static bool process_has_descriptor(const Pbeam__Process *process, uint32_t object, int fd)
 {
 	for (size_t i = 0; i < process->n_descriptors; i++)
 		if (process->descriptors[i]->object == object &&
@@ -109,7 +109,7 @@ static bool has(const Pbeam__Process *process, uint32_t object, int fd)
 	return false;
 }
 
-static bool is_signalfd(const Pbeam__Manifest *manifest, uint32_t id)
+static bool object_is_signalfd(const Pbeam__Manifest *manifest, uint32_t id)
 {
 	for (size_t i = 0; i < manifest->n_objects; i++)
 		if (manifest->objects[i]->id == id)
@@ -120,8 +120,8 @@ static bool is_signalfd(const Pbeam__Manifest *manifest, uint32_t id)
 static int32_t owner_of(const Pbeam__Manifest *manifest, uint32_t epoll, const Pbeam__EpollEntry *entry)
 {
 	for (size_t i = 0; i < manifest->n_processes; i++)
-		if (has(manifest->processes[i], epoll, -1) &&
-		    has(manifest->processes[i], entry->object, entry->fd))
+		if (process_has_descriptor(manifest->processes[i], epoll, -1) &&
+		    process_has_descriptor(manifest->processes[i], entry->object, entry->fd))
 			return manifest->processes[i]->vpid;
 	return 0;
 }
@@ -137,8 +137,9 @@ static int epoll_check(struct object_restore *restore, const Pbeam__Object *obje
 
 		if (entry->fd < 0 || entry->object == object->id)
 			return err_set(err, -EBADMSG, "the image's epoll entry %zu is malformed", i);
-		entry->owner_vpid =
-			is_signalfd(manifest, entry->object) ? owner_of(manifest, object->id, entry) : 0;
+		entry->owner_vpid = object_is_signalfd(manifest, entry->object)
+					    ? owner_of(manifest, object->id, entry)
+					    : 0;
 	}
 	return 0;
 }

@@ -261,7 +261,7 @@ int object_files_read_pages(struct image_reader *image, int fd, uint64_t size, s
 	return r < 0 ? err_code(err, r, "write a file's contents") : 0;
 }
 
-static bool unchanged(const Pbeam__SavedFile *saved, const struct stat *st)
+static bool saved_file_unchanged(const Pbeam__SavedFile *saved, const struct stat *st)
 {
 	return st->st_dev == saved->file->dev && st->st_ino == saved->file->ino &&
 	       (uint64_t)st->st_size == saved->file->size && object_mtime_ns(st) == saved->file->mtime_ns &&
@@ -297,7 +297,7 @@ int object_files_check(struct object_restore *restore, struct err *err)
 		if (!S_ISREG(st.st_mode))
 			return err_set(err, -EEXIST,
 				       "%s is no regular file any more; move it away, then try again", path);
-		if (!unchanged(saved, &st) && access(path, W_OK) < 0 && st.st_uid != geteuid())
+		if (!saved_file_unchanged(saved, &st) && access(path, W_OK) < 0 && st.st_uid != geteuid())
 			return err_sys(err, "file %s has changed since the checkpoint and cannot be put back",
 				       path);
 	}
@@ -324,8 +324,8 @@ static int open_to_put_back(const char *path, mode_t mode, bool *made)
 	return fd < 0 ? -errno : fd;
 }
 
-static int put_back(struct object_restore *restore, const Pbeam__SavedFile *saved, const char *path,
-		    struct err *err)
+static int saved_file_put_back(struct object_restore *restore, const Pbeam__SavedFile *saved,
+			       const char *path, struct err *err)
 {
 	struct timespec times[2] = {
 		{.tv_nsec = UTIME_OMIT},
@@ -337,7 +337,7 @@ static int put_back(struct object_restore *restore, const Pbeam__SavedFile *save
 	bool made;
 	int r;
 
-	if (stat(path, &st) == 0 && (restore->waits || unchanged(saved, &st)))
+	if (stat(path, &st) == 0 && (restore->waits || saved_file_unchanged(saved, &st)))
 		return 0;
 	fd = open_to_put_back(path, saved->mode & 07777, &made);
 	if (fd < 0)
@@ -363,7 +363,7 @@ int object_files_put_back(struct object_restore *restore, struct err *err)
 			return object_no_memory(err);
 		if (saved->unlinked || object_regular_replaced(restore, (uint32_t)i + 1))
 			continue;
-		r = put_back(restore, saved, path, err);
+		r = saved_file_put_back(restore, saved, path, err);
 		if (r < 0)
 			return r;
 	}

@@ -57,7 +57,7 @@ void inet_set_port(struct inet_address *address, unsigned port)
 }
 
 /* Every host as a v6 address. */
-static struct in6_addr host(const struct inet_address *address)
+static struct in6_addr inet_host_of(const struct inet_address *address)
 {
 	struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
 
@@ -71,14 +71,14 @@ static struct in6_addr host(const struct inet_address *address)
 
 bool inet_is_wildcard(const struct inet_address *address)
 {
-	struct in6_addr at = host(address);
+	struct in6_addr at = inet_host_of(address);
 
 	return IN6_IS_ADDR_UNSPECIFIED(&at);
 }
 
 bool inet_same(const struct inet_address *a, const struct inet_address *b)
 {
-	struct in6_addr one = host(a), other = host(b);
+	struct in6_addr one = inet_host_of(a), other = inet_host_of(b);
 
 	return inet_port(a) == inet_port(b) && IN6_ARE_ADDR_EQUAL(&one, &other);
 }
@@ -166,7 +166,7 @@ const char *inet_text(const struct inet_address *address, char text[INET_TEXT_MA
 static void fill_id(struct inet_diag_sockid *id, unsigned char *family, const struct inet_address *own,
 		    const struct inet_address *peer)
 {
-	struct in6_addr source = host(own), destination = host(peer);
+	struct in6_addr source = inet_host_of(own), destination = inet_host_of(peer);
 
 	id->idiag_sport = htons((uint16_t)inet_port(own));
 	id->idiag_dport = htons((uint16_t)inet_port(peer));

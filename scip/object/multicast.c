@@ -92,7 +92,7 @@ static int add_membership(const struct group *group, union filter *got, Pbeam__U
 	return r;
 }
 
-static int ask(int fd, const struct group *group, Pbeam__UdpSocket *out, struct err *err)
+static int multicast_query_group(int fd, const struct group *group, Pbeam__UdpSocket *out, struct err *err)
 {
 	auto_free union filter *got = calloc(1, sizeof(*got));
 	socklen_t len = sizeof(*got);
@@ -129,7 +129,7 @@ static int ask_all_v4(int fd, Pbeam__UdpSocket *out, struct err *err)
 		}
 		if (sscanf(line, " %x", &address.s_addr) == 1 && group.index &&
 		    set_address(&group.name, &address, sizeof(address)))
-			r = ask(fd, &group, out, err);
+			r = multicast_query_group(fd, &group, out, err);
 	}
 	return r;
 }
@@ -155,7 +155,7 @@ static int ask_all_v6(int fd, Pbeam__UdpSocket *out, struct err *err)
 			address.s6_addr[i] = (uint8_t)byte;
 		}
 		if (whole && set_address(&group.name, &address, sizeof(address)))
-			r = ask(fd, &group, out, err);
+			r = multicast_query_group(fd, &group, out, err);
 	}
 	return r;
 }
@@ -180,7 +180,7 @@ static struct in_addr first_address(int fd, const char *interface)
 	return ((struct sockaddr_in *)(void *)&request.ifr_addr)->sin_addr;
 }
 
-static int join(int fd, const struct group *group, const char *interface)
+static int multicast_join_group(int fd, const struct group *group, const char *interface)
 {
 	const struct group_req request = {.gr_interface = group->index, .gr_group = group->name};
 	const struct ip_mreqn v4 = {
@@ -224,7 +224,7 @@ static int restore_one(int fd, const Pbeam__Membership *saved, struct err *err)
 	if (!group.index)
 		return err_sys(err, "join a multicast group on the interface %s", interface);
 	if (!saved->include)
-		r = join(fd, &group, interface);
+		r = multicast_join_group(fd, &group, interface);
 	for (size_t i = 0; i < saved->n_sources && r == 0; i++) {
 		struct sockaddr_storage source;
 

@@ -127,7 +127,7 @@ int object_restore_check_all(struct object_restore *restore, struct err *err)
 	return r;
 }
 
-static int record_peer(const struct object_slot *slot, struct rpid keeper, struct err *err)
+static int slot_record_peer(const struct object_slot *slot, struct rpid keeper, struct err *err)
 {
 	const Pbeam__Object *object = slot->object;
 	struct stat st;
@@ -144,7 +144,7 @@ static int record_peer(const struct object_slot *slot, struct rpid keeper, struc
 int object_restore_record(struct object_restore *restore, struct rpid keeper, struct err *err)
 {
 	for (size_t i = 0; i < restore->nslots; i++) {
-		int r = record_peer(&restore->slots[i], keeper, err);
+		int r = slot_record_peer(&restore->slots[i], keeper, err);
 
 		if (r < 0)
 			return r;
@@ -241,7 +241,7 @@ static int finish_slot(struct object_restore *restore, const struct object_slot 
 }
 
 /* A stream of the present console. */
-static bool is_stream(const struct object_restore *restore, const struct object_slot *slot)
+static bool slot_is_stream(const struct object_restore *restore, const struct object_slot *slot)
 {
 	pid_t self = getpid();
 
@@ -269,7 +269,7 @@ int object_restore_finish_all(struct object_restore *restore, struct err *err)
 	for (size_t i = 0; i < restore->nslots && r >= 0; i++) {
 		const struct object_slot *slot = &restore->slots[i];
 
-		if (is_stream(restore, slot))
+		if (slot_is_stream(restore, slot))
 			continue; /* the keeper's, shared with the outside */
 		r = set_status(slot->object, slot->fd, err);
 		if (r == 0)

@@ -90,8 +90,8 @@ static void entry_free(struct object_entry *entry)
 }
 
 /* Fills what belongs to a new description and gives it its place in the manifest. */
-static int add_entry(struct object_dump *dump, size_t at, const struct object_source *found,
-		     struct object_entry **out, struct err *err)
+static int scan_add_entry(struct object_dump *dump, size_t at, const struct object_source *found,
+			  struct object_entry **out, struct err *err)
 {
 	struct object_entry *entry = calloc(1, sizeof(*entry));
 	char path[64], link[4096 + 16];
@@ -169,7 +169,7 @@ int object_scan_add(struct object_dump *dump, int local, struct rpid holder, str
 		else
 			low = middle + 1;
 	}
-	r = add_entry(dump, low, &found, out, err);
+	r = scan_add_entry(dump, low, &found, out, err);
 	if (r < 0)
 		close(local);
 	return r;
@@ -226,7 +226,7 @@ struct scan {
 
 /* Most processes have what their parent had at the same number: this is tried first, one kcmp instead of a
  * duplicate and a search. */
-static struct object_entry *inherited(const struct scan *scan, int fd)
+static struct object_entry *scan_find_inherited(const struct scan *scan, int fd)
 {
 	struct object_dump *dump = scan->dump;
 	struct object_entry *hint = fd < OBJECT_HINTS ? dump->hints[fd] : NULL;
@@ -242,7 +242,7 @@ static int find_entry(const struct scan *scan, int fd, struct object_entry **out
 	struct vpid vpid = {scan->process->vpid};
 	int local, r;
 
-	*out = inherited(scan, fd);
+	*out = scan_find_inherited(scan, fd);
 	if (*out)
 		return 0;
 	local = pidfd_getfd(scan->pidfd, fd, 0);
@@ -257,7 +257,8 @@ static int find_entry(const struct scan *scan, int fd, struct object_entry **out
 }
 
 /* Into `buf`, or where that is too small into memory that *more gets. */
-static int read_fdinfo(const struct scan *scan, int fd, char *buf, size_t size, char **more, struct err *err)
+static int scan_read_fdinfo(const struct scan *scan, int fd, char *buf, size_t size, char **more,
+			    struct err *err)
 {
 	auto_close int file = -1;
 	char name[16];
@@ -286,7 +287,7 @@ static int scan_descriptor(const struct scan *scan, int fd, struct err *err)
 	int r = find_entry(scan, fd, &entry, err);
 
 	if (r == 0)
-		r = read_fdinfo(scan, fd, buf, sizeof(buf), &more, err);
+		r = scan_read_fdinfo(scan, fd, buf, sizeof(buf), &more, err);
 	if (r < 0)
 		return r;
 	fdinfo = more ? more : buf;
@@ -395,7 +396,8 @@ static ssize_t find_same_table(const struct table *tables, size_t *order, size_t
 	return -1;
 }
 
-static int look_at(struct rpid rpid, struct table *table, const Pbeam__Process *process, struct err *err)
+static int scan_descriptors(struct rpid rpid, struct table *table, const Pbeam__Process *process,
+			    struct err *err)
 {
 	int r = 0;
 
@@ -422,7 +424,7 @@ int object_scan_processes(struct object_dump *dump, const struct rpid *rpids, st
 		if (rpids[i].n == 0 || process->state == PBEAM__PROCESS__STATE__ZOMBIE ||
 		    process->state == PBEAM__PROCESS__STATE__STUB)
 			continue;
-		r = look_at(rpids[i], &tables[i], process, err);
+		r = scan_descriptors(rpids[i], &tables[i], process, err);
 		if (r == 0 && tables[i].n > 0)
 			same = find_same_table(tables, order, &nordered, i);
 		if (same >= 0)

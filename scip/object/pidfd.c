@@ -38,7 +38,7 @@ static int pidfd_dump(struct object_dump *dump, const struct object_source *sour
 	return 0;
 }
 
-static int ended(struct err *err)
+static int pidfd_make_ended(struct err *err)
 {
 	pid_t child = fork();
 	int fd;
@@ -64,7 +64,7 @@ static int pidfd_restore(struct object_restore *restore, const Pbeam__Object *ob
 	if (*fd < 0 && real.n > 0 && errno != ESRCH)
 		return err_sys(err, "open a pidfd of vpid %d", object->pidfd->vpid);
 	if (*fd < 0)
-		*fd = ended(err);
+		*fd = pidfd_make_ended(err);
 	return *fd < 0 ? *fd : 0;
 }
 

@@ -33,12 +33,12 @@ static bool pipe_match(struct object_dump *dump, const struct object_source *sou
 	return S_ISFIFO(source->st.st_mode);
 }
 
-static bool reads(int flags)
+static bool flags_read(int flags)
 {
 	return (flags & O_ACCMODE) != O_WRONLY;
 }
 
-static bool writes(int flags)
+static bool flags_write(int flags)
 {
 	return (flags & O_ACCMODE) != O_RDONLY;
 }
@@ -78,8 +78,9 @@ static int read_copy(int copy, size_t len, bool packet, Pbeam__Pipe *out, char *
 static int dump_contents(struct object_dump *dump, const struct object_source *source, Pbeam__Pipe *pipe_out,
 			 struct err *err)
 {
-	auto_close int reader = reads(source->flags) ? dup(source->local)
-						     : object_reopen(source->local, O_RDONLY | O_NONBLOCK);
+	auto_close int reader = flags_read(source->flags)
+					? dup(source->local)
+					: object_reopen(source->local, O_RDONLY | O_NONBLOCK);
 	auto_close int copy_read = -1, copy_write = -1;
 	auto_free char *data = NULL;
 	int ends[2], queued = 0;
@@ -150,8 +151,8 @@ static int pipe_dump(struct object_dump *dump, const struct object_source *sourc
 	if (capacity < 0)
 		return err_sys(err, "a pipe whose capacity cannot be read");
 	pipe_out->capacity = (uint32_t)capacity;
-	pipe_out->read_end = reads(source->flags);
-	pipe_out->write_end = writes(source->flags);
+	pipe_out->read_end = flags_read(source->flags);
+	pipe_out->write_end = flags_write(source->flags);
 	pipe_out->packet = packet_mode(dump, source);
 	if (is_fifo(source)) {
 		auto_free char *path = strdup(source->link);
@@ -175,12 +176,12 @@ static int pipe_verify(struct object_dump *dump, const struct object_source *sou
 {
 	struct pollfd poll_fd = {.fd = source->local, .events = POLLIN | POLLOUT};
 	const struct object_source *other;
-	bool reader = reads(source->flags), writer = writes(source->flags);
+	bool reader = flags_read(source->flags), writer = flags_write(source->flags);
 
 	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++)
 		if (other->st.st_ino == source->st.st_ino && other->st.st_dev == source->st.st_dev) {
-			reader = reader || reads(other->flags);
-			writer = writer || writes(other->flags);
+			reader = reader || flags_read(other->flags);
+			writer = writer || flags_write(other->flags);
 		}
 	if ((reader && writer) || object_dump_force(dump))
 		return 0;
@@ -231,7 +232,7 @@ static int open_fifo(const Pbeam__Pipe *saved, struct err *err)
 	return fd;
 }
 
-static int fill(struct object_restore *restore, const Pbeam__Pipe *saved, int writer, struct err *err)
+static int pipe_fill(struct object_restore *restore, const Pbeam__Pipe *saved, int writer, struct err *err)
 {
 	auto_free char *data = NULL;
 	size_t len, at = 0;
@@ -250,7 +251,7 @@ static int fill(struct object_restore *restore, const Pbeam__Pipe *saved, int wr
 	return r < 0 ? err_code(err, r, "refill the pipe") : 0;
 }
 
-static const Pbeam__Pipe *find_contents(struct object_restore *restore, uint64_t ino)
+static const Pbeam__Pipe *pipe_find_contents(struct object_restore *restore, uint64_t ino)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
 
@@ -312,7 +313,7 @@ static int make_base(struct object_restore *restore, const Pbeam__Pipe *saved, s
 
 static int make_pipe(struct object_restore *restore, const Pbeam__Pipe *saved, struct err *err)
 {
-	const Pbeam__Pipe *contents = find_contents(restore, saved->ino);
+	const Pbeam__Pipe *contents = pipe_find_contents(restore, saved->ino);
 	auto_close int writer = -1;
 	int base = make_base(restore, saved, err), r;
 
@@ -328,7 +329,7 @@ static int make_pipe(struct object_restore *restore, const Pbeam__Pipe *saved, s
 		return err_code(err, writer, "open a pipe again");
 	if (contents->packet && fcntl(writer, F_SETFL, O_NONBLOCK | O_DIRECT) < 0)
 		return err_sys(err, "put a pipe into packet mode");
-	r = fill(restore, contents, writer, err);
+	r = pipe_fill(restore, contents, writer, err);
 	return r < 0 ? r : base;
 }
 

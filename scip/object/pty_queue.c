@@ -31,7 +31,7 @@ int ioctl(int fd, unsigned long request, ...);
 #define SETTLE_US     5000u
 #define WAIT_ROUNDS   400
 
-static int read_all(int fd, struct pty_bytes *out)
+static int pty_read_all(int fd, struct pty_bytes *out)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
 
@@ -57,7 +57,7 @@ static int read_all(int fd, struct pty_bytes *out)
 
 int pty_input_take(int slave, struct pty_bytes *out)
 {
-	return read_all(slave, out);
+	return pty_read_all(slave, out);
 }
 
 int pty_output_put(int slave, const char *data, size_t len, struct err *err)
@@ -96,7 +96,7 @@ int pty_output_look(int master, int slave, struct pty_bytes *out, struct err *er
 	}
 	if (ioctl(master, TIOCGPKT, &packet) == 0 && packet && ioctl(master, TIOCPKT, &off) < 0)
 		return err_sys(err, "a terminal whose packet mode cannot be left");
-	r = read_all(master, out);
+	r = pty_read_all(master, out);
 	if (r < 0)
 		r = err_code(err, r, "a terminal whose output cannot be read");
 	else
@@ -107,7 +107,7 @@ int pty_output_look(int master, int slave, struct pty_bytes *out, struct err *er
 }
 
 /* Nothing is interpreted; canonical mode and its end-of-file character stay if they were on. */
-static struct termios2 literal(const struct termios2 *old)
+static struct termios2 terminal_literal(const struct termios2 *old)
 {
 	struct termios2 mode = *old;
 
@@ -161,7 +161,7 @@ int pty_input_put(int master, int slave, const char *data, size_t len, struct er
 			if (copy[i] == 0)
 				copy[i] = EOF_CHARACTER;
 	}
-	mode = literal(&old);
+	mode = terminal_literal(&old);
 	blocking = object_set_nonblock(master, true);
 	if (blocking < 0 || ioctl(slave, TCSETS2, &mode) < 0)
 		return err_sys(err, "set a terminal");
@@ -183,12 +183,12 @@ int pty_input_look(int master, int slave, struct pty_bytes *out, struct err *err
 	*out = (struct pty_bytes){NULL, 0};
 	if (ioctl(slave, TCGETS2, &old) < 0)
 		return err_sys(err, "a terminal whose settings cannot be read");
-	raw = literal(&old);
+	raw = terminal_literal(&old);
 	raw.c_lflag = 0;
 	raw.c_cc[VMIN] = 1;
 	if (ioctl(slave, TCSETS2, &raw) < 0)
 		return err_sys(err, "a terminal that cannot be set");
-	r = read_all(slave, out);
+	r = pty_read_all(slave, out);
 	if (ioctl(slave, TCSETS2, &old) < 0 && r == 0)
 		r = -errno;
 	if (r < 0)

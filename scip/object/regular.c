@@ -52,7 +52,7 @@ static char *find_other_name(const char *path, const struct stat *st)
 	return NULL;
 }
 
-static int name_of(const struct object_source *source, char **path, bool *unlinked, struct err *err)
+static int regular_name_of(const struct object_source *source, char **path, bool *unlinked, struct err *err)
 {
 	char *other;
 
@@ -92,7 +92,7 @@ static int regular_dump(struct object_dump *dump, const struct object_source *so
 	out->regular = regular;
 	if (!regular)
 		return object_no_memory(err);
-	r = name_of(source, &path, &unlinked, err);
+	r = regular_name_of(source, &path, &unlinked, err);
 	if (r == 0)
 		r = object_identity(&source->st, path, unlinked, &regular->file, err);
 	if (r < 0)

@@ -22,12 +22,12 @@ struct address {
 	socklen_t len;
 };
 
-static bool same(const struct address *a, const struct address *b)
+static bool same_address(const struct address *a, const struct address *b)
 {
 	return a->len == b->len && memcmp(&a->name, &b->name, a->len) == 0;
 }
 
-static bool parse(const ProtobufCBinaryData *bytes, struct address *out)
+static bool parse_address(const ProtobufCBinaryData *bytes, struct address *out)
 {
 	memset(out, 0, sizeof(*out));
 	if (bytes->len > sizeof(out->name))
@@ -48,20 +48,20 @@ static int find_named(struct object_dump *dump, int family, const struct address
 
 		if (socket_is(source, family, SOCK_DGRAM) &&
 		    getsockname(source->local, (struct sockaddr *)&own.name, &own.len) == 0 &&
-		    same(&own, name))
+		    same_address(&own, name))
 			return source->local;
 	}
 	return -1;
 }
 
 /* The socket to send it with: the sender's, or a new one where that makes no difference. */
-static int find_sender(struct object_dump *dump, int family, const Pbeam__Datagram *piece, int peer,
-		       int *temporary)
+static int datagram_find_sender(struct object_dump *dump, int family, const Pbeam__Datagram *piece, int peer,
+				int *temporary)
 {
 	struct address from;
 	int on = 1, fd;
 
-	if (!parse(&piece->source, &from))
+	if (!parse_address(&piece->source, &from))
 		return -1;
 	if (family == AF_UNIX && from.len <= sizeof(sa_family_t)) {
 		if (peer >= 0)
@@ -160,7 +160,7 @@ int socket_queue_renew(struct object_dump *dump, int fd, int peer, size_t n, Pbe
 	if (!senders || !buf)
 		return object_no_memory(err);
 	for (size_t i = 0; i < n; i++) {
-		senders[i] = find_sender(dump, family, queue[i], peer, &temporary);
+		senders[i] = datagram_find_sender(dump, family, queue[i], peer, &temporary);
 		if (senders[i] < 0 || (senders[i] == temporary && own.len <= sizeof(sa_family_t)) ||
 		    (family == AF_UNIX && socket_option(fd, SOL_SOCKET, SO_PASSCRED, 0))) {
 			log_warn("checkpoint: an empty datagram waits at a socket whose sender is elsewhere: "

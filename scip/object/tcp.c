@@ -70,8 +70,8 @@ static int record_look(const struct tcp_look *look, Pbeam__TcpSocket *out, struc
 }
 
 /* All of a record but the queue, and what becomes of the peer. */
-static int record(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
-		  struct tcp_look *look, struct err *err)
+static int tcp_record(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
+		      struct tcp_look *look, struct err *err)
 {
 	const struct tcp_look *known = tcp_look_of(dump, source);
 	Pbeam__TcpSocket *out = object_message(Pbeam__TcpSocket, pbeam__tcp_socket__init);
@@ -102,7 +102,7 @@ static int tcp_dump(struct object_dump *dump, const struct object_source *source
 {
 	const struct object_source *peer;
 	struct tcp_look look;
-	int queued = 0, fd, r = record(dump, source, object, &look, err);
+	int queued = 0, fd, r = tcp_record(dump, source, object, &look, err);
 
 	if (r < 0 || look.kind != TCP_KIND_CONNECTED || ioctl(source->local, SIOCOUTQ, &queued) < 0 ||
 	    !queued)
@@ -120,8 +120,8 @@ static int tcp_dump(struct object_dump *dump, const struct object_source *source
 	return 0;
 }
 
-static int record_peer(struct object_dump *dump, const struct object_source *source, Pbeam__TcpSocket *out,
-		       struct err *err)
+static int tcp_record_peer(struct object_dump *dump, const struct object_source *source,
+			   Pbeam__TcpSocket *out, struct err *err)
 {
 	struct tcp_other other = tcp_find_other(dump, source);
 	char text[INET_TEXT_MAX] = "?";
@@ -236,7 +236,7 @@ static int tcp_verify(struct object_dump *dump, const struct object_source *sour
 		return 0;
 	r = record_look(look, out, err);
 	if (r == 0 && look->kind == TCP_KIND_CONNECTED)
-		r = record_peer(dump, source, out, err);
+		r = tcp_record_peer(dump, source, out, err);
 	return r < 0 ? r : dump_queue(dump, source, out, err);
 }
 
@@ -244,7 +244,7 @@ int tcp_dump_end(struct object_dump *dump, const struct object_source *source, P
 		 struct err *err)
 {
 	struct tcp_look look;
-	int r = record(dump, source, object, &look, err);
+	int r = tcp_record(dump, source, object, &look, err);
 
 	return r < 0 ? r : dump_queue(dump, source, object->tcp, err);
 }

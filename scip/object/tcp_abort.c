@@ -29,7 +29,7 @@ struct connections {
 	size_t n;
 };
 
-static void take(struct connections *all, int fd)
+static void connections_take(struct connections *all, int fd)
 {
 	struct connection found = {.fd = fd};
 	bool tcp = socket_option(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP;
@@ -40,7 +40,7 @@ static void take(struct connections *all, int fd)
 		close(fd);
 }
 
-static void collect(struct connections *all, struct rpid rpid)
+static void connections_collect(struct connections *all, struct rpid rpid)
 {
 	auto_close int pidfd = pidfd_open(rpid.n, 0);
 	auto_closedir DIR *dir = NULL;
@@ -58,11 +58,11 @@ static void collect(struct connections *all, struct rpid rpid)
 			continue;
 		fd = pidfd_getfd(pidfd, atoi(item->d_name), 0);
 		if (fd >= 0)
-			take(all, fd);
+			connections_take(all, fd);
 	}
 }
 
-static int compare(const void *a, const void *b)
+static int compare_inodes(const void *a, const void *b)
 {
 	const struct connection *one = a, *other = b;
 	unsigned own = inet_port(&one->own), theirs = inet_port(&other->own);
@@ -96,9 +96,9 @@ void object_abort_connections(const struct rpid *rpids, size_t n)
 
 	for (size_t i = 0; i < n; i++)
 		if (rpids[i].n > 0)
-			collect(&all, rpids[i]);
+			connections_collect(&all, rpids[i]);
 	if (all.n)
-		qsort(all.v, all.n, sizeof(*all.v), compare);
+		qsort(all.v, all.n, sizeof(*all.v), compare_inodes);
 	for (size_t i = 0; i < all.n; i++)
 		if (has_other_end(&all, &all.v[i]))
 			(void)!setsockopt(all.v[i].fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));

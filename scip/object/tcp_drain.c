@@ -27,7 +27,7 @@
 #define BUF_LOCK     72 /* SO_BUF_LOCK, Linux 5.14 */
 #define LOCKED_RCV   2
 
-static int waiting(int fd)
+static int socket_readable_bytes(int fd)
 {
 	int n = 0;
 
@@ -63,14 +63,14 @@ void tcp_push(int fd)
 static bool wait_empty(int fd, int peer, int rounds, unsigned pause_us)
 {
 	for (int i = 0; i < rounds; i++) {
-		if (waiting(fd) == 0)
+		if (socket_readable_bytes(fd) == 0)
 			return true;
 		if (peer >= 0)
 			socket_set_option(peer, IPPROTO_TCP, TCP_QUICKACK, 1);
 		if (pause_us)
 			usleep(pause_us);
 	}
-	return waiting(fd) == 0;
+	return socket_readable_bytes(fd) == 0;
 }
 
 int tcp_drain(int fd, int peer)

@@ -164,8 +164,8 @@ const struct tcp_look *tcp_look_of(struct object_dump *dump, const struct object
 	return NULL;
 }
 
-static const struct tcp_known *find_peer(struct object_dump *dump, const struct object_source *own,
-					 const struct tcp_look *look)
+static const struct tcp_known *tcp_find_known_peer(struct object_dump *dump, const struct object_source *own,
+						   const struct tcp_look *look)
 {
 	const struct tcp_table *table = table_of(dump);
 
@@ -182,7 +182,7 @@ static const struct tcp_known *find_peer(struct object_dump *dump, const struct 
 const struct object_source *tcp_find_peer(struct object_dump *dump, const struct object_source *own)
 {
 	const struct tcp_look *look = tcp_look_of(dump, own);
-	const struct tcp_known *peer = look && look->peer.len ? find_peer(dump, own, look) : NULL;
+	const struct tcp_known *peer = look && look->peer.len ? tcp_find_known_peer(dump, own, look) : NULL;
 
 	return peer ? peer->source : NULL;
 }
@@ -198,8 +198,9 @@ const struct object_source *tcp_find_listener(struct object_dump *dump, const st
 }
 
 /* Nobody of the group has the other end. On this host sock_diag tells whether anybody has. */
-static enum tcp_place place_of(const struct tcp_look *look, int found, const struct inet_diag_answer *answer,
-			       const struct object_source *listener)
+static enum tcp_place tcp_place_of(const struct tcp_look *look, int found,
+				   const struct inet_diag_answer *answer,
+				   const struct object_source *listener)
 {
 	bool nobodys = found == -ENOENT || (found == 0 && answer->ino == 0);
 
@@ -230,13 +231,13 @@ struct tcp_other tcp_find_other(struct object_dump *dump, const struct object_so
 		return other;
 	found = inet_is_local(&look->peer) ? inet_diag_tcp(&look->peer, &look->own, &answer) : -EHOSTUNREACH;
 	other.source = tcp_find_listener(dump, &look->peer);
-	other.place = place_of(look, found, &answer, other.source);
+	other.place = tcp_place_of(look, found, &answer, other.source);
 	other.queued = answer.receive_queue - (answer.receive_queue && answer.state == TCP_CLOSE_WAIT);
 	/* It may have ended between the two. */
 	if (other.place == TCP_PEER_OUTSIDE) {
 		look = tcp_look_of(dump, own);
 		if (look)
-			other.place = place_of(look, found, &answer, other.source);
+			other.place = tcp_place_of(look, found, &answer, other.source);
 	}
 	return other;
 }

@@ -58,7 +58,7 @@ static unsigned count_waiting(Pbeam__Manifest *manifest, const struct inet_addre
 	return n;
 }
 
-static int read_all(int fd, char **data, size_t *len)
+static int tcp_peek_all(int fd, char **data, size_t *len)
 {
 	for (;;) {
 		char *bigger = realloc(*data, *len + 65536);
@@ -77,7 +77,7 @@ static int read_all(int fd, char **data, size_t *len)
 	}
 }
 
-static int send_again(int fd, const char *data, size_t len)
+static int tcp_send_pending(int fd, const char *data, size_t len)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLOUT};
 	size_t done = 0;
@@ -108,7 +108,7 @@ static int wait_again(int client, const char *data, size_t len)
 	(void)socket_option(client, SOL_SOCKET, SO_ERROR, 0); /* the reset is ours */
 	if (connect(client, &before.peer.any, before.peer.len) < 0)
 		return -errno;
-	r = send_again(client, data, len);
+	r = tcp_send_pending(client, data, len);
 	if (r == 0 && before.shutdown & 2 && shutdown(client, SHUT_WR) < 0)
 		r = -errno;
 	return r < 0 ? r : tcp_drain(client, -1);
@@ -139,7 +139,7 @@ static int take_one(struct object_dump *dump, int listener, struct err *err)
 		log_warn(
 			"checkpoint: the urgent byte of a TCP connection that waits to be accepted is now an "
 			"ordinary one");
-	r = read_all(accepted, &data, &len);
+	r = tcp_peek_all(accepted, &data, &len);
 	if (r == 0)
 		r = object_put_extent(dump, data, len, &client->sent, err);
 	(void)!setsockopt(accepted, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));

@@ -51,7 +51,7 @@ int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struc
 	return inet_address_parse(&saved->local, &address) ? inet_check_local(object, &address, err) : 0;
 }
 
-static int new_socket(const Pbeam__TcpSocket *saved, struct err *err)
+static int tcp_new_socket(const Pbeam__TcpSocket *saved, struct err *err)
 {
 	int fd = socket(saved->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 
@@ -133,7 +133,7 @@ static int choose_port(int fd, const struct inet_address *address)
 static int try_call(const Pbeam__TcpSocket *saved, take_port *take, const struct inet_address *own,
 		    const struct inet_address *to, struct err *err)
 {
-	auto_close int fd = new_socket(saved, err);
+	auto_close int fd = tcp_new_socket(saved, err);
 	char text[INET_TEXT_MAX];
 	int r;
 
@@ -153,8 +153,8 @@ static int try_call(const Pbeam__TcpSocket *saved, take_port *take, const struct
 
 /* Makes the client's socket, with its old port as soon as that is free. If it does not become free, the port
  * is any, and the program keeps the old one as a name (tcp_keep_name()). */
-static int call(const Pbeam__TcpSocket *saved, const struct inet_address *own, const struct inet_address *to,
-		struct err *err)
+static int tcp_connect(const Pbeam__TcpSocket *saved, const struct inet_address *own,
+		       const struct inet_address *to, struct err *err)
 {
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
 	char text[INET_TEXT_MAX];
@@ -178,11 +178,11 @@ static int call(const Pbeam__TcpSocket *saved, const struct inet_address *own, c
 }
 
 /* Connects two addresses: fds[0] is the accepted end, at `server`, fds[1] the client's. */
-static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_address *server_at,
-			const Pbeam__TcpSocket *client, const struct inet_address *client_at, int fds[2],
-			struct err *err)
+static int tcp_connect_pair(const Pbeam__TcpSocket *server, const struct inet_address *server_at,
+			    const Pbeam__TcpSocket *client, const struct inet_address *client_at, int fds[2],
+			    struct err *err)
 {
-	auto_close int listener = new_socket(server, err), caller = -1;
+	auto_close int listener = tcp_new_socket(server, err), caller = -1;
 	struct inet_address bound;
 	int r;
 
@@ -197,7 +197,7 @@ static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_addres
 	if (getsockname(listener, &bound.any, &bound.len) < 0)
 		return err_sys(err, "read a socket's address");
 	bound = inet_in_family(&bound, client->family);
-	caller = call(client, client_at, &bound, err);
+	caller = tcp_connect(client, client_at, &bound, err);
 	if (caller < 0)
 		return caller;
 	fds[0] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -208,7 +208,7 @@ static int connect_pair(const Pbeam__TcpSocket *server, const struct inet_addres
 }
 
 /* True for the accepted end: its port has a listener. Without a listener either end may be it. */
-static bool is_server(struct object_restore *restore, const struct inet_address *at)
+static bool tcp_is_server(struct object_restore *restore, const struct inet_address *at)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
 
@@ -223,7 +223,7 @@ static bool is_server(struct object_restore *restore, const struct inet_address 
 	return false;
 }
 
-static const Pbeam__Object *peer_of(struct object_restore *restore, const Pbeam__Object *object)
+static const Pbeam__Object *tcp_peer_of(struct object_restore *restore, const Pbeam__Object *object)
 {
 	const Pbeam__Object *peer = object_restore_find_inode(restore, object->tcp->peer_ino, object);
 
@@ -233,7 +233,7 @@ static const Pbeam__Object *peer_of(struct object_restore *restore, const Pbeam_
 }
 
 /* The addresses that the program knows: those of the first connection, if it was made again since. */
-static bool name_of(const Pbeam__TcpSocket *saved, struct name_socket *name)
+static bool tcp_name_of(const Pbeam__TcpSocket *saved, struct name_socket *name)
 {
 	const ProtobufCBinaryData *own = saved->name_own.len ? &saved->name_own : &saved->local;
 	const ProtobufCBinaryData *peer = saved->name_peer.len ? &saved->name_peer : &saved->peer;
@@ -254,7 +254,7 @@ int tcp_keep_name(struct names *names, const Pbeam__TcpSocket *saved, int fd, st
 	struct stat st;
 	int r;
 
-	if (!name_of(saved, &name) || fstat(fd, &st) < 0 || getsockname(fd, &own.any, &own.len) < 0)
+	if (!tcp_name_of(saved, &name) || fstat(fd, &st) < 0 || getsockname(fd, &own.any, &own.len) < 0)
 		return 0;
 	snprintf(name.born, sizeof(name.born), "%s", saved->name_host);
 	if (!inet_peer_of(fd, &own, &peer)) {
@@ -282,8 +282,8 @@ static bool can_listen(const struct inet_address *at)
 
 /* Chooses an address of this host: the socket's first one if possible, which needs no translation. On another
  * host than its last it may be in use, mostly by a bridge. */
-static bool usable(const struct object_restore *restore, const ProtobufCBinaryData *name,
-		   const ProtobufCBinaryData *last, int family, struct inet_address *out)
+static bool tcp_name_is_usable(const struct object_restore *restore, const ProtobufCBinaryData *name,
+			       const ProtobufCBinaryData *last, int family, struct inet_address *out)
 {
 	if (name->len && inet_address_parse(name, out) && inet_is_local(out)) {
 		*out = inet_in_family(out, family);
@@ -300,11 +300,11 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 			   struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
-	const Pbeam__Object *peer = peer_of(restore, object);
+	const Pbeam__Object *peer = tcp_peer_of(restore, object);
 	const Pbeam__TcpSocket *other = peer ? peer->tcp : saved;
 	struct inet_address local, remote;
-	bool here = usable(restore, &saved->name_own, &saved->local, saved->family, &local) &&
-		    usable(restore, &saved->name_peer, &saved->peer, other->family, &remote);
+	bool here = tcp_name_is_usable(restore, &saved->name_own, &saved->local, saved->family, &local) &&
+		    tcp_name_is_usable(restore, &saved->name_peer, &saved->peer, other->family, &remote);
 	int fds[2], r;
 
 	if (!here || saved->shutdown & TCP_SHUTDOWN_LOST) {
@@ -314,9 +314,9 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 								      .sin_addr = {htonl(INADDR_LOOPBACK)}},
 							       .len = sizeof(struct sockaddr_in)},
 					saved->family);
-		r = connect_pair(other, &remote, saved, NULL, fds, err);
-	} else if (is_server(restore, &local)) {
-		r = connect_pair(saved, &local, other, &remote, fds, err);
+		r = tcp_connect_pair(other, &remote, saved, NULL, fds, err);
+	} else if (tcp_is_server(restore, &local)) {
+		r = tcp_connect_pair(saved, &local, other, &remote, fds, err);
 		if (r == 0) {
 			int swap = fds[0];
 
@@ -324,7 +324,7 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 			fds[1] = swap;
 		}
 	} else {
-		r = connect_pair(other, &remote, saved, &local, fds, err);
+		r = tcp_connect_pair(other, &remote, saved, &local, fds, err);
 	}
 	if (r < 0)
 		return r;
@@ -349,7 +349,7 @@ static bool is_over(struct object_restore *restore, const Pbeam__Object *object)
 
 	if (saved->state == TCP_CLOSE)
 		return saved->shutdown != 0;
-	return (saved->state == TCP_LAST_ACK || saved->state == TCP_CLOSING) && !peer_of(restore, object);
+	return (saved->state == TCP_LAST_ACK || saved->state == TCP_CLOSING) && !tcp_peer_of(restore, object);
 }
 
 /* Its other end is a stand-in on the loopback. */
@@ -360,7 +360,7 @@ static int make_apart(struct object_restore *restore, const Pbeam__TcpSocket *sa
 	int fds[2], r;
 
 	any = inet_in_family(&any, saved->family);
-	r = connect_pair(saved, &any, saved, NULL, fds, err);
+	r = tcp_connect_pair(saved, &any, saved, NULL, fds, err);
 	if (r < 0)
 		return r;
 	*fd = fds[1];
@@ -378,7 +378,7 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 		return make_apart(restore, saved, fd, err);
 	if (tcp_was_connected(saved) && !saved->accept_of)
 		return make_connection(restore, object, fd, err);
-	*fd = new_socket(saved, err);
+	*fd = tcp_new_socket(saved, err);
 	if (*fd < 0)
 		return *fd;
 	if (!saved->bound || !inet_address_parse(&saved->local, &local))
@@ -398,7 +398,7 @@ static int set_options(const Pbeam__TcpSocket *saved, int fd, struct err *err)
 	return socket_options_restore(saved->options, fd, err);
 }
 
-static int send_all(int sender, int receiver, const char *data, size_t len, struct err *err)
+static int tcp_send_all(int sender, int receiver, const char *data, size_t len, struct err *err)
 {
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + REFILL_NS;
 	size_t done = 0;
@@ -434,12 +434,12 @@ static int send_marked(const Pbeam__TcpSocket *saved, int sender, int receiver, 
 
 	if (before > len || (saved->has_mark && before == len))
 		return err_set(err, -EBADMSG, "the image's urgent byte is outside the queue");
-	r = send_all(sender, receiver, data, before, err);
+	r = tcp_send_all(sender, receiver, data, before, err);
 	if (r < 0 || !saved->has_mark)
 		return r;
 	if (send(sender, data + before, 1, MSG_OOB | MSG_NOSIGNAL) != 1)
 		return err_sys(err, "send an urgent byte again");
-	r = send_all(sender, receiver, data + before + 1, len - before - 1, err);
+	r = tcp_send_all(sender, receiver, data + before + 1, len - before - 1, err);
 	if (r < 0 || !saved->mark_read)
 		return r;
 	(void)!tcp_drain(sender, receiver);
@@ -448,8 +448,8 @@ static int send_marked(const Pbeam__TcpSocket *saved, int sender, int receiver, 
 		       : err_sys(err, "take an urgent byte that was taken before");
 }
 
-static int refill(struct object_restore *restore, const Pbeam__TcpSocket *saved, int receiver, int sender,
-		  struct err *err)
+static int tcp_refill_queue(struct object_restore *restore, const Pbeam__TcpSocket *saved, int receiver,
+			    int sender, struct err *err)
 {
 	auto_free char *data = NULL;
 	struct socket_room room;
@@ -470,7 +470,7 @@ static int refill(struct object_restore *restore, const Pbeam__TcpSocket *saved,
 }
 
 /* Shuts the directions that this end has shut. The peer's FIN shuts the others. */
-static void shut(const Pbeam__TcpSocket *saved, int fd)
+static void tcp_shut_down(const Pbeam__TcpSocket *saved, int fd)
 {
 	if (saved->shutdown & 2)
 		shutdown(fd, SHUT_WR);
@@ -485,17 +485,17 @@ static int finish_pair(struct object_restore *restore, const Pbeam__Object *obje
 
 	if (peer->id > object->id)
 		return 0; /* done by the second of the two */
-	r = refill(restore, object->tcp, fd, other, err);
+	r = tcp_refill_queue(restore, object->tcp, fd, other, err);
 	if (r == 0)
-		r = refill(restore, peer->tcp, other, fd, err);
+		r = tcp_refill_queue(restore, peer->tcp, other, fd, err);
 	if (r == 0)
 		r = set_options(object->tcp, fd, err);
 	if (r == 0)
 		r = set_options(peer->tcp, other, err);
 	if (r < 0)
 		return r;
-	shut(object->tcp, fd);
-	shut(peer->tcp, other);
+	tcp_shut_down(object->tcp, fd);
+	tcp_shut_down(peer->tcp, other);
 	return 0;
 }
 
@@ -506,7 +506,7 @@ static int finish_alone(struct object_restore *restore, const Pbeam__TcpSocket *
 	int stand_in = object_restore_kept(restore, PBEAM__OBJECT__KIND_TCP, saved->ino);
 	struct pollfd poll_fd = {.fd = fd, .events = POLLRDHUP};
 	struct linger reset = {.l_onoff = 1, .l_linger = 0};
-	int r = stand_in >= 0 ? refill(restore, saved, fd, stand_in, err) : -EBADMSG;
+	int r = stand_in >= 0 ? tcp_refill_queue(restore, saved, fd, stand_in, err) : -EBADMSG;
 
 	if (r == 0)
 		r = set_options(saved, fd, err);
@@ -519,7 +519,7 @@ static int finish_alone(struct object_restore *restore, const Pbeam__TcpSocket *
 	}
 	shutdown(stand_in, SHUT_WR);
 	poll(&poll_fd, 1, 1000);
-	shut(saved, fd);
+	tcp_shut_down(saved, fd);
 	return 0;
 }
 
@@ -543,7 +543,7 @@ static int send_early(struct object_restore *restore, const Pbeam__TcpSocket *sa
 	size_t len;
 	int r = object_get_extent(restore, saved->sent, &data, &len, err);
 
-	return r < 0 ? r : send_all(fd, -1, data, len, err);
+	return r < 0 ? r : tcp_send_all(fd, -1, data, len, err);
 }
 
 /* Connects a client that waits to be accepted, or whose SYN has no reply. */
@@ -566,7 +566,7 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 		if (r == 0)
 			r = send_early(restore, saved, fd, err);
 		if (r == 0)
-			shut(saved, fd);
+			tcp_shut_down(saved, fd);
 	} else {
 		blocking = object_set_nonblock(fd, true);
 		/* On the loopback a refusal comes at once, in this call. */
@@ -581,7 +581,7 @@ static int call_again(struct object_restore *restore, const Pbeam__Object *objec
 int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
-	const Pbeam__Object *peer = peer_of(restore, object);
+	const Pbeam__Object *peer = tcp_peer_of(restore, object);
 
 	if (saved->listening)
 		object_renew_address(restore, object, fd);
@@ -644,7 +644,7 @@ static int tcp_end_fill(struct object_restore *restore, const Pbeam__Object *obj
 	*other = object_restore_kept(restore, PBEAM__OBJECT__KIND_TCP, saved->ino);
 	if (*other < 0) /* a listener */
 		return tcp_finish(restore, object, fd, err);
-	r = refill(restore, saved, fd, *other, err);
+	r = tcp_refill_queue(restore, saved, fd, *other, err);
 	if (r == 0)
 		r = set_options(saved, fd, err);
 	if (r < 0)

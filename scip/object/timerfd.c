@@ -34,7 +34,7 @@ static bool wall_clock(const Pbeam__TimerFd *timer)
 	       (timer->clock == CLOCK_REALTIME || timer->clock == CLOCK_REALTIME_ALARM);
 }
 
-static int parse(const char *fdinfo, Pbeam__TimerFd *out)
+static int timerfd_parse_fdinfo(const char *fdinfo, Pbeam__TimerFd *out)
 {
 	const char *value = strstr(fdinfo, "it_value:"), *interval = strstr(fdinfo, "it_interval:");
 	unsigned long long s, ns;
@@ -67,7 +67,7 @@ static int timerfd_dump(struct object_dump *dump, const struct object_source *so
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", source->local);
 	r = io_slurp(AT_FDCWD, path, 65536, &fdinfo, NULL);
 	if (r == 0)
-		r = parse(fdinfo, out->timerfd);
+		r = timerfd_parse_fdinfo(fdinfo, out->timerfd);
 	if (r < 0)
 		return err_code(err, r, "a timerfd whose fdinfo is not understood");
 	if (wall_clock(out->timerfd) && out->timerfd->value_ns)

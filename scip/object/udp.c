@@ -122,7 +122,7 @@ static int udp_restore(struct object_restore *restore, const Pbeam__Object *obje
 	return udp_keep_name(object_restore_names(restore), saved, *fd, err);
 }
 
-static int find_sender(struct object_restore *restore, const struct inet_address *from)
+static int udp_find_sender(struct object_restore *restore, const struct inet_address *from)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
 
@@ -138,7 +138,7 @@ static int find_sender(struct object_restore *restore, const struct inet_address
 }
 
 /* The address at which the socket is reached: its own, or the loopback if it is bound to the wildcard. */
-static struct inet_address destination(const struct inet_address *local, int family)
+static struct inet_address udp_destination(const struct inet_address *local, int family)
 {
 	struct inet_address to = *local;
 
@@ -151,10 +151,10 @@ static struct inet_address destination(const struct inet_address *local, int fam
 	return to;
 }
 
-static int resend(struct object_restore *restore, const Pbeam__UdpSocket *saved, const Pbeam__Datagram *piece,
-		  const struct inet_address *local, struct err *err)
+static int udp_resend(struct object_restore *restore, const Pbeam__UdpSocket *saved,
+		      const Pbeam__Datagram *piece, const struct inet_address *local, struct err *err)
 {
-	struct inet_address from, to = destination(local, saved->family);
+	struct inet_address from, to = udp_destination(local, saved->family);
 	auto_close int temporary = -1;
 	int sender;
 
@@ -169,7 +169,7 @@ static int resend(struct object_restore *restore, const Pbeam__UdpSocket *saved,
 		to.v6.sin6_addr.s6_addr[10] = to.v6.sin6_addr.s6_addr[11] = 0xff;
 		memcpy(to.v6.sin6_addr.s6_addr + 12, loopback, 4);
 	}
-	sender = find_sender(restore, &from);
+	sender = udp_find_sender(restore, &from);
 	if (sender < 0) {
 		int on = 1;
 
@@ -195,7 +195,8 @@ static union name_sockaddr as_name(const struct inet_address *address)
 
 /* Finds the present address of the peer of a socket that is rolled back: the peer may have moved since. A
  * peer on the loopback is a bridge, or of this host. */
-static void find_peer(struct object_restore *restore, const Pbeam__Object *object, struct inet_address *peer)
+static void udp_find_peer(struct object_restore *restore, const Pbeam__Object *object,
+			  struct inet_address *peer)
 {
 	const Pbeam__UdpSocket *saved = object->udp;
 	union name_sockaddr real = as_name(peer), at;
@@ -227,7 +228,7 @@ static int udp_finish(struct object_restore *restore, const Pbeam__Object *objec
 	/* Not saved->local: the socket may have another address here. */
 	if (saved->bound && getsockname(fd, &local.any, &local.len) == 0)
 		for (size_t i = 0; i < saved->n_queue; i++) {
-			int r = resend(restore, saved, saved->queue[i], &local, err);
+			int r = udp_resend(restore, saved, saved->queue[i], &local, err);
 
 			if (r == -ENOMEM || r == -EBADMSG)
 				return r;
@@ -239,7 +240,7 @@ static int udp_finish(struct object_restore *restore, const Pbeam__Object *objec
 			 lost, inet_text(&local, text));
 	if (!saved->connected || !inet_address_parse(&saved->peer, &peer))
 		return 0;
-	find_peer(restore, object, &peer);
+	udp_find_peer(restore, object, &peer);
 	if (connect(fd, &peer.any, peer.len) < 0)
 		return err_sys(err, "connect a UDP socket to %s", inet_text(&peer, text));
 	return 0;

@@ -184,7 +184,7 @@ static int unix_dump(struct object_dump *dump, const struct object_source *sourc
 	return r;
 }
 
-static const char *printable(const ProtobufCBinaryData *name, char *buf, size_t size)
+static const char *unix_printable_name(const ProtobufCBinaryData *name, char *buf, size_t size)
 {
 	size_t head = offsetof(struct sockaddr_un, sun_path);
 
@@ -231,20 +231,20 @@ static int unix_verify(struct object_dump *dump, const struct object_source *sou
 			err, -ENOTSUP,
 			"a UNIX socket connected to a process outside the tree (%s); close the connection "
 			"first, or checkpoint that process with it",
-			printable(&out->peer_name, name, sizeof(name)));
+			unix_printable_name(&out->peer_name, name, sizeof(name)));
 	if (out->accept_of && !object_dump_find_inode(dump, out->accept_of, source))
 		return err_set(
 			err, -ENOTSUP,
 			"a UNIX socket that waits to be accepted by a process outside the tree (%s); close "
 			"it first",
-			printable(&out->peer_name, name, sizeof(name)));
+			unix_printable_name(&out->peer_name, name, sizeof(name)));
 	for (size_t i = 0; i < out->n_accept_queue; i++)
 		if (!out->accept_queue[i] || !object_dump_find_inode(dump, out->accept_queue[i], source))
 			return err_set(
 				err, -EBUSY,
 				"a listening UNIX socket (%s) with a connection from outside the tree that "
 				"waits to be accepted; try again once it is accepted",
-				printable(&out->name, name, sizeof(name)));
+				unix_printable_name(&out->name, name, sizeof(name)));
 	return 0;
 }
 

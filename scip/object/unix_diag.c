@@ -57,7 +57,7 @@ static int take_socket(void *arg, const struct nlmsghdr *header)
 	return r;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_answers(const void *a, const void *b)
 {
 	const struct unix_diag *one = a, *other = b;
 
@@ -79,7 +79,7 @@ int unix_diag_read(struct unix_diag_table *out, struct err *err)
 		return err_code(err, r, "read sock_diag's answer");
 	}
 	if (out->n)
-		qsort(out->v, out->n, sizeof(*out->v), compare);
+		qsort(out->v, out->n, sizeof(*out->v), compare_answers);
 	return 0;
 }
 
@@ -87,7 +87,7 @@ const struct unix_diag *unix_diag_find(const struct unix_diag_table *table, uint
 {
 	struct unix_diag key = {.ino = (uint32_t)ino};
 
-	return table->n ? bsearch(&key, table->v, table->n, sizeof(*table->v), compare) : NULL;
+	return table->n ? bsearch(&key, table->v, table->n, sizeof(*table->v), compare_answers) : NULL;
 }
 
 void unix_diag_free(struct unix_diag_table *table)

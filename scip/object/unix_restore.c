@@ -21,7 +21,7 @@
 
 #define HEAD offsetof(struct sockaddr_un, sun_path)
 
-static bool named(const ProtobufCBinaryData *name)
+static bool unix_has_name(const ProtobufCBinaryData *name)
 {
 	return name->len > HEAD;
 }
@@ -40,7 +40,7 @@ int unix_check(struct object_restore *restore, const Pbeam__Object *object, stru
 	if ((saved->type != SOCK_STREAM && saved->type != SOCK_DGRAM && saved->type != SOCK_SEQPACKET) ||
 	    saved->name.len > sizeof(struct sockaddr_un) ||
 	    saved->peer_name.len > sizeof(struct sockaddr_un) ||
-	    (named(&saved->name) && saved->name.data[HEAD] && !saved->bound_file))
+	    (unix_has_name(&saved->name) && saved->name.data[HEAD] && !saved->bound_file))
 		return err_set(err, -EBADMSG, "the image's record of a UNIX socket is malformed");
 	if (!saved->bound_file)
 		return 0;
@@ -55,7 +55,7 @@ int unix_check(struct object_restore *restore, const Pbeam__Object *object, stru
 	return 0;
 }
 
-static int new_socket(const Pbeam__UnixSocket *saved, struct err *err)
+static int unix_new_socket(const Pbeam__UnixSocket *saved, struct err *err)
 {
 	int fd = socket(AF_UNIX, (int)saved->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -113,7 +113,7 @@ static int bind_path(const Pbeam__UnixSocket *saved, int fd, struct err *err)
 
 static int bind_name(const Pbeam__UnixSocket *saved, int fd, struct err *err)
 {
-	if (!named(&saved->name))
+	if (!unix_has_name(&saved->name))
 		return 0;
 	if (saved->name.data[HEAD])
 		return bind_path(saved, fd, err);
@@ -150,26 +150,26 @@ static int find_listener(struct object_restore *restore, const Pbeam__UnixSocket
 }
 
 /* Connects a client to a server end by the server's name. */
-static int connect_pair(struct object_restore *restore, const Pbeam__UnixSocket *server,
-			const ProtobufCBinaryData *client_name, const Pbeam__UnixSocket *client, int fds[2],
-			struct err *err)
+static int unix_connect_pair(struct object_restore *restore, const Pbeam__UnixSocket *server,
+			     const ProtobufCBinaryData *client_name, const Pbeam__UnixSocket *client,
+			     int fds[2], struct err *err)
 {
 	int listener = find_listener(restore, server, err), r = 0;
-	auto_close int temporary = -1, caller = new_socket(server, err);
+	auto_close int temporary = -1, caller = unix_new_socket(server, err);
 	struct sockaddr_un name;
 	socklen_t len = sizeof(name);
 
 	if (caller < 0 || (listener < 0 && listener != -ENOENT))
 		return caller < 0 ? caller : listener;
 	if (listener == -ENOENT) {
-		temporary = listener = new_socket(server, err);
+		temporary = listener = unix_new_socket(server, err);
 		if (listener < 0)
 			return listener;
 		r = bind_name(server, listener, err);
 		if (r == 0 && listen(listener, 1) < 0)
 			r = err_sys(err, "listen on a UNIX socket");
 	}
-	if (r == 0 && client && named(client_name))
+	if (r == 0 && client && unix_has_name(client_name))
 		r = bind_name(client, caller, err);
 	if (r == 0 && server->bound_file) {
 		auto_free char *path = object_text(&server->bound_file->path);
@@ -199,14 +199,14 @@ static int connect_pair(struct object_restore *restore, const Pbeam__UnixSocket 
 }
 
 /* Which of two named ends was accepted cannot be read; the one with a listener's name is more likely. */
-static bool is_server(struct object_restore *restore, const Pbeam__UnixSocket *one,
-		      const Pbeam__UnixSocket *other)
+static bool unix_is_server(struct object_restore *restore, const Pbeam__UnixSocket *one,
+			   const Pbeam__UnixSocket *other)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
 
-	if (!named(&one->name))
+	if (!unix_has_name(&one->name))
 		return false;
-	if (!other || !named(&other->name))
+	if (!other || !unix_has_name(&other->name))
 		return true;
 	for (size_t i = 0; i < manifest->n_objects; i++)
 		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
@@ -222,13 +222,13 @@ static int make_pair(struct object_restore *restore, const Pbeam__UnixSocket *on
 {
 	int swapped[2], r;
 
-	if (!named(&one->name) && (!other || !named(&other->name))) {
+	if (!unix_has_name(&one->name) && (!other || !unix_has_name(&other->name))) {
 		r = socketpair(AF_UNIX, (int)one->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds);
 		return r < 0 ? err_sys(err, "make a socketpair") : 0;
 	}
-	if (is_server(restore, one, other))
-		return connect_pair(restore, one, other ? &other->name : NULL, other, fds, err);
-	r = connect_pair(restore, other, &one->name, one, swapped, err);
+	if (unix_is_server(restore, one, other))
+		return unix_connect_pair(restore, one, other ? &other->name : NULL, other, fds, err);
+	r = unix_connect_pair(restore, other, &one->name, one, swapped, err);
 	if (r == 0) {
 		fds[0] = swapped[1];
 		fds[1] = swapped[0];
@@ -236,7 +236,7 @@ static int make_pair(struct object_restore *restore, const Pbeam__UnixSocket *on
 	return r;
 }
 
-static const Pbeam__Object *peer_of(struct object_restore *restore, const Pbeam__Object *object)
+static const Pbeam__Object *unix_peer_of(struct object_restore *restore, const Pbeam__Object *object)
 {
 	const Pbeam__Object *peer = object_restore_find_inode(restore, object->unix_socket->peer_ino, object);
 
@@ -254,12 +254,13 @@ static bool is_pair(const Pbeam__Object *object, const Pbeam__Object *peer)
 
 	if (saved->type != SOCK_DGRAM)
 		return saved->connected && !saved->accept_of;
-	return saved->connected && !named(&saved->peer_name) && (!peer || !named(&saved->name));
+	return saved->connected && !unix_has_name(&saved->peer_name) &&
+	       (!peer || !unix_has_name(&saved->name));
 }
 
 static int make_single(const Pbeam__UnixSocket *saved, struct err *err)
 {
-	auto_close int fd = new_socket(saved, err);
+	auto_close int fd = unix_new_socket(saved, err);
 	int r;
 
 	if (fd < 0)
@@ -275,7 +276,7 @@ static int make_single(const Pbeam__UnixSocket *saved, struct err *err)
 int unix_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const Pbeam__UnixSocket *saved = object->unix_socket;
-	const Pbeam__Object *peer = peer_of(restore, object);
+	const Pbeam__Object *peer = unix_peer_of(restore, object);
 	int fds[2], r;
 
 	if (!is_pair(object, peer)) {
@@ -317,7 +318,7 @@ int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__
 	if (saved->listening && saved->peer_cred && saved->peer_cred->vid == process->vpid)
 		return batch_add(batch, INJECT_CALL_ANY, SYS_listen,
 				 remote_args((uint64_t)fd, saved->backlog));
-	if (!saved->accept_of || saved->peer_vpid != process->vpid || !named(&saved->peer_name) ||
+	if (!saved->accept_of || saved->peer_vpid != process->vpid || !unix_has_name(&saved->peer_name) ||
 	    saved->peer_name.len > sizeof(name))
 		return 0;
 	if (saved->accept_path.len && saved->accept_path.len < sizeof(name.sun_path)) {
@@ -358,11 +359,11 @@ static int connect_waiting(struct object_restore *restore, const Pbeam__UnixSock
 }
 
 /* The socket that a datagram came from, if it is one of ours; else -1. */
-static int find_sender(struct object_restore *restore, const ProtobufCBinaryData *source)
+static int unix_find_sender(struct object_restore *restore, const ProtobufCBinaryData *source)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
 
-	if (!named(source))
+	if (!unix_has_name(source))
 		return -1;
 	for (size_t i = 0; i < manifest->n_objects; i++)
 		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
@@ -378,16 +379,16 @@ static int send_datagram(struct object_restore *restore, const Pbeam__UnixSocket
 			 const Pbeam__Datagram *piece, struct err *err)
 {
 	const struct sockaddr *to = (const void *)saved->name.data;
-	int sender = find_sender(restore, &piece->source);
+	int sender = unix_find_sender(restore, &piece->source);
 	auto_close int temporary = -1;
 	struct socket_room room;
 	int r;
 
 	if (sender < 0) {
-		temporary = sender = new_socket(saved, err);
+		temporary = sender = unix_new_socket(saved, err);
 		if (sender < 0)
 			return sender;
-		if (named(&piece->source) && !piece->source.data[HEAD])
+		if (unix_has_name(&piece->source) && !piece->source.data[HEAD])
 			(void)!bind(sender, (const struct sockaddr *)(const void *)piece->source.data,
 				    (socklen_t)piece->source.len);
 	}
@@ -397,7 +398,8 @@ static int send_datagram(struct object_restore *restore, const Pbeam__UnixSocket
 	return r;
 }
 
-static int refill(struct object_restore *restore, const Pbeam__Object *object, int sender, struct err *err)
+static int unix_refill_queue(struct object_restore *restore, const Pbeam__Object *object, int sender,
+			     struct err *err)
 {
 	const Pbeam__UnixSocket *saved = object->unix_socket;
 	struct socket_room room;
@@ -405,7 +407,7 @@ static int refill(struct object_restore *restore, const Pbeam__Object *object, i
 
 	if (saved->n_queue == 0)
 		return 0;
-	if (sender < 0 && named(&saved->name)) {
+	if (sender < 0 && unix_has_name(&saved->name)) {
 		for (size_t i = 0; i < saved->n_queue && r == 0; i++)
 			r = send_datagram(restore, saved, saved->queue[i], err);
 		return r;
@@ -421,7 +423,7 @@ static int refill(struct object_restore *restore, const Pbeam__Object *object, i
 	return r;
 }
 
-static int shut(const Pbeam__UnixSocket *saved, int fd, struct err *err)
+static int unix_shut_down(const Pbeam__UnixSocket *saved, int fd, struct err *err)
 {
 	unsigned how = saved->shutdown & 3;
 
@@ -435,10 +437,10 @@ static int shut(const Pbeam__UnixSocket *saved, int fd, struct err *err)
 static int finish_connected(struct object_restore *restore, const Pbeam__Object *object, int fd,
 			    struct err *err)
 {
-	const Pbeam__Object *peer = peer_of(restore, object);
+	const Pbeam__Object *peer = unix_peer_of(restore, object);
 	int gone = object_restore_kept(restore, PBEAM__OBJECT__KIND_UNIX_SOCKET, object->unix_socket->ino);
 	int other = peer ? object_restore_peek(restore, peer->id) : gone;
-	int r = refill(restore, object, other, err);
+	int r = unix_refill_queue(restore, object, other, err);
 
 	if (r < 0)
 		return r;
@@ -452,8 +454,8 @@ static int finish_connected(struct object_restore *restore, const Pbeam__Object 
 	/* The second of the two shuts both, when both queues are full. */
 	if (peer->id > object->id)
 		return 0;
-	r = shut(object->unix_socket, fd, err);
-	return r < 0 ? r : shut(peer->unix_socket, other, err);
+	r = unix_shut_down(object->unix_socket, fd, err);
+	return r < 0 ? r : unix_shut_down(peer->unix_socket, other, err);
 }
 
 int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
@@ -464,15 +466,15 @@ int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int
 
 	if (r < 0)
 		return r;
-	if (is_pair(object, peer_of(restore, object))) {
+	if (is_pair(object, unix_peer_of(restore, object))) {
 		r = finish_connected(restore, object, fd, err);
 	} else {
-		r = refill(restore, object, -1, err);
+		r = unix_refill_queue(restore, object, -1, err);
 		if (r == 0 && saved->connected)
 			r = saved->accept_of ? connect_waiting(restore, saved, fd, err)
 					     : connect_to_peer(saved, fd, err);
 		if (r == 0 && saved->connected)
-			r = shut(saved, fd, err);
+			r = unix_shut_down(saved, fd, err);
 	}
 	return r;
 }

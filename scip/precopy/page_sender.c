@@ -239,7 +239,7 @@ static void send_batches(struct sending *sending)
 		fail_round(s, &err);
 }
 
-static int open_stream(struct sending *sending, struct err *err)
+static int sending_open_stream(struct sending *sending, struct err *err)
 {
 	struct page_sender *s = sending->sender;
 	int r = channel_open(s->options.host, PBEAM__CHANNEL_KIND__CHANNEL_SESSION, s->cookie, err);
@@ -268,7 +268,7 @@ static void *sender_thread(void *arg)
 	struct err err = ERR_INIT;
 
 	prctl(PR_SET_NAME, "scip-sender");
-	if (!sending->own || open_stream(sending, &err) == 0)
+	if (!sending->own || sending_open_stream(sending, &err) == 0)
 		send_batches(sending);
 	else
 		log_info("migrate: one stream less: %s", err.text);

@@ -258,7 +258,7 @@ static int map_page(struct rebuild *rebuild, int node, struct page *page)
 	return at < 0 ? (int)at : 0;
 }
 
-static unsigned add_operation(struct sembuf *ops, unsigned n, uint32_t number, int op, int flags)
+static unsigned sembuf_add_operation(struct sembuf *ops, unsigned n, uint32_t number, int op, int flags)
 {
 	if (op)
 		ops[n++] = (struct sembuf){(unsigned short)number, (short)op, (short)flags};
@@ -271,19 +271,19 @@ static unsigned write_ops(struct sembuf *ops, const Pbeam__SysvUndo *undo, int v
 	unsigned n = 0;
 
 	if (undo->value > 0) {
-		n = add_operation(ops, n, undo->number, -value, 0);
-		n = add_operation(ops, n, undo->number, undo->value, 0);
-		n = add_operation(ops, n, undo->number, -undo->value, SEM_UNDO);
-		return add_operation(ops, n, undo->number, value, 0);
+		n = sembuf_add_operation(ops, n, undo->number, -value, 0);
+		n = sembuf_add_operation(ops, n, undo->number, undo->value, 0);
+		n = sembuf_add_operation(ops, n, undo->number, -undo->value, SEM_UNDO);
+		return sembuf_add_operation(ops, n, undo->number, value, 0);
 	}
 	if (undo->value < 0) {
-		n = add_operation(ops, n, undo->number, -value, 0);
-		n = add_operation(ops, n, undo->number, -undo->value, SEM_UNDO);
-		n = add_operation(ops, n, undo->number, undo->value, 0);
-		return add_operation(ops, n, undo->number, value, 0);
+		n = sembuf_add_operation(ops, n, undo->number, -value, 0);
+		n = sembuf_add_operation(ops, n, undo->number, -undo->value, SEM_UNDO);
+		n = sembuf_add_operation(ops, n, undo->number, undo->value, 0);
+		return sembuf_add_operation(ops, n, undo->number, value, 0);
 	}
-	n = add_operation(ops, n, undo->number, value == VALUE_MAX ? -1 : 1, 0);
-	return add_operation(ops, n, undo->number, value == VALUE_MAX ? 1 : -1, 0);
+	n = sembuf_add_operation(ops, n, undo->number, value == VALUE_MAX ? -1 : 1, 0);
+	return sembuf_add_operation(ops, n, undo->number, value == VALUE_MAX ? 1 : -1, 0);
 }
 
 static int give_one(struct rebuild *rebuild, int node, const struct page *page, const Pbeam__SysvUndo *undo)

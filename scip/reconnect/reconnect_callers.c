@@ -32,7 +32,7 @@ static bool is_of_group(const Pbeam__ReconnectRequest *request, uint64_t ino)
 	return false;
 }
 
-static bool calls(const Pbeam__ReconnectPort *port, const struct inet_address *peer)
+static bool port_has_caller(const Pbeam__ReconnectPort *port, const struct inet_address *peer)
 {
 	struct inet_address address;
 
@@ -53,8 +53,8 @@ static bool can_reach(const struct inet_address *own, const struct inet_address 
 	return probe >= 0 && bind(probe, &from.any, from.len) == 0 && connect(probe, &to.any, to.len) == 0;
 }
 
-static void look_at(void *arg, const struct inet_address *own, const struct inet_address *peer, uint64_t ino,
-		    uint32_t queued)
+static void on_caller_socket(void *arg, const struct inet_address *own, const struct inet_address *peer,
+			     uint64_t ino, uint32_t queued)
 {
 	struct finding *finding = arg;
 	const Pbeam__ReconnectRequest *request = finding->request;
@@ -69,7 +69,7 @@ static void look_at(void *arg, const struct inet_address *own, const struct inet
 		struct inet_address wanted;
 		bool has_peer = inet_address_parse(&request->ports[i]->peer, &wanted);
 
-		if (one.connected && !calls(request->ports[i], peer))
+		if (one.connected && !port_has_caller(request->ports[i], peer))
 			continue;
 		if (has_peer ? !finding->here[i] || !inet_covers(own, &wanted) : !one.connected)
 			continue;
@@ -100,7 +100,7 @@ int reconnect_callers_find(struct reconnect_callers *callers, const Pbeam__Recon
 
 		here[i] = inet_address_parse(&request->ports[i]->peer, &peer) && inet_is_local(&peer);
 	}
-	r = inet_diag_udp(look_at, &finding);
+	r = inet_diag_udp(on_caller_socket, &finding);
 	if (r == 0)
 		r = finding.r;
 	return r < 0 ? err_code(err, r, "look for connected UDP sockets") : 0;
@@ -108,14 +108,14 @@ int reconnect_callers_find(struct reconnect_callers *callers, const Pbeam__Recon
 
 /* ---- held ---- */
 
-static void let_go(struct reconnect_caller *one)
+static void caller_let_go(struct reconnect_caller *one)
 {
 	if (one->fd >= 0)
 		close(steal_fd(&one->fd));
 }
 
 /* Takes a duplicate of the socket, unless its peer has changed since it was found. */
-static int take(struct reconnect_caller *one, const struct reconnect_hold *hold, struct err *err)
+static int caller_take(struct reconnect_caller *one, const struct reconnect_hold *hold, struct err *err)
 {
 	struct inet_address peer = {.len = sizeof(peer.v6)};
 	bool connected;
@@ -125,12 +125,13 @@ static int take(struct reconnect_caller *one, const struct reconnect_hold *hold,
 		return one->fd;
 	connected = getpeername(one->fd, &peer.any, &peer.len) == 0;
 	if (connected != one->connected || (connected && !inet_same(&peer, &one->peer)))
-		let_go(one);
+		caller_let_go(one);
 	return 0;
 }
 
 /* Looks up the port's name while the name table still has the old address. */
-static void know(struct reconnect_caller *one, const Pbeam__ReconnectPort *port, struct names *names)
+static void caller_learn_port(struct reconnect_caller *one, const Pbeam__ReconnectPort *port,
+			      struct names *names)
 {
 	struct name_address *former = &one->former, found;
 	struct inet_address at;
@@ -145,7 +146,7 @@ static void know(struct reconnect_caller *one, const Pbeam__ReconnectPort *port,
 	(void)names_cluster(names, former->host);
 }
 
-static bool holds(const struct reconnect_hold *hold, struct rpid rpid, uint64_t ino)
+static bool hold_has_inode(const struct reconnect_hold *hold, struct rpid rpid, uint64_t ino)
 {
 	for (size_t i = 0; i < hold->naliases; i++)
 		if (hold->aliases[i].rpid.n == rpid.n && hold->aliases[i].ino == ino)
@@ -168,7 +169,7 @@ static int make_hear(struct reconnect_callers *callers, struct reconnect_hold *h
 		for (size_t k = 0; k < callers->n; k++) {
 			const struct reconnect_caller *one = &callers->v[k];
 
-			if (one->fd < 0 || !holds(hold, member->rpid, one->ino))
+			if (one->fd < 0 || !hold_has_inode(hold, member->rpid, one->ino))
 				continue;
 			exchanges = true;
 			trap.send = trap.send || !one->connected;
@@ -185,14 +186,14 @@ static int make_hear(struct reconnect_callers *callers, struct reconnect_hold *h
 		log_info("reconnect: vpid %d goes on through a bridge: %s", member->vpid.n,
 			 member->problem.text);
 		for (size_t k = 0; k < callers->n; k++)
-			if (holds(hold, member->rpid, callers->v[k].ino))
-				let_go(&callers->v[k]);
+			if (hold_has_inode(hold, member->rpid, callers->v[k].ino))
+				caller_let_go(&callers->v[k]);
 	}
 	return r;
 }
 
-static int say(const struct reconnect_callers *callers, size_t port, const Pbeam__ReconnectPort *asked,
-	       Pbeam__ReconnectReply *reply)
+static int callers_describe_port(const struct reconnect_callers *callers, size_t port,
+				 const Pbeam__ReconnectPort *asked, Pbeam__ReconnectReply *reply)
 {
 	Pbeam__ReconnectCallers *out = message_add(reply, callers, pbeam__reconnect_callers__descriptor);
 	int r = out ? 0 : -ENOMEM;
@@ -229,14 +230,14 @@ int reconnect_callers_take(struct reconnect_callers *callers, struct reconnect_h
 		while (callers->v[first].ino != callers->v[i].ino)
 			first++;
 		if (found[first])
-			r = take(&callers->v[i], hold, err);
+			r = caller_take(&callers->v[i], hold, err);
 		if (callers->v[i].fd >= 0)
-			know(&callers->v[i], request->ports[callers->v[i].port], hold->names);
+			caller_learn_port(&callers->v[i], request->ports[callers->v[i].port], hold->names);
 	}
 	if (r == 0 && callers->n)
 		r = make_hear(callers, hold, err);
 	for (size_t i = 0; i < callers->nports && r == 0; i++)
-		if (say(callers, i, request->ports[i], reply) < 0)
+		if (callers_describe_port(callers, i, request->ports[i], reply) < 0)
 			r = err_code(err, -ENOMEM, "answer");
 	return r;
 }
@@ -251,7 +252,7 @@ int reconnect_callers_lead(struct reconnect_callers *callers, const Pbeam__Recon
 
 		if (!inet_address_parse(&request->ports[i]->address, &lead->to))
 			lead->to.len = 0;
-		lead->home = calls(request->ports[i], &lead->to);
+		lead->home = port_has_caller(request->ports[i], &lead->to);
 	}
 	callers->led = true;
 	return 0;
@@ -259,7 +260,7 @@ int reconnect_callers_lead(struct reconnect_callers *callers, const Pbeam__Recon
 
 /* ---- the commit ---- */
 
-static void follow(struct reconnect_caller *one, const struct inet_address *port, struct names *names)
+static void caller_follow(struct reconnect_caller *one, const struct inet_address *port, struct names *names)
 {
 	struct inet_address to = inet_in_family(port, one->own.any.sa_family);
 	struct name_socket name = {0};
@@ -304,8 +305,8 @@ static void leave_stand_in(const struct reconnect_caller *one, struct names *nam
 }
 
 /* Datagrams that wait have the sender's old address: keeps its name until they are read. */
-static void remember(struct reconnect_callers *callers, const struct reconnect_caller *one,
-		     struct names *names)
+static void callers_note_former(struct reconnect_callers *callers, const struct reconnect_caller *one,
+				struct names *names)
 {
 	struct reconnect_former former = {.ino = one->ino, .name = one->former};
 
@@ -326,12 +327,12 @@ void reconnect_callers_commit(struct reconnect_callers *callers, struct names *n
 		if (one->fd < 0 || !lead->to.len)
 			continue;
 		if (one->connected) {
-			follow(one, &lead->to, names);
+			caller_follow(one, &lead->to, names);
 			continue;
 		}
 		if (one->former.protocol) {
 			leave_stand_in(one, names);
-			remember(callers, one, names);
+			callers_note_former(callers, one, names);
 		}
 		await_name(lead, names);
 	}
@@ -340,7 +341,7 @@ void reconnect_callers_commit(struct reconnect_callers *callers, struct names *n
 void reconnect_callers_free(struct reconnect_callers *callers)
 {
 	for (size_t i = 0; i < callers->n; i++)
-		let_go(&callers->v[i]);
+		caller_let_go(&callers->v[i]);
 	free(callers->v);
 	free(callers->leads);
 	callers->v = NULL;

@@ -39,7 +39,7 @@ void reconnect_hold_init(struct reconnect_hold *hold, struct names *names)
 
 /* ---- the holders of each socket ---- */
 
-static int wanted(uint64_t ino, const uint64_t *inos, size_t n)
+static int find_inode(uint64_t ino, const uint64_t *inos, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		if (inos[i] == ino)
@@ -77,7 +77,8 @@ static DIR *open_descriptors(pid_t pid)
 }
 
 /* Calls for each descriptor that is a socket. Number of wanted ones, or -ENOMEM. */
-static int look_at(struct reconnect_hold *hold, struct rpid rpid, const uint64_t *inos, size_t n, bool *found)
+static int hold_scan_process(struct reconnect_hold *hold, struct rpid rpid, const uint64_t *inos, size_t n,
+			     bool *found)
 {
 	auto_closedir DIR *dir = open_descriptors(rpid.n);
 	struct dirent *item;
@@ -92,7 +93,7 @@ static int look_at(struct reconnect_hold *hold, struct rpid rpid, const uint64_t
 		    strncmp(link, "socket:[", 8) != 0)
 			continue;
 		alias.ino = strtoull(link + 8, NULL, 10);
-		which = wanted(alias.ino, inos, n);
+		which = find_inode(alias.ino, inos, n);
 		if (which < 0)
 			continue;
 		found[which] = true;
@@ -104,7 +105,7 @@ static int look_at(struct reconnect_hold *hold, struct rpid rpid, const uint64_t
 }
 
 /* A filter that the program has installed itself keeps it from taking another socket. */
-static bool forbids(const struct name_process *process)
+static bool process_forbids_hold(const struct name_process *process)
 {
 	static const int needed[] = {SYS_pidfd_open, SYS_pidfd_getfd, SYS_dup3, SYS_close};
 	bool forbidden = false;
@@ -129,7 +130,8 @@ static bool forbids(const struct name_process *process)
 }
 
 /* Lists all aliases again and asks holders that are not frozen to stop. Their number, or -errno. */
-static int look(struct reconnect_hold *hold, const uint64_t *inos, size_t n, bool *found, struct err *err)
+static int hold_scan(struct reconnect_hold *hold, const uint64_t *inos, size_t n, bool *found,
+		     struct err *err)
 {
 	auto_free struct name_process *all = NULL;
 	auto_free bool *denied = calloc(n, sizeof(*denied));
@@ -144,13 +146,13 @@ static int look(struct reconnect_hold *hold, const uint64_t *inos, size_t n, boo
 	freeze.timeout_ms = FREEZE_MS;
 	for (int i = 0; i < count; i++) {
 		size_t before = hold->naliases;
-		int r = look_at(hold, all[i].rpid, inos, n, found);
+		int r = hold_scan_process(hold, all[i].rpid, inos, n, found);
 
 		if (r < 0)
 			return err_code(err, r, "list the holders of a connection");
-		if (r > 0 && forbids(&all[i])) {
+		if (r > 0 && process_forbids_hold(&all[i])) {
 			for (; before < hold->naliases; before++)
-				denied[wanted(hold->aliases[before].ino, inos, n)] = true;
+				denied[find_inode(hold->aliases[before].ino, inos, n)] = true;
 			continue;
 		}
 		if (r == 0 || group_find(&hold->group, all[i].rpid))
@@ -170,7 +172,7 @@ static int look(struct reconnect_hold *hold, const uint64_t *inos, size_t n, boo
 }
 
 /* The answers to the freeze. */
-static int gather(struct reconnect_hold *hold, struct err *err)
+static int hold_gather_aliases(struct reconnect_hold *hold, struct err *err)
 {
 	int r = group_gather(&hold->group, &pbeam__scip_frozen__descriptor, ANSWER_MS, err);
 
@@ -199,11 +201,11 @@ int reconnect_hold_freeze(struct reconnect_hold *hold, const uint64_t *inos, siz
 	for (size_t i = 0; i < n; i++)
 		any += inos[i] != 0;
 	for (int i = 0; i < LOOKS && any; i++) {
-		int r = look(hold, inos, n, found, err);
+		int r = hold_scan(hold, inos, n, found, err);
 		size_t missing = 0;
 
 		if (r > 0)
-			r = gather(hold, err);
+			r = hold_gather_aliases(hold, err);
 		else if (r == 0) {
 			for (size_t k = 0; k < due; k++)
 				missing += inos[k] && !found[k];
@@ -227,7 +229,7 @@ int reconnect_hold_shared(struct names *names, const struct group *members, cons
 	reconnect_hold_init(&hold, names);
 	for (int i = 0; i < count && r >= 0; i++)
 		if (!group_find(members, all[i].rpid))
-			r = look_at(&hold, all[i].rpid, inos, n, shared);
+			r = hold_scan_process(&hold, all[i].rpid, inos, n, shared);
 	free(hold.aliases);
 	return r < 0 ? r : 0;
 }
@@ -241,7 +243,7 @@ bool reconnect_hold_any(struct names *names, struct rpid keeper, const uint64_t 
 
 	reconnect_hold_init(&hold, names);
 	for (int i = 0; i < count && r == 0; i++)
-		r = look_at(&hold, all[i].rpid, inos, n, found);
+		r = hold_scan_process(&hold, all[i].rpid, inos, n, found);
 	free(hold.aliases);
 	return r > 0;
 }

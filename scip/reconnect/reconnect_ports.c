@@ -91,8 +91,8 @@ struct sharing {
 	bool shared;
 };
 
-static void look_at(void *arg, const struct inet_address *own, const struct inet_address *peer, uint64_t ino,
-		    uint32_t queued)
+static void on_port_socket(void *arg, const struct inet_address *own, const struct inet_address *peer,
+			   uint64_t ino, uint32_t queued)
 {
 	struct sharing *sharing = arg;
 
@@ -113,7 +113,7 @@ static bool is_alone(struct names *names, const struct reconnect_port *port)
 	    memcmp(&name.own, &own, port->own.len) != 0)
 		return names_address_find(names, IPPROTO_UDP, &name.own.sa, NULL, &found) == 0 &&
 		       !memcmp(&found.real, &own, port->own.len);
-	return inet_diag_udp(look_at, &sharing) == 0 && !sharing.shared;
+	return inet_diag_udp(on_port_socket, &sharing) == 0 && !sharing.shared;
 }
 
 void reconnect_ports_keep(struct reconnect_ports *ports, const bool *wanted)
@@ -154,7 +154,7 @@ int reconnect_ports_find(struct reconnect_ports *ports, struct migrate_source *s
 
 /* ---- requests and replies ---- */
 
-static const Pbeam__HostInfo *find_host(const Pbeam__HostList *hosts, const char *name)
+static const Pbeam__HostInfo *host_by_name(const Pbeam__HostList *hosts, const char *name)
 {
 	for (size_t i = 0; i < hosts->n_hosts; i++)
 		if (!strcmp(hosts->hosts[i]->name, name))
@@ -183,8 +183,8 @@ static int add_called(Pbeam__ReconnectPort *out, const union name_sockaddr *boun
 
 /* Describes the port by its real address and by its name: callers that were not reconnected at its last move
  * use the name. */
-static int describe(const struct reconnect_port *port, const struct migrate_source *source,
-		    const Pbeam__HostList *hosts, Pbeam__ReconnectPort *out)
+static int port_describe(const struct reconnect_port *port, const struct migrate_source *source,
+			 const Pbeam__HostList *hosts, Pbeam__ReconnectPort *out)
 {
 	union name_sockaddr own = {0};
 	struct name_socket name;
@@ -193,7 +193,7 @@ static int describe(const struct reconnect_port *port, const struct migrate_sour
 	memcpy(&own, &port->own.any, port->own.len);
 	r = add_called(out, &own, hosts->n_hosts ? hosts->hosts[0] : NULL);
 	if (r == 0 && names_socket_get(source->names, port->ino, &name) == 0 && name.own.sa.sa_family)
-		r = add_called(out, &name.own, find_host(hosts, name.born));
+		r = add_called(out, &name.own, host_by_name(hosts, name.born));
 	if (r == 0 && port->peer.len)
 		r = message_bytes(&out->peer, &port->peer.any, port->peer.len);
 	return r;
@@ -202,7 +202,7 @@ static int describe(const struct reconnect_port *port, const struct migrate_sour
 int reconnect_ports_describe(const struct reconnect_ports *ports, const struct migrate_source *source,
 			     const Pbeam__HostList *hosts, Pbeam__ReconnectRequest *request)
 {
-	const Pbeam__HostInfo *there = find_host(hosts, source->host);
+	const Pbeam__HostInfo *there = host_by_name(hosts, source->host);
 	union name_sockaddr address;
 	int r = 0;
 
@@ -214,7 +214,7 @@ int reconnect_ports_describe(const struct reconnect_ports *ports, const struct m
 	for (size_t i = 0; i < ports->n && r == 0; i++) {
 		Pbeam__ReconnectPort *out = message_add(request, ports, pbeam__reconnect_port__descriptor);
 
-		r = out ? describe(&ports->v[i], source, hosts, out) : -ENOMEM;
+		r = out ? port_describe(&ports->v[i], source, hosts, out) : -ENOMEM;
 	}
 	return r;
 }
@@ -236,7 +236,7 @@ int reconnect_ports_take(struct reconnect_ports *ports, const Pbeam__ReconnectRe
 	return r < 0 ? r : held;
 }
 
-static const union name_sockaddr *place_of(const struct migrate_source *source, uint64_t ino)
+static const union name_sockaddr *port_place_of(const struct migrate_source *source, uint64_t ino)
 {
 	for (size_t i = 0; i < source->naddresses; i++)
 		if (source->address_inos[i] == ino)
@@ -249,7 +249,7 @@ int reconnect_ports_lead(const struct reconnect_ports *ports, const struct migra
 {
 	for (size_t i = 0; i < ports->n; i++) {
 		const struct reconnect_port *port = &ports->v[i];
-		const union name_sockaddr *real = place_of(source, port->ino);
+		const union name_sockaddr *real = port_place_of(source, port->ino);
 
 		if (port->peer.len && !port->direct)
 			real = NULL;

@@ -56,7 +56,7 @@ static int add_reply_ends(Pbeam__ReconnectReply *reply, size_t n, struct err *er
 /* ---- HOLD ---- */
 
 /* Returns the socket's inode, or 0 if no process has a descriptor of it; out->state is the reason. */
-static uint64_t look_up(const struct end_tcp *end, Pbeam__ReconnectEnd *out)
+static uint64_t serve_find_end(const struct end_tcp *end, Pbeam__ReconnectEnd *out)
 {
 	struct inet_diag_answer answer;
 
@@ -136,7 +136,7 @@ static int do_hold(struct serve *serve, const Pbeam__ReconnectRequest *request, 
 	if (!inos || !found)
 		return err_code(err, -ENOMEM, "hold connections");
 	for (size_t i = 0; i < serve->n; i++)
-		inos[i] = look_up(&serve->ends[i], reply->ends[i]);
+		inos[i] = serve_find_end(&serve->ends[i], reply->ends[i]);
 	for (size_t i = 0; i < serve->callers.n; i++)
 		inos[serve->n + i] = serve->callers.v[i].ino;
 	r = reconnect_hold_freeze(&serve->hold, inos, all, serve->n, found, err);
@@ -306,7 +306,7 @@ static int do_connect(struct serve *serve, const Pbeam__ReconnectRequest *reques
 /* ---- COMMIT ---- */
 
 /* The program keeps its names for both ends. */
-static int keep_name(struct serve *serve, const struct end_tcp *end, struct err *err)
+static int serve_keep_name(struct serve *serve, const struct end_tcp *end, struct err *err)
 {
 	struct name_socket name = {0};
 	struct stat st;
@@ -344,7 +344,7 @@ static int do_commit(struct serve *serve, struct err *err)
 	reconnect_callers_commit(&serve->callers, serve->names);
 	r = reconnect_hold_replace(&serve->hold, serve->ends, serve->n, err);
 	for (size_t i = 0; i < serve->n && r == 0; i++) {
-		r = keep_name(serve, &serve->ends[i], err);
+		r = serve_keep_name(serve, &serve->ends[i], err);
 		end_tcp_drop_old(&serve->ends[i]);
 	}
 	reconnect_hold_free(&serve->hold);
@@ -389,7 +389,7 @@ static int serve_request(struct serve *serve, const Pbeam__ReconnectRequest *req
 }
 
 /* Serves one request. -errno: the channel is lost. */
-static int answer(struct serve *serve, const struct frame *frame, struct err *err)
+static int serve_reply(struct serve *serve, const struct frame *frame, struct err *err)
 {
 	Pbeam__ReconnectReply *reply = message_new(&pbeam__reconnect_reply__descriptor);
 	Pbeam__ReconnectRequest *request = NULL;
@@ -443,7 +443,7 @@ int reconnect_serve(struct names *names, int channel)
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* Yama: the holders take the new sockets from us */
 	reconnect_hold_init(&serve.hold, names);
 	while ((r = frame_recv(channel, &frame, &err)) > 0) {
-		r = answer(&serve, &frame, &err);
+		r = serve_reply(&serve, &frame, &err);
 		frame_free(&frame);
 		if (r < 0)
 			break;

@@ -77,8 +77,8 @@ static bool has_address(const Pbeam__HostInfo *info, const struct inet_address *
 }
 
 /* Returns the host with the address, or NULL. The first host of the list is this one. */
-static const Pbeam__HostInfo *find_host(const struct reconnect_outgoing *outgoing,
-					const struct inet_address *address)
+static const Pbeam__HostInfo *host_by_address(const struct reconnect_outgoing *outgoing,
+					      const struct inet_address *address)
 {
 	const Pbeam__HostList *hosts = outgoing->hosts;
 
@@ -91,7 +91,7 @@ static const Pbeam__HostInfo *find_host(const struct reconnect_outgoing *outgoin
 }
 
 /* Returns the index of the host's entry, which is added if there is none. -1: other hosts cannot reach it. */
-static int peer_of(struct reconnect_outgoing *outgoing, const Pbeam__HostInfo *info)
+static int outgoing_peer_of(struct reconnect_outgoing *outgoing, const Pbeam__HostInfo *info)
 {
 	const char *name = info == outgoing->hosts->hosts[0] ? "" : info->name;
 	struct peer_host peer = {.channel = -1};
@@ -120,8 +120,8 @@ static int add_end(struct reconnect_outgoing *outgoing, const struct object_sour
 
 	if (know_hosts(outgoing, err) < 0)
 		return err->code;
-	host = find_host(outgoing, &end->peer);
-	peer = host ? peer_of(outgoing, host) : -1;
+	host = host_by_address(outgoing, &end->peer);
+	peer = host ? outgoing_peer_of(outgoing, host) : -1;
 	if (peer < 0)
 		return 0;
 	new.peer = (size_t)peer;
@@ -134,7 +134,7 @@ static void add_all_hosts(struct reconnect_outgoing *outgoing)
 {
 	for (size_t i = 0; i < outgoing->hosts->n_hosts; i++)
 		if (outgoing->hosts->hosts[i]->state == PBEAM__HOST_INFO__STATE__UP)
-			(void)peer_of(outgoing, outgoing->hosts->hosts[i]);
+			(void)outgoing_peer_of(outgoing, outgoing->hosts->hosts[i]);
 }
 
 /* Adds the group's UDP ports, and the hosts that may have their callers: every host if a port is not
@@ -153,9 +153,9 @@ static int add_ports(struct reconnect_outgoing *outgoing, struct migrate_source 
 		return r < 0 ? r : err_code(err, -ENOMEM, "UDP ports");
 	for (size_t i = 0; i < outgoing->ports.n; i++) {
 		const struct reconnect_port *port = &outgoing->ports.v[i];
-		const Pbeam__HostInfo *host = port->peer.len ? find_host(outgoing, &port->peer) : NULL;
+		const Pbeam__HostInfo *host = port->peer.len ? host_by_address(outgoing, &port->peer) : NULL;
 
-		wanted[i] = !port->peer.len || (host && peer_of(outgoing, host) >= 0);
+		wanted[i] = !port->peer.len || (host && outgoing_peer_of(outgoing, host) >= 0);
 		all = all || !port->peer.len;
 	}
 	if (all)
@@ -223,7 +223,8 @@ static Pbeam__ReconnectRequest *new_request(const struct reconnect_outgoing *out
 }
 
 /* Sends a request to all hosts; receive_all() reads the replies. */
-static int send_all(struct reconnect_outgoing *outgoing, const char *uuid, int operation, struct err *err)
+static int outgoing_send_all(struct reconnect_outgoing *outgoing, const char *uuid, int operation,
+			     struct err *err)
 {
 	int r = 0;
 
@@ -286,7 +287,7 @@ static int ask_all(struct reconnect_outgoing *outgoing, const char *uuid, int op
 		   void (*take)(struct reconnect_outgoing_end *, const Pbeam__ReconnectEnd *),
 		   struct err *err)
 {
-	int r = send_all(outgoing, uuid, operation, err);
+	int r = outgoing_send_all(outgoing, uuid, operation, err);
 
 	return r < 0 ? r : receive_all(outgoing, take, err);
 }
@@ -316,7 +317,7 @@ static int open_channel(struct peer_host *peer, struct names *names, struct err 
 {
 	struct pollfd p = {.fd = peer->channel};
 
-	/* A channel from prepare() may have been lost since. */
+	/* A channel from outgoing_prepare() may have been lost since. */
 	if (peer->channel >= 0 && poll(&p, 1, 0) == 0)
 		return 0;
 	if (peer->channel >= 0)
@@ -378,7 +379,7 @@ static int take_own(struct reconnect_outgoing *outgoing, struct object_dump *dum
 static int drain_round(void *arg, unsigned round, uint64_t *waiting, struct err *err)
 {
 	struct reconnect_outgoing *outgoing = arg;
-	int r = send_all(outgoing, outgoing->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__DRAIN, err);
+	int r = outgoing_send_all(outgoing, outgoing->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__DRAIN, err);
 	auto_free struct end_tcp_level *own = calloc(outgoing->nends + 1, sizeof(*own));
 
 	if (!own)
@@ -416,7 +417,7 @@ static int name_peers(const struct reconnect_outgoing *outgoing, struct migrate_
 }
 
 /* Closes the channels of hosts that hold no connection. Returns true if any connection is held. */
-static bool let_go(struct reconnect_outgoing *outgoing)
+static bool outgoing_let_go(struct reconnect_outgoing *outgoing)
 {
 	size_t kept = 0;
 
@@ -444,16 +445,17 @@ static int claim_all(struct reconnect_outgoing *outgoing, struct migrate_source 
 		r = take_own(outgoing, dump, err);
 	if (r < 0)
 		return r;
-	some = let_go(outgoing);
+	some = outgoing_let_go(outgoing);
 	r = name_peers(outgoing, source, err);
 	if (r < 0 || !some)
 		return r;
 	r = end_tcp_drain_all(drain_round, outgoing, err);
 	if (r == 0)
 		r = ask_all(outgoing, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__LISTEN, NULL, err);
-	/* The reply comes when all ends have connected: held(). */
+	/* The reply comes when all ends have connected: outgoing_on_held(). */
 	if (r == 0)
-		r = send_all(outgoing, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__ACCEPT, err);
+		r = outgoing_send_all(outgoing, source->uuid, PBEAM__RECONNECT_REQUEST__OPERATION__ACCEPT,
+				      err);
 	outgoing->accepts = true;
 	for (size_t i = 0; i < outgoing->nends && r == 0; i++)
 		if (outgoing->ends[i].held)
@@ -475,7 +477,7 @@ static struct reconnect_outgoing *outgoing_of(struct migrate_source *source, voi
 }
 
 /* Any host may have callers of a UDP port: opens the channels before the freeze. */
-static int prepare(struct migrate_source *source, void **state, struct err *err)
+static int outgoing_prepare(struct migrate_source *source, void **state, struct err *err)
 {
 	struct reconnect_outgoing *outgoing =
 		source->dry_run || !reconnect_ports_any(source) ? NULL : outgoing_of(source, state);
@@ -490,7 +492,8 @@ static int prepare(struct migrate_source *source, void **state, struct err *err)
 	return 0;
 }
 
-static int claim(struct migrate_source *source, void **state, struct object_dump *dump, struct err *err)
+static int outgoing_claim(struct migrate_source *source, void **state, struct object_dump *dump,
+			  struct err *err)
 {
 	struct reconnect_outgoing *outgoing = outgoing_of(source, state);
 	const struct object_source *of;
@@ -512,8 +515,8 @@ static int claim(struct migrate_source *source, void **state, struct object_dump
 
 /* ---- dump and commit ---- */
 
-static int mark(const struct reconnect_outgoing *outgoing, const struct reconnect_outgoing_end *end,
-		Pbeam__Object *out, struct err *err)
+static int outgoing_mark(const struct reconnect_outgoing *outgoing, const struct reconnect_outgoing_end *end,
+			 Pbeam__Object *out, struct err *err)
 {
 	Pbeam__ReconnectTicket ticket = PBEAM__RECONNECT_TICKET__INIT;
 	const struct peer_host *peer = &outgoing->peers[end->peer];
@@ -542,11 +545,11 @@ static int dump_end(struct migrate_source *source, void **state, struct object_d
 	if (!end)
 		return outgoing ? reconnect_ports_dump(&outgoing->ports, source, dump, of, out, err) : 0;
 	r = end_tcp_record(dump, &end->end, out, err);
-	return r < 0 ? r : mark(outgoing, end, out, err);
+	return r < 0 ? r : outgoing_mark(outgoing, end, out, err);
 }
 
-static int held(struct migrate_source *source, void **state, const ProtobufCBinaryData *rendezvous,
-		struct err *err)
+static int outgoing_on_held(struct migrate_source *source, void **state,
+			    const ProtobufCBinaryData *rendezvous, struct err *err)
 {
 	struct reconnect_outgoing *outgoing = *state;
 
@@ -554,7 +557,7 @@ static int held(struct migrate_source *source, void **state, const ProtobufCBina
 }
 
 /* A `scip reconnect` that was killed has thawed its ends of the old connections; its new ones are closed. */
-static int check(struct migrate_source *source, void **state, struct err *err)
+static int outgoing_check(struct migrate_source *source, void **state, struct err *err)
 {
 	struct reconnect_outgoing *outgoing = *state;
 
@@ -571,7 +574,7 @@ static int check(struct migrate_source *source, void **state, struct err *err)
 	return 0;
 }
 
-static void committed(struct migrate_source *source, void **state)
+static void outgoing_on_committed(struct migrate_source *source, void **state)
 {
 	struct reconnect_outgoing *outgoing = *state;
 	struct err err = ERR_INIT;
@@ -610,12 +613,12 @@ static void end_all(struct migrate_source *source, void **state)
 
 const struct external_provider reconnect_provider = {
 	.name = "reconnect",
-	.prepare = prepare,
-	.claim = claim,
+	.prepare = outgoing_prepare,
+	.claim = outgoing_claim,
 	.dump = dump_end,
-	.held = held,
-	.check = check,
-	.source_committed = committed,
+	.held = outgoing_on_held,
+	.check = outgoing_check,
+	.source_committed = outgoing_on_committed,
 	.source_close = end_all,
 	.make = reconnect_make,
 	.finish = reconnect_finish,

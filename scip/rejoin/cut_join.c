@@ -305,7 +305,7 @@ static int copy_data(const struct image_reader *from, struct image_writer *to, s
 	return 0;
 }
 
-static int append(void *array, size_t *n, void *more, size_t nmore, struct err *err)
+static int join_append(void *array, size_t *n, void *more, size_t nmore, struct err *err)
 {
 	void ***list = array;
 	void **grown = reallocarray(*list, *n + nmore + 1, sizeof(**list));
@@ -322,19 +322,19 @@ static int append(void *array, size_t *n, void *more, size_t nmore, struct err *
 /* Appends the lists. Single values stay those of the first part. */
 static int append_manifest(Pbeam__Manifest *all, const Pbeam__Manifest *more, struct err *err)
 {
-	int r = append(&all->processes, &all->n_processes, more->processes, more->n_processes, err);
+	int r = join_append(&all->processes, &all->n_processes, more->processes, more->n_processes, err);
 
 	if (r == 0)
-		r = append(&all->objects, &all->n_objects, more->objects, more->n_objects, err);
+		r = join_append(&all->objects, &all->n_objects, more->objects, more->n_objects, err);
 	if (r == 0)
-		r = append(&all->shared, &all->n_shared, more->shared, more->n_shared, err);
+		r = join_append(&all->shared, &all->n_shared, more->shared, more->n_shared, err);
 	if (r == 0)
-		r = append(&all->files, &all->n_files, more->files, more->n_files, err);
+		r = join_append(&all->files, &all->n_files, more->files, more->n_files, err);
 	if (r == 0)
-		r = append(&all->sysv_sets, &all->n_sysv_sets, more->sysv_sets, more->n_sysv_sets, err);
+		r = join_append(&all->sysv_sets, &all->n_sysv_sets, more->sysv_sets, more->n_sysv_sets, err);
 	if (r == 0)
-		r = append(&all->sysv_queues, &all->n_sysv_queues, more->sysv_queues, more->n_sysv_queues,
-			   err);
+		r = join_append(&all->sysv_queues, &all->n_sysv_queues, more->sysv_queues,
+				more->n_sysv_queues, err);
 	return r;
 }
 
@@ -434,8 +434,8 @@ static int open_part(const Pbeam__CutImageName *cut, uint32_t part, struct image
 		       : 0;
 }
 
-static int finish(Pbeam__Manifest *all, struct image_writer *writer, struct image_reader **out,
-		  struct err *err)
+static int join_finish(Pbeam__Manifest *all, struct image_writer *writer, struct image_reader **out,
+		       struct err *err)
 {
 	uint64_t bytes;
 	int r = join_processes(all, err), fd;
@@ -471,7 +471,7 @@ int cut_join(const Pbeam__CutImageName *cut, struct image_reader **out, struct e
 			r = add_part(&all, parts[i], i, writer, err);
 	}
 	if (r == 0)
-		r = finish(&all, writer, out, err);
+		r = join_finish(&all, writer, out, err);
 	free_lists(&all);
 	if (writer)
 		image_writer_close(writer);

@@ -35,7 +35,7 @@ struct joining {
 	struct err *err;
 };
 
-static int malformed(struct err *err)
+static int join_refuse_malformed(struct err *err)
 {
 	return err_set(err, -EBADMSG, "the record of a bridge between two parts is malformed");
 }
@@ -52,7 +52,7 @@ static int read_sides(struct joining *joining)
 								      object->external->data.data);
 		if (!list || (object->kind_case != PBEAM__OBJECT__KIND_PIPE &&
 			      object->kind_case != PBEAM__OBJECT__KIND_UNIX_SOCKET))
-			return malformed(joining->err);
+			return join_refuse_malformed(joining->err);
 		for (size_t k = 0; k < list->n_streams; k++) {
 			const struct side side = {object, list->streams[k], list, false};
 
@@ -63,7 +63,7 @@ static int read_sides(struct joining *joining)
 	return 0;
 }
 
-static struct side *find_other(const struct joining *joining, const struct side *own)
+static struct side *joining_find_other(const struct joining *joining, const struct side *own)
 {
 	for (size_t i = 0; i < joining->n; i++) {
 		struct side *side = &joining->sides[i];
@@ -89,14 +89,14 @@ static int each_record(const struct side *from, const struct side *to,
 	int r = 0;
 
 	if (stream->n_unacked > stream->sent)
-		return malformed(joining->err);
+		return join_refuse_malformed(joining->err);
 	for (size_t i = 0; i < stream->n_unacked && r == 0; i++) {
 		uint64_t number = stream->sent - stream->n_unacked + i,
 			 skip = number == to->stream->received ? to->stream->partial : 0;
 		Pbeam__BridgeRecord *record = bridge_stream_record(&stream->unacked[i]);
 
 		if (!record || record->data.len < skip)
-			r = malformed(joining->err);
+			r = join_refuse_malformed(joining->err);
 		else if (record->kind == PBEAM__BRIDGE_RECORD__KIND__DATA && number >= to->stream->received)
 			r = each(joining, to, record->data.data + skip, record->data.len - skip);
 		message_free(record);
@@ -124,7 +124,7 @@ static int append_bytes(struct joining *joining, Pbeam__Extent **extent, const u
 	return image_writer_put(joining->writer, bytes, before + len, *extent, joining->err);
 }
 
-static Pbeam__Pipe *find_contents(const struct joining *joining, uint64_t ino)
+static Pbeam__Pipe *joining_find_contents(const struct joining *joining, uint64_t ino)
 {
 	for (size_t i = 0; i < joining->manifest->n_objects; i++) {
 		const Pbeam__Object *object = joining->manifest->objects[i];
@@ -138,10 +138,10 @@ static Pbeam__Pipe *find_contents(const struct joining *joining, uint64_t ino)
 
 static int into_pipe(struct joining *joining, const struct side *to, const uint8_t *data, size_t len)
 {
-	Pbeam__Pipe *pipe = find_contents(joining, to->object->pipe->ino);
+	Pbeam__Pipe *pipe = joining_find_contents(joining, to->object->pipe->ino);
 
 	if (!pipe)
-		return malformed(joining->err);
+		return join_refuse_malformed(joining->err);
 	if (pipe->packet && message_append_u32(&pipe->packets, &pipe->n_packets, (uint32_t)len) < 0)
 		return err_code(joining->err, -ENOMEM, "join the data in flight");
 	return append_bytes(joining, &pipe->contents, data, len);
@@ -172,7 +172,7 @@ static uint64_t needed_capacity(const Pbeam__Pipe *one, const Pbeam__Pipe *other
 static int choose_capacity(struct joining *joining, const struct side *one, const struct side *other,
 			   uint64_t ino, uint32_t *out)
 {
-	const Pbeam__Pipe *contents = find_contents(joining, ino);
+	const Pbeam__Pipe *contents = joining_find_contents(joining, ino);
 	uint64_t needed = needed_capacity(one->object->pipe, other->object->pipe, contents),
 		 most = CAPACITY_MAX;
 	auto_free char *text = NULL;
@@ -195,7 +195,7 @@ static int choose_capacity(struct joining *joining, const struct side *one, cons
 static int join_pipes(struct joining *joining, const struct side *one, const struct side *other)
 {
 	uint64_t ino = one->object->pipe->ino, gone = other->object->pipe->ino;
-	const struct side *reader = find_contents(joining, ino) ? one : other;
+	const struct side *reader = joining_find_contents(joining, ino) ? one : other;
 	uint32_t capacity = 0;
 	int r = each_record(reader == one ? other : one, reader, into_pipe, joining);
 
@@ -221,7 +221,7 @@ static int join_sockets(struct joining *joining, const struct side *one, const s
 	int r;
 
 	if (a->type != b->type)
-		return malformed(joining->err);
+		return join_refuse_malformed(joining->err);
 	r = each_record(one, other, into_socket, joining);
 	if (r == 0)
 		r = each_record(other, one, into_socket, joining);
@@ -245,12 +245,12 @@ static void drop_stream(struct side *side)
 	side->joined = true;
 }
 
-static int join(struct joining *joining, struct side *one, struct side *other)
+static int joining_join(struct joining *joining, struct side *one, struct side *other)
 {
 	bool pipes = one->object->kind_case == PBEAM__OBJECT__KIND_PIPE;
 
 	if (one->object->kind_case != other->object->kind_case)
-		return malformed(joining->err);
+		return join_refuse_malformed(joining->err);
 	return pipes ? join_pipes(joining, one, other) : join_sockets(joining, one, other);
 }
 
@@ -296,12 +296,13 @@ int cut_join_streams(Pbeam__Manifest *manifest, struct image_writer *writer, str
 	joining.lists = calloc(manifest->n_objects + 1, sizeof(*joining.lists));
 	r = joining.lists ? read_sides(&joining) : err_code(err, -ENOMEM, "bridges");
 	for (size_t i = 0; i < joining.n && r == 0; i++) {
-		struct side *one = &joining.sides[i],
-			    *other = one->joined || !one->stream->anchor ? NULL : find_other(&joining, one);
+		struct side *one = &joining.sides[i], *other = one->joined || !one->stream->anchor
+								       ? NULL
+								       : joining_find_other(&joining, one);
 
 		if (!other)
 			continue;
-		r = join(&joining, one, other);
+		r = joining_join(&joining, one, other);
 		if (r == 0) {
 			drop_stream(one);
 			drop_stream(other);

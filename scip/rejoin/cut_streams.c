@@ -41,7 +41,7 @@ static int streams_add(struct cut_streams *streams, uint64_t ino, Pbeam__BridgeS
 	return 0;
 }
 
-static bool is_known(const struct cut_streams *streams, uint64_t ino)
+static bool cut_stream_is_known(const struct cut_streams *streams, uint64_t ino)
 {
 	for (size_t i = 0; i < streams->n; i++)
 		if (streams->v[i].ino == ino)
@@ -75,7 +75,7 @@ static int take_float(struct cut_streams *streams, uint64_t ino, Pbeam__CutReply
 
 /* True if `of` is the end opposite to the one that moved. A process that stayed may hold the same end of a
  * pipe as the process that moved. */
-static bool is_other_end(const struct object_source *of, const Pbeam__BridgeStream *anchor)
+static bool is_other_end_of_anchor(const struct object_source *of, const Pbeam__BridgeStream *anchor)
 {
 	int mode = of->flags & O_ACCMODE;
 
@@ -93,7 +93,7 @@ static int take_anchors(struct cut_streams *streams, const struct object_source 
 	while (r == 0 && (stream = bridge_next(streams->anchors, left, stream)) != NULL) {
 		Pbeam__BridgeStream *side = NULL;
 
-		if (!is_other_end(of, stream))
+		if (!is_other_end_of_anchor(of, stream))
 			continue;
 		r = bridge_take_anchor(streams->anchors, stream, &side, err);
 		r = r < 0 ? busy_if_gone(r, err) : streams_add(streams, of->st.st_ino, side, reply, err);
@@ -110,8 +110,8 @@ static uint64_t unix_peer(const struct unix_diag_table *table, uint64_t ino)
 
 /* Reports an end whose other end may be in another part on this host. A FIFO needs none of this: it is
  * opened by its path. */
-static int offer(struct object_dump *dump, const struct object_source *of, uint64_t peer,
-		 Pbeam__CutReply *reply, struct err *err)
+static int cut_stream_offer(struct object_dump *dump, const struct object_source *of, uint64_t peer,
+			    Pbeam__CutReply *reply, struct err *err)
 {
 	uint64_t ino = of->st.st_ino;
 	bool reads = true, writes = true;
@@ -152,15 +152,15 @@ int cut_streams_find(struct cut_streams *streams, struct object_dump *dump, Pbea
 		uint64_t ino = of->st.st_ino, left = ino;
 
 		if (of->hidden || (!S_ISFIFO(of->st.st_mode) && !socket_is(of, AF_UNIX, 0)) ||
-		    is_known(streams, ino) || object_dump_console_stream(dump, of) >= 0)
+		    cut_stream_is_known(streams, ino) || object_dump_console_stream(dump, of) >= 0)
 			continue;
 		r = take_float(streams, ino, reply, err);
 		if (S_ISSOCK(of->st.st_mode))
 			left = unix_peer(&table, ino);
 		if (r == 0 && left)
 			r = take_anchors(streams, of, left, reply, err);
-		if (r == 0 && !is_known(streams, ino))
-			r = offer(dump, of, left, reply, err);
+		if (r == 0 && !cut_stream_is_known(streams, ino))
+			r = cut_stream_offer(dump, of, left, reply, err);
 	}
 	unix_diag_free(&table);
 	return r;
@@ -233,7 +233,7 @@ int cut_streams_dump(struct cut_streams *streams, struct object_dump *dump, cons
 	Pbeam__BridgeStream **sides;
 	int r;
 
-	if (of->hidden || !is_known(streams, of->st.st_ino))
+	if (of->hidden || !cut_stream_is_known(streams, of->st.st_ino))
 		return 0;
 	sides = list.streams = calloc(streams->n, sizeof(*list.streams));
 	r = sides ? object_dump_as_usual(dump, of, out, err) : err_code(err, -ENOMEM, "bridges");

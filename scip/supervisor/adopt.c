@@ -52,7 +52,7 @@ static bool is_listed(const int32_t *list, size_t n, pid_t pid)
 }
 
 /* True if the pending signal reports the end (or a stop) of one of these children. */
-static bool peek(const struct tracee *tracee, const Pbeam__ScipAdopt *adopt, siginfo_t *info)
+static bool adopt_peek_signal(const struct tracee *tracee, const Pbeam__ScipAdopt *adopt, siginfo_t *info)
 {
 	struct __ptrace_peeksiginfo_args args = {.flags = PTRACE_PEEKSIGINFO_SHARED, .nr = 1};
 
@@ -63,7 +63,8 @@ static bool peek(const struct tracee *tracee, const Pbeam__ScipAdopt *adopt, sig
 	return false;
 }
 
-static int call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr, const uint64_t args[6])
+static int adopt_call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr,
+		      const uint64_t args[6])
 {
 	int r = remote_call(tracee, ret, err, nr, args);
 
@@ -71,7 +72,7 @@ static int call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr
 }
 
 /* Finds a child that has ended, has not been waited for, and ended no earlier than these. */
-static pid_t find_other(const struct process *process, const Pbeam__ScipAdopt *adopt)
+static pid_t adopt_find_other(const struct process *process, const Pbeam__ScipAdopt *adopt)
 {
 	auto_free pid_t *children = NULL;
 	struct procfs_stat stat;
@@ -89,29 +90,29 @@ static int queue_other(struct tracee *tracee, struct taddr at, const Pbeam__Scip
 		       struct err *err)
 {
 	uint64_t info = at.a + offsetof(struct page, info);
-	pid_t other = find_other(tracee->process, adopt);
+	pid_t other = adopt_find_other(tracee->process, adopt);
 	int64_t ret;
 	int r;
 
 	if (!other)
 		return 0;
-	r = call(tracee, &ret, err, SYS_waitid,
-		 remote_args(P_PID, (uint64_t)other, info, WEXITED | WNOHANG | WNOWAIT | __WALL, 0));
+	r = adopt_call(tracee, &ret, err, SYS_waitid,
+		       remote_args(P_PID, (uint64_t)other, info, WEXITED | WNOHANG | WNOWAIT | __WALL, 0));
 	if (r == 0)
-		r = call(tracee, &ret, err, SYS_rt_sigqueueinfo,
-			 remote_args((uint64_t)tracee->process->pid, (uint64_t)signal, info));
+		r = adopt_call(tracee, &ret, err, SYS_rt_sigqueueinfo,
+			       remote_args((uint64_t)tracee->process->pid, (uint64_t)signal, info));
 	return r == -ECHILD ? 0 : r;
 }
 
-static int take_signal(struct tracee *tracee, struct taddr at, int signal, struct err *err)
+static int adopt_take_signal(struct tracee *tracee, struct taddr at, int signal, struct err *err)
 {
 	struct page page = {.set = 1ull << (signal - 1)};
 	int64_t ret;
 	int r = memory_write(tracee->process, at, &page, sizeof(page));
 
 	if (r == 0)
-		r = call(tracee, &ret, err, SYS_rt_sigtimedwait,
-			 remote_args(at.a, 0, at.a + offsetof(struct page, no_wait), KERNEL_SIGSET));
+		r = adopt_call(tracee, &ret, err, SYS_rt_sigtimedwait,
+			       remote_args(at.a, 0, at.a + offsetof(struct page, no_wait), KERNEL_SIGSET));
 	return r == -EAGAIN ? 0 : r;
 }
 
@@ -134,17 +135,18 @@ static int take_death(struct tracee *tracee, const Pbeam__ScipAdopt *adopt, stru
 	int64_t page, ignored;
 	int r;
 
-	if (!peek(tracee, adopt, &info) || has_own(tracee, info.si_signo))
+	if (!adopt_peek_signal(tracee, adopt, &info) || has_own(tracee, info.si_signo))
 		return 0;
-	r = call(tracee, &page, err, SYS_mmap,
-		 remote_args(0, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-			     (uint64_t)-1, 0));
+	r = adopt_call(tracee, &page, err, SYS_mmap,
+		       remote_args(0, sizeof(struct page), PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0));
 	if (r < 0)
 		return err_wrap(err, r, "make room");
-	r = take_signal(tracee, (struct taddr){(uint64_t)page}, info.si_signo, err);
+	r = adopt_take_signal(tracee, (struct taddr){(uint64_t)page}, info.si_signo, err);
 	if (r == 0)
 		r = queue_other(tracee, (struct taddr){(uint64_t)page}, adopt, info.si_signo, err);
-	if (call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, sizeof(struct page))) < 0)
+	if (adopt_call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, sizeof(struct page))) <
+	    0)
 		log_debug("process %d: unmap the page of the exchange", tracee->process->pid);
 	return r;
 }
@@ -159,7 +161,8 @@ static int forget_children(struct process *process, const Pbeam__ScipAdopt *adop
 	if (!tracee)
 		return err_set(err, -ESRCH, "vpid %d is ending", process->vpid.n);
 	for (size_t i = 0; i < adopt->n_gone && r == 0; i++) {
-		r = call(tracee, &ret, err, SYS_wait4, remote_args((uint64_t)adopt->gone[i], 0, __WALL, 0));
+		r = adopt_call(tracee, &ret, err, SYS_wait4,
+			       remote_args((uint64_t)adopt->gone[i], 0, __WALL, 0));
 		if (r == -ECHILD)
 			r = 0; /* not a child of the process, or the process ignores SIGCHLD */
 	}

@@ -36,7 +36,7 @@ struct exchange {
 	struct err *err;
 };
 
-static int call(struct exchange *exchange, int64_t nr, const uint64_t args[6])
+static int exchange_call(struct exchange *exchange, int64_t nr, const uint64_t args[6])
 {
 	int64_t ret;
 	int r = remote_call(exchange->tracee, &ret, exchange->err, nr, args);
@@ -44,7 +44,7 @@ static int call(struct exchange *exchange, int64_t nr, const uint64_t args[6])
 	return r < 0 ? r : (int)ret;
 }
 
-static char *read_fdinfo(pid_t pid, int fd)
+static char *pidfd_read_fdinfo(pid_t pid, int fd)
 {
 	char path[64], *text = NULL;
 
@@ -56,7 +56,7 @@ static char *read_fdinfo(pid_t pid, int fd)
 static int find_watches(int fd, void *arg)
 {
 	struct exchange *exchange = arg;
-	auto_free char *text = read_fdinfo(exchange->tracee->process->pid, fd);
+	auto_free char *text = pidfd_read_fdinfo(exchange->tracee->process->pid, fd);
 
 	for (const char *line = text; line && exchange->nwatches < WATCHES_MAX; line = strchr(line, '\n')) {
 		struct watch watch = {.epoll = fd};
@@ -88,10 +88,10 @@ static int watch_again(struct exchange *exchange, const struct watch *watch)
 		return r < 0 ? r : (int)page;
 	r = memory_write(process, (struct taddr){(uint64_t)page}, &watch->event, sizeof(watch->event));
 	if (r == 0)
-		r = call(exchange, SYS_epoll_ctl,
-			 remote_args((uint64_t)watch->epoll, EPOLL_CTL_ADD, (uint64_t)exchange->pidfd,
-				     (uint64_t)page));
-	(void)call(exchange, SYS_munmap, remote_args((uint64_t)page, sizeof(watch->event)));
+		r = exchange_call(exchange, SYS_epoll_ctl,
+				  remote_args((uint64_t)watch->epoll, EPOLL_CTL_ADD,
+					      (uint64_t)exchange->pidfd, (uint64_t)page));
+	(void)exchange_call(exchange, SYS_munmap, remote_args((uint64_t)page, sizeof(watch->event)));
 	return r;
 }
 
@@ -99,7 +99,7 @@ static int exchange_one(int fd, void *arg)
 {
 	struct exchange *exchange = arg;
 	pid_t pid = exchange->tracee->process->pid;
-	auto_free char *text = read_fdinfo(pid, fd);
+	auto_free char *text = pidfd_read_fdinfo(pid, fd);
 	const char *of = text ? procfs_field(text, "Pid") : NULL;
 	const char *flags = text ? procfs_field(text, "flags") : NULL;
 	unsigned long mode = flags ? strtoul(flags, NULL, 8) : 0;
@@ -114,15 +114,18 @@ static int exchange_one(int fd, void *arg)
 	r = procfs_each_number(dir, find_watches, exchange);
 	if (r < 0)
 		return r;
-	made = call(exchange, SYS_pidfd_open, remote_args((uint64_t)exchange->new, mode & O_NONBLOCK));
+	made = exchange_call(exchange, SYS_pidfd_open,
+			     remote_args((uint64_t)exchange->new, mode & O_NONBLOCK));
 	if (made < 0)
 		return made;
 	for (int i = 0; i < exchange->nwatches; i++)
-		(void)call(exchange, SYS_epoll_ctl,
-			   remote_args((uint64_t)exchange->watches[i].epoll, EPOLL_CTL_DEL, (uint64_t)fd));
-	r = call(exchange, SYS_dup3,
-		 remote_args((uint64_t)made, (uint64_t)fd, mode & O_CLOEXEC ? (uint64_t)O_CLOEXEC : 0));
-	(void)call(exchange, SYS_close, remote_args((uint64_t)made));
+		(void)exchange_call(
+			exchange, SYS_epoll_ctl,
+			remote_args((uint64_t)exchange->watches[i].epoll, EPOLL_CTL_DEL, (uint64_t)fd));
+	r = exchange_call(
+		exchange, SYS_dup3,
+		remote_args((uint64_t)made, (uint64_t)fd, mode & O_CLOEXEC ? (uint64_t)O_CLOEXEC : 0));
+	(void)exchange_call(exchange, SYS_close, remote_args((uint64_t)made));
 	for (int i = 0; i < exchange->nwatches && r >= 0; i++)
 		r = watch_again(exchange, &exchange->watches[i]);
 	return r < 0 ? r : 0;

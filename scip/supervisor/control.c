@@ -27,7 +27,7 @@ enum { PEER_TIMEOUT_S = 20, BRIEF_TIMEOUT_S = 10, LOOK_AGAIN_NS = 200000000 };
 
 /* ---- replies ---- */
 
-static void reply(struct control_connection *c, uint32_t type, const ProtobufCMessage *message)
+static void control_reply(struct control_connection *c, uint32_t type, const ProtobufCMessage *message)
 {
 	struct err err = ERR_INIT;
 
@@ -39,7 +39,7 @@ static void reply_done(struct control_connection *c)
 {
 	Pbeam__ScipDone done = PBEAM__SCIP_DONE__INIT;
 
-	reply(c, PBEAM__RPC__RPC_REPLY, &done.base);
+	control_reply(c, PBEAM__RPC__RPC_REPLY, &done.base);
 }
 
 static void reply_failed(struct control_connection *c, int code, const char *text)
@@ -48,12 +48,12 @@ static void reply_failed(struct control_connection *c, int code, const char *tex
 
 	failed.code = code;
 	failed.text = (char *)(text[0] ? text : strerror(-code));
-	reply(c, PBEAM__RPC__RPC_FAILED, &failed.base);
+	control_reply(c, PBEAM__RPC__RPC_FAILED, &failed.base);
 }
 
 void control_answer(struct control_request *request, const ProtobufCMessage *message)
 {
-	reply(request->connection, PBEAM__RPC__RPC_REPLY, message);
+	control_reply(request->connection, PBEAM__RPC__RPC_REPLY, message);
 	request->answered = true;
 }
 
@@ -100,7 +100,7 @@ static void reply_frozen(struct control *control, struct control_connection *c, 
 	frozen.resident = resident_bytes(process->pid);
 	frozen.vfork_pending = process->vfork_pending;
 	frozen.stub_stopped = stub_stopped(process);
-	reply(c, PBEAM__RPC__RPC_REPLY, &frozen.base);
+	control_reply(c, PBEAM__RPC__RPC_REPLY, &frozen.base);
 }
 
 /* A brief stop lasts while the stacks are read or one request is served. */
@@ -154,7 +154,7 @@ static bool waits_for_stop(const struct control_connection *c)
 	return c->sock >= 0 && (c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE || is_brief(c));
 }
 
-static void thaw(struct control *control, struct control_connection *c, struct process *process)
+static void control_thaw(struct control *control, struct control_connection *c, struct process *process)
 {
 	if (c->trial.child && process)
 		adopt_undo(&c->trial, process);
@@ -184,7 +184,7 @@ static void reply_stack(struct control_connection *c, struct process *process)
 	if (r < 0)
 		reply_failed(c, r, err.text);
 	else
-		reply(c, PBEAM__RPC__RPC_REPLY, &stack.base);
+		control_reply(c, PBEAM__RPC__RPC_REPLY, &stack.base);
 	free(text);
 }
 
@@ -240,7 +240,7 @@ static int do_orphan(struct control_request *request, struct err *err)
 
 static int do_thaw(struct control_request *request, struct err *err)
 {
-	thaw(request->control, request->connection, request->process);
+	control_thaw(request->control, request->connection, request->process);
 	return 0;
 }
 
@@ -315,7 +315,7 @@ static bool is_met(enum need need, const struct control_connection *c, const str
 }
 
 /* Receives the request, calls its handler, sends the reply. */
-static void serve(struct control_request *request)
+static void control_serve_request(struct control_request *request)
 {
 	struct control_connection *c = request->connection;
 	struct process *process = request->process;
@@ -384,7 +384,7 @@ static void end_connection(struct control *control, struct control_connection *c
 	if (process && c->froze && c->replaces && atomic_load(&control->seat->shared->signs.condemned))
 		kill(process->pid, SIGKILL);
 	if (c->froze && !c->keeps)
-		thaw(control, c, process);
+		control_thaw(control, c, process);
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
 	c->froze = c->replaces = c->keeps = c->drives = c->silent = false;
 }
@@ -416,7 +416,7 @@ static void take_connection(struct control *control)
 	close(sock);
 }
 
-static bool readable(int fd)
+static bool is_readable(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 
@@ -432,7 +432,7 @@ static bool serve_one(struct control *control, struct control_connection *c, str
 	struct err err = ERR_INIT;
 	int r;
 
-	if (!readable(c->sock))
+	if (!is_readable(c->sock))
 		return false;
 	r = frame_recv(c->sock, &frame, &err);
 	if (r <= 0) {
@@ -441,7 +441,7 @@ static bool serve_one(struct control *control, struct control_connection *c, str
 		end_connection(control, c, process);
 		return false;
 	}
-	serve(&request);
+	control_serve_request(&request);
 	frame_free(&frame);
 	return true;
 }
@@ -477,7 +477,7 @@ static void check_deadlines(struct control *control, struct process *process)
 		snprintf(text, sizeof(text), "its threads could not be stopped in time%s",
 			 process->vfork_pending ? ": one waits in vfork for a child that has not executed yet"
 						: "");
-		thaw(control, c, process);
+		control_thaw(control, c, process);
 		reply_failed(c, -ETIMEDOUT, text);
 	}
 }
@@ -491,7 +491,7 @@ void control_serve(struct control *control, struct process *process)
 			close(sock);
 		return;
 	}
-	while (readable(control->listener))
+	while (is_readable(control->listener))
 		take_connection(control);
 	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
 		while (serve_one(control, &control->connections[i], process))
@@ -514,7 +514,7 @@ void control_progress(struct control *control, struct process *process)
 			reply_stack(c, process);
 		else
 			reply_orphan(c, process);
-		thaw(control, c, process);
+		control_thaw(control, c, process);
 	}
 }
 

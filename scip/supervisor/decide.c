@@ -3,7 +3,7 @@
 #include <sys/ptrace.h>
 
 /* The end of every stop: a husk stays; a freeze may keep the thread; else it is resumed. */
-static unsigned go_on(const struct event *event, bool may_hold)
+static unsigned decide_resume(const struct event *event, bool may_hold)
 {
 	if (event->held)
 		return 0;
@@ -16,14 +16,14 @@ static unsigned at_event(const struct event *event)
 {
 	switch (event->event) {
 	case PTRACE_EVENT_VFORK:
-		return ACTION_FIND_CHILD | ACTION_NOTE_VFORK | go_on(event, false);
+		return ACTION_FIND_CHILD | ACTION_NOTE_VFORK | decide_resume(event, false);
 	case PTRACE_EVENT_FORK:
 	case PTRACE_EVENT_CLONE:
-		return ACTION_FIND_CHILD | go_on(event, false);
+		return ACTION_FIND_CHILD | decide_resume(event, false);
 	case PTRACE_EVENT_EXEC:
-		return ACTION_FORGET_PROGRAM | go_on(event, false);
+		return ACTION_FORGET_PROGRAM | decide_resume(event, false);
 	default: /* PTRACE_EVENT_STOP: interrupted, continued after a group-stop, or its first stop */
-		return go_on(event, true);
+		return decide_resume(event, true);
 	}
 }
 
@@ -31,22 +31,22 @@ static unsigned at_newcomer(const struct event *event)
 {
 	if (event->stop == TRACEE_EXITED)
 		return ACTION_DROP_THREAD;
-	return ACTION_GREET_THREAD | go_on(event, true);
+	return ACTION_GREET_THREAD | decide_resume(event, true);
 }
 
-unsigned decide(const struct event *event)
+unsigned decide_actions(const struct event *event)
 {
 	if (event->newcomer)
 		return at_newcomer(event);
 	switch (event->stop) {
 	case TRACEE_SECCOMP_STOP:
-		return ACTION_ENTER_CALL | go_on(event, true);
+		return ACTION_ENTER_CALL | decide_resume(event, true);
 	case TRACEE_SYSCALL_EXIT_STOP:
-		return ACTION_LEAVE_CALL | go_on(event, true);
+		return ACTION_LEAVE_CALL | decide_resume(event, true);
 	case TRACEE_SIGNAL_DELIVERY_STOP:
-		return (event->diverged ? ACTION_TRANSLATE_SIGNAL : 0) | go_on(event, true);
+		return (event->diverged ? ACTION_TRANSLATE_SIGNAL : 0) | decide_resume(event, true);
 	case TRACEE_GROUP_STOP:
-		return go_on(event, true);
+		return decide_resume(event, true);
 	case TRACEE_EVENT_STOP:
 		return at_event(event);
 	case TRACEE_EXITED:

@@ -32,6 +32,6 @@ enum action {
 	ACTION_END = 1u << 11, /* the process is gone */
 };
 
-unsigned decide(const struct event *event);
+unsigned decide_actions(const struct event *event);
 
 #endif

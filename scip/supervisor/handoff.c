@@ -56,7 +56,7 @@ enum { SYSCALL_INSN_LEN = 2 };
 /* Code segment of 64-bit programs. */
 enum { USER_CS_64 = 0x33 };
 
-static long set_mask(pid_t tid, uint64_t mask)
+static long handoff_set_mask(pid_t tid, uint64_t mask)
 {
 	return ptrace((enum __ptrace_request)PTRACE_SETSIGMASK, tid, sizeof(mask), &mask);
 }
@@ -114,8 +114,8 @@ static int call_by_registers(pid_t tid, uint64_t insn, const uint64_t call[3], i
 
 /* Makes the calls that permit the next scip to seize the child, which is stopped, attached, and has its
  * signals blocked. */
-static int prepare(const struct seat *seat, pid_t child, struct handoff *handoff, bool dumpable,
-		   struct err *err)
+static int handoff_prepare(const struct seat *seat, pid_t child, struct handoff *handoff, bool dumpable,
+			   struct err *err)
 {
 	uint64_t get[3] = {SYS_prctl, PR_GET_DUMPABLE}, set[3] = {SYS_prctl, PR_SET_DUMPABLE, 1},
 		 name[3] = {SYS_prctl, PR_SET_PTRACER, (uint64_t)seat->keeper};
@@ -173,8 +173,8 @@ static int make_spin(const struct handoff *handoff, struct taddr *spin, struct e
 		     : 0;
 }
 
-static int park(const struct seat *seat, pid_t child, struct handoff *handoff, struct taddr parking,
-		struct err *err)
+static int handoff_park(const struct seat *seat, pid_t child, struct handoff *handoff, struct taddr parking,
+			struct err *err)
 {
 	struct user_regs_struct *regs = &handoff->regs, parked;
 	bool dumpable;
@@ -189,11 +189,11 @@ static int park(const struct seat *seat, pid_t child, struct handoff *handoff, s
 	if (!parking.a)
 		parking.a = regs->rip - SYSCALL_INSN_LEN;
 	handoff->parking = parking.a;
-	if (set_mask(child, ~0ull) < 0)
+	if (handoff_set_mask(child, ~0ull) < 0)
 		return err_sys(err, "block the signals of new process %d", child);
 	dumpable = is_dumpable(child);
 	if (!dumpable || yama_scope() == 1) {
-		int r = prepare(seat, child, handoff, dumpable, err);
+		int r = handoff_prepare(seat, child, handoff, dumpable, err);
 
 		if (r < 0)
 			return r;
@@ -238,7 +238,7 @@ static int enter_name(const struct seat *seat, const struct process *parent, con
 	return r;
 }
 
-static void abandon(const struct seat *seat, const struct handoff *handoff)
+static void handoff_abandon(const struct seat *seat, const struct handoff *handoff)
 {
 	int status;
 
@@ -270,14 +270,14 @@ int handoff_send(const struct seat *seat, const struct process *parent, pid_t ch
 	if (r < 0)
 		err_code(err, r, "enter vpid %d in the name table", vpid.n);
 	else
-		r = park(seat, child, &handoff, parking, err);
+		r = handoff_park(seat, child, &handoff, parking, err);
 	if (r == 0) {
 		r = handoff_message_send(seat->give, &handoff);
 		if (r < 0)
 			err_code(err, r, "hand over vpid %d", vpid.n);
 	}
 	if (r < 0) {
-		abandon(seat, &handoff);
+		handoff_abandon(seat, &handoff);
 		return r;
 	}
 	if (atomic_fetch_sub(&seat->shared->idle, 1) <= (int32_t)seat->shared->low &&
@@ -316,7 +316,7 @@ static int wait_in_pause(struct tracee *leader, struct user_regs_struct *regs)
 	}
 }
 
-static int put_back(struct tracee *leader, const struct handoff *handoff, struct err *err)
+static int handoff_put_back(struct tracee *leader, const struct handoff *handoff, struct err *err)
 {
 	uint64_t undo[3] = {SYS_prctl, PR_SET_DUMPABLE, (uint64_t)handoff->dumpable};
 	struct user_regs_struct regs;
@@ -330,7 +330,7 @@ static int put_back(struct tracee *leader, const struct handoff *handoff, struct
 	}
 	if (handoff->flags & HANDOFF_FORKED) {
 		r = regs_set(leader, &handoff->regs);
-		if (r == 0 && set_mask(leader->tid, handoff->sigmask) < 0)
+		if (r == 0 && handoff_set_mask(leader->tid, handoff->sigmask) < 0)
 			r = -errno;
 		if (r < 0)
 			return err_code(err, r, "put back the registers of vpid %d", handoff->vpid);
@@ -364,7 +364,7 @@ int handoff_take(struct process *process, const struct handoff *handoff, struct 
 	(*leader)->vtid.n = handoff->vpid;
 	process->scratch.a = handoff->scratch;
 	process->timeouts.a = handoff->timeouts;
-	r = put_back(*leader, handoff, err);
+	r = handoff_put_back(*leader, handoff, err);
 	process->parked = false;
 	if (r < 0 && r != -ESRCH)
 		kill(handoff->rpid, SIGKILL);

@@ -14,7 +14,7 @@
 #include "scip/tracee/procfs.h"
 
 /* The siginfo is that of signals from other hosts: no process may send as the kernel. */
-static void send_all(const struct process *process, uint64_t signals, struct vpid from)
+static void orphan_send_signals(const struct process *process, uint64_t signals, struct vpid from)
 {
 	siginfo_t info;
 
@@ -51,7 +51,7 @@ int orphan_adopted(struct process *process, struct vpid parent, struct err *err)
 	entry.parent = parent;
 	r = names_process_update(process->names, &entry);
 	if (r == 0)
-		send_all(process, signals, old); /* the handler must find the new parent */
+		orphan_send_signals(process, signals, old); /* the handler must find the new parent */
 	return r;
 }
 
@@ -76,7 +76,7 @@ static void come_back(const struct process *process, const Pbeam__Process *saved
 	if (procfs_stat_read(process->pid, 0, &stat, NULL) == 0 &&
 	    names_parent(process->names, (struct rpid){process->pid}, (struct rpid){stat.ppid}).n !=
 		    saved->vppid)
-		send_all(process, orphan_wants(saved), (struct vpid){saved->vppid});
+		orphan_send_signals(process, orphan_wants(saved), (struct vpid){saved->vppid});
 }
 
 void orphan_restored(const struct process *process, const Pbeam__Process *saved)

@@ -165,7 +165,7 @@ static bool kill_one_waiting(struct pool *pool, const char *why)
 
 /* Processes wait and no scip can be made. Other processes end and free their scips, so as long as any
  * process is taken this may resolve itself. */
-static void starve(struct pool *pool)
+static void pool_retire(struct pool *pool)
 {
 	uint64_t now = io_now_ns(CLOCK_MONOTONIC), handed = atomic_load(&pool->seat.shared->handed);
 
@@ -209,7 +209,7 @@ int pool_fill(struct pool *pool, struct err *err)
 	if (r == 0 || atomic_load(&shared->idle) >= 0)
 		return pool->ndoubts > 0; /* fewer spares than requested, but no process waits */
 	errno = -r;
-	starve(pool);
+	pool_retire(pool);
 	return 1;
 }
 
@@ -222,7 +222,7 @@ static bool was_taken(struct pool *pool, const struct name_process *born)
 	       now.state != NAME_STATE_BORN;
 }
 
-static void doubt(struct pool *pool, const struct name_process *born)
+static void pool_check_born(struct pool *pool, const struct name_process *born)
 {
 	struct doubt *more = reallocarray(pool->doubts, pool->ndoubts + 1, sizeof(*more));
 
@@ -262,7 +262,7 @@ static void settle_doubts(struct pool *pool)
 }
 
 /* Leaves the entry as its scip would have: a diverged one DEAD, for its parent to wait for. */
-static void bury(struct pool *pool, struct name_process *process)
+static void pool_remove_dead(struct pool *pool, struct name_process *process)
 {
 	process->state = NAME_STATE_DEAD;
 	process->scip.n = 0;
@@ -287,9 +287,9 @@ static int clean_up_after(struct pool *pool, pid_t scip)
 		found += list[i].scip.n == scip;
 	for (int i = 0; i < n; i++)
 		if (list[i].state == NAME_STATE_BORN && (!found || list[i].scip.n == scip))
-			doubt(pool, &list[i]);
+			pool_check_born(pool, &list[i]);
 		else if (list[i].scip.n == scip)
-			bury(pool, &list[i]);
+			pool_remove_dead(pool, &list[i]);
 	return found;
 }
 

@@ -130,7 +130,7 @@ static void note_orphaned(struct process *process)
 }
 
 /* Writes to unused memory of the new program, below its stack. */
-static int scribble(struct tracee *leader, const void *data, size_t len, uint64_t *at)
+static int stub_write_scratch(struct tracee *leader, const void *data, size_t len, uint64_t *at)
 {
 	struct user_regs_struct regs;
 	int r = regs_get(leader, &regs);
@@ -154,7 +154,7 @@ static int take_signals(struct tracee *leader, struct err *err)
 		int64_t ret = 0;
 
 		for (; process->stub->pending[signal] && ret >= 0; process->stub->pending[signal]--) {
-			int r = scribble(leader, &args, sizeof(args), &at);
+			int r = stub_write_scratch(leader, &args, sizeof(args), &at);
 
 			if (r == 0)
 				r = remote_call(
@@ -212,7 +212,7 @@ static int stop_timers(struct tracee *leader, struct err *err)
 	const struct itimerval never = {0};
 	uint64_t at;
 	int64_t ret;
-	int r = scribble(leader, &never, sizeof(never), &at);
+	int r = stub_write_scratch(leader, &never, sizeof(never), &at);
 
 	for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF && r == 0; which++)
 		r = remote_call(leader, &ret, err, SYS_setitimer, remote_args(which, at, 0));
@@ -236,7 +236,7 @@ static int provide_stack(struct tracee *leader, struct err *err)
 	return regs_set(leader, &regs);
 }
 
-static int empty(struct process *process, const char *comm, struct err *err)
+static int stub_empty_process(struct process *process, const char *comm, struct err *err)
 {
 	struct tracee *leader = process_leader(process);
 	char path[PATH_MAX], root[] = "/";
@@ -261,17 +261,17 @@ static int empty(struct process *process, const char *comm, struct err *err)
 	if (r == 0)
 		note_orphaned(process);
 	if (r == 0)
-		r = scribble(leader, root, sizeof(root), &at);
+		r = stub_write_scratch(leader, root, sizeof(root), &at);
 	if (r == 0)
 		r = remote_call(leader, &ret, err, SYS_chdir, remote_args(at));
 	if (r == 0 && comm)
-		r = scribble(leader, comm, strnlen(comm, 15) + 1, &at);
+		r = stub_write_scratch(leader, comm, strnlen(comm, 15) + 1, &at);
 	if (r == 0 && comm)
 		r = remote_call(leader, &ret, err, SYS_prctl, remote_args(PR_SET_NAME, at));
 	return r == 0 ? take_signals(leader, err) : r;
 }
 
-static int set_mask(pid_t tid, uint64_t mask)
+static int stub_set_mask(pid_t tid, uint64_t mask)
 {
 	return ptrace((enum __ptrace_request)PTRACE_SETSIGMASK, tid, (void *)KERNEL_SIGSET, &mask) < 0
 		       ? -errno
@@ -279,14 +279,14 @@ static int set_mask(pid_t tid, uint64_t mask)
 }
 
 /* Enters a pause() that ends only with the process. */
-static int park(struct process *process, struct err *err)
+static int stub_park(struct process *process, struct err *err)
 {
 	struct tracee *leader = process_leader(process);
 	int r = remote_last_call(process, SYS_pause, err);
 
 	if (r < 0)
 		return err_wrap(err, r, "park the stub");
-	r = set_mask(leader->tid, 0);
+	r = stub_set_mask(leader->tid, 0);
 	leader->signal = leader->stop == TRACEE_SIGNAL_DELIVERY_STOP ? 0 : leader->signal;
 	if (r == 0)
 		r = stops_resume(leader, STOPS_CONT);
@@ -298,7 +298,7 @@ static int make_empty(const struct seat *seat, struct process *process, const ch
 	int r = end_threads(seat, process, err);
 
 	if (r == 0)
-		r = empty(process, comm, err);
+		r = stub_empty_process(process, comm, err);
 	return r < 0 ? err_wrap(err, r, "vpid %d", process->vpid.n) : 0;
 }
 
@@ -327,7 +327,7 @@ int stub_begin(struct process *process, int stopped, struct err *err)
 	process->stub->ends = process->returning = false;
 	process->stub->stops = process->stub->stopped = 0;
 	process->stub->parent = 0;
-	r = park(process, err);
+	r = stub_park(process, err);
 	return r == 0 && stopped ? stub_stop(process, stopped, err) : r;
 }
 
@@ -432,7 +432,7 @@ static void tell_group(const struct process *process, int signal)
 }
 
 /* True for a stop that stub_stop() has caused, or its end. */
-static bool is_ours(struct process *process, int signal)
+static bool stub_owns_signal(struct process *process, int signal)
 {
 	if (!process->stub->stops || signal != process->stub->stops)
 		return false;
@@ -452,7 +452,7 @@ void stub_event(const struct seat *seat, struct tracee *tracee, int status)
 	}
 	if (tracee->stop != TRACEE_SIGNAL_DELIVERY_STOP || process->held)
 		return;
-	if (is_ours(process, tracee->signal)) {
+	if (stub_owns_signal(process, tracee->signal)) {
 		if (tracee->signal == SIGCONT)
 			tracee->signal = 0;
 		return; /* a stop signal is delivered: the parent sees the stop */

@@ -228,7 +228,7 @@ static void forget_program(struct supervisor *s, struct tracee *leader)
 
 /* ---- one event ---- */
 
-static void resume(struct tracee *tracee, enum stops_resume how)
+static void supervisor_resume(struct tracee *tracee, enum stops_resume how)
 {
 	int r = stops_resume(tracee, how);
 
@@ -236,7 +236,7 @@ static void resume(struct tracee *tracee, enum stops_resume how)
 		log_error("resume thread %d: %s", tracee->tid, strerror(-r));
 }
 
-static void act(struct supervisor *s, struct tracee *tracee, unsigned actions)
+static void supervisor_act(struct supervisor *s, struct tracee *tracee, unsigned actions)
 {
 	struct process *process = s->process;
 	enum stops_resume how = STOPS_CONT;
@@ -281,10 +281,10 @@ static void act(struct supervisor *s, struct tracee *tracee, unsigned actions)
 	if ((actions & ACTION_HOLD) && freeze_hold(tracee))
 		return;
 	if (actions & ACTION_RESUME)
-		resume(tracee, how);
+		supervisor_resume(tracee, how);
 }
 
-static struct event describe(const struct process *process, const struct tracee *tracee)
+static struct event supervisor_describe_event(const struct process *process, const struct tracee *tracee)
 {
 	return (struct event){
 		.stop = tracee->stop,
@@ -298,11 +298,11 @@ static struct event describe(const struct process *process, const struct tracee 
 }
 
 /* True when the process has ended. */
-static bool handle(struct supervisor *s, struct tracee *tracee, int status)
+static bool supervisor_handle_stop(struct supervisor *s, struct tracee *tracee, int status)
 {
 	struct process *process = s->process;
-	struct event event = describe(process, tracee);
-	unsigned actions = decide(&event);
+	struct event event = supervisor_describe_event(process, tracee);
+	unsigned actions = decide_actions(&event);
 
 	if (tracee->tid == s->vfork_tid) {
 		process->vfork_pending = false;
@@ -315,7 +315,7 @@ static bool handle(struct supervisor *s, struct tracee *tracee, int status)
 		process->exit_status = status;
 		return true;
 	}
-	act(s, tracee, actions);
+	supervisor_act(s, tracee, actions);
 	return false;
 }
 
@@ -439,7 +439,7 @@ static void answer_knock(struct supervisor *s)
 	block_calls(false);
 }
 
-static void supervise(struct supervisor *s)
+static void supervisor_run(struct supervisor *s)
 {
 	struct process *process = s->process;
 	struct tracee *tracee;
@@ -449,7 +449,7 @@ static void supervise(struct supervisor *s)
 		arm_deadline(s);
 		r = stops_wait(process, -1, STOPS_OR_KNOCK, &tracee, &status);
 		if (r == 1) {
-			if (handle(s, tracee, status))
+			if (supervisor_handle_stop(s, tracee, status))
 				break;
 			if (s->control && process->frozen) {
 				block_calls(true);
@@ -467,7 +467,7 @@ static void supervise(struct supervisor *s)
 
 /* ---- between processes ---- */
 
-static void take_name(struct supervisor *s, const struct handoff *handoff)
+static void supervisor_take_name(struct supervisor *s, const struct handoff *handoff)
 {
 	struct process *process = s->process;
 	struct name_process entry;
@@ -509,7 +509,7 @@ static struct process *new_process(const struct supervisor *s, const struct hand
 	return process;
 }
 
-static void adopt(struct supervisor *s, const struct handoff *handoff)
+static void supervisor_adopt(struct supervisor *s, const struct handoff *handoff)
 {
 	struct process *process = new_process(s, handoff);
 	struct tracee *leader;
@@ -532,17 +532,17 @@ static void adopt(struct supervisor *s, const struct handoff *handoff)
 		names_process_remove(s->seat->names, process->vpid, (struct rpid){process->pid});
 		names_number_release(s->seat->names, process->vpid, (struct rpid){process->pid});
 		if (process->tracees)
-			supervise(s); /* still attached: wait for its end */
+			supervisor_run(s); /* still attached: wait for its end */
 		else
 			end_process(s);
 		return;
 	}
 	if (!process->diverged && handoff->vpid != handoff->rpid)
 		inject_restored_filter(process, leader);
-	take_name(s, handoff);
+	supervisor_take_name(s, handoff);
 	if (!process->held)
-		resume(leader, STOPS_CONT);
-	supervise(s);
+		supervisor_resume(leader, STOPS_CONT);
+	supervisor_run(s);
 }
 
 static void set_up_signals(void)
@@ -604,7 +604,7 @@ _Noreturn void supervisor_main(const struct seat *seat)
 		if (!wait_for_process(&s))
 			break;
 		atomic_fetch_add(&seat->shared->handed, 1);
-		adopt(&s, &s.handoff);
+		supervisor_adopt(&s, &s.handoff);
 	} while (back_to_pool(seat));
 	if (s.control)
 		control_close(s.control);

@@ -37,8 +37,8 @@ static bool is_v6_only(int fd)
 	return getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, &len) == 0 && only;
 }
 
-static struct name_address describe(const struct call *call, int protocol, const union name_sockaddr *name,
-				    const char *born)
+static struct name_address bind_describe(const struct call *call, int protocol,
+					 const union name_sockaddr *name, const char *born)
 {
 	struct name_address address = {.protocol = protocol, .name = *name, .vpid = call->process->vpid};
 
@@ -63,7 +63,7 @@ static int bind_at_home(struct call *call, int protocol, const union name_sockad
 }
 
 /* The address that the kernel has bound. */
-static bool place(union name_sockaddr *at)
+static bool bind_place(union name_sockaddr *at)
 {
 	int family = at->sa.sa_family;
 	union name_sockaddr own;
@@ -81,7 +81,7 @@ static bool place(union name_sockaddr *at)
 static int bind_away(struct call *call, int protocol, const union name_sockaddr *name, const char *born)
 {
 	bool host_of_birth = address_is_wildcard(name) || address_is_loopback(name);
-	struct name_address address = describe(call, protocol, name, born);
+	struct name_address address = bind_describe(call, protocol, name, born);
 	union name_sockaddr at = *name;
 	struct err err = ERR_INIT;
 	uint64_t version = 0;
@@ -94,7 +94,7 @@ static int bind_away(struct call *call, int protocol, const union name_sockaddr 
 		log_info("vpid %d: bind: %s", call->process->vpid.n, err.text);
 		return call_answer(call, r == -EADDRINUSE ? -EADDRINUSE : -EADDRNOTAVAIL);
 	}
-	if (!place(&at))
+	if (!bind_place(&at))
 		return SYSCALL_CONTINUE;
 	r = call_replace(call, 1, &at, address_size(&at));
 	/* a socket that has no port yet keeps the kernel's name */
@@ -166,7 +166,7 @@ int exit_bind(struct call *call)
 	entry = calloc(1, sizeof(*entry));
 	if (fd < 0 || !entry)
 		return 0;
-	entry->address = describe(call, address_option(fd, SO_PROTOCOL), &name, born);
+	entry->address = bind_describe(call, address_option(fd, SO_PROTOCOL), &name, born);
 	r = strcmp(born, own) != 0 ? register_it(call, fd, entry, &err)
 				   : address_forget(&entry->address, &err);
 	if (r == 0)

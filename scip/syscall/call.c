@@ -99,7 +99,7 @@ static int free_slot(const struct process *process)
 }
 
 /* The call becomes mmap(0, SCRATCH_BYTES, ...). */
-static int map_area(struct call *call)
+static int call_map_scratch(struct call *call)
 {
 	const uint64_t args[6] = {
 		0, SCRATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0};
@@ -129,7 +129,7 @@ static int come_again(struct call *call)
 int call_scratch(struct call *call, size_t offset, const void *data, size_t len, struct taddr *where)
 {
 	if (!call->process->scratch.a)
-		return map_area(call);
+		return call_map_scratch(call);
 	if (offset + len > CALL_SLOT_BYTES)
 		return -E2BIG;
 	if (call->slot < 0)

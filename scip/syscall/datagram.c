@@ -35,7 +35,7 @@ static bool renamed_peer(const struct call *call, int socket, union name_sockadd
 	return true;
 }
 
-static bool same(const union name_sockaddr *one, const union name_sockaddr *other)
+static bool same_sockaddr(const union name_sockaddr *one, const union name_sockaddr *other)
 {
 	return one->sa.sa_family == other->sa.sa_family && !memcmp(one, other, address_size(one));
 }
@@ -44,14 +44,14 @@ bool address_is_renamed_peer(const struct call *call, int socket, union name_soc
 {
 	union name_sockaddr name, real;
 
-	if (!renamed_peer(call, socket, &name, &real) || !same(&name, to))
+	if (!renamed_peer(call, socket, &name, &real) || !same_sockaddr(&name, to))
 		return false;
 	*to = real;
 	return true;
 }
 
 /* `copy`: a duplicate of the program's socket, or -1. */
-static bool lead(const struct call *call, int copy, union name_sockaddr *to)
+static bool datagram_lead(const struct call *call, int copy, union name_sockaddr *to)
 {
 	int family = to->sa.sa_family;
 	struct name_address found;
@@ -74,7 +74,7 @@ bool address_lead_datagram(const struct call *call, int fd, union name_sockaddr 
 {
 	auto_close int copy = address_nothing_moved(call) ? -1 : address_socket(call, fd);
 
-	return lead(call, copy, to);
+	return datagram_lead(call, copy, to);
 }
 
 /* Finds the name of the address `real`. `socket`: a duplicate of the program's socket, or -1. */
@@ -134,7 +134,7 @@ int enter_sendto(struct call *call)
 	if (address_nothing_moved(call) || !address_read(call, call->args[4], call->args[5], &to))
 		return SYSCALL_CONTINUE;
 	copy = address_socket(call, (int)call->args[0]);
-	if (!lead(call, copy, &to))
+	if (!datagram_lead(call, copy, &to))
 		return SYSCALL_CONTINUE;
 	if (send_for(call, copy, &to, &sent))
 		return call_answer(call, sent);

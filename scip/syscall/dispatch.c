@@ -75,7 +75,7 @@ static void drop_frame(struct tracee *tracee)
 }
 
 /* Reads number and arguments of the call at a seccomp stop. 1 if the call is not in the table. */
-static int look(struct tracee *tracee, struct call *call)
+static int dispatch_look(struct tracee *tracee, struct call *call)
 {
 	struct __ptrace_syscall_info info;
 	long n = ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof(info), &info);
@@ -123,7 +123,7 @@ int syscall_enter(struct tracee *tracee)
 	int r;
 
 	drop_frame(tracee);
-	r = look(tracee, &call);
+	r = dispatch_look(tracee, &call);
 	if (r < 0)
 		return r;
 	if (r > 0)
@@ -168,7 +168,7 @@ static int exit_mapping(struct call *call)
 	return CALL_AGAIN;
 }
 
-static bool executed(const struct call *call)
+static bool call_was_executed(const struct call *call)
 {
 	return call->row->file_use == FILE_USE_EXECUTE && call->rval == 0 && !call->mapping;
 }
@@ -187,7 +187,7 @@ int syscall_exit(struct tracee *tracee)
 	if (errno)
 		r = -errno;
 	/* after an execve the registers are the new program's */
-	for (unsigned i = 0; i < 6 && r == 0 && !executed(call); i++)
+	for (unsigned i = 0; i < 6 && r == 0 && !call_was_executed(call); i++)
 		if (call->now[i] != call->args[i])
 			r = regs_set_arg(tracee, i, call->args[i]);
 	if (r == 0 && call->mapping)

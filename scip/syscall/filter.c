@@ -32,8 +32,8 @@ struct program {
 };
 
 /* The first of two conditions that the row has. */
-static const struct syscall_condition *either(const struct syscall_condition *first,
-					      const struct syscall_condition *second)
+static const struct syscall_condition *condition_either(const struct syscall_condition *first,
+							const struct syscall_condition *second)
 {
 	return first->op ? first : second;
 }
@@ -41,25 +41,25 @@ static const struct syscall_condition *either(const struct syscall_condition *fi
 struct syscall_condition syscall_filter_condition(enum syscall_filter which, const struct syscall_row *row)
 {
 	static const struct syscall_condition always = {.op = COND_ALWAYS};
-	const struct syscall_condition *diverged = either(&row->diverged, &row->restored);
+	const struct syscall_condition *diverged = condition_either(&row->diverged, &row->restored);
 
 	switch (which) {
 	case SYSCALL_FILTER_BORN:
 		return row->born;
 	case SYSCALL_FILTER_CLUSTER:
-		return *either(&row->cluster, &row->born);
+		return *condition_either(&row->cluster, &row->born);
 	case SYSCALL_FILTER_RESTORED:
 		return row->restored;
 	case SYSCALL_FILTER_DIVERGED:
 		return *diverged;
 	case SYSCALL_FILTER_MOVED:
-		return *either(&row->moved, diverged);
+		return *condition_either(&row->moved, diverged);
 	case SYSCALL_FILTER_MAPPED:
-		return syscall_has_path(row) ? always : *either(&row->moved, diverged);
+		return syscall_has_path(row) ? always : *condition_either(&row->moved, diverged);
 	case SYSCALL_FILTER_RECEIVE:
 		return row->receive;
 	case SYSCALL_FILTER_SEND:
-		return *either(&row->send, &row->receive);
+		return *condition_either(&row->send, &row->receive);
 	}
 	return always;
 }
@@ -84,7 +84,7 @@ static size_t find_ranges(enum syscall_filter which, struct range *out)
 	return n;
 }
 
-static int emit(struct program *p, uint16_t code, uint32_t k, size_t jt, size_t jf)
+static int program_emit(struct program *p, uint16_t code, uint32_t k, size_t jt, size_t jf)
 {
 	if (jt > 255 || jf > 255)
 		return -E2BIG;
@@ -108,21 +108,22 @@ static int emit_leaf(struct program *p, const struct range *range)
 	int r = 0;
 
 	if (c->op == COND_NEVER || c->op == COND_ALWAYS)
-		return emit(p, BPF_RET | BPF_K, c->op == COND_ALWAYS ? trace : SECCOMP_RET_ALLOW, 0, 0);
+		return program_emit(p, BPF_RET | BPF_K, c->op == COND_ALWAYS ? trace : SECCOMP_RET_ALLOW, 0,
+				    0);
 	/* little endian: the low half comes first */
-	r = emit(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, args) + 8u * c->arg, 0,
-		 0);
+	r = program_emit(p, BPF_LD | BPF_W | BPF_ABS,
+			 (uint32_t)offsetof(struct seccomp_data, args) + 8u * c->arg, 0, 0);
 	if (r == 0 && c->op != COND_BITS && c->mask != ~0u)
-		r = emit(p, BPF_ALU | BPF_AND | BPF_K, c->mask, 0, 0);
+		r = program_emit(p, BPF_ALU | BPF_AND | BPF_K, c->mask, 0, 0);
 	if (c->op == COND_NOT && r == 0)
-		r = emit(p, BPF_JMP | BPF_JEQ | BPF_K, c->values[0], 0, 1);
+		r = program_emit(p, BPF_JMP | BPF_JEQ | BPF_K, c->values[0], 0, 1);
 	if (c->op == COND_BITS && r == 0)
-		r = emit(p, BPF_JMP | BPF_JSET | BPF_K, c->mask, 1, 0);
+		r = program_emit(p, BPF_JMP | BPF_JSET | BPF_K, c->mask, 1, 0);
 	for (unsigned i = 0; c->op == COND_IN && i < c->n && r == 0; i++)
-		r = emit(p, BPF_JMP | BPF_JEQ | BPF_K, c->values[i], c->n - i, 0);
+		r = program_emit(p, BPF_JMP | BPF_JEQ | BPF_K, c->values[i], c->n - i, 0);
 	if (r == 0)
-		r = emit(p, BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
-	return r < 0 ? r : emit(p, BPF_RET | BPF_K, trace, 0, 0);
+		r = program_emit(p, BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
+	return r < 0 ? r : program_emit(p, BPF_RET | BPF_K, trace, 0, 0);
 }
 
 /* Emits ranges first .. last. Numbers below the middle fall through; the others jump over them. */
@@ -133,10 +134,11 @@ static int emit_tree(struct program *p, const struct range *ranges, size_t first
 
 	if (first == last)
 		return emit_leaf(p, &ranges[first]);
-	r = emit(p, BPF_JMP | BPF_JGE | BPF_K, ranges[middle].first, 0, 1);
+	r = program_emit(p, BPF_JMP | BPF_JGE | BPF_K, ranges[middle].first, 0, 1);
 	jump = p->n;
 	if (r == 0)
-		r = emit(p, BPF_JMP | BPF_JA, 0, 0, 0); /* 32 bits wide, which a conditional jump is not */
+		r = program_emit(p, BPF_JMP | BPF_JA, 0, 0,
+				 0); /* 32 bits wide, which a conditional jump is not */
 	if (r == 0)
 		r = emit_tree(p, ranges, first, middle - 1);
 	if (r < 0)
@@ -154,14 +156,15 @@ int syscall_filter_build(enum syscall_filter which, struct sock_fprog *out, stru
 
 	if (r == 0) {
 		n = find_ranges(which, ranges);
-		r = emit(&p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, arch), 0, 0);
+		r = program_emit(&p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, arch),
+				 0, 0);
 		if (r == 0)
-			r = emit(&p, BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
+			r = program_emit(&p, BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
 		if (r == 0)
-			r = emit(&p, BPF_RET | BPF_K, SECCOMP_RET_TRACE | TRAP_UNKNOWN, 0, 0);
+			r = program_emit(&p, BPF_RET | BPF_K, SECCOMP_RET_TRACE | TRAP_UNKNOWN, 0, 0);
 		if (r == 0)
-			r = emit(&p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, nr), 0,
-				 0);
+			r = program_emit(&p, BPF_LD | BPF_W | BPF_ABS,
+					 (uint32_t)offsetof(struct seccomp_data, nr), 0, 0);
 		if (r == 0)
 			r = emit_tree(&p, ranges, 0, n - 1);
 		if (r == 0 && p.n > BPF_MAXINSNS)

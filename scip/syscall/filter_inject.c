@@ -32,7 +32,7 @@ static int write_program(const struct process *process, struct taddr page, const
 
 /* Loads the filter into all threads at once, or one by one if their filters differ (a thread has installed
  * one for itself). */
-static int load(struct tracee *tracee, struct taddr page, struct err *err)
+static int filter_load_at(struct tracee *tracee, struct taddr page, struct err *err)
 {
 	int64_t ret = 0;
 	int r = remote_call(tracee, &ret, err, SYS_seccomp,
@@ -66,7 +66,7 @@ int filter_load(struct tracee *tracee, const struct sock_fprog *program, struct 
 	if (r < 0)
 		err_code(err, r, "write a system call filter into process %d", process->pid);
 	else
-		r = load(tracee, (struct taddr){(uint64_t)page}, err);
+		r = filter_load_at(tracee, (struct taddr){(uint64_t)page}, err);
 	if (remote_call(tracee, &ignored, NULL, SYS_munmap, remote_args((uint64_t)page, len)) < 0 && r == 0)
 		r = err_code(err, -ESRCH, "unmap the system call filter's page in process %d", process->pid);
 	return r;

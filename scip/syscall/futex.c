@@ -43,7 +43,7 @@ static int set_args(struct call *call, const uint64_t args[6])
 }
 
 /* word |= FUTEX_WAITERS, atomically. The second address is one of scip's where no thread waits. */
-static int mark(struct call *call)
+static int futex_mark(struct call *call)
 {
 	const uint32_t zero = 0;
 	struct taddr where;
@@ -78,7 +78,7 @@ static int wait_for_change(struct call *call, uint32_t word)
 	return set_args(call, args);
 }
 
-static int lock(struct call *call, bool try)
+static int futex_lock(struct call *call, bool try)
 {
 	const uint32_t self = (uint32_t)call->tracee->vtid.n;
 	uint32_t word;
@@ -89,7 +89,7 @@ static int lock(struct call *call, bool try)
 	if ((word & FUTEX_TID_MASK) == self)
 		return call_answer(call, try ? -EAGAIN : -EDEADLK);
 	if (!(word & FUTEX_WAITERS))
-		return mark(call);
+		return futex_mark(call);
 	r = names_lock(call->process->names);
 	if (r < 0)
 		return r;
@@ -104,11 +104,11 @@ static int lock(struct call *call, bool try)
 	if ((word & FUTEX_TID_MASK) == self)
 		return call_answer(call, 0);
 	if (!(word & FUTEX_WAITERS))
-		return mark(call);
+		return futex_mark(call);
 	return try ? call_answer(call, -EAGAIN) : wait_for_change(call, word);
 }
 
-static int unlock(struct call *call)
+static int futex_unlock(struct call *call)
 {
 	const uint32_t zero = 0;
 	const uint64_t args[6] = {call->args[0],
@@ -141,15 +141,15 @@ int enter_futex(struct call *call)
 		return SYSCALL_CONTINUE;
 	switch ((int)call->args[1] & FUTEX_CMD_MASK) {
 	case FUTEX_UNLOCK_PI:
-		return unlock(call);
+		return futex_unlock(call);
 	case FUTEX_TRYLOCK_PI:
-		return lock(call, true);
+		return futex_lock(call, true);
 	case FUTEX_WAIT_REQUEUE_PI:
 	case FUTEX_CMP_REQUEUE_PI:
 		return call_answer(
 			call, -ENOSYS); /* answered as by a kernel without these calls; no libc uses them */
 	default:
-		return lock(call, false);
+		return futex_lock(call, false);
 	}
 }
 

@@ -54,7 +54,7 @@ int other_host_errno(int code)
 	}
 }
 
-static int fail(struct call *call, int32_t vpid, int code, const struct err *err)
+static int other_host_fail(struct call *call, int32_t vpid, int code, const struct err *err)
 {
 	if (code != -ESRCH)
 		log_info("vpid %d: %s of vpid %d: %s", call->process->vpid.n, call->row->name, vpid,
@@ -111,7 +111,7 @@ int other_host_signal(struct call *call, int32_t vpid, int32_t vtid, int signal,
 	wish.signal = signal;
 	wish.vtid = vtid;
 	r = send_signal(call, &wish, vpid, &err);
-	return r < 0 ? fail(call, vpid, r, &err) : call_answer(call, 0);
+	return r < 0 ? other_host_fail(call, vpid, r, &err) : call_answer(call, 0);
 }
 
 /* ---- calls that are not forwarded ---- */
@@ -131,7 +131,7 @@ int other_host_refuse(struct call *call, int32_t vpid, int code)
 	struct err err = ERR_INIT;
 	int r = other_host_has_stub(call, vpid) ? 0 : send_signal(call, &none, vpid, &err);
 
-	return r < 0 ? fail(call, vpid, r, &err) : call_answer(call, code);
+	return r < 0 ? other_host_fail(call, vpid, r, &err) : call_answer(call, code);
 }
 
 /* ---- other calls ---- */
@@ -165,7 +165,7 @@ static int make_call(struct call *call, int32_t vpid)
 	r = other_host_request(PBEAM__DAEMON_REQUEST__DAEMON_CALL, &wish.base, &pbeam__done__descriptor,
 			       &done, &err);
 	if (r < 0)
-		return fail(call, vpid, r, &err);
+		return other_host_fail(call, vpid, r, &err);
 	value = done->value;
 	if (wish.room && done->data.len <= wish.room && done->data.len > 0 &&
 	    call_write(call, call->args[out], done->data.data, done->data.len) < 0)

@@ -16,7 +16,7 @@
 #include "proto/message.h"
 #include "scip/syscall/other_host.h"
 
-static int take(const Pbeam__Members *members, struct remote_members *out)
+static int members_take(const Pbeam__Members *members, struct remote_members *out)
 {
 	if (out && members->n_vpids) {
 		out->v = malloc(members->n_vpids * sizeof(*out->v));
@@ -52,7 +52,7 @@ int other_host_members(const struct process *process, int32_t group, const char 
 		log_info("vpid %d: list members on other hosts: %s", process->vpid.n, err.text);
 		return other_host_errno(r);
 	}
-	r = take(members, out);
+	r = members_take(members, out);
 	message_free(members);
 	return r;
 }

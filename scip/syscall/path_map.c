@@ -42,7 +42,7 @@ const struct paths *path_map_of(struct process *process)
 
 /* Removes "//", "/./" and a final slash. False if the path has a "..", which only the file system can
  * resolve, or is too long. */
-static bool clean(const char *path, char *out, size_t size)
+static bool path_clean(const char *path, char *out, size_t size)
 {
 	size_t used = 0;
 
@@ -100,8 +100,8 @@ static bool is_native(const struct call *call, const struct paths *paths, const 
 	return !entry || entry->kind == PATH_MAP;
 }
 
-static const struct path_entry *find(const struct call *call, int dir_arg, const char *path, char *out,
-				     size_t size)
+static const struct path_entry *path_find_entry(const struct call *call, int dir_arg, const char *path,
+						char *out, size_t size)
 {
 	const struct paths *paths = path_map_of(call->process);
 	char base[PATH_MAX] = "", name[PATH_MAX] = "", whole[2 * PATH_MAX], cleaned[PATH_MAX];
@@ -113,7 +113,7 @@ static const struct path_entry *find(const struct call *call, int dir_arg, const
 	if (relative && !paths_name(paths, base, name, sizeof(name)))
 		snprintf(name, sizeof(name), "%s", base);
 	snprintf(whole, sizeof(whole), "%s/%s", name, path);
-	entry = clean(whole, cleaned, sizeof(cleaned)) ? paths_real(paths, cleaned, out, size) : NULL;
+	entry = path_clean(whole, cleaned, sizeof(cleaned)) ? paths_real(paths, cleaned, out, size) : NULL;
 	if (entry && relative && entry->kind == PATH_MAP)
 		return NULL; /* its directory is mapped already */
 	if (entry)
@@ -129,7 +129,7 @@ static const struct path_entry *find(const struct call *call, int dir_arg, const
 const struct path_entry *path_map_find(const struct call *call, int dir_arg, const char *path, char *out,
 				       size_t size)
 {
-	const struct path_entry *entry = find(call, dir_arg, path, out, size), *program;
+	const struct path_entry *entry = path_find_entry(call, dir_arg, path, out, size), *program;
 
 	if (!entry || entry->kind == PATH_MAP)
 		return entry;

@@ -30,7 +30,7 @@ static const struct {
 	      {"task", PROC_TASK}};
 
 /* The number of a component that consists of digits, else 0. */
-static int32_t number_of(const char *name, size_t len)
+static int32_t proc_number_of(const char *name, size_t len)
 {
 	int64_t n = 0;
 
@@ -41,7 +41,7 @@ static int32_t number_of(const char *name, size_t len)
 	return (int32_t)n;
 }
 
-static bool same(const char *name, size_t len, const char *word)
+static bool word_is(const char *name, size_t len, const char *word)
 {
 	return strlen(word) == len && memcmp(name, word, len) == 0;
 }
@@ -49,16 +49,16 @@ static bool same(const char *name, size_t len, const char *word)
 static enum proc_leaf leaf_of(const char *name, size_t len)
 {
 	for (size_t i = 0; i < sizeof(leaves) / sizeof(leaves[0]); i++)
-		if (same(name, len, leaves[i].name))
+		if (word_is(name, len, leaves[i].name))
 			return leaves[i].leaf;
 	return PROC_OTHER;
 }
 
 /* Walks one component. Returns the real number to put in its place, or 0. */
-static int32_t step(struct proc_walk *walk, const char *name, size_t len, bool given)
+static int32_t proc_walk_step(struct proc_walk *walk, const char *name, size_t len, bool given)
 {
 	struct proc_path *out = walk->out;
-	int32_t number = number_of(name, len), real;
+	int32_t number = proc_number_of(name, len), real;
 
 	if (walk->depth == 0 && number && given && walk->is_other_host &&
 	    walk->is_other_host(walk->call, number)) {
@@ -73,10 +73,10 @@ static int32_t step(struct proc_walk *walk, const char *name, size_t len, bool g
 		out->leaf = PROC_OTHER;
 		if (number) {
 			out->pid = real;
-		} else if (same(name, len, "self")) {
+		} else if (word_is(name, len, "self")) {
 			out->pid = walk->self_pid;
 			out->leaf = PROC_SELF;
-		} else if (same(name, len, "thread-self")) {
+		} else if (word_is(name, len, "thread-self")) {
 			out->pid = walk->self_pid;
 			out->tid = walk->self_tid;
 			out->leaf = PROC_THREAD_SELF;
@@ -135,9 +135,9 @@ int proc_walk(struct proc_walk *walk, const char *path, bool given)
 		} else if (len && out->on_other_host && !(len == 1 && p[0] == '.')) {
 			step_other_host(out, p, len);
 		} else if (len && !(len == 1 && p[0] == '.') && walk->depth >= 0) {
-			real = step(walk, p, len, given);
+			real = proc_walk_step(walk, p, len, given);
 		}
-		if (real && given && real != number_of(p, len)) {
+		if (real && given && real != proc_number_of(p, len)) {
 			n = snprintf(out->text + used, sizeof(out->text) - used, "%d", real);
 			out->changed = true;
 		} else {
@@ -164,8 +164,8 @@ static bool may_be_relative(const char *path)
 		path += 1 + strspn(path + 1, "/");
 		len = strcspn(path, "/");
 	}
-	return number_of(path, len) || leaf_of(path, len) != PROC_OTHER || same(path, len, "self") ||
-	       same(path, len, "thread-self");
+	return proc_number_of(path, len) || leaf_of(path, len) != PROC_OTHER || word_is(path, len, "self") ||
+	       word_is(path, len, "thread-self");
 }
 
 /* The part of a path behind "/proc/", or NULL. */

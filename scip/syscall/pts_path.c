@@ -16,7 +16,7 @@
 #define PTS_DIGITS   9u
 
 /* The number of a name as the kernel writes it, else -1. */
-static int32_t number_of(const char *name, size_t len)
+static int32_t pts_number_of(const char *name, size_t len)
 {
 	int32_t n = 0;
 
@@ -44,7 +44,7 @@ int32_t pts_number(const char *path)
 		if (len && !(len == 1 && p[0] == '.')) {
 			if (depth < 2 && (strlen(way[depth]) != len || memcmp(p, way[depth], len) != 0))
 				return -1;
-			if (depth >= 2 && (depth > 2 || (number = number_of(p, len)) < 0))
+			if (depth >= 2 && (depth > 2 || (number = pts_number_of(p, len)) < 0))
 				return -1;
 			depth++;
 		}

@@ -31,7 +31,7 @@ struct fds {
 	unsigned n;
 };
 
-static bool is_signalfd(pid_t tid, int fd)
+static bool descriptor_is_signalfd(pid_t tid, int fd)
 {
 	char link[64], target[64];
 
@@ -40,11 +40,11 @@ static bool is_signalfd(pid_t tid, int fd)
 	       !strcmp(target, "anon_inode:[signalfd]");
 }
 
-static int note(int fd, void *arg)
+static int signalfd_note(int fd, void *arg)
 {
 	struct fds *fds = arg;
 
-	if (fds->n < FDS_MAX && is_signalfd(fds->pid, fd))
+	if (fds->n < FDS_MAX && descriptor_is_signalfd(fds->pid, fd))
 		fds->v[fds->n++] = fd;
 	return 0;
 }
@@ -62,12 +62,12 @@ static unsigned trapped_calls(uint32_t calls[TRAPPED_MAX])
 	return n;
 }
 
-static bool is_known(const struct process *process, int fd)
+static bool signalfd_is_known(const struct process *process, int fd)
 {
 	return fd < SIGNALFDS_MAX && process->calls->signalfds[fd / 64] >> fd % 64 & 1;
 }
 
-static void know(struct process *process, int fd)
+static void signalfd_learn(struct process *process, int fd)
 {
 	if (fd < SIGNALFDS_MAX)
 		process->calls->signalfds[fd / 64] |= 1ull << fd % 64;
@@ -75,7 +75,7 @@ static void know(struct process *process, int fd)
 
 /* ld arch; jne allow; ld nr; jeq one of these calls ...; ja allow; ld fd; jeq one of the descriptors ...
  * trace; allow; trace */
-static int trap(struct tracee *tracee, const struct fds *wanted, struct err *err)
+static int signalfd_trap(struct tracee *tracee, const struct fds *wanted, struct err *err)
 {
 	uint32_t calls[TRAPPED_MAX];
 	unsigned n_calls = trapped_calls(calls);
@@ -86,7 +86,7 @@ static int trap(struct tracee *tracee, const struct fds *wanted, struct err *err
 	int r;
 
 	for (unsigned i = 0; i < wanted->n; i++)
-		if (!is_known(tracee->process, wanted->v[i]))
+		if (!signalfd_is_known(tracee->process, wanted->v[i]))
 			fds.v[fds.n++] = wanted->v[i];
 	if (fds.n == 0)
 		return 0;
@@ -109,7 +109,7 @@ static int trap(struct tracee *tracee, const struct fds *wanted, struct err *err
 	program.len = (unsigned short)n;
 	r = filter_load(tracee, &program, err);
 	for (unsigned i = 0; i < fds.n && r == 0; i++)
-		know(tracee->process, fds.v[i]);
+		signalfd_learn(tracee->process, fds.v[i]);
 	return r;
 }
 
@@ -120,10 +120,10 @@ int syscall_filter_signalfds(struct tracee *tracee, struct err *err)
 	int r;
 
 	snprintf(dir, sizeof(dir), "/proc/%d/fd", fds.pid);
-	r = procfs_each_number(dir, note, &fds);
+	r = procfs_each_number(dir, signalfd_note, &fds);
 	if (r < 0)
 		return err_code(err, r, "list the descriptors of process %d", fds.pid);
-	return trap(tracee, &fds, err);
+	return signalfd_trap(tracee, &fds, err);
 }
 
 /* Traps the number that the call has returned. */
@@ -132,7 +132,7 @@ static int new_number(struct call *call)
 	struct fds fds = {.v = {(int)call->rval}, .n = 1};
 	struct err err = ERR_INIT;
 
-	if (call->rval >= 0 && trap(call->tracee, &fds, &err) < 0)
+	if (call->rval >= 0 && signalfd_trap(call->tracee, &fds, &err) < 0)
 		log_warn("process %d: numbers in its signalfd stay real: %s", call->process->vpid.n,
 			 err.text);
 	return 0;
@@ -145,17 +145,19 @@ int exit_signalfd(struct call *call)
 
 int enter_dup(struct call *call)
 {
-	return is_signalfd(call->tracee->tid, (int)call->args[0]) ? SYSCALL_WANT_EXIT : SYSCALL_CONTINUE;
+	return descriptor_is_signalfd(call->tracee->tid, (int)call->args[0]) ? SYSCALL_WANT_EXIT
+									     : SYSCALL_CONTINUE;
 }
 
 int exit_dup(struct call *call)
 {
-	return is_signalfd(call->tracee->tid, (int)call->rval) ? new_number(call) : 0;
+	return descriptor_is_signalfd(call->tracee->tid, (int)call->rval) ? new_number(call) : 0;
 }
 
 int enter_read(struct call *call)
 {
-	return names_generation(call->process->names) && is_signalfd(call->tracee->tid, (int)call->args[0])
+	return names_generation(call->process->names) &&
+			       descriptor_is_signalfd(call->tracee->tid, (int)call->args[0])
 		       ? SYSCALL_WANT_EXIT
 		       : SYSCALL_CONTINUE;
 }

@@ -63,7 +63,7 @@ static struct cmsghdr *next_header(char *control, size_t len, size_t *at)
 	return head;
 }
 
-static struct ucred *credentials(struct cmsghdr *head)
+static struct ucred *cmsg_credentials(struct cmsghdr *head)
 {
 	if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_CREDENTIALS ||
 	    head->cmsg_len < CMSG_LEN(sizeof(struct ucred)))
@@ -83,7 +83,7 @@ static bool make_real(const struct call *call, const struct msghdr *message, cha
 	    call_read(call, (uint64_t)message->msg_control, control, message->msg_controllen) < 0)
 		return false;
 	while ((head = next_header(control, message->msg_controllen, &at)) != NULL) {
-		struct ucred *cred = credentials(head);
+		struct ucred *cred = cmsg_credentials(head);
 		int32_t real = cred ? call_real(call, cred->pid) : 0;
 
 		if (cred && real != cred->pid) {
@@ -101,7 +101,8 @@ struct change {
 };
 
 /* Finds what must be changed. True if anything must. */
-static bool look(const struct call *call, const struct msghdr *message, char *control, struct change *change)
+static bool cred_look(const struct call *call, const struct msghdr *message, char *control,
+		      struct change *change)
 {
 	change->control = names_generation(call->process->names) && make_real(call, message, control);
 	change->name = !address_nothing_moved(call) &&
@@ -143,7 +144,7 @@ int enter_sendmsg(struct call *call)
 	int r;
 
 	if (nothing_to_do(call) || call_read(call, call->args[1], &message, sizeof(message)) < 0 ||
-	    !look(call, &message, control, &change))
+	    !cred_look(call, &message, control, &change))
 		return SYSCALL_CONTINUE;
 	r = make_copies(call, &message, control, &change);
 	return r ? r : call_replace(call, 1, &message, sizeof(message));
@@ -164,7 +165,7 @@ int enter_sendmmsg(struct call *call)
 	for (i = 0; i < n; i++) {
 		if (call_read(call, call->args[1] + i * sizeof(message), &message, sizeof(message)) < 0)
 			return SYSCALL_CONTINUE;
-		if (look(call, &message.msg_hdr, control, &change))
+		if (cred_look(call, &message.msg_hdr, control, &change))
 			break;
 	}
 	if (i == n)
@@ -233,7 +234,7 @@ static void make_virtual(const struct call *call, uint64_t address)
 	    call_read(call, (uint64_t)message.msg_control, control, message.msg_controllen) < 0)
 		return;
 	while ((head = next_header(control, message.msg_controllen, &at)) != NULL) {
-		struct ucred *cred = credentials(head);
+		struct ucred *cred = cmsg_credentials(head);
 
 		if (cred)
 			call_virtual_at(call, (uint64_t)message.msg_control +

@@ -34,7 +34,7 @@ int enter_exit_only(struct call *call)
 
 /* ---- made or found ---- */
 
-static int find(enum names_ipc kind, key_t key)
+static int ipc_find_key(enum names_ipc kind, key_t key)
 {
 	return kind == NAMES_IPC_SHM   ? shmget(key, 0, 0)
 	       : kind == NAMES_IPC_SEM ? semget(key, 0, 0)
@@ -46,9 +46,9 @@ static int enter_get(struct call *call, enum names_ipc kind, int flags)
 {
 	key_t key = (key_t)call->args[0];
 
-	call->keep[0] =
-		key == IPC_PRIVATE ||
-		((flags & IPC_CREAT) && ((flags & IPC_EXCL) || (find(kind, key) < 0 && errno == ENOENT)));
+	call->keep[0] = key == IPC_PRIVATE ||
+			((flags & IPC_CREAT) &&
+			 ((flags & IPC_EXCL) || (ipc_find_key(kind, key) < 0 && errno == ENOENT)));
 	return SYSCALL_WANT_EXIT;
 }
 

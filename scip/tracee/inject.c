@@ -36,7 +36,7 @@
 
 enum { HEAD_SIZE = 2 * PAGE, ALIGN = 16 };
 
-static size_t round_up(size_t n, size_t to)
+static size_t inject_round_up(size_t n, size_t to)
 {
 	return (n + to - 1) / to * to;
 }
@@ -65,8 +65,8 @@ static int make_file(size_t total, struct err *err)
 }
 
 /* Makes a call that must succeed; `what` names it in the error. */
-static int must(struct remote_frame *frame, int64_t *ret, struct err *err, const char *what, int64_t nr,
-		const uint64_t args[6])
+static int inject_call_must(struct remote_frame *frame, int64_t *ret, struct err *err, const char *what,
+			    int64_t nr, const uint64_t args[6])
 {
 	int code = remote_frame_call(frame, ret, err, nr, args);
 
@@ -123,14 +123,15 @@ static int map_there(struct remote_frame *frame, const struct inject_area *area,
 	code = open_there(frame, area->start, &fd, err);
 	if (code < 0)
 		return code;
-	code = must(frame, &ret, err, "map the injected code", SYS_mmap,
-		    remote_args(area->start, area->code_size, PROT_READ | PROT_EXEC, MAP_SHARED | MAP_FIXED,
-				(uint64_t)fd, 0));
+	code = inject_call_must(frame, &ret, err, "map the injected code", SYS_mmap,
+				remote_args(area->start, area->code_size, PROT_READ | PROT_EXEC,
+					    MAP_SHARED | MAP_FIXED, (uint64_t)fd, 0));
 	if (code == 0)
-		code = must(frame, &ret, err, "map the injected code's data", SYS_mmap,
-			    remote_args(data, area->data_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-					(uint64_t)fd, area->code_size));
-	closed = must(frame, &ret, code < 0 ? NULL : err, "close", SYS_close, remote_args((uint64_t)fd));
+		code = inject_call_must(frame, &ret, err, "map the injected code's data", SYS_mmap,
+					remote_args(data, area->data_size, PROT_READ | PROT_WRITE,
+						    MAP_SHARED | MAP_FIXED, (uint64_t)fd, area->code_size));
+	closed = inject_call_must(frame, &ret, code < 0 ? NULL : err, "close", SYS_close,
+				  remote_args((uint64_t)fd));
 	return code < 0 ? code : closed;
 }
 
@@ -138,12 +139,12 @@ static int unmap_there(struct remote_frame *frame, const struct inject_area *are
 {
 	int64_t ret;
 
-	return must(frame, &ret, err, "unmap the injected code", SYS_munmap,
-		    remote_args(area->start, area->code_size + area->data_size));
+	return inject_call_must(frame, &ret, err, "unmap the injected code", SYS_munmap,
+				remote_args(area->start, area->code_size + area->data_size));
 }
 
-static int map_area(struct tracee *tracee, struct inject_area *area, int file, struct taddr hint,
-		    struct err *err)
+static int inject_map_area(struct tracee *tracee, struct inject_area *area, int file, struct taddr hint,
+			   struct err *err)
 {
 	size_t total = area->code_size + area->data_size;
 	struct remote_frame frame;
@@ -152,10 +153,10 @@ static int map_area(struct tracee *tracee, struct inject_area *area, int file, s
 
 	if (code < 0)
 		return code;
-	code = must(&frame, &start, err, "reserve room for the injected code", SYS_mmap,
-		    remote_args(hint.a, total, PROT_READ | PROT_WRITE,
-				MAP_PRIVATE | MAP_ANONYMOUS | (hint.a ? MAP_FIXED_NOREPLACE : 0), UINT64_MAX,
-				0));
+	code = inject_call_must(&frame, &start, err, "reserve room for the injected code", SYS_mmap,
+				remote_args(hint.a, total, PROT_READ | PROT_WRITE,
+					    MAP_PRIVATE | MAP_ANONYMOUS | (hint.a ? MAP_FIXED_NOREPLACE : 0),
+					    UINT64_MAX, 0));
 	if (code == 0) {
 		area->start = (uint64_t)start;
 		code = map_there(&frame, area, file, err);
@@ -183,8 +184,8 @@ int inject_open(struct tracee *tracee, size_t data_size, struct taddr hint, stru
 	if (!area)
 		return err_set(err, -ENOMEM, "no memory");
 	area->process = process;
-	area->code_size = round_up(blob_size(), PAGE);
-	area->data_size = HEAD_SIZE + round_up(data_size ? data_size : 1, PAGE);
+	area->code_size = inject_round_up(blob_size(), PAGE);
+	area->data_size = HEAD_SIZE + inject_round_up(data_size ? data_size : 1, PAGE);
 	file = make_file(area->code_size + area->data_size, err);
 	if (file < 0) {
 		free(area);
@@ -197,7 +198,7 @@ int inject_open(struct tracee *tracee, size_t data_size, struct taddr hint, stru
 		free(area);
 		return code;
 	}
-	code = map_area(tracee, area, file, hint, err);
+	code = inject_map_area(tracee, area, file, hint, err);
 	process->area = area;
 	if (code < 0) {
 		inject_forget(process);
@@ -335,8 +336,8 @@ static int mend_trap_action(struct remote_frame *frame, const struct inject_area
 
 	if (head->trap_action[0] != (uint64_t)(uintptr_t)SIG_IGN)
 		return 0;
-	return must(frame, &ret, err, "put back the action of SIGTRAP", SYS_rt_sigaction,
-		    remote_args(SIGTRAP, action, 0, sizeof(uint64_t)));
+	return inject_call_must(frame, &ret, err, "put back the action of SIGTRAP", SYS_rt_sigaction,
+				remote_args(SIGTRAP, action, 0, sizeof(uint64_t)));
 }
 
 static int report_failure(const struct batch *batch, uint32_t number, struct err *err)

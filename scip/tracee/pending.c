@@ -219,7 +219,7 @@ static bool answers_eintr(const struct user_regs_struct *regs)
 	return row && row->eintr;
 }
 
-static void sample(struct tracee *tracee, struct clocks *clocks)
+static void pending_sample_clocks(struct tracee *tracee, struct clocks *clocks)
 {
 	struct tracee_pending *p = &tracee->pending;
 	const struct syscall_timeout *where;
@@ -254,7 +254,7 @@ void pending_sample(struct process *process)
 
 	for (struct tracee *t = process->tracees; t; t = t->next)
 		if (t->stop == TRACEE_RUNNING)
-			sample(t, &clocks);
+			pending_sample_clocks(t, &clocks);
 }
 
 /* ---- noting ---- */
@@ -275,7 +275,7 @@ static uint64_t begun_at(struct tracee *tracee, int64_t number, uint64_t timeout
 	return p->sampled_ns;
 }
 
-static uint64_t later(uint64_t from, uint64_t by)
+static uint64_t saturating_add(uint64_t from, uint64_t by)
 {
 	return from > UINT64_MAX - by ? UINT64_MAX : from + by;
 }
@@ -296,14 +296,14 @@ static void note_deadline(struct tracee *tracee, const struct user_regs_struct *
 		const struct syscall_timeout left = {.unit = TIMEOUT_UNIT_TIMESPEC, .arg = where->left};
 
 		p->timed = read_timeout(tracee->process, &left, args, &ns);
-		p->deadline_ns = p->timed ? later(p->stopped_ns, ns) : 0;
+		p->deadline_ns = p->timed ? saturating_add(p->stopped_ns, ns) : 0;
 		return;
 	}
 	if (restarted && p->timed)
 		return;
 	p->timed = where && read_timeout(tracee->process, where, args, &ns);
 	if (p->timed)
-		p->deadline_ns = later(begun_at(tracee, tracee->restart_call, args[where->arg]), ns);
+		p->deadline_ns = saturating_add(begun_at(tracee, tracee->restart_call, args[where->arg]), ns);
 }
 
 /* The call behind restart_syscall, from the instruction that loaded its number. */
@@ -338,7 +338,7 @@ static bool has_handler(const struct tracee *tracee)
 
 /* Restores the program's own registers for a call that is not continued: it returns the bytes transferred,
  * or was interrupted. */
-static void give_up(struct tracee *tracee, struct user_regs_struct *regs)
+static void pending_give_up(struct tracee *tracee, struct user_regs_struct *regs)
 {
 	struct tracee_pending *p = &tracee->pending;
 
@@ -373,7 +373,7 @@ static bool undo_set_back(const struct tracee_pending *p, struct user_regs_struc
 }
 
 /* Changes `regs` to those of an interrupted call if they mean one. *changed: the caller must set them. */
-static bool recognize(struct tracee *tracee, struct user_regs_struct *regs, bool *changed)
+static bool pending_recognize(struct tracee *tracee, struct user_regs_struct *regs, bool *changed)
 {
 	*changed = undo_set_back(&tracee->pending, regs);
 	if (*changed)
@@ -410,7 +410,7 @@ void pending_note(struct tracee *tracee)
 
 	if (regs_get(tracee, &regs) < 0)
 		return;
-	if (!recognize(tracee, &regs, &changed)) {
+	if (!pending_recognize(tracee, &regs, &changed)) {
 		tracee->restart_call = -1;
 		p->active = p->timed = false;
 		return;
@@ -425,7 +425,7 @@ void pending_note(struct tracee *tracee)
 		tracee->restart_call = decode_call(tracee->process, regs.rip);
 	note_deadline(tracee, &regs, restarted);
 	if (p->active && tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP && has_handler(tracee)) {
-		give_up(tracee, &regs);
+		pending_give_up(tracee, &regs);
 		changed = true;
 	}
 	if (changed && regs_set(tracee, &regs) < 0)
@@ -582,7 +582,7 @@ void pending_prepare(struct process *process)
 
 /* ---- images ---- */
 
-static int fill_call(Pbeam__PendingCall *call, const uint64_t args[6], const struct tracee *tracee)
+static int pending_fill_call(Pbeam__PendingCall *call, const uint64_t args[6], const struct tracee *tracee)
 {
 	const struct tracee_pending *p = &tracee->pending;
 
@@ -619,7 +619,7 @@ int pending_saved_registers(struct tracee *tracee, struct user_regs_struct *regs
 	regs_unpack_args(regs, args);
 	if (p->active)
 		memcpy(args, p->args, sizeof(args));
-	code = fill_call(call, args, tracee);
+	code = pending_fill_call(call, args, tracee);
 	if (code < 0)
 		return err_code(err, code, "save the call of thread %d", tracee->tid);
 	regs_pack_args(regs, args);
@@ -673,7 +673,7 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	p->done = call->done;
 	p->timed = call->has_left && where;
 	p->stopped_ns = io_now_ns(CLOCK_MONOTONIC);
-	p->deadline_ns = later(p->stopped_ns, call->left_ns);
+	p->deadline_ns = saturating_add(p->stopped_ns, call->left_ns);
 	if (ret == CODE_RESTART_BLOCK)
 		ret = CODE_RESTARTNOHAND; /* no timeout, or an absolute one */
 	if (p->timed && where->kernel_keeps)

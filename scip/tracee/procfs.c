@@ -78,7 +78,7 @@ static void skip_spaces(struct cursor *cursor)
 }
 
 /* Reads the name at the end of a line: undoes \012, cuts off " (deleted)". */
-static char *take_name(struct cursor *cursor, bool *deleted)
+static char *cursor_take_name(struct cursor *cursor, bool *deleted)
 {
 	static const char mark[] = " (deleted)";
 	size_t len = (size_t)(cursor->end - cursor->at), n = 0;
@@ -126,7 +126,7 @@ static int parse_map_line(const char *line, const char *end, struct procfs_map *
 	if (cursor.bad || map->start >= map->end)
 		return -EINVAL;
 	skip_spaces(&cursor);
-	map->name = take_name(&cursor, &map->deleted);
+	map->name = cursor_take_name(&cursor, &map->deleted);
 	return map->name ? 0 : -ENOMEM;
 }
 
@@ -153,7 +153,7 @@ static uint64_t value_of_key(const char *line, const char *end, const char *key,
 	return cursor.bad ? 0 : value;
 }
 
-static uint64_t kib(uint64_t value)
+static uint64_t kib_to_bytes(uint64_t value)
 {
 	return value > UINT64_MAX / 1024 ? 0 : value * 1024;
 }
@@ -175,7 +175,7 @@ static void parse_smaps_key(const char *line, const char *end, struct procfs_map
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		value = value_of_key(line, end, sizes[i].key, &is_it);
 		if (is_it) {
-			*sizes[i].sum += kib(value);
+			*sizes[i].sum += kib_to_bytes(value);
 			return;
 		}
 	}
@@ -195,7 +195,7 @@ static void parse_smaps_key(const char *line, const char *end, struct procfs_map
 	}
 }
 
-static struct procfs_map *grow(struct procfs_maps *maps, size_t *room)
+static struct procfs_map *maps_grow(struct procfs_maps *maps, size_t *room)
 {
 	if (maps->n == *room) {
 		size_t bigger = *room ? *room * 2 : 64;
@@ -228,7 +228,7 @@ int procfs_maps_parse(const char *text, size_t len, struct procfs_maps *out, str
 				parse_smaps_key(line, stop, &out->v[out->n - 1]);
 			continue;
 		}
-		map = grow(out, &room);
+		map = maps_grow(out, &room);
 		code = map ? parse_map_line(line, stop, map) : -ENOMEM;
 		if (code == 0 && out->n && map->start < map[-1].end) {
 			free(map->name);

@@ -46,7 +46,7 @@
 #define PTRACE_EVENT_STOP 128
 #endif
 
-static uint64_t bit(int signal)
+static uint64_t signal_bit(int signal)
 {
 	return 1ull << (signal - 1);
 }
@@ -54,7 +54,8 @@ static uint64_t bit(int signal)
 /* Signals that the processor or the kernel forces on a thread. */
 static uint64_t forced_signals(void)
 {
-	return bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP) | bit(SIGSYS);
+	return signal_bit(SIGSEGV) | signal_bit(SIGBUS) | signal_bit(SIGILL) | signal_bit(SIGFPE) |
+	       signal_bit(SIGTRAP) | signal_bit(SIGSYS);
 }
 
 static int get_mask(const struct tracee *tracee, uint64_t *mask)
@@ -62,7 +63,7 @@ static int get_mask(const struct tracee *tracee, uint64_t *mask)
 	return ptrace(PTRACE_GETSIGMASK, tracee->tid, sizeof(*mask), mask) < 0 ? -errno : 0;
 }
 
-static int set_mask(const struct tracee *tracee, uint64_t mask)
+static int remote_set_mask(const struct tracee *tracee, uint64_t mask)
 {
 	return ptrace(PTRACE_SETSIGMASK, tracee->tid, sizeof(mask), &mask) < 0 ? -errno : 0;
 }
@@ -108,12 +109,13 @@ static int take_exec(struct remote_frame *frame)
  */
 static void peek_fault(struct remote_frame *frame)
 {
-	const uint64_t faults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE);
+	const uint64_t faults =
+		signal_bit(SIGSEGV) | signal_bit(SIGBUS) | signal_bit(SIGILL) | signal_bit(SIGFPE);
 	struct __ptrace_peeksiginfo_args args = {.nr = 1};
 	siginfo_t info;
 
 	for (; ptrace(PTRACE_PEEKSIGINFO, frame->tracee->tid, &args, &info) == 1; args.off++)
-		if (info.si_code > 0 && (bit(info.si_signo) & faults)) {
+		if (info.si_code > 0 && (signal_bit(info.si_signo) & faults)) {
 			frame->fault = info;
 			return;
 		}
@@ -130,14 +132,14 @@ static bool is_own_fault(struct remote_frame *frame, const siginfo_t *info)
 }
 
 /* A signal-delivery stop during a call: scip's own int3, a fault, or a signal sent to the thread. */
-static int take_signal(struct remote_frame *frame, int signal, struct err *err)
+static int remote_take_signal(struct remote_frame *frame, int signal, struct err *err)
 {
 	pid_t tid = frame->tracee->tid;
 	siginfo_t info;
 
 	if (ptrace(PTRACE_GETSIGINFO, tid, NULL, &info) < 0)
 		return err_sys(err, "read the signal of thread %d", tid);
-	if (info.si_code <= 0 || !(bit(signal) & forced_signals())) {
+	if (info.si_code <= 0 || !(signal_bit(signal) & forced_signals())) {
 		note_signal(frame, signal);
 		return STEP_PASS;
 	}
@@ -164,7 +166,7 @@ static int take_stop(struct remote_frame *frame, int status, struct err *err)
 		frame->at = REMOTE_AT_EXIT;
 		return STEP_SYSCALL;
 	case TRACEE_SIGNAL_DELIVERY_STOP:
-		return take_signal(frame, class.signal, err);
+		return remote_take_signal(frame, class.signal, err);
 	case TRACEE_GROUP_STOP:
 		frame->group_stop = true;
 		return STEP_PASS;
@@ -249,7 +251,7 @@ int remote_enter(struct remote_frame *frame, struct tracee *tracee, struct err *
 	}
 	regs_abort_rseq(tracee, &frame->saved);
 	peek_fault(frame);
-	code = set_mask(tracee, ~forced_signals());
+	code = remote_set_mask(tracee, ~forced_signals());
 	return code < 0 ? err_code(err, code, "block the signals of thread %d", tid) : 0;
 }
 
@@ -375,12 +377,12 @@ static int raise_carrier(struct remote_frame *frame)
 	int carrier = SIGSTKFLT, code, status, signal;
 
 	for (size_t i = 0; i < sizeof(carriers) / sizeof(carriers[0]); i++) {
-		if (!(pending & bit(carriers[i]))) {
+		if (!(pending & signal_bit(carriers[i]))) {
 			carrier = carriers[i];
 			break;
 		}
 	}
-	code = set_mask(tracee, ~bit(carrier));
+	code = remote_set_mask(tracee, ~signal_bit(carrier));
 	signal = carrier;
 	while (code == 0) {
 		struct stops_class class;
@@ -401,7 +403,7 @@ static int raise_carrier(struct remote_frame *frame)
 }
 
 /* Sends again the signals that were dropped, with their siginfo where the kernel permits. */
-static void send_again(struct remote_frame *frame)
+static void remote_send_again(struct remote_frame *frame)
 {
 	pid_t pid = frame->tracee->process->pid, tid = frame->tracee->tid;
 
@@ -450,7 +452,7 @@ int remote_leave(struct remote_frame *frame, struct err *err)
 	int code = leave_by_stop(frame);
 
 	if (code == 0)
-		code = set_mask(tracee, frame->mask);
+		code = remote_set_mask(tracee, frame->mask);
 	/* Scip's calls have used up a requested interrupt: it is requested again. */
 	if (code == 0 && (frame->trapped || (frame->group_stop && tracee->stop != TRACEE_GROUP_STOP)))
 		code = stops_interrupt(tracee);
@@ -458,7 +460,7 @@ int remote_leave(struct remote_frame *frame, struct err *err)
 		tracee->stop = TRACEE_RUNNING;
 		return err_code(err, code, "put thread %d back", tracee->tid);
 	}
-	send_again(frame);
+	remote_send_again(frame);
 	return 0;
 }
 
@@ -497,7 +499,7 @@ static int settle_child(const struct remote_frame *frame, pid_t child, struct er
 		return err_code(err, code, "wait for the new process %d", child);
 	code = regs_set(&as_tracee, &frame->saved);
 	if (code == 0)
-		code = set_mask(&as_tracee, frame->mask);
+		code = remote_set_mask(&as_tracee, frame->mask);
 	return code < 0 ? err_code(err, code, "set the registers of the new process %d", child) : 0;
 }
 
@@ -545,7 +547,7 @@ int remote_settle(struct tracee *tracee, const struct user_regs_struct *regs, st
 		tracee->stop = TRACEE_RUNNING;
 		return err_code(err, code, "stop thread %d in its call", tracee->tid);
 	}
-	send_again(&frame);
+	remote_send_again(&frame);
 	return 0;
 }
 

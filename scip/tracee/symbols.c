@@ -15,7 +15,7 @@ struct symbols {
 	size_t size;
 };
 
-static const void *at(const struct symbols *s, uint64_t offset, uint64_t len)
+static const void *symbols_at(const struct symbols *s, uint64_t offset, uint64_t len)
 {
 	if (offset > s->size || len > s->size - offset)
 		return NULL;
@@ -55,11 +55,11 @@ void symbols_close(struct symbols *symbols)
 /* The address that the file's byte is linked at. */
 static bool linked_address(const struct symbols *s, uint64_t offset, uint64_t *address)
 {
-	const Elf64_Ehdr *head = at(s, 0, sizeof(*head));
+	const Elf64_Ehdr *head = symbols_at(s, 0, sizeof(*head));
 
 	for (unsigned i = 0; head && i < head->e_phnum; i++) {
 		Elf64_Phdr p;
-		const void *from = at(s, head->e_phoff + (uint64_t)i * sizeof(p), sizeof(p));
+		const void *from = symbols_at(s, head->e_phoff + (uint64_t)i * sizeof(p), sizeof(p));
 
 		if (!from)
 			return false;
@@ -76,11 +76,11 @@ static bool linked_address(const struct symbols *s, uint64_t offset, uint64_t *a
 static void search_table(const struct symbols *s, const Elf64_Shdr *table, const Elf64_Shdr *strings,
 			 uint64_t address, uint64_t *best, const char **name)
 {
-	const char *text = at(s, strings->sh_offset, strings->sh_size);
+	const char *text = symbols_at(s, strings->sh_offset, strings->sh_size);
 	uint64_t n = table->sh_size / sizeof(Elf64_Sym);
 
 	if (!text || !strings->sh_size || text[strings->sh_size - 1] ||
-	    !at(s, table->sh_offset, table->sh_size))
+	    !symbols_at(s, table->sh_offset, table->sh_size))
 		return;
 	for (uint64_t i = 0; i < n; i++) {
 		Elf64_Sym symbol;
@@ -102,7 +102,7 @@ static void search_table(const struct symbols *s, const Elf64_Shdr *table, const
 
 bool symbols_find(const struct symbols *symbols, uint64_t offset, const char **name, uint64_t *into)
 {
-	const Elf64_Ehdr *head = at(symbols, 0, sizeof(*head));
+	const Elf64_Ehdr *head = symbols_at(symbols, 0, sizeof(*head));
 	uint64_t address, best = 0;
 
 	*name = NULL;
@@ -110,7 +110,8 @@ bool symbols_find(const struct symbols *symbols, uint64_t offset, const char **n
 		return false;
 	for (unsigned i = 0; i < head->e_shnum; i++) {
 		Elf64_Shdr table, strings;
-		const void *from = at(symbols, head->e_shoff + (uint64_t)i * sizeof(table), sizeof(table));
+		const void *from =
+			symbols_at(symbols, head->e_shoff + (uint64_t)i * sizeof(table), sizeof(table));
 
 		if (!from)
 			break;
@@ -118,8 +119,9 @@ bool symbols_find(const struct symbols *symbols, uint64_t offset, const char **n
 		if (table.sh_type != SHT_SYMTAB && table.sh_type != SHT_DYNSYM)
 			continue;
 		from = table.sh_link < head->e_shnum
-			       ? at(symbols, head->e_shoff + (uint64_t)table.sh_link * sizeof(strings),
-				    sizeof(strings))
+			       ? symbols_at(symbols,
+					    head->e_shoff + (uint64_t)table.sh_link * sizeof(strings),
+					    sizeof(strings))
 			       : NULL;
 		if (!from)
 			continue;

@@ -119,7 +119,7 @@ bool transfer_piece(struct tracee *tracee, struct user_regs_struct *regs)
 }
 
 /* MSG_WAITALL means nothing to sockets that keep messages apart: a short one is whole. */
-static bool is_stream(const struct tracee *tracee, int fd)
+static bool descriptor_is_stream(const struct tracee *tracee, int fd)
 {
 	auto_close int pidfd = (int)syscall(SYS_pidfd_open, tracee->process->pid, 0);
 	auto_close int socket = pidfd < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
@@ -131,7 +131,7 @@ static bool is_stream(const struct tracee *tracee, int fd)
 }
 
 /* True if transfers of the file are cut short by signals alone. */
-static bool waits(const struct tracee *tracee, uint8_t file, int fd)
+static bool transfer_waits(const struct tracee *tracee, uint8_t file, int fd)
 {
 	pid_t pid = tracee->process->pid;
 	char path[64], *text;
@@ -145,7 +145,7 @@ static bool waits(const struct tracee *tracee, uint8_t file, int fd)
 	if (file == TRANSFER_FILE_MEMORY) /* /dev/zero and /dev/urandom stop at signals; all else gives what
 					     is there */
 		return S_ISCHR(st.st_mode) && major(st.st_rdev) == MEM_MAJOR;
-	if (file == TRANSFER_FILE_STREAM && !is_stream(tracee, fd))
+	if (file == TRANSFER_FILE_STREAM && !descriptor_is_stream(tracee, fd))
 		return false;
 	if (!S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode) && !S_ISCHR(st.st_mode))
 		return false;
@@ -174,7 +174,7 @@ bool transfer_begin(struct tracee *tracee, struct user_regs_struct *regs)
 	p->done = regs->rax;
 	p->rip = regs->rip;
 	if (!transfer_piece(tracee, regs) ||
-	    !waits(tracee, row->transfer.file, (int)args[row->transfer.fd])) {
+	    !transfer_waits(tracee, row->transfer.file, (int)args[row->transfer.fd])) {
 		p->done = 0;
 		regs->orig_rax = (uint64_t)p->number;
 		regs_pack_args(regs, args);

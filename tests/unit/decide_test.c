@@ -14,27 +14,30 @@
 
 static void calls(void **state)
 {
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_SECCOMP_STOP}), ACTION_ENTER_CALL | GO);
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_SYSCALL_EXIT_STOP}), ACTION_LEAVE_CALL | GO);
+	assert_int_equal(decide_actions(&(struct event){.stop = TRACEE_SECCOMP_STOP}),
+			 ACTION_ENTER_CALL | GO);
+	assert_int_equal(decide_actions(&(struct event){.stop = TRACEE_SYSCALL_EXIT_STOP}),
+			 ACTION_LEAVE_CALL | GO);
 }
 
 static void signals(void **state)
 {
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_SIGNAL_DELIVERY_STOP}), GO);
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_SIGNAL_DELIVERY_STOP, .diverged = true}),
-			 ACTION_TRANSLATE_SIGNAL | GO);
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_GROUP_STOP}), GO);
+	assert_int_equal(decide_actions(&(struct event){.stop = TRACEE_SIGNAL_DELIVERY_STOP}), GO);
+	assert_int_equal(
+		decide_actions(&(struct event){.stop = TRACEE_SIGNAL_DELIVERY_STOP, .diverged = true}),
+		ACTION_TRANSLATE_SIGNAL | GO);
+	assert_int_equal(decide_actions(&(struct event){.stop = TRACEE_GROUP_STOP}), GO);
 }
 
 static void births(void **state)
 {
 	struct event event = {.stop = TRACEE_EVENT_STOP, .event = PTRACE_EVENT_FORK};
 
-	assert_int_equal(decide(&event), ACTION_FIND_CHILD | GO);
+	assert_int_equal(decide_actions(&event), ACTION_FIND_CHILD | GO);
 	event.event = PTRACE_EVENT_CLONE;
-	assert_int_equal(decide(&event), ACTION_FIND_CHILD | GO);
+	assert_int_equal(decide_actions(&event), ACTION_FIND_CHILD | GO);
 	event.event = PTRACE_EVENT_VFORK;
-	assert_int_equal(decide(&event), ACTION_FIND_CHILD | ACTION_NOTE_VFORK | GO);
+	assert_int_equal(decide_actions(&event), ACTION_FIND_CHILD | ACTION_NOTE_VFORK | GO);
 }
 
 /* The call is half done at these: a freeze must not keep the thread there. */
@@ -46,7 +49,7 @@ static void events_are_not_held(void **state)
 	for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
 		struct event event = {.stop = TRACEE_EVENT_STOP, .event = events[i], .freezing = true};
 
-		assert_int_equal(decide(&event) & (ACTION_HOLD | ACTION_RESUME), ACTION_RESUME);
+		assert_int_equal(decide_actions(&event) & (ACTION_HOLD | ACTION_RESUME), ACTION_RESUME);
 	}
 }
 
@@ -54,24 +57,24 @@ static void freezing(void **state)
 {
 	struct event event = {.stop = TRACEE_EVENT_STOP, .event = PTRACE_EVENT_STOP, .freezing = true};
 
-	assert_int_equal(decide(&event), ACTION_HOLD | GO);
+	assert_int_equal(decide_actions(&event), ACTION_HOLD | GO);
 	event.stop = TRACEE_SIGNAL_DELIVERY_STOP;
-	assert_int_equal(decide(&event), ACTION_HOLD | GO);
+	assert_int_equal(decide_actions(&event), ACTION_HOLD | GO);
 	event.stop = TRACEE_GROUP_STOP;
-	assert_int_equal(decide(&event), ACTION_HOLD | GO);
+	assert_int_equal(decide_actions(&event), ACTION_HOLD | GO);
 	event.stop = TRACEE_SYSCALL_EXIT_STOP;
-	assert_int_equal(decide(&event), ACTION_LEAVE_CALL | ACTION_HOLD | GO);
+	assert_int_equal(decide_actions(&event), ACTION_LEAVE_CALL | ACTION_HOLD | GO);
 }
 
 static void newcomers(void **state)
 {
 	struct event event = {.stop = TRACEE_EVENT_STOP, .event = PTRACE_EVENT_STOP, .newcomer = true};
 
-	assert_int_equal(decide(&event), ACTION_GREET_THREAD | GO);
+	assert_int_equal(decide_actions(&event), ACTION_GREET_THREAD | GO);
 	event.freezing = true;
-	assert_int_equal(decide(&event), ACTION_GREET_THREAD | ACTION_HOLD | GO);
+	assert_int_equal(decide_actions(&event), ACTION_GREET_THREAD | ACTION_HOLD | GO);
 	event.stop = TRACEE_EXITED;
-	assert_int_equal(decide(&event), ACTION_DROP_THREAD);
+	assert_int_equal(decide_actions(&event), ACTION_DROP_THREAD);
 }
 
 static void husks_stay(void **state)
@@ -81,24 +84,25 @@ static void husks_stay(void **state)
 						 TRACEE_EVENT_STOP};
 
 	for (unsigned i = 0; i < sizeof(stops) / sizeof(stops[0]); i++)
-		assert_int_equal(decide(&(struct event){.stop = stops[i], .held = true}) &
+		assert_int_equal(decide_actions(&(struct event){.stop = stops[i], .held = true}) &
 					 (ACTION_RESUME | ACTION_HOLD),
 				 0);
 }
 
 static void ends(void **state)
 {
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_EXITED}), ACTION_DROP_THREAD);
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_EXITED, .leader = true}), ACTION_END);
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_EXITED, .leader = true, .held = true}),
+	assert_int_equal(decide_actions(&(struct event){.stop = TRACEE_EXITED}), ACTION_DROP_THREAD);
+	assert_int_equal(decide_actions(&(struct event){.stop = TRACEE_EXITED, .leader = true}), ACTION_END);
+	assert_int_equal(decide_actions(&(struct event){.stop = TRACEE_EXITED, .leader = true, .held = true}),
 			 ACTION_END);
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_RUNNING}), 0);
+	assert_int_equal(decide_actions(&(struct event){.stop = TRACEE_RUNNING}), 0);
 }
 
 static void exec(void **state)
 {
-	assert_int_equal(decide(&(struct event){.stop = TRACEE_EVENT_STOP, .event = PTRACE_EVENT_EXEC}),
-			 ACTION_FORGET_PROGRAM | GO);
+	assert_int_equal(
+		decide_actions(&(struct event){.stop = TRACEE_EVENT_STOP, .event = PTRACE_EVENT_EXEC}),
+		ACTION_FORGET_PROGRAM | GO);
 }
 
 int main(void)

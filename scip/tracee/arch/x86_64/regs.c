@@ -23,14 +23,14 @@ int regs_set(const struct tracee *tracee, const struct user_regs_struct *regs)
 	return ptrace(PTRACE_SETREGS, tracee->tid, NULL, regs) < 0 ? -errno : 0;
 }
 
-static int poke(const struct tracee *tracee, size_t offset, uint64_t value)
+static int regs_poke(const struct tracee *tracee, size_t offset, uint64_t value)
 {
 	return ptrace(PTRACE_POKEUSER, tracee->tid, offset, value) < 0 ? -errno : 0;
 }
 
 int regs_set_call(const struct tracee *tracee, int64_t nr)
 {
-	return poke(tracee, offsetof(struct user_regs_struct, orig_rax), (uint64_t)nr);
+	return regs_poke(tracee, offsetof(struct user_regs_struct, orig_rax), (uint64_t)nr);
 }
 
 int regs_set_arg(const struct tracee *tracee, unsigned arg, uint64_t value)
@@ -43,12 +43,12 @@ int regs_set_arg(const struct tracee *tracee, unsigned arg, uint64_t value)
 
 	if (arg >= 6)
 		return -EINVAL;
-	return poke(tracee, offsets[arg], value);
+	return regs_poke(tracee, offsets[arg], value);
 }
 
 int regs_set_ret(const struct tracee *tracee, int64_t value)
 {
-	return poke(tracee, offsetof(struct user_regs_struct, rax), (uint64_t)value);
+	return regs_poke(tracee, offsetof(struct user_regs_struct, rax), (uint64_t)value);
 }
 
 struct rseq_section {

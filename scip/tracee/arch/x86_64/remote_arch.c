@@ -70,7 +70,7 @@ int remote_arch_get_ret(const struct tracee *tracee, int64_t *ret)
 }
 
 /* Looks for the instruction in [from, to). */
-static bool scan(const struct process *process, uint64_t from, uint64_t to, struct taddr *insn)
+static bool scan_for_syscall(const struct process *process, uint64_t from, uint64_t to, struct taddr *insn)
 {
 	unsigned char text[TEXT_CHUNK];
 
@@ -111,7 +111,8 @@ static bool find_in_vdso(const struct process *process, struct taddr *insn)
 		    memcmp(magic, ELFMAG, SELFMAG) != 0)
 			return false;
 		for (uint64_t size = 4096; size <= VDSO_TEXT_MAX; size += 4096)
-			if (scan(process, aux.a_un.a_val + size - 4096, aux.a_un.a_val + size, insn))
+			if (scan_for_syscall(process, aux.a_un.a_val + size - 4096, aux.a_un.a_val + size,
+					     insn))
 				return true;
 	}
 	return false;
@@ -127,7 +128,7 @@ static bool find_anywhere(const struct process *process, struct taddr *insn)
 		return false;
 	for (size_t i = 0; i < maps.n && !found; i++)
 		if ((maps.v[i].prot & PROT_EXEC) && maps.v[i].start < 1ull << 47)
-			found = scan(process, maps.v[i].start, maps.v[i].end, insn);
+			found = scan_for_syscall(process, maps.v[i].start, maps.v[i].end, insn);
 	procfs_maps_free(&maps);
 	return found;
 }
