@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -102,16 +101,6 @@ static int send_hello(int sock, const char *own_host, uint32_t kind, const uint8
 int channel_welcome(int sock, const char *own_host, struct err *err)
 {
 	return send_hello(sock, own_host, PBEAM__CHANNEL_KIND__CHANNEL_NONE, NULL, err);
-}
-
-void channel_refuse(int sock, const struct err *why)
-{
-	Pbeam__Failed refused = PBEAM__FAILED__INIT;
-
-	refused.text = (char *)(uintptr_t)why->text;
-	refused.code = why->code;
-	if (frame_send(sock, PBEAM__RPC__RPC_FAILED, &refused.base, NULL, 0, NULL) < 0)
-		return; /* the peer is gone */
 }
 
 int channel_check_hello(const struct frame *frame, const char *own_host, Pbeam__ChannelHello **out,

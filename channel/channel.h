@@ -49,11 +49,10 @@ must_check int channel_connect(const char *address, const struct channel_key *ke
 must_check int channel_listen(const char *address, struct err *err);
 /* Takes an accepted TCP connection, starts the process that speaks TLS on it, and returns the caller's end at
  * once, before the handshake. The first frame on it, if any comes, is the peer's ChannelHello, to be answered
- * with channel_welcome(). A peer that does not speak TLS, has no key or is too slow gets no further. */
+ * with channel_welcome() or rpc_refuse(). A peer that does not speak TLS, has no key or is too slow gets no
+ * further. */
 must_check int channel_accept(int tcp, const struct channel_key *key, struct err *err);
 must_check int channel_welcome(int sock, const char *own_host, struct err *err);
-/* Sends the reason instead of the welcome. */
-void channel_refuse(int sock, const struct err *why);
 /* Checks the first frame of a channel. 0 for a greeting of this version by another host (*out, to be freed
  * with message_free()). Else the error, which for a failed handshake is that of the process that speaks TLS.
  */

@@ -270,10 +270,8 @@ static void linger_for_alert(const struct pump *pump)
 
 static void report_handshake(const struct pump *pump, const struct err *err)
 {
-	Pbeam__Failed refused = PBEAM__FAILED__INIT;
+	const Pbeam__Failed refused = rpc_failed(err);
 
-	refused.text = (char *)(uintptr_t)err->text;
-	refused.code = err->code;
 	if (frame_send(pump->local, PBEAM__RPC__RPC_FAILED, &refused.base, NULL, 0, NULL) < 0)
 		return; /* there is no reader */
 }

@@ -8,11 +8,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/io.h"
-#include "base/log.h"
 #include "proto/cluster.pb-c.h"
 #include "proto/frame.h"
-#include "proto/message.h"
 #include "proto/rpc.h"
 
 static const char other_host[] = "the other host";

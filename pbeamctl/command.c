@@ -1,6 +1,5 @@
 #include "pbeamctl/command.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <string.h>

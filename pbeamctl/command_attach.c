@@ -1,5 +1,4 @@
 #include <limits.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "pbeamctl/client.h"

@@ -1,4 +1,3 @@
-#include <ctype.h>
 
 #include "pbeamctl/command.h"
 

@@ -5,7 +5,6 @@
  * seccomp filter that allows everything: what any filter costs.
  */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

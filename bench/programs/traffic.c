@@ -12,7 +12,6 @@
  */
 #include <arpa/inet.h>
 #include <err.h>
-#include <errno.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -14,7 +14,6 @@
 #include "pbeamd/registry/central.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 

@@ -2,6 +2,8 @@
 #include "pbeamd/registry/registry_copy.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +63,30 @@ const Pbeam__RegistryEntry *registry_copy_get(const struct registry_copy *copy, 
 	const struct item *item = *copy_find_place(copy, key);
 
 	return item ? item->entry : NULL;
+}
+
+const Pbeam__RegistryEntry *registry_copy_getf(const struct registry_copy *copy, const char *format, ...)
+{
+	char key[REGISTRY_KEY_MAX];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(key, sizeof(key), format, args);
+	va_end(args);
+	return registry_copy_get(copy, key);
+}
+
+const Pbeam__RegistryEntry *registry_copy_place(const struct registry_copy *copy, int32_t vpid,
+						char host[static CHANNEL_HOST_MAX])
+{
+	const Pbeam__RegistryEntry *entry = registry_copy_getf(copy, "vpid/%d", vpid);
+	Pbeam__Place *place = entry ? pbeam__place__unpack(NULL, entry->value.len, entry->value.data) : NULL;
+	bool good = place && channel_host_ok(place->host);
+
+	if (good)
+		strcpy(host, place->host);
+	message_free(place);
+	return good ? entry : NULL;
 }
 
 static int copy_fill_entry(Pbeam__RegistryEntry *to, const Pbeam__RegistryEntry *from)

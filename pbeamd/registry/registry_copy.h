@@ -13,6 +13,13 @@ must_check int registry_copy_apply(struct registry_copy *copy, const Pbeam__Regi
 				   registry_seen_fn seen, void *arg);
 /* Returns an entry, NULL if there is none. Valid until the next change. */
 const Pbeam__RegistryEntry *registry_copy_get(const struct registry_copy *copy, const char *key);
+/* The same for a key in printf's format. */
+__attribute__((format(printf, 2, 3))) const Pbeam__RegistryEntry *
+registry_copy_getf(const struct registry_copy *copy, const char *format, ...);
+/* Returns the entry vpid/N, and in `host` the host where it places the process. NULL if there is none, or it
+ * is malformed. */
+const Pbeam__RegistryEntry *registry_copy_place(const struct registry_copy *copy, int32_t vpid,
+						char host[static CHANNEL_HOST_MAX]);
 /* Calls `seen` for all entries whose keys begin with `prefix`; it must not change the copy. */
 void registry_copy_each(const struct registry_copy *copy, const char *prefix, registry_seen_fn seen,
 			void *arg);

@@ -3,9 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/io.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/registry/registry_engine.h"
@@ -380,11 +379,7 @@ static void on_done_here(void *arg, const Pbeam__RegistryReply *reply)
 
 	if (wait->connection)
 		wait->answer(wait->connection, reply);
-	for (struct registry_wait **p = &wait->cluster->waits; *p; p = &(*p)->next)
-		if (*p == wait) {
-			*p = wait->next;
-			break;
-		}
+	list_remove(&wait->cluster->waits, wait);
 	free(wait);
 }
 

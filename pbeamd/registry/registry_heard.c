@@ -5,15 +5,14 @@
  */
 #include "pbeamd/registry/registry_heard.h"
 
-#include <errno.h>
 #include <event2/event.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "namespace/address_entry.h"
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/transport/cluster.h"
-#include "proto/message.h"
 
 enum { PATIENCE_MS = 250 };
 
@@ -47,11 +46,7 @@ static bool all_have_heard(const struct cluster *cluster, uint64_t revision)
 
 static void heard_remove_wait(struct heard_wait *wait)
 {
-	for (struct heard_wait **p = &wait->cluster->unheard; *p; p = &(*p)->next)
-		if (*p == wait) {
-			*p = wait->next;
-			break;
-		}
+	list_remove(&wait->cluster->unheard, wait);
 	if (wait->patience)
 		event_free(wait->patience);
 }

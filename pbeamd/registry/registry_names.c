@@ -120,10 +120,8 @@ void registry_names_seen(struct cluster *cluster, const Pbeam__RegistryEntry *en
 static bool is_place_known(void *arg, struct vpid vpid)
 {
 	const struct cluster *cluster = arg;
-	char key[32];
 
-	snprintf(key, sizeof(key), "vpid/%d", vpid.n);
-	return registry_copy_get(cluster->copy, key) != NULL;
+	return registry_copy_getf(cluster->copy, "vpid/%d", vpid.n) != NULL;
 }
 
 static void see_address(void *arg, const Pbeam__RegistryEntry *entry)
@@ -135,13 +133,11 @@ static void see_address(void *arg, const Pbeam__RegistryEntry *entry)
 static void forget_hosts(struct cluster *cluster)
 {
 	struct host *next;
-	char key[CHANNEL_HOST_MAX + 8];
 
 	for (struct host *host = cluster->hosts; host; host = next) {
 		next = host->next;
-		snprintf(key, sizeof(key), "host/%s", host->name);
 		if (!host->peer && !cluster_is_central(cluster, host->name) &&
-		    !registry_copy_get(cluster->copy, key))
+		    !registry_copy_getf(cluster->copy, "host/%s", host->name))
 			host_forget(cluster, host);
 	}
 }
@@ -149,13 +145,12 @@ static void forget_hosts(struct cluster *cluster)
 void registry_names_settle(struct cluster *cluster)
 {
 	struct names *names = cluster->server->names;
-	char key[32], host[NAME_TEXT_MAX];
+	char host[NAME_TEXT_MAX];
 
 	for (uint32_t block = 0; block < NAMES_BLOCKS; block++) {
 		int32_t first = (int32_t)(block << NAMES_BLOCK_BITS);
 
-		snprintf(key, sizeof(key), "block/%u", block);
-		if (!registry_copy_get(cluster->copy, key) &&
+		if (!registry_copy_getf(cluster->copy, "block/%u", block) &&
 		    names_block_find(names, (struct vpid){first + 1}, host) == 0 &&
 		    names_block_set(names, block, NULL) < 0)
 			log_error("registry: block %u stays in the name table", block);

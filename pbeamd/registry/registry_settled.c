@@ -36,10 +36,7 @@ struct look {
 /* The host is of the cluster, or this one. */
 static bool settled_is_host_known(const struct cluster *cluster, const char *host)
 {
-	char key[CHANNEL_HOST_MAX + 8];
-
-	snprintf(key, sizeof(key), "host/%s", host);
-	return !strcmp(host, cluster->options->name) || registry_copy_get(cluster->copy, key);
+	return !strcmp(host, cluster->options->name) || registry_copy_getf(cluster->copy, "host/%s", host);
 }
 
 /* True if a process of this host is frozen: for a checkpoint, or until it is known where it belongs. */

@@ -12,7 +12,6 @@
 #include "pbeamd/registry/stale_jobs.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -23,7 +22,6 @@
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/transport/cluster.h"
 #include "pbeamd/transport/host.h"
-#include "proto/message.h"
 
 enum { LATER_NS = 2000000000 };
 
@@ -54,21 +52,12 @@ void stale_jobs_forget(struct cluster *cluster)
 static bool stale_jobs_is_elsewhere(const struct cluster *cluster, const struct name_process *process,
 				    uint64_t *version, char host[static CHANNEL_HOST_MAX])
 {
-	const Pbeam__RegistryEntry *entry;
-	Pbeam__Place *place;
-	char key[32];
-	bool found;
+	const Pbeam__RegistryEntry *entry = registry_copy_place(cluster->copy, process->vpid.n, host);
 
-	snprintf(key, sizeof(key), "vpid/%d", process->vpid.n);
-	entry = process->state == NAME_STATE_RUNNING ? registry_copy_get(cluster->copy, key) : NULL;
-	place = entry ? pbeam__place__unpack(NULL, entry->value.len, entry->value.data) : NULL;
-	found = place && channel_host_ok(place->host) && strcmp(place->host, cluster->options->name) != 0;
-	if (found) {
-		*version = entry->version;
-		snprintf(host, CHANNEL_HOST_MAX, "%s", place->host);
-	}
-	message_free(place);
-	return found;
+	if (!entry || process->state != NAME_STATE_RUNNING || !strcmp(host, cluster->options->name))
+		return false;
+	*version = entry->version;
+	return true;
 }
 
 static int list_processes(const struct cluster *cluster, struct name_process **out)

@@ -21,7 +21,6 @@
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/registry/registry_engine.h"
 #include "pbeamd/transport/cluster.h"
-#include "proto/message.h"
 
 enum { EVERY_NS = 1000000000, BOUND_INACTIVE = 13 /* TCP_BOUND_INACTIVE */, LISTENS = 10, MISSED_MAX = 256 };
 

@@ -3,7 +3,6 @@
  * as such.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -102,7 +101,7 @@ void log_work(struct server *server, int sock, const void *arg)
 
 	if (r < 0) {
 		err_wrap(&err, r, "%s", target->who);
-		worker_refuse(sock, &err);
+		rpc_refuse(sock, &err);
 	} else if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &list->base, NULL, 0, &err) < 0) {
 		log_info("list of checkpoints: %s", err.text);
 	}

@@ -18,6 +18,7 @@
 #include "pbeamd/transport/server.h"
 #include "pbeamd/transport/worker.h"
 #include "proto/daemon.h"
+#include "proto/rpc.h"
 
 enum { USER_FD = 3, REQUEST_FD = 4 };
 
@@ -67,7 +68,7 @@ static void cut_request_lead(struct server *server, int sock, const void *arg)
 	if (request < 0 || user < 0 || daemon_find_program("scip", scip, sizeof(scip), &err) < 0) {
 		if (!err.code)
 			err_set(&err, -EMFILE, "start scip cut");
-		worker_refuse(sock, &err);
+		rpc_refuse(sock, &err);
 		return;
 	}
 	null = open("/dev/null", O_RDWR);
@@ -80,7 +81,7 @@ static void cut_request_lead(struct server *server, int sock, const void *arg)
 	close_range(REQUEST_FD + 1, ~0u, 0);
 	execl(scip, "scip", "cut", leading->what, (char *)NULL);
 	err_sys(&err, "execute %s", scip);
-	worker_refuse(USER_FD, &err);
+	rpc_refuse(USER_FD, &err);
 }
 
 int cut_lead(struct connection *connection, const char *what, const ProtobufCMessage *message,

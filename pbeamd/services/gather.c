@@ -1,7 +1,6 @@
 /* The processes of all hosts in one list. A host that does not answer in time is named instead. */
 #include "pbeamd/services/gather.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,17 +60,9 @@ static void gather_conclude(void *arg)
 /* What a process left behind where it was is not the process. */
 static bool gather_is_elsewhere(const struct gather *gather, const Pbeam__ProcessInfo *info, const char *host)
 {
-	const Pbeam__RegistryEntry *entry;
-	Pbeam__Place *place;
-	char key[32];
-	bool r;
+	char place[CHANNEL_HOST_MAX];
 
-	snprintf(key, sizeof(key), "vpid/%d", info->vpid);
-	entry = registry_copy_get(gather->cluster->copy, key);
-	place = entry ? pbeam__place__unpack(NULL, entry->value.len, entry->value.data) : NULL;
-	r = place && strcmp(place->host, host) != 0;
-	message_free(place);
-	return r;
+	return registry_copy_place(gather->cluster->copy, info->vpid, place) && strcmp(place, host) != 0;
 }
 
 static void gather_take_list(struct gather *gather, const char *host, const void *body, size_t len)

@@ -10,7 +10,6 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "base/log.h"
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/services/take_over.h"
 #include "pbeamd/transport/cluster.h"

@@ -69,13 +69,11 @@ static Pbeam__RegistryRequest *hosts_remove_new_request(const struct cluster *cl
 {
 	struct removal removal = {host, message_new(&pbeam__registry_request__descriptor), false};
 	const Pbeam__RegistryEntry *entry;
-	char key[CHANNEL_HOST_MAX + 8];
 
 	if (!removal.request)
 		return NULL;
 	removal.request->operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
-	snprintf(key, sizeof(key), "host/%s", host);
-	entry = registry_copy_get(cluster->copy, key);
+	entry = registry_copy_getf(cluster->copy, "host/%s", host);
 	if (entry)
 		hosts_remove_add_key(&removal, entry);
 	registry_copy_each(cluster->copy, "block/", add_block, &removal);

@@ -6,7 +6,6 @@
 #include "pbeamd/services/log_all.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

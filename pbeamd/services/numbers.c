@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -74,10 +73,7 @@ static void set_asked(struct numbers *numbers, uint32_t block, bool asked)
 
 static bool numbers_is_block_known(const struct numbers *numbers, uint32_t block)
 {
-	char key[32];
-
-	snprintf(key, sizeof(key), "block/%u", block);
-	return registry_copy_get(numbers->cluster->copy, key) != NULL;
+	return registry_copy_getf(numbers->cluster->copy, "block/%u", block) != NULL;
 }
 
 /* ---- claiming blocks ---- */
@@ -213,13 +209,11 @@ static void lease_spare(struct numbers *numbers)
 static bool is_block_in_use(const struct numbers *numbers, uint32_t block)
 {
 	int32_t first = (int32_t)(block << NAMES_BLOCK_BITS);
-	char key[32];
 
 	for (int32_t n = first; n < first + (1 << NAMES_BLOCK_BITS); n++) {
 		if (n > 1 && (kill(n, 0) == 0 || errno == EPERM || kill(-n, 0) == 0 || errno == EPERM))
 			return true;
-		snprintf(key, sizeof(key), "vpid/%d", n);
-		if (registry_copy_get(numbers->cluster->copy, key))
+		if (registry_copy_getf(numbers->cluster->copy, "vpid/%d", n))
 			return true;
 	}
 	return false;
@@ -246,12 +240,10 @@ static const Pbeam__RegistryEntry *left_behind(struct numbers *numbers, uint32_t
 	uint32_t now = (uint32_t)last_pid() >> NAMES_BLOCK_BITS;
 	const struct cluster *cluster = numbers->cluster;
 	const Pbeam__RegistryEntry *entry;
-	char key[32];
 
 	for (int i = 0; i < BLOCKS_AT_ONCE; i++) {
 		*block = numbers->looked_at++ % KERNEL_BLOCKS;
-		snprintf(key, sizeof(key), "block/%u", *block);
-		entry = registry_copy_get(cluster->copy, key);
+		entry = registry_copy_getf(cluster->copy, "block/%u", *block);
 		if (entry && entry->value.len == strlen(cluster->options->name) &&
 		    !memcmp(entry->value.data, cluster->options->name, entry->value.len) &&
 		    (*block + 1 < now || *block > now + AHEAD))
@@ -371,12 +363,12 @@ static void look_at_processes(struct look *look)
 {
 	struct cluster *cluster = look->numbers->cluster;
 	auto_free struct name_process *all = NULL;
-	char key[32], host[NAME_TEXT_MAX];
+	char host[NAME_TEXT_MAX];
 	int n = names_snapshot(cluster->server->names, (struct rpid){0}, &all);
 
 	for (int i = 0; i < n; i++) {
-		snprintf(key, sizeof(key), "vpid/%d", all[i].vpid.n);
-		if (all[i].state == NAME_STATE_RUNNING && !registry_copy_get(cluster->copy, key) &&
+		if (all[i].state == NAME_STATE_RUNNING &&
+		    !registry_copy_getf(cluster->copy, "vpid/%d", all[i].vpid.n) &&
 		    names_block_find(cluster->server->names, all[i].vpid, host) == 0 &&
 		    strcmp(host, cluster->options->name) != 0)
 			numbers_doubt_place(look, all[i].vpid.n, 0, false);

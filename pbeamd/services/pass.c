@@ -336,22 +336,6 @@ static int ask_members(struct connection *connection, const struct frame *frame,
 
 /* ---- which it is ---- */
 
-/* The host of a process that has left the host of its number's block; empty where it has not. */
-static void pass_find_place(const struct cluster *cluster, int32_t vpid, char host[CHANNEL_HOST_MAX])
-{
-	const Pbeam__RegistryEntry *entry;
-	Pbeam__Place *place;
-	char key[32];
-
-	host[0] = 0;
-	snprintf(key, sizeof(key), "vpid/%d", vpid);
-	entry = registry_copy_get(cluster->copy, key);
-	place = entry ? pbeam__place__unpack(NULL, entry->value.len, entry->value.data) : NULL;
-	if (place && channel_host_ok(place->host))
-		strcpy(host, place->host);
-	message_free(place);
-}
-
 /* It has just arrived, or come back, and our copy of the registry does not know it yet. */
 static bool runs_here(const struct server *server, int32_t vpid)
 {
@@ -367,14 +351,14 @@ static int pass_vpid(struct connection *connection, int32_t vpid, const struct f
 	const char *own = server->cluster->options->name;
 	Pbeam__Target wish = PBEAM__TARGET__INIT;
 	char host[CHANNEL_HOST_MAX], block[NAME_TEXT_MAX], who[32];
+	bool moved = registry_copy_place(server->cluster->copy, vpid, host) != NULL;
 	struct target target;
 
 	snprintf(who, sizeof(who), "vpid %d", vpid);
 	wish.vpid = vpid;
-	pass_find_place(server->cluster, vpid, host);
-	if (host[0] && strcmp(host, own) != 0 && !runs_here(server, vpid))
+	if (moved && strcmp(host, own) != 0 && !runs_here(server, vpid))
 		return pass_to(connection, host, frame, who, err);
-	if (host[0] || target_find_live(server, &wish, &target, NULL) == 0)
+	if (moved || target_find_live(server, &wish, &target, NULL) == 0)
 		return 0;
 	if (frame->type == PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK)
 		return look_for(connection, &wish, frame, err);
@@ -391,8 +375,8 @@ static int pass_name(struct connection *connection, const Pbeam__Target *wish, c
 	struct target target;
 
 	if (target_find_live(server, wish, &target, NULL) == 0) {
-		pass_find_place(server->cluster, target.job.root.n, host);
-		if (!host[0] || !strcmp(host, server->cluster->options->name))
+		if (!registry_copy_place(server->cluster->copy, target.job.root.n, host) ||
+		    !strcmp(host, server->cluster->options->name))
 			return 0;
 		return pass_to(connection, host, frame, wish->name, err);
 	}

@@ -1,7 +1,6 @@
 /* What /proc has of a process of this host, for a process of another: texts and links, with virtual names. */
 #include <errno.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -43,7 +42,7 @@ static void proc_work(struct server *server, int sock, const void *arg)
 
 	if (r < 0) {
 		err_code(&err, r, "%s", wish->file);
-		worker_refuse(sock, &err);
+		rpc_refuse(sock, &err);
 	} else {
 		reply->booted_ns = io_now_ns(CLOCK_REALTIME) - io_now_ns(CLOCK_BOOTTIME);
 		if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &reply->base, NULL, 0, &err) < 0)

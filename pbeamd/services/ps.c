@@ -179,7 +179,7 @@ void ps_work(struct server *server, int sock, const void *arg)
 	list.processes = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(Pbeam__ProcessInfo *));
 	if (!jobs || !rows || !list.processes) {
 		err_code(&err, n < 0 ? n : njobs < 0 ? njobs : -ENOMEM, "list the processes");
-		worker_refuse(sock, &err);
+		rpc_refuse(sock, &err);
 		return;
 	}
 	target_host(server, host);

@@ -4,7 +4,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,7 +154,7 @@ void revive_work(struct server *server, int sock, const void *arg)
 	if (r < 0) {
 		if (strncmp(err.text, "vpid ", 5) != 0)
 			err_wrap(&err, r, "%s", revive->target.who);
-		worker_refuse(sock, &err);
+		rpc_refuse(sock, &err);
 		return;
 	}
 	done.vpid = r;

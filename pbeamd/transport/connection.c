@@ -1,9 +1,9 @@
 #include "pbeamd/transport/connection.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/list.h"
 #include "base/log.h"
 #include "pbeamd/transport/server.h"
 #include "proto/rpc.h"
@@ -13,11 +13,7 @@ void connection_close(struct connection *connection)
 {
 	struct server *server = connection->server;
 
-	for (struct connection **p = &server->connections; *p; p = &(*p)->next)
-		if (*p == connection) {
-			*p = connection->next;
-			break;
-		}
+	list_remove(&server->connections, connection);
 	server->calls->closed(connection);
 	stream_close(&connection->stream);
 	free(connection);
@@ -44,10 +40,8 @@ void connection_reply(struct connection *connection, const ProtobufCMessage *mes
 
 void connection_refuse(struct connection *connection, const struct err *err)
 {
-	Pbeam__Failed failed = PBEAM__FAILED__INIT;
+	const Pbeam__Failed failed = rpc_failed(err);
 
-	failed.code = err->code;
-	failed.text = (char *)(uintptr_t)err->text;
 	connection->phase = CONNECTION_GREETED;
 	connection_send(connection, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0);
 }

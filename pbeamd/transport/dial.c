@@ -109,7 +109,7 @@ static _Noreturn void connect_and_tell(const struct cluster *cluster, const char
 				 PBEAM__CHANNEL_KIND__CHANNEL_PEER, NULL, host, &err);
 
 	if (fd < 0) {
-		channel_refuse(sock, &err);
+		rpc_refuse(sock, &err);
 		_exit(1);
 	}
 	hello.host = host;

@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/io.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "pbeamd/transport/cluster.h"
 #include "pbeamd/transport/peer.h"
@@ -43,11 +43,7 @@ struct host *host_get(struct cluster *cluster, const char *name)
 
 void host_forget(struct cluster *cluster, struct host *host)
 {
-	for (struct host **p = &cluster->hosts; *p; p = &(*p)->next)
-		if (*p == host) {
-			*p = host->next;
-			break;
-		}
+	list_remove(&cluster->hosts, host);
 	if (host->peer)
 		peer_close(host->peer);
 	message_free(host->info);

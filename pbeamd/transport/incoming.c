@@ -5,18 +5,18 @@
  */
 #include "pbeamd/transport/incoming.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/io.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "pbeamd/transport/cluster.h"
 #include "pbeamd/transport/route.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "proto/stream.h"
 
 enum { PENDING_MAX = 64, PENDING_OF_ONE_MAX = 16, GREETING_S = 15 };
@@ -31,11 +31,7 @@ struct incoming {
 
 static void incoming_free(struct incoming *incoming)
 {
-	for (struct incoming **p = &incoming->cluster->incoming; *p; p = &(*p)->next)
-		if (*p == incoming) {
-			*p = incoming->next;
-			break;
-		}
+	list_remove(&incoming->cluster->incoming, incoming);
 	if (incoming->patience)
 		event_free(incoming->patience);
 	stream_close(&incoming->stream);
@@ -66,7 +62,7 @@ static void incoming_on_frame(struct stream *stream, struct frame *frame)
 	}
 	if (r < 0) {
 		log_warn("%s is turned away: %s", incoming->address, err.text);
-		channel_refuse(stream->fd, &err);
+		rpc_refuse(stream->fd, &err);
 	}
 	incoming_free(incoming);
 }

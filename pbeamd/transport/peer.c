@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "pbeamd/transport/cluster.h"
 #include "pbeamd/transport/host.h"
@@ -32,11 +33,7 @@ void peer_close(struct peer *peer)
 {
 	struct cluster *cluster = peer->cluster;
 
-	for (struct peer **p = &cluster->peers; *p; p = &(*p)->next)
-		if (*p == peer) {
-			*p = peer->next;
-			break;
-		}
+	list_remove(&cluster->peers, peer);
 	remote_lost(peer);
 	if (peer->host) {
 		peer->host->peer = NULL;
@@ -65,7 +62,7 @@ static void turn_away(struct peer *peer, const struct err *why)
 {
 	log_warn("%s (%s) is turned away: %s", peer->address, peer->name, why->text);
 	/* the message is small and the channel is new: this does not block for long */
-	channel_refuse(peer->stream.fd, why);
+	rpc_refuse(peer->stream.fd, why);
 	host_dial_later(peer->cluster, peer->name);
 	peer_close(peer);
 }

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/list.h"
 #include "base/log.h"
 #include "pbeamd/transport/cluster.h"
 #include "pbeamd/transport/connection.h"
@@ -33,7 +34,7 @@ struct guest {
 	struct stream stream; /* to the connection that answers */
 };
 
-enum { GUESTS_MAX = 512 };
+enum { GUESTS_MAX = 512, FAILED_MAX = ERR_TEXT_MAX + 64 };
 
 /* ---- what was asked ---- */
 
@@ -47,11 +48,7 @@ static struct remote_call *find_call(const struct cluster *cluster, int64_t id, 
 
 static void forget_call(struct cluster *cluster, struct remote_call *call)
 {
-	for (struct remote_call **p = &cluster->remote_calls; *p; p = &(*p)->next)
-		if (*p == call) {
-			*p = call->next;
-			break;
-		}
+	list_remove(&cluster->remote_calls, call);
 	free(call);
 }
 
@@ -70,32 +67,16 @@ static void remote_on_reply(struct cluster *cluster, struct remote_call *call, u
 
 static void forget_guest(struct guest *guest)
 {
-	for (struct guest **p = &guest->cluster->guests; *p; p = &(*p)->next)
-		if (*p == guest) {
-			*p = guest->next;
-			break;
-		}
+	list_remove(&guest->cluster->guests, guest);
 	stream_close(&guest->stream);
 	free(guest);
 }
 
-static void remote_reply_to_guest(struct guest *guest, uint32_t type, const void *body, size_t len)
+static void remote_send_reply(struct peer *peer, uint64_t id, uint32_t type, const void *body, size_t len)
 {
 	bool progress = type == PBEAM__RPC__RPC_PROGRESS;
 	Pbeam__PeerReply reply = PBEAM__PEER_REPLY__INIT;
-	struct cluster *cluster = guest->cluster;
-	struct peer *peer = guest->peer;
-	struct remote_call *call;
-	uint64_t id = guest->id;
 
-	if (!progress)
-		forget_guest(guest);
-	if (!peer) {
-		call = find_call(cluster, (int64_t)id, NULL);
-		if (call)
-			remote_on_reply(cluster, call, type, body, len);
-		return;
-	}
 	reply.id = id;
 	reply.type = type;
 	reply.body.data = (uint8_t *)(uintptr_t)body;
@@ -106,28 +87,52 @@ static void remote_reply_to_guest(struct guest *guest, uint32_t type, const void
 		log_error("host %s gets no answer: no memory", peer->name);
 }
 
-static void deliver_failure(struct guest *guest, int code, const char *text)
+static void remote_reply_to_guest(struct guest *guest, uint32_t type, const void *body, size_t len)
 {
-	Pbeam__Failed failed = PBEAM__FAILED__INIT;
-	uint8_t bytes[512];
+	struct cluster *cluster = guest->cluster;
+	struct peer *peer = guest->peer;
+	struct remote_call *call;
+	uint64_t id = guest->id;
 
-	failed.code = code;
-	failed.text = (char *)(uintptr_t)text;
-	remote_reply_to_guest(guest, PBEAM__RPC__RPC_FAILED, bytes, pbeam__failed__pack(&failed, bytes));
+	if (type != PBEAM__RPC__RPC_PROGRESS)
+		forget_guest(guest);
+	if (peer) {
+		remote_send_reply(peer, id, type, body, len);
+		return;
+	}
+	call = find_call(cluster, (int64_t)id, NULL);
+	if (call)
+		remote_on_reply(cluster, call, type, body, len);
+}
+
+static size_t remote_pack_failure(const struct err *err, uint8_t bytes[static FAILED_MAX])
+{
+	const Pbeam__Failed failed = rpc_failed(err);
+
+	return pbeam__failed__pack(&failed, bytes);
+}
+
+static void remote_fail_guest(struct guest *guest, int code, const char *text)
+{
+	struct err err = ERR_INIT;
+	uint8_t bytes[FAILED_MAX];
+
+	err_set(&err, code, "%s", text);
+	remote_reply_to_guest(guest, PBEAM__RPC__RPC_FAILED, bytes, remote_pack_failure(&err, bytes));
 }
 
 static void remote_on_frame(struct stream *stream, struct frame *frame)
 {
 	if (frame->nfds > 0)
-		deliver_failure(stream->owner, -EREMOTE,
-				"descriptors cannot be passed to another host; ask on the host itself");
+		remote_fail_guest(stream->owner, -EREMOTE,
+				  "descriptors cannot be passed to another host; ask on the host itself");
 	else
 		remote_reply_to_guest(stream->owner, frame->type, frame->body, frame->len);
 }
 
 static void remote_on_end(struct stream *stream, const struct err *err)
 {
-	deliver_failure(stream->owner, -EPIPE, "pbeamd ended before it answered");
+	remote_fail_guest(stream->owner, -EPIPE, "pbeamd ended before it answered");
 }
 
 static int begin_guest(struct cluster *cluster, struct peer *peer, uint64_t id, uint32_t type,
@@ -240,28 +245,13 @@ static struct guest *find_guest(const struct cluster *cluster, const struct peer
 	return NULL;
 }
 
-static void remote_refuse(struct peer *peer, uint64_t id, const struct err *err)
-{
-	Pbeam__PeerReply reply = PBEAM__PEER_REPLY__INIT;
-	Pbeam__Failed failed = PBEAM__FAILED__INIT;
-	uint8_t bytes[ERR_TEXT_MAX + 64];
-
-	failed.code = err->code;
-	failed.text = (char *)(uintptr_t)err->text;
-	reply.id = id;
-	reply.type = PBEAM__RPC__RPC_FAILED;
-	reply.body.data = bytes;
-	reply.body.len = pbeam__failed__pack(&failed, bytes);
-	if (stream_send(&peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_REPLY, &reply.base, NULL, 0) < 0)
-		log_error("host %s gets no answer: no memory", peer->name);
-}
-
 static bool remote_on_request(struct peer *peer, const struct frame *frame)
 {
 	struct cluster *cluster = peer->cluster;
 	Pbeam__PeerRequest *request =
 		(Pbeam__PeerRequest *)frame_unpack(frame, &pbeam__peer_request__descriptor, NULL);
 	struct err err = ERR_INIT;
+	uint8_t bytes[FAILED_MAX];
 	struct guest *guest;
 	int n = 0;
 
@@ -282,7 +272,8 @@ static bool remote_on_request(struct peer *peer, const struct frame *frame)
 			     &err) < 0)
 		log_error("%s", err.text);
 	if (err.code)
-		remote_refuse(peer, request->id, &err);
+		remote_send_reply(peer, request->id, PBEAM__RPC__RPC_FAILED, bytes,
+				  remote_pack_failure(&err, bytes));
 	message_free(request);
 	return true;
 }
@@ -320,9 +311,8 @@ bool remote_frame(struct peer *peer, const struct frame *frame)
 void remote_lost(struct peer *peer)
 {
 	struct cluster *cluster = peer->cluster;
-	Pbeam__Failed failed = PBEAM__FAILED__INIT;
 	struct err err = ERR_INIT;
-	uint8_t bytes[512];
+	uint8_t bytes[FAILED_MAX];
 	size_t len;
 
 	for (struct guest *guest = cluster->guests, *next; guest; guest = next) {
@@ -330,11 +320,9 @@ void remote_lost(struct peer *peer)
 		if (guest->peer == peer)
 			forget_guest(guest);
 	}
-	failed.code = err_set(&err, -ECONNRESET,
-			      "host %s was lost before it answered; what was asked for may be done or not",
-			      peer->name);
-	failed.text = err.text;
-	len = pbeam__failed__pack(&failed, bytes);
+	err_set(&err, -ECONNRESET,
+		"host %s was lost before it answered; what was asked for may be done or not", peer->name);
+	len = remote_pack_failure(&err, bytes);
 	for (;;) {
 		struct remote_call *call = cluster->remote_calls;
 

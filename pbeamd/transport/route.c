@@ -174,11 +174,11 @@ static void connect_work(struct server *server, int sock, const void *arg)
 
 	if (fd < 0) {
 		err_wrap(&err, fd, "host %s", wanted->host);
-		worker_refuse(sock, &err);
+		rpc_refuse(sock, &err);
 	} else if (strcmp(host, wanted->host) != 0) {
 		err_set(&err, -EHOSTUNREACH, "host %s: %s is host %s now", wanted->host, wanted->address,
 			host);
-		worker_refuse(sock, &err);
+		rpc_refuse(sock, &err);
 	} else if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &done.base, &fd, 1, &err) < 0) {
 		log_info("a channel is open, and the client has left: %s", err.text);
 	}

@@ -10,24 +10,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "pbeamd/transport/server.h"
-#include "proto/rpc.h"
 
 struct worker {
 	struct worker *next;
 	pid_t pid;
 };
-
-void worker_refuse(int sock, const struct err *err)
-{
-	Pbeam__Failed failed = PBEAM__FAILED__INIT;
-
-	failed.code = err->code;
-	failed.text = (char *)(uintptr_t)err->text;
-	if (frame_send(sock, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0, NULL) < 0)
-		log_info("refused, and the client has left: %s", err->text);
-}
 
 static void reset_signals(void)
 {

@@ -13,7 +13,5 @@ must_check int worker_start(struct connection *connection, worker_fn work, const
 pid_t worker_fork(struct server *server, const struct connection *keep);
 /* A child has ended. */
 void worker_ended(struct server *server, pid_t pid);
-/* For workers: replies with a failure. */
-void worker_refuse(int sock, const struct err *err);
 
 #endif

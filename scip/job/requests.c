@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/dirs.h"
 #include "base/io.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "proto/cut.pb-c.h"
 #include "proto/rpc.h"
@@ -51,11 +52,7 @@ static void request_free(struct request *request)
 {
 	struct requests *requests = request->job->requests;
 
-	for (struct request **p = &requests->list; *p; p = &(*p)->next)
-		if (*p == request) {
-			*p = request->next;
-			break;
-		}
+	list_remove(&requests->list, request);
 	frame_reader_reset(&request->reader);
 	free(request);
 }

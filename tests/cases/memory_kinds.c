@@ -1,6 +1,5 @@
 /* Anonymous, shared over fork, file-backed private (dirty and clean) and PROT_NONE mappings keep contents and
  * protection. */
-#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>

@@ -1,6 +1,5 @@
 /* SO_PEERCRED of UNIX connections: of pairs, of both ends of a connection between processes, of one that is
  * made afterwards. */
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>

@@ -1,7 +1,6 @@
 /* Parents, groups, sessions, a zombie, a stopped child, a session leader: all ids and relations as they were.
  */
 /* case: root */
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

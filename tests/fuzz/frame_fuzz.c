@@ -1,5 +1,4 @@
 /* libFuzzer: bytes on a socket as frames, their bodies as the message that pbeamd would take them for. */
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -7,7 +6,6 @@
 
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
-#include "proto/rpc.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

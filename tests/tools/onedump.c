@@ -5,7 +5,6 @@
  * Seizes every thread, freezes by the same calls that the supervisor uses, dumps, writes the manifest,
  * detaches. Times go to standard error.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -41,7 +41,6 @@ static int open_world(void **state)
 {
 	static char dir[] = "/tmp/bridge-test-XXXXXX";
 
-	(void)state;
 	if (!mkdtemp(dir))
 		return -1;
 	setenv("XDG_RUNTIME_DIR", dir, 1);
@@ -77,7 +76,6 @@ static int close_world(void **state)
 {
 	char command[256];
 
-	(void)state;
 	snprintf(command, sizeof(command), "rm -r %s", getenv("XDG_RUNTIME_DIR"));
 	return system(command);
 }
@@ -220,7 +218,6 @@ static void test_terminal(void **state)
 	struct pollfd gone = {.fd = tied.program};
 	struct termios settings;
 
-	(void)state;
 	say(tied.program, "hello\n");
 	hear(tied.peer, "hello\r\n");
 	say(tied.peer, "typed\r");
@@ -258,7 +255,6 @@ static void test_terminal_closed(void **state)
 	struct pollfd ready = {.fd = tied.peer, .events = POLLIN};
 	char byte;
 
-	(void)state;
 	say(tied.program, "bye\n");
 	close(tied.program);
 	hear(tied.peer, "bye\r\n");
@@ -278,7 +274,6 @@ static void test_terminal_typed_ahead(void **state)
 	struct pollfd gone = {0};
 	int old[2], new[2];
 
-	(void)state;
 	assert_int_equal(openpty(&old[0], &old[1], NULL, NULL, NULL), 0);
 	assert_int_equal(openpty(&new[0], &new[1], NULL, NULL, NULL), 0);
 	say(old[0], "ahead");
@@ -309,7 +304,6 @@ static void test_stream(void **state)
 {
 	struct tie tied = tie_sockets(SOCK_STREAM);
 
-	(void)state;
 	say(tied.program, "hello");
 	hear(tied.peer, "hello");
 	say(tied.peer, "and back");
@@ -354,7 +348,6 @@ static void test_bulk(void **state)
 {
 	struct tie tied = tie_sockets(SOCK_STREAM);
 
-	(void)state;
 	bulk(tied.program, tied.peer);
 	close_tie(tied);
 }
@@ -363,7 +356,6 @@ static void test_half_close(void **state)
 {
 	struct tie tied = tie_sockets(SOCK_STREAM);
 
-	(void)state;
 	say(tied.program, "last words");
 	shutdown(tied.program, SHUT_WR);
 	hear(tied.peer, "last words");
@@ -381,7 +373,6 @@ static void test_peer_closes(void **state)
 {
 	struct tie tied = tie_sockets(SOCK_STREAM);
 
-	(void)state;
 	say(tied.peer, "bye");
 	close(tied.peer);
 	hear(tied.program, "bye");
@@ -396,7 +387,6 @@ static void test_messages(void **state)
 	char buf[200000];
 	struct tie tied = tie_sockets(SOCK_SEQPACKET);
 
-	(void)state;
 	memset(buf, 'x', sizeof(buf));
 	say(tied.program, "one");
 	say(tied.program, "three");
@@ -431,7 +421,6 @@ static void test_pipe(void **state)
 {
 	struct tie tied = tie_pipes(true);
 
-	(void)state;
 	say(tied.peer, "through the pipe");
 	hear(tied.program, "through the pipe");
 	close(tied.peer);
@@ -489,7 +478,6 @@ static void test_tcp(void **state)
 	struct pollfd ready;
 	char byte;
 
-	(void)state;
 	bulk(tied.program, tied.peer);
 	close(tied.program); /* only a question tells that from a shutdown */
 	hear_end(tied.peer);
@@ -512,7 +500,6 @@ static void test_skip(void **state)
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
 	int old[2], new[2];
 
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, old), 0);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, new), 0);
 	stream.family = AF_UNIX;
@@ -575,7 +562,6 @@ static void test_moves_on(void **state)
 	size_t sent[2] = {0}, got[2] = {0};
 	int fds[2] = {tied.program, tied.peer}, moves = 0;
 
-	(void)state;
 	for (int round = 0; got[0] < BULK || got[1] < BULK; round++) {
 		for (int i = 0; i < 2; i++) {
 			ssize_t n;
@@ -630,7 +616,6 @@ static void test_listener(void **state)
 	int old = listen_at(&old_at, "old"), program = listen_at(&new_at, "new");
 	int early = call_at(&old_at), clients[20], served[20];
 
-	(void)state;
 	say(early, "early");
 	stream.kind = PBEAM__BRIDGE_STREAM__KIND__LISTENER;
 	stream.family = AF_UNIX;
@@ -740,7 +725,6 @@ static void test_called_in_between(void **state)
 	int old = listen_at(&at, "old"), client, before, now;
 	uint64_t id;
 
-	(void)state;
 	stream.kind = PBEAM__BRIDGE_STREAM__KIND__LISTENER;
 	stream.family = AF_UNIX;
 	stream.reads = true;

@@ -13,7 +13,6 @@
 
 #include <cmocka.h>
 
-#include "base/io.h"
 #include "image/store.h"
 #include "proto/frame.h"
 #include "proto/message.h"

@@ -1,6 +1,5 @@
 /* A process with something of everything, dumped without a supervisor: what the image says is compared with
  * what it made. */
-#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,4 @@
 /* Times, sizes, signals, numbers as users write them; names of jobs. */
-#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,6 +1,5 @@
 /* The parsers of /proc texts, on what the kernel writes and on what a hostile program can make it write. */
 #include <fcntl.h>
-#include <sys/socket.h>
 
 #include "tests/unit/tracee_help.h"
 

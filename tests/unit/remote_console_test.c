@@ -42,7 +42,6 @@ static void test_window(void **state)
 	uint64_t at = 0;
 	size_t n;
 
-	(void)state;
 	assert_non_null(output);
 	add(output, CONSOLE_WINDOW);
 	assert_int_equal(console_output_room(output), 0);
@@ -63,7 +62,6 @@ static void test_rewind(void **state)
 {
 	struct console_output *output = calloc(1, sizeof(*output));
 
-	(void)state;
 	assert_non_null(output);
 	add(output, 5000);
 	assert_int_equal(send_piece(output, 0), 5000);
@@ -79,7 +77,6 @@ static void test_false_confirmation(void **state)
 {
 	struct console_output *output = calloc(1, sizeof(*output));
 
-	(void)state;
 	assert_non_null(output);
 	add(output, 100);
 	assert_int_equal(console_output_confirm(output, 1), -EINVAL); /* nothing was sent */
@@ -123,7 +120,6 @@ static void test_positions(void **state)
 	uint64_t base[CONSOLE_STREAMS] = {0, 10, 0}, from;
 	pid_t first;
 
-	(void)state;
 	assert_non_null(positions);
 	hello.vpid = 5;
 	hello.instance = 77;
@@ -165,7 +161,6 @@ static void test_all_parts(void **state)
 	Pbeam__RemoteConsole hello = PBEAM__REMOTE_CONSOLE__INIT;
 	struct console_part *parts[CONSOLE_PARTS_MAX];
 
-	(void)state;
 	assert_non_null(positions);
 	for (int i = 0; i < CONSOLE_PARTS_MAX; i++) {
 		hello.vpid = i + 1;
@@ -189,7 +184,6 @@ static void test_end(void **state)
 	int status;
 	pid_t pid;
 
-	(void)state;
 	assert_non_null(positions);
 	pid = fork();
 	if (pid == 0) {
