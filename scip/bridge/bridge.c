@@ -1,4 +1,4 @@
-/* A bridge: how it is put together and started, and its loop. bridge.h explains it. */
+/* A bridge's construction, start and loop. bridge.h explains it. */
 #include "scip/bridge/bridge.h"
 
 #include <errno.h>
@@ -160,7 +160,7 @@ void bridge_anchor_typed(struct bridge *bridge, uint64_t id, struct pty_bytes *t
 		}
 }
 
-/* Frames of the log that went with the program. */
+/* Adds the frames of the log that the program brought along. */
 static int take_log(struct bridge_stream *stream, const Pbeam__BridgeStream *about, struct err *err)
 {
 	for (size_t i = 0; i < about->n_unacked; i++) {
@@ -192,7 +192,7 @@ int bridge_renew_anchor(struct bridge *bridge, const Pbeam__BridgeStream *about,
 	stream->socket = socket;
 	stream->ino = bridge_stream_socket_ino(own);
 	if (socket && !about->writes)
-		shutdown(own, SHUT_WR); /* the other side's writer had ended */
+		shutdown(own, SHUT_WR); /* the other side's writer has ended */
 	return take_log(stream, about, err);
 }
 
@@ -241,7 +241,7 @@ static bool bridge_owns_descriptor(const struct bridge *bridge, int fd)
 	return false;
 }
 
-/* Everything that the coordinator had is closed: sockets of scips, images, others' connections. */
+/* Closes all descriptors of the coordinator: sockets of scips, images, connections. */
 static void close_others(const struct bridge *bridge)
 {
 	int null = open("/dev/null", O_RDWR);
@@ -279,7 +279,7 @@ static void bridge_become_process(struct bridge *bridge)
 	(void)!chdir("/");
 }
 
-/* Before the fork, so that the next coordinator finds it. */
+/* Made before the fork, so that the next coordinator finds it. */
 static int listen_for_control(struct bridge *bridge, struct err *err)
 {
 	int r = control_path(bridge->cookie, bridge->path, err);
@@ -312,7 +312,7 @@ static int open_all(struct bridge *bridge)
 		r = bridge_watch(bridge, bridge->expecting, &bridge->expecting_watch, EPOLLIN);
 	for (struct bridge_stream *stream = bridge->streams; stream && r == 0; stream = stream->next) {
 		stream->lost_ns = io_now_ns(CLOCK_MONOTONIC);
-		/* Only now, after the commit: the description is the program's own. */
+		/* Not before the commit: the description is the program's own. */
 		if (stream->fd >= 0 && stream_listens(stream))
 			(void)!object_set_nonblock(stream->fd, true);
 		if (stream->fd >= 0 && bridge_stream_is_terminal(stream))
@@ -336,7 +336,7 @@ static void take_channel(struct bridge *bridge)
 	if (sock >= 0) {
 		(void)!channel_add(bridge, sock);
 	} else if (sock != -EAGAIN && sock != -ETIMEDOUT) {
-		/* pbeamd is gone; what is connected stays. */
+		/* pbeamd has ended; existing channels stay. */
 		close(bridge->expecting);
 		bridge->expecting = -1;
 	}
@@ -379,7 +379,7 @@ static bool too_long(uint64_t since_ns)
 	return since_ns && io_now_ns(CLOCK_MONOTONIC) - since_ns > BRIDGE_PATIENCE_S * 1000000000ull;
 }
 
-/* The other side does not come back. */
+/* The other side is lost for good. */
 static void stream_give_up(struct bridge_stream *stream)
 {
 	log_warn("bridge: %s of vpid %d is lost: the other host does not answer", stream->about->text,
@@ -409,7 +409,7 @@ static void tick_stream(struct bridge_stream *stream)
 		stream_give_up(stream);
 }
 
-/* What is over goes; a channel that no stream uses goes too. */
+/* Removes streams that have ended, and channels that no stream uses. */
 static void bridge_sweep_streams(struct bridge *bridge)
 {
 	struct bridge_stream *next;
@@ -471,7 +471,7 @@ static bool bridge_is_connected(const struct bridge *bridge)
 	return false;
 }
 
-/* The last acknowledgements go out, and what the other side has on its way is acknowledged. */
+/* Sends the last acknowledgements, and acknowledges what the other side still sends. */
 static void bridge_linger(struct bridge *bridge)
 {
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + LAST_MS * 1000000ull;
@@ -530,7 +530,7 @@ int bridge_start(struct bridge *bridge, struct err *err)
 	pid_t child;
 	int status, r = listen_for_control(bridge, err);
 
-	/* Here and not in the new process: the user may type as soon as the migration is reported. */
+	/* In this process: the user may type as soon as the migration is reported. */
 	for (struct bridge_stream *stream = bridge->streams; stream && r == 0; stream = stream->next)
 		if (stream->anchor && stream->fd >= 0 && bridge_stream_is_terminal(stream))
 			r = terminal_depart(stream);

@@ -97,8 +97,8 @@ void listener_accept(struct bridge_stream *stream)
 	}
 }
 
-/* Enters the caller in the name table before the program can accept: the connection comes from one of our
- * sockets, whose address the table translates to the caller's. */
+/* Enters the caller in the name table before the program can accept the connection. The connection comes from
+ * a socket of the bridge; the table translates its address to the caller's. */
 static void name_caller(struct bridge *bridge, int fd, const ProtobufCBinaryData *at,
 			const Pbeam__BridgeStream *opened, bool *named)
 {
@@ -116,7 +116,7 @@ static void name_caller(struct bridge *bridge, int fd, const ProtobufCBinaryData
 	*named = names_address_set(bridge->names, &name, NULL, 0) == 0;
 }
 
-/* From now on the table finds the caller by the program's socket. */
+/* Lets the table find the caller by the program's socket. */
 static void name_accepted(const struct bridge_stream *stream)
 {
 	struct inet_address own, peer;
@@ -136,7 +136,7 @@ void listener_forget(struct bridge_stream *stream)
 	struct name_address name = {.protocol = IPPROTO_TCP, .caller = true};
 	struct inet_address peer;
 
-	/* a coordinator's copies are the bridge's */
+	/* in a coordinator that has started the bridge the name belongs to the bridge */
 	if (stream->named && !stream->bridge->started && inet_address_parse(&stream->about->peer, &peer)) {
 		memcpy(&name.name, &peer.any, peer.len);
 		names_address_remove(stream->bridge->names, &name);
@@ -177,7 +177,7 @@ bool listener_connect(struct bridge_stream *listener, const Pbeam__BridgeStream 
 	int fd;
 
 	if (bridge_stream_find(bridge, listener->channel, opened->id))
-		return true; /* it moved here with the program */
+		return true; /* the caller moved here with the program */
 	fd = accepted_announce(listener, opened, &named);
 	if (fd == -EAGAIN)
 		return false;

@@ -103,7 +103,8 @@ void channel_free(struct channel *channel)
 
 /* ---- making one ---- */
 
-/* An anchor on this host: one end of a pair goes to it. The other, or -errno. */
+/* Connects to an anchor on this host, which gets one end of a socket pair. Returns the other end, or -errno.
+ */
 static int open_near(const uint8_t *cookie)
 {
 	auto_close int control = -1, near = -1, far = -1;
@@ -124,7 +125,7 @@ static int open_near(const uint8_t *cookie)
 	return r < 0 ? r : steal_fd(&near);
 }
 
-/* In a child: the frame BRIDGE_CHANNEL with the descriptor, or nothing. */
+/* In a child: sends the frame BRIDGE_CHANNEL with the descriptor, or nothing. */
 static void open_and_pass(const struct channel *channel, int back)
 {
 	struct err err = ERR_INIT;
@@ -171,7 +172,7 @@ static void attach_all(struct channel *channel)
 			channel_attach(stream);
 }
 
-/* What the child has got takes its own socket's place. */
+/* The channel that the child has opened replaces the socket to the child. */
 static void take_over(struct channel *channel, struct frame *frame)
 {
 	if (frame->nfds != 1 || !channel->ours)
@@ -240,7 +241,7 @@ void channel_attach(struct bridge_stream *stream)
 	attach.received = stream->expected;
 	attach.generation = stream->generation;
 	channel_tell(stream->channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ATTACH, &attach.base);
-	/* Until the answer says what is needed nothing is sent. */
+	/* Sends nothing before the reply says which records are missing. */
 	stream->unsent = NULL;
 	stream->attaching = true;
 }
@@ -256,7 +257,7 @@ void channel_acknowledge(struct bridge_stream *stream)
 	channel_tell(stream->channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_ACK, &ack.base);
 }
 
-/* Nothing is said on a stream before the other side knows of it. */
+/* No record of a stream is sent before the other side knows of the stream. */
 static bool stream_is_announced(const struct bridge_stream *stream)
 {
 	return !stream->anchor || !stream->of || !stream->of->head ||
@@ -289,7 +290,7 @@ static bool next_frame(struct channel *channel)
 	}
 	stream = next_stream(channel, false);
 	if (!stream) {
-		/* Everybody has had a turn. */
+		/* each stream has had a turn */
 		stream = next_stream(channel, true);
 		bridge->turn++;
 	}
@@ -329,8 +330,8 @@ void channel_output(struct channel *channel)
 
 /* ---- input ---- */
 
-/* Whoever called the listener, and is announced on this channel only now, is spoken of on no other: the one
- * that the listener had when it accepted him may be open still, to a host that the program has left. */
+/* A caller of the listener that is announced on this channel is announced on no other: the channel that the
+ * listener had when it accepted the call may still be open, to a host that the program has left. */
 static void announce_here(struct channel *channel, const struct bridge_stream *listener, uint64_t from)
 {
 	for (struct bridge_stream *stream = channel->bridge->streams; stream; stream = stream->next) {
@@ -389,7 +390,7 @@ static int take_record(struct channel *channel, const struct frame *frame)
 	if (!record)
 		return -EPROTO;
 	if (!stream) {
-		/* It has ended here and had all it wanted. */
+		/* the stream has ended here and has received everything */
 		Pbeam__BridgeAttach ack = PBEAM__BRIDGE_ATTACH__INIT;
 
 		ack.stream = record->stream;

@@ -56,7 +56,7 @@ void control_accept(struct bridge *bridge)
 	}
 }
 
-/* What stood still for it goes on. */
+/* Resumes the streams that were stopped for this coordinator. */
 static void control_resume_released(struct control *control)
 {
 	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next) {
@@ -91,11 +91,11 @@ void control_free(struct control *control)
 static void control_answer(struct control *control, uint32_t type, const ProtobufCMessage *message,
 			   const int *fds, int nfds)
 {
-	/* A coordinator waits for it. */
+	/* True if a coordinator waits for the stream. */
 	(void)!frame_send(control->sock, type, message, fds, nfds, NULL);
 }
 
-/* An anchor's own stream is named by the bridge's cookie and its id. */
+/* A stream of an anchor is identified by the bridge's cookie and its own id. */
 static Pbeam__BridgeStream *describe_anchor(const struct bridge_stream *stream, bool whole)
 {
 	Pbeam__BridgeStream *out = bridge_stream_describe(stream, whole);
@@ -128,7 +128,8 @@ static void control_list_streams(struct control *control, bool anchors)
 	message_free(out);
 }
 
-/* The first, or the one after `last`: a listener has several where it has been on several hosts. */
+/* Returns the first such stream, or the one after `last`. A listener that has been on several hosts has
+ * several. */
 static struct bridge_stream *stream_find_inode(struct bridge *bridge, const struct bridge_stream *last,
 					       uint64_t ino)
 {
@@ -163,7 +164,7 @@ static void control_hold_streams(struct control *control, uint64_t ino)
 	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, &stream->fd, stream->fd >= 0);
 }
 
-/* Connections that the program has not accepted: they begin again where it goes. */
+/* Restarts connections that the program has not accepted: they begin again on its next host. */
 static int describe_pending(struct control *control, const struct bridge_stream *listener,
 			    Pbeam__BridgeStream *out)
 {
@@ -197,7 +198,7 @@ static Pbeam__BridgeStream *take_stream(struct control *control, struct bridge_s
 	return out;
 }
 
-/* All streams of this socket as one. */
+/* Takes all streams of this socket as one. */
 static void control_take(struct control *control, uint64_t ino)
 {
 	Pbeam__BridgeStream *out = NULL;
@@ -223,7 +224,7 @@ static void control_take(struct control *control, uint64_t ino)
 	message_free(out);
 }
 
-/* HOLD and TAKE of an anchor's stream: a coordinator looks at both its ends, and lets go. */
+/* HOLD and TAKE of an anchor's stream: a coordinator examines both ends and releases them. */
 static void serve_anchor(struct control *control, uint32_t type, uint64_t id)
 {
 	struct bridge_stream *stream = control->bridge->streams;
@@ -268,7 +269,7 @@ static bool control_awaits_flush(const struct control *control)
 	return stream != NULL;
 }
 
-/* An anchor has written all that it has, a float's other side has all. */
+/* True if an anchor has written everything, or a float's other side has received everything. */
 void control_settled(struct bridge_stream *stream)
 {
 	struct control *control = stream->waiter;
@@ -304,7 +305,7 @@ static void control_flush(struct control *control, int32_t vpid)
 		}
 }
 
-/* What the program wrote elsewhere, as the log that came with it. */
+/* The output of the program on the other host is the log that came with it. */
 static int take_home(struct bridge_stream *stream, const Pbeam__BridgeStream *home)
 {
 	int r = 0;
@@ -317,7 +318,7 @@ static int take_home(struct bridge_stream *stream, const Pbeam__BridgeStream *ho
 	return r;
 }
 
-/* Nothing of this would have to be undone: the program has written it, wherever it goes on. */
+/* None of this has to be undone: the program has written it, on whichever host it continues. */
 static void control_bring_home(struct control *control, const Pbeam__BridgeStream *home)
 {
 	struct bridge_stream *stream = control->bridge->streams;
@@ -344,7 +345,7 @@ static void control_resume(struct control *control)
 		bridge_stream_drain(stream);
 		out = bridge_stream_describe(stream, true);
 		bridge_stream_forget(stream);
-		stream->moved = false; /* no bridge takes it over any more */
+		stream->moved = false; /* no bridge can take it over */
 		stream->holder = NULL;
 	}
 	control_answer(control,
@@ -402,7 +403,7 @@ static void control_dispatch(struct control *control, struct frame *frame)
 void control_input(struct control *control)
 {
 	struct frame frame;
-	/* One frame of a local program of the same user: read to its end. */
+	/* Reads one frame of a local program of the same user. */
 	int r = frame_recv(control->sock, &frame, NULL);
 
 	if (r != 1) {
@@ -413,7 +414,7 @@ void control_input(struct control *control)
 	frame_free(&frame);
 }
 
-/* For users and for pbeamd: which programs depend on which host. */
+/* Tells users and pbeamd which programs depend on which host. */
 void control_describe(struct bridge *bridge)
 {
 	char path[PATH_MAX + 16], beside[PATH_MAX + 24];

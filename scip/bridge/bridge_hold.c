@@ -78,7 +78,7 @@ static int hold_add_bridge(struct bridge_hold *hold, const char *path, bool anch
 	void *list = NULL;
 
 	if (sock < 0)
-		return 0; /* left by a bridge that was killed */
+		return 0; /* the socket of a bridge that was killed */
 	select.anchors = anchors;
 	if (hold_request_message(sock, PBEAM__CHANNEL_MESSAGE__BRIDGE_LIST, &select.base,
 				 PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, &pbeam__bridge_list__descriptor,

@@ -17,7 +17,7 @@
 #include "scip/object/common.h"
 #include "scip/object/terminal.h"
 
-/* Grows by doubling: there may be many. */
+/* The array doubles: there may be many holders. */
 static int holders_append(struct holders *out, struct holder holder)
 {
 	if ((out->n & (out->n - 1)) == 0) {
@@ -31,7 +31,7 @@ static int holders_append(struct holders *out, struct holder holder)
 	return 0;
 }
 
-/* N of /dev/pts/N; of a master only its fdinfo says. -1: it is none. */
+/* Returns the N of /dev/pts/N, of a master from its fdinfo; -1: not a terminal. */
 static int terminal_number(pid_t pid, int fd, const struct stat *st)
 {
 	auto_free char *info = NULL;
@@ -51,7 +51,7 @@ static int add_descriptor(struct holders *out, pid_t pid, int dir, const char *n
 	struct stat target, entry;
 	int number;
 
-	/* The link's own mode says how it is open. */
+	/* the mode of the link tells how the file is open */
 	if (fstatat(dir, name, &entry, AT_SYMLINK_NOFOLLOW) < 0 || fstatat(dir, name, &target, 0) < 0)
 		return 0;
 	number = terminal_number(pid, holder.fd, &target);
@@ -81,7 +81,7 @@ int holders_add(struct holders *out, pid_t pid)
 
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
-		/* A file of a dead network mount is not asked anything. */
+		/* the link is read first: fstat() of a file on a dead network mount would block */
 		r = io_readlink(dirfd(dir), entry->d_name, link, sizeof(link));
 		if (r == 0 && (!strncmp(link, "pipe:", 5) || !strncmp(link, "socket:", 7) || link[0] == '/'))
 			r = add_descriptor(out, pid, dirfd(dir), entry->d_name);
@@ -90,7 +90,7 @@ int holders_add(struct holders *out, pid_t pid)
 	return r;
 }
 
-/* scips, keepers, bridges: what they hold is theirs, or the other end. */
+/* scips, keepers, bridges: they hold their own descriptors, or the other end */
 static bool is_own_process(pid_t pid, const char *own)
 {
 	char path[64], exe[PATH_MAX];

@@ -52,7 +52,7 @@ static void stand_in_drop(struct bridge_stream *stream, struct stand_in **at)
 	struct name_address name = stand_in_name(stream, &gone->called);
 
 	*at = gone->next;
-	/* a coordinator's copies are the bridge's */
+	/* in a coordinator that has started the bridge the name belongs to the bridge */
 	if (gone->named && !stream->bridge->started)
 		names_address_remove(stream->bridge->names, &name);
 	close(gone->fd);
@@ -79,7 +79,7 @@ static void drop_oldest(struct bridge_stream *stream)
 		stand_in_drop(stream, oldest);
 }
 
-/* A socket connected to the program's; *own is its address. */
+/* Returns a socket connected to the program's; *own is its address. */
 static int connect_to_program(const struct bridge_stream *stream, struct inet_address *own)
 {
 	struct inet_address at;
@@ -101,7 +101,7 @@ static bool is_young(const struct bridge_stream *stream)
 	return io_now_ns(CLOCK_MONOTONIC) - stream->made_ns < PASSING_NS;
 }
 
-/* A sender that has moved itself is found by its name, wherever it goes. */
+/* A sender that has itself moved is found by its name on every host. */
 static bool is_told(const struct bridge_stream *stream, const union name_sockaddr *source,
 		    const union name_sockaddr *called)
 {
@@ -118,7 +118,7 @@ static bool is_told(const struct bridge_stream *stream, const union name_sockadd
 	return false;
 }
 
-/* One that has moved itself goes by its name. */
+/* a sender that has itself moved is known by its name */
 static union name_sockaddr stand_in_destination(const struct bridge_stream *stream,
 						const union name_sockaddr *source)
 {
@@ -207,7 +207,7 @@ ssize_t port_send(struct bridge_stream *stream, const void *data, size_t len, co
 	at->used = ++stream->stand_ins_used;
 	stand_in_keep_name(stream, at);
 	n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-	if (n < 0 && errno == ECONNREFUSED) /* what an earlier one had met */
+	if (n < 0 && errno == ECONNREFUSED) /* an error of an earlier datagram */
 		n = send(at->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 	return n < 0 ? -errno : n;
 }

@@ -33,7 +33,7 @@ static bool is_byte_stream(const struct bridge_stream *stream)
 	return stream->about->kind == PBEAM__BRIDGE_STREAM__KIND__STREAM || bridge_stream_is_terminal(stream);
 }
 
-/* Nothing of ours follows: the other side closes its end. */
+/* Sends END: no record follows, and the other side closes its end. */
 static void say_gone(struct bridge_stream *stream, Pbeam__BridgeRecord__Kind kind)
 {
 	if (stream->closing)
@@ -75,7 +75,8 @@ struct piece {
 	socklen_t from_len;
 };
 
-/* One read. The bytes, 0 at the end of file (or of an empty message: *message), or -errno. */
+/* Reads once. Returns the number of bytes, 0 at the end of file (or for an empty message: *message), or
+ * -errno. */
 static ssize_t stream_read_piece(struct bridge_stream *stream, struct piece *piece, bool *message)
 {
 	union {
@@ -114,8 +115,8 @@ static ssize_t stream_read_piece(struct bridge_stream *stream, struct piece *pie
 	return n;
 }
 
-/* The room for the next message. When none is there yet, the largest one may come before it is read: a
- * smaller room would cut it off. */
+/* Returns the room for the next message. If none is there yet, one of the largest size may come before the
+ * read, which would truncate it. */
 static size_t next_size(struct bridge_stream *stream)
 {
 	ssize_t n;
@@ -130,7 +131,7 @@ static size_t next_size(struct bridge_stream *stream)
 
 static void reading_ended(struct bridge_stream *stream, ssize_t result)
 {
-	/* what a datagram of ours has met on its way is no end */
+	/* an error of an earlier datagram is not the stream's end */
 	bool passing = result == -EINTR || (result < 0 && result != -EAGAIN && !is_byte_stream(stream) &&
 					    stream->about->family != AF_UNIX && stream->socket);
 
@@ -153,7 +154,7 @@ static void reading_ended(struct bridge_stream *stream, ssize_t result)
 	stream->ended = true;
 }
 
-/* What went with the program is not sent after it. */
+/* Skips data that the program took along. */
 static bool stream_skip(struct bridge_stream *stream, struct piece *piece, size_t *n)
 {
 	if (stream->skip == 0)
@@ -223,14 +224,14 @@ static ssize_t stream_write(struct bridge_stream *stream, const uint8_t *data, s
 	return n < 0 ? -errno : n;
 }
 
-/* Writes what is left of a data record. 1 when it is all in. */
+/* Writes the rest of a data record. Returns 1 when all of it is written. */
 static int deliver_data(struct bridge_stream *stream, const Pbeam__BridgeRecord *record)
 {
 	uint64_t done = stream->partial < record->data.len ? stream->partial : record->data.len;
 	ssize_t n = 0;
 
 	if (!stream->writes || stream->fd < 0)
-		return 1; /* there is no reader any more */
+		return 1; /* the last reader has ended */
 	if (done == record->data.len && (is_byte_stream(stream) || done))
 		return 1;
 	n = stream_write(stream, record->data.data + done, record->data.len - done, &record->address);
@@ -241,7 +242,7 @@ static int deliver_data(struct bridge_stream *stream, const Pbeam__BridgeRecord 
 		return 0;
 	}
 	if (n < 0 && !is_byte_stream(stream) && n != -EPIPE && n != -ECONNRESET && n != -ENOTCONN)
-		return 1; /* a datagram may be lost: too large here, or without a receiver */
+		return 1; /* a datagram may be lost: it is too large here, or has no receiver */
 	if (n < 0) {
 		say_gone(stream, stream->socket ? PBEAM__BRIDGE_RECORD__KIND__RESET
 						: PBEAM__BRIDGE_RECORD__KIND__CLOSE);
@@ -262,7 +263,7 @@ static void close_quietly(struct bridge_stream *stream)
 	stream->bridge->changed = true;
 }
 
-/* The other side's writer has ended. */
+/* Applies END: the other side's writer has ended. */
 static void deliver_end(struct bridge_stream *stream)
 {
 	stream->writes = false;
@@ -274,7 +275,7 @@ static void deliver_end(struct bridge_stream *stream)
 		shutdown(stream->fd, SHUT_WR);
 }
 
-/* 1 when the record is dealt with. */
+/* Returns 1 when the record has been handled. */
 static int stream_deliver(struct bridge_stream *stream, const Pbeam__BridgeRecord *record)
 {
 	switch (record->kind) {
@@ -326,7 +327,7 @@ static void write_some(struct bridge_stream *stream)
 
 /* ---- */
 
-/* The end that the program (or its peer) has closed while we had nothing to read or to write. */
+/* Detects that the program (or its peer) has closed its end while nothing was read or written. */
 static void notice_hangup(struct bridge_stream *stream)
 {
 	struct pollfd poll_fd = {.fd = stream->fd, .events = 0};
@@ -344,7 +345,7 @@ static void notice_hangup(struct bridge_stream *stream)
 
 static void stream_settle(struct bridge_stream *stream)
 {
-	/* Both directions have ended, each in its order. */
+	/* Ends the stream when both directions have ended. */
 	if (stream->fd >= 0 && !stream->reads && !stream->writes && !stream->first &&
 	    stream->about->kind != PBEAM__BRIDGE_STREAM__KIND__LISTENER)
 		close_quietly(stream);
@@ -379,7 +380,7 @@ void bridge_stream_drain(struct bridge_stream *stream)
 	read_some(stream, SIZE_MAX);
 }
 
-/* ---- what can only be asked ---- */
+/* ---- states that no event reports ---- */
 
 static bool socket_is_listed(const char *table, uint64_t ino)
 {
@@ -413,14 +414,14 @@ static bool program_has_it(const struct bridge_stream *stream)
 	}
 }
 
-/* A listener's anchor where its name is not: those who know its address by heart are few. */
+/* True for an anchor of a listener whose name is on another host: few callers use the old address. */
 static bool is_passing(const struct bridge_stream *stream)
 {
 	return stream->anchor && stream->about->passing && !stream->over && !stream->closing &&
 	       stream->fd >= 0;
 }
 
-/* A listener, a datagram socket, or a TCP connection of which the program has said that it sends no more. */
+/* True for a listener, a datagram socket, or a TCP connection that the program has shut down for writing. */
 bool bridge_stream_wants_look(const struct bridge_stream *stream)
 {
 	if (is_passing(stream))

@@ -1,4 +1,4 @@
-/* A stream's two logs. Nothing here touches a descriptor but to close it. */
+/* A stream's two logs. This file does nothing with descriptors but close them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,7 +190,7 @@ int bridge_stream_arrived(struct bridge_stream *stream, Pbeam__BridgeRecord *rec
 {
 	struct arrival *arrival;
 
-	/* Sent again after a channel was lost: it is here already. */
+	/* A record sent again after its channel was lost, which had already arrived. */
 	if (record->number < stream->expected) {
 		pbeam__bridge_record__free_unpacked(record, NULL);
 		return 0;
@@ -219,7 +219,7 @@ void bridge_stream_reset(struct bridge_stream *stream)
 
 	terminal_end(stream);
 	if (stream->fd >= 0) {
-		/* Of TCP it makes a reset of the end; others take no notice. */
+		/* Turns the end of a TCP connection into a reset; no effect on other sockets. */
 		if (stream->socket)
 			(void)!setsockopt(stream->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 		close(stream->fd);

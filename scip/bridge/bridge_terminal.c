@@ -35,7 +35,7 @@ struct window {
 
 struct stream_terminal {
 	struct termios2 program; /* its settings */
-	struct termios2 seen;	 /* what our side of the pair has, as far as we know */
+	struct termios2 seen;	 /* the last known settings of the bridge's side */
 	struct window window;
 };
 
@@ -57,7 +57,7 @@ static struct termios2 terminal_neutral(const struct termios2 *program)
 	return out;
 }
 
-/* Puts settings on, and remembers what the kernel made of them. */
+/* Sets the settings, and stores what the kernel made of them. */
 static void put_on(struct bridge_stream *stream, const struct termios2 *settings)
 {
 	struct termios2 wanted = stream->anchor ? terminal_neutral(settings) : *settings;
@@ -77,7 +77,7 @@ int terminal_begin(struct bridge_stream *stream)
 	stream->terminal = calloc(1, sizeof(*stream->terminal));
 	if (!stream->terminal)
 		return -ENOMEM;
-	/* One that is hung up already says so when it is read. */
+	/* a terminal that is hung up reports it at the next read */
 	if (ioctl(stream->fd, TIOCGWINSZ, &stream->terminal->window) < 0 ||
 	    ioctl(stream->fd, TCGETS2, &settings) < 0)
 		return 0;
@@ -99,7 +99,7 @@ static size_t erased_characters(const struct bridge_stream *stream, size_t same)
 	if (!(program->c_lflag & ICANON) || !program->c_cc[VERASE])
 		return 0;
 	for (size_t i = same; i < stream->typed.len;
-	     i++) /* one for each character, of several bytes in UTF-8 */
+	     i++) /* one erase for each character, which has several bytes in UTF-8 */
 		n += !(program->c_iflag & IUTF8) || ((uint8_t)stream->typed.data[i] & 0xc0) != 0x80;
 	return n;
 }
@@ -119,7 +119,7 @@ int terminal_depart(struct bridge_stream *stream)
 	}
 	while (same < now.len && same < stream->typed.len && now.data[same] == stream->typed.data[same])
 		same++;
-	/* Back to the beginning of a character of which only a part is the same. */
+	/* Moves back to the start of a character of which only a part matches. */
 	while ((stream->terminal->program.c_iflag & IUTF8) && same && same < stream->typed.len &&
 	       ((uint8_t)stream->typed.data[same] & 0xc0) == 0x80)
 		same--;
@@ -156,7 +156,7 @@ static tcflag_t flags_changed(tcflag_t program, tcflag_t seen, tcflag_t now)
 	return (program & ~(seen ^ now)) | (now & (seen ^ now));
 }
 
-/* What the keeper did to our side, done to the program's settings. */
+/* Applies the keeper's changes of the bridge's side to the program's settings. */
 static struct termios2 terminal_merged(const struct stream_terminal *terminal, const struct termios2 *now)
 {
 	const struct termios2 *seen = &terminal->seen;
@@ -232,6 +232,6 @@ bool terminal_ended(struct bridge_stream *stream, ssize_t result)
 
 	if (result == -EAGAIN || result == -EINTR)
 		return false;
-	/* Settings of the keeper's that let a read return without bytes. */
+	/* True if the keeper's settings let a read return without bytes. */
 	return result < 0 || (poll(&poll_fd, 1, 0) == 1 && poll_fd.revents & POLLHUP);
 }

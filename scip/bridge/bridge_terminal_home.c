@@ -81,7 +81,7 @@ static int open_home(struct terminal_home **homes, struct object_restore *restor
 	return r < 0 ? r : terminal_adopt_apart(restore, tty, adopted, err);
 }
 
-/* One that says only which it is was asked for first: the one that has the stream is made. */
+/* An entry without a stream was requested first; the terminal is made from the entry that has one. */
 static int make_first(const struct migrate_target *target, struct object_restore *restore,
 		      const Pbeam__BridgeStream *stream, struct err *err)
 {

@@ -32,7 +32,7 @@ static int outgoing_note_terminal(struct outgoing *outgoing, uint64_t ino, const
 		       : 0;
 }
 
-/* One more description of a terminal that has its stream: bash's of /dev/tty. */
+/* Another description of a terminal that has its stream, such as bash's of /dev/tty. */
 static int leave_another(const struct outgoing_end *end, const struct known_terminal *known, struct err *err)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
@@ -48,7 +48,7 @@ static int leave_another(const struct outgoing_end *end, const struct known_term
 	return r < 0 ? r : 1;
 }
 
-/* It came from elsewhere, and its stream goes along. */
+/* The terminal came from another host: its stream moves along. */
 static int outgoing_take_terminal(const struct outgoing_end *end, uint64_t ino, struct err *err)
 {
 	struct bridge_hold *hold = end->outgoing->hold;
@@ -68,7 +68,7 @@ static int outgoing_take_terminal(const struct outgoing_end *end, uint64_t ino, 
 	return r < 0 ? err_wrap(err, r, "a terminal whose other side is on another host") : 1;
 }
 
-/* A master goes only with the programs on its other side: for them it would be the end of their terminal. */
+/* A master moves only with the programs on its other side, which would otherwise lose their terminal. */
 static int check_master(const struct outgoing_end *end, struct err *err)
 {
 	uint64_t ino = bridge_terminal_ino(terminal_pts_number(end->of->local, end->of->st.st_rdev));

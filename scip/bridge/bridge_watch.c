@@ -13,7 +13,7 @@ int bridge_watch(struct bridge *bridge, int fd, struct watch *watch, uint32_t ev
 	struct epoll_event event = {.events = events, .data.ptr = watch};
 
 	if (bridge->epoll < 0)
-		return 0; /* not started yet: run() does it */
+		return 0; /* not started yet: bridge_run() adds them */
 	return epoll_ctl(bridge->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
 }
 
