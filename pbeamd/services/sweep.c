@@ -7,7 +7,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,6 +17,21 @@
 
 #include "base/cleanup.h"
 #include "base/dirs.h"
+#include "base/io.h"
+
+/* False if the number is free, or was taken by a program that is no scip or keeper. */
+static bool is_owner_alive(pid_t pid)
+{
+	auto_free char *comm = NULL;
+	char path[40];
+	int r;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	r = io_slurp(AT_FDCWD, path, 64, &comm, NULL);
+	if (r < 0)
+		return r != -ENOENT && r != -ESRCH;
+	return !strncmp(comm, "scip", 4);
+}
 
 static void sweep_dir(const char *sub)
 {
@@ -31,7 +47,7 @@ static void sweep_dir(const char *sub)
 		size_t digits = strspn(entry->d_name, "0123456789");
 		pid_t pid = atoi(entry->d_name);
 
-		if (!digits || entry->d_name[digits] || pid <= 0 || kill(pid, 0) == 0 || errno != ESRCH)
+		if (!digits || entry->d_name[digits] || pid <= 0 || is_owner_alive(pid))
 			continue;
 		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
 		    S_ISSOCK(st.st_mode) && time(NULL) - st.st_ctime > 1)

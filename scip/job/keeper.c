@@ -73,7 +73,10 @@ _Noreturn static void keeper_fail(struct keeper *keeper, int status, const char 
 	keeper_exit(keeper);
 }
 
-/* Descendants of the first process may go on after its end: the keeper ends with the last of them. */
+static void reap_children(struct keeper *keeper);
+
+/* Descendants of the first process may go on after its end: the keeper ends with the last of them. A
+ * process's names are removed just after its end shows to the keeper, which may not have seen it yet. */
 static void check_end(void *arg)
 {
 	struct keeper *keeper = arg;
@@ -81,8 +84,10 @@ static void check_end(void *arg)
 
 	if (!job->root_gone || job->coordinator)
 		return;
-	if (names_process_count(job->names, job->entry.keeper) <= 0)
+	if (names_process_count(job->names, job->entry.keeper) <= 0) {
+		reap_children(keeper);
 		keeper_exit(keeper);
+	}
 	loop_timer_stop(&job->loop, check_end, keeper);
 	if (loop_timer_start(&job->loop, 50 * MS, check_end, keeper) < 0)
 		log_debug("no alarm to spare: the job's end is noticed at the next death");
@@ -95,7 +100,6 @@ static void root_ended(struct keeper *keeper)
 	viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__ENDED, job->root_status, "");
 	interval_stop(job);
 	job_close_console(job);
-	check_end(keeper);
 }
 
 /* ---- the program's start ---- */
@@ -181,21 +185,16 @@ static void child_ended(struct keeper *keeper, pid_t pid, int status)
 			on_report(keeper, keeper->report);
 		if (!job->replacing && !keeper->restoring)
 			root_ended(keeper);
-	} else {
-		check_end(keeper);
 	}
 }
 
-static void on_children(void *arg, int fd)
+/* Takes all that waitpid() has. */
+static void reap_children(struct keeper *keeper)
 {
-	struct keeper *keeper = arg;
 	struct job *job = &keeper->job;
-	struct signalfd_siginfo info;
 	int status;
 	pid_t pid;
 
-	while (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
-		continue;
 	while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
 		if (WIFSTOPPED(status) || WIFCONTINUED(status))
 			links_child(job, pid, status);
@@ -212,6 +211,16 @@ static void on_children(void *arg, int fd)
 			/* the console is not told of a husk's stops */
 			viewer_tell(job, PBEAM__KEEPER_EVENT__TYPE__STOPPED, status, "");
 	}
+}
+
+static void on_children(void *arg, int fd)
+{
+	struct signalfd_siginfo info;
+
+	while (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
+		continue;
+	reap_children(arg);
+	check_end(arg);
 }
 
 /* ---- the pool ---- */

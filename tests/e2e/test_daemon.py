@@ -1,6 +1,7 @@
 """pbeamd: start on demand, discovery of running programs, exit when idle; messages of the commands."""
 import os
 import signal
+import socket
 
 import pytest
 from programs import COUNT, counts
@@ -21,6 +22,25 @@ def test_started_on_demand_and_found_again(host):
         host.checkpoint("count")
         host.rollback("count")
         counts(host, out)
+    host.ctl("kill", "-s", "KILL", "count")
+
+
+def test_socket_of_a_reused_number(host):
+    """The socket of a killed scip is removed, also if another program has its number by now; that of a living one stays."""
+    vpid, out = host.detach(*COUNT, name="count")
+    folder = host.runtime / "pbeam" / "scip"
+    living = set(folder.iterdir())
+    other = host.popen(["sleep", "100"])
+    left = folder / str(other.pid)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(left))
+    host.own(left)
+    host.ps()
+    host.wait_until(lambda: not left.exists(), what="the socket to be removed")
+    assert living <= set(folder.iterdir())
+    counts(host, out)
+    other.kill()
+    other.wait()
     host.ctl("kill", "-s", "KILL", "count")
 
 
