@@ -157,7 +157,7 @@ static void json_field(const char *key, const ProtobufCMessage *message, const c
 {
 	const ProtobufCFieldDescriptor *field =
 		protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
-	const char *at = (const char *)message + field->offset;
+	const void *at = (const char *)message + field->offset;
 
 	if (field->label == PROTOBUF_C_LABEL_REPEATED) {
 		json_strings(key, *(char *const *const *)at,

@@ -88,8 +88,8 @@ void control_free(struct control *control)
 	free(control);
 }
 
-static void control_answer(struct control *control, uint32_t type, const ProtobufCMessage *message,
-			   const int *fds, int nfds)
+static void control_send_reply(struct control *control, uint32_t type, const ProtobufCMessage *message,
+			       const int *fds, int nfds)
 {
 	/* True if a coordinator waits for the stream. */
 	(void)!frame_send(control->sock, type, message, fds, nfds, NULL);
@@ -124,7 +124,7 @@ static void control_list_streams(struct control *control, bool anchors)
 		if (item && message_append(&out->streams, &out->n_streams, &item->base) < 0)
 			break;
 	}
-	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, out ? &out->base : NULL, NULL, 0);
+	control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_LISTED, out ? &out->base : NULL, NULL, 0);
 	message_free(out);
 }
 
@@ -151,7 +151,7 @@ static void control_hold_streams(struct control *control, uint64_t ino)
 	struct bridge_stream *stream = stream_find_inode(control->bridge, NULL, ino);
 
 	if (!stream || stream->held) {
-		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+		control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 		return;
 	}
 	for (struct bridge_stream *each = stream; each;
@@ -161,7 +161,7 @@ static void control_hold_streams(struct control *control, uint64_t ino)
 			if (other->of == each && !other->held && !listener_accepted(other))
 				hold_stream(control, other);
 	}
-	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, &stream->fd, stream->fd >= 0);
+	control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, &stream->fd, stream->fd >= 0);
 }
 
 /* Restarts connections that the program has not accepted: they begin again on its next host. */
@@ -218,9 +218,9 @@ static void control_take(struct control *control, uint64_t ino)
 			out = one;
 	}
 	if (out)
-		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
+		control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
 	else
-		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+		control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 	message_free(out);
 }
 
@@ -234,19 +234,20 @@ static void serve_anchor(struct control *control, uint32_t type, uint64_t id)
 		stream = stream->next;
 	if (stream && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_HOLD && !stream->held) {
 		hold_stream(control, stream);
-		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, 0);
+		control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD, NULL, NULL, 0);
 		return;
 	}
 	if (stream && type == PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKE && stream->holder == control) {
 		bridge_stream_drain(stream);
 		out = describe_anchor(stream, true);
 		if (out) {
-			control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL, 0);
+			control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN, &out->base, NULL,
+					   0);
 			message_free(out);
 			return;
 		}
 	}
-	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+	control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 }
 
 static void control_drop(struct control *control)
@@ -255,7 +256,7 @@ static void control_drop(struct control *control)
 		if (stream->holder == control && stream->taken)
 			bridge_stream_forget(stream);
 	}
-	control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
+	control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 }
 
 /* ---- terminals: until nothing is on its way, and back to where they were ---- */
@@ -278,12 +279,12 @@ void control_settled(struct bridge_stream *stream)
 		return;
 	stream->waiter = NULL;
 	if (stream->anchor)
-		control_answer(control,
-			       stream->fd >= 0 ? PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD
-					       : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
-			       NULL, &stream->fd, stream->fd >= 0);
+		control_send_reply(control,
+				   stream->fd >= 0 ? PBEAM__CHANNEL_MESSAGE__BRIDGE_HELD
+						   : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
+				   NULL, &stream->fd, stream->fd >= 0);
 	else if (!control_awaits_flush(control))
-		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
+		control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 }
 
 static void control_flush(struct control *control, int32_t vpid)
@@ -297,7 +298,7 @@ static void control_flush(struct control *control, int32_t vpid)
 			any = true;
 		}
 	if (!any)
-		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
+		control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_DROPPED, NULL, NULL, 0);
 	for (struct bridge_stream *stream = control->bridge->streams; stream; stream = stream->next)
 		if (stream->waiter == control) {
 			stream->readable = true;
@@ -327,7 +328,7 @@ static void control_bring_home(struct control *control, const Pbeam__BridgeStrea
 		stream = stream->next;
 	if (!stream || !bridge_stream_is_terminal(stream) || stream->fd < 0 || stream->closing ||
 	    stream->holder || home->generation < stream->generation || take_home(stream, home) < 0) {
-		control_answer(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
+		control_send_reply(control, PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE, NULL, NULL, 0);
 		return;
 	}
 	stream->holder = stream->waiter = control;
@@ -348,9 +349,9 @@ static void control_resume(struct control *control)
 		stream->moved = false; /* no bridge can take it over */
 		stream->holder = NULL;
 	}
-	control_answer(control,
-		       out ? PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
-		       out ? &out->base : NULL, NULL, 0);
+	control_send_reply(control,
+			   out ? PBEAM__CHANNEL_MESSAGE__BRIDGE_TAKEN : PBEAM__CHANNEL_MESSAGE__BRIDGE_NONE,
+			   out ? &out->base : NULL, NULL, 0);
 	message_free(out);
 }
 

@@ -73,7 +73,7 @@ _Noreturn static void keeper_fail(struct keeper *keeper, int status, const char 
 	keeper_exit(keeper);
 }
 
-static void reap_children(struct keeper *keeper);
+static void keeper_reap_children(struct keeper *keeper);
 
 /* Descendants of the first process may go on after its end: the keeper ends with the last of them. A
  * process's names are removed just after its end shows to the keeper, which may not have seen it yet. */
@@ -85,7 +85,7 @@ static void check_end(void *arg)
 	if (!job->root_gone || job->coordinator)
 		return;
 	if (names_process_count(job->names, job->entry.keeper) <= 0) {
-		reap_children(keeper);
+		keeper_reap_children(keeper);
 		keeper_exit(keeper);
 	}
 	loop_timer_stop(&job->loop, check_end, keeper);
@@ -189,7 +189,7 @@ static void child_ended(struct keeper *keeper, pid_t pid, int status)
 }
 
 /* Takes all that waitpid() has. */
-static void reap_children(struct keeper *keeper)
+static void keeper_reap_children(struct keeper *keeper)
 {
 	struct job *job = &keeper->job;
 	int status;
@@ -219,7 +219,7 @@ static void on_children(void *arg, int fd)
 
 	while (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
 		continue;
-	reap_children(arg);
+	keeper_reap_children(arg);
 	check_end(arg);
 }
 
