@@ -56,7 +56,6 @@ bool address_reached(int fd, union name_sockaddr *out)
 static int register_ask(const Pbeam__RegistryRequest *request, Pbeam__RegistryReply **reply, struct err *err)
 {
 	auto_close int sock = ask_open(program, err);
-	ProtobufCMessage *message = NULL;
 	int r = sock;
 
 	*reply = NULL;
@@ -64,10 +63,9 @@ static int register_ask(const Pbeam__RegistryRequest *request, Pbeam__RegistryRe
 		rpc_set_timeout(sock, PATIENCE_S * 1000);
 	if (r >= 0)
 		r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_REGISTRY, &request->base, NULL,
-				&pbeam__registry_reply__descriptor, &message, err);
+				&pbeam__registry_reply__descriptor, reply, err);
 	if (r < 0)
 		return r;
-	*reply = (Pbeam__RegistryReply *)(void *)message;
 	return (*reply)->code < 0 ? err_set(err, (*reply)->code, "%s", (*reply)->text) : 0;
 }
 

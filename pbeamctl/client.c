@@ -22,15 +22,14 @@ void client_target(const char *word, Pbeam__Target *target)
 }
 
 int client_ask(uint32_t type, const ProtobufCMessage *request, const ProtobufCMessageDescriptor *answer,
-	       ProtobufCMessage **reply, struct err *err)
+	       void *out, struct err *err)
 {
 	auto_close int sock = ask_open("pbeamctl " PBEAM_VERSION, err);
 	int r;
 
 	if (sock < 0)
 		return sock;
-	*reply = NULL;
-	r = ask_message(sock, type, request, progress_show, answer, reply, err);
+	r = ask_message(sock, type, request, progress_show, answer, out, err);
 	progress_end();
 	if (r == -EPIPE)
 		r = err_set(err, -EPIPE,

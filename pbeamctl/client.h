@@ -8,11 +8,10 @@
 /* Parses a word of the command line as a target: a number is a vpid, all else a name. Borrows `word`. */
 void client_target(const char *word, Pbeam__Target *target);
 
-/* Connects (starting pbeamd if necessary), sends the request and waits for the reply. The caller frees *reply
- * with protobuf_c_message_free_unpacked(). A refusal is an error with pbeamd's message. */
+/* Connects (starting pbeamd if necessary), sends the request and waits for the reply. The caller frees *out
+ * (a pointer to a pointer to the reply) with message_free(). A refusal is an error with pbeamd's message. */
 must_check int client_ask(uint32_t type, const ProtobufCMessage *request,
-			  const ProtobufCMessageDescriptor *answer, ProtobufCMessage **reply,
-			  struct err *err);
+			  const ProtobufCMessageDescriptor *answer, void *out, struct err *err);
 
 /* Sends a request whose reply has no content, and prints an error. Returns the exit status. */
 int client_command(uint32_t type, const ProtobufCMessage *request);

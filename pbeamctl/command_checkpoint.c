@@ -28,11 +28,10 @@ static int command_checkpoint_run(const struct command_line *line)
 {
 	Pbeam__CheckpointRequest request = PBEAM__CHECKPOINT_REQUEST__INIT;
 	Pbeam__Target target;
-	const Pbeam__CheckpointReply *done;
+	Pbeam__CheckpointReply *done;
 	const char *output = command_value(line, "output"), *mode = command_value(line, "mode");
 	const char *save = command_value(line, "save-files");
 	struct err err = ERR_INIT;
-	ProtobufCMessage *reply;
 	char cwd[PATH_MAX], size[16], pause[24], total[24];
 	int r;
 
@@ -54,9 +53,8 @@ static int command_checkpoint_run(const struct command_line *line)
 	if (getcwd(cwd, sizeof(cwd)))
 		request.cwd = cwd;
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &request.base,
-		       &pbeam__checkpoint_reply__descriptor, &reply, &err) < 0)
+		       &pbeam__checkpoint_reply__descriptor, &done, &err) < 0)
 		return command_failed(&err);
-	done = (const Pbeam__CheckpointReply *)reply;
 	puts(done->path);
 	fflush(stdout);
 	for (size_t i = 0; i < done->n_outside; i++)
@@ -70,7 +68,7 @@ static int command_checkpoint_run(const struct command_line *line)
 		fprintf(stderr, "%u process%s, %s, paused for %s, done in %s\n", done->processes,
 			done->processes == 1 ? "" : "es", size, pause, total);
 	}
-	message_free(reply);
+	message_free(done);
 	return STATUS_DONE;
 }
 

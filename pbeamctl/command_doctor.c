@@ -86,21 +86,20 @@ static enum finding ask_daemon(bool json)
 	static const struct check check = {"pbeamd", "all commands go through the daemon",
 					   "run `pbeamd` in the foreground to see why it fails", NULL};
 	struct err err = ERR_INIT;
-	ProtobufCMessage *reply;
+	Pbeam__ProcessList *list;
 	uint64_t unknown;
 	char found[128];
 
-	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &reply,
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &list,
 		       &err) < 0) {
 		snprintf(found, sizeof(found), "%.127s", err.text);
 		(json ? print_json_row : print_row)(&check, FINDING_BAD, found);
 		return FINDING_BAD;
 	}
-	snprintf(found, sizeof(found), "running, %zu processes",
-		 ((const Pbeam__ProcessList *)reply)->n_processes);
+	snprintf(found, sizeof(found), "running, %zu processes", list->n_processes);
 	(json ? print_json_row : print_row)(&check, FINDING_GOOD, found);
-	unknown = unknown_calls((const Pbeam__ProcessList *)reply, json);
-	message_free(reply);
+	unknown = unknown_calls(list, json);
+	message_free(list);
 	if (json) {
 		json_close(']');
 		json_unsigned("unknown_calls", unknown);

@@ -56,7 +56,7 @@ static int hosts_run(const struct command_line *line)
 	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
 	const char *remove = command_value(line, "remove");
 	bool take_over = command_flag(line, "take-over");
-	ProtobufCMessage *reply = NULL;
+	Pbeam__HostList *list;
 	struct err err = ERR_INIT;
 
 	if (take_over && (remove || command_flag(line, "json")))
@@ -65,15 +65,14 @@ static int hosts_run(const struct command_line *line)
 	if (remove)
 		request.remove = (char *)(uintptr_t)remove;
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &request.base, &pbeam__host_list__descriptor,
-		       &reply, &err) < 0)
+		       &list, &err) < 0)
 		return command_failed(&err);
 	if (command_flag(line, "json"))
-		hosts_print_json((const Pbeam__HostList *)reply);
+		hosts_print_json(list);
 	else if (!remove && !take_over)
-		hosts_print_table((const Pbeam__HostList *)reply);
-	client_print_notes(((const Pbeam__HostList *)reply)->notes,
-			   ((const Pbeam__HostList *)reply)->n_notes);
-	message_free(reply);
+		hosts_print_table(list);
+	client_print_notes(list->notes, list->n_notes);
+	message_free(list);
 	return STATUS_DONE;
 }
 

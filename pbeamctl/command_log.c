@@ -84,14 +84,12 @@ static int log_run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
-	const Pbeam__CheckpointLog *list;
-	ProtobufCMessage *reply;
+	Pbeam__CheckpointLog *list;
 
 	client_target(line->words[0], &target);
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_LOG, &target.base, &pbeam__checkpoint_log__descriptor,
-		       &reply, &err) < 0)
+		       &list, &err) < 0)
 		return command_failed(&err);
-	list = (const Pbeam__CheckpointLog *)reply;
 	if (command_flag(line, "json"))
 		log_print_json(list);
 	else
@@ -101,7 +99,7 @@ static int log_run(const struct command_line *line)
 		      "the image\n",
 		      stderr);
 	client_print_notes(list->notes, list->n_notes);
-	message_free(reply);
+	message_free(list);
 	return STATUS_DONE;
 }
 

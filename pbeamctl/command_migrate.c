@@ -60,11 +60,10 @@ static int migrate_run(const struct command_line *line)
 {
 	Pbeam__MigrateRequest request = PBEAM__MIGRATE_REQUEST__INIT;
 	Pbeam__Target target;
-	const Pbeam__MigrateReply *done;
+	Pbeam__MigrateReply *done;
 	const char *from = command_value(line, "all-from");
 	char *maps[COMMAND_GIVEN_MAX];
 	struct err err = ERR_INIT;
-	ProtobufCMessage *reply;
 	int r = migrate_parse_limits(line, &request);
 
 	if (r < 0)
@@ -89,15 +88,14 @@ static int migrate_run(const struct command_line *line)
 	client_target(line->words[0], &target);
 	request.target = &target;
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &request.base,
-		       &pbeam__migrate_reply__descriptor, &reply, &err) < 0)
+		       &pbeam__migrate_reply__descriptor, &done, &err) < 0)
 		return command_failed(&err);
-	done = (const Pbeam__MigrateReply *)reply;
 	r = STATUS_DONE;
 	if (request.dry_run)
 		r = show_dry_run(done);
 	else
 		migrate_print(done);
-	message_free(reply);
+	message_free(done);
 	return r;
 }
 

@@ -61,18 +61,18 @@ static bool is_top(const Pbeam__ProcessList *list, const Pbeam__ProcessInfo *pro
 static int move_tree(Pbeam__MigrateRequest *request, const Pbeam__ProcessInfo *process, struct err *err)
 {
 	Pbeam__Target target = PBEAM__TARGET__INIT;
-	ProtobufCMessage *reply;
+	Pbeam__MigrateReply *done;
 	int r;
 
 	target.vpid = process->vpid;
 	request->target = &target;
 	r = client_ask(PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &request->base,
-		       &pbeam__migrate_reply__descriptor, &reply, err);
+		       &pbeam__migrate_reply__descriptor, &done, err);
 	request->target = NULL;
 	if (r < 0)
 		return r;
-	migrate_print((const Pbeam__MigrateReply *)reply);
-	message_free(reply);
+	migrate_print(done);
+	message_free(done);
 	return 0;
 }
 
@@ -80,14 +80,13 @@ static int move_tree(Pbeam__MigrateRequest *request, const Pbeam__ProcessInfo *p
 static int move_present(Pbeam__MigrateRequest *request, const char *from, struct refused *refused,
 			struct err *err)
 {
-	ProtobufCMessage *reply;
+	Pbeam__ProcessList *list;
 	int moved = 0, r;
 
-	r = client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &reply, err);
+	r = client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &list, err);
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < ((const Pbeam__ProcessList *)reply)->n_processes && r == 0; i++) {
-		const Pbeam__ProcessList *list = (const Pbeam__ProcessList *)reply;
+	for (size_t i = 0; i < list->n_processes && r == 0; i++) {
 		const Pbeam__ProcessInfo *process = list->processes[i];
 		struct err why = ERR_INIT;
 
@@ -101,7 +100,7 @@ static int move_present(Pbeam__MigrateRequest *request, const char *from, struct
 			r = add_refused(refused, process->vpid);
 		}
 	}
-	message_free(reply);
+	message_free(list);
 	return r < 0 ? r : moved;
 }
 
@@ -109,19 +108,17 @@ static int move_present(Pbeam__MigrateRequest *request, const char *from, struct
 static int list_dependants(const char *from, struct err *err)
 {
 	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
-	const Pbeam__HostList *list;
-	ProtobufCMessage *reply;
+	Pbeam__HostList *list;
 	int n = 0, r;
 
 	r = client_ask(PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &request.base, &pbeam__host_list__descriptor,
-		       &reply, err);
+		       &list, err);
 	if (r < 0)
 		return r;
-	list = (const Pbeam__HostList *)reply;
 	for (size_t i = 0; i < list->n_hosts; i++)
 		for (size_t j = 0; j < list->hosts[i]->n_depends && !strcmp(list->hosts[i]->name, from); j++)
 			n += printf("%s\n", list->hosts[i]->depends[j]) > 0;
-	message_free(reply);
+	message_free(list);
 	return n;
 }
 

@@ -64,18 +64,18 @@ static void ps_print_table(const Pbeam__ProcessList *list)
 static int ps_run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
-	ProtobufCMessage *reply;
+	Pbeam__ProcessList *list;
 
-	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &reply,
+	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, &pbeam__process_list__descriptor, &list,
 		       &err) < 0)
 		return command_failed(&err);
 	if (command_flag(line, "json"))
-		ps_print_json((const Pbeam__ProcessList *)reply);
+		ps_print_json(list);
 	else
-		ps_print_table((const Pbeam__ProcessList *)reply);
-	print_missing((const Pbeam__ProcessList *)reply);
-	print_undecided((const Pbeam__ProcessList *)reply);
-	message_free(reply);
+		ps_print_table(list);
+	print_missing(list);
+	print_undecided(list);
+	message_free(list);
 	return STATUS_DONE;
 }
 

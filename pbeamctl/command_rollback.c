@@ -47,12 +47,11 @@ static void parse_image(const char *to, char place[PATH_MAX], Pbeam__RollbackReq
 static int command_rollback_run(const struct command_line *line)
 {
 	Pbeam__RollbackRequest request = PBEAM__ROLLBACK_REQUEST__INIT;
-	const Pbeam__RollbackReply *done;
+	Pbeam__RollbackReply *done;
 	const char *to = command_value(line, "to"), *on = command_value(line, "on");
 	char *maps[MAPS_MAX], text[4096];
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
-	ProtobufCMessage *reply;
 	char cwd[PATH_MAX], total[24], place[PATH_MAX];
 
 	client_target(line->words[0], &target);
@@ -70,15 +69,14 @@ static int command_rollback_run(const struct command_line *line)
 	request.n_on = on ? split_maps(text, maps) : 0;
 	request.on = maps;
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_ROLLBACK, &request.base,
-		       &pbeam__rollback_reply__descriptor, &reply, &err) < 0)
+		       &pbeam__rollback_reply__descriptor, &done, &err) < 0)
 		return command_failed(&err);
-	done = (const Pbeam__RollbackReply *)reply;
 	client_print_notes(done->notes, done->n_notes);
 	if (isatty(STDERR_FILENO)) {
 		format_span(done->total_ns, total);
 		fprintf(stderr, "vpid %d runs again as in %s, after %s\n", done->vpid, done->path, total);
 	}
-	message_free(reply);
+	message_free(done);
 	return STATUS_DONE;
 }
 

@@ -26,7 +26,7 @@ static int stack_run(const struct command_line *line)
 {
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
-	ProtobufCMessage *reply;
+	Pbeam__StackReply *reply;
 	const char *text;
 	struct stat st;
 
@@ -36,7 +36,7 @@ static int stack_run(const struct command_line *line)
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_STACK, &target.base, &pbeam__stack_reply__descriptor,
 		       &reply, &err) < 0)
 		return command_failed(&err);
-	text = ((const Pbeam__StackReply *)reply)->text;
+	text = reply->text;
 	fputs(text, stdout);
 	if (*text && text[strlen(text) - 1] != '\n')
 		putchar('\n');

@@ -36,8 +36,9 @@ int ask_frame(int sock, uint32_t type, const ProtobufCMessage *request, ask_prog
 }
 
 int ask_message(int sock, uint32_t type, const ProtobufCMessage *request, ask_progress_fn progress,
-		const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **reply, struct err *err)
+		const ProtobufCMessageDescriptor *descriptor, void *out, struct err *err)
 {
+	ProtobufCMessage **reply = out;
 	struct frame frame;
 	int r = ask_frame(sock, type, request, progress, &frame, err);
 
@@ -80,12 +81,9 @@ int ask_hosts(const char *program, Pbeam__HostList **out, struct err *err)
 {
 	Pbeam__HostsRequest request = PBEAM__HOSTS_REQUEST__INIT;
 	auto_close int sock = ask_open(program, err);
-	ProtobufCMessage *reply = NULL;
-	int r = sock;
 
-	if (sock >= 0)
-		r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &request.base, NULL,
-				&pbeam__host_list__descriptor, &reply, err);
-	*out = (Pbeam__HostList *)(void *)reply;
-	return r < 0 ? r : 0;
+	*out = NULL;
+	return sock < 0 ? sock
+			: ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_HOSTS, &request.base, NULL,
+				      &pbeam__host_list__descriptor, out, err);
 }

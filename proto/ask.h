@@ -21,10 +21,10 @@ typedef void (*ask_progress_fn)(const Pbeam__Progress *progress);
  * went away before it answered, -ETIMEDOUT where the socket has a SO_RCVTIMEO that passed. */
 must_check int ask_frame(int sock, uint32_t type, const ProtobufCMessage *request, ask_progress_fn progress,
 			 struct frame *answer, struct err *err);
-/* As ask_frame(), the reply unpacked as `descriptor`, to be freed with message_free(). */
+/* As ask_frame(); *out (a pointer to a pointer to the message of `descriptor`) is freed with message_free().
+ */
 must_check int ask_message(int sock, uint32_t type, const ProtobufCMessage *request, ask_progress_fn progress,
-			   const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **reply,
-			   struct err *err);
+			   const ProtobufCMessageDescriptor *descriptor, void *out, struct err *err);
 /* The hosts of the cluster, the one that is asked first; *out is to be freed with message_free(). Without a
  * cluster the list is empty, or that one has no name. */
 must_check int ask_hosts(const char *program, Pbeam__HostList **out, struct err *err);

@@ -42,17 +42,16 @@ void record_close(struct record *record)
 static int record_call(struct record *record, const Pbeam__RegistryRequest *request,
 		       Pbeam__RegistryReply **reply, struct err *err)
 {
-	ProtobufCMessage *message = NULL;
 	int r = 0;
 
+	*reply = NULL;
 	if (record->sock < 0)
 		r = record->sock = ask_open(program, err);
 	if (r >= 0)
 		r = ask_message(record->sock, PBEAM__DAEMON_REQUEST__DAEMON_REGISTRY, &request->base, NULL,
-				&pbeam__registry_reply__descriptor, &message, err);
+				&pbeam__registry_reply__descriptor, reply, err);
 	if (r < 0)
 		record_close(record);
-	*reply = (Pbeam__RegistryReply *)(void *)message;
 	return r < 0 ? r : 0;
 }
 

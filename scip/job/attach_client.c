@@ -113,7 +113,7 @@ static int attach_find_host(const char *target, char host[NAME_TEXT_MAX], struct
 	host[0] = 0;
 	if (sock >= 0)
 		r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_PS, NULL, NULL,
-				&pbeam__process_list__descriptor, (ProtobufCMessage **)(void *)&list, err);
+				&pbeam__process_list__descriptor, &list, err);
 	if (r == 0)
 		r = names_open(&names, err);
 	if (r == 0) {

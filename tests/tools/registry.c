@@ -23,19 +23,17 @@ static int call_registry_once(const Pbeam__RegistryRequest *request, uint64_t le
 			      Pbeam__RegistryReply **reply, struct err *err)
 {
 	auto_close int sock = ask_open("registry " PBEAM_VERSION, err);
-	ProtobufCMessage *message;
 	int r;
 
 	if (sock < 0)
 		return sock;
 	rpc_set_timeout(sock, (unsigned)(left_ns / 1000000u) + 1);
 	r = ask_message(sock, PBEAM__DAEMON_REQUEST__DAEMON_REGISTRY, &request->base, NULL,
-			&pbeam__registry_reply__descriptor, &message, err);
+			&pbeam__registry_reply__descriptor, reply, err);
 	if (r == -EPIPE)
 		return err_set(err, r, "pbeamd ended before the registry answered");
 	if (r < 0)
 		return r;
-	*reply = (Pbeam__RegistryReply *)message;
 	return (*reply)->code < 0 ? err_set(err, (*reply)->code, "%s", (*reply)->text) : 0;
 }
 
