@@ -8,8 +8,8 @@
 
 #include "base/err.h"
 
-/* Fill `buf` (PATH_MAX bytes) with the path; the directory and its subdirectory `sub` (may be NULL) are made,
- * mode 0700. */
+/* Fill `buf` (PATH_MAX bytes) with the path, and make the directory and its subdirectory `sub` (may be
+ * NULL) with mode 0700. */
 must_check int dirs_runtime(char *buf, const char *sub, struct err *err);
 must_check int dirs_state(char *buf, const char *sub, struct err *err);
 

@@ -1,8 +1,8 @@
 /*
- * Errors. A fallible function returns 0 or a count, else -errno, and is marked must_check. Where errno does
- * not tell enough its last parameter is a struct err *: err_set() and err_sys() write it where the failure
- * happens, err_wrap() puts "doing what to whom: " in front on the way up. A struct err lives on the caller's
- * stack, allocates nothing and may be NULL where the text is not needed.
+ * Errors. A fallible function returns 0 or a count, else -errno, and is marked must_check. If errno is not
+ * enough, its last parameter is a struct err *: err_set() and err_sys() write it where the failure happens,
+ * err_wrap() adds "doing what to whom: " on the way up. A struct err lives on the caller's stack, allocates
+ * nothing, and may be NULL if the text is not needed.
  *
  * Log or return, not both: only command lines and connection loops print.
  */
@@ -34,10 +34,10 @@ int err_sys(struct err *err, const char *fmt, ...) __attribute__((format(printf,
 /* As err_sys() for a negative errno value that a function returned. */
 int err_code(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Prefixes "fmt: " to the text that is there. Returns the err's code, or `code` if it has none. */
+/* Prefixes "fmt: " to the text. Returns the code of `err`, or `code` if it has none. */
 int err_wrap(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Forgets what was set. */
+/* Clears code and text. */
 void err_clear(struct err *err);
 
 #endif

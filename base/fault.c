@@ -16,7 +16,8 @@
 /* Ten seconds. */
 enum { LOOKS = 1000, LOOK_AGAIN_NS = 10000000 };
 
-/* The request of the tests: the variable, or the file that it names. NULL: none. */
+/* The tests' request: the variable's value, or the contents of the file that it names. NULL if there is
+ * none. */
 static const char *fault_wish(char *buf, size_t size)
 {
 	const char *wanted = getenv("PBEAM_FAULT");

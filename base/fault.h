@@ -1,9 +1,9 @@
 /*
- * Named places where a test may let a program fail. PBEAM_FAULT=POINT:ACTION[:N] acts at the N-th passing of
+ * Named places where a test may make a program fail. PBEAM_FAULT=POINT:ACTION[:N] acts at the N-th passing of
  * POINT (the first without N): "fail" (the caller gets -EIO), "kill" (SIGKILL to itself), "sleep" (waits ten
- * seconds, so that a test can act; if PBEAM_FAULT names a file with this text, it writes "POINT:reached" to
- * the file and continues as soon as that is changed). Compiled in with the CMake option PBEAM_FAULTS only;
- * else it costs nothing.
+ * seconds, so that a test can act). If PBEAM_FAULT names a file with this text, "sleep" writes
+ * "POINT:reached" to the file and continues as soon as the file is changed. Compiled in only with the CMake
+ * option PBEAM_FAULTS; else it costs nothing.
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
@@ -11,7 +11,7 @@
 #include "base/err.h"
 
 #ifdef PBEAM_FAULTS
-/* 0, or -EIO with the sentence in err. */
+/* Returns 0, or -EIO with a message in `err`. */
 must_check int fault_point(const char *point, struct err *err);
 #else
 must_check static inline int fault_point(const char *point, struct err *err)

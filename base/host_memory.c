@@ -36,7 +36,7 @@ static char *memory_read_file(const char *dir, const char *name)
 	return text;
 }
 
-/* What follows `name`. */
+/* The text after `name`. */
 static bool memory_find_number(const char *text, const char *name, uint64_t *out)
 {
 	const char *at = text ? strstr(text, name) : NULL;
@@ -52,7 +52,7 @@ static bool read_number(const char *dir, const char *file, uint64_t *out)
 {
 	auto_free char *text = memory_read_file(dir, file);
 
-	return memory_find_number(text, "", out); /* "max" is none */
+	return memory_find_number(text, "", out); /* "max": no limit */
 }
 
 static void limit_by(const char *group, const struct hierarchy *hierarchy, struct host_memory *size)
@@ -73,7 +73,7 @@ static void limit_by(const char *group, const struct hierarchy *hierarchy, struc
 		size->available = limit - usage;
 }
 
-/* "a,b,c" has b. */
+/* True if the list "a,b,c" contains the word "b". */
 static bool has_word(const char *list, size_t len, const char *word)
 {
 	size_t n = strlen(word);
@@ -90,7 +90,7 @@ static bool has_word(const char *list, size_t len, const char *word)
 	return false;
 }
 
-/* The group of this process, as its hierarchy's root sees it: lines "ID:CONTROLLERS:PATH". */
+/* The control group of this process, relative to the root of its hierarchy: lines "ID:CONTROLLERS:PATH". */
 static bool find_group(const char *text, const struct hierarchy *hierarchy, char *path, size_t size)
 {
 	for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line ? 1 : 0) {
@@ -105,7 +105,7 @@ static bool find_group(const char *text, const struct hierarchy *hierarchy, char
 	return false;
 }
 
-/* Where the hierarchy is mounted, and which of its groups is seen there. */
+/* The mount point of the hierarchy, and the group that is at its top. */
 static bool find_mount(const char *text, const struct hierarchy *hierarchy, char root[static PATH_MAX],
 		       char mount[static PATH_MAX])
 {
@@ -124,7 +124,7 @@ static bool find_mount(const char *text, const struct hierarchy *hierarchy, char
 	return false;
 }
 
-/* The limits of its own group and of all above it. */
+/* Applies the limits of the process's own group and of all groups above it. */
 static void limit_by_groups(const char *groups, const char *mounts, const struct hierarchy *hierarchy,
 			    struct host_memory *size)
 {
@@ -137,7 +137,7 @@ static void limit_by_groups(const char *groups, const char *mounts, const struct
 	nroot = strcmp(root, "/") != 0 ? strlen(root) : 0;
 	if (nroot && strncmp(path, root, nroot) == 0)
 		below += nroot;
-	if (strstr(below, "/..")) /* it is outside of what is mounted here */
+	if (strstr(below, "/..")) /* the group is outside the part that is mounted here */
 		below = "";
 	snprintf(group, sizeof(group), "%s%s", mount, below);
 	while (strlen(group) >= strlen(mount)) {

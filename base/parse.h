@@ -1,4 +1,4 @@
-/* What users write on command lines: times, sizes, signals. */
+/* Parses values from command lines: times, sizes, signals. */
 #ifndef BASE_PARSE_H
 #define BASE_PARSE_H
 

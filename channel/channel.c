@@ -1,4 +1,4 @@
-/* Making channels: starting the process that speaks TLS, and the greeting. */
+/* Makes channels: starts the process that speaks TLS, and exchanges greetings. */
 #include "channel/channel.h"
 
 #include <errno.h>
@@ -28,8 +28,8 @@ static _Noreturn void become_pump(int tcp, int local, const struct channel_key *
 		signal(sig, SIG_DFL);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
-	signal(SIGINT,
-	       SIG_IGN); /* typed at a daemon in the foreground; its channels may be in use elsewhere */
+	signal(SIGINT, SIG_IGN); /* Ctrl-C ends a daemon in the foreground; its channels may be in use by
+				    other processes */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	tcp = fcntl(tcp, F_DUPFD, 16);
@@ -49,10 +49,10 @@ static void widen_buffer(int sock)
 	const int size = LOCAL_BUFFER;
 
 	if (setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) < 0)
-		return; /* only slower */
+		return; /* small messages are slower without it */
 }
 
-/* Takes `tcp`. Returns the plain end of the channel or -errno. */
+/* Takes ownership of `tcp`. Returns the plain end of the channel or -errno. */
 static int start_pump(int tcp, const struct channel_key *key, enum tls_role role, struct err *err)
 {
 	auto_close int ours = -1, theirs = -1, connection = tcp;
@@ -161,7 +161,7 @@ static int exchange_greetings(int sock, const char *own_host, uint32_t kind, con
 
 	rpc_set_timeout(sock, GREETING_S * 1000);
 	r = send_hello(sock, own_host, kind, cookie, NULL);
-	if (r < 0 && r != -EPIPE && r != -ECONNRESET) /* then the reason is there to be read */
+	if (r < 0 && r != -EPIPE && r != -ECONNRESET) /* the peer's reason can then be read */
 		return err_code(err, r, "greet");
 	r = frame_recv(sock, &frame, err);
 	if (r <= 0)

@@ -1,4 +1,4 @@
-/* Listening on and connecting to "ADDRESS[:PORT]", "[V6]:PORT" or "unix:PATH". */
+/* Listens on and connects to "ADDRESS[:PORT]", "[V6]:PORT" or "unix:PATH". */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -57,7 +57,7 @@ static int unix_connect(const char *text, struct err *err)
 	return steal_fd(&sock);
 }
 
-/* A socket that a killed daemon left refuses connections: it is replaced. */
+/* The socket of a killed daemon refuses connections, and is replaced. */
 static int unix_listen(const char *text, struct err *err)
 {
 	auto_close int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

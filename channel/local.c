@@ -1,5 +1,4 @@
-/* For programs that do not have the cluster's key: pbeamd makes channels for them and passes the descriptors.
- */
+/* Channels for programs without the cluster's key: pbeamd makes the channels and passes the descriptors. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>

@@ -2,17 +2,17 @@
  * The process behind a channel: a poll loop between the TCP connection, encrypted, and the socketpair, plain.
  *
  * Each direction has one buffer, refilled only when it is empty, so that a slow reader slows its writer and
- * nothing grows.
+ * memory does not grow.
  *
- * Half-closing goes through: end of file on the local side becomes a close_notify; the other direction
- * continues until its own end. When the local socket is closed for good (POLLHUP), what was written is still
- * sent, then the process ends.
+ * Half-closing is passed on: end of file on the local side becomes a close_notify, and the other direction
+ * continues until its own end. When the local socket is closed for good (POLLHUP), the process sends the
+ * bytes that it has read and ends.
  *
- * A descriptor received from the local side requests the TCP connection (tls_stream.h): it counts as end of
- * file, and once both sides have closed TLS the connection is sent to it.
+ * A descriptor received from the local side requests the TCP connection (tls_stream.h). It counts as end of
+ * file; once both sides have closed TLS the connection is sent to it.
  *
- * The loop is not libevent's: nearly each event changes what is waited for. An event costs 2.5 us with poll
- * and 4.8 us with libevent, which calls epoll_ctl(2) each time (bench/event_loop.c).
+ * The loop does not use libevent: nearly each event changes the set of events to wait for. An event costs 2.5
+ * us with poll and 4.8 us with libevent, which calls epoll_ctl(2) each time (bench/event_loop.c).
  */
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -38,16 +38,16 @@ struct pump {
 	size_t have, done;	   /* in `plain` */
 	uint8_t *outgoing;	   /* from the local side, to be encrypted */
 	size_t due, encrypted;	   /* in `outgoing` */
-	bool local_eof, tcp_eof;   /* nothing more comes from there */
-	bool told_local, told_tcp; /* and the other side knows */
+	bool local_eof, tcp_eof;   /* end of input from there */
+	bool told_local, told_tcp; /* ... passed on to the other side */
 	bool hung;		   /* no process holds the other end of the local side */
-	bool cut;		   /* the connection is gone */
-	int asked;		   /* requests the connection; -1: none */
+	bool cut;		   /* the connection has ended */
+	int asked;		   /* the descriptor that requests the connection; -1: none */
 };
 
 /* ---- the encrypted side ---- */
 
-/* Nothing more can be sent or will come; what has come still goes to the local side. */
+/* The connection has ended: bytes already received still go to the local side. */
 static void lose_connection(struct pump *pump)
 {
 	pump->cut = pump->tcp_eof = pump->local_eof = pump->told_tcp = true;
@@ -114,7 +114,7 @@ static void send_plain(struct pump *pump)
 	pump->have = pump->done = 0;
 }
 
-/* recv(), and the descriptor that came with the bytes: *fd, the caller's, -1 for none. */
+/* recv() with the descriptor that came with the bytes: *fd, owned by the caller, -1 for none. */
 static ssize_t recv_descriptor(int sock, void *to, size_t len, int *fd)
 {
 	struct iovec iov = {to, len};
@@ -140,8 +140,8 @@ static void recv_local(struct pump *pump)
 	ssize_t n = recv_descriptor(pump->local, pump->outgoing, TLS_PIECE, &fd);
 
 	if (fd >= 0) {
-		/* The byte that came with it is no data. It is the last one: the kernel stops behind it
-		 * (unix_stream_read_generic() in net/unix/af_unix.c, 6.18). */
+		/* The byte that carries it is not data. It is the last byte received: the kernel stops
+		 * after it (unix_stream_read_generic() in net/unix/af_unix.c, 6.18). */
 		pump->asked = fd;
 		pump->local_eof = true;
 		pump->due = (size_t)n - 1;
@@ -178,7 +178,8 @@ static bool is_pump_done(const struct pump *pump)
 	return pump->told_tcp && (pump->cut || !tls_unsent(pump->tls)) && (pump->told_local || pump->hung);
 }
 
-/* Sends the connection to the process that asked for it. If that fails, the process sees our end. */
+/* Sends the connection to the process that requested it. If that fails, the process sees the end of the
+ * socket. */
 static void hand_connection_over(struct pump *pump)
 {
 	Pbeam__ChannelConnection connection = PBEAM__CHANNEL_CONNECTION__INIT;
@@ -193,8 +194,8 @@ static void hand_connection_over(struct pump *pump)
 		return;
 }
 
-/* Chooses what to wait for. A descriptor without an event to wait for is left out: its hang-up would be
- * reported at once and for ever. */
+/* Chooses the events to wait for. A descriptor without any is left out: poll(2) would report its hang-up
+ * at once, again and again. */
 static void choose_events(const struct pump *pump, struct pollfd fds[2])
 {
 	const bool unsent = tls_unsent(pump->tls) > 0;
@@ -248,8 +249,8 @@ static void copy_both_ways(struct pump *pump)
 
 /* ---- the beginning ---- */
 
-/* Reads for a moment before the end: an alert that was sent is lost when the connection is closed with bytes
- * unread. */
+/* Reads for a moment before closing: an alert that was sent is lost if the connection is closed with
+ * unread bytes. */
 static void linger_for_alert(const struct pump *pump)
 {
 	const uint64_t until = io_now_ns(CLOCK_MONOTONIC) + ALERT_MS * 1000000ull;
@@ -273,7 +274,7 @@ static void report_handshake(const struct pump *pump, const struct err *err)
 	const Pbeam__Failed refused = rpc_failed(err);
 
 	if (frame_send(pump->local, PBEAM__RPC__RPC_FAILED, &refused.base, NULL, 0, NULL) < 0)
-		return; /* there is no reader */
+		return; /* the reader has ended */
 }
 
 _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum tls_role role)

@@ -1,5 +1,5 @@
 /*
- * A seccomp filter for the process that meets the bytes of strangers: it may use the descriptors that it has,
+ * A seccomp filter for the process that reads bytes from strangers: it may use the descriptors that it has,
  * memory and clocks. Other calls fail with EPERM.
  */
 #include <errno.h>

@@ -1,10 +1,10 @@
 /*
- * TLS 1.3 with an external pre-shared key and (EC)DHE: both sides prove that they have the key, and what was
- * recorded stays secret even if the key becomes known later. No certificates, tickets, early data or older
+ * TLS 1.3 with an external pre-shared key and (EC)DHE: both sides prove that they have the key, and recorded
+ * traffic stays secret even if the key becomes known later. No certificates, tickets, early data or older
  * versions.
  *
- * OpenSSL 3.0 verifies the binder of a PSK itself: the server's "binder does not verify" means another key; a
- * client that offers no PSK finds no certificate at the server, and so no handshake either.
+ * OpenSSL 3.0 verifies the binder of a PSK itself: the server's "binder does not verify" means another key.
+ * For a client without a PSK the server has no certificate, and the handshake fails.
  *
  * OpenSSL 3.0 never updates a key by itself. Each side updates its sending key after 2^24 records: RFC 8446,
  * 5.5 allows AES-GCM 2^24.5 full records under one key.
@@ -77,13 +77,13 @@ static SSL_CTX *new_context(enum tls_role role)
 	}
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-	/* the PSK authenticates the peer; without one a server has no certificate to show either */
+	/* the PSK authenticates the peer; a server has no certificate */
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL);
 	SSL_CTX_set_psk_use_session_callback(ctx, use_session);
 	SSL_CTX_set_psk_find_session_callback(ctx, find_session);
 	SSL_CTX_set_read_ahead(ctx, 1);
 	SSL_CTX_set_default_read_buffer_len(ctx, TLS_PIECE);
-	/* one record per SSL_write(), so that records can be counted */
+	/* one record for each SSL_write(), so that records can be counted */
 	SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 	return ctx;
 }
@@ -191,7 +191,7 @@ ssize_t tls_write(struct tls *tls, const void *data, size_t len)
 			return -EIO;
 		tls->records = 0;
 	}
-	if (!SSL_write_ex(tls->ssl, data, len, &n)) /* memory takes everything: nothing to wait for */
+	if (!SSL_write_ex(tls->ssl, data, len, &n)) /* writes to memory never wait */
 		return -EIO;
 	tls->records++;
 	return (ssize_t)n;
@@ -239,7 +239,7 @@ int tls_export(struct tls *tls, uint8_t out[TLS_SECRET])
 		       : -EIO;
 }
 
-/* Turns the error of a failed handshake into a sentence's end and a code. */
+/* Translates the error of a failed handshake into a code and the end of a message. */
 static int explain_handshake(enum tls_role role, struct err *err)
 {
 	unsigned long error = ERR_peek_error();
@@ -293,7 +293,7 @@ int tls_handshake(struct tls *tls, int local, struct err *err)
 		r = done == 1 || error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE
 			    ? 0
 			    : explain_handshake(tls->role, err);
-		sent = tls_send(tls, MSG_DONTWAIT); /* on failure the alert that tells the peer why */
+		sent = tls_send(tls, MSG_DONTWAIT); /* on failure, the alert with the reason */
 		if (r < 0)
 			return r;
 		if (done == 1)

@@ -1,4 +1,5 @@
-/* TLS 1.3 with a pre-shared key, by OpenSSL, and what else the files of channel/ share. Private to them. */
+/* TLS 1.3 with a pre-shared key, by OpenSSL, and other definitions that the files of channel/ share.
+ * Private to channel/. */
 #ifndef CHANNEL_TLS_H
 #define CHANNEL_TLS_H
 
@@ -14,13 +15,13 @@
 /* ---- channel_address.c ---- */
 /* Returns a non-blocking TCP connection or -errno. */
 must_check int address_connect(const char *address, struct err *err);
-/* Sets keep-alive and the like on a TCP connection. */
+/* Sets keep-alive and similar options on a TCP connection. */
 void address_tune(int tcp);
 
 /* ---- tls.c ---- */
-enum { TLS_PIECE = 256 << 10 /* bytes that are encrypted, or read from the socket, at once */ };
+enum { TLS_PIECE = 256 << 10 /* bytes encrypted, or read from the socket, at once */ };
 
-/* What both sides prove to have: which key it is, and the key. */
+/* The pre-shared key, and its identity. */
 struct tls_psk {
 	const char *identity; /* static */
 	uint8_t secret[TLS_SECRET];
@@ -33,9 +34,9 @@ struct tls {
 	int tcp; /* not owned */
 	enum tls_role role;
 	struct tls_psk psk;
-	size_t sent;	      /* of the records in memory */
-	uint64_t records;     /* written under the present key */
-	uint64_t records_max; /* then the key is updated */
+	size_t sent;	      /* records in memory */
+	uint64_t records;     /* records written under the present key */
+	uint64_t records_max; /* records after which the key is updated */
 };
 
 /* NULL with err set when out of memory. */
@@ -74,8 +75,8 @@ must_check int channel_key_derive(const struct channel_key *key, struct tls_psk 
 struct tls *tls_stream_tls(struct tls_stream *stream);
 
 /* ---- pump.c ---- */
-/* Performs the handshake, then copies both ways until both ends are done. Explains a failed handshake on
- * `local` (RPC_FAILED). */
+/* Performs the handshake, then copies in both directions until both ends have finished. Reports a failed
+ * handshake on `local` (RPC_FAILED). */
 _Noreturn void pump_run(int tcp, int local, const struct channel_key *key, enum tls_role role);
 
 /* ---- sandbox.c ---- */

@@ -1,15 +1,15 @@
 /*
  * A channel whose TLS connection belongs to the thread that uses it.
  *
- * The process behind a channel (channel.h) copies every byte twice more than necessary. Where that counts,
- * for the pages of a migration, both users of a channel take the TCP connection over before they have sent
+ * The process behind a channel (channel.h) copies every byte twice more than necessary. If that matters, as
+ * for the pages of a migration, both users of a channel take over the TCP connection before they have sent
  * anything: the two processes exchange close_notify and hand out the socket with a secret exported from their
  * TLS connection (RFC 8446, 7.5). That secret is the pre-shared key of a second handshake on the same TCP
  * connection, which each user performs itself. So the cluster's key stays with pbeamd, and only the two ends
  * of the authenticated channel can pass the second handshake.
  *
  * The side that opened the channel is the client. It sends close_notify first, and the server's process
- * answers only when the server has asked for the connection as well. Then neither process can read bytes of
+ * answers only when the server has requested the connection as well. Then neither process can read bytes of
  * the second handshake.
  */
 #ifndef CHANNEL_TLS_STREAM_H

@@ -58,7 +58,8 @@ int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err)
 	return 0;
 }
 
-/* Sending has failed because the other host has closed the channel: it has sent the reason before that. */
+/* Sending failed because the other host has closed the channel. The reason that it sent before can be
+ * read. */
 static int take_reason(int channel, struct err *err)
 {
 	struct frame frame = {0};

@@ -1,5 +1,5 @@
-/* Messages of a migration on a channel: frames, bulk data behind them, and the peer's failure in their place.
- */
+/* Messages of a migration on a channel: frames, bulk data after them, and the peer's failure instead of
+ * either. */
 #ifndef CHANNEL_WIRE_H
 #define CHANNEL_WIRE_H
 
@@ -17,8 +17,8 @@ must_check int wire_take(int channel, uint32_t type, const ProtobufCMessageDescr
 			 struct err *err);
 /* Receives the next frame of any type but those of a failure. 0 or -errno as above. */
 must_check int wire_take_any(int channel, struct frame *frame, struct err *err);
-/* The two halves of wire_take(), for frames that come in another way. wire_received() judges what
- * frame_recv() has returned; wire_is() unpacks and frees the frame if it is of this type. */
+/* The two halves of wire_take(), for frames received in another way. wire_received() checks the result of
+ * frame_recv(); wire_is() unpacks and frees the frame if it is of this type. */
 must_check int wire_received(int r, struct frame *frame, struct err *err);
 must_check int wire_is(struct frame *frame, uint32_t type, const ProtobufCMessageDescriptor *body, void *out,
 		       struct err *err);
@@ -28,7 +28,7 @@ enum { WIRE_PART_MAX = 4 << 20 /* bytes of bulk data with one MIGRATE_FILE */ };
 must_check int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err);
 /* Sends the first `bytes` of the file. 0, the peer's error when it has closed the channel, or -errno. */
 must_check int wire_send_file(int channel, int file, uint64_t bytes, struct err *err);
-/* Receives them into a new file in memory. Returns the descriptor, the caller's, or -errno. */
+/* Receives bulk data into a new memory file. Returns the descriptor, which the caller owns, or -errno. */
 must_check int wire_take_file(int channel, uint64_t bytes, struct err *err);
 
 #endif

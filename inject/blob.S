@@ -1,4 +1,4 @@
-/* The flat binary as bytes of scip. */
+/* Includes the flat binary in scip. */
 	.section .rodata
 	.globl inject_blob, inject_blob_end
 	.balign 16

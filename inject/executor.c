@@ -1,7 +1,7 @@
 /*
  * The executor of system calls that runs inside a tracee: see abi.h. Freestanding; compiled to a flat binary
- * whose first byte is the entry, with no relocation, no data and no call out of it (inject/CMakeLists.txt
- * checks). Entered by a set instruction pointer with rdi = batch and a stack of ours; never returns.
+ * whose first byte is the entry, without relocations, data or calls out of it (inject/CMakeLists.txt checks).
+ * scip enters it by setting the instruction pointer, with rdi = batch and our own stack; it never returns.
  */
 #include "inject/abi.h"
 
@@ -29,7 +29,7 @@ inlined int64_t executor_call(int64_t nr, const uint64_t *args)
 	return ret;
 }
 
-/* A clone() whose child shares memory and stack with us: it must not touch either. scip catches it at its
+/* A clone() whose child shares memory and stack with us, and must write to neither. scip catches it at its
  * first stop, before the int3. */
 inlined int64_t call_thread(int64_t nr, const uint64_t *args)
 {
@@ -50,8 +50,8 @@ inlined int64_t call_thread(int64_t nr, const uint64_t *args)
 	return ret;
 }
 
-/* (fd, buf, len, off) until all of it is done. The length, the error, or the short count at an end of file.
- */
+/* Repeats (fd, buf, len, off) until `len` is done. Returns the length, the error, or the short count at
+ * end of file. */
 inlined int64_t call_full(struct inject_batch *batch, int64_t nr, uint64_t *args)
 {
 	uint64_t done = 0, len = args[2];
@@ -72,7 +72,7 @@ inlined int64_t call_full(struct inject_batch *batch, int64_t nr, uint64_t *args
 	return (int64_t)done;
 }
 
-/* Makes one call. True if the batch goes on. */
+/* Makes one call. True if the batch continues. */
 inlined int executor_make_calls(struct inject_batch *batch, struct inject_call *calls, uint32_t number)
 {
 	struct inject_call *c = &calls[number];
@@ -97,7 +97,7 @@ inlined int executor_make_calls(struct inject_batch *batch, struct inject_call *
 		return c->ret == c->expect;
 	if (c->flags & INJECT_CALL_FULL)
 		return c->ret == (int64_t)args[2];
-	return c->ret >= 0 || c->ret < -4095; /* an address may look negative, an error lies in -4095..-1 */
+	return c->ret >= 0 || c->ret < -4095; /* an address may be negative, an error is in -4095..-1 */
 }
 
 _Noreturn void inject_entry(struct inject_batch *batch);

@@ -83,7 +83,7 @@ bool address_in_family(union name_sockaddr *address, int family)
 
 /* ---- the key ---- */
 
-/* What each host has of its own. */
+/* True for an address that each host has of its own: a wildcard or loopback address. */
 static bool has_host(const union name_sockaddr *name)
 {
 	return address_is_wildcard(name) || address_is_loopback(name);
@@ -220,7 +220,7 @@ void address_entry_name(struct address_entry *entry, const Pbeam__HostInfo *info
 		entry->aliases[entry->n++] = entry->address.name;
 		return;
 	}
-	/* the one that the others know it by comes first */
+	/* the address that other hosts know it by comes first */
 	if (info && info->address)
 		entry_add_address(entry, info->address, family, v6_only);
 	for (size_t i = 0; info && i < info->n_addresses; i++)

@@ -1,9 +1,9 @@
 /*
  * The table's addresses in two chains, by name and by real address. Private to namespace/.
  *
- * Entries come and go with migrations, not with calls: the chains are rebuilt at each change. A change lies
- * between address_index_begin() and address_index_end(), under the table's lock; cluster->sequence is odd
- * meanwhile, and a reader that sees a change tries again.
+ * Entries are added and removed by migrations, not by calls: the chains are rebuilt at each change. A change
+ * is between address_index_begin() and address_index_end(), under the table's lock. cluster->sequence is odd
+ * meanwhile, and a reader that notices a change tries again.
  */
 #ifndef NAMESPACE_ADDRESS_INDEX_H
 #define NAMESPACE_ADDRESS_INDEX_H

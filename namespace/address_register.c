@@ -1,4 +1,5 @@
-/* Addresses that a program binds away from the host of its birth: into the registry, by way of pbeamd. */
+/* Writes the addresses that a program binds away from the host of its birth to the registry, through
+ * pbeamd. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +70,7 @@ static int register_ask(const Pbeam__RegistryRequest *request, Pbeam__RegistryRe
 	return (*reply)->code < 0 ? err_set(err, (*reply)->code, "%s", (*reply)->text) : 0;
 }
 
-/* The process with this name is still there. */
+/* True if another process has this name and still runs. */
 static bool is_another(struct names *names, const struct name_address *address, char *key,
 		       const ProtobufCBinaryData *value)
 {
@@ -81,7 +82,7 @@ static bool is_another(struct names *names, const struct name_address *address, 
 	found.value = *value;
 	if (!entry || address_entry_parse(&found, entry) < 0 || entry->address.vpid.n == address->vpid.n)
 		return false;
-	if (!address->vpid.n) /* it was this one's before */
+	if (!address->vpid.n) /* the entry was this process's before */
 		return strcmp(entry->address.host, address->host) != 0;
 	return strcmp(entry->address.host, address->host) != 0 ||
 	       names_process_get(names, entry->address.vpid, &process) == 0;

@@ -3,8 +3,9 @@
 
 #include "namespace/table.h"
 
-/* Groups of 64 numbers in turn lie together, the groups scattered: numbers that are given in turn are in use
- * at the same time, and each of many short-lived mappings takes a page fault for each page that it meets. */
+/* Groups of 64 consecutive numbers are adjacent, and the groups are scattered: consecutive numbers are in
+ * use at the same time, and each of many short-lived mappings takes a page fault for each page that it
+ * touches. */
 static uint32_t map_place(uint32_t key, unsigned bits)
 {
 	enum { TOGETHER_BITS = 6 };
@@ -13,7 +14,8 @@ static uint32_t map_place(uint32_t key, unsigned bits)
 	return (group >> (32 - bits + TOGETHER_BITS)) << TOGETHER_BITS | (key & ((1u << TOGETHER_BITS) - 1));
 }
 
-/* Returns the place of a key, -1 if it has none, and the word read there: one load, since it may change. */
+/* Returns the place of a key, -1 if it has none, and the word there: one load, since another process may
+ * change it. */
 static int find_word(const _Atomic uint64_t *slots, unsigned bits, uint32_t key, uint64_t *word)
 {
 	const uint32_t count = 1u << bits;
@@ -77,7 +79,7 @@ void slots_remove(_Atomic uint64_t *slots, unsigned bits, uint32_t key)
 	atomic_store_explicit(&slots[at], MAP_TOMBSTONE, memory_order_release);
 	if (atomic_load(&slots[next]) != MAP_EMPTY)
 		return;
-	/* Walks end at `next` anyway: the tombstones before it are not needed. */
+	/* Searches end at `next` anyway: the tombstones before it are not needed. */
 	while (atomic_load(&slots[at]) == MAP_TOMBSTONE) {
 		atomic_store_explicit(&slots[at], MAP_EMPTY, memory_order_release);
 		at = (at + count - 1) % count;

@@ -1,14 +1,14 @@
 /*
- * The name space: which virtual names exist and where their objects are now. Never sees a tracee.
+ * The name space: which virtual names exist, and where their objects are. It knows no tracees.
  *
- * The local backend (names_local.c) is a table in a file under the runtime directory, mapped shared by every
- * scip, keeper and pbeamd of the user, with a robust mutex for writers. It so outlives any of them: a pbeamd
- * that is killed and started again finds all programs by mapping it. The operations are those that a
- * distributed engine can give as well: claims (atomic), compare-and-set on an entry, release, enumeration.
+ * The local backend (names_local.c) is a table in a file in the runtime directory, which every scip, keeper
+ * and pbeamd of the user maps, with a robust mutex for writers. So it outlives each of them: a pbeamd that is
+ * killed and started again finds all programs by mapping the file. A distributed engine can provide the same
+ * operations: claims (atomic), compare-and-set on an entry, release, enumeration.
  *
  * Numbers: one kernel number can be a process, a thread, a process group and a session at once (struct pid),
- * so one map number <-> number serves all of these. Only diverged numbers (virtual != real) are in that map:
- * a number that is not in it means itself.
+ * so one map number <-> number serves all of these. Only diverged numbers (virtual != real) are in that map;
+ * any other number stands for itself.
  */
 #ifndef NAMESPACE_NAMES_H
 #define NAMESPACE_NAMES_H
@@ -30,11 +30,11 @@ struct rpid {
 
 enum name_state {
 	NAME_STATE_FREE = 0,
-	NAME_STATE_BORN,    /* made by its parent, its scip not attached yet */
+	NAME_STATE_BORN,    /* forked; its scip is not attached yet */
 	NAME_STATE_RUNNING, /* supervised */
-	NAME_STATE_FROZEN,  /* held for a checkpoint or a restore */
-	NAME_STATE_DEAD,    /* reaped by its scip; the entry goes when the parent has waited */
-	NAME_STATE_STUB,    /* it is on another host; what is here stands for it before its parent */
+	NAME_STATE_FROZEN,  /* stopped for a checkpoint or a restore */
+	NAME_STATE_DEAD,    /* reaped by its scip; the entry is removed when the parent has waited for it */
+	NAME_STATE_STUB,    /* on another host; a stub here represents it to its parent */
 };
 
 #define NAME_TEXT_MAX 64
@@ -43,12 +43,12 @@ enum name_state {
 struct name_process {
 	struct vpid vpid;
 	struct rpid rpid;
-	struct vpid parent; /* vpid of the process that made it; 0 for the root of a job */
-	struct rpid scip;   /* its supervisor, 0 while none */
+	struct vpid parent; /* vpid of its parent when it was forked; 0 for the first process of a job */
+	struct rpid scip;   /* its supervisor, 0 if there is none */
 	struct rpid keeper; /* the keeper of its job, whose number identifies the job */
 	uint64_t start_ns;  /* CLOCK_REALTIME of its start in the name space */
 	enum name_state state;
-	uint64_t unknown_calls; /* made with numbers that are not in the system call table */
+	uint64_t unknown_calls; /* calls with numbers that are not in the system call table */
 	bool remote_parent;	/* `parent` is on another host; the kernel's parent is the keeper */
 	bool undecided; /* frozen: only the registry, which is unreachable, knows whether it runs here or on
 			   another host */
@@ -60,18 +60,18 @@ struct name_job {
 	struct rpid keeper;
 	struct vpid root;
 	char name[NAME_TEXT_MAX];  /* --name, or "" */
-	char uuid[40];		   /* made at the job's first start; a rollback keeps it */
+	char uuid[40];		   /* created at the job's first start; a rollback keeps it */
 	char group[NAME_TEXT_MAX]; /* --group, or "" */
 	uint64_t interval_ns;	   /* --interval, 0 for none */
 	uint32_t keep;		   /* --keep */
 	uint64_t start_ns;
-	char home[NAME_TEXT_MAX]; /* the host of the job's console, if that is another one */
+	char home[NAME_TEXT_MAX]; /* the host of the job's console, if that is another host */
 	bool spread;		  /* some of its processes are, or were, on other hosts */
 };
 
 struct names; /* opaque: one mapping of the table */
 
-/* Opens (makes) the user's table. The caller closes it with names_close(). */
+/* Opens the user's table, creating it if necessary. The caller closes it with names_close(). */
 must_check int names_open(struct names **out, struct err *err);
 void names_close(struct names *names);
 
@@ -89,11 +89,11 @@ must_check int names_job_count(struct names *names);
 /* ---- processes ---- */
 /* Registers a process. -EEXIST if another live process has its vpid. */
 must_check int names_process_add(struct names *names, const struct name_process *process);
-/* Replaces the entry of process->vpid. -ENOENT if there is none, or it belongs to another process by now. */
+/* Replaces the entry of process->vpid. -ENOENT if there is none, or it belongs to another process now. */
 must_check int names_process_update(struct names *names, const struct name_process *process);
 /* Sets the process's `undecided` flag. No effect if there is no entry. */
 void names_process_mark(struct names *names, struct vpid vpid, bool undecided);
-/* No effect if the entry belongs to another process by now: a restored one may have taken the number. */
+/* No effect if the entry belongs to another process now: a restored process may have taken the number. */
 void names_process_remove(struct names *names, struct vpid vpid, struct rpid rpid);
 /* The parent has waited for the process: releases its number, and the entry that its scip kept until then. */
 void names_process_waited(struct names *names, struct vpid vpid, struct rpid rpid);
@@ -138,11 +138,11 @@ enum names_ipc { NAMES_IPC_SHM, NAMES_IPC_SEM, NAMES_IPC_MSG, NAMES_IPC_KINDS };
  * -1, which no object has. */
 int32_t names_ipc_real(struct names *names, enum names_ipc kind, int32_t virtual);
 int32_t names_ipc_virtual(struct names *names, enum names_ipc kind, int32_t real);
-/* The virtual id of an object that the program has created or found: the real one unless that is taken; then
- * another, recorded. */
+/* Returns the virtual id of an object that the program has created or found: the real id unless that is
+ * taken; then another one, which is recorded. */
 must_check int names_ipc_born(struct names *names, enum names_ipc kind, int32_t real, struct rpid keeper,
 			      int32_t *out);
-/* Binds an id after a restore, in place of an earlier binding. */
+/* Binds an id after a restore, replacing an earlier binding. */
 must_check int names_ipc_bind(struct names *names, enum names_ipc kind, int32_t virtual, int32_t real,
 			      struct rpid keeper);
 /* The object has been removed. */
@@ -217,13 +217,13 @@ must_check int names_address_find_caller(struct names *names, const struct socka
 					 struct name_address *out);
 must_check int names_address_find_real(struct names *names, int protocol, const struct sockaddr *real,
 				       struct name_address *out);
-/* A cheap test: false if nothing is recorded. */
+/* False if nothing is recorded. Cheap. */
 bool names_address_any(struct names *names);
 /* Removes all records from the registry, with `callers` the callers as well. */
 void names_address_clear(struct names *names, bool callers);
 
-/* ---- sockets whose connection was made again: the results of getsockname() and getpeername(), by inode ----
- */
+/* ---- sockets whose connection was made again: the results of getsockname() and getpeername(), by inode
+ * ---- */
 struct name_socket {
 	union name_sockaddr own, peer; /* family 0: as the kernel reports; a listener's peer: the own address
 					  of its accepted connections */
@@ -233,15 +233,16 @@ must_check int names_socket_set(struct names *names, uint64_t ino, const struct 
 /* 0, or -ENOENT: the kernel's addresses are right. */
 must_check int names_socket_get(struct names *names, uint64_t ino, struct name_socket *out);
 void names_socket_forget(struct names *names, uint64_t ino);
-/* A cheap test: false if there is none. */
+/* False if there is none. Cheap. */
 bool names_socket_any(struct names *names);
 
-/* Excludes other scips from the table. Held for microseconds, never while waiting. -errno when the table is
- * beyond repair. */
+/* Locks the table against other processes. Held for microseconds, never while waiting. -errno if the table
+ * cannot be repaired. */
 must_check int names_lock(struct names *names);
 void names_unlock(struct names *names);
 
-/* Counts changes of the map of diverged numbers; 0: nothing has diverged (a cheap test for hot paths). */
+/* Returns the number of changes of the map of diverged numbers; 0: no number has diverged (a cheap test
+ * for hot paths). */
 uint64_t names_generation(struct names *names);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Transport addresses that are not where their names say. Entries are in two chains (address_index.h),
- * changed under the table's lock and read under a sequence number.
+ * Transport addresses that are on another host than their names say. Entries are in two chains
+ * (address_index.h), changed under the table's lock and read under a sequence number.
  */
 #include <errno.h>
 #include <string.h>
@@ -35,7 +35,8 @@ static int address_find(struct names *names, const struct address_key *key, bool
 	for (int i = 0; i < TRIES; i++) {
 		before = atomic_load_explicit(&cluster->sequence, memory_order_acquire);
 		if (before & 1) {
-			/* long enough for any change: its writer died, and taking the lock repairs that */
+			/* long enough for any change: the writer has died, and taking the lock repairs the
+			 * table */
 			if (i == TRIES / 2 && table_lock(names) == 0)
 				table_unlock(names);
 			continue;
@@ -95,7 +96,7 @@ int names_address_find_real(struct names *names, int protocol, const struct sock
 
 /* ---- changing, under the lock ---- */
 
-/* Takes out all that it is called by. True if there was something. */
+/* Removes all names of the address. True if there was one. */
 static bool address_remove(struct table_cluster *cluster, const struct name_address *address, uint32_t born)
 {
 	size_t len = address->name.sa.sa_family == AF_INET ? sizeof(struct sockaddr_in)

@@ -1,4 +1,5 @@
-/* Which host holds which block of process numbers, and which processes are elsewhere. Read without a lock. */
+/* Which host holds which block of process numbers, and which processes are on other hosts. Read without a
+ * lock. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -68,7 +69,7 @@ int names_cluster_set(struct names *names, const char *host)
 
 	if (r < 0)
 		return r;
-	/* the same host again: what it holds it goes on holding */
+	/* the same host again keeps its blocks */
 	if (!host || strcmp(cluster->hosts[HOST_OWN], host) != 0)
 		cluster_forget(cluster);
 	if (host)

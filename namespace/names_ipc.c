@@ -1,5 +1,5 @@
-/* Diverged ids of System V shared memory, semaphores and message queues. As names_number.c, in maps of their
- * own for each kind; ids are stored + 1, because 0 is one. */
+/* Diverged ids of System V shared memory, semaphores and message queues: as in names_number.c, with
+ * separate maps for each kind. Ids are stored + 1, because 0 is an id. */
 #include <errno.h>
 
 #include "namespace/table.h"
@@ -56,7 +56,7 @@ static int ipc_insert(struct ipc_map *map, uint32_t virtual, uint32_t real, int3
 	if (slots_get(map->forward, IPC_BITS, virtual))
 		ipc_drop(map, virtual);
 	if (before && before != virtual)
-		ipc_drop(map, before); /* that segment is gone: its id was given again */
+		ipc_drop(map, before); /* that segment was removed, and the kernel has used its id again */
 	if (map->n >= IPC_SLOTS / 2)
 		return -ENOSPC;
 	at = slots_set(map->forward, IPC_BITS, virtual, real);

@@ -33,7 +33,7 @@ static uint64_t start_and_state(int32_t pid, char *state)
 	if (n <= 0)
 		return 0;
 	text[n] = 0;
-	p = strrchr(text, ')'); /* the name may hold anything; the fields after it are numbers */
+	p = strrchr(text, ')'); /* the name may contain any character; the fields after it are numbers */
 	*state = p && p[1] ? p[2] : 0;
 	for (int field = 2; p && field < 22; field++)
 		p = strchr(p + 1, ' ');
@@ -99,7 +99,7 @@ static void boot_id(char out[40])
 	out[n < 0 ? 0 : n] = 0;
 }
 
-/* Why the file is no table of ours, or NULL. */
+/* Returns why the file is not a table of this version, or NULL. */
 static const char *what_is_wrong(int fd)
 {
 	struct table_head head;
@@ -135,7 +135,8 @@ static int init_mutex(pthread_mutex_t *mutex)
 	return -r;
 }
 
-/* Makes a whole new table and links it to `path`. If another process was faster, that is success too. */
+/* Creates a complete new table and links it to `path`. If another process was faster, that is a success
+ * too. */
 static int local_make_directory(const char *path, struct err *err)
 {
 	char tmp[PATH_MAX + 32];
@@ -181,7 +182,7 @@ static bool still_there(int fd, const char *path)
 	return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
-/* Opens `path`, making it or putting it in order; *out holds a shared flock on a good table. 1: try again. */
+/* Opens `path`, creating or repairing it; *out holds a shared flock on a valid table. 1: try again. */
 static int open_once(const char *path, int *out, struct err *err)
 {
 	auto_close int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -230,7 +231,7 @@ int names_open(struct names **out, struct err *err)
 	do {
 		err_clear(err);
 		r = open_once(path, &fd, err);
-		if (r == -EBUSY && tries < 20) { /* another may be putting it in order just now */
+		if (r == -EBUSY && tries < 20) { /* another process may be repairing it */
 			usleep(10000);
 			r = 1;
 		}

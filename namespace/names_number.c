@@ -28,7 +28,7 @@ struct rpid names_real(struct names *names, struct vpid vpid)
 	if (vpid.n == 0 || vpid.n == -1 || names_generation(names) == 0)
 		return (struct rpid){vpid.n};
 	found = map_get(&table->forward, n);
-	if (!found) /* nothing has this name; a process that has the number itself goes by another one */
+	if (!found) /* no object has this name; the process with this real number has another name */
 		found = map_get(&table->backward, n) ? NAMES_NOBODY : n;
 	return (struct rpid){vpid.n < 0 ? -(int32_t)found : (int32_t)found};
 }
@@ -41,7 +41,8 @@ struct vpid names_virtual(struct names *names, struct rpid rpid)
 	if (rpid.n == 0 || rpid.n == -1 || names_generation(names) == 0)
 		return (struct vpid){rpid.n};
 	found = map_get(&table->backward, n);
-	if (!found) /* a stranger whose number is a name of ours: as in the kernel's pid namespaces, 0 */
+	if (!found) /* a process outside the name space, whose number is a virtual number: 0, as in the
+		       kernel's pid namespaces */
 		found = map_get(&table->forward, n) ? 0 : n;
 	return (struct vpid){rpid.n < 0 ? -(int32_t)found : (int32_t)found};
 }
@@ -56,7 +57,7 @@ static void number_drop(struct table *table, uint32_t virtual, uint32_t real)
 	atomic_fetch_add(&table->generation, 1);
 }
 
-/* True if the number is still some group's or thread's. */
+/* True if the number still belongs to a group or thread. */
 static bool number_is_busy(uint32_t real)
 {
 	return kill((pid_t)real, 0) == 0 || errno == EPERM || kill(-(pid_t)real, 0) == 0 || errno == EPERM;
@@ -71,7 +72,7 @@ static int number_insert(struct table *table, uint32_t virtual, uint32_t real, i
 		return -ENOSPC;
 	if (stale && stale != virtual)
 		number_drop(table, stale,
-			    real); /* that one's real number was given to a new process: it is gone */
+			    real); /* its real number was given to a new process: it has ended */
 	at = map_set(&table->forward, virtual, real);
 	if (at < 0)
 		return at;
@@ -101,7 +102,7 @@ static uint32_t number_seconds_now(void)
 	return (uint32_t)(io_now_ns(CLOCK_BOOTTIME) / 1000000000u) + 1;
 }
 
-/* Those given up some time ago. */
+/* Removes numbers that were released some time ago. */
 static void drop_released(struct table *table, uint32_t age)
 {
 	uint32_t now = number_seconds_now(), left = 0;
@@ -128,7 +129,7 @@ static void number_make_room(struct table *table)
 		drop_released(table, 0);
 }
 
-/* Another free number, of the range that the kernel never gives. */
+/* Returns another free number, from the range that the kernel never uses. */
 static int number_choose(struct table *table, uint32_t *out)
 {
 	const uint32_t block = 1u << NAMES_BLOCK_BITS;
@@ -136,7 +137,7 @@ static int number_choose(struct table *table, uint32_t *out)
 	for (uint32_t tries = 0; tries <= NUMBER_OWN_LAST - NUMBER_OWN_FIRST; tries++) {
 		uint32_t n = (uint32_t)table->next_own;
 
-		if (!table_block_ours(table, n)) { /* none of its numbers is */
+		if (!table_block_ours(table, n)) { /* none of its numbers is free */
 			tries += block - 1 - n % block;
 			n |= block - 1;
 			table->next_own = n >= NUMBER_OWN_LAST ? NUMBER_OWN_FIRST : (int32_t)n + 1;
@@ -152,7 +153,7 @@ static int number_choose(struct table *table, uint32_t *out)
 	return -ENOSPC;
 }
 
-/* One that has the kernel's number if that may be, else another. Under the lock. */
+/* Returns the kernel's number if that is free, else another one. Under the lock. */
 static int give_number(struct names *names, uint32_t *n, int32_t keeper)
 {
 	struct table *table = names->table;
@@ -197,7 +198,7 @@ int names_number_born(struct names *names, struct rpid rpid, struct rpid keeper,
 	return r;
 }
 
-/* The process that a thread belongs to, 0 when there is no such thread. */
+/* Returns the process that a thread belongs to, 0 if there is no such thread. */
 static int32_t thread_group(uint32_t tid)
 {
 	char path[40], text[2048];
@@ -214,7 +215,8 @@ static int32_t thread_group(uint32_t tid)
 	return p ? (int32_t)strtol(p + 6, NULL, 10) : 0;
 }
 
-/* True if `n`, not in the map, is what something living in the name space other than `real` is called. */
+/* True if `n`, which is not in the map, is the number of a living object of the name space other than
+ * `real`. */
 static bool named_itself(struct table *table, uint32_t n, uint32_t real)
 {
 	uint32_t slot = map_get(&table->by_vpid, n);

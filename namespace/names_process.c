@@ -34,8 +34,8 @@ static void drop_job(struct table *table, struct table_job *job)
 	atomic_store_explicit(&job->used, 0, memory_order_release);
 }
 
-/* Gone: its keeper's job was swept before; or the process is not there and neither is a scip that would say
- * so. */
+/* True if the process has ended: its keeper's job was removed before, or neither the process nor a scip
+ * that would report its end exists. */
 static bool is_gone(const struct table_process *entry)
 {
 	const struct name_process *p = &entry->p;
@@ -45,7 +45,7 @@ static bool is_gone(const struct table_process *entry)
 	return !table_alive(p->rpid.n, entry->start_ticks);
 }
 
-/* Drops the entries whose process, or whose keeper, is gone. */
+/* Removes the entries whose process, or whose keeper, has ended. */
 static void table_sweep(struct table *table)
 {
 	for (unsigned i = 0; i < TABLE_JOBS; i++) {
@@ -108,12 +108,12 @@ int names_job_add(struct names *names, const struct name_job *job, struct err *e
 	r = names_add_job(names->table, job, ticks, err);
 	table_unlock(names);
 	if (r == 0)
-		record_forget_job(job->keeper); /* what an older keeper of this number left */
+		record_forget_job(job->keeper); /* left by an older keeper with this number */
 	return r;
 }
 
-/* Written whole into another slot, then the old one dropped: a writer that dies in between leaves one or both
- * of them, never half of one. */
+/* Writes the whole entry to another slot, then clears the old one: a writer that dies in between leaves
+ * one or both, never half of one. */
 static void replace_job(struct table *table, struct table_job *old, const struct name_job *job)
 {
 	struct table_job *place = old;
@@ -210,7 +210,7 @@ static struct table_process *names_lookup_process(struct table *table, const str
 	return slot ? &table->processes[slot - 1] : NULL;
 }
 
-/* The one given up last, which all mappings have met; else the next. */
+/* The slot released last, which all mappings have touched; else the next one. */
 static struct table_process *names_free_slot(struct table *table)
 {
 	struct table_process *entry = &table->processes[table->free_process % TABLE_PROCESSES];
@@ -232,7 +232,7 @@ static int add_process(struct table *table, const struct name_process *process, 
 		unlink_process(table, old);
 	old = names_lookup_process(table, &table->by_rpid, process->rpid.n);
 	if (old)
-		unlink_process(table, old); /* its number was given to a new process: it is gone */
+		unlink_process(table, old); /* its number was given to a new process: it has ended */
 	entry = names_free_slot(table);
 	if (!entry) {
 		table_sweep(table);
@@ -249,8 +249,8 @@ static int add_process(struct table *table, const struct name_process *process, 
 
 int names_process_add(struct names *names, const struct name_process *process)
 {
-	/* Reading /proc is too dear for every fork, and a newborn's scip sees to its entry: 0, any process of
-	 * the number. */
+	/* Reading /proc is too expensive for every fork, and the scip of a newborn removes its entry. So 0
+	 * matches any process with the number. */
 	bool born = process->state == NAME_STATE_BORN;
 	uint64_t ticks = process->rpid.n > 0 && !born ? table_start_ticks(process->rpid.n) : 0;
 	int r;
@@ -265,12 +265,12 @@ int names_process_add(struct names *names, const struct name_process *process)
 	return r;
 }
 
-/* As replace_job(). */
+/* Writes the new entry before it clears the old one, as for jobs. */
 static int replace_process(struct table *table, struct table_process *old, const struct name_process *process)
 {
 	struct table_process *entry = names_free_slot(table);
 
-	if (!entry) { /* full: nothing else for it */
+	if (!entry) { /* the table is full */
 		old->p = *process;
 		return table_link_process(table, old);
 	}

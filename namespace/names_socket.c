@@ -1,15 +1,15 @@
 /*
- * Names of single sockets: what getsockname and getpeername said before a connection was made anew elsewhere,
- * under the socket's inode. The kernel gives inode numbers of sockets in ascending order and so hardly ever
- * one again, and nobody tells when a socket is closed: when all places where a name may be are taken the
- * oldest of them goes.
+ * Names of single sockets: the results of getsockname() and getpeername() before the connection was made
+ * again on another host, by the socket's inode. The kernel gives socket inodes in ascending order and so
+ * hardly ever uses one again, and does not report when a socket is closed. When all places for an inode are
+ * taken, the oldest name is replaced.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "namespace/table.h"
 
-enum { WINDOW = 16 }; /* places in which an inode may be */
+enum { WINDOW = 16 }; /* places for an inode */
 
 static struct table_socket *socket_place(struct table *table, uint64_t ino, unsigned nth)
 {
@@ -24,7 +24,7 @@ static struct table_socket *socket_find(struct table *table, uint64_t ino)
 	return NULL;
 }
 
-/* A free place, or that of the lowest inode. */
+/* Returns a free place, or that of the lowest inode. */
 static struct table_socket *socket_oldest(struct table *table, uint64_t ino)
 {
 	struct table_socket *found = socket_place(table, ino, 0);

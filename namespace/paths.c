@@ -1,6 +1,6 @@
 /*
- * The file is a sequence of strings, each with its terminating zero: kind, name, path here, and of a written
- * file also host, inode, size and mtime of the one at home as one string. A reader takes no lock: the file is
+ * The file is a sequence of strings, each with its terminating zero: kind, name, path here; for a written
+ * file also host, inode, size and mtime of the original as one string. A reader takes no lock: the file is
  * replaced as a whole.
  */
 #include "namespace/paths.h"
@@ -31,7 +31,7 @@ void paths_free(struct paths *paths)
 	*paths = (struct paths){0};
 }
 
-/* For execve() a name may have another entry. */
+/* execve() may use another entry of the same name. */
 static struct path_entry *paths_find_name(const struct paths *paths, const char *name, bool program)
 {
 	for (size_t i = 0; i < paths->n; i++)
@@ -73,7 +73,7 @@ int paths_add(struct paths *paths, enum path_kind kind, const char *name, const 
 	return 0;
 }
 
-/* The next string of the text, or NULL. */
+/* Returns the next string of the text, or NULL. */
 static const char *paths_next_name(const char **at, const char *end)
 {
 	const char *text = *at, *zero = text < end ? memchr(text, 0, (size_t)(end - text)) : NULL;
@@ -170,7 +170,7 @@ uint64_t paths_generation(struct names *names)
 	return atomic_load_explicit(&names->table->paths_generation, memory_order_acquire);
 }
 
-/* What of `path` is below `top`: "" or "/..."; NULL if it is not. */
+/* Returns the part of `path` below `top`: "" or "/..."; NULL if it is not below it. */
 static const char *paths_below(const char *path, const char *top)
 {
 	size_t len = strlen(top);

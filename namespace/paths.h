@@ -23,14 +23,14 @@ enum path_kind {
 	PATH_WRITTEN = 'w', /* a file that the job writes: the only current copy */
 };
 
-/* The file at home when its contents were sent. */
+/* The original file when its contents were sent. */
 struct path_home {
-	char host[NAME_TEXT_MAX]; /* "": there is none */
+	char host[NAME_TEXT_MAX]; /* "" if there is none */
 	uint64_t ino, size, mtime_ns;
 };
 struct path_entry {
 	enum path_kind kind;
-	char *name;	       /* as the program knows it */
+	char *name;	       /* the program's name for it */
 	char *real;	       /* on this host */
 	struct path_home home; /* of PATH_WRITTEN */
 };

@@ -36,7 +36,7 @@ __attribute__((format(printf, 2, 3))) static void proc_put(struct out *out, cons
 	out->left -= (size_t)n;
 }
 
-/* A number as /proc shows it: 0 and below are none. */
+/* Translates a number in a /proc text: 0 and negative numbers stay. */
 static int32_t proc_shown_number(struct names *names, const char *text)
 {
 	long n = strtol(text, NULL, 10);
@@ -44,7 +44,7 @@ static int32_t proc_shown_number(struct names *names, const char *text)
 	return n > 0 && n <= INT32_MAX ? names_virtual(names, (struct rpid){(int32_t)n}).n : (int32_t)n;
 }
 
-/* The parent of the process whose number `text` begins with. */
+/* Returns the parent of the process whose number `text` begins with. */
 static int32_t shown_parent(struct names *names, const char *pid, const char *text)
 {
 	long own = strtol(pid, NULL, 10), n = strtol(text, NULL, 10);
@@ -59,8 +59,8 @@ static int proc_finish_text(const struct out *out, const char *start)
 	return out->full ? -ENOSPC : (int)(out->at - start);
 }
 
-/* pid (comm) state ppid pgrp session tty_nr tpgid ...: the name may hold anything, so it ends at the last
- * ')'. */
+/* pid (comm) state ppid pgrp session tty_nr tpgid ...: the name may contain any character, so it ends at
+ * the last ')'. */
 int proc_text_stat(struct names *names, const char *text, char *buf, size_t size)
 {
 	struct out out = {buf, size, false};
@@ -85,7 +85,7 @@ int proc_text_stat(struct names *names, const char *text, char *buf, size_t size
 	return proc_finish_text(&out, buf);
 }
 
-/* A list of numbers, each followed by the blank that was there. */
+/* Translates a list of numbers, and keeps the blank after each. */
 static void put_numbers(struct names *names, struct out *out, const char *text, const char *end)
 {
 	while (text < end) {
@@ -123,7 +123,7 @@ int proc_text_status(struct names *names, const char *text, char *buf, size_t si
 			if (!strncmp(text, keys[i], strlen(keys[i])))
 				key = strlen(keys[i]);
 		if (!strncmp(text, "TracerPid:", 10)) {
-			proc_put(&out, "TracerPid:\t0"); /* scip is not to be seen */
+			proc_put(&out, "TracerPid:\t0"); /* programs do not see scip */
 		} else if (!strncmp(text, "PPid:", 5) && pid) {
 			proc_put(&out, "PPid:\t%d", shown_parent(names, pid + 5, text + 5));
 		} else {
@@ -140,7 +140,7 @@ int proc_text_status(struct names *names, const char *text, char *buf, size_t si
 	return proc_finish_text(&out, buf);
 }
 
-/* The paths of mapped files, each at the end of its line, as the program knows them. */
+/* Replaces the paths of mapped files, each at the end of its line, by the program's names. */
 static int put_maps(const struct paths *paths, const char *text, FILE *out)
 {
 	while (*text) {
@@ -182,7 +182,7 @@ typedef int (*translate_fn)(struct names *names, const char *text, char *out, si
 
 static int proc_translate(struct names *names, translate_fn fn, char **text, size_t *len)
 {
-	size_t room = 12 * *len + 256; /* one digit may become ten */
+	size_t room = 12 * *len + 256; /* a number of one digit may become one of ten */
 	auto_free char *made = malloc(room);
 	int n = made ? fn(names, *text, made, room) : -ENOMEM;
 

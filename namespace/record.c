@@ -117,7 +117,7 @@ int record_watch_find(struct rpid keeper, uint32_t sdev, uint64_t ino, char *pat
 		unsigned long long number = strtoull(rest, &rest, 10);
 
 		if (dev == sdev && number == ino && *rest == ' ')
-			r = record_unescape(rest + 1, end, path, size); /* the last one counts */
+			r = record_unescape(rest + 1, end, path, size); /* the last entry counts */
 	}
 	return r;
 }
@@ -155,7 +155,7 @@ int record_filter_inherit(struct rpid keeper, struct vpid parent, struct vpid ch
 		r = io_slurp(AT_FDCWD, from, FILTERS_MAX, &data, &len);
 	if (r == -ENOENT)
 		return unlink(to) < 0 && errno != ENOENT ? -errno
-							 : 0; /* of an older process of that number */
+							 : 0; /* left by an older process with this number */
 	if (r < 0)
 		return r;
 	if (unlink(to) < 0 && errno != ENOENT)

@@ -6,7 +6,7 @@
 
 /* "RUNTIME/record/KEEPER.SUFFIX" into `out` (PATH_MAX bytes). -errno. */
 must_check int record_path(char *out, struct rpid keeper, const char *suffix);
-/* Appends to a file, which is made if need be; whole beside others' appends. -errno. */
+/* Appends to a file, creating it if necessary; whole beside others' appends. -errno. */
 must_check int record_append(const char *path, const void *data, size_t len);
 
 #endif

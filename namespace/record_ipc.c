@@ -1,5 +1,5 @@
-/* System V objects that a job has made: {kind, real id} in RUNTIME/record/KEEPER.ipc, oldest first. One that
- * is removed stays in the list; the kernel gives its id to no other for a long time. */
+/* System V objects that a job has created: {kind, real id} in RUNTIME/record/KEEPER.ipc, oldest first. An
+ * object that is removed stays in the list; the kernel does not use its id again for a long time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,5 +1,5 @@
-/* Which process a remade UNIX connection says that its peer is (SO_PEERCRED): {inode of the socket, virtual
- * number} in RUNTIME/record/KEEPER.peers. The kernel has noted who made the connection again. */
+/* The peers that restored UNIX connections report (SO_PEERCRED): {inode of the socket, virtual number} in
+ * RUNTIME/record/KEEPER.peers. The kernel reports the process that made the connection again. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -38,7 +38,7 @@ struct vpid record_peer_find(struct rpid keeper, uint64_t ino)
 		return found;
 	for (size_t i = 0; i < len / sizeof(*entries); i++)
 		if (entries[i].ino == ino)
-			found.n = entries[i].vpid; /* the last one counts */
+			found.n = entries[i].vpid; /* the last entry counts */
 	return found;
 }
 

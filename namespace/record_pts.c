@@ -2,9 +2,9 @@
  * Pseudo-terminals of a job whose numbers diverged: pairs {virtual, real} in RUNTIME/record/KEEPER.pts. They
  * are looked up only for paths below /dev/pts, so a file is fast enough.
  *
- * The kernel does not tell when a pair of terminals is gone; a pair of numbers stays until one of the two is
- * bound anew. A terminal that gets the real number again gets the virtual one with it, which is as good as
- * any.
+ * The kernel does not report when a pair of terminals is closed; a pair of numbers stays until one of the two
+ * is bound again. A terminal that gets the real number again gets the virtual number as well, which is as
+ * good as any.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include "namespace/record_file.h"
 
 #define PAIRS_MAX 65536u
-/* Numbers of our own: above what kernel.pty.max allows by default, below what a minor number can be. */
+/* Virtual numbers that we choose: above the default of kernel.pty.max, below the highest minor number. */
 #define OWN_FIRST 100000
 #define OWN_LAST  999999
 #define NOBODY	  INT32_MAX
@@ -28,7 +28,7 @@ struct pair {
 	int32_t virtual, real;
 };
 
-/* *pairs is the caller's, NULL where there are none. */
+/* The caller frees *pairs, which is NULL if there are none. */
 static int pts_load_pairs(struct rpid keeper, struct pair **pairs, size_t *n)
 {
 	char file[PATH_MAX];
@@ -45,7 +45,7 @@ static int pts_load_pairs(struct rpid keeper, struct pair **pairs, size_t *n)
 	return 0;
 }
 
-/* Whole or not at all: a reader takes no lock. */
+/* Replaces the file as a whole: a reader takes no lock. */
 static int pts_store_pairs(struct rpid keeper, const struct pair *pairs, size_t n)
 {
 	char file[PATH_MAX], temporary[PATH_MAX];
@@ -122,8 +122,8 @@ int32_t record_pts_real(struct rpid keeper, int32_t virtual)
 	return pts_find_pair(pairs, n, virtual, false) ? NOBODY : virtual;
 }
 
-/* The number that a terminal has or can have without being recorded; -1 when it needs one of our own, *own.
- */
+/* Returns the number that a terminal has, or can have without a record; -1 if it needs one that we choose,
+ * *own. */
 static int32_t pts_look_up(struct rpid keeper, int32_t real, int32_t *own)
 {
 	auto_free struct pair *pairs = NULL;

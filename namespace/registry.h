@@ -30,9 +30,9 @@
 #define REGISTRY_NUMBERS_FIRST 4194304
 #define REGISTRY_NUMBERS_END   8388608
 
-/* Receives the reply, read-only. reply->code is 0 or -errno with a text: -EEXIST when an entry does not have
- * the expected version (reply->entries has it as it is), -EHOSTUNREACH when the request was not sent,
- * -ECONNRESET when it was sent and may have been carried out or not. */
+/* Receives the reply, read-only. reply->code is 0 or -errno with a text: -EEXIST if an entry does not have
+ * the expected version (reply->entries has the present one), -EHOSTUNREACH if the request was not sent,
+ * -ECONNRESET if it was sent and may have been carried out or not. */
 typedef void (*registry_done_fn)(void *arg, const Pbeam__RegistryReply *reply);
 /* Receives changes, in order; changes->whole: all entries. */
 typedef void (*registry_changed_fn)(void *arg, const Pbeam__RegistryChanges *changes);

@@ -1,18 +1,19 @@
 /*
- * The layout of the name table's file and what its parts share. Private to namespace/.
+ * The layout of the name table's file, and definitions shared by its parts. Private to namespace/.
  *
- * One file, made whole under another name and linked into place, so that what is there is complete; all of
- * its blocks are allocated at once, so that a full file system is an error when it is made and never a SIGBUS
- * later. Every mapping holds a shared flock: who gets an exclusive one knows that nobody else has it mapped.
+ * The file is created whole under another name and linked into place, so that a file with this name is
+ * complete. All of its blocks are allocated at once, so that a full file system is an error at creation and
+ * never a SIGBUS later. Every mapping holds a shared flock: a process with an exclusive one knows that no
+ * other process has the file mapped.
  *
- * Writers hold the robust mutex. A writer that dies inside leaves it EOWNERDEAD; the next one repairs:
- * process entries are whole or not by their `used` word, written last; the maps of processes are rebuilt from
- * them; of the two maps of numbers the forward one (virtual -> real) is the truth, written first, and the
- * backward one is made to agree.
+ * Writers hold the robust mutex. After a writer that dies inside, the lock reports EOWNERDEAD, and the next
+ * writer repairs the table. Process entries are valid if their `used` word, written last, is set; the maps of
+ * processes are rebuilt from them. Of the two maps of numbers the forward one (virtual -> real), written
+ * first, is correct, and the backward one is made to agree.
  *
  * Readers of numbers take no lock: a map is open addressing over 64-bit words {key, value}, each written by
- * one store, never moved. A reader walks from the key's place to the first empty word; a removed one is a
- * tombstone, turned into empty only where the next word is empty, which no walk can notice.
+ * one store, never moved. A reader searches from the key's place to the first empty word. A removed word is a
+ * tombstone; it becomes empty only if the next word is empty, which no search can notice.
  */
 #ifndef NAMESPACE_TABLE_H
 #define NAMESPACE_TABLE_H
@@ -28,9 +29,9 @@
 #define TABLE_JOBS	 1024u
 #define TABLE_PROCESSES	 16384u
 #define TABLE_NUMBERS	 65536u
-#define RELEASED_MAX	 4096u /* numbers given up before they are looked through ... */
-#define RELEASED_AGE	 3u    /* ... for those that long ago, in seconds */
-#define MAP_BITS	 17u   /* twice what any map holds; a power of two */
+#define RELEASED_MAX	 4096u /* after this many releases, released numbers are removed ... */
+#define RELEASED_AGE	 3u    /* ... if they were released so many seconds ago */
+#define MAP_BITS	 17u   /* twice the entries of any map; a power of two */
 #define MAP_SLOTS	 (1u << MAP_BITS)
 #define IPC_BITS	 13u /* of the maps of System V ids, each for up to half as many */
 #define IPC_SLOTS	 (1u << IPC_BITS)
@@ -39,11 +40,11 @@
  * that they can never meet a real one, and below 2^30, so that they fit a futex word. */
 #define NUMBER_OWN_FIRST 4194305
 #define NUMBER_OWN_LAST	 8388607
-/* What names_real() gives for a virtual number that nothing has although the real one is in use: no such
- * process. */
+/* What names_real() returns for a virtual number that no object has although the real number is in use: no
+ * such process. */
 #define NUMBER_NOBODY	 0x7fffffff
 
-/* System V ids that we choose: the highest, which the kernel gives last of all. */
+/* System V ids that we choose: the highest, which the kernel uses last. */
 #define IPC_OWN_FIRST	 0x7fff0000
 #define IPC_OWN_LAST	 0x7ffffffe
 
@@ -58,7 +59,7 @@ struct map {
 struct ipc_map {
 	_Atomic uint64_t generation;
 	uint32_t n;
-	int32_t next;			     /* where the search for an id of our own goes on */
+	int32_t next;			     /* where the search for a free id continues */
 	_Atomic uint64_t forward[IPC_SLOTS]; /* virtual -> real */
 	_Atomic uint64_t backward[IPC_SLOTS];
 	int32_t owner[IPC_SLOTS]; /* of the forward slot: the keeper */
@@ -78,16 +79,17 @@ struct table_address {
 	uint32_t used;
 	uint32_t host, born;	       /* indices */
 	uint32_t next_name, next_real; /* index + 1 of the next of the same hash */
-	uint32_t first;		       /* the one that the real address is found by */
+	uint32_t first;		       /* by which the real address is found */
 	struct name_address a;	       /* without its hosts; the name as it was bound */
 	union name_sockaddr alias;
 };
 
-/* What is known of other hosts. Host names are only ever added, so that an index stays good. Addresses are
- * read under a sequence number: odd while they are being changed; a reader that met a change looks again. */
+/* What this host knows of other hosts. Host names are only added, so that an index stays valid. Addresses
+ * are read under a sequence number, odd while they are being changed; a reader that notices a change tries
+ * again. */
 struct table_cluster {
 	_Atomic uint32_t active, nhosts;	/* CLUSTER_* */
-	_Atomic uint64_t wait_until_ns;		/* while joining: for how long newborns wait for numbers */
+	_Atomic uint64_t wait_until_ns;		/* while joining: how long newborns wait for numbers */
 	char hosts[TABLE_HOSTS][NAME_TEXT_MAX]; /* 0: none */
 	_Atomic uint16_t blocks[NAMES_BLOCKS];	/* block -> host index */
 	_Atomic uint64_t places[PLACE_SLOTS];	/* vpid -> host index */
@@ -117,7 +119,7 @@ struct table_job {
 	struct name_job j;
 };
 
-/* What tells whether a file is a table of ours, at its beginning. */
+/* The beginning of the file, which identifies a table of this version. */
 struct table_head {
 	uint64_t magic;
 	uint32_t version;
@@ -133,11 +135,11 @@ struct table {
 	pthread_mutex_t mutex;
 	_Atomic uint64_t generation, paths_generation;
 	uint32_t nprocesses, nnumbers, nreleased;
-	uint32_t swept;	  /* when those given up were looked through, in seconds since boot */
-	int32_t next_own; /* where the search for a number of our own goes on */
-	uint32_t repairs; /* how often a dead writer was cleaned up after */
+	uint32_t swept;	  /* time when released numbers were last removed, in seconds since boot */
+	int32_t next_own; /* where the search for a free number continues */
+	uint32_t repairs; /* how often the table was repaired after a dead writer */
 	uint32_t free_process,
-		next_process; /* slots of `processes`: given up last; where the search goes on */
+		next_process; /* slots of `processes`: released last; where the search continues */
 	struct table_job jobs[TABLE_JOBS];
 	struct table_process processes[TABLE_PROCESSES];
 	struct map by_vpid;	      /* vpid -> slot + 1 */
@@ -145,7 +147,7 @@ struct table {
 	struct map forward;	      /* diverged: virtual -> real */
 	struct map backward;	      /* diverged: real -> virtual */
 	int32_t owner[MAP_SLOTS];     /* of the forward slot: the keeper */
-	uint32_t released[MAP_SLOTS]; /* when it was given up, in seconds since boot; 0: it was not */
+	uint32_t released[MAP_SLOTS]; /* time when it was released, in seconds since boot; 0: it was not */
 	struct ipc_map ipc[NAMES_IPC_KINDS];
 	struct table_cluster cluster;
 	_Atomic uint32_t has_sockets;
@@ -158,21 +160,21 @@ _Static_assert(offsetof(struct table, boot_id) == offsetof(struct table_head, bo
 struct names {
 	struct table *table;
 	int fd;		   /* holds the shared flock */
-	bool test_diverge; /* PBEAM_TEST_DIVERGE: give every newborn a number that is not its own */
+	bool test_diverge; /* PBEAM_TEST_DIVERGE: gives every newborn a number that is not its own */
 };
 
-/* Locks, repairing after a writer that died. -errno when the table is beyond repair. */
+/* Locks the table, and repairs it if a writer has died. -errno if it cannot be repaired. */
 must_check int table_lock(struct names *names);
 void table_unlock(struct names *names);
-/* Start time of a process in clock ticks since boot, 0 when there is none. */
+/* Returns the start time of a process in clock ticks since boot, 0 if there is no such process. */
 uint64_t table_start_ticks(int32_t pid);
-/* True if the process that was registered with that start time is there (perhaps as a zombie). */
+/* True if the process registered with that start time exists, perhaps as a zombie. */
 bool table_alive(int32_t pid, uint64_t start_ticks);
-/* As table_alive(), but a zombie is gone: for keepers, whose orphans' reaper may take its time. */
+/* As table_alive(), but false for a zombie. For keepers, since an orphan may be reaped late. */
 bool table_runs(int32_t pid, uint64_t start_ticks);
-/* Makes the table consistent after a writer died. Under the lock. */
+/* Repairs the table after a writer has died. Under the lock. */
 void table_repair(struct table *table);
-/* The job of a keeper, NULL if there is none. Under the lock. */
+/* Returns the job of a keeper, NULL if there is none. Under the lock. */
 struct table_job *table_find_job(struct table *table, int32_t keeper);
 /* Enters a process into the maps of numbers. 0 or -ENOSPC. Under the lock. */
 must_check int table_link_process(struct table *table, struct table_process *entry);
@@ -180,23 +182,23 @@ static inline bool table_used(const _Atomic uint32_t *word)
 {
 	return atomic_load_explicit(word, memory_order_acquire) != 0;
 }
-/* Drops the numbers that a job's keeper has claimed. */
+/* Removes the numbers that a job's keeper has claimed. */
 void table_drop_numbers(struct table *table, int32_t keeper);
 void table_drop_ipc(struct table *table, int32_t keeper);
-/* The index of a host, added if it is not known, or -errno. Under the lock. */
+/* Returns the index of a host, which is added if necessary, or -errno. Under the lock. */
 must_check int table_host_index(struct table_cluster *cluster, const char *host);
-/* True if a number may be given to a newborn here: no cluster, or its block is held and no process that has
- * left has it. */
+/* True if a number may be given to a newborn here: there is no cluster, or this host holds its block and
+ * no process that has left has it. */
 bool table_number_ours(const struct table *table, uint32_t n);
 /* While this host is joining a cluster: waits for its numbers, for some seconds. */
 void table_wait_joined(const struct table *table);
 bool table_block_ours(const struct table *table, uint32_t n);
 
-/* Open addressing over 1 << bits words. The value of a key, 0 when it is not there; lock-free. */
+/* Open addressing over 1 << bits words. Returns the value of a key, 0 if it is not in the map; lock-free. */
 uint32_t slots_get(const _Atomic uint64_t *slots, unsigned bits, uint32_t key);
-/* As slots_get(), giving the slot, or -1. */
+/* As slots_get(), but returns the slot, or -1. */
 int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key);
-/* Sets a key's value; its slot, or -ENOSPC. Under the lock. */
+/* Sets a key's value. Returns its slot, or -ENOSPC. Under the lock. */
 must_check int slots_set(_Atomic uint64_t *slots, unsigned bits, uint32_t key, uint32_t value);
 void slots_remove(_Atomic uint64_t *slots, unsigned bits, uint32_t key);
 

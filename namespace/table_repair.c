@@ -1,6 +1,6 @@
 /*
- * Repair of the name table after a writer died inside its lock (table.h says what is the truth), and the
- * lookups that it shares with the writers.
+ * Repairs the name table after a writer died with its lock (table.h explains which part is correct), and has
+ * the look-ups that it shares with the writers.
  */
 #include "namespace/address_index.h"
 #include "namespace/table.h"
@@ -71,7 +71,7 @@ static void repair_numbers(struct table *table)
 	table->nnumbers = n;
 }
 
-/* The forward map is the truth. */
+/* The forward map is correct; the backward one is rebuilt. */
 static void repair_kind(struct ipc_map *map)
 {
 	uint32_t n = 0;

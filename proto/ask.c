@@ -49,7 +49,7 @@ int ask_message(int sock, uint32_t type, const ProtobufCMessage *request, ask_pr
 	return *reply ? 0 : -EPROTO;
 }
 
-/* One that leaves as idle at this very moment is followed by the next. */
+/* A daemon that ends as idle at this moment is started again. */
 int ask_open(const char *program, struct err *err)
 {
 	Pbeam__Hello hello = PBEAM__HELLO__INIT;

@@ -1,8 +1,7 @@
 /*
- * pbeamd on demand, as ssh-agent or tmux would be: forked twice, in a session of its own, nothing of ours
- * inherited. It tells that it serves by a byte on the pipe that it is given (--ready-fd); end of file instead
- * means that it could not, and its log, or the connection that works after all (somebody else's was faster),
- * tells the rest.
+ * Starts pbeamd on demand: forked twice, in a session of its own, inheriting no descriptors. The daemon
+ * reports that it serves by a byte on the pipe given to it (--ready-fd). End of file means that it does not
+ * serve: its log has the reason, or another process has started a daemon first, and connecting succeeds.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +54,7 @@ int daemon_find_program(const char *name, char *path, size_t size, struct err *e
 	return err_set(err, -ENOENT, "%s is neither beside this program nor on PATH; install it there", name);
 }
 
-/* In the grandchild: only `ready` (or nothing) stays open, as READY_FD. */
+/* In the grandchild: only `ready`, if there is one, stays open, as READY_FD. */
 static _Noreturn void become_daemon(const char *path, int ready)
 {
 	char number[16];
@@ -152,7 +151,7 @@ int daemon_connect(struct err *err)
 
 	if (r < 0)
 		return r;
-	/* One that leaves just now as idle may still be found: three times is enough for that. */
+	/* The socket of a daemon that is ending as idle may still be found: three attempts are enough. */
 	for (int attempt = 0; attempt < 3; attempt++) {
 		sock = frame_connect(path, err);
 		if (sock >= 0 || (sock != -ENOENT && sock != -ECONNREFUSED))
@@ -180,5 +179,5 @@ void daemon_start_quietly(void)
 	if (sock >= 0)
 		close(sock);
 	else if (daemon_start(-1, NULL) < 0)
-		return; /* no command asked for it: the next one that does reports it */
+		return; /* no command waits for it; the next one that needs it reports the error */
 }

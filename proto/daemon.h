@@ -1,5 +1,6 @@
 /*
- * Reaching pbeamd: its socket is RUNTIME/daemon; where nobody listens it is started in the background.
+ * Connects to pbeamd, whose socket is RUNTIME/daemon. If no process listens there, it is started in the
+ * background.
  */
 #ifndef PROTO_DAEMON_H
 #define PROTO_DAEMON_H
@@ -8,13 +9,13 @@
 
 #include "base/err.h"
 
-/* Connects, starting pbeamd if need be. Returns the socket (the caller closes it) or -errno. */
+/* Connects, starting pbeamd if necessary. Returns the socket, which the caller owns, or -errno. */
 must_check int daemon_connect(struct err *err);
 
-/* Sees to it that a pbeamd runs, without waiting for it and without a word when it cannot be. */
+/* Starts pbeamd if it does not run. Does not wait for it and reports no errors. */
 void daemon_start_quietly(void);
 
-/* Finds one of our programs: beside the caller's own executable, in the build tree, on PATH. */
+/* Finds one of our programs: beside the caller's executable, in the build tree, or on PATH. */
 must_check int daemon_find_program(const char *name, char *path, size_t size, struct err *err);
 
 #endif

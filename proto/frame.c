@@ -1,8 +1,8 @@
 /*
- * Frames over unix stream sockets. The descriptors of a frame travel with the first byte of its header: a
- * receiver that asks for the 16 bytes of the header gets all of them in that one call, and the kernel never
- * merges bytes that carry different descriptors into one recvmsg(). The body grows as it arrives, so that a
- * header that lies about the length costs nobody any memory.
+ * Frames over UNIX stream sockets. The descriptors of a frame are sent with the first byte of its header: a
+ * receiver that reads the 16 bytes of the header gets all of them in one call, and the kernel never merges
+ * bytes that carry different descriptors into one recvmsg(). The buffer for the body grows as the body
+ * arrives, so that a header with a false length wastes no memory.
  */
 #include "proto/frame.h"
 
@@ -141,7 +141,7 @@ void frame_reader_reset(struct frame_reader *reader)
 	memset(reader, 0, sizeof(*reader));
 }
 
-/* Puts received descriptors into the frame; those for which it has no room are closed. */
+/* Puts received descriptors into the frame; closes those beyond FRAME_FDS_MAX. */
 static int take_descriptors(struct msghdr *msg, struct frame *frame)
 {
 	int r = msg->msg_flags & MSG_CTRUNC ? -EPROTO : 0;
@@ -214,7 +214,7 @@ static int parse_head(struct frame_reader *reader, struct err *err)
 	return 0;
 }
 
-/* Room for the next piece of the body: twice what there is, at most a step more. */
+/* Makes room for the next piece of the body: doubles it, by one step at most. */
 static int frame_make_room(struct frame_reader *reader)
 {
 	size_t room = reader->body_room ? reader->body_room * 2 : 4096;
@@ -234,7 +234,8 @@ static int frame_make_room(struct frame_reader *reader)
 	return 0;
 }
 
-/* One recvmsg for whatever is due. Returns its count, or -errno with err set (not for -EAGAIN). */
+/* Makes one recvmsg() for the header or the body. Returns its count, or -errno with `err` set (not for
+ * -EAGAIN). */
 static ssize_t receive_piece(struct frame_reader *reader, int sock, struct err *err)
 {
 	bool head = reader->head_have < FRAME_HEAD;
@@ -327,8 +328,8 @@ ProtobufCMessage *frame_unpack(const struct frame *frame, const ProtobufCMessage
 	return message;
 }
 
-/* The address of `path`; *dir is a descriptor of its directory, to be closed by the caller, where the path is
- * too long. */
+/* Makes the address of `path`. If the path is too long, *dir is a descriptor of its directory, which the
+ * caller closes. */
 static int fill_address(struct sockaddr_un *address, const char *path, int *dir, struct err *err)
 {
 	char parent[PATH_MAX];
@@ -400,8 +401,8 @@ int frame_connect_to(const char *role, pid_t pid, struct err *err)
 }
 
 /*
- * The socket is bound beside its place and moved there once it listens, so that nobody ever finds one that is
- * not served yet; a stale one that a killed process left is replaced by the same rename.
+ * The socket is bound under another name and renamed once it listens, so that no process finds a socket that
+ * is not served yet. The rename also replaces the socket that a killed process left.
  */
 int frame_listen(const char *path, struct err *err)
 {

@@ -13,7 +13,7 @@ void *message_new(const ProtobufCMessageDescriptor *descriptor)
 	return message;
 }
 
-/* Room for one more element: the capacity is the next power of two, so it need not be kept anywhere. */
+/* Makes room for one more element. The capacity is the next power of two, so it need not be stored. */
 static int message_grow_array(void **array, size_t n, size_t element)
 {
 	void *larger;
@@ -153,7 +153,8 @@ int message_string(char **field, const char *text)
 	return 0;
 }
 
-/* One field of a message that may hold messages itself: present in a oneof only if the case says so. */
+/* Visits one field that may hold messages. A field of a oneof is present only if the oneof's case names
+ * it. */
 static int walk_field(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
 		      int (*visit)(void *arg, ProtobufCMessage *message), void *arg)
 {

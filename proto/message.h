@@ -1,6 +1,6 @@
 /*
- * Building protobuf-c messages by hand. Everything is malloc'd the way protobuf-c's own unpacking does it, so
- * that protobuf_c_message_free_unpacked() on the outermost message frees it all.
+ * Builds protobuf-c messages. Everything is allocated as protobuf-c's unpacking does it, so that
+ * message_free() on the outermost message frees it all.
  */
 #ifndef PROTO_MESSAGE_H
 #define PROTO_MESSAGE_H
@@ -13,7 +13,7 @@
 /* A new message with default values; NULL without memory. */
 void *message_new(const ProtobufCMessageDescriptor *descriptor);
 
-/* Appends `item` to a repeated field (of messages, or of pointers). Takes it, also on failure (-ENOMEM). */
+/* Appends `item` to a repeated field of messages. Takes ownership, also on failure (-ENOMEM). */
 must_check int message_append(void *array, size_t *n, ProtobufCMessage *item);
 
 /* Appends a new message to a repeated field and returns it; NULL without memory. */
@@ -31,24 +31,24 @@ must_check int message_append_bytes(ProtobufCBinaryData **array, size_t *n, cons
 /* Appends a copy to repeated strings. -ENOMEM. */
 must_check int message_append_string(char ***array, size_t *n, const char *text);
 
-/* Sets a bytes field (freeing what was there) to a copy. -ENOMEM. */
+/* Sets a bytes field to a copy, and frees the previous value. -ENOMEM. */
 must_check int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len);
-/* An empty field has no address, which memcmp() must not be given. */
+/* Compares two fields. An empty one has no address, which memcmp() does not accept. */
 bool message_same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b);
 must_check int message_text(ProtobufCBinaryData *field, const char *text);
 
-/* Sets a bytes field (freeing what was there) to another message. -ENOMEM. */
+/* Sets a bytes field to a packed message, and frees the previous value. -ENOMEM. */
 must_check int message_packed(ProtobufCBinaryData *field, const ProtobufCMessage *message);
 
 /* Sets a string field to a copy. -ENOMEM. */
 must_check int message_string(char **field, const char *text);
 
-/* Calls `visit` for the message and every message that is set in it, outer ones first, until that returns
- * something else than 0: the result. By the schema's own descriptors, so that none is forgotten; the schema
- * must not be recursive. */
+/* Calls `visit` for the message and every message that is set in it, outer ones first, until `visit`
+ * returns another value than 0, and returns that value. Uses the schema's descriptors, so that no field is
+ * forgotten; the schema must not be recursive. */
 int message_walk(ProtobufCMessage *message, int (*visit)(void *arg, ProtobufCMessage *message), void *arg);
 
-/* Frees a message that message_new() or unpacking made; NULL is allowed. */
+/* Frees a message from message_new() or from unpacking; NULL is allowed. */
 void message_free(void *message);
 
 #endif
