@@ -1,9 +1,9 @@
 /*
- * Allocates room in the file without any communication.
+ * Allocates room in the file without communication.
  *
- * Offsets come from one atomic counter. The table of pages is open addressing over their 128-bit digests; a
- * scip that is killed between taking a slot and filling it leaves a slot that is never ready, so a wait for a
- * slot is short: then the page is stored again, at the cost of 4 KiB.
+ * Offsets come from one atomic counter. The table of pages is open addressing over their 128-bit digests. A
+ * scip that is killed between taking a slot and filling it leaves a slot that never becomes ready, so the
+ * wait for a slot is short; after that the page is stored again, at the cost of 4 KiB.
  */
 #include "image/arena.h"
 #include "image/hash.h"

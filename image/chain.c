@@ -1,10 +1,10 @@
 /*
- * Chains of images: pages of an image may be in its parent, in that one's parent, and so on.
+ * Chains of images: pages of an image may be in its parent, in the parent's parent, and so on.
  *
  * The manifest names its parent, a file in the same directory, with the digest of the parent's digest table,
- * which covers every byte of it. A run of pages says which ancestor has its contents, and where: so a restore
- * reads every page from one place, however long the chain is. Ancestors are opened when they are needed, and
- * only as far as pages are in them.
+ * which covers every byte of it. A run of pages names the ancestor that has its contents, and the place
+ * there. So a restore reads every page from one place, however long the chain is. Ancestors are opened when
+ * they are needed, and only as far as they have pages.
  */
 #include <errno.h>
 #include <libgen.h>
@@ -17,7 +17,7 @@
 #include "image/reader.h"
 #include "proto/message.h"
 
-enum { PLACE_BITS = 56 }; /* of a place: the offset; above it the ancestor */
+enum { PLACE_BITS = 56 }; /* bits of a place with the offset; the ancestor is above them */
 
 /* ---- reading ---- */
 
@@ -60,7 +60,7 @@ static int check_identity(const struct image_reader *reader, const struct image_
 	return 0;
 }
 
-/* Opens the next ancestor: the parent of the last one that is open. */
+/* Opens the next ancestor: the parent of the last open one. */
 static int open_next(struct image_reader *reader, struct err *err)
 {
 	const struct image_reader *child = reader->nchain ? reader->chain[reader->nchain - 1] : reader;

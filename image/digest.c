@@ -9,7 +9,7 @@
 
 #include "base/io.h"
 
-#define READ_ROOM   (256u << 10) /* stays in the second-level cache */
+#define READ_ROOM   (256u << 10) /* small enough for the second-level cache */
 #define THREADS_MAX 16
 
 int digest_range(int fd, uint64_t offset, uint64_t length, uint8_t out[IMAGE_DIGEST])
@@ -37,7 +37,7 @@ int digest_range(int fd, uint64_t offset, uint64_t length, uint8_t out[IMAGE_DIG
 	return 0;
 }
 
-/* What the threads share: each takes the next chunk. */
+/* Shared by the threads; each takes the next chunk. */
 struct digest_work {
 	int fd;
 	uint64_t end, nchunks;
@@ -45,7 +45,7 @@ struct digest_work {
 	const uint8_t (*expected)[IMAGE_DIGEST];
 	const uint8_t *done;
 	_Atomic uint64_t next;
-	_Atomic int64_t bad; /* lowest bad chunk, INT64_MAX for none */
+	_Atomic int64_t bad; /* the first bad chunk, INT64_MAX if there is none */
 	_Atomic int code;
 };
 
@@ -102,7 +102,7 @@ static void run_work(struct digest_work *work)
 	work->nchunks = (work->end + IMAGE_CHUNK - 1) / IMAGE_CHUNK;
 	if (want > THREADS_MAX)
 		want = THREADS_MAX;
-	/* A small file is done before a thread has started. */
+	/* A small file is finished before a thread would have started. */
 	if (work->nchunks <= 4)
 		want = 1;
 	while (have + 1 < want && pthread_create(&threads[have], NULL, digest_thread, work) == 0)

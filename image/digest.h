@@ -1,4 +1,4 @@
-/* The digests of a file: of a range, and of its chunks on several threads. */
+/* Digests of a file: of a range, and of its chunks, on several threads. */
 #ifndef IMAGE_DIGEST_H
 #define IMAGE_DIGEST_H
 
@@ -11,12 +11,12 @@
  * -errno; -EIO when the file is shorter. */
 must_check int digest_range(int fd, uint64_t offset, uint64_t length, uint8_t out[IMAGE_DIGEST]);
 
-/* One digest for each IMAGE_CHUNK of [0, end), the last one shorter, into `digests`. `done` (may be NULL)
- * marks chunks that are there already. On as many threads as processors are allowed. */
+/* Computes one digest for each IMAGE_CHUNK of [0, end), the last one shorter, into `digests`. `done` (may
+ * be NULL) marks chunks that have theirs already. Uses as many threads as processors are allowed. */
 must_check int digest_chunks(int fd, uint64_t end, uint8_t (*digests)[IMAGE_DIGEST], const uint8_t *done);
 
-/* Checks the same digests but for chunks that `skip` (may be NULL) marks; returns the number of the first bad
- * chunk, or -1 when all are good, or -errno - 1. */
+/* Checks the same digests except those of chunks that `skip` (may be NULL) marks. Returns the number of
+ * the first bad chunk, -1 if all are good, or -errno - 1. */
 int64_t digest_check(int fd, uint64_t end, const uint8_t (*digests)[IMAGE_DIGEST], const uint8_t *skip);
 
 #endif

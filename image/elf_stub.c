@@ -1,6 +1,6 @@
 /*
  * The program at the start of every image: ./FILE runs `scip restore FILE`. No libc: it must be small and run
- * anywhere. scip is looked for in $PBEAM_SCIP, where the image was written, and along $PATH.
+ * anywhere. It looks for scip in $PBEAM_SCIP, at the path of the scip that wrote the image, and along $PATH.
  */
 #include "image/layout.h"
 

@@ -1,6 +1,6 @@
 /*
- * The bytes of the file. All numbers little-endian (the only processors supported are); docs/IMAGE.md says it
- * in words.
+ * The bytes of the file, which docs/IMAGE.md describes. All numbers are little-endian, as the supported
+ * processors are.
  *
  *   0                     the ELF stub, padded with zeroes
  *   IMAGE_SUPER_OFFSET    struct image_super
@@ -27,7 +27,7 @@ struct image_super {
 	uint32_t format;
 	uint32_t page;
 	uint64_t created_ns;
-	char scip[1024]; /* the scip that wrote it: the stub runs it, if it is there */
+	char scip[1024]; /* path of the scip that wrote it; the stub runs it if it exists */
 	uint8_t reserved[4096 - 8 - 4 - 4 - 8 - 1024 - 8];
 	uint64_t digest; /* XXH3-64 of all before */
 };

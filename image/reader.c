@@ -1,9 +1,8 @@
 /*
- * Reading an image: everything is checked before it is used.
+ * Reads an image, and checks everything before it is used.
  *
- * Opening checks the frame (superblock, trailer, sizes: a truncated or appended file does not pass), the
- * manifest's digest, and then, walking the manifest by its descriptors, every place in the file that it
- * names. Verifying reads every byte.
+ * Opening checks the frame (superblock, trailer, sizes: a truncated or extended file fails), the manifest's
+ * digest, and, walking the manifest by its descriptors, every offset in it. Verifying reads every byte.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -140,7 +139,7 @@ bool reader_in_data(const struct image_reader *reader, uint64_t offset, uint64_t
 	return length == 0 || (offset >= IMAGE_DATA_OFFSET && offset <= end && length <= end - offset);
 }
 
-/* Whether the ancestor has the pages is checked when the chain is opened. */
+/* Opening the chain checks whether the ancestor has the pages. */
 static int check_ancestor(struct image_reader *reader, const Pbeam__Pages *pages, struct err *err)
 {
 	if (!reader->manifest->parent || pages->ancestor > IMAGE_ANCESTORS_MAX || pages->offset ||
@@ -247,7 +246,7 @@ uint64_t image_reader_size(const struct image_reader *reader)
 	return reader->trailer.size;
 }
 
-/* The section of the file that an offset lies in, for messages. */
+/* Returns the section of the file with this offset, for messages. */
 static const char *section_of(const struct image_reader *reader, uint64_t offset)
 {
 	if (offset < IMAGE_DATA_OFFSET)

@@ -1,4 +1,4 @@
-/* Inside image/: an open image, for reader.c and chain.c. */
+/* An open image. Private to image/. */
 #ifndef IMAGE_READER_H
 #define IMAGE_READER_H
 
@@ -13,19 +13,19 @@ struct image_reader {
 	Pbeam__Manifest *manifest;
 	uint8_t (*digests)[IMAGE_DIGEST];
 	uint32_t depth; /* the most remote ancestor that the manifest names */
-	struct image_reader *chain[IMAGE_ANCESTORS_MAX]; /* ancestors 1, 2, ... as far as they are open */
+	struct image_reader *chain[IMAGE_ANCESTORS_MAX]; /* the open ones of ancestors 1, 2, ... */
 	uint32_t nchain;
 	bool chain_checked;
 };
 
 /* Reports -EBADMSG: `what` is wrong with the image. */
 must_check int reader_damaged(const struct image_reader *reader, struct err *err, const char *what);
-/* True if [offset, offset + length) lies in the data part. Empty ranges may lie anywhere. */
+/* True if [offset, offset + length) is in the data part. Empty ranges may be anywhere. */
 bool reader_in_data(const struct image_reader *reader, uint64_t offset, uint64_t length);
 /* Checks what the manifest says of a parent. */
 must_check int reader_check_parent(const struct image_reader *reader, struct err *err);
 
-/* writer.c: the path that the image will have, "" none. */
+/* writer.c: the path that the image will have, "" if it has none. */
 const char *image_writer_path(const struct image_writer *writer);
 
 #endif

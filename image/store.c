@@ -54,7 +54,7 @@ void store_job_of(const char *name, int32_t root, char job[STORE_JOB_MAX])
 		store_job_of_vpid(root, job);
 }
 
-/* STATE/JOB without making it. */
+/* Makes the path STATE/JOB, not the directory. */
 static int job_dir(const char *job, char dir[PATH_MAX], struct err *err)
 {
 	size_t len;
@@ -68,7 +68,7 @@ static int job_dir(const char *job, char dir[PATH_MAX], struct err *err)
 	return 0;
 }
 
-/* N of "N.ckpt", 0 for anything else. */
+/* Returns N of "N.ckpt", 0 for any other name. */
 static uint32_t store_number_of(const char *name)
 {
 	char *end;
@@ -173,7 +173,7 @@ static int read_owner(int fd, struct owner *owner)
 	return 0;
 }
 
-/* Opens and locks STATE/JOB/job, making both. The lock goes with the descriptor. */
+/* Opens and locks STATE/JOB/job, creating both. The lock ends with the descriptor. */
 static int lock_dir(const char *dir, struct err *err)
 {
 	char path[PATH_MAX + 8];
@@ -214,8 +214,8 @@ static void sweep_leftovers(const char *dir)
 	}
 }
 
-/* The directory belongs to another job that had the same vpid: moves it aside, and ours back if it had been
- * moved aside before. */
+/* The directory belongs to another job that had the same vpid: moves it aside, and moves ours back if it
+ * had been moved aside before. */
 static int move_aside(const char *dir, const struct owner *owner, const char *uuid, struct err *err)
 {
 	char aside[PATH_MAX + 64];
@@ -229,7 +229,8 @@ static int move_aside(const char *dir, const struct owner *owner, const char *uu
 	return 0;
 }
 
-/* Opens and locks the job's directory for the job that `uuid` names. The descriptor of STATE/JOB/job. */
+/* Opens and locks the job's directory for the job with this `uuid`. Returns the descriptor of
+ * STATE/JOB/job. */
 static int lock_for(const char *job, const char *uuid, char dir[PATH_MAX], struct owner *owner,
 		    struct err *err)
 {
@@ -256,7 +257,7 @@ static int lock_for(const char *job, const char *uuid, char dir[PATH_MAX], struc
 	return r < 0 ? err_code(err, r, "read %s/job", dir) : steal_fd(&fd);
 }
 
-/* The last number that was claimed. */
+/* Returns the last number that was claimed. */
 static int last_number(const char *dir, const struct owner *owner, uint32_t *number, struct err *err)
 {
 	auto_free uint32_t *numbers = NULL;
@@ -460,8 +461,8 @@ int store_place(const char *job, const char *dir, struct err *err)
 	return symlink(target, link) < 0 ? err_sys(err, "make the link %s", link) : 0;
 }
 
-/* The number of the image's parent, 0 for none, or -errno if that cannot be read. An image that is missing or
- * damaged has none that it could be restored with. */
+/* Returns the number of the image's parent, 0 if it has none, or -errno if the image cannot be read. A
+ * missing or damaged image has no parent from which it could be restored. */
 static int64_t find_parent(const char *dir, uint32_t number)
 {
 	const Pbeam__ImageParent *parent;

@@ -1,10 +1,10 @@
 /*
- * Writing an image: a temporary file beside the final path, written by many processes, then manifest,
- * digests, sync, rename.
+ * Writes an image: a temporary file beside the final path, written by many processes, then manifest, digests,
+ * sync, rename.
  *
  * A thread digests chunks as they become complete (image_arena_written()), so that at the commit, when pages
- * of a gigabyte have just been written, little is left to read. It looks at the chunks in order, which is
- * nearly the order in which the arena gives them out.
+ * of a gigabyte have just been written, little is left to read. It digests the chunks in order, which is
+ * nearly the order in which the arena allocates them.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #include "image/hash.h"
 #include "image/reader.h"
 
-#define AHEAD_CHUNKS_MAX (1u << 16) /* of the file's begin that are digested while it is written: 64 GiB */
+#define AHEAD_CHUNKS_MAX (1u << 16) /* chunks digested while the file is being written: its first 64 GiB */
 
 extern const uint8_t image_stub_start[], image_stub_end[];
 
@@ -34,7 +34,7 @@ struct image_writer {
 	struct image_arena *arena;
 	char path[PATH_MAX], temporary[PATH_MAX];
 	bool committed;
-	/* digesting ahead */
+	/* digests chunks before the commit */
 	pthread_t thread;
 	bool have_thread;
 	_Atomic bool stop;
@@ -67,7 +67,7 @@ static void ahead_start(struct image_writer *writer)
 
 	if (digests == MAP_FAILED || !done) {
 		free(done);
-		return; /* then all is digested at the commit */
+		return; /* the commit digests all chunks */
 	}
 	writer->ahead = digests;
 	writer->ahead_done = done;
@@ -122,7 +122,7 @@ static int open_temporary(struct image_writer *writer, const char *path, struct 
 		return err_set(err, -EEXIST, "%s exists and is not a regular file; give another path", path);
 	snprintf(writer->temporary, sizeof(writer->temporary), "%.*s.tmp-%d", PATH_MAX - 32, path,
 		 (int)getpid());
-	unlink(writer->temporary); /* of an earlier process with our number that was killed */
+	unlink(writer->temporary); /* left by a killed process with the same number */
 	writer->fd = open(writer->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0700);
 	if (writer->fd < 0)
 		return err_sys(err, "create %s", writer->temporary);
@@ -195,7 +195,7 @@ int image_writer_put(struct image_writer *writer, const void *data, uint64_t len
 	return 0;
 }
 
-/* The manifest, packed, after the data; fills the trailer's fields for it. */
+/* Writes the packed manifest after the data, and fills in the trailer's fields for it. */
 static int store_manifest(struct image_writer *writer, const Pbeam__Manifest *manifest,
 			  struct image_trailer *trailer, struct err *err)
 {
@@ -230,7 +230,7 @@ static int write_digests(struct image_writer *writer, struct image_trailer *trai
 		return err_code(err, -ENOMEM, "digest %s", writer->temporary);
 	ahead_stop(writer);
 	ahead = n < AHEAD_CHUNKS_MAX ? n : AHEAD_CHUNKS_MAX;
-	/* The last chunk holds the manifest's end: never complete before now. */
+	/* The last chunk has the manifest's end: never complete before now. */
 	if (writer->ahead_done && ahead) {
 		memcpy(done, writer->ahead_done, ahead);
 		memcpy(digests, writer->ahead, ahead * IMAGE_DIGEST);

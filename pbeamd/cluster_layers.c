@@ -34,7 +34,7 @@
 
 enum { TICK_MS = 500 };
 
-/* ---- which of all hosts of this name: a number made once ---- */
+/* ---- a random number that distinguishes this host from others of the same name ---- */
 
 static int make_instance(const char *path, uint8_t instance[CLUSTER_INSTANCE_SIZE], struct err *err)
 {

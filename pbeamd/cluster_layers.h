@@ -6,9 +6,9 @@
 
 must_check int cluster_open(struct server *server, struct err *err);
 void cluster_close(struct cluster *cluster);
-/* What the layers do for a cluster, and for a host that is alone (server->alone). */
+/* The calls between the layers, for a cluster and for a host alone (server->alone). */
 extern const struct cluster_calls cluster_calls;
-/* In a child of the daemon: closes what is the cluster's. */
+/* In a child of the daemon: closes the cluster's descriptors. */
 void cluster_leave_child(struct cluster *cluster);
 
 #endif

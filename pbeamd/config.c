@@ -159,7 +159,7 @@ int config_check(struct cluster_options *options, bool *cluster, struct err *err
 	return 0;
 }
 
-/* ---- what a daemon that is started on demand goes by ---- */
+/* ---- the options of the next daemon that is started on demand ---- */
 
 static int config_remembered_path(char path[PATH_MAX], struct err *err)
 {

@@ -66,7 +66,7 @@ static const struct option known[] = {
 	{NULL, 0, NULL, 0},
 };
 
-/* One option. 0, or the status to end with. */
+/* Parses one option. Returns 0, or the exit status. */
 static int daemon_take_option(struct command_line *line, int c, int index)
 {
 	struct err err = ERR_INIT;
@@ -119,7 +119,7 @@ static int daemon_parse_options(int argc, char **argv, struct command_line *line
 	return 0;
 }
 
-/* What this host is in a cluster, if it is in one. */
+/* Determines the options of the cluster, if this host is in one. */
 static int daemon_configure(struct command_line *line, struct err *err)
 {
 	bool cluster;

@@ -29,7 +29,7 @@
 #include "pbeamd/transport/worker.h"
 #include "proto/ask.h"
 
-/* 0 when it is answered or will be, else -errno with the sentence for the user. */
+/* Returns 0 if the request has a reply or will have one, else -errno with a message for the user. */
 typedef int (*handler_fn)(struct connection *connection, const ProtobufCMessage *message, struct err *err);
 
 static int handle_hello(struct connection *connection, const ProtobufCMessage *message, struct err *err)
@@ -54,7 +54,7 @@ static int handle_ps(struct connection *connection, const ProtobufCMessage *mess
 	return worker_start(connection, ps_work, NULL, err);
 }
 
-/* What `wish` of a request names; a request without one is malformed. */
+/* Checks that a request names a target. */
 static int handlers_check_target(const Pbeam__Target *wish, struct err *err)
 {
 	if (!wish || (wish->vpid <= 0 && !wish->name[0]))
@@ -234,7 +234,7 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 	if (r == 0)
 		r = target_find(connection->server, wish->target, &revive->target, err);
 	if (r == -ESRCH && connection->server->cluster && !wish->in_place && !wish->path[0]) {
-		err_clear(err); /* others may have checkpoints of it */
+		err_clear(err); /* other hosts may have its checkpoints */
 		store_job_of_vpid(wish->target->vpid, number);
 		return cut_rollback(connection, wish, wish->target->vpid > 0 ? number : wish->target->name,
 				    (struct vpid){0}, err);
@@ -281,8 +281,8 @@ static const struct handler {
 	uint32_t type;
 	const ProtobufCMessageDescriptor *body; /* NULL: empty */
 	handler_fn handle;
-	size_t target; /* where the body has the Target by which the request may be for another host; 0: the
-			  body is one, NOWHERE: it has none */
+	size_t target; /* offset of the Target, by which the request may be for another host; 0: the body is
+			  one, NOWHERE: it has none */
 } handlers[] = {
 	{CONNECTION_NEW, PBEAM__DAEMON_REQUEST__DAEMON_HELLO, &pbeam__hello__descriptor, handle_hello,
 	 NOWHERE},

@@ -61,7 +61,7 @@ static int central_found(struct cluster *cluster, struct registry_state *state, 
 	return 0;
 }
 
-/* The options differ from those that the store has. */
+/* The options differ from the stored ones. */
 static int told_anew(struct cluster *cluster, struct registry_state *state, struct err *err)
 {
 	const char *told = cluster->options->join;
@@ -103,7 +103,7 @@ int central_open(struct cluster *cluster, struct err *err)
 	return r;
 }
 
-/* ---- the description of it ---- */
+/* ---- its description ---- */
 
 int central_describe(const struct cluster *cluster, Pbeam__HostInfo *self)
 {

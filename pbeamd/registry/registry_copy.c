@@ -109,7 +109,7 @@ static Pbeam__RegistryEntry *copy_duplicate_entry(const Pbeam__RegistryEntry *fr
 	return entry;
 }
 
-/* Takes what was in the copy out of it; the watcher learns that it is gone. */
+/* Removes an item; the watcher sees the entry as removed. */
 static void copy_remove_item(struct item **p, registry_seen_fn seen, void *arg)
 {
 	struct item *item = *p;

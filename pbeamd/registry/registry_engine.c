@@ -24,7 +24,7 @@
 struct registry_wait {
 	struct registry_wait *next;
 	struct cluster *cluster;
-	struct connection *connection; /* NULL: it is gone */
+	struct connection *connection; /* NULL: it has ended */
 	registry_answer_fn answer;
 };
 
@@ -153,7 +153,7 @@ static void registry_watch(struct cluster *cluster, const struct registry *regis
 	registry->operations->watch(registry->engine, on_changed, cluster);
 }
 
-/* The other hosts are known before the central one is found: perhaps another one has become that. */
+/* The other hosts must be known before the central one is found: perhaps another host has become central. */
 static void recall_hosts(struct cluster *cluster)
 {
 	struct err err = ERR_INIT;
@@ -295,7 +295,7 @@ static bool registry_on_request(struct peer *peer, const struct frame *frame)
 	return answer != NULL;
 }
 
-/* As far as the central daemon has sent them. */
+/* Reports the revision up to which this host has the changes. */
 static void say_heard(struct peer *peer, uint64_t revision)
 {
 	Pbeam__RegistryChanges heard = PBEAM__REGISTRY_CHANGES__INIT;

@@ -129,7 +129,7 @@ static void see_address(void *arg, const Pbeam__RegistryEntry *entry)
 	registry_names_seen(arg, entry);
 }
 
-/* Those that were known from before, and have been removed since. */
+/* Forgets hosts that were known before and have been removed since. */
 static void forget_hosts(struct cluster *cluster)
 {
 	struct host *next;

@@ -6,7 +6,7 @@
 
 /* Enters an entry's content in the name table. */
 void registry_names_seen(struct cluster *cluster, const Pbeam__RegistryEntry *entry);
-/* After the first complete copy: removes from the name table what has no entry any more. */
+/* After the first complete copy: removes from the name table everything that has no entry any more. */
 void registry_names_settle(struct cluster *cluster);
 
 #endif

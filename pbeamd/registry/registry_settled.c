@@ -33,13 +33,14 @@ struct look {
 	uint64_t newest; /* version of any record */
 };
 
-/* The host is of the cluster, or this one. */
+/* True if the host belongs to the cluster. */
 static bool settled_is_host_known(const struct cluster *cluster, const char *host)
 {
 	return !strcmp(host, cluster->options->name) || registry_copy_getf(cluster->copy, "host/%s", host);
 }
 
-/* True if a process of this host is frozen: for a checkpoint, or until it is known where it belongs. */
+/* True if a process of this host is frozen: for a checkpoint, or until the outcome of its migration is
+ * known. */
 static bool is_any_frozen(const struct cluster *cluster)
 {
 	auto_free struct name_process *list = NULL;
@@ -108,7 +109,7 @@ static void settled_check_entry(void *arg, const Pbeam__RegistryEntry *entry)
 	if (entry->version > look->newest)
 		look->newest = entry->version;
 	if (entry->version > settled || look->n == AT_ONCE)
-		return; /* it is being worked at */
+		return; /* requests for it are under way */
 	record = pbeam__migration_record__unpack(NULL, entry->value.len, entry->value.data);
 	set = record && is_to_change(look->cluster, record, &remove)
 		      ? message_new(&pbeam__registry_request__descriptor)
@@ -125,7 +126,7 @@ static void settled_check_entry(void *arg, const Pbeam__RegistryEntry *entry)
 	message_free(record);
 }
 
-/* Another daemon was faster, or the central one is not there: looked at again. */
+/* Another daemon was faster, or the central one cannot be reached: the next tick tries again. */
 static void settled_on_done(void *arg, const Pbeam__RegistryReply *reply)
 {
 	if (reply->code < 0)

@@ -72,7 +72,7 @@ static int db_error(struct store *store, const char *what, struct err *err)
 	return err_set(err, -EIO, "registry: %s: %s", what, sqlite3_errmsg(store->db));
 }
 
-/* A statement with its first parameter, a text, bound. */
+/* Resets a statement and binds its first parameter, a text (NULL: none). */
 static sqlite3_stmt *store_use_statement(struct store *store, enum statement which, const char *text)
 {
 	sqlite3_stmt *statement = store->statements[which];
@@ -84,7 +84,8 @@ static sqlite3_stmt *store_use_statement(struct store *store, enum statement whi
 	return statement;
 }
 
-/* Runs one that gives at most one number (*out may be NULL). 1 with it, 0 without, or -EIO. */
+/* Runs a statement that returns at most one number (*out may be NULL). Returns 1 with it, 0 without, or
+ * -EIO. */
 static int store_run_statement(struct store *store, enum statement which, sqlite3_stmt *statement,
 			       sqlite3_int64 *out, struct err *err)
 {
@@ -261,7 +262,7 @@ static void store_send_changes(struct store *store, Pbeam__RegistryRequest *cons
 	message_free(changes);
 }
 
-/* Fault points of what commits a migration: its record is changed, and others with it. */
+/* Fault points of the request that commits a migration: its record is changed, and others with it. */
 static int store_reach_fault_point(Pbeam__RegistryRequest *const *sets, size_t n, const char *point,
 				   struct err *err)
 {

@@ -1,9 +1,9 @@
 /*
- * Ends stale jobs. A job of this host was rolled back on another host while this one was out of reach and
- * taken for lost. When this host is back the job would run twice, so its processes here are ended.
+ * Ends stale jobs: a job of this host was rolled back on another host while this host was out of reach and
+ * taken for lost. When this host is back the job would run twice, so its processes here are killed.
  *
- * They are looked for when the central host sends the whole registry after an absence. A process that runs
- * here although vpid/N names another host is stale if it is older than the absence; a younger one may have a
+ * The search begins when the central host sends the whole registry after an absence. A process that runs here
+ * although vpid/N names another host is stale if it is older than the absence; a younger one may have a
  * number that was free. A process that has just arrived runs a moment before its entry is received: so the
  * search is repeated after two seconds, and only processes found both times, with the same entry, count. An
  * outgoing process is frozen until it has left. If one process of a job is stale, all of the job on this host
@@ -28,7 +28,7 @@ enum { LATER_NS = 2000000000 };
 struct stale_job {
 	struct stale_job *next;
 	struct vpid vpid;
-	struct rpid rpid;   /* 0: its job has been dealt with */
+	struct rpid rpid;   /* 0: its job has been ended */
 	struct rpid keeper; /* its job */
 	uint64_t version;   /* of vpid/N */
 };
@@ -125,5 +125,5 @@ void stale_jobs_tick(struct cluster *cluster, uint64_t now_ns)
 			    version == s->version)
 				end_job(cluster, process.keeper, host);
 		}
-	stale_jobs_forget(cluster); /* away again: looked for with the next whole registry */
+	stale_jobs_forget(cluster); /* away again: the next whole registry starts another search */
 }

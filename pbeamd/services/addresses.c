@@ -27,7 +27,7 @@ enum { EVERY_NS = 1000000000, BOUND_INACTIVE = 13 /* TCP_BOUND_INACTIVE */, LIST
 struct addresses {
 	struct cluster *cluster;
 	uint64_t looked_ns;
-	char *missed[MISSED_MAX]; /* keys that were not there the last time */
+	char *missed[MISSED_MAX]; /* keys without a socket at the last look */
 	size_t nmissed;
 };
 
@@ -36,7 +36,7 @@ static int on_socket(void *arg, const struct nlmsghdr *header)
 	return 1;
 }
 
-/* True if the kernel has a bound socket of this protocol, family and port, or cannot be asked. */
+/* True if the kernel has a bound socket of this protocol, family and port, or does not reply. */
 static bool is_bound_in(int protocol, int family, uint16_t port)
 {
 	const struct inet_diag_req_v2 request = {
@@ -89,7 +89,7 @@ static void remove_entry(struct cluster *cluster, const char *key)
 
 	if (!entry || strlen(key) >= sizeof(text))
 		return;
-	strcpy(text, key); /* the copy's own may go with the change */
+	strcpy(text, key); /* the change may free the copy's key */
 	request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 	request.key = text;
 	request.expected = entry->version;

@@ -64,7 +64,7 @@ static void read_bridge(struct dependent *all, size_t *n, int dir, const char *n
 	if (io_slurp(dir, name, FILE_MAX, &text, NULL) < 0)
 		return;
 	line = strtok_r(text, "\n", &rest);
-	/* What one that was killed has left. */
+	/* A killed bridge leaves its file. */
 	if (!line || sscanf(line, "process\t%d", &pid) != 1 || (kill(pid, 0) < 0 && errno == ESRCH))
 		return;
 	while ((line = strtok_r(NULL, "\n", &rest)) != NULL)

@@ -59,7 +59,8 @@ static int checkpoint_log_describe(Pbeam__CheckpointLog *list, const char *store
 	return r < 0 ? r : message_string(&entry->problem, problem.text);
 }
 
-/* Itself: not just its stub, nor just a part of its job, whose first process has its parent elsewhere. */
+/* True if the target runs here: not just its stub, nor just a part of its job, whose first process has its
+ * parent on another host. */
 static bool checkpoint_log_is_here(const struct target *target)
 {
 	bool inner = target->process.vpid.n != target->job.root.n;

@@ -70,12 +70,12 @@ static int take_list(Pbeam__CheckpointLog *all, const char *host, Pbeam__Checkpo
 
 	if (!part || !is_list_sane(part))
 		return checkpoints_add_note(all, host, "gives a malformed answer");
-	if (strcmp(part->store, all->store) != 0) /* what it calls so is something else */
+	if (strcmp(part->store, all->store) != 0) /* another job has that name there */
 		return 0;
 	r = checkpoints_add_live(all, host, part);
 	for (size_t i = 0; i < part->n_entries && r == 0; i++)
 		r = checkpoints_add_entry(all, host, &part->entries[i]);
-	for (size_t i = 0; i < part->n_entries; i++) /* some have gone over */
+	for (size_t i = 0; i < part->n_entries; i++) /* some were moved to `all` */
 		if (part->entries[i])
 			part->entries[left++] = part->entries[i];
 	part->n_entries = left;
@@ -88,7 +88,7 @@ static int take_failure(Pbeam__CheckpointLog *all, const char *host, const Pbeam
 
 	if (failed && failed->code == -ESRCH)
 		return 0;
-	if (failed && failed->code == -ECONNRESET) /* it has just been lost */
+	if (failed && failed->code == -ECONNRESET) /* the host has just been lost */
 		return checkpoints_add_note(all, host, "does not answer");
 	snprintf(why, sizeof(why), "refuses (%.*s)", ERR_TEXT_MAX - 1, failed ? failed->text : "?");
 	return checkpoints_add_note(all, host, why);
@@ -156,7 +156,7 @@ static int checkpoints_unite_copies(Pbeam__CheckpointLog *all)
 		}
 		if (message_append(&last->copies, &last->n_copies, &entry->copies[0]->base) < 0)
 			r = -ENOMEM;
-		entry->n_copies = 0; /* it has gone over */
+		entry->n_copies = 0; /* moved to `last` */
 		message_free(entry);
 	}
 	all->n_entries = kept;
@@ -177,7 +177,7 @@ static void put_first(Pbeam__LogEntry *entry, const char *host)
 	}
 }
 
-/* ---- what they are called ---- */
+/* ---- their names ---- */
 
 static bool checkpoints_is_on_host(const Pbeam__LogEntry *entry, const char *host)
 {
@@ -187,7 +187,7 @@ static bool checkpoints_is_on_host(const Pbeam__LogEntry *entry, const char *hos
 	return false;
 }
 
-/* Of the run that is live. */
+/* True if the checkpoint belongs to the live run. */
 static bool checkpoints_is_of_run(const Pbeam__CheckpointLog *all, const Pbeam__LogEntry *entry)
 {
 	return all->live && entry->job[0] && !strcmp(entry->job, all->job);

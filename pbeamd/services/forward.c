@@ -39,7 +39,7 @@ void forward_end(struct forward *forward)
 	free(forward);
 }
 
-/* The keeper is gone, or its job is. */
+/* The keeper, or its job, has ended. */
 static void forward_on_gone(struct forward *forward, const char *text)
 {
 	struct connection *connection = forward->connection;

@@ -12,7 +12,7 @@
 
 struct gather {
 	struct cluster *cluster;
-	struct scatter *scatter; /* NULL: all is there */
+	struct scatter *scatter; /* NULL: all replies are there */
 	gather_fn done;
 	void *arg;
 	Pbeam__ProcessList *list;
@@ -57,7 +57,7 @@ static void gather_conclude(void *arg)
 	gather_cancel(gather);
 }
 
-/* What a process left behind where it was is not the process. */
+/* True for the remains of a process on a host that it has left. */
 static bool gather_is_elsewhere(const struct gather *gather, const Pbeam__ProcessInfo *info, const char *host)
 {
 	char place[CHANNEL_HOST_MAX];
@@ -86,7 +86,7 @@ static void gather_take_list(struct gather *gather, const char *host, const void
 		if (message_append(&gather->list->processes, &gather->list->n_processes, &info->base) < 0)
 			gather->failed = true;
 	}
-	part->n_processes = kept; /* the others have gone over */
+	part->n_processes = kept; /* the others were moved to the list */
 	message_free(part);
 }
 

@@ -1,6 +1,6 @@
 /*
- * A host that is lost for good: its entry goes, and with it the numbers that it held and the places and
- * addresses that were there. Processes that had left it keep theirs.
+ * Removes a host that is lost for good: its entry, the numbers that it held, and the places and addresses
+ * there. Processes that had left it keep theirs.
  */
 #include <errno.h>
 #include <stdio.h>

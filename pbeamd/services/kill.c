@@ -9,8 +9,7 @@
 #include "pbeamd/services/target.h"
 #include "pbeamd/transport/server.h"
 
-/* The name is looked at once more when the pidfd is there: a number that was used again in between is
- * noticed. */
+/* The name is looked up again once the pidfd is open: a number that was reused in between is noticed. */
 int kill_target(struct server *server, const struct target *target, int signal, struct err *err)
 {
 	pid_t pid = target->process.rpid.n;

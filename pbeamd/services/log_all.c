@@ -17,16 +17,16 @@
 #include "proto/message.h"
 #include "proto/rpc.h"
 
-/* A host has to open every image. One that is lost is noticed before that. */
+/* A host has to open every image. A lost host is noticed earlier. */
 enum { PATIENCE_S = 30 };
 
 struct log_all {
 	struct cluster *cluster;
-	struct scatter *scatter; /* NULL: all is there */
+	struct scatter *scatter; /* NULL: all replies are there */
 	log_all_fn done;
 	void *arg;
 	int32_t vpid; /* 0: a name was given */
-	int known_by; /* how well it is known what they are kept under: see log_all_rank_host() */
+	int known_by; /* rank of the host that gave the name: see log_all_rank_host() */
 	Pbeam__CheckpointLog *all;
 	bool failed;
 };
@@ -99,11 +99,11 @@ static void log_all_on_end(void *arg)
 	free(log);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static void on_all_stores(void *arg);
 
-/* Under its name, or its number as long as the name is not known and if it has none. */
+/* Requests the checkpoints of the name, or of the vpid as long as the name is unknown or if there is none. */
 static int log_all_ask(struct log_all *log, scatter_part_fn came, scatter_done_fn done)
 {
 	Pbeam__Target target = PBEAM__TARGET__INIT;

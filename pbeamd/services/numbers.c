@@ -28,11 +28,11 @@
 enum {
 	AHEAD = 4,	     /* blocks of the kernel's range, from where it is now */
 	SPARE = 4096,	     /* numbers above it that are kept free */
-	LEASE_BLOCKS = 8,    /* how many blocks of those are leased at once */
+	LEASE_BLOCKS = 8,    /* blocks above it leased at once */
 	CLAIMS_MAX = 64,     /* under way */
-	BLOCKS_AT_ONCE = 64, /* looked at for being given back */
-	PLACES_EVERY_S = 3,  /* how often places are looked at */
-	REMOVE_AFTER = 6,    /* looks: a rollback may take a while */
+	BLOCKS_AT_ONCE = 64, /* blocks checked for return at once */
+	PLACES_EVERY_S = 3,  /* interval of checks of places */
+	REMOVE_AFTER = 6,    /* checks: a rollback may take a while */
 	SET_AFTER = 3,
 	PROCESSES_MOST = 16384,
 	KERNEL_BLOCKS = REGISTRY_NUMBERS_FIRST >> NAMES_BLOCK_BITS,
@@ -42,7 +42,7 @@ struct doubt {
 	int32_t vpid;
 	bool remove; /* else: set */
 	uint64_t version;
-	unsigned looks; /* for how many it was so */
+	unsigned looks; /* checks in a row with this result */
 };
 
 struct numbers {
@@ -52,7 +52,7 @@ struct numbers {
 	uint8_t asked[NAMES_BLOCKS / 8]; /* claims under way, or refused */
 	uint64_t looked_ns;
 	uint32_t looked_at;   /* block */
-	struct doubt *doubts; /* places that may be wrong, as of the last look */
+	struct doubt *doubts; /* places that may be wrong, from the last check */
 	size_t ndoubts;
 };
 
@@ -83,7 +83,7 @@ struct claim {
 	uint32_t first, count;
 };
 
-/* All that was asked for at the start is there. */
+/* Begins once all requests of the start have their replies. */
 static void numbers_begin(struct numbers *numbers)
 {
 	uint32_t used, held;
@@ -111,7 +111,7 @@ static void on_claimed(void *arg, const Pbeam__RegistryReply *reply)
 	free(claim);
 }
 
-/* Blocks in a row, all or none. */
+/* Claims adjacent blocks, all or none. */
 static void claim_blocks(struct numbers *numbers, uint32_t first, uint32_t count)
 {
 	Pbeam__RegistryRequest request = PBEAM__REGISTRY_REQUEST__INIT, sets[LEASE_BLOCKS];
@@ -146,7 +146,7 @@ static void claim_if_free(struct numbers *numbers, uint32_t block)
 		claim_blocks(numbers, block, 1);
 }
 
-/* The number that the kernel gave last. */
+/* Returns the number that the kernel gave last. */
 static int32_t last_pid(void)
 {
 	auto_free char *text = NULL;
@@ -205,7 +205,7 @@ static void lease_spare(struct numbers *numbers)
 
 /* ---- giving blocks back ---- */
 
-/* Anything of the kernel's, or a process that has left, still has a number of it. */
+/* True if a process of this kernel, or one that has left, has a number of the block. */
 static bool is_block_in_use(const struct numbers *numbers, uint32_t block)
 {
 	int32_t first = (int32_t)(block << NAMES_BLOCK_BITS);
@@ -234,7 +234,7 @@ static void on_given_back(void *arg, const Pbeam__RegistryReply *reply)
 	free(claim);
 }
 
-/* The next block of ours that the kernel is not at; NULL when there is none among the next ones. */
+/* Returns the next block of ours that the kernel has passed; NULL if there is none among the next ones. */
 static const Pbeam__RegistryEntry *left_behind(struct numbers *numbers, uint32_t *block)
 {
 	uint32_t now = (uint32_t)last_pid() >> NAMES_BLOCK_BITS;
@@ -253,9 +253,9 @@ static const Pbeam__RegistryEntry *left_behind(struct numbers *numbers, uint32_t
 }
 
 /*
- * One block that the kernel has left behind, each time: other hosts' kernels come to it as well. Newborns get
- * none of its numbers from the moment that it is taken out of the name table; who got one just before is seen
- * by the second look.
+ * Returns one block at a time that the kernel has passed, since other hosts' kernels reach it as well.
+ * Newborns get none of its numbers once the block is out of the name table; the second check finds a process
+ * that got one just before.
  */
 static void numbers_return_blocks(struct numbers *numbers)
 {
@@ -334,7 +334,7 @@ static void numbers_doubt_place(struct look *look, int32_t vpid, uint64_t versio
 			(struct doubt){vpid, remove, version, looks_before(look->numbers, vpid, remove) + 1};
 }
 
-/* A process, or a thread or group of one, has it. */
+/* True if a process, thread or group has the number. */
 static bool is_in_use(struct names *names, struct vpid vpid)
 {
 	struct name_process process;
@@ -345,7 +345,7 @@ static bool is_in_use(struct names *names, struct vpid vpid)
 	return real != vpid.n && real != NAMES_NOBODY && (kill(real, 0) == 0 || kill(-real, 0) == 0);
 }
 
-/* An entry that places a process here that is not here any more. */
+/* Notes an entry that places a process here that is not here. */
 static void numbers_check_place(void *arg, const Pbeam__RegistryEntry *entry)
 {
 	struct look *look = arg;
@@ -358,7 +358,7 @@ static void numbers_check_place(void *arg, const Pbeam__RegistryEntry *entry)
 	message_free(place);
 }
 
-/* A process that runs here although its entry names another host. */
+/* Notes processes that run here although their entries name another host. */
 static void look_at_processes(struct look *look)
 {
 	struct cluster *cluster = look->numbers->cluster;
@@ -394,8 +394,8 @@ static void look_at_places(struct numbers *numbers)
 
 /* ---- the beginning ---- */
 
-/* The numbers of what runs here already: they are to be this host's before others can lease them; once more
- * where this host was removed and has come back. */
+/* Claims the numbers of processes that run already, before other hosts can lease them; again after this
+ * host was removed and has come back. */
 static void claim_existing(struct numbers *numbers)
 {
 	struct names *names = numbers->cluster->server->names;

@@ -1,8 +1,8 @@
 /*
- * Chooses the host that carries out a user's request. A process with an entry vpid/N is on the host that the
- * entry names; else, if this host has it, here; else on the host that holds its number's block. A job whose
- * name this host does not know is looked for on all hosts. So is one that is rolled back and does not run
- * here, before it is taken for ended: it would run twice. Lists are of all hosts.
+ * Chooses the host that carries out a user's request. If a process has an entry vpid/N, that is the host
+ * named there; else this host if it runs the process; else the host that holds the block of its number. A job
+ * whose name this host does not know is looked for on all hosts. So is a job to be rolled back that does not
+ * run here, before it is taken for ended: it would run twice. Lists cover all hosts.
  */
 #include "pbeamd/services/pass.h"
 
@@ -26,17 +26,17 @@
 #include "proto/rpc.h"
 #include "proto/stream.h"
 
-/* A connection whose request another host carries out, or that is being found out. */
+/* A request that another host carries out, or for which the host is being looked for. */
 struct pass {
 	struct connection *connection;
 	struct gather *gather;	 /* while a name is looked for, or processes are listed */
-	struct scatter *scatter; /* while members are asked for */
+	struct scatter *scatter; /* while members are collected */
 	Pbeam__Members *members;
 	struct log_all *log; /* while checkpoints are listed */
 	int64_t call;	     /* 0: none */
 	uint32_t type;
-	char name[NAME_TEXT_MAX]; /* that is looked for, or "" */
-	int32_t vpid;		  /* likewise, or 0 */
+	char name[NAME_TEXT_MAX]; /* the name looked for, or "" */
+	int32_t vpid;		  /* the vpid looked for, or 0 */
 	bool ended_too;		  /* a job that does not run anywhere is this host's */
 	uint8_t *body;
 	size_t len;
@@ -336,7 +336,7 @@ static int ask_members(struct connection *connection, const struct frame *frame,
 
 /* ---- which it is ---- */
 
-/* It has just arrived, or come back, and our copy of the registry does not know it yet. */
+/* True for a process that runs here. If it has just arrived our copy of the registry does not know it yet. */
 static bool runs_here(const struct server *server, int32_t vpid)
 {
 	struct name_process process;

@@ -1,4 +1,5 @@
-/* What /proc has of a process of this host, for a process of another: texts and links, with virtual names. */
+/* Contents of /proc/PID of a process of this host, for a process of another host: texts and links, with
+ * virtual names. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>

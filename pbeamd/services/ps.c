@@ -1,4 +1,4 @@
-/* ps: the processes of the name table, with what /proc shows of them. */
+/* ps: the processes of the name table, with data from /proc. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static int read_stat(pid_t pid, struct stat_line *out)
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	if (io_slurp(AT_FDCWD, path, 1 << 14, &text, NULL) < 0)
 		return -ESRCH;
-	p = strrchr(text, ')'); /* the name may hold anything */
+	p = strrchr(text, ')'); /* the name may contain any character */
 	if (!p || sscanf(p + 1, " %c", &out->state) != 1)
 		return -EPROTO;
 	for (int field = 2; p && field < 20; field++)
@@ -50,8 +50,7 @@ static int read_stat(pid_t pid, struct stat_line *out)
 	return 0;
 }
 
-/* A process that its supervisor has stopped for a moment is not stopped in the user's eyes: looked at again.
- */
+/* Reads it again if the process is stopped only for a moment, by its supervisor. */
 static void read_stat_settled(pid_t pid, struct stat_line *out)
 {
 	struct timespec moment = {0, 1000000};
@@ -110,7 +109,7 @@ static void read_command(pid_t pid, char command[COMMAND_MAX])
 	command[n] = 0;
 }
 
-/* What one row points to. */
+/* One row, and the texts that it points to. */
 struct row {
 	Pbeam__ProcessInfo info;
 	char comm[32], command[COMMAND_MAX];

@@ -1,6 +1,6 @@
 /*
- * Rollback of a job that has ended: verifies its image, ends what is left of the job, and starts it again by
- * `scip restore -d`, with the streams that the image describes and none of the daemon's.
+ * Rolls back a job that has ended: verifies its image, ends what is left of the job, and starts it again by
+ * `scip restore -d`, with the streams in the image and none of the daemon's.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -42,8 +42,8 @@ enum { HEARD_MS = 2000 };
 struct take_over {
 	struct cluster *cluster;
 	struct connection *connection; /* NULL: gone, no reply is sent */
-	struct scatter *scatter;       /* while all are asked */
-	int64_t call;		       /* while the newest copy comes; 0 none */
+	struct scatter *scatter;       /* while the revisions are collected */
+	int64_t call;		       /* while the newest copy is fetched; 0: none */
 	uint64_t newest;
 	char from[CHANNEL_HOST_MAX]; /* the host that has it; "": this one */
 	char old[CHANNEL_HOST_MAX];  /* the central host that is lost */
@@ -197,7 +197,7 @@ static void take_over_conclude(struct take_over *take_over, const Pbeam__Registr
 
 /* ---- the newest copy ---- */
 
-/* Uses this host's copy, stored once more: storing some changes may have failed. */
+/* Uses this host's copy, and stores it again: storing some changes may have failed. */
 static void take_over_use_own_copy(struct take_over *take_over)
 {
 	struct err err = ERR_INIT;

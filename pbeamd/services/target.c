@@ -1,6 +1,6 @@
 /*
- * What a user names: a vpid, or a job by its name. What runs is in the name table; what ran is known by the
- * checkpoints that it left.
+ * Finds the target that a user names: a vpid, or a job by its name. Running processes are in the name table;
+ * ended ones are known by their checkpoints.
  */
 #include "pbeamd/services/target.h"
 
@@ -79,7 +79,8 @@ static int target_find_name(struct server *server, const char *name, struct targ
 	return -ESRCH;
 }
 
-/* A vpid of old: STATE/VPID, else a named job whose newest image has it as its first process. */
+/* Finds the checkpoints of an ended process: STATE/VPID, else a named job whose newest image has it as its
+ * first process. */
 static int find_stored_vpid(int32_t vpid, struct target *out)
 {
 	char dir[PATH_MAX], path[PATH_MAX];

@@ -18,7 +18,7 @@ must_check int target_find(struct server *server, const Pbeam__Target *wish, str
 /* As target_find(), for running processes only. */
 must_check int target_find_live(struct server *server, const Pbeam__Target *wish, struct target *out,
 				struct err *err);
-/* The comm of a process, "?" when it has ended. */
+/* Returns the comm of a process, "?" if it has ended. */
 void target_comm(struct rpid rpid, char comm[32]);
 /* This host's name. */
 void target_host(struct server *server, char host[256]);

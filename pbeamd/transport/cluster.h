@@ -30,7 +30,7 @@ struct cluster_options {
 
 struct peer;
 
-/* What this host knows about the central host. */
+/* This host's knowledge of the central host. */
 struct registry_state {
 	uint64_t term; /* number of take-overs so far; the highest term wins */
 	uint64_t revision;

@@ -98,8 +98,8 @@ void host_info_refresh(const struct cluster *cluster, Pbeam__HostInfo *info)
 	info->seen_ns = io_now_ns(CLOCK_REALTIME);
 }
 
-/* Where others reach us: the address of --listen. One that stands for all is left to them: they see from
- * where we come. */
+/* Sets the address of --listen, at which other hosts reach this one. A wildcard is left out: the other
+ * hosts see the address that this host connects from. */
 static int host_info_set_address(const struct cluster *cluster, Pbeam__HostInfo *info)
 {
 	struct sockaddr_storage bound;

@@ -1,7 +1,7 @@
 /*
- * The channel to another daemon. Its first word is how that host is; only then is it that host's channel. A
- * new one takes the place of an old one of the same instance (a daemon that was killed and started again); a
- * host of the same name that is another one is turned away.
+ * The channel to another daemon. It becomes the channel of a host once the first message has described that
+ * host. It replaces an old channel of the same instance (a daemon that was killed and started again); another
+ * host with the same name is turned away.
  */
 #include "pbeamd/transport/peer.h"
 

@@ -16,7 +16,7 @@
 #include "proto/rpc.h"
 #include "proto/stream.h"
 
-/* Asked by us. */
+/* A request of this host. */
 struct remote_call {
 	struct remote_call *next;
 	int64_t id;
@@ -25,7 +25,7 @@ struct remote_call {
 	void *arg;
 };
 
-/* Asked here, by a peer or by ourselves (peer NULL). */
+/* A request to this host, from a peer or from this host itself (peer NULL). */
 struct guest {
 	struct guest *next;
 	struct cluster *cluster;
@@ -36,7 +36,7 @@ struct guest {
 
 enum { GUESTS_MAX = 512, FAILED_MAX = ERR_TEXT_MAX + 64 };
 
-/* ---- what was asked ---- */
+/* ---- requests of this host ---- */
 
 static struct remote_call *find_call(const struct cluster *cluster, int64_t id, const struct host *host)
 {
@@ -165,7 +165,7 @@ static int begin_guest(struct cluster *cluster, struct peer *peer, uint64_t id, 
 	return 0;
 }
 
-/* ---- asking ---- */
+/* ---- sending requests ---- */
 
 static int remote_send_request(struct cluster *cluster, struct host *host, int64_t id, uint32_t type,
 			       const void *body, size_t len)
@@ -216,9 +216,9 @@ void remote_cancel(struct cluster *cluster, int64_t id)
 		}
 }
 
-/* ---- what peers send ---- */
+/* ---- messages of peers ---- */
 
-/* What users may ask for of another host. */
+/* The requests that users may send to another host. */
 static bool is_allowed(uint32_t type)
 {
 	static const uint32_t allowed[] = {
@@ -261,9 +261,9 @@ static bool remote_on_request(struct peer *peer, const struct frame *frame)
 	for (const struct guest *g = cluster->guests; g; g = g->next)
 		n++;
 	if (guest)
-		forget_guest(guest); /* it is cancelled; a number is not used twice */
+		forget_guest(guest); /* cancelled; a number is not used twice */
 	else if (request->type == PBEAM__DAEMON_REQUEST__DAEMON_NONE)
-		; /* answered meanwhile */
+		; /* the reply is under way */
 	else if (!is_allowed(request->type))
 		err_set(&err, -EPERM, "request %u cannot be passed to another host", request->type);
 	else if (n >= GUESTS_MAX)

@@ -26,7 +26,7 @@
 
 enum { CHANNEL_FD = 3 };
 
-/* ---- channels that come ---- */
+/* ---- incoming channels ---- */
 
 /* The maps of paths as one variable of the environment, a line each: `scip receive` looks them up. */
 static void export_maps(const struct cluster_options *options)
@@ -83,8 +83,7 @@ static const char *program_of(uint32_t kind)
 	}
 }
 
-/* `scip receive` and its like with the channel as descriptor 3. It is nobody's child for long: it outlives
- * this daemon. */
+/* Starts `scip receive` or a similar command with the channel as descriptor 3. It outlives this daemon. */
 static int route_start_scip(struct cluster *cluster, const char *what, const char *from, int fd,
 			    struct err *err)
 {
@@ -152,7 +151,7 @@ int route_channel(struct cluster *cluster, int fd, const Pbeam__ChannelHello *he
 	return route_start_scip(cluster, program, hello->host, channel, err);
 }
 
-/* ---- channels that are wanted ---- */
+/* ---- requested channels ---- */
 
 struct wanted {
 	char address[CLUSTER_ADDRESS_MAX], host[CHANNEL_HOST_MAX];

@@ -19,7 +19,7 @@ struct part {
 
 struct scatter {
 	struct cluster *cluster;
-	struct event *wake; /* when the time is over; at once if no host could be asked */
+	struct event *wake; /* when the time is over; at once if no host could be reached */
 	scatter_part_fn came;
 	scatter_done_fn done;
 	void *arg;
@@ -76,7 +76,7 @@ static void scatter_on_part(void *arg, uint32_t type, const void *body, size_t l
 		scatter_conclude(scatter);
 }
 
-/* One host, this one with NULL. One that cannot be asked has not answered. */
+/* Sends the request to a host, NULL for this one. A host that cannot be reached has no answer. */
 static void scatter_ask_host(struct scatter *scatter, struct host *host, uint32_t type, const void *body,
 			     size_t len)
 {

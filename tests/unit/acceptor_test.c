@@ -1,5 +1,5 @@
-/* The acceptor claims connections by their cookies; silent strangers do not delay it. Connecting to it ends
- * by its deadline. */
+/* The acceptor passes connections on by their cookies, and silent strangers do not delay it. Connecting to
+ * it ends by its deadline. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -106,7 +106,7 @@ static void test_strangers_do_not_delay(void **state)
 	acceptor_close(acceptor);
 }
 
-/* The cookie comes in two pieces, and what follows it is not read. */
+/* The cookie arrives in two pieces; the bytes after it are not read. */
 static void test_in_pieces(void **state)
 {
 	struct acceptor *acceptor = open_at_loopback();
@@ -206,7 +206,7 @@ static int listen_short(struct inet_address *to)
 	return fd;
 }
 
-/* The backlog is full, so that the kernel drops the request to connect. */
+/* The backlog is full, so the kernel drops the connection request. */
 static void test_nobody_accepts(void **state)
 {
 	struct inet_address to;

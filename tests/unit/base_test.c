@@ -137,13 +137,13 @@ static void test_directories(void **state)
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0700);
 	assert_int_equal(dirs_state(path, NULL, &err), 0);
-	assert_int_equal(chmod(path, 0755), 0); /* others may look in */
+	assert_int_equal(chmod(path, 0755), 0); /* mode 0755: other users may read it */
 	assert_int_equal(dirs_runtime(path, NULL, &err), -EPERM);
 	assert_non_null(strstr(err.text, "chmod 700"));
 	assert_int_equal(chmod(path, 0700), 0);
 }
 
-/* Somebody else's directory, or a link to one, is not used. */
+/* Another user's directory, or a link to one, is not used. */
 static void test_foreign_directory(void **state)
 {
 	char path[PATH_MAX];

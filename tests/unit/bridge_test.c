@@ -1,6 +1,6 @@
 /*
- * Bridges on one host: the peer that stays has one end of an old pair, the anchor the other; the program's
- * new end and the float's are another pair. What goes in at one side comes out at the other.
+ * Bridges on one host. The peer that stays has one end of the old pair, the anchor the other; the program and
+ * the float have the ends of the new pair. Data written at one side arrives at the other.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,8 +33,8 @@ enum { BULK = 3 << 20, WAIT_MS = 10000 };
 static struct err err;
 
 struct tie {
-	int peer;    /* what stays */
-	int program; /* what has moved */
+	int peer;    /* the end that stays */
+	int program; /* the new end of the program that has moved */
 };
 
 static int open_world(void **state)
@@ -64,7 +64,7 @@ static int count_files(void)
 	return n;
 }
 
-/* Every bridge ends with its last stream and leaves nothing. */
+/* Every bridge ends with its last stream and leaves no files. */
 static void all_gone(void)
 {
 	for (int i = 0; i < 2000 && count_files() != 0; i++)
@@ -110,7 +110,7 @@ static void tie(Pbeam__BridgeStream *stream, int old, int new, uint64_t ino, uin
 	assert_int_equal(bridge_add_anchor(anchor, stream, old, skip, &stream->id, &err), 0);
 	assert_int_equal(bridge_start(anchor, &err), 0);
 	stream->cookie = (ProtobufCBinaryData){BRIDGE_COOKIE, (uint8_t *)(uintptr_t)bridge_cookie(anchor)};
-	/* What the one reads the other writes. */
+	/* The float writes what the anchor reads. */
 	stream->reads = stream->writes;
 	stream->writes = reads;
 	start_float(stream, new, ino);
@@ -163,7 +163,7 @@ static void hear_end(int fd)
 	assert_int_equal(read(fd, &byte, 1), 0);
 }
 
-/* Writing fails in the end. */
+/* Waits until writing fails. */
 static void cannot_say(int fd)
 {
 	for (int i = 0; i < 1000; i++) {
@@ -197,7 +197,7 @@ static struct tie tie_terminals(void)
 	return (struct tie){old[0], new[1]};
 }
 
-/* In the end this side's settings have these flags. */
+/* Waits until the settings of this side have these flags. */
 static void settings_become(int fd, tcflag_t mask, tcflag_t flags)
 {
 	struct termios settings = {0};
@@ -248,7 +248,7 @@ static void test_terminal(void **state)
 	all_gone();
 }
 
-/* Its last words come, and then the end of the terminal. */
+/* The last output arrives, then the end of the terminal. */
 static void test_terminal_closed(void **state)
 {
 	struct tie tied = tie_terminals();
@@ -265,7 +265,7 @@ static void test_terminal_closed(void **state)
 	all_gone();
 }
 
-/* Typed bytes that are dumped with the program stay behind, and the bridge ends as usual. */
+/* Typed bytes that are dumped with the program stay with it, and the bridge ends as usual. */
 static void test_terminal_typed_ahead(void **state)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
@@ -311,7 +311,7 @@ static void test_stream(void **state)
 	close_tie(tied);
 }
 
-/* Much more than any queue holds, both ways at once. */
+/* Sends much more than any queue holds, in both directions at once. */
 static void bulk(int one, int other)
 {
 	uint8_t *buf = malloc(65536);
@@ -479,7 +479,7 @@ static void test_tcp(void **state)
 	char byte;
 
 	bulk(tied.program, tied.peer);
-	close(tied.program); /* only a question tells that from a shutdown */
+	close(tied.program); /* its state alone does not show whether this is a close or a shutdown */
 	hear_end(tied.peer);
 	close(tied.peer);
 	all_gone();
@@ -494,7 +494,7 @@ static void test_tcp(void **state)
 	all_gone();
 }
 
-/* What the program has in its queue already is not delivered twice. */
+/* Bytes that are already in the program's queue are not delivered twice. */
 static void test_skip(void **state)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
@@ -510,7 +510,7 @@ static void test_skip(void **state)
 	close_tie((struct tie){old[0], new[0]});
 }
 
-/* The program moves on with its queues full: what the coordinator does. Returns its newest end. */
+/* Moves the program on with its queues full, as the coordinator does. Returns its newest end. */
 static int move_on(int program, bool aborted)
 {
 	struct bridge_hold *hold;
@@ -533,7 +533,7 @@ static int move_on(int program, bool aborted)
 		bridge_release(hold, false);
 		return program;
 	}
-	/* Its receive queue goes along. */
+	/* Its receive queue moves with it. */
 	assert_int_equal(ioctl(program, SIOCINQ, &queued), 0);
 	queue = malloc((size_t)queued + 1);
 	assert_non_null(queue);
@@ -570,7 +570,7 @@ static void test_moves_on(void **state)
 				buf[k] = (uint8_t)((sent[i] + k) % 251);
 			n = sent[i] < BULK ? send(fds[i], buf, sizeof(buf), MSG_DONTWAIT) : 0;
 			sent[i] += n > 0 ? (size_t)n : 0;
-			/* One reads more slowly than the other writes: queues are full. */
+			/* One side reads more slowly than the other writes: queues fill up. */
 			n = round % 3 == i ? 0 : recv(fds[i], buf, sizeof(buf), MSG_DONTWAIT);
 			for (ssize_t k = 0; k < n; k++)
 				assert_int_equal(buf[k], (got[i] + (size_t)k) % 251);
@@ -608,7 +608,7 @@ static int call_at(const struct sockaddr_un *at)
 	return fd;
 }
 
-/* Clients of the old address are served by the program at its new one. */
+/* The program serves clients of the old address at its new one. */
 static void test_listener(void **state)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;
@@ -637,7 +637,7 @@ static void test_listener(void **state)
 		served[i] = accept(program, NULL, NULL);
 		hear(served[i], "hi");
 	}
-	close(program); /* nobody listens any more: the old one goes too */
+	close(program); /* no process listens any more: the old listener is closed too */
 	for (int i = 0; i < 20; i++) {
 		say(served[i], "bye");
 		close(served[i]);
@@ -652,7 +652,7 @@ static void test_listener(void **state)
 
 /* ---- floats made by hand ---- */
 
-/* A channel to the only bridge that there is, as from a float on this host. */
+/* Opens a channel to the only bridge, like a float on this host. */
 static int open_channel(void)
 {
 	char path[256], name[128] = "";
@@ -694,7 +694,7 @@ static void send_close(int channel, uint64_t stream)
 		frame_send(channel, PBEAM__CHANNEL_MESSAGE__BRIDGE_RECORD, &record.base, NULL, 0, &err), 0);
 }
 
-/* The next record; what is no record is passed over. */
+/* Returns the next record; ignores other frames. */
 static Pbeam__BridgeRecord *next_record(int channel, Pbeam__BridgeRecord__Kind kind)
 {
 	for (;;) {
@@ -714,8 +714,8 @@ static Pbeam__BridgeRecord *next_record(int channel, Pbeam__BridgeRecord__Kind k
 	}
 }
 
-/* Accepted while the channel to a host that the program has just left is still open: who calls, and what he
- * says, goes to where the program is now. */
+/* A connection is accepted while the channel to a host that the program has just left is still open: the
+ * connection and its data go to the program's new host. */
 static void test_called_in_between(void **state)
 {
 	Pbeam__BridgeStream stream = PBEAM__BRIDGE_STREAM__INIT;

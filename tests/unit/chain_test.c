@@ -1,5 +1,4 @@
-/* Chains of images: pages are found in ancestors, and a chain that is not whole is refused with its reason.
- */
+/* Chains of images: pages are found in ancestors, and an incomplete chain is refused with the reason. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -65,11 +64,11 @@ static Pbeam__Mapping *first_mapping(const struct image_reader *reader)
 	return image_reader_manifest(reader)->processes[0]->memory->mappings[0];
 }
 
-/* What a test does to the manifest before it is written. */
+/* A test's change to the manifest before it is written. */
 typedef void (*spoil_fn)(Pbeam__Manifest *manifest, Pbeam__Pages *last);
 
-/* Writes image `number`: its first half has pages of its own, the second half is that of its parent's run;
- * without a parent all pages are its own. Returns what image_pages_in_parent() did. */
+/* Writes image `number`. The first half has its own pages, the second half is its parent's run; without a
+ * parent all pages are its own. Returns the result of image_pages_in_parent(). */
 static int write_link(unsigned number, unsigned parent, spoil_fn spoil)
 {
 	struct err err = ERR_INIT;
@@ -190,7 +189,7 @@ static void test_missing(void **state)
 	assert_int_equal(write_link(2, 1, NULL), 0);
 	unlink(path_of(1));
 	assert_refused(2, -ENOENT, "1.ckpt, which is missing; use another checkpoint");
-	/* Its manifest can be read nevertheless. */
+	/* Its manifest can still be read. */
 	assert_int_equal(image_reader_open(&reader, path_of(2), &err), 0);
 	assert_string_equal(image_reader_manifest(reader)->parent->name, "1.ckpt");
 	image_reader_close(reader);
@@ -200,7 +199,7 @@ static void test_replaced(void **state)
 {
 	assert_int_equal(write_link(1, 0, NULL), 0);
 	assert_int_equal(write_link(2, 1, NULL), 0);
-	assert_int_equal(write_link(1, 0, NULL), 0); /* at another time */
+	assert_int_equal(write_link(1, 0, NULL), 0); /* with another creation time */
 	assert_refused(2, -EBADMSG, "another checkpoint has that name now");
 }
 
@@ -231,7 +230,7 @@ static void test_loop(void **state)
 	assert_int_equal(write_link(1, 0, NULL), 0);
 	assert_int_equal(write_link(2, 1, name_itself), 0);
 	assert_refused(2, -ELOOP, "2.ckpt is an ancestor of itself");
-	/* A loop of two: the second one's identity cannot be right. */
+	/* A loop of two images: the identity of the second cannot match. */
 	assert_int_equal(write_link(2, 1, name_grandchild), 0);
 	assert_int_equal(write_link(3, 2, NULL), 0);
 	assert_refused(3, -ELOOP, "3.ckpt is an ancestor of itself");
@@ -348,7 +347,7 @@ static void test_parent_elsewhere(void **state)
 	image_reader_close(reader);
 }
 
-/* An image that another one needs is not removed, nor are its own parents. */
+/* An image that another image needs is not removed, nor are its own parents. */
 static void test_prune(void **state)
 {
 	struct err err = ERR_INIT;

@@ -1,4 +1,4 @@
-/* The checkpoints of several hosts in one list, whatever they answer. */
+/* The checkpoints of several hosts in one list, for all kinds of replies. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ static Pbeam__LogEntry *add(Pbeam__CheckpointLog *list, uint32_t number, uint64_
 	return entry;
 }
 
-/* Frees the answer. */
+/* Adds a host's reply, and frees it. */
 static void take(Pbeam__CheckpointLog *all, const char *host, Pbeam__CheckpointLog *answer)
 {
 	size_t len = pbeam__checkpoint_log__get_packed_size(answer);
@@ -76,7 +76,7 @@ static void test_merged(void **state)
 	message_free(all);
 }
 
-/* Which of several a number means. */
+/* Which of several checkpoints a number means. */
 static void test_named(void **state)
 {
 	static const struct {

@@ -76,7 +76,7 @@ static void numbers_of_other_hosts(void **state)
 	assert_int_equal(names_block_set(names, 5000, "a"), 0);
 	assert_int_equal(names_number_born(names, (struct rpid){4096}, keeper, &vpid), 0);
 	assert_int_equal(vpid.n, 4096);
-	/* of another host's block, of nobody's */
+	/* in another host's block, and in no host's */
 	assert_int_equal(names_number_born(names, (struct rpid){5120}, keeper, &vpid), 0);
 	assert_int_equal(vpid.n >> NAMES_BLOCK_BITS, 5000);
 	assert_int_equal(names_real(names, vpid).n, 5120);
@@ -91,7 +91,7 @@ static void numbers_of_other_hosts(void **state)
 	assert_int_equal(names_place_find(names, (struct vpid){-5121}, host), 0);
 	assert_int_equal(names_place_find(names, (struct vpid){4097}, host), -ENOENT);
 	assert_int_equal(names_place_find(names, (struct vpid){9001}, host), -ENOENT);
-	/* once more the same host: nothing is lost */
+	/* the same host again: nothing is lost */
 	assert_int_equal(names_cluster_set(names, "a"), 0);
 	names_cluster_begin(names);
 	assert_int_equal(names_block_find(names, (struct vpid){5121}, host), 0);
@@ -128,10 +128,10 @@ static void who_has_left(void **state)
 	assert_int_equal(names_place_set(names, (struct vpid){4100}, "b"), 0);
 	assert_int_equal(names_place_find(names, (struct vpid){4100}, host), 0);
 	assert_string_equal(host, "b");
-	/* its number is not given again */
+	/* its number is not used again */
 	assert_int_equal(names_number_born(names, (struct rpid){4100}, keeper, &vpid), 0);
 	assert_int_not_equal(vpid.n, 4100);
-	/* one that came here */
+	/* a process that has arrived here */
 	assert_int_equal(names_place_set(names, (struct vpid){99999}, "a"), 0);
 	assert_int_equal(names_place_find(names, (struct vpid){99999}, host), -ENOENT);
 	names_place_remove(names, (struct vpid){4100});
@@ -206,7 +206,7 @@ static bool leads(struct names *names, union name_sockaddr name, const char *bor
 	       found.real.in.sin_port == htons((uint16_t)port);
 }
 
-/* Two programs were bound to the same wildcard on two hosts: each is called by its host's addresses. */
+/* Two programs were bound to the same wildcard on two hosts: each is reached at the addresses of its host. */
 static void wildcards(void **state)
 {
 	struct names *names = *state;
@@ -230,7 +230,7 @@ static void wildcards(void **state)
 	assert_false(leads(names, at("127.0.0.1", 80), "c", 1001));
 	assert_int_equal(names_address_find_real(names, IPPROTO_TCP, &other.real.sa, &found), 0);
 	assert_memory_equal(&found.name.in, &of_b[0].in, sizeof(of_b[0].in));
-	/* the second time in place of the first */
+	/* the second replaces the first */
 	one.real = at("10.77.0.3", 1003);
 	assert_int_equal(names_address_set(names, &one, of_a, 1), 0);
 	assert_true(leads(names, at("10.77.0.1", 80), NULL, 1003));
@@ -238,7 +238,7 @@ static void wildcards(void **state)
 	names_address_remove(names, &one);
 	assert_false(leads(names, at("10.77.0.1", 80), NULL, 1003));
 	assert_true(leads(names, at("10.77.0.2", 80), NULL, 1002));
-	/* who calls through a bridge is nobody to be called, and stays when the registry is read anew */
+	/* a caller through a bridge cannot be reached, and stays when the registry is read again */
 	one.caller = true;
 	one.name = at("10.77.0.9", 4711);
 	one.real = at("127.0.0.1", 1004);
@@ -252,7 +252,7 @@ static void wildcards(void **state)
 	assert_false(names_address_any(names));
 }
 
-/* Writers are killed at random moments; readers always find what was not being changed. */
+/* Writers are killed at random moments; readers always find the entries that were not being changed. */
 static void killed_writers(void **state)
 {
 	struct names *names = *state;

@@ -1,5 +1,5 @@
-/* Joins two parts of a cut: equal numbers of two hosts become different, the two ends of a bridged stream
- * become one connection. */
+/* Joins two parts of a cut: equal numbers of two hosts become different, and the two ends of a bridged
+ * stream become one connection. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -170,7 +170,7 @@ static void close_part(Pbeam__Manifest *manifest)
 	message_free(manifest);
 }
 
-/* A parent that writes to its child, which is elsewhere. */
+/* A parent that writes to its child on another host. */
 static void make_first(void)
 {
 	Pbeam__Manifest *manifest = begin_part();
@@ -192,7 +192,7 @@ static void make_first(void)
 	close_part(manifest);
 }
 
-/* The child with one of its own; it has the first two records and one byte of the next. */
+/* The child, with an object of its own. It has the first two records and one byte of the next. */
 static Pbeam__Manifest *begin_second(void)
 {
 	Pbeam__Manifest *manifest = begin_part();
@@ -222,7 +222,7 @@ static int join(struct image_reader **out, struct err *err)
 	return cut_join(&cut, out, err);
 }
 
-/* Of both as they are. */
+/* Joins both unchanged. */
 static struct image_reader *join_both(void)
 {
 	struct err err = ERR_INIT;
@@ -235,7 +235,7 @@ static struct image_reader *join_both(void)
 	return image;
 }
 
-/* ---- what comes of them ---- */
+/* ---- the joined parts ---- */
 
 static void test_one_tree(void **state)
 {
@@ -275,7 +275,7 @@ static void test_one_pipe(void **state)
 	assert_int_equal(reader->pipe->contents->length, strlen("hello world"));
 	assert_int_equal(image_reader_get(image, reader->pipe->contents, text, &err), 0);
 	assert_string_equal(text, "hello world");
-	/* As much room as the writer had. */
+	/* The buffer has the writer's size. */
 	assert_true(reader->pipe->capacity >= 4096 + strlen(text));
 	assert_int_equal(all->objects[0]->pipe->capacity, reader->pipe->capacity);
 	image_reader_close(image);
@@ -293,7 +293,7 @@ static void test_two_terminals(void **state)
 	image_reader_close(image);
 }
 
-/* A stream to a third part stays one. */
+/* A stream to a third part remains a stream. */
 static void test_other_stream(void **state)
 {
 	struct err err = ERR_INIT;
@@ -377,7 +377,7 @@ static bool ends_with(const char *text, const char *end)
 	return len >= n && !strcmp(text + len - n, end);
 }
 
-/* Every kind has a shift, which changes each inode and each shared id of the kind's message. */
+/* The shift of every kind changes each inode and each shared id in the kind's message. */
 static void test_every_kind_shifts(void **state)
 {
 	const struct object_shift shift = {.ino = 1000, .object = 2000, .shared = 3000, .saved = 4000};

@@ -1,4 +1,4 @@
-/* What the supervisor decides at every kind of stop, without any process. */
+/* The supervisor's decisions at every kind of stop, without any process. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static void births(void **state)
 	assert_int_equal(decide_actions(&event), ACTION_FIND_CHILD | ACTION_NOTE_VFORK | GO);
 }
 
-/* The call is half done at these: a freeze must not keep the thread there. */
+/* At these stops the call is half done: a freeze must not hold the thread there. */
 static void events_are_not_held(void **state)
 {
 	static const int events[] = {PTRACE_EVENT_FORK, PTRACE_EVENT_VFORK, PTRACE_EVENT_CLONE,

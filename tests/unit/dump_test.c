@@ -1,5 +1,5 @@
-/* A process with something of everything, dumped without a supervisor: what the image says is compared with
- * what it made. */
+/* Dumps a process with objects of many kinds, without a supervisor, and compares the image with what the
+ * process created. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@
 
 enum { PAGE = 4096, PAGES = 32 };
 
-/* What the child has made, in memory that the test shares with it. */
+/* The child's objects, in memory that the test shares with it. */
 struct made {
 	uint8_t *anon, *none, *deleted, *shared, *file, *altstack, *memfd;
 	pid_t threads[2];
@@ -174,7 +174,7 @@ static Pbeam__Mapping *find(const Pbeam__Process *p, const uint8_t *address)
 	return NULL;
 }
 
-/* The image's content of the page at `address`, or false if it has none. */
+/* Copies the image's contents of the page at `address`; false if it has none. */
 static bool content(int image, Pbeam__Pages *const *pages, size_t n, uint64_t address, uint8_t out[PAGE])
 {
 	for (size_t i = 0; i < n; i++) {
@@ -261,7 +261,7 @@ static void check_state(const Pbeam__Process *p)
 		assert_int_equal(p->threads[i]->registers.len, sizeof(struct user_regs_struct));
 }
 
-/* The shared anonymous page comes by the second question. */
+/* The second query finds the shared anonymous page. */
 static void check_shared(struct process *process, int image, struct image_arena *arena,
 			 Pbeam__ScipDumped *dumped)
 {
@@ -330,8 +330,8 @@ static void test_dump(void **state)
 	free(after);
 }
 
-/* Pages that a migration has sent have no place in the file: what follows them in memory does not continue
- * them, whatever its place is. */
+/* Pages that a migration has sent have no place in the file: the next pages in memory are not joined to
+ * them, whatever their place is. */
 static void test_append(void **state)
 {
 	Pbeam__Mapping *map = message_new(&pbeam__mapping__descriptor);

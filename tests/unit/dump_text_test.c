@@ -1,4 +1,4 @@
-/* Text and filters that a dump reads: the timer list of /proc, classic BPF programs. */
+/* Texts and filters that a dump reads: the timer list of /proc, classic BPF programs. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Frames: what is sent arrives, descriptors with it; what is malformed is refused and leaks nothing. */
+/* Frames arrive with their descriptors; malformed ones are refused and leak nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -238,7 +238,7 @@ static void listen_and_connect(const char *path)
 	assert_int_equal(frame_listen(path, &err), -EADDRINUSE);
 	c = frame_connect(path, &err);
 	assert_true(c >= 0);
-	/* the first is the one by which frame_listen() looked whether anybody is there */
+	/* the first is from frame_listen(), which tests whether a process listens there */
 	s = frame_accept(listener, &err);
 	assert_true(s >= 0);
 	close(s);

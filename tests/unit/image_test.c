@@ -1,4 +1,4 @@
-/* The image file: what is written is read, and no changed, missing or added byte passes. */
+/* The image file: its contents are read back, and a changed, missing or added byte is detected. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	unlink(path);
-	return rmdir(directory); /* fails when a temporary file was left */
+	return rmdir(directory); /* fails if a temporary file was left */
 }
 
 static void page_fill(uint8_t *page, unsigned n)
@@ -126,7 +126,7 @@ static void flipped_bytes(void **state)
 	uint8_t byte;
 
 	assert_true(fd >= 0);
-	/* Every byte of the small parts, a sample of the rest. */
+	/* Changes every byte of the small parts, and a sample of the rest. */
 	for (uint64_t i = 0; i < bytes; i += (i < 2000 || i > IMAGE_PAGE * 5 + 3 * IMAGE_PAGE) ? 1 : 61) {
 		assert_int_equal(pread(fd, &byte, 1, (off_t)i), 1);
 		byte ^= 0x10;

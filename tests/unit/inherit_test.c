@@ -1,6 +1,7 @@
 /*
- * What processes pass on to their children: the requests are carried out in a model of address spaces, in the
- * plan's order, and must give every process exactly what it had, with as much of it shared as in the image.
+ * Pages that processes pass on to their children. The requests are carried out in a model of address spaces,
+ * in the plan's order, and must give every process exactly its pages, with as many of them shared as in the
+ * image.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +17,8 @@
 
 enum { PAGE = 4096, BASE = 0x100000, SPAN = 64, FAMILY_MAX = 16 };
 
-/* A page by page view: where in the file its contents are, 0 for none; -1 not mapped. `copy` is what has to
- * be equal where two processes share a page: a number given at each load. */
+/* Each page's place in the file, 0 for none; -1 not mapped. `copy`, a number that each load sets, is equal
+ * where two processes share a page. */
 struct space {
 	int64_t file[SPAN];
 	int copy[SPAN];
@@ -99,7 +100,7 @@ static void unmap_all(struct space *space)
 		space->file[p] = -1;
 }
 
-/* What scip/fill/fill_mappings.c and fill_contents.c do. */
+/* Does what scip/fill/fill_mappings.c and fill_contents.c do. */
 static void carry_out(struct space *space, const struct inherit_request *request)
 {
 	static int copies;
@@ -152,7 +153,7 @@ static void ask(const struct inherit *inherit, const struct family *family, int 
 	}
 }
 
-/* Makes the family; spaces[i] is process i in the end. How many pages it takes altogether. */
+/* Makes the family; at the end spaces[i] is process i. Returns the number of pages that it takes. */
 static int make_family(const struct family *family, struct space *spaces)
 {
 	struct inherit inherit = {0};
@@ -230,7 +231,7 @@ static void test_all_alike(void **state)
 	free_family(&family);
 }
 
-/* The parent has written between its forks, and after them. */
+/* The parent wrote between its forks, and after them. */
 static void test_versions(void **state)
 {
 	struct family family = {0};
@@ -251,7 +252,7 @@ static void test_versions(void **state)
 	free_family(&family);
 }
 
-/* What the children share is unmapped in the parent, and lies beside what it still has. */
+/* The pages that the children share are unmapped in the parent, and lie beside its remaining ones. */
 static void test_unmapped_in_parent(void **state)
 {
 	struct family family = {0};
@@ -276,7 +277,7 @@ static unsigned next_random(unsigned *seed)
 	return *seed >> 16;
 }
 
-/* One step of a random history: something happens to the pages of a mapping, or a mapping is cut. */
+/* One step of a random history: changes pages of a mapping, or cuts a mapping. */
 static void random_change(struct family *family, int i, unsigned *seed, int version)
 {
 	Pbeam__Memory *memory = &family->memories[i];

@@ -1,5 +1,5 @@
-/* Lines of smaps into mappings, ranges cut out of them, pagemap words into runs of pages: the pure parts of a
- * dump. */
+/* The pure parts of a dump: parses lines of smaps, cuts ranges out of mappings, and joins pagemap words
+ * into runs of pages. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

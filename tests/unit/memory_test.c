@@ -1,4 +1,4 @@
-/* Memory of the machine and of control groups, as files say it. */
+/* Memory of the machine and of control groups, from their files. */
 #include <fcntl.h>
 #include <limits.h>
 #include <setjmp.h>
@@ -77,7 +77,7 @@ static int tear_down(void **state)
 static void test_machine(void **state)
 {
 	expect(1024000, 819200);
-	write_file("self/cgroup", "4:memory:/job\n0::/job\n"); /* which says nothing */
+	write_file("self/cgroup", "4:memory:/job\n0::/job\n"); /* which sets no limit */
 	expect(1024000, 819200);
 	write_file("v2/job/memory.max", "max\n");
 	write_file("v2/job/memory.current", "5000\n");
@@ -110,7 +110,7 @@ static void test_legacy(void **state)
 	expect(400000, 305000);
 }
 
-/* As in a container: the mount shows a part of the tree, or has nothing of ours. */
+/* As in a container: the mount has a part of the hierarchy, or none of our groups. */
 static void test_part_of_the_tree(void **state)
 {
 	write_mounts("/docker/abc");
@@ -124,7 +124,7 @@ static void test_part_of_the_tree(void **state)
 	expect(300000, 200000);
 }
 
-/* Nothing of it is trusted to be whole. */
+/* None of the texts need be complete. */
 static void test_malformed(void **state)
 {
 	static const char *const TEXTS[] = {

@@ -1,5 +1,5 @@
-/* Names of sockets in the name table: kept by inode, replaced, forgotten, the oldest going when all places
- * are taken. */
+/* Names of sockets in the name table: stored by inode, replaced, removed. The oldest is dropped when all
+ * places are taken. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

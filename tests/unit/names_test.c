@@ -1,5 +1,5 @@
-/* The name table: numbers, processes, jobs; writers killed at random moments; many at once; files that are no
- * good. */
+/* The name table: numbers, processes, jobs; writers killed at random moments; many writers at once;
+ * damaged files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,22 +104,22 @@ static void test_bind(void **state)
 	assert_int_equal(names_virtual(names, (struct rpid){-a}).n, -100);
 	assert_int_equal(names_real(names, (struct vpid){-1}).n, -1);
 	assert_int_equal(names_real(names, (struct vpid){0}).n, 0);
-	/* the number of something that has another name means nobody; a stranger with a taken number has none
-	 */
+	/* the real number of a process with another name means no process; a stranger with a taken number
+	 * has no name */
 	assert_int_equal(names_real(names, (struct vpid){a}).n, NAMES_NOBODY);
 	assert_int_equal(names_virtual(names, (struct rpid){100}).n, 0);
-	/* taken while it lives, free once it is gone */
+	/* taken while it lives, free once it has ended */
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){b}, keeper), -EEXIST);
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){a}, keeper), 0);
 	end(a);
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){b}, keeper), 0);
 	assert_int_equal(names_real(names, (struct vpid){100}).n, b);
 	assert_int_equal(names_virtual(names, (struct rpid){a}).n, a);
-	/* a newborn whose number is a claimed name gets another */
+	/* a newborn whose number is claimed gets another one */
 	assert_int_equal(names_number_born(names, (struct rpid){100}, keeper, &v), 0);
 	assert_true(v.n >= NUMBER_OWN_FIRST);
 	assert_int_equal(names_real(names, v).n, 100);
-	/* a real number born again lets go of what it was */
+	/* a reused real number releases its old name */
 	assert_int_equal(names_number_born(names, (struct rpid){b}, keeper, &v), 0);
 	assert_int_equal(v.n, b);
 	assert_int_equal(names_real(names, (struct vpid){100}).n, NAMES_NOBODY);
@@ -156,7 +156,7 @@ static void test_bind_against_born(void **state)
 	end(b);
 }
 
-/* A group outlives its leader: the number stays until it is claimed or the group is gone. */
+/* A group outlives its leader: the number stays until it is claimed or the group has ended. */
 static void test_release(void **state)
 {
 	struct names *names = *state;
@@ -168,21 +168,22 @@ static void test_release(void **state)
 	setpgid(member, leader);
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){leader}, keeper), 0);
 	names_number_release(names, (struct vpid){100},
-			     (struct rpid){leader}); /* its scip saw the end, its parent not yet */
+			     (struct rpid){leader}); /* reported to its scip, not yet to its parent */
 	assert_int_equal(names_virtual(names, (struct rpid){leader}).n, 100);
 	end(leader);
 	names_number_release(
 		names, (struct vpid){100},
-		(struct rpid){leader}); /* the parent has waited: its SIGCHLD is still to be told */
+		(struct rpid){leader}); /* the parent has waited; its SIGCHLD is still to be translated */
 	assert_int_equal(names_virtual(names, (struct rpid){leader}).n, 100);
 	names->table->swept -= 2 * RELEASED_AGE;
 	names->table->released[map_find(&names->table->forward, 100)] -= 2 * RELEASED_AGE;
 	names_number_release(names, (struct vpid){100}, (struct rpid){leader});
-	assert_int_equal(names_real(names, (struct vpid){-100}).n, -leader); /* the group is there */
+	assert_int_equal(names_real(names, (struct vpid){-100}).n, -leader); /* the group exists */
 	assert_int_equal(names_number_bind(names, (struct vpid){100}, (struct rpid){member}, keeper), 0);
 	assert_int_equal(names_real(names, (struct vpid){100}).n, member);
 	end(member);
-	names_number_release(names, (struct vpid){100}, (struct rpid){leader}); /* it is another's */
+	names_number_release(names, (struct vpid){100},
+			     (struct rpid){leader}); /* it belongs to another process */
 	assert_int_equal(names->table->released[map_find(&names->table->forward, 100)], 0);
 	names_number_release(names, (struct vpid){100}, (struct rpid){member});
 	names->table->swept -= 2 * RELEASED_AGE;
@@ -217,7 +218,7 @@ static void test_many_numbers(void **state)
 	}
 	for (uint32_t i = 0; i < MAP_SLOTS; i++)
 		assert_int_equal(names->table->forward.slots[i], MAP_EMPTY);
-	/* what was given up makes room for what comes */
+	/* released numbers make room for new ones */
 	for (int i = 1; i <= 3 * (int)TABLE_NUMBERS; i++) {
 		struct vpid next = {1000000 + i};
 
@@ -248,7 +249,7 @@ static void test_processes(void **state)
 	assert_int_equal(names_process_update(names, &p), 0);
 	p.state = NAME_STATE_RUNNING;
 	assert_int_equal(names_process_add(names, &p), 0);
-	/* nobody supervises it and it is gone: reclaimed */
+	/* without a supervisor and ended: reclaimed */
 	p.scip.n = 0;
 	assert_int_equal(names_process_update(names, &p), 0);
 	end(a);
@@ -262,7 +263,7 @@ static void test_processes(void **state)
 	}
 	p = process(7000000, 7000000);
 	assert_int_equal(names_process_add(names, &p), -ENOSPC);
-	/* nothing is truncated, however full the table is */
+	/* nothing is truncated when the table is full */
 	assert_int_equal(names_snapshot(names, all, &out), TABLE_PROCESSES);
 	for (int i = 0; i < (int)TABLE_PROCESSES; i++)
 		assert_int_equal(out[i].rpid.n, 5000000 + out[i].vpid.n);
@@ -298,7 +299,7 @@ static void test_jobs(void **state)
 	assert_int_equal(names_jobs_snapshot(names, &jobs), 1);
 	assert_int_equal(jobs[0].keep, 5);
 	free(jobs);
-	end(keeper); /* with the keeper everything of its job goes */
+	end(keeper); /* the end of the keeper removes all of its job */
 	assert_int_equal(names_job_count(names), 0);
 	assert_int_equal(names_process_get(names, p.vpid, &p), -ENOENT);
 	assert_int_equal(names_real(names, (struct vpid){300}).n, 300);
@@ -310,7 +311,7 @@ static void test_jobs(void **state)
 	assert_int_equal(names_job_add(names, &job, &err), -ESRCH);
 }
 
-/* Every invariant of the table that the maps rest on. */
+/* Checks every invariant of the table that the maps depend on. */
 static void check_table(struct names *names)
 {
 	struct table *table = names->table;
@@ -432,10 +433,10 @@ static void test_damaged(void **state)
 	uint32_t version = names->table->version;
 
 	names->table->version = version + 1;
-	assert_int_equal(names_open(&again, &err), -EBUSY); /* in use: a clear refusal */
+	assert_int_equal(names_open(&again, &err), -EBUSY); /* in use: refused with a message */
 	assert_non_null(strstr(err.text, "of another version and in use"));
 	names_close(names);
-	assert_int_equal(names_open(&names, &err), 0); /* nobody uses it: made anew */
+	assert_int_equal(names_open(&names, &err), 0); /* not in use: created again */
 	assert_int_equal(names->table->version, version);
 	names_close(names);
 	assert_int_equal(truncate(table_path, 100), 0);
@@ -494,11 +495,11 @@ static void test_shared_memory_ids(void **state)
 	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, 7), -1);
 	assert_int_equal(names_ipc_virtual(names, NAMES_IPC_SHM, 0), -1);
 	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, -1), -1);
-	/* a new segment whose id is taken as a name gets another */
+	/* a new segment whose id is already a virtual id gets another one */
 	assert_int_equal(names_ipc_born(names, NAMES_IPC_SHM, 0, keeper, &id), 0);
 	assert_true(id >= IPC_OWN_FIRST);
 	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, id), 0);
-	/* rolled back once more */
+	/* rolled back again */
 	assert_int_equal(names_ipc_bind(names, NAMES_IPC_SHM, 0, 9, keeper), 0);
 	assert_int_equal(names_ipc_real(names, NAMES_IPC_SHM, 0), 9);
 	assert_int_equal(names_ipc_virtual(names, NAMES_IPC_SHM, 7), 7);

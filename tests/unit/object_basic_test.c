@@ -1,5 +1,4 @@
-/* Files, pipes, devices, event, timer and signal descriptors, epoll: dumped and restored without any tracer.
- */
+/* Files, pipes, devices, event, timer and signal descriptors, epoll: dumped and restored without a tracer. */
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -42,7 +41,7 @@ static void check_files(void)
 	MUST(fstat(7, &st) == 0 && (st.st_mode & 0777) == 0444);
 	int again = open("locked", O_RDONLY);
 	MUST(flock(again, LOCK_SH | LOCK_NB) < 0);
-	/* Spoil it for the next restore. */
+	/* Changes it before the next restore. */
 	MUST(write(3, "more", 4) == 4 && unlink("locked") == 0);
 }
 
@@ -107,7 +106,7 @@ static void make_pipes(void)
 	MUST(pipe(p) == 0 && p[0] == 7 && write(8, "rest", 4) == 4 && close(8) == 0);
 	MUST(pipe(p) == 0 && p[0] == 8 && p[1] == 9 && close(8) == 0);
 	MUST(open("/dev/null", O_RDWR) == 8);
-	/* An end in another process only. */
+	/* One end is only in another process. */
 	MUST(pipe(p) == 0 && p[0] == 10 && write(11, "far", 3) == 3);
 	ends[1] = 11;
 	world_fork(1, hold);
@@ -133,7 +132,7 @@ static void check_pipes(void)
 	signal(SIGPIPE, SIG_IGN);
 	MUST(write(9, "x", 1) < 0 && errno == EPIPE);
 	MUST(write(8, "x", 1) == 1);
-	MUST(write(11, "x", 1) < 0 && errno == EPIPE); /* its reader's process was not restored here */
+	MUST(write(11, "x", 1) < 0 && errno == EPIPE); /* the process of its reader was not restored */
 	MUST(read(10, text, 32) == 5 && memcmp(text, "named", 5) == 0);
 }
 
@@ -271,17 +270,17 @@ static void make_epoll(void)
 	event = (struct epoll_event){.events = EPOLLOUT | EPOLLET, .data.u64 = 5};
 	MUST(epoll_ctl(3, EPOLL_CTL_ADD, 5, &event) == 0);
 	MUST(epoll_wait(3, &event, 1, 0) == 1 && event.data.u64 == 5);
-	/* Fired, so disabled. */
+	/* One shot that has fired, and so is disabled. */
 	event = (struct epoll_event){.events = EPOLLIN | EPOLLONESHOT, .data.u64 = 6};
 	MUST(eventfd(1, 0) == 6 && epoll_ctl(3, EPOLL_CTL_ADD, 6, &event) == 0);
 	MUST(epoll_wait(3, &event, 1, 0) == 1 && event.data.u64 == 6);
-	/* Its number was closed and given to something else that is watched too. */
+	/* Its number was closed and reused for another descriptor that is watched too. */
 	event = (struct epoll_event){.events = EPOLLIN, .data.u64 = 70};
 	MUST(eventfd(0, 0) == 7 && epoll_ctl(3, EPOLL_CTL_ADD, 7, &event) == 0 && dup(7) == 8 &&
 	     close(7) == 0);
 	event.data.u64 = 71;
 	MUST(eventfd(0, 0) == 7 && epoll_ctl(3, EPOLL_CTL_ADD, 7, &event) == 0);
-	/* One in another. */
+	/* An instance in another one. */
 	event.data.u64 = 9;
 	MUST(epoll_create1(EPOLL_CLOEXEC) == 9 && epoll_ctl(9, EPOLL_CTL_ADD, 3, &event) == 0);
 }
@@ -302,7 +301,7 @@ static void check_epoll(void)
 	struct epoll_event event;
 	uint64_t one = 1;
 
-	/* The edge may show once more; the fired one may not. */
+	/* The edge may be reported again, the fired one must not be. */
 	while (epoll_wait(3, &event, 1, 0) == 1)
 		MUST(event.data.u64 == 5);
 	MUST(write(5, "x", 1) == 1);

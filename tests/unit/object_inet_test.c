@@ -1,4 +1,4 @@
-/* TCP and UDP sockets: dumped and restored without any tracer. */
+/* TCP and UDP sockets: dumped and restored without a tracer. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -55,14 +55,14 @@ static void make_tcp(void)
 	MUST(write(5, "answer", 6) == 6);
 	MUST(setsockopt(5, SOL_SOCKET, SO_KEEPALIVE, &on, 4) == 0 &&
 	     setsockopt(5, IPPROTO_TCP, TCP_KEEPIDLE, &idle, 4) == 0);
-	/* Half closed, with a rest. */
+	/* Half closed, with unread data. */
 	MUST(caller(3) == 6 && accept(3, NULL, NULL) == 7 && write(6, "rest", 4) == 4 &&
 	     shutdown(6, SHUT_WR) == 0);
-	/* The peer is gone. */
+	/* The peer has closed. */
 	MUST(caller(3) == 8 && accept(3, NULL, NULL) == 9 && write(9, "bye", 3) == 3 && close(9) == 0);
 	/* Waits to be accepted. */
 	MUST(caller(3) == 9 && write(9, "early", 5) == 5);
-	/* Nothing yet. */
+	/* No data yet. */
 	MUST(socket(AF_INET6, SOCK_STREAM, 0) == 10);
 	usleep(20000);
 }
@@ -104,7 +104,7 @@ static void check_tcp_nosig(void)
 	check_tcp();
 }
 
-/* As much as fits. */
+/* Fills the queue. */
 static void make_full(void)
 {
 	static char bulk[BULK];
@@ -136,7 +136,7 @@ static void make_udp(void)
 	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	MUST(socket(AF_INET, SOCK_DGRAM, 0) == 4 && connect(4, (struct sockaddr *)&to, sizeof(to)) == 0);
 	MUST(send(4, "one", 3, 0) == 3 && send(4, "twotwo", 6, 0) == 6);
-	/* From a sender that is gone. */
+	/* From a sender that has closed. */
 	MUST(socket(AF_INET, SOCK_DGRAM, 0) == 5 &&
 	     sendto(5, "3", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1);
 	MUST(close(5) == 0 && socket(AF_INET6, SOCK_DGRAM, 0) == 5);

@@ -1,4 +1,4 @@
-/* Memory files, pidfds, /proc, O_PATH, pseudo-terminals, netlink and what is refused: without any tracer. */
+/* Memory files, pidfds, /proc, O_PATH, pseudo-terminals, netlink and refused objects: without a tracer. */
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <mqueue.h>
@@ -88,7 +88,7 @@ static void make_terminal(void)
 	mode.c_cc[VINTR] = 7;
 	MUST(tcsetattr(4, TCSANOW, &mode) == 0);
 	MUST(write(3, "line one\nline two\npart", 22) == 22 && write(4, "out\nput", 7) == 7);
-	/* One in raw mode, one whose program is gone. */
+	/* One in raw mode, one whose program has ended. */
 	MUST(posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK) == 5 && unlockpt(5) == 0);
 	MUST(ptsname_r(5, name, sizeof(name)) == 0 && open(name, O_RDWR | O_NOCTTY | O_NONBLOCK) == 6);
 	MUST(tcgetattr(6, &mode) == 0);

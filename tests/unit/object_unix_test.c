@@ -1,4 +1,4 @@
-/* UNIX sockets: dumped and restored without any tracer. */
+/* UNIX sockets: dumped and restored without a tracer. */
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -56,18 +56,18 @@ static void make_pairs(void)
 	MUST(write(5, "first", 5) == 5 && write(5, "second!", 7) == 7);
 	MUST(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, p) == 0 && p[0] == 7);
 	MUST(send(7, "d1", 2, 0) == 2 && send(7, "", 0, 0) == 0 && send(7, "d33", 3, 0) == 3);
-	/* The peer is gone, and left something. */
+	/* The peer has closed, and left data. */
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, p) == 0 && p[0] == 9);
 	MUST(write(10, "will", 4) == 4 && close(10) == 0);
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, p) == 0 && p[0] == 10);
 	MUST(shutdown(10, SHUT_WR) == 0 && write(11, "half", 4) == 4);
-	/* Descriptors in a queue: one end of a pipe that only the queue has, between two texts. */
+	/* Descriptors in a queue: one end of a pipe that is only in the queue, between two texts. */
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, p) == 0 && p[0] == 12);
 	MUST(pipe(pipes) == 0 && pipes[0] == 14 && write(15, "inner", 5) == 5);
 	MUST(write(12, "before", 6) == 6);
 	send_fd(12, 14, "with", 4);
 	MUST(write(12, "after", 5) == 5 && close(14) == 0);
-	/* The peer closed with something unread: a reset is pending. */
+	/* The peer closed with unread data: a reset is pending. */
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, p) == 0 && p[0] == 14 && p[1] == 16);
 	MUST(write(14, "unread", 6) == 6 && close(16) == 0);
 }

@@ -1,7 +1,7 @@
 /*
- * A world without any tracer for the tests of scip/object: a program (a function) makes descriptors in a
- * child and stops itself; they are dumped into an image; another child gets what is restored from the image
- * at the same numbers and checks it with another function.
+ * A world without a tracer for the tests of scip/object. A program (a function) creates descriptors in a
+ * child and stops itself; they are dumped into an image. Another child gets the descriptors restored from the
+ * image at the same numbers, and checks them with another function.
  */
 #ifndef TESTS_UNIT_OBJECT_WORLD_H
 #define TESTS_UNIT_OBJECT_WORLD_H
@@ -26,7 +26,7 @@
 
 #define WORLD_MAX 4
 
-/* What a process does itself is not part of this: it has no tracer. */
+/* Leaves out the steps that a process makes itself: it has no tracer. */
 int __attribute__((weak)) batch_add(struct batch *batch, uint32_t flags, int64_t nr, const uint64_t args[6])
 {
 	return -ENOSYS;
@@ -36,7 +36,7 @@ int __attribute__((weak)) batch_data(struct batch *batch, const void *data, size
 	return -ENOSYS;
 }
 
-/* In the children: leaves with the line's number, so that the parent says where. */
+/* In the children: exits with the line number, so that the parent can report it. */
 #define MUST(condition)                                                                                      \
 	do {                                                                                                 \
 		if (!(condition)) {                                                                          \
@@ -68,7 +68,7 @@ static inline void world_open(struct world *world)
 	for (int i = 0; i < 3; i++)
 		world->console[i] = i;
 	assert_int_equal(names_open(&world->names, &err), 0);
-	/* The directory of the world is where the programs work. */
+	/* The programs' working directory is that of the world. */
 	assert_int_equal(chdir(world->dir), 0);
 }
 
@@ -189,8 +189,8 @@ static inline void world_kill(struct world *world)
 		;
 }
 
-/* In a fresh child: descriptors of the first process at their numbers, then check(). Returns its status, or
- * the error of the restore. */
+/* In a new child: restores the descriptors of the first process at their numbers, then calls check().
+ * Returns its status, or the error of the restore. */
 static inline int world_restore(struct world *world, void (*check)(void), struct err *err)
 {
 	struct object_restore *restore = NULL;
@@ -246,8 +246,8 @@ out:
 	return r;
 }
 
-/* The whole way, twice from the same image. After the dump the program's objects are checked to be untouched
- * by nothing less than a second dump. */
+/* Dumps, and restores twice from the same image. A second dump checks that the first one left the
+ * program's objects unchanged. */
 static inline void world_cycle(void (*make)(void), void (*check)(void))
 {
 	struct world world;

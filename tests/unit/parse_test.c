@@ -1,4 +1,4 @@
-/* Times, sizes, signals, numbers as users write them; names of jobs. */
+/* Times, sizes, signals and numbers from command lines; names of jobs. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

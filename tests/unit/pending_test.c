@@ -1,5 +1,5 @@
-/* Children in blocking calls are frozen and thawed several times, injected code running in between: none sees
- * EINTR, none waits too long or too short, none gets a short count. */
+/* Children in blocking calls are frozen and thawed several times while injected code runs: no call returns
+ * EINTR, waits too long or too short, or has a short count. */
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -21,7 +21,7 @@
 
 enum { WAIT_MS = 700, LATE_MS = 350, BIG = 300000 };
 
-/* One child's account, in shared memory. */
+/* One child's results, in shared memory. */
 struct account {
 	volatile int ready, finished;
 	long ret;
@@ -36,7 +36,7 @@ struct trial {
 	long (*body)(struct account *account);
 	long ret;
 	int error;
-	int ms;						      /* that it takes, 0: until completed */
+	int ms;						      /* duration, 0: until completed */
 	void (*complete)(struct account *account, pid_t pid); /* ends the wait */
 };
 
@@ -113,7 +113,7 @@ static long do_epoll_wait(struct account *a)
 	return epoll_wait(fd, &event, 1, WAIT_MS);
 }
 
-/* The registers of the arguments must be as they were when it returns. */
+/* The registers of the arguments must be unchanged when it returns. */
 static long do_epoll_raw(struct account *a)
 {
 	struct epoll_event event;
@@ -446,7 +446,7 @@ static void start(struct run *run, const struct trial *trial)
 	assert_ok(stops_resume(tracee, STOPS_CONT));
 }
 
-/* Takes what has come; resumes what is not to be held. */
+/* Handles the stops so far; resumes threads that are not to be held. */
 static void serve(struct run *run)
 {
 	struct tracee *tracee;
@@ -482,8 +482,8 @@ static void use(struct process *process, struct tracee *leader)
 
 static unsigned waits_saved, waits_over;
 
-/* As if it were another process: what scip and the kernel know of the interrupted call is overwritten, what
- * is saved is all there is. */
+/* As in another process: overwrites what scip and the kernel know of the interrupted call, so that only
+ * the saved state remains. */
 static void save_and_resume(struct process *process, struct tracee *leader)
 {
 	Pbeam__PendingCall call = PBEAM__PENDING_CALL__INIT;
@@ -530,7 +530,7 @@ static void freeze_thaw(struct run *run, enum way way)
 	thaw_process(&run->process);
 }
 
-/* Reads what a writer has sent, all of it or (`some`) a little. */
+/* Reads what a writer has sent: all, or (`some`) a little. */
 static void drain(struct run *run, bool some)
 {
 	static char text[65536];

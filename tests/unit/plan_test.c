@@ -1,9 +1,9 @@
 /*
- * The restore plan, run in a model of the kernel's rules for parents, sessions and groups.
+ * The restore plan, carried out in a model of the kernel's rules for parents, sessions and groups.
  *
- * The model makes random histories (forks, setsid, setpgid, exits, adoption by subreapers), what is left in
- * the end is the image; the plan made from it is run in an empty model and must lead to the same. A few
- * well-known shapes are spelled out.
+ * The model makes random histories (forks, setsid, setpgid, exits, adoption by subreapers); their result is
+ * the image. The plan made from it is carried out in an empty model and must lead to the same result. A few
+ * well-known shapes have tests of their own.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -106,7 +106,8 @@ static void model_reap(struct model *model, int who)
 	model->actors[who].used = false;
 }
 
-/* Runs a plan; the model holds what came out. What it has of the plan's processes is there already. */
+/* Carries out a plan; the model has the result. Processes of the plan that the model already has are
+ * there. */
 static void model_run_on(struct model *model, const struct plan *plan)
 {
 	int *slot = calloc((size_t)plan->nnodes, sizeof(int));
@@ -189,7 +190,7 @@ static void expect_same(const struct model *model, Pbeam__Process *const *proces
 	}
 }
 
-/* False when the plan was refused. */
+/* Returns false if the plan was refused. */
 static bool plan_and_run_if_possible(Pbeam__Process *processes, size_t n)
 {
 	Pbeam__Process **list = calloc(n, sizeof(*list));
@@ -286,7 +287,7 @@ static void test_refusals(void **state)
 	plan_free(&plan);
 }
 
-/* A part of a job: what is there already is not made again. */
+/* A part of a job: processes that exist are not created again. */
 static void test_above(void **state)
 {
 	static const int32_t groups[] = {9, 30};
@@ -298,7 +299,8 @@ static void test_above(void **state)
 	int joins = 0;
 
 	assert_int_equal(plan_make(&plan, list, 2, NULL, &above, &err), 0);
-	assert_int_equal(plan.nnodes, 3); /* the two, and who holds group 20 until its member is in it */
+	assert_int_equal(plan.nnodes,
+			 3); /* the two, and the process that holds group 20 until its member is in it */
 	assert_int_equal(plan.steps[0].kind, PLAN_HUSK);
 	for (int i = 0; i < plan.nsteps; i++)
 		joins += plan.steps[i].kind == PLAN_SETPGID && plan.steps[i].node == 0 &&
@@ -308,12 +310,12 @@ static void test_above(void **state)
 	p[0].vsid = 8;
 	assert_int_equal(plan_make(&plan, list, 1, NULL, &above, &err), -EXDEV);
 	plan_free(&plan);
-	p[0].vsid = p[0].vpgid = 20; /* it has left the session: by itself */
+	p[0].vsid = p[0].vpgid = 20; /* it has left the session, and is restored by itself */
 	assert_int_equal(plan_make(&plan, list, 1, NULL, &above, &err), 0);
 	plan_free(&plan);
 }
 
-/* What is left of a history, parents first. */
+/* The result of a history, parents first. */
 static size_t model_image(const struct model *model, Pbeam__Process *out)
 {
 	size_t n = 0;
@@ -386,7 +388,7 @@ static void random_history(struct model *model, unsigned *seed, int events, bool
 	random_events(model, seed, events, subreapers);
 }
 
-/* How many of them were refused. */
+/* Returns how many were refused. */
 static int run_histories(bool subreapers, int rounds)
 {
 	static struct model model;
@@ -409,7 +411,7 @@ static void test_random_histories(void **state)
 
 static void test_random_subreapers(void **state)
 {
-	/* Left out: one session with orphans of subreapers of which none is above the other. */
+	/* Left out: a session with orphans of subreapers none of which is an ancestor of the other. */
 	assert_true(run_histories(true, 3000) < 30);
 }
 
@@ -428,7 +430,7 @@ static bool may_be_there(Pbeam__Process *const *list, size_t n, const bool *ther
 	return i < 0 || there[i];
 }
 
-/* Who is still where he was, with his parent and leaders. */
+/* Processes whose parent and leaders have not changed. */
 static void compare_images(Pbeam__Process *const *before, size_t nbefore, Pbeam__Process *const *after,
 			   size_t n, bool *there)
 {
@@ -453,7 +455,7 @@ static void compare_images(Pbeam__Process *const *before, size_t nbefore, Pbeam_
 	}
 }
 
-/* Those that can be made ahead; 0: a zombie's number names a group or session of others. */
+/* The processes that can be created ahead; 0: a zombie's number names a group or session of others. */
 static size_t list_living(Pbeam__Process *image, size_t n, Pbeam__Process **list)
 {
 	size_t kept = 0;
@@ -469,7 +471,7 @@ static size_t list_living(Pbeam__Process *image, size_t n, Pbeam__Process **list
 	return kept;
 }
 
-/* Those of an earlier image are made, then a later one of those that are still the same. False: refused. */
+/* Creates those of an earlier image, then a later image with those that are unchanged. False: refused. */
 static bool run_change(unsigned seed, int events)
 {
 	static struct model history, model;

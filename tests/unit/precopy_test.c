@@ -1,4 +1,4 @@
-/* What is sent of a page: differences, what is noted. */
+/* Pages as they are sent: differences, and the record of what was sent. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static void check_delta(void)
 	}
 	assert_int_equal(delta_apply(page, delta, (size_t)len), 0);
 	assert_memory_equal(page, after, sizeof(page));
-	for (int cut = 1; cut < len && cut < 64; cut++) /* between two parts it is as good as any other */
+	for (int cut = 1; cut < len && cut < 64; cut++) /* between two parts any choice is good */
 		assert_true(delta_apply(page, delta, (size_t)(len - cut)) <= 0);
 }
 
@@ -62,10 +62,10 @@ static void test_delta(void **state)
 	assert_int_equal(delta_make(before, after, delta), -ENOSPC);
 }
 
-/* Any bytes are refused or change the page, and nothing outside of it. */
+/* Random bytes are refused or change only the page. */
 static void test_hostile(void **state)
 {
-	uint8_t delta[64], *page = malloc(DELTA_PAGE); /* the sanitizer watches its ends */
+	uint8_t delta[64], *page = malloc(DELTA_PAGE); /* the sanitizer checks its bounds */
 	const uint8_t cases[][8] = {{0},	  {0, 0, 0, 0},	 {255, 255, 1, 0}, {0, 0, 255, 255},
 				    {0, 2, 1, 0}, {255, 1, 2, 0}};
 
@@ -97,7 +97,7 @@ static void test_notes(void **state)
 	assert_int_equal(notes_take(&notes, &store, 3, before, delta, &len), NOTE_WHOLE);
 	assert_int_equal(notes_take(&notes, &store, 3, before, delta, &len), NOTE_SAME);
 	before[7]++;
-	assert_int_equal(notes_take(&notes, &store, 3, before, delta, &len), NOTE_WHOLE); /* and kept */
+	assert_int_equal(notes_take(&notes, &store, 3, before, delta, &len), NOTE_WHOLE); /* and stored */
 	before[8]++;
 	assert_int_equal(notes_take(&notes, &store, 3, before, delta, &len), NOTE_DELTA);
 	assert_int_equal(len, 12);
@@ -107,12 +107,12 @@ static void test_notes(void **state)
 	assert_int_equal(notes_take(&notes, &store, 3, before, delta, &len), NOTE_SAME);
 	/* another page with the same contents */
 	assert_int_equal(notes_take(&notes, &store, 4, before, delta, &len), NOTE_WHOLE);
-	/* one that is not there */
+	/* a page that is not there */
 	assert_int_equal(notes_take(&notes, &store, 8, before, delta, &len), NOTE_WHOLE);
 	assert_int_equal(notes_take(&notes, &store, 8, before, delta, &len), NOTE_WHOLE);
 	notes_free(&notes);
 	note_store_free(&store);
-	/* no room for contents */
+	/* no room for the contents */
 	notes_init(&notes, 8 * DELTA_PAGE);
 	store = (struct note_store){0};
 	for (int i = 0; i < 4; i++) {

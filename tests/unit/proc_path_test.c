@@ -1,4 +1,4 @@
-/* Numbers in /proc without a tracee: paths, texts, siginfo; and what is recorded for the dump. */
+/* Numbers in /proc without a tracee: paths, texts, siginfo; and the records for the dump. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +77,7 @@ static void test_walk(void **state)
 		{"/meminfo", "/meminfo", PROC_NOTHING, 0, 0, false},
 		{"/sys/100/stat", "/sys/100/stat", PROC_NOTHING, 0, 0, false},
 		{"/200/stat", "/200/stat", PROC_STAT, 200, 0, false},
-		/* a real number whose process goes by another: nobody */
+		/* the real number of a process with another name: no process */
 		{"/5000/stat", "/2147483647/stat", PROC_STAT, NAMES_NOBODY, 0, true},
 		{"/100x/stat", "/100x/stat", PROC_NOTHING, 0, 0, false},
 		{"/99999999999999999999", "/99999999999999999999", PROC_NOTHING, 0, 0, false},
@@ -140,7 +140,7 @@ static void test_texts(void **state)
 				     "\t1\nTracerPid:\t77\n"
 				     "FDSize:\t70\nNSpid:\t5000\t70\nNSsid:\t100",
 				     out, sizeof(out)) > 0);
-	/* 100 is a stranger's real number here, and a name of ours: none */
+	/* 100 is the real number of a stranger here, and a virtual number of ours: no process */
 	assert_string_equal(
 		out, "Name:\tPid:\nUmask:\t0022\nTgid:\t100\nNgid:\t0\nPid:\t300\nPPid:\t1\nTracerPid:\t0\n"
 		     "FDSize:\t70\nNSpid:\t100\t300\nNSsid:\t0");
@@ -233,7 +233,7 @@ static void test_terminals(void **state)
 	assert_int_equal(record_pts_real(keeper, 3), 7);
 	assert_int_equal(record_pts_virtual(*state, keeper, 7), 3);
 	assert_int_equal(record_pts_real((struct rpid){4243}, 3), 3);
-	/* 7 is the other's, and 3 is not the name of the terminal that has that number */
+	/* 7 is the other one's, and 3 is not the name of the terminal with that number */
 	assert_int_equal(record_pts_real(keeper, 7), INT32_MAX);
 	assert_true(record_pts_virtual(*state, keeper, 3) >= 100000);
 	assert_int_equal(record_pts_real(keeper, record_pts_virtual(*state, keeper, 3)), 3);

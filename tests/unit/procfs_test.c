@@ -1,4 +1,4 @@
-/* The parsers of /proc texts, on what the kernel writes and on what a hostile program can make it write. */
+/* The parsers of /proc texts: on the kernel's texts, and on texts that a hostile program can produce. */
 #include <fcntl.h>
 
 #include "tests/unit/tracee_help.h"

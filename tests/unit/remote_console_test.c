@@ -1,4 +1,4 @@
-/* The output of a remote console: each byte once, whatever becomes of the channels that carry it. */
+/* The output of a remote console: each byte once, even if the channels that carry it break. */
 #include <errno.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@ static void add(struct console_output *output, size_t n)
 	console_output_added(output, n);
 }
 
-/* Sends one piece and checks that it is the right one. */
+/* Sends one piece and checks it. */
 static size_t send_piece(struct console_output *output, uint64_t expected)
 {
 	const char *bytes;
@@ -88,7 +88,7 @@ static void test_false_confirmation(void **state)
 	free(output);
 }
 
-/* A process that carries the links and writes for a part, until it is killed. */
+/* A process that has the links and writes for a part until it is killed. */
 static pid_t claim_in_child(struct console_positions *positions, Pbeam__RemoteConsole *hello, uint64_t *from)
 {
 	struct console_part *part;
@@ -128,7 +128,7 @@ static void test_positions(void **state)
 	first = claim_in_child(positions, &hello, &from);
 	assert_int_equal(from, 10);
 	usleep(50000);
-	/* The next one for the same guest's end goes on where that was. */
+	/* The next process for the same guest's end continues there. */
 	for (int i = 1; i < 4; i++) {
 		kill(first, SIGKILL);
 		waitpid(first, NULL, 0);
@@ -136,7 +136,7 @@ static void test_positions(void **state)
 		assert_int_equal(from, 10 + 7 * i);
 		usleep(50000);
 	}
-	/* Another part has a place of its own, and a new guest's end begins where it says. */
+	/* Another part has its own place; a new guest's end begins where it says. */
 	hello.vpid = 6;
 	hello.instance = 78;
 	kill(first, SIGKILL);
@@ -154,7 +154,7 @@ static void test_positions(void **state)
 	waitpid(first, NULL, 0);
 }
 
-/* Of all parts that there is room for each has its own place, and one that is released can be another's. */
+/* Each part has its own place, up to the limit; a released place can be reused. */
 static void test_all_parts(void **state)
 {
 	struct console_positions *positions = console_positions_make(NULL);

@@ -110,7 +110,7 @@ static void test_batch_of_5000(void **state)
 	help_kill(&process);
 }
 
-/* All that is done to a process from a stop. */
+/* Everything that is done to a process at a stop. */
 static void use(struct process *process, struct tracee *tracee)
 {
 	assert_int_equal(call_getpid(tracee), process->pid);
@@ -131,13 +131,13 @@ static void test_group_stop(void **state)
 	assert_int_equal(next(&process)->stop, TRACEE_GROUP_STOP);
 	use(&process, tracee);
 	assert_int_equal(tracee->stop, TRACEE_GROUP_STOP);
-	assert_ok(stops_resume(tracee, STOPS_CONT)); /* LISTEN is allowed in a true group-stop only */
+	assert_ok(stops_resume(tracee, STOPS_CONT)); /* PTRACE_LISTEN is allowed only in a real group-stop */
 	kill(process.pid, SIGCONT);
 	assert_int_equal(next(&process)->stop, TRACEE_EVENT_STOP);
 	help_kill(&process);
 }
 
-/* ---- a signal in hand ---- */
+/* ---- a signal being delivered ---- */
 
 struct seen {
 	volatile int count, value, code, after;
@@ -208,7 +208,7 @@ static void test_signal_in_hand(void **state)
 	signal_in_hand(SIGRTMIN, true);
 }
 
-/* SIGTRAP ignored, blocked or caught: int3 of ours changes nothing of it. */
+/* SIGTRAP ignored, blocked or caught: our int3 changes none of it. */
 static void ignores_trap(void *arg)
 {
 	struct sigaction action;
@@ -255,7 +255,7 @@ static void traps_getppid(void *arg)
 	_exit(syscall(SYS_getppid) == 12345 ? 9 : 10);
 }
 
-/* A trapped call that is answered, calls of ours (some of them trapped too) before it returns. */
+/* A trapped call with a result of ours; our own calls, some of them trapped too, before it returns. */
 static void test_seccomp_stop(void **state)
 {
 	struct process process;
@@ -304,7 +304,7 @@ static void test_exec_event(void **state)
 	assert_int_equal(WEXITSTATUS(help_run_to_end(&process)), 21);
 }
 
-/* The husk of a restore: execve made as a remote call. */
+/* The husk of a restore: execve() as a remote call. */
 static void test_exec_for_us(void **state)
 {
 	struct process process;
@@ -445,7 +445,7 @@ static void test_no_descriptors(void **state)
 	assert_int_equal(inject_without_descriptors(0), -EMFILE);
 }
 
-/* The process is killed while it works for us. */
+/* The process is killed during a remote call. */
 static void test_killed(void **state)
 {
 	struct process process;
@@ -493,7 +493,7 @@ static void run_quietly(const char *what, const char *directory)
 	assert_int_equal(system(line), 0);
 }
 
-/* Attaches the threads that are there already. */
+/* Attaches the existing threads. */
 static int seize_one(int tid, void *arg)
 {
 	struct process *process = arg;
@@ -501,7 +501,7 @@ static int seize_one(int tid, void *arg)
 
 	if (process_find_tracee(process, tid))
 		return 0;
-	/* It may have been made by one that is attached, or have ended. */
+	/* The thread may come from an attached one, or have ended. */
 	(void)!stops_seize(process, tid, &tracee, NULL);
 	return 0;
 }
@@ -517,7 +517,7 @@ static void seize_threads(struct process *process)
 	}
 }
 
-/* What a supervisor does with a stop. False when the process has ended. */
+/* Handles a stop as a supervisor does. False when the process has ended. */
 static bool pass(struct process *process, struct tracee *tracee)
 {
 	if (tracee->stop == TRACEE_EXITED) {
@@ -530,7 +530,7 @@ static bool pass(struct process *process, struct tracee *tracee)
 	return true;
 }
 
-/* Frozen again and again, worked upon, thawed; then it must end as it would have. */
+/* Frozen, used and thawed again and again; then the program must end as usual. */
 static void torment(const char *const *argv, int cycles)
 {
 	struct process process = {.pid = help_fork(run_program, (void *)(uintptr_t)argv)};

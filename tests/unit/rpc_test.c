@@ -85,8 +85,8 @@ static void test_refused(void **state)
 	close_pair(&pair);
 }
 
-/* A server's own -EPIPE, or a code that is no error, must not look like the end of the connection or success.
- */
+/* A server's own -EPIPE, or a code that is no error, must not be taken for the end of the connection or
+ * for success. */
 static void test_odd_codes(void **state)
 {
 	static const int codes[] = {-EPIPE, 0, 5};

@@ -53,7 +53,7 @@ static void test_names(void **state)
 	free(text);
 }
 
-/* Tells the stack of any process: for a look by hand. */
+/* Prints the stack of any process, for use by hand. */
 static int show(pid_t pid)
 {
 	struct process process = {.pid = pid};

@@ -1,4 +1,4 @@
-/* Stops of real small children: what they are called and in what order they come. */
+/* Stops of real small children: their kinds and their order. */
 #include <pthread.h>
 #include <sched.h>
 #include <sys/ptrace.h>
@@ -58,7 +58,7 @@ static void test_group_stop(void **state)
 	assert_int_equal(tracee->stop, TRACEE_GROUP_STOP);
 	assert_int_equal(tracee->signal, SIGTSTP);
 	assert_ok(stops_resume(tracee, STOPS_CONT));
-	assert_ok(stops_interrupt(tracee)); /* a group-stop that is left alone can be looked at again */
+	assert_ok(stops_interrupt(tracee)); /* a group-stop that is left alone can be examined again */
 	assert_ptr_equal(next(&process), tracee);
 	assert_int_equal(tracee->stop, TRACEE_GROUP_STOP);
 	assert_ok(stops_resume(tracee, STOPS_CONT));
@@ -94,7 +94,7 @@ static void makes_threads(void *arg)
 	_exit(42);
 }
 
-/* Threads come before or after their makers' events; all are met and all go. */
+/* A thread's first stop comes before or after its creator's event. All are reported, and all end. */
 static void test_threads(void **state)
 {
 	struct process process;
@@ -230,7 +230,7 @@ static void leader_leaves(void *arg)
 	syscall(SYS_exit, 0);
 }
 
-/* A freeze does not wait for a leader that has gone before its threads; memory is still to be had. */
+/* A freeze does not wait for a leader that has ended before its threads; the memory can still be read. */
 static void test_leader_gone(void **state)
 {
 	volatile int *ready = help_shared(4096);

@@ -1,4 +1,4 @@
-/* Numbers of checkpoints: never used again, the newest kept, another job of the same vpid kept apart. */
+/* Numbers of checkpoints: never used again, the newest kept, another job with the same vpid kept apart. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

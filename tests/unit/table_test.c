@@ -47,8 +47,8 @@ static void test_kernel_headers(void **state)
 	assert_int_equal(wrong, 0);
 }
 
-/* Every number that the running kernel knows has a row. Only where the headers end: all arguments wrong, in a
- * child. */
+/* Every number that the running kernel knows has a row. Tested beyond the end of the headers: in a child,
+ * with invalid arguments. */
 static void test_running_kernel(void **state)
 {
 	int missing = 0;
@@ -87,9 +87,9 @@ static void test_rows(void **state)
 			continue;
 		assert_non_null(row->note);
 		assert_true(row->level >= LEVEL_PASS && row->level <= LEVEL_DENY);
-		/* nothing traps that passes, nothing that is translated never traps */
+		/* no PASS row is trapped, no translated one never is */
 		assert_int_equal(row->level == LEVEL_PASS, !may_trap(row));
-		/* what the born filter traps the restored one traps too */
+		/* the restored filter traps all that the born filter traps */
 		if (row->born.op != COND_NEVER)
 			assert_int_not_equal(row->restored.op, COND_NEVER);
 	}
@@ -116,7 +116,7 @@ static void test_document(void **state)
 	free(made);
 }
 
-/* The classic BPF that the filters use. */
+/* Interprets the classic BPF that the filters use. */
 static uint32_t run(const struct sock_fprog *p, const struct seccomp_data *data)
 {
 	uint32_t a = 0;
@@ -198,7 +198,7 @@ static void check_filter(enum syscall_filter which)
 	data.arch = AUDIT_ARCH_X86_64;
 	data.nr = 0x40000000 | SYS_read; /* x32 */
 	assert_int_equal(run(&p, &data), SECCOMP_RET_TRACE | TRAP_UNKNOWN);
-	/* the kernel takes it; without a tracer what is trapped is ENOSYS */
+	/* the kernel accepts it; without a tracer a trapped call is ENOSYS */
 	pid = fork();
 	if (pid == 0) {
 		if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
@@ -242,7 +242,7 @@ static void test_filters_of_a_cluster(void **state)
 	check_filter(SYSCALL_FILTER_SEND);
 }
 
-/* Calls with paths, and the one that gives a path. */
+/* Calls with paths, and the call that returns a path. */
 static void test_mapped_filter(void **state)
 {
 	check_filter(SYSCALL_FILTER_MAPPED);

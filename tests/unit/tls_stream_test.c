@@ -1,4 +1,4 @@
-/* TLS in the hands of the thread that uses a channel, and how the thread comes by the connection. */
+/* TLS in the thread that uses a channel, and how the thread gets the connection. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -35,7 +35,7 @@ static int make_data(void **state)
 
 /* ---- two streams ---- */
 
-/* One end that opens in a thread of its own, since a handshake needs both. */
+/* Opens one end in its own thread, since a handshake needs both. */
 struct opening {
 	struct tls_stream *stream;
 	int sock, result;
@@ -87,7 +87,7 @@ static void close_ends(struct opening *client, struct opening *server)
 	tls_stream_close(server->stream);
 }
 
-/* What is written in pieces of one size is read in pieces of another. */
+/* Bytes written in pieces of one size are read in pieces of another. */
 static void pass_bytes(struct tls_stream *from, struct tls_stream *to, size_t size, size_t piece, size_t room)
 {
 	size_t sent = 0, got = 0;
@@ -142,7 +142,7 @@ static void test_key_update(void **state)
 	}
 }
 
-/* A client with its sending key updated before the first byte; the server must follow within one read. */
+/* A client updates its sending key before the first byte; the server must follow within one read. */
 static void test_key_update_first(void **state)
 {
 	struct opening client, server;
@@ -166,7 +166,7 @@ static void test_other_secret(void **state)
 	close(server.sock);
 }
 
-/* A peer that ends before or within the handshake, and one that sends something else. */
+/* A peer that ends before or during the handshake, and one that sends other bytes. */
 static void test_no_handshake(void **state)
 {
 	static const uint8_t client_hello[] = {22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3};
@@ -228,9 +228,9 @@ static void test_timeout(void **state)
 	close_ends(&client, &server);
 }
 
-/* ---- with the test between them ---- */
+/* ---- two streams with the test between them ---- */
 
-/* Passes on what two sockets receive until `ended`. */
+/* Relays between two sockets until `ended`. */
 struct passing {
 	int ends[2];
 	bool ended;
@@ -271,7 +271,7 @@ static void intercept_ends(struct opening *client, struct opening *server, int w
 	assert_true(client->result == 0 && server->result == 0);
 }
 
-/* A record that is changed, cut off or repeated, and a connection that is cut off behind one, are noticed. */
+/* A record that is changed, truncated or repeated, and a connection cut after a record, are detected. */
 static void test_tampering(void **state)
 {
 	enum { WHOLE = 5 + 11 + 1 + 16 };
@@ -396,7 +396,7 @@ static void expect_success(pid_t child)
 	assert_int_equal(status, 0);
 }
 
-/* Whichever side asks first. */
+/* Either side may request it first. */
 static void test_take_over(void **state)
 {
 	for (int i = 0; i < 10; i++) {
@@ -417,7 +417,7 @@ static void test_take_over(void **state)
 	}
 }
 
-/* The end of the other user cannot be told from its close_notify; the handshake then fails. */
+/* The end of the other user looks like its close_notify; the handshake then fails. */
 static void test_take_over_from_nobody(void **state)
 {
 	struct tls_stream *stream;

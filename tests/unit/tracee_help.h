@@ -26,7 +26,7 @@
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
 
-/* Fails with the error's own text. */
+/* Fails with the error's text. */
 #define assert_ok(expression)                                                                                \
 	do {                                                                                                 \
 		struct err help_err = ERR_INIT;                                                              \
@@ -64,7 +64,7 @@ static inline void help_await_tracer(void)
 	} while (!tracer || atoi(tracer + strlen("TracerPid:")) == 0);
 }
 
-/* A page that child and test share. */
+/* Maps a page that child and test share. */
 static inline void *help_shared(size_t size)
 {
 	void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -97,7 +97,7 @@ static inline struct tracee *help_seize(struct process *process, pid_t pid)
 	return tracee;
 }
 
-/* Passes everything until the process has ended; its wait status. */
+/* Resumes every stop until the process has ended; returns its wait status. */
 static inline int help_run_to_end(struct process *process)
 {
 	struct tracee *tracee;
