@@ -234,7 +234,7 @@ static bool is_in(const char *const *list, const char *name)
 }
 
 /* "task/N/leaf": N in *thread, 0 for a file of the process; the leaf, NULL: neither. */
-static const char *proc_leaf(const char *file, int32_t *thread)
+static const char *proc_text_leaf(const char *file, int32_t *thread)
 {
 	char *end;
 	long n;
@@ -253,7 +253,7 @@ bool proc_text_known(const char *file)
 {
 	int32_t thread;
 
-	return proc_leaf(file, &thread) != NULL;
+	return proc_text_leaf(file, &thread) != NULL;
 }
 
 int proc_text_read(struct names *names, struct rpid keeper, pid_t pid, const char *file, char **text,
@@ -261,7 +261,7 @@ int proc_text_read(struct names *names, struct rpid keeper, pid_t pid, const cha
 {
 	struct paths paths = {0};
 	int32_t thread;
-	const char *leaf = proc_leaf(file, &thread);
+	const char *leaf = proc_text_leaf(file, &thread);
 	int r = leaf ? paths_load(&paths, keeper) : -ENOENT;
 
 	if (r == 0)

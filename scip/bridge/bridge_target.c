@@ -157,7 +157,7 @@ static int arriving_tie(struct migrate_target *target, struct arriving *own, str
 			const Pbeam__Object *object, Pbeam__BridgeStream *stream, int fd, struct err *err)
 {
 	uint64_t ino = 0;
-	int other, r = object_end_fill(restore, object, fd, &other, err);
+	int other, r = object_end_refill(restore, object, fd, &other, err);
 
 	/* A port's datagrams are sent by this socket. */
 	if (r == 0 && object_is_port(object)) {

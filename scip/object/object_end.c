@@ -62,16 +62,16 @@ int object_end_make(struct object_restore *restore, const Pbeam__Object *object,
 					  : ops->restore(restore, object, fd, err);
 }
 
-int object_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
-		    struct err *err)
+int object_end_refill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+		      struct err *err)
 {
 	const struct object_end_ops *end = object_end_ops_of(object);
 	int borrowed = -1, r;
 
 	*other = -1;
-	if (!end || !end->fill)
+	if (!end || !end->refill)
 		return err_set(err, -EBADMSG, "object %u has no other end", object->id);
-	r = end->fill(restore, object, fd, &borrowed, err);
+	r = end->refill(restore, object, fd, &borrowed, err);
 	if (r < 0 || borrowed < 0)
 		return r;
 	*other = fcntl(borrowed, F_DUPFD_CLOEXEC, 3);

@@ -29,11 +29,11 @@ struct object_end_ops {
 	int (*restore_at)(struct object_restore *restore, const Pbeam__Object *object,
 			  const struct inet_address *local, int *fd, struct err *err);
 	/* Makes an end whose other end is not in the image: with another end of our own, which the restore
-	 * keeps (object_restore_keep()) until `fill` gives it out. NULL: `restore` does so. */
+	 * keeps (object_restore_keep()) until `refill` gives it out. NULL: `restore` does so. */
 	int (*make)(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err);
 	/* Refills an end that `make` has made. *other, borrowed, is the other end, or -1 if it has none. */
-	int (*fill)(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
-		    struct err *err);
+	int (*refill)(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+		      struct err *err);
 	/* Makes an empty end whose other end is closed. May be NULL. */
 	int (*make_closed)(const Pbeam__Object *object, int *fd, struct err *err);
 };
@@ -50,10 +50,10 @@ bool object_is_port(const Pbeam__Object *object);
 /* A terminal's or console stream's terminal, in the object; NULL: it is none. */
 Pbeam__Tty *object_tty_of(const Pbeam__Object *object);
 
-/* The hooks `make` and `fill`. *other is owned by the caller. */
+/* The hooks `make` and `refill`. *other is owned by the caller. */
 must_check int object_end_make(struct object_restore *restore, const Pbeam__Object *object, int *fd,
 			       struct err *err);
-must_check int object_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd,
-			       int *other, struct err *err);
+must_check int object_end_refill(struct object_restore *restore, const Pbeam__Object *object, int fd,
+				 int *other, struct err *err);
 
 #endif

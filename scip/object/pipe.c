@@ -370,8 +370,8 @@ static uint64_t pipe_ino(const Pbeam__Object *object)
 }
 
 /* It was filled when it was made. */
-static int pipe_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
-			 struct err *err)
+static int pipe_end_refill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			   struct err *err)
 {
 	*other = object_restore_kept(restore, PBEAM__OBJECT__KIND_PIPE, object->pipe->ino);
 	return 0;
@@ -390,7 +390,7 @@ static int pipe_make_closed(const Pbeam__Object *object, int *fd, struct err *er
 }
 
 static const struct object_end_ops pipe_end = {
-	.ino = pipe_ino, .fill = pipe_end_fill, .make_closed = pipe_make_closed};
+	.ino = pipe_ino, .refill = pipe_end_refill, .make_closed = pipe_make_closed};
 
 const struct object_ops object_pipe = {
 	.name = "pipe",

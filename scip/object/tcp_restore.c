@@ -635,8 +635,8 @@ static int tcp_end_make(struct object_restore *restore, const Pbeam__Object *obj
 	return make_apart(restore, object->tcp, fd, err);
 }
 
-static int tcp_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
-			struct err *err)
+static int tcp_end_refill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			  struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
 	int r;
@@ -659,4 +659,4 @@ const struct object_end_ops tcp_end = {.ino = tcp_ino,
 				       .address = tcp_address,
 				       .restore_at = tcp_restore_at,
 				       .make = tcp_end_make,
-				       .fill = tcp_end_fill};
+				       .refill = tcp_end_refill};

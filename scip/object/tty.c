@@ -292,8 +292,8 @@ int terminal_adopt_apart(struct object_restore *restore, const Pbeam__Tty *saved
 }
 
 /* A slave: its master is with a process that is not dumped. */
-static int tty_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
-			struct err *err)
+static int tty_end_refill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			  struct err *err)
 {
 	const Pbeam__Tty *saved = object->tty;
 	int master = object_restore_kept(restore, PBEAM__OBJECT__KIND_TTY, key_of(saved, true));
@@ -346,7 +346,7 @@ int object_restore_controlling_tty(struct object_restore *restore, struct vpid s
 	return -1;
 }
 
-static const struct object_end_ops tty_end = {.fill = tty_end_fill};
+static const struct object_end_ops tty_end = {.refill = tty_end_refill};
 
 const struct object_ops object_tty = {
 	.name = "terminal",

@@ -313,8 +313,8 @@ static int udp_end_make(struct object_restore *restore, const Pbeam__Object *obj
 }
 
 /* A port has no other end: its datagrams come from many. */
-static int udp_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
-			struct err *err)
+static int udp_end_refill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			  struct err *err)
 {
 	const Pbeam__UdpSocket *saved = object->udp;
 
@@ -333,7 +333,7 @@ static const struct object_end_ops udp_end = {.ino = udp_ino,
 					      .address = udp_address,
 					      .restore_at = udp_restore_at,
 					      .make = udp_end_make,
-					      .fill = udp_end_fill};
+					      .refill = udp_end_refill};
 
 const struct object_ops object_udp = {
 	.name = "UDP socket",

@@ -504,8 +504,8 @@ static int unix_end_make(struct object_restore *restore, const Pbeam__Object *ob
 	return unix_restore(restore, object, fd, err);
 }
 
-static int unix_end_fill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
-			 struct err *err)
+static int unix_end_refill(struct object_restore *restore, const Pbeam__Object *object, int fd, int *other,
+			   struct err *err)
 {
 	const Pbeam__UnixSocket *saved = object->unix_socket;
 	int r = unix_finish(restore, object, fd, err);
@@ -529,4 +529,4 @@ static int unix_make_closed(const Pbeam__Object *object, int *fd, struct err *er
 }
 
 const struct object_end_ops unix_end = {
-	.ino = unix_ino, .make = unix_end_make, .fill = unix_end_fill, .make_closed = unix_make_closed};
+	.ino = unix_ino, .make = unix_end_make, .refill = unix_end_refill, .make_closed = unix_make_closed};

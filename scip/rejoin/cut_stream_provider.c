@@ -1,7 +1,7 @@
 /*
  * Both sides of a bridged stream were dumped while it was held (cut_streams.c). They continue over a new
  * bridge between the hosts where the parts are now. The new bridge has a new cookie, as the old bridge may
- * still run. The bridge's own end of the pipe or socket comes from object_end_fill().
+ * still run. The bridge's own end of the pipe or socket comes from object_end_refill().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -111,7 +111,7 @@ static int cut_stream_finish(struct migrate_target *target, void **state, struct
 	if (!list || !bridges)
 		r = err_set(err, list ? -ENOMEM : -EBADMSG, "the record of a bridge is malformed");
 	if (r == 0)
-		r = object_end_fill(restore, object, fd, &other, err);
+		r = object_end_refill(restore, object, fd, &other, err);
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = err_sys(err, "stat a restored pipe or socket");
 	for (size_t i = 0; r == 0 && i < list->n_streams; i++) {
