@@ -40,7 +40,7 @@ static const char usage_text[] =
 	"      --force           restore although files have changed since\n"
 	"      --help, --version\n";
 
-static int usage(const char *problem)
+static int main_usage(const char *problem)
 {
 	if (problem)
 		fprintf(stderr, "scip: %s; scip --help tells how it is used\n", problem);
@@ -132,15 +132,15 @@ static int run_or_restore(int argc, char **argv, bool restore)
 		const char *problem;
 
 		if (option == OPTION_HELP || option == 'h')
-			return usage(NULL);
+			return main_usage(NULL);
 		problem = take_option(option, optarg, &job, &console, &err);
 		if (problem)
-			return usage(problem);
+			return main_usage(problem);
 	}
 	if (optind >= argc)
-		return usage(restore ? "which image?" : "which program?");
+		return main_usage(restore ? "missing image" : "missing program");
 	if (restore && optind + 1 < argc)
-		return usage("one image, please");
+		return main_usage("unexpected argument after the image");
 	if (restore)
 		job.image = argv[optind];
 	else
@@ -148,34 +148,34 @@ static int run_or_restore(int argc, char **argv, bool restore)
 	return console_run(&job, &console);
 }
 
-static int attach(int argc, char **argv)
+static int main_attach(int argc, char **argv)
 {
 	int word = argc > 1 && !strcmp(argv[1], "--") ? 2 : 1;
 
 	if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")))
-		return usage(NULL);
-	return argc == word + 1 ? attach_run(argv[word]) : usage("attach to which program?");
+		return main_usage(NULL);
+	return argc == word + 1 ? attach_run(argv[word]) : main_usage("attach needs one VPID or NAME");
 }
 
 /* What `pbeamctl stack IMAGE` executes, under its own name. */
-static int stack(int argc, char **argv, const char *program)
+static int main_stack(int argc, char **argv, const char *program)
 {
 	int word = argc > 1 && !strcmp(argv[1], "--") ? 2 : 1;
 
-	return argc == word + 1 ? image_stack_run(program, argv[word]) : usage("the stacks of which image?");
+	return argc == word + 1 ? image_stack_run(program, argv[word]) : main_usage("stack needs one image");
 }
 
 int main(int argc, char **argv)
 {
 	log_open("scip", NULL);
 	if (argc < 2)
-		return usage("what is to be done?");
+		return main_usage("missing command");
 	if (!strcmp(argv[1], "run") || !strcmp(argv[1], "restore"))
 		return run_or_restore(argc - 1, argv + 1, argv[1][2] == 's');
 	if (!strcmp(argv[1], "attach"))
-		return attach(argc - 1, argv + 1);
+		return main_attach(argc - 1, argv + 1);
 	if (!strcmp(argv[1], "stack"))
-		return stack(argc - 1, argv + 1, strstr(argv[0], "pbeamctl") ? "pbeamctl" : "scip");
+		return main_stack(argc - 1, argv + 1, strstr(argv[0], "pbeamctl") ? "pbeamctl" : "scip");
 	if (!strcmp(argv[1], "reconnect")) /* pbeamd's */
 		return reconnect_main();
 	if (!strcmp(argv[1], "part")) /* pbeamd's */
@@ -191,6 +191,6 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help"))
-		return usage(NULL);
-	return usage("unknown command");
+		return main_usage(NULL);
+	return main_usage("unknown command");
 }
