@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -176,4 +177,15 @@ uint64_t io_now_ns(int clock_id)
 
 	clock_gettime(clock_id, &now);
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int io_make_uuid(char uuid[40])
+{
+	auto_free char *text = NULL;
+	int r = io_slurp(AT_FDCWD, "/proc/sys/kernel/random/uuid", 64, &text, NULL);
+
+	if (r < 0)
+		return r;
+	snprintf(uuid, 40, "%.36s", text);
+	return 0;
 }

@@ -18,6 +18,9 @@ must_check ssize_t io_pread_full(int fd, void *buf, size_t len, off_t off);
 must_check int io_write_full(int fd, const void *buf, size_t len);
 must_check int io_pwrite_full(int fd, const void *buf, size_t len, off_t off);
 
+/* Makes a random UUID, as text. */
+must_check int io_make_uuid(char uuid[40]);
+
 /* Reads a whole (proc) file into a malloc'd, NUL-terminated buffer that the caller frees; *len (may be NULL)
  * is its length. Files above `max` bytes give -EFBIG. */
 must_check int io_slurp(int dirfd, const char *path, size_t max, char **out, size_t *len);

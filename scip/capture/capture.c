@@ -53,15 +53,8 @@ static uint64_t expect_pages(struct names *names, struct rpid keeper)
 	int n = names_snapshot(names, keeper, &all);
 	uint64_t sum = 0, shares = 0;
 
-	for (int i = 0; i < n && n > 1; i++) {
-		auto_free char *text = NULL;
-		unsigned long resident;
-		char path[64];
-
-		snprintf(path, sizeof(path), "/proc/%d/statm", all[i].rpid.n);
-		if (io_slurp(-100, path, PAGE, &text, NULL) == 0 && sscanf(text, "%*u %lu", &resident) == 1)
-			sum += resident;
-	}
+	for (int i = 0; i < n && n > 1; i++)
+		sum += procfs_resident(all[i].rpid.n) / PAGE;
 	for (int i = 0; i < n && sum > EXPECT_LOOK; i++)
 		shares += share_of(all[i].rpid.n);
 	if (shares && shares < sum)

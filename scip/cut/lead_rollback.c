@@ -224,25 +224,14 @@ static void abort_all(const struct returning *v, size_t n, const char *uuid)
 			log_debug("host %s is gone", v[i].host);
 }
 
-static int make_rollback_uuid(char uuid[40], struct err *err)
-{
-	auto_free char *text = NULL;
-	int r = io_slurp(-100, "/proc/sys/kernel/random/uuid", 64, &text, NULL);
-
-	if (r < 0)
-		return err_code(err, r, "make a name for the rollback");
-	snprintf(uuid, 40, "%.36s", text);
-	return 0;
-}
-
 static int bring_back(const struct lead *lead, struct returning *v, size_t n, bool force, struct err *err)
 {
 	struct record record;
 	char uuid[40];
-	int r = make_rollback_uuid(uuid, err);
+	int r = io_make_uuid(uuid);
 
 	if (r < 0)
-		return r;
+		return err_code(err, r, "make a name for the rollback");
 	record_init(&record, uuid);
 	r = record_prepare(&record, lead->own, lead->name, err);
 	if (r == 0)

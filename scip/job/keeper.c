@@ -265,11 +265,11 @@ static int leave_streams(struct err *err)
 	return procfs_each_number("/proc/self/fd", close_if_inherited, NULL);
 }
 
-static void describe_job(struct job *job)
+static int describe_job(struct job *job, struct err *err)
 {
 	const struct keeper_options *options = job->options;
 	struct name_job *entry = &job->entry;
-	char *uuid;
+	int r;
 
 	entry->keeper.n = getpid();
 	entry->interval_ns = options->interval_ns;
@@ -279,10 +279,8 @@ static void describe_job(struct job *job)
 		snprintf(entry->name, sizeof(entry->name), "%s", options->name);
 	if (options->group)
 		snprintf(entry->group, sizeof(entry->group), "%s", options->group);
-	if (io_slurp(AT_FDCWD, "/proc/sys/kernel/random/uuid", 64, &uuid, NULL) == 0) {
-		snprintf(entry->uuid, sizeof(entry->uuid), "%.36s", uuid);
-		free(uuid);
-	}
+	r = io_make_uuid(entry->uuid);
+	return r < 0 ? err_code(err, r, "make an id for the job") : 0;
 }
 
 /* A restored job keeps its identity. Its terminal belongs to the keeper, as for a new job, unless the first
@@ -542,11 +540,10 @@ static int watch_children(struct keeper *keeper, struct err *err)
  * first process leads its session. */
 static int choose_identity(struct job *job, bool *leads, struct err *err)
 {
-	int r;
+	int r = describe_job(job, err);
 
-	describe_job(job);
-	if (job->options->argv)
-		return 0;
+	if (r < 0 || job->options->argv)
+		return r;
 	if (!job->options->begin || job->options->image)
 		return describe_job_of_image(job, leads, err);
 	r = describe_job_of_guest(job, leads, err);

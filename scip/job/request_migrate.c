@@ -121,17 +121,6 @@ static void on_gone(void *arg, const struct coordinator_outcome *outcome)
 	}
 }
 
-static int make_uuid(char uuid[40], struct err *err)
-{
-	auto_free char *text = NULL;
-	int r = io_slurp(AT_FDCWD, "/proc/sys/kernel/random/uuid", 64, &text, NULL);
-
-	if (r < 0)
-		return err_code(err, r, "make a name for the migration");
-	snprintf(uuid, 40, "%.36s", text);
-	return 0;
-}
-
 /* No stub is left here when the parent is remote. The children must move too: to them the process would seem
  * to have ended. */
 static int keep_children(const struct job *job, const Pbeam__MigrateRequest *wish, struct err *err)
@@ -187,10 +176,10 @@ static int moving_start(struct request *request, const Pbeam__MigrateRequest *wi
 	*moving = (struct moving){.request = request, .job = job, .target = options.target};
 	snprintf(moving->host, sizeof(moving->host), "%s", wish->host);
 	moving->stub = options.stub;
-	r = make_uuid(moving->uuid, err);
+	r = io_make_uuid(moving->uuid);
 	if (r < 0) {
 		free(moving);
-		return r;
+		return err_code(err, r, "make a name for the migration");
 	}
 	r = options.dry_run ? 0 : job_spreads(job);
 	if (r < 0)

@@ -18,6 +18,7 @@
 #include "scip/job/coordinator.h"
 #include "scip/job/links.h"
 #include "scip/job/requests.h"
+#include "scip/tracee/procfs.h"
 
 enum { PROGRESS_NS = 200000000 };
 
@@ -35,22 +36,14 @@ struct saving {
 	char store[STORE_JOB_MAX];
 };
 
-static uint64_t image_resident_bytes(const struct job *job)
+static uint64_t job_resident_bytes(const struct job *job)
 {
 	auto_free struct name_process *list = NULL;
 	uint64_t sum = 0;
 	int n = names_snapshot(job->names, job->entry.keeper, &list);
 
-	for (int i = 0; i < n; i++) {
-		char path[40], text[64] = "";
-		unsigned long size, resident;
-
-		snprintf(path, sizeof(path), "/proc/%d/statm", list[i].rpid.n);
-		auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd >= 0 && io_read_full(fd, text, sizeof(text) - 1) > 0 &&
-		    sscanf(text, "%lu %lu", &size, &resident) == 2)
-			sum += (uint64_t)resident * 4096;
-	}
+	for (int i = 0; i < n; i++)
+		sum += procfs_resident(list[i].rpid.n);
 	return sum;
 }
 
@@ -283,7 +276,7 @@ int request_checkpoint(struct request *request, const ProtobufCMessage *message,
 	}
 	what.path = saving->path;
 	saving->no_wait = wish->no_wait;
-	saving->resident = image_resident_bytes(job);
+	saving->resident = job_resident_bytes(job);
 	return saving_start(saving, &what, err);
 }
 

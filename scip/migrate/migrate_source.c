@@ -112,7 +112,7 @@ static int list_moving(const struct departure *d, Pbeam__MigrateBegin *begin)
 		return n < 0 ? n : n == 0 ? -ESRCH : -ENOMEM;
 	for (int i = 0; i < n; i++) {
 		begin->vpids[begin->n_vpids++] = all[i].vpid.n;
-		begin->memory += procfs_bytes(all[i].rpid.n, "status", "VmRSS");
+		begin->memory += procfs_resident(all[i].rpid.n);
 		begin->stubs = begin->stubs || all[i].state == NAME_STATE_STUB;
 	}
 	return 0;

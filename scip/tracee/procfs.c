@@ -17,6 +17,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/page.h"
 
 enum { SLURP_MAX = 512 << 20, STAT_MAX = 4096, FIELDS_MAX = 1 << 20, MAPS_AGAIN = 50 };
 
@@ -412,6 +413,18 @@ uint64_t procfs_bytes(pid_t pid, const char *file, const char *key)
 		return 0;
 	field = procfs_field(text, key);
 	return field ? strtoull(field, NULL, 10) * 1024 : 0;
+}
+
+uint64_t procfs_resident(pid_t pid)
+{
+	auto_free char *text = NULL;
+	unsigned long pages;
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
+	if (io_slurp(AT_FDCWD, path, FIELDS_MAX, &text, NULL) < 0 || sscanf(text, "%*u %lu", &pages) != 1)
+		return 0;
+	return (uint64_t)pages * PAGE;
 }
 
 int procfs_each_number(const char *dir, int (*each)(int number, void *arg), void *arg)

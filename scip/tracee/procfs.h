@@ -51,6 +51,8 @@ must_check int procfs_stat_read(pid_t pid, pid_t tid, struct procfs_stat *out, s
 const char *procfs_field(const char *text, const char *key);
 /* The value of a "Key: N kB" line of /proc/PID/FILE in bytes, 0 if it cannot be read. */
 uint64_t procfs_bytes(pid_t pid, const char *file, const char *key);
+/* The resident memory of a process in bytes, 0 if it has ended. */
+uint64_t procfs_resident(pid_t pid);
 
 /* Calls `each` for every entry of the directory that is a number (task, fd, ...). Stops at a non-zero
  * return and returns it. */
