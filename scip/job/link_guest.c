@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "scip/bridge/bridge.h"
 #include "scip/job/link_peer.h"
@@ -80,11 +81,7 @@ static void guest_free(struct link_guest *g)
 {
 	struct link_process *process = g->process;
 
-	for (struct link_guest **at = &process->guests; *at; at = &(*at)->next)
-		if (*at == g) {
-			*at = g->next;
-			break;
-		}
+	list_remove(&process->guests, g);
 	event_free(g->retry);
 	event_free(g->parent_retry);
 	free(g);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "proto/control.pb-c.h"
 #include "proto/message.h"
@@ -78,11 +79,7 @@ static void stub_send(const struct link_stub *s, uint32_t type, Pbeam__StubLink 
 
 static void stub_free(struct link_stub *s)
 {
-	for (struct link_stub **at = &s->process->stubs; *at; at = &(*at)->next)
-		if (*at == s) {
-			*at = s->next;
-			break;
-		}
+	list_remove(&s->process->stubs, s);
 	event_free(s->parent);
 	free(s);
 }
@@ -119,11 +116,7 @@ static void link_incoming_free(struct link_incoming *incoming)
 	struct link_process *process = incoming->process;
 	struct link_stub *next;
 
-	for (struct link_incoming **at = &process->incoming; *at; at = &(*at)->next)
-		if (*at == incoming) {
-			*at = incoming->next;
-			break;
-		}
+	list_remove(&process->incoming, incoming);
 	for (struct link_stub *s = process->stubs; s; s = next) {
 		next = s->next;
 		if (s->incoming == incoming)

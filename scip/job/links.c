@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "proto/keeper.pb-c.h"
 #include "proto/message.h"
@@ -289,11 +290,7 @@ static void guest_deliver_kept(struct guest *guest, struct links *links)
 
 static void links_free_guest(struct links *links, struct guest *guest)
 {
-	for (struct guest **at = &links->guests; *at; at = &(*at)->next)
-		if (*at == guest) {
-			*at = guest->next;
-			break;
-		}
+	list_remove(&links->guests, guest);
 	free(guest);
 }
 

@@ -1,4 +1,5 @@
 #include "scip/job/loop.h"
+#include "base/list.h"
 
 #include <errno.h>
 #include <event2/event.h>
@@ -38,11 +39,7 @@ out:
 
 static void source_free(struct loop_source *source)
 {
-	for (struct loop_source **at = &source->loop->sources; *at; at = &(*at)->next)
-		if (*at == source) {
-			*at = source->next;
-			break;
-		}
+	list_remove(&source->loop->sources, source);
 	if (source->event)
 		event_free(source->event);
 	free(source);

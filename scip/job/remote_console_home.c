@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "scip/job/link_process.h"
 #include "scip/job/remote_console.h"
@@ -244,11 +245,7 @@ static void home_free(struct console_home *h)
 {
 	struct link_process *process = h->process;
 
-	for (struct console_home **at = &process->homes; *at; at = &(*at)->next)
-		if (*at == h) {
-			*at = h->next;
-			break;
-		}
+	list_remove(&process->homes, h);
 	pthread_join(h->writer, NULL);
 	while (h->first) {
 		struct queued *first = h->first;
