@@ -1,10 +1,10 @@
 /*
- * What one event costs in the two kinds of event loop of this tree: poll(2) over two descriptors, and
+ * The cost of one event in the two kinds of event loop of this tree: poll(2) over two descriptors, and
  * libevent.
  *
- * 64 bytes go to and fro in one process over a socketpair: an event is a read and a write, and what the loop
- * adds to them. "changing" is a loop that waits for something else after each event, as one does that copies
- * between two descriptors: libevent then calls epoll_ctl(2), poll is told anyway.
+ * 64 bytes go to and fro in one process over a socketpair: an event is a read and a write, and the loop's
+ * overhead. "changing" is a loop that waits for other events after each event, as a loop does that copies
+ * between two descriptors: libevent then calls epoll_ctl(2), while poll gets the set of events anyway.
  *
  * Prints for each way the processor time of one event in nanoseconds: the least of ROUNDS.
  */

@@ -1,11 +1,11 @@
 /*
- * Something to save: hold BEAT memory MIB | writing MIB | mapped MIB | threads N | processes N | shared MIB.
- * Random contents, so that nothing is saved by zeroes. `shared` is memory that 100 processes share
+ * State to save: hold BEAT memory MIB | writing MIB | mapped MIB | threads N | processes N | shared MIB.
+ * Random contents, so that zero pages save nothing. `shared` is memory that 100 processes share
  * copy-on-write, `mapped` one object that 4 map. Once set up it writes the time (CLOCK_MONOTONIC, ns) into
- * the mapped file BEAT over and over: the first new value after a restore says when the program ran again,
- * the longest gap how long it was held. `writing` is memory of which a tenth is written over and over, each
- * word with itself. `memory` and `mapped` check their contents at each 100th beat's end when BEAT's second
- * word asks for it.
+ * the mapped file BEAT over and over: the first new value after a restore shows when the program ran again,
+ * the longest gap how long it was stopped. `writing` is memory of which a tenth is written over and over,
+ * each word with itself. `memory` and `mapped` check their contents at the end of each 100th beat if BEAT's
+ * second word requests it.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -69,7 +69,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
-/* One more page of the first tenth. */
+/* Writes one more page of the first tenth. */
 static void write_some(uint64_t *words, size_t n)
 {
 	static size_t at;

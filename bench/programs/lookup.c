@@ -1,6 +1,6 @@
 /*
- * lookup PID: what it takes to find a process by its number. kill(PID, 0), the median of batches, as
- * "lookup NS".
+ * lookup PID: the cost of finding a process by its number. kill(PID, 0), the median of batches, as "lookup
+ * NS".
  */
 #include <err.h>
 #include <signal.h>
@@ -19,7 +19,7 @@ static uint64_t now(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* ns of one call, over n of them. */
+/* Returns the ns of one call, averaged over `n` calls. */
 static double batch(pid_t pid, int n)
 {
 	uint64_t start = now();

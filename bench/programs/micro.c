@@ -1,8 +1,8 @@
 /*
- * What one operation costs: micro OPERATION... Prints its name, the median and the 10th percentile, over
+ * The cost of one operation: micro OPERATION... Prints its name, the median and the 10th percentile, over
  * batches, of nanoseconds for one operation. With --after FILE it first waits until FILE exists (it can be
- * saved and rolled back meanwhile): the same numbers for a restored process. With --filter it installs a
- * seccomp filter that allows everything: what any filter costs.
+ * saved and rolled back meanwhile): the same figures for a restored process. With --filter it installs a
+ * seccomp filter that allows everything: the cost of any filter.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -87,7 +87,7 @@ static void op_fork(void)
 	wait_for(pid);
 }
 
-/* The program executed: this one, told to leave at once. */
+/* Executes this program with an option to exit at once. */
 static void op_exec(void)
 {
 	pid_t pid = fork();
@@ -122,7 +122,7 @@ static void op_compute(void)
 	x = y > 1e6 ? 1.000001 : y;
 }
 
-/* A peer that sends back what it gets, on the other end of `theirs`. */
+/* A peer that echoes, on the other end of `theirs`. */
 static int echo_out = -1, echo_in = -1;
 static pid_t echo_pid;
 
@@ -238,8 +238,8 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* How often in one batch: so that it is short, for whoever else runs on this processor to come in between and
- * not into it. Warms up as well. */
+/* Chooses the number of operations of a batch: short, so that other processes on this processor rarely run
+ * within one. Warms up as well. */
 static unsigned batch_count(const struct operation *operation)
 {
 	const double warm_ns = 2e7, batch_ns = 5e6;

@@ -1,14 +1,18 @@
 /*
- * Traffic between two hosts, told as it goes.
+ * Traffic between two hosts, reported as it goes.
  *
- *   traffic serve tcp|udp|udp-connected PORT      answers pings, swallows streams
- *   traffic ping tcp|udp|udp-connected HOST PORT  a line "ping NS" (the median round trip) for every 500
+ *   traffic serve tcp
+ * udp
+ * udp-connected PORT      answers pings, reads streams
+ *   traffic ping tcp
+ * udp
+ * udp-connected HOST PORT  a line "ping NS" (the median round trip) for every 500
  *   traffic stream HOST PORT                      a line "stream MB/S" five times a second
  *
- * Who pings has connected its socket. With udp the server's is for all callers; with udp-connected the server
- * connects it to the first one.
+ * The client's socket is connected. With udp the server's socket serves all clients; with udp-connected the
+ * server connects it to the first one.
  *
- * All of them run until they are ended.
+ * All of them run until they are killed.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -41,7 +45,7 @@ static struct sockaddr_in address(const char *host, const char *port)
 	return a;
 }
 
-/* The first byte says what the connection is for. */
+/* The first byte is the kind of the connection. */
 static void *serve_one(void *arg)
 {
 	int fd = (int)(intptr_t)arg, one = 1;
@@ -63,7 +67,7 @@ static int is_udp(const char *word)
 	return !strcmp(word, "udp") || !strcmp(word, "udp-connected");
 }
 
-/* To the first one that calls. */
+/* Connects to the first client. */
 static int serve_connected(int fd)
 {
 	struct sockaddr_in from;
@@ -149,7 +153,7 @@ static int ping(int udp, const char *host, const char *port)
 			memcpy(text, &sent, sizeof(sent));
 			if (send(fd, text, PING, 0) != PING && !udp)
 				err(1, "ping %lu", sent);
-			do { /* an answer of one that was given up may come yet */
+			do { /* a late answer to an earlier ping may arrive */
 				for (got = 0;
 				     got < PING && (n = recv(fd, text + got, (size_t)(PING - got), 0)) > 0;)
 					got += n;

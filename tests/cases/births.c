@@ -1,5 +1,5 @@
-/* Processes are born in every way, and their parents see of them what they should: one SIGCHLD for each end,
- * exact statuses, nothing of a stop or a continue. Before the wait and after it. */
+/* Processes are created in every way, and their parents see the same as natively: one SIGCHLD for each
+ * exit, exact statuses, no stop or continue. Before the wait and after it. */
 #include <linux/sched.h>
 #include <pthread.h>
 #include <sched.h>
@@ -14,7 +14,7 @@ enum { ROUNDS = 12, THREADS = 4 };
 
 static sigset_t chld;
 
-/* Exactly one SIGCHLD, of this child, with this status; then it can be waited for, once. */
+/* Exactly one SIGCHLD from this child, with this status; then one wait succeeds. */
 static void expect_exit(pid_t pid, int code)
 {
 	struct timespec soon = {.tv_nsec = 1000000}, late = {.tv_sec = 10};
@@ -111,7 +111,7 @@ static void by_clone3(int code)
 	expect_exit(pid, code);
 }
 
-/* An exit signal of its own: no SIGCHLD, found with __WCLONE only. */
+/* Another exit signal: no SIGCHLD, found only with __WCLONE. */
 static void by_clone_silent(int code)
 {
 	pid_t pid = (pid_t)syscall(SYS_clone, 0, 0, 0, 0, 0);

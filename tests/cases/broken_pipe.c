@@ -1,5 +1,5 @@
-/* A write that waits with a part done, when the other end goes away, tells of that part, and the next one of
- * the broken pipe: to a pipe and to a socket, SIGPIPE ignored and handled. */
+/* A write that has written a part and waits returns that part when the other end is closed, and the next
+ * one reports the broken pipe: to a pipe and to a socket, SIGPIPE ignored and handled. */
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-/* Calls that a freeze interrupts go on: none returns EINTR, none loses or gains time beyond the pause, none
- * loses data. */
+/* Calls that a freeze interrupts continue: none returns EINTR, none waits shorter or longer than the pause
+ * explains, none loses data. */
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ static pid_t child;
 static atomic_int done;
 static uint32_t word;
 
-/* Seconds that `what` may take: at least its timeout; how much more is the checkpoints' business. */
+/* Checks the seconds of `what`: at least its timeout; how much more depends on the checkpoints. */
 static struct timespec begun(void)
 {
 	struct timespec now;
@@ -140,7 +140,7 @@ static void *receives(void *arg)
 	return NULL;
 }
 
-/* A write larger than the pipe: part of it is in the pipe when it is stopped. */
+/* A write larger than the pipe: part of it is in the pipe when it is interrupted. */
 static void *writes(void *arg)
 {
 	char *block = malloc(200000);

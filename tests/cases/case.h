@@ -1,20 +1,20 @@
 /*
- * A case: a program that makes some state, waits while it is checkpointed and rolled back (or nothing happens
- * to it), and then checks that the state is as it was. Its first comment says what it is about.
- *tests/e2e/test_cases.py runs each natively, supervised, checkpointed, and rolled back more than once.
+ * A case: a program that creates some state, waits while it is checkpointed and rolled back (or not), and
+ * then checks that the state is unchanged. Its first comment describes it. tests/e2e/test_cases.py runs each
+ * case natively, supervised, checkpointed, and rolled back more than once.
  *
  *	int main(void)
  *	{
- *		... make the state ...
+ *		... create the state ...
  *		case_wait();
  *		CHECK(lseek(fd, 0, SEEK_CUR) == 7);
  *		case_pass();
  *	}
  *
- * case_wait() says "ready" on standard output and returns once the file named by $CASE_GO exists, at once
- *when there is no such variable. case_skip("why") where the machine lacks what it needs, naming the
- *capability. A line "case: root" in the source has it run as root too; "case: slow" gives it 120 seconds
- *instead of 30; "case: terminal" runs it on a pseudo-terminal.
+ * case_wait() prints "ready" on standard output and returns once the file named by $CASE_GO exists, or at
+ * once without that variable. case_skip("why") is for machines that lack a capability, which it names. A line
+ * "case: root" in the source runs the case as root too; "case: slow" gives it 120 seconds instead of 30;
+ * "case: terminal" runs it on a pseudo-terminal.
  */
 #ifndef TESTS_CASES_CASE_H
 #define TESTS_CASES_CASE_H
@@ -35,8 +35,7 @@ static inline void case_sleep_ms(long ms)
 		;
 }
 
-/* True once the runner wants the state to be checked: for cases that do something of their own while they
- * wait. */
+/* True once the runner requests the check: for cases that are active while they wait. */
 static inline int case_going(void)
 {
 	const char *go = getenv("CASE_GO");

@@ -1,6 +1,6 @@
-/* An epoll instance that watches signalfds reports the signals of the process that made the entry: one that
- * comes while it waits, one that was pending, each in parent and child; a duplicate of the set, many others
- * in it, a spent one-shot entry. */
+/* An epoll instance that watches signalfds reports the signals of the process that added the entry: one
+ * that arrives while it waits, one that was pending, each in parent and child; a duplicate of the set,
+ * many other entries in it, a disabled one-shot entry. */
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

@@ -1,5 +1,5 @@
-/* eventfd counts, signalfd's mask with a signal that waits, timerfd: expirations that nobody read, the time
- * that is left. Duplicates of a signalfd. */
+/* eventfd's count, signalfd's mask with a pending signal, timerfd's unread expirations and remaining time.
+ * Duplicates of a signalfd. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>

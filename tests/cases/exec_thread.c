@@ -1,5 +1,5 @@
-/* exec by a thread that is not the leader, with others running; a leader that goes while its threads stay;
- * threads that come and go while others fork. */
+/* exec by a thread that is not the leader, while others run; a leader that exits before its threads;
+ * threads that start and exit while others fork. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -9,7 +9,7 @@
 
 enum { ROUNDS = 15, SPINNERS = 5 };
 
-static char self[4096]; /* not /proc/self/exe: it is not there once the leader has gone */
+static char self[4096]; /* not /proc/self/exe, which does not exist once the leader has exited */
 
 static void *spin(void *arg)
 {
@@ -135,7 +135,7 @@ static void threads_and_forks(void)
 	}
 }
 
-/* All threads die at once, killed in the middle of making others. */
+/* All threads are killed at once, while they create others. */
 static void *breed(void *arg)
 {
 	for (;;) {

@@ -1,5 +1,5 @@
-/* Threads that fault all the time, as those of a runtime with guarded pages do: a checkpoint meets them with
- * a fault's signal on its way. */
+/* Threads that fault all the time, like those of a runtime with guard pages: checkpoints meet threads with
+ * a fault's signal pending. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -14,7 +14,7 @@ static char *pages;
 static atomic_int stop;
 static atomic_long faults;
 
-/* Opens the page that was touched. Anything else is no fault of ours. */
+/* Unprotects the page that was touched. Any other fault is an error. */
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
 	char *at = info->si_addr;

@@ -1,4 +1,4 @@
-/* Unlinked files with contents, directories in mid-reading, devices, O_PATH, an appended file, holes. */
+/* Unlinked files with contents, directories that are being read, devices, O_PATH, an appended file, holes. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdint.h>

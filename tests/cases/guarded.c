@@ -1,5 +1,5 @@
-/* Processes that guard themselves against being looked at: not dumpable, behind a filter of their own, traced
- * by themselves. They fork, and stay as they are. */
+/* Processes that guard themselves against inspection: not dumpable, behind a filter of their own, traced
+ * by one of their own. They fork, and remain so. */
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -52,7 +52,7 @@ static void not_dumpable(void)
 	expect_exit(pid, 32);
 }
 
-/* pause() ends it, and so does any attempt of somebody else to have it make calls that it would not make. */
+/* Installs a filter with `action` for pause(), which also catches injected calls of pause(). */
 static int forbid_pause(unsigned action)
 {
 	struct sock_filter code[] = {

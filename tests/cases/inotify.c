@@ -1,5 +1,5 @@
-/* inotify keeps its watches under their numbers. Events that nobody has read are refused at the checkpoint:
- * they cannot be put back. */
+/* inotify keeps its watches under their numbers. Unread events make a checkpoint fail: they cannot be
+ * restored. */
 #include <fcntl.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-/* Stops and continues: those that the program makes are seen, once each, by it and by its parent; others
- * never. Signals that are sent to a child in the moment of its birth arrive, all of them. */
+/* Stops and continues: the program and its parent see those of the program, once each, and no others.
+ * Signals sent to a child at its birth all arrive. */
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -61,8 +61,7 @@ static void stop_and_continue(int stop_signal)
 		CHECK(kill(pid, SIGCONT) == 0);
 		if (i < 2)
 			expect(pid, WCONTINUED, CLD_CONTINUED, SIGCONT);
-		while (*continued <=
-		       i) /* a stop signal would take back the SIGCONT that is not handled yet */
+		while (*continued <= i) /* a stop signal would cancel the SIGCONT that is not handled yet */
 			case_sleep_ms(1);
 	}
 	expect(pid, WEXITED, CLD_EXITED, 11);
@@ -84,7 +83,7 @@ static void stop_oneself(void)
 	expect(pid, WEXITED, CLD_EXITED, 12);
 }
 
-/* A stopped one is killed. */
+/* A stopped child is killed. */
 static void kill_stopped(void)
 {
 	pid_t pid = fork();
@@ -146,7 +145,7 @@ static void stop_at_birth(void)
 		_exit(15);
 	CHECK(kill(pid, SIGSTOP) == 0);
 	CHECK(kill(pid, SIGCONT) == 0);
-	/* It may have ended before, been stopped or not; it ends as it should. */
+	/* The child may have exited before, and may have been stopped; it exits with its status. */
 	for (;;) {
 		siginfo_t info = {0};
 
@@ -160,7 +159,7 @@ static void stop_at_birth(void)
 	}
 }
 
-/* A stop that stays: the child is stopped in the window and continued much later. */
+/* A lasting stop: the child is stopped during the wait of the case and continued much later. */
 static void stop_at_birth_and_stay(void)
 {
 	pid_t pid = fork();
@@ -177,7 +176,7 @@ static void stop_at_birth_and_stay(void)
 		case_sleep_ms(3);
 		expect_nothing(pid);
 		CHECK(kill(pid, SIGCONT) == 0);
-		/* it may have ended before we look: then the kernel has forgotten that it was continued */
+		/* it may have exited before this wait: then the kernel has dropped the continue */
 		CHECK(waitid(P_PID, (id_t)pid, &info, WCONTINUED | WEXITED) == 0 && info.si_pid == pid);
 		if (info.si_code == CLD_CONTINUED)
 			expect(pid, WEXITED, CLD_EXITED, 16);
@@ -203,9 +202,9 @@ int main(void)
 {
 	continued = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(continued != MAP_FAILED);
-	setpgid(0, 0); /* not an orphaned group's: SIGTSTP would be dropped in one */
+	setpgid(0, 0); /* the group must not be orphaned: SIGTSTP would be dropped */
 	if (fork() == 0) {
-		/* A session's member outside the group keeps it from being orphaned. */
+		/* A member of the session outside the group keeps the group from being orphaned. */
 		setpgid(0, 0);
 		all();
 		case_wait();

@@ -1,5 +1,5 @@
-/* A lot of memory, some of it with holes, without permissions or with advice about huge pages: contents,
- * advice and what is not there are as they were. Filled by several at the same time after a rollback. */
+/* Much memory, some of it with holes, without permissions or with advice about huge pages: contents,
+ * advice and holes are unchanged. Several threads fill it at the same time after a rollback. */
 #include <stdint.h>
 #include <sys/mman.h>
 
@@ -19,12 +19,12 @@ static uint64_t *make(uint64_t which)
 
 	CHECK(at != MAP_FAILED);
 	if (which == HUGE && madvise(at, BYTES, MADV_HUGEPAGE) < 0)
-		CHECK(errno == EINVAL); /* a kernel without them */
+		CHECK(errno == EINVAL); /* a kernel without huge pages */
 	if (which == SMALL && madvise(at, BYTES, MADV_NOHUGEPAGE) < 0)
 		CHECK(errno == EINVAL);
 	for (uint64_t i = 0; i < BYTES / 8; i++)
 		at[i] = word(i ^ which << 40);
-	/* Holes: one page, and several MiB that begin nowhere in particular. */
+	/* Holes: one page, and several MiB at an odd address. */
 	CHECK(madvise((char *)at + 5 * MIB + 3 * PAGE, PAGE, MADV_DONTNEED) == 0);
 	CHECK(madvise((char *)at + 20 * MIB + 7 * PAGE, 5 * MIB, MADV_DONTNEED) == 0);
 	if (which == READ)
@@ -38,7 +38,7 @@ static int is_hole(uint64_t offset)
 	       (offset >= 20 * MIB + 7 * PAGE && offset < 25 * MIB + 7 * PAGE);
 }
 
-/* The flags of the mapping at this address, and how much of it is there. */
+/* Returns the flags of the mapping at this address, and its resident size. */
 static void look(const void *address, char *flags, size_t room, long *resident)
 {
 	char line[512], begin[32];
@@ -68,7 +68,7 @@ int main(void)
 
 	for (uint64_t which = PLAIN; which < KINDS; which++) {
 		at[which] = make(which);
-		/* never joined to the next one */
+		/* never merged with the next one */
 		CHECK(mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
 	}
 	for (int which = PLAIN; which < KINDS; which++)
@@ -83,6 +83,6 @@ int main(void)
 				case_fail("kind %d, offset %#lx", (int)which, (unsigned long)i * 8);
 	}
 	look(at[PLAIN], after, sizeof(after), &now);
-	CHECK(now > 34 * 1024); /* the holes have been read by now */
+	CHECK(now > 34 * 1024); /* the holes have been read before */
 	case_pass();
 }

@@ -1,4 +1,4 @@
-/* The first thread has called pthread_exit() and is a zombie; the others, and their memory, live on. */
+/* The first thread has called pthread_exit() and is a zombie; the other threads, and the memory, remain. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
-/* POSIX, open-file-description and flock locks are held again, each by its owner, and released as before. */
+/* POSIX, open-file-description and flock locks are restored, each with its owner, and released as before. */
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 
 #include "tests/cases/case.h"
 
-/* What another process sees of the byte: the type of the lock that is in its way, its owner in *pid. */
+/* Tests the byte from another process: returns the type of the conflicting lock, its owner in *pid. */
 static int seen_by_child(const char *path, off_t at, pid_t *pid)
 {
 	int channel[2];

@@ -17,7 +17,7 @@ static void on_fault(int signal)
 	siglongjmp(fault, signal);
 }
 
-/* Each page gets a content of its own; every fourth stays zero. */
+/* Gives each page its own contents; every fourth stays zero. */
 static void fill(uint8_t *p, uint32_t seed)
 {
 	for (size_t i = 0; i < (size_t)PAGES * PAGE; i++)

@@ -1,4 +1,4 @@
-/* Multicast memberships of UDP sockets: of groups, of sources, and given up again afterwards. */
+/* Multicast memberships of UDP sockets: of groups and of sources, and leaving them afterwards. */
 #include <arpa/inet.h>
 #include <net/if.h>
 #include <netinet/in.h>

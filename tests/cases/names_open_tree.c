@@ -1,4 +1,4 @@
-/* open_tree() and open_tree_attr() of a directory in /proc: the path's number is the program's own. */
+/* open_tree() and open_tree_attr() of a directory in /proc: the number in the path is virtual. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>

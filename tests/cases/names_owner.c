@@ -17,7 +17,7 @@
 
 #include "tests/cases/case.h"
 
-/* A child that does one thing and then stays. */
+/* A child that does one thing and then waits. */
 static pid_t child_that(void (*act)(void *), void *arg)
 {
 	int fds[2];
@@ -215,7 +215,7 @@ static void check_credentials(void)
 	m.head = many[0].msg_hdr;
 	m2.head = many[1].msg_hdr;
 	CHECK(sender_of(&m) == pid && sender_of(&m2) == pid);
-	/* in another's name only root may */
+	/* only root may use another process's credentials */
 	prepare(&m, 1);
 	((struct ucred *)CMSG_DATA(CMSG_FIRSTHDR(&m.head)))->pid = 2147480000;
 	CHECK(sendmsg(pair[1], &m.head, 0) < 0);

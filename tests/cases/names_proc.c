@@ -1,4 +1,4 @@
-/* Numbers in /proc: paths, links, listings and texts show and take the program's own. */
+/* Numbers in /proc: paths, links, listings and texts accept and show virtual numbers. */
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* Numbers of processes, groups and sessions: whatever way a program learns or uses one, it is the same
- * number, before and after. */
+/* Numbers of processes, groups and sessions: every call that returns or takes one uses the same number,
+ * before and after. */
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ static void catch (int sig)
 	CHECK(sigaction(sig, &action, NULL) == 0);
 }
 
-/* A child that says who it is and whose it is, and ends when it is told to. */
+/* A child that reports its number and its parent's, and exits on request. */
 struct child {
 	pid_t pid;
 	int to, from;
@@ -90,7 +90,7 @@ static void check_child(const struct child *child, int group)
 {
 	struct said said = ask(child, '?');
 	struct rlimit limit;
-	static char byte = 5; /* where it is the same in the child */
+	static char byte = 5; /* if it is the same in the child */
 	char copy = 1;
 	struct iovec local = {&copy, 1}, remote = {&byte, 1};
 	int fd;
@@ -160,7 +160,7 @@ static void check_end(struct child child, int how)
 	close(child.from);
 }
 
-/* SIGCHLD that is waited for, and one that carries what it was given. */
+/* SIGCHLD received by sigwaitinfo(), and a signal with a value. */
 static void check_waiting_for_signals(void)
 {
 	siginfo_t info;
@@ -204,7 +204,7 @@ static void check_vfork_and_spawn(void)
 	}
 	CHECK(read(fds[0], &told, sizeof(told)) == sizeof(told) && told == pid);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-	/* a shell knows itself by the number that its parent was given */
+	/* a shell's own number is the one that its parent got */
 	memcpy(args, argv, sizeof(argv));
 	args[2] = (char *)"read n; exit $((($$ == n) ? 5 : 6))";
 	CHECK(dup2(fds[0], 0) == 0 || 1);
@@ -264,7 +264,7 @@ static void check_all(struct child *plain, struct child *group)
 	check_clone3();
 	check_session();
 	for (int how = 0; how < 4; how++)
-		if (how != 1 && how != 2) /* any child: there must be only one */
+		if (how != 1 && how != 2) /* any child: there must be exactly one */
 			check_end(make_child(0), how);
 	check_end(make_child(1), 4);
 }

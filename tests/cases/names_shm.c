@@ -1,5 +1,5 @@
-/* The id of a System V segment, kept by a program, means the same segment when that had to be made anew: one
- * that is marked for removal lives only as long as it is attached. */
+/* The id of a System V segment that a program has stored means the same segment after a restore creates it
+ * again. A segment marked for removal exists only as long as it is attached. */
 #include <sys/ipc.h>
 #include <sys/shm.h>
 #include <sys/wait.h>
@@ -38,7 +38,7 @@ int main(void)
 	check_again(id, at, "kept");
 	case_wait();
 	check_again(id, at, "kept");
-	/* a new one is not mistaken for it */
+	/* a new segment is not mistaken for it */
 	other = shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600);
 	CHECK(other >= 0 && other != id);
 	again = shmat(other, NULL, 0);

@@ -1,5 +1,4 @@
-/* Numbers of threads: what a thread is called, who may be signalled, scheduled, looked at by it, who owns a
- * futex. */
+/* Numbers of threads: gettid(), signals, scheduling and inspection by number, and owners of futexes. */
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -175,7 +174,7 @@ static void check_mutex(int protocol)
 	case_sleep_ms(10);
 	CHECK(pthread_mutex_lock(mutex) == 0 && pthread_mutex_unlock(mutex) == 0);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-	/* an owner that ends, a thread and a process */
+	/* an owner that exits: a thread, and a process */
 	CHECK(pthread_create(&thread, NULL, lock_and_leave, mutex) == 0 && pthread_join(thread, NULL) == 0);
 	CHECK(pthread_mutex_lock(mutex) == EOWNERDEAD && pthread_mutex_consistent(mutex) == 0);
 	CHECK(pthread_mutex_unlock(mutex) == 0);
@@ -218,7 +217,7 @@ int main(void)
 		sem_post(&workers[i].go);
 		CHECK(pthread_join(workers[i].thread, NULL) == 0);
 		for (int n = 0; n < 2000 && syscall(SYS_tgkill, getpid(), workers[i].tid, 0) == 0; n++)
-			case_sleep_ms(1); /* it wakes who joins it before it is gone */
+			case_sleep_ms(1); /* pthread_join() returns before the thread has disappeared */
 		CHECK(syscall(SYS_tgkill, getpid(), workers[i].tid, 0) < 0 && errno == ESRCH);
 	}
 	case_pass();

@@ -1,4 +1,4 @@
-/* NUMA policies of threads and of mappings. Calls are made directly: libnuma need not be there. */
+/* NUMA policies of threads and of mappings. Makes the system calls directly: libnuma is not required. */
 #include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 /*
- * Mappings that need care: of files that are gone, guard ranges, advice, locks, a shared file without a
- * descriptor, and a limit of file sizes under which the process itself could not write an image.
+ * Special mappings: of unlinked files, guard ranges, advice, locks, a shared file without a descriptor, and a
+ * limit of file sizes under which the process itself could not write an image.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -58,7 +58,7 @@ static int file(const char *name, unsigned seed)
 	return fd;
 }
 
-/* Letters of VmFlags of the mapping at `p`. */
+/* Returns the letters of VmFlags of the mapping at `p`. */
 static int flagged(const uint8_t *p, const char *flag)
 {
 	char line[512], start[32];

@@ -1,4 +1,5 @@
-/* Descriptors of the program's own namespaces: each is of the same namespace afterwards, duplicates are. */
+/* Descriptors of the program's own namespaces refer to the same namespaces afterwards, and duplicates are
+ * still duplicates. */
 #include <fcntl.h>
 #include <linux/nsfs.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
-/* SO_PEERCRED of UNIX connections: of pairs, of both ends of a connection between processes, of one that is
- * made afterwards. */
+/* SO_PEERCRED of UNIX connections: of pairs, of both ends of a connection between processes, of a
+ * connection made afterwards. */
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>

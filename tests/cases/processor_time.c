@@ -1,5 +1,5 @@
-/* Processor time that was used, by the process and by children that it waited for, is never less afterwards,
- * and not much more. */
+/* The processor time used by the process and by children that it waited for never decreases, and grows
+ * only a little. */
 #include <sys/resource.h>
 #include <sys/times.h>
 #include <sys/wait.h>
@@ -63,7 +63,7 @@ int main(void)
 	case_wait();
 	CHECK(clock_ms() >= clock && clock_ms() < clock + SLACK_MS);
 	CHECK(rusage_ms(RUSAGE_SELF) >= self && rusage_ms(RUSAGE_SELF) < self + SLACK_MS);
-	/* The children's are known to a clock tick. */
+	/* The children's times have a resolution of one clock tick. */
 	CHECK(rusage_ms(RUSAGE_CHILDREN) >= children - 20 &&
 	      rusage_ms(RUSAGE_CHILDREN) < children + SLACK_MS);
 	CHECK(times_ms(0) >= ticks && times_ms(1) >= child_ticks - 20);

@@ -1,5 +1,5 @@
-/* A pseudo-terminal that the program made: settings, size, queued input and output, a session with a
- * foreground group on it. */
+/* A pseudo-terminal of the program: settings, size, queued input and output, a session with a foreground
+ * group on it. */
 #include <fcntl.h>
 #include <pty.h>
 #include <signal.h>

@@ -8,7 +8,7 @@
 #define FILL(reg)     "vmovdqu (%[in]), %%" reg "\n\t"
 #define TAKE(reg, at) "vmovdqu %%" reg ", " at "(%[out])\n\t"
 
-/* Holds values in registers only while it spins, `rounds` times; returns 0 when all are as they were. */
+/* Keeps values only in registers while it spins `rounds` times; returns 0 if all are unchanged. */
 __attribute__((target("avx2"), noinline)) static int spin_avx(uint64_t rounds)
 {
 	uint64_t in[4] = {0x0123456789abcdef, 0xfedcba9876543210, 0x5555aaaa5555aaaa, 0x1998199819981998},

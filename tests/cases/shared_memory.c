@@ -31,7 +31,7 @@ static uint32_t *map(int fd)
 	return p;
 }
 
-/* Two mappings of one object: written through the one, seen through the other. */
+/* Checks two mappings of one object: written through one, seen through the other. */
 static void joined(uint32_t *a, uint32_t *b, uint32_t seed)
 {
 	check(a, seed);

@@ -1,5 +1,5 @@
-/* Memory that a family of processes shares copy-on-write: every one has what it had, whoever has written
- * since the fork and whatever each has mapped, unmapped or protected. */
+/* Memory that a family of processes shares copy-on-write: every process keeps its contents, whichever
+ * process has written since the fork, and whichever parts each has mapped, unmapped or protected. */
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@ static struct {
 } * shared;
 static uint8_t *memory, *extra;
 
-/* Page i is all of `tag`, and tells its own number. */
+/* Fills page i with `tag` and its own number. */
 static void put(uint8_t *at, int from, int to, int tag)
 {
 	for (int i = from; i < to; i++) {
@@ -52,7 +52,7 @@ static void check_at(int line, int which, int good)
 }
 #define HAS(condition) check_at(__LINE__, which, condition)
 
-/* Child `which`, forked when the first `which` parts of the memory were the parent's later ones. */
+/* Child `which`, forked after the parent wrote the first `which` parts of the memory. */
 static void child(int which)
 {
 	uint8_t *own = memory + (200 + which * 10) * PAGE, *gone = memory + 300 * PAGE;
@@ -66,7 +66,7 @@ static void child(int which)
 		CHECK(mprotect(gone, 20 * PAGE, PROT_READ) == 0);
 	if (which == 2)
 		CHECK(madvise(memory + 400 * PAGE, 50 * PAGE, MADV_DONTNEED) == 0);
-	if (which == 3) { /* something else in the same place */
+	if (which == 3) { /* another mapping at the same address */
 		CHECK(mmap(memory + 500 * PAGE, 10 * PAGE, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory + 500 * PAGE);
 		put(memory, 500, 505, 0x33);
@@ -91,7 +91,7 @@ static void child(int which)
 		HAS(is(memory, 500, 505, 0x33) && memory[506 * PAGE] == 0);
 	else
 		HAS(is(memory, 500, 510, 1));
-	memset(own, 0, PAGE); /* nobody else may see this */
+	memset(own, 0, PAGE); /* no other process may see this */
 	case_sleep_ms(50);
 	HAS(is(memory, PART, 200, 1) && own[0] == 0);
 	if (grandchild)
@@ -118,7 +118,7 @@ int main(void)
 		if (children[i] == 0)
 			child(i);
 	}
-	put(memory, 50, PART, 3); /* what three children share is no more the parent's */
+	put(memory, 50, PART, 3); /* the parent no longer has the pages that three children share */
 	CHECK(munmap(extra, EXTRA * PAGE) == 0);
 	while (__atomic_load_n(&shared->ready, __ATOMIC_SEQ_CST) < 2 * CHILDREN)
 		case_sleep_ms(5);

@@ -19,7 +19,7 @@ __attribute__((noinline)) static uint64_t deep(int kib)
 	return below;
 }
 
-/* The line of smaps' VmFlags for the mapping that begins at `at`. */
+/* Returns the VmFlags line of smaps for the mapping that begins at `at`. */
 static int has_flag(const void *at, const char *flag)
 {
 	char line[512], wanted[32];

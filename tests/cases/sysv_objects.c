@@ -1,5 +1,6 @@
-/* System V semaphores (values, who was last, what SEM_UNDO does at a process's end), message queues with what
- * is in them, shared memory that nobody has attached: all changed all the time while they are saved. */
+/* System V semaphores (values, last process, SEM_UNDO at the end of a process), message queues with
+ * messages, shared memory that no process has attached: all of them change all the time while they are
+ * saved. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/ipc.h>
@@ -73,7 +74,7 @@ int main(void)
 	CHECK(at != (char *)-1);
 	strcpy(at + 3 * 4096, "in nobody's memory");
 	CHECK(shmdt(at) == 0);
-	/* The threads share what is undone: it is not when one of them ends. */
+	/* The threads share the undo list: the end of one thread undoes nothing. */
 	CHECK(pthread_create(&other, NULL, thread, NULL) == 0);
 	op(TAKEN, 20, 0);
 	op(NSEMS - 1, 7, 0);
@@ -124,7 +125,7 @@ int main(void)
 	at = shmat(segment, NULL, 0);
 	CHECK(at != (char *)-1 && strcmp(at + 3 * 4096, "in nobody's memory") == 0 && at[0] == 0);
 	CHECK(shmdt(at) == 0);
-	/* This process's own. */
+	/* The undo list of this process. */
 	child = fork();
 	if (child == 0)
 		_exit(0);

@@ -1,5 +1,5 @@
-/* TCP connections within the tree with data in flight both ways, half-closed ones, a listener with a
- * connection that waits, options. */
+/* TCP connections within the tree with data in flight in both directions, half-closed ones, a listener
+ * with a pending connection, options. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-/* TCP connections that are over on both sides, with something left to read or nothing, with the other socket
- * still open or closed; and a call that nobody has answered yet. */
+/* TCP connections closed on both sides, with or without unread data, with the other socket still open or
+ * closed; and a connect() without an answer yet. */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -38,7 +38,7 @@ static int dial(const struct sockaddr_in *at, int flags)
 	return sock;
 }
 
-/* Nothing comes, however often one asks, and nothing can be sent. */
+/* Every read returns end of file, and nothing can be sent. */
 static void check_over(int sock)
 {
 	struct pollfd poll_fd = {.fd = sock, .events = POLLIN | POLLRDHUP};

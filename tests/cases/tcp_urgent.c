@@ -1,4 +1,4 @@
-/* Urgent data on TCP connections: the mark and its byte, out of line, taken already, and in line. */
+/* Urgent data on TCP connections: the mark and its byte, out of line, already read, and in line. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

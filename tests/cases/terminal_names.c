@@ -1,5 +1,5 @@
-/* A pseudo-terminal keeps its name: a restore gives it the lowest number that is free, which is another than
- * it was born with, because one below it was closed meanwhile. */
+/* A pseudo-terminal keeps its name. A restore gets the lowest free number, which differs from the original
+ * one, because a terminal with a lower number was closed meanwhile. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -32,7 +32,7 @@ static int listed(const char *path)
 	return n;
 }
 
-/* What is written to the terminal by its name comes out at its master. */
+/* Output written to the terminal by its name arrives at its master. */
 static void leads_to(int master, const char *path)
 {
 	char back[16] = "";
@@ -80,7 +80,7 @@ int main(void)
 	CHECK(fstatat(dir, name + 5, &st, 0) == 0 && (st.st_mode & 07777) == 0622);
 	CHECK(chdir("/dev/pts") == 0 && stat(name + 9, &st) == 0 && (st.st_mode & 07777) == 0622);
 
-	/* A new one may get the real number that the old one's name shows: it has a name of its own. */
+	/* A new terminal may get the real number in the old one's name: it gets another name. */
 	CHECK(openpty(&low[0], &low[1], NULL, NULL, NULL) == 0);
 	CHECK(openpty(&again[0], &again[1], NULL, NULL, NULL) == 0);
 	CHECK(ptsname_r(low[0], link, sizeof(link)) == 0 && ptsname_r(again[0], text, sizeof(text)) == 0);

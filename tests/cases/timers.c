@@ -1,5 +1,4 @@
-/* Interval timers and POSIX timers go on with the time that is left, the ids and the overruns that they had.
- */
+/* Interval timers and POSIX timers continue with their remaining time, ids and overruns. */
 #include <signal.h>
 #include <sys/time.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-/* Parents, groups, sessions, a zombie, a stopped child, a session leader: all ids and relations as they were.
- */
+/* Parents, groups, sessions, a zombie, a stopped child, a session leader: all ids and relations are
+ * unchanged. */
 /* case: root */
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-/* UNIX stream, datagram and seqpacket pairs keep queued data and options; listening ones with a connection
- * that waits; passed descriptors. */
+/* UNIX stream, datagram and seqpacket pairs keep queued data and options; listening sockets with a pending
+ * connection; passed descriptors. */
 /* case: root */
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -60,8 +60,8 @@ int main(void)
 	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
 	CHECK(bind(listener, (struct sockaddr *)&name, sizeof(name)) == 0 && listen(listener, 5) == 0);
 	int waiting = socket(AF_UNIX, SOCK_STREAM, 0);
-	/* Had it sent something the checkpoint would be refused: the kernel shows that to nobody before
-	 * accept. */
+	/* If it had sent data the checkpoint would fail: the kernel shows the data to no process before
+	 * accept(). */
 	CHECK(connect(waiting, (struct sockaddr *)&name, sizeof(name)) == 0);
 
 	case_wait();

@@ -1,5 +1,5 @@
-/* What wait() and its like say: by group, without taking, of zombies, with SIGCHLD ignored, of orphans that a
- * subreaper gets. Many children at once. */
+/* Results of wait() and similar calls: by group, without reaping, of zombies, with SIGCHLD ignored, of
+ * orphans adopted by a subreaper. Many children at once. */
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

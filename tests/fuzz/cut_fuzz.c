@@ -1,7 +1,7 @@
 /*
- * libFuzzer: what the hosts of a consistent cut tell one another, and its manifest. The first byte says
- * which: a leader's requests, taken apart as `scip part` does; the answers of two parts, whose connections
- * the leader pairs; a manifest, by which it makes the connections of the parts anew.
+ * libFuzzer: messages between the hosts of a consistent cut, and its manifest. The first byte selects: a
+ * leader's requests, parsed as `scip part` does; the replies of two parts, whose connections the leader
+ * pairs; a manifest, from which it makes the connections of the parts again.
  */
 #include <fcntl.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	return 0;
 }
 
-/* The bytes, and then the end, on a socket. -1: there is none. */
+/* Makes a socket with the bytes and then end of file. -1: there is none. */
 static int open_channel(const uint8_t *data, size_t size, int ends[2])
 {
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
@@ -53,7 +53,8 @@ static int open_channel(const uint8_t *data, size_t size, int ends[2])
 	return 0;
 }
 
-/* What looks after images; the rest is for the coordinator of a part, which takes the same message. */
+/* The requests that manage images; the coordinator of a part, which reads the same messages, handles the
+ * others. */
 static void serve(int channel)
 {
 	Pbeam__CutRequest *request;

@@ -1,4 +1,4 @@
-/* libFuzzer: bytes on a socket as frames, their bodies as the message that pbeamd would take them for. */
+/* libFuzzer: bytes on a socket as frames, with bodies parsed as the messages that pbeamd expects. */
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-/* libFuzzer: the image parser on arbitrary bytes. Digests are recomputed by the mutator's luck only, so a
- * second mode unpacks the input as a manifest placed in a well-formed file. */
+/* libFuzzer: the image parser on arbitrary bytes. The mutator hardly ever finds correct digests, so a
+ * second mode unpacks the input as a manifest in a well-formed file. */
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -32,7 +32,7 @@ static void put128(uint8_t out[16], const void *data, size_t len)
 	memcpy(out, canonical.digest, 16);
 }
 
-/* A file whose every digest is right and whose manifest is the input. */
+/* Makes a file with correct digests whose manifest is the input. */
 static int frame_manifest(const uint8_t *data, size_t size)
 {
 	static struct image_super super;

@@ -1,4 +1,4 @@
-/* The text of /proc/PID/maps and smaps: mappings in it are named by the program. */
+/* libFuzzer: the text of /proc/PID/maps and smaps, in which the program chooses the names of mappings. */
 #include <stdlib.h>
 
 #include "scip/tracee/procfs.h"

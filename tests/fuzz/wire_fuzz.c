@@ -1,7 +1,7 @@
 /*
- * libFuzzer: what a host of the cluster that has the key may send, as frames on a socket, taken apart as
- * pbeamd takes it: greetings, hosts, requests, the registry. The first byte says which of the messages is
- * expected where the type does not.
+ * libFuzzer: messages that a host of the cluster with the key may send, as frames on a socket, parsed as
+ * pbeamd does: greetings, hosts, requests, the registry. The first byte selects the expected message if the
+ * type does not.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -84,7 +84,7 @@ static void take_changes(const struct frame *frame, struct registry_copy *copy)
 	message_free(changes);
 }
 
-/* As the answer to a DAEMON_LOG. */
+/* As the reply to a DAEMON_LOG. */
 static void take_reply(const struct frame *frame)
 {
 	Pbeam__PeerReply *reply =

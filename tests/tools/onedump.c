@@ -1,9 +1,9 @@
 /*
- * onedump PID IMAGE: one running process into an image, without supervisor, names or objects. For work on
+ * onedump PID IMAGE: saves one running process to an image, without supervisor, names or objects. For work on
  * dump and restore.
  *
  * Seizes every thread, freezes by the same calls that the supervisor uses, dumps, writes the manifest,
- * detaches. Times go to standard error.
+ * detaches. Prints times on standard error.
  */
 #include <stdio.h>
 #include <stdlib.h>

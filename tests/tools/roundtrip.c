@@ -1,12 +1,12 @@
 /*
- * One process through a dump and a restore without supervisor, coordinator, names and objects: for work on
- * the two and for measuring them.
+ * Dumps and restores one process without supervisor, coordinator, names and objects: for work on both and for
+ * measuring them.
  *
  *     roundtrip IMAGE MILLISECONDS TIMES PROGRAM [ARGUMENT...]
  *
- * Runs the program, freezes it after so many milliseconds, dumps it, kills it, restores it into a new
- * process, lets that run, so many times; then to its end, and exits with its status. Standard input, output
- * and error are the only descriptors that it keeps.
+ * Runs the program, freezes it after so many milliseconds, dumps it, kills it, restores it into a new process
+ * and lets that run, so many times; then waits for its end, and exits with its status. It keeps only the
+ * descriptors of standard input, output and error.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ static double now_ms(void)
 	return (double)io_now_ns(CLOCK_MONOTONIC) / 1e6;
 }
 
-/* A process of ours, seized and stopped. */
+/* Starts a process, seized and stopped. */
 static void make_process(struct process *process, struct names *names, char *const *argv)
 {
 	struct tracee *tracee;
@@ -75,7 +75,7 @@ static void make_process(struct process *process, struct names *names, char *con
 	close(go[1]);
 }
 
-/* Passes everything on until `until` (0: its end), then freezes. True when the process has ended. */
+/* Resumes every stop until `until` (0: its end), then freezes. True when the process has ended. */
 static bool run(struct process *process, double until)
 {
 	bool freezing = false;

@@ -1,5 +1,5 @@
 /*
- * Writes an image that has most of its pages in another: what an incremental checkpoint would write if the
+ * Writes an image that has most of its pages in another one: as an incremental checkpoint would if the
  * program had written a third of its memory without changing a byte. Each further image of a chain stores
  * another third, so that pages come from three files.
  *
@@ -17,9 +17,9 @@
 #include "proto/message.h"
 
 enum {
-	PIECE = 5,
-	EVERY = 3
-}; /* of the pages of PARENT in the order of places, CHILD has every third piece */
+	PIECE = 5, /* pages of a piece */
+	EVERY = 3  /* CHILD stores every third piece of the pages of PARENT, in the order of places */
+};
 
 struct split {
 	struct image_reader *parent;

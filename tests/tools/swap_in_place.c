@@ -1,11 +1,11 @@
 /*
- * Swaps TCP connections between supervised processes of this host for new ones, in place: both ends through
- * `scip reconnect`, as a migration does it with one end.
+ * Reconnects TCP connections between supervised processes of this host in place: both ends through `scip
+ * reconnect`, as a migration does with one end.
  *
  *     swap_in_place [-a] COUNT INTERVAL-MS PORT...
  *
- * COUNT times, for every connection of which one end has one of the ports as its own: prints a line of JSON
- * in the end. -a: every second time gives up before the commit.
+ * COUNT times, for every connection of which one end has one of the ports; prints a line of JSON at the end.
+ * -a: every second time aborts before the commit.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,10 +29,10 @@ struct pair {
 };
 
 static struct err err = ERR_INIT;
-/* After a swap the accepting ends have the port that was listened on. */
+/* After a reconnection the accepting ends have the listener's port. */
 static uint32_t swapped_port;
 
-/* Established connections one end of which has this port, by /proc/net/tcp. */
+/* Finds established connections one end of which has this port, from /proc/net/tcp. */
 static void find(struct pair **pairs, size_t *n, unsigned port)
 {
 	FILE *in = fopen("/proc/net/tcp", "r");
@@ -107,7 +107,7 @@ static struct end_tcp_level level_of(const Pbeam__ReconnectEnd *end)
 	return (struct end_tcp_level){.waiting = end->waiting, .queued = end->queued, .room = end->room};
 }
 
-/* One round; what is still under way, or -1. */
+/* Runs one round. Returns the number of connections still under way, or -1. */
 static int64_t drain_round(const int channel[2])
 {
 	Pbeam__ReconnectReply *reply[2];
@@ -148,7 +148,7 @@ static int drain(const int channel[2])
 	return err_set(&err, -ENOBUFS, "not drained");
 }
 
-/* 1: swapped; 0: nothing to swap, or busy; -1 with err. */
+/* Returns 1: reconnected; 0: no connection, or busy; -1 with `err`. */
 static int once(const struct pair *pairs, size_t n, bool give_up, const struct names *names)
 {
 	uint8_t *cookies = malloc(16 * n);

@@ -1,4 +1,4 @@
-/* Does what it is told, a line each, and says how that went: `moved [FILE TO READ [FILE TO WRITE]]`. */
+/* Carries out commands, one per line, and prints the results: `moved [FILE TO READ [FILE TO WRITE]]`. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

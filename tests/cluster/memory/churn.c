@@ -1,12 +1,12 @@
 /*
- * Memory that changes its shape as fast as it can while its process is moved from host to host.
+ * Memory that changes its shape as fast as possible while its process moves between hosts.
  *
  *     churn SEED OUT
  *
- * Two arenas and the heap are written, unmapped, mapped anew, moved, emptied, protected, advised and guarded
- * at random, in runs of a few pages; a model, one word for each page, says what is in each. What is touched
- * is checked before, all of it every so often, and a deep stack in between. Writes how often all of it was
- * right to OUT, a line each time; ends with "result ok" when the file "go" is there.
+ * Two arenas and the heap are written, unmapped, mapped again, moved, emptied, protected, advised and guarded
+ * at random, in runs of a few pages; a model, one word for each page, holds their contents. Pages are checked
+ * before they are changed, all of them from time to time, and a deep stack in between. Writes the number of
+ * complete checks to OUT, one line each; ends with "result ok" when the file "go" exists.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@
 enum state { GONE, OPEN, READABLE, CLOSED, GUARDED };
 
 struct page {
-	uint64_t word; /* what is in it, 0 when it was never written to */
+	uint64_t word; /* its contents, 0 if it was never written */
 	enum state state;
 };
 
@@ -40,7 +40,7 @@ struct area {
 };
 
 static struct area arenas[2];
-static struct area heap; /* pages[0 .. heap_pages) are there */
+static struct area heap; /* pages[0 .. heap_pages) exist */
 static size_t heap_pages;
 static uint64_t state, words_given;
 static const char *doing = "begin";
@@ -271,7 +271,7 @@ static void check_all(void)
 
 int main(int argc, char **argv)
 {
-	static char buffer[4096]; /* for stdio, which else would take it from the heap */
+	static char buffer[4096]; /* for stdio, which would otherwise allocate it on the heap */
 	FILE *out = argc == 3 ? fopen(argv[2], "w") : NULL;
 
 	if (!out)

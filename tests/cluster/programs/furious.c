@@ -1,11 +1,11 @@
 /*
- * Writes its memory as fast as it can and finds out if any of it is not what it wrote: furious READY MIB
- * PROCESSES NAP_US PART. Each process has MIB of private memory, and all share MIB, each owning every
- * PROCESSES-th page of it. A page is all zero, or has its number, how often it was written, and a sum over
- * its words; who owns it keeps elsewhere how often that was. Pages are written anew, changed in one word,
- * given back (MADV_DONTNEED), moved (mremap) and looked at, in random order; only the first PART in 1,000 of
- * them, with a nap every now and then. After a signal (SIGTERM) it looks at every page of its and exits 7, or
- * 1 as soon as one is wrong. READY gets a byte of each process.
+ * Writes its memory as fast as possible and verifies it: furious READY MIB PROCESSES NAP_US PART. Each
+ * process has MIB of private memory, and all share MIB, of which each owns every PROCESSES-th page. A page is
+ * all zero, or has its number, a count of writes, and a sum over its words; its owner stores the count
+ * elsewhere as well. Pages are rewritten, changed in one word, discarded (MADV_DONTNEED), moved (mremap) and
+ * read, in random order; only the first PART in 1,000 of them, with a nap from time to time. After SIGTERM
+ * each process verifies all of its pages and exits with 7, or with 1 at the first wrong one. READY gets a
+ * byte from each process.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ struct region {
 	uint64_t *words;
 	uint32_t *times; /* each page was written; private */
 	size_t pages;
-	size_t first, step; /* of those that are ours */
+	size_t first, step; /* pages of this process */
 };
 
 static volatile sig_atomic_t ending;
@@ -95,7 +95,7 @@ static void give_back(struct region *region, size_t i)
 	region->times[i] = 0;
 }
 
-/* Away and back, over a hole. */
+/* Moves pages away and back, over a hole. */
 static void move_chunk(struct region *region, size_t i)
 {
 	char *at = (char *)(region->words + i / CHUNK * CHUNK * WORDS), *there;

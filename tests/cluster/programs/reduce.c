@@ -1,5 +1,5 @@
-/* Ranks that sum what each makes up, over and over, and check the sum: reduce ROUNDS. Rank 0 tells every
- * hundredth round. */
+/* Ranks that sum random numbers of each, over and over, and check the sum: reduce ROUNDS. Rank 0 reports
+ * every hundredth round. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

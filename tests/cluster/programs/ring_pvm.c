@@ -1,6 +1,6 @@
 /*
- * Tasks of PVM in a ring over direct connections (PvmRouteDirect), a token of data that each checks and
- * changes: ring_pvm ROUNDS TASKS [PAUSE]. The first one tells every tenth round, and rests for PAUSE
+ * PVM tasks in a ring over direct connections (PvmRouteDirect), with a token of data that each checks and
+ * changes: ring_pvm ROUNDS TASKS [PAUSE]. The first task reports every tenth round, and pauses for PAUSE
  * microseconds in each.
  */
 #include <pvm3.h>

@@ -1,17 +1,19 @@
 /*
- * Writes shared memory in every way that there is and finds out if any of it is not what it wrote: sharing
- * READY MIB PROCESSES NAP_US PART WAYS. All processes share MIB of anonymous memory and a memory file of MIB,
- * each owning every PROCESSES-th page of both. A page is all zero, or has its number, how often it was
- * written, and a sum over its words; who owns it keeps elsewhere how often that was. Only the first PART in
- * 1,000 of each one's pages are written, in random order, with a nap every now and then, by the WAYS:
- *   s  through the mapping                      f  by a child that ends at once
- *   d  through a second mapping (mremap)        m  through a mapping of the memory file made for it
- *   w  by pwrite()                              p  given back (a hole punched)
- *   t  the end of the memory file is cut off and grows again: the first process's, and only that is its
- *   c  no way: the memory file's descriptor is closed at first
- *   v  no way: a System V segment takes the place of the anonymous memory
- * After a signal (SIGTERM) each looks at every page of its and exits 7, or 1 as soon as one is wrong. READY
- * gets a byte of each process.
+ * Writes shared memory in every possible way and verifies it: sharing READY MIB PROCESSES NAP_US PART WAYS.
+ * All processes share MIB of anonymous memory and a memory file of MIB; each owns every PROCESSES-th page of
+ * both. A page is all zero, or has its number, a count of writes, and a sum over its words; its owner stores
+ * the count elsewhere as well. Only the first PART in 1,000 of each process's pages are written, in random
+ * order, with a nap from time to time, by the WAYS:
+ *
+ *  s  through the mapping                      f  by a child that exits at once
+ *  d  through a second mapping (mremap)        m  through a new mapping of the memory file
+ *  w  by pwrite()                              p  discarded (a hole punched)
+ *  t  the end of the memory file is truncated and extended: only the first process, which owns it
+ *  c  not a way: the memory file's descriptor is closed at first
+ *  v  not a way: a System V segment replaces the anonymous memory
+ *
+ * After SIGTERM each process verifies all of its pages and exits with 7, or with 1 at the first wrong one.
+ * READY gets a byte from each process.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -24,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, WORDS = PAGE / 8, TAIL = 64 /* pages that are cut off */ };
+enum { PAGE = 4096, WORDS = PAGE / 8, TAIL = 64 /* pages that are truncated */ };
 
 static size_t pages, first, step;
 static struct region {
@@ -90,7 +92,7 @@ static void check(const struct region *region, size_t i, const char *when)
 	_exit(1);
 }
 
-/* The page as it is when it has been written once more, the first time all of it. */
+/* The page after one more write, the first time all of it. */
 static void change(uint64_t *page, size_t i, uint32_t times)
 {
 	for (int j = 3; j < WORDS && times == 1; j++)
@@ -153,7 +155,7 @@ static void cut(struct region *region)
 	memset(region->times + from, 0, TAIL * sizeof(*region->times));
 }
 
-/* The end of a memory file that is cut off is the first one's. */
+/* The truncated end of a memory file belongs to the first process. */
 static int is_own(const struct region *region, size_t i, const char *ways)
 {
 	if (region->fd >= 0 && strchr(ways, 't') && i >= pages - TAIL)

@@ -1,11 +1,13 @@
 /*
- * One number goes back and forth, one more at each turn; both ends check it.
+ * One number goes back and forth, incremented each time; both ends check it.
  *
- *     pingpong listen|connect tcp|udp ADDRESS PORT
+ *     pingpong listen
+ * connect tcp
+ * udp ADDRESS PORT
  *
- * connect begins, and ends it when the file $GO exists. Both print "ready", and at the end "rounds N". Of UDP
- * a number that does not come within a second is sent again, by connect only: what is lost on the way is not
- * the program's fault, but an error, or a number that is not due, is.
+ * `connect` starts, and ends it when the file $GO exists. Both print "ready", and at the end "rounds N". With
+ * UDP only `connect` repeats a number, after a second without an answer: packets may be lost on the way, but
+ * an error or an unexpected number is a failure.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -76,7 +78,7 @@ static void put_end(int fd)
 			fail("send", END, 0);
 }
 
-/* The next number. UDP: one that was sent twice is heard twice. */
+/* Receives the next number. With UDP a number that was sent twice is received twice. */
 static uint64_t get(int fd, uint64_t due)
 {
 	for (;;) {
@@ -95,7 +97,7 @@ static uint64_t get(int fd, uint64_t due)
 			fail("recv", (uint64_t)n, due);
 		if (udp && listening && connect(fd, (struct sockaddr *)&from, len) < 0)
 			fail("connect", number, due);
-		if (udp && listening && due > 1 && number == due - 2) { /* what it has answered, late */
+		if (udp && listening && due > 1 && number == due - 2) { /* a late answer */
 			put(fd, due - 1);
 			continue;
 		}

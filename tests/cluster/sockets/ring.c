@@ -1,12 +1,12 @@
 /*
- * A ring of processes, each connected by TCP with the next: a token goes round and is counted up at every
+ * A ring of processes, each connected to the next by TCP: a token goes round and is incremented at every
  * station.
  *
  *     ring LAPS ADDRESS
  *
- * The first process makes the sockets and forks the others; each holds two ends. Before it passes the token
- * on a station sleeps a little. Prints "ready", then the value at the end, which must be LAPS times the
- * number of stations.
+ * The first process creates the sockets and forks the others; each holds two ends. A station sleeps a little
+ * before it passes the token on. Prints "ready", then the final value, which must be LAPS times the number of
+ * stations.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -106,7 +106,7 @@ int main(int argc, char **argv)
 		make_link(argv[2], links[i]);
 	printf("ready\n");
 	fflush(stdout);
-	/* Station i takes from link i and gives to link i + 1. */
+	/* Station i receives from link i and sends to link i + 1. */
 	for (int i = 1; i < STATIONS; i++) {
 		if (fork() != 0)
 			continue;

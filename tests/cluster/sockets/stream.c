@@ -4,17 +4,21 @@
  *     stream listen ADDRESS PORT [OPTION...]      accepts one connection
  *     stream connect ADDRESS PORT [OPTION...]
  *
- *     how=block|poll|select|epoll|edge   how they wait (block: a thread for each direction)
- *     send=BYTES   so much, then shut down; without it until the file $GO exists
- *     late=1       reads only when the file $GO exists: the queues are full until then
+ *     how=block
+ * poll
+ * select
+ * epoll
+ * edge   how they wait (block: a thread for each direction)
+ *     send=BYTES   sends so much, then shuts down; without it until the file $GO exists
+ *     late=1       reads only once the file $GO exists: the queues are full until then
  *     pace=US      sleeps so long between pieces
- *     tell=1       a line for each MiB that was right: "at N"
- *     memory=MIB   so much memory is written meanwhile, page by page, and is to be as it was written
- *     children=1   the connection is given to a child; the parent keeps a duplicate
+ *     tell=1       prints a line for each correct MiB: "at N"
+ *     memory=MIB   writes so much memory meanwhile, page by page, and verifies it
+ *     children=1   a child gets the connection; the parent keeps a duplicate
  *
- * Prints "ready", at its end "sent N received M NAME PEER" (what getsockname and getpeername say). Exit
- * status 0: all was right. Whatever a program without migration would not see (an error, EINTR, a byte that
- * is not the right one, the names changing) is a failure.
+ * Prints "ready", at its end "sent N received M NAME PEER" (from getsockname and getpeername). Exit status 0:
+ * all correct. Anything that a program would not see without migration (an error, EINTR, a wrong byte,
+ * changed names) is a failure.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -105,7 +109,7 @@ static void check(const unsigned char *data, size_t len)
 	received += len;
 }
 
-/* How much of the next piece to send; 0: no more. */
+/* Returns how much of the next piece to send; 0: no more. */
 static size_t next_piece(void)
 {
 	uint64_t left;
@@ -116,7 +120,7 @@ static size_t next_piece(void)
 	return left < PIECE ? left : PIECE;
 }
 
-/* One send. 1: something went, 0: all is sent and shut down, -1: not now. */
+/* Sends once. 1: sent some bytes, 0: all is sent and shut down, -1: not now. */
 static int send_some(int flags)
 {
 	static unsigned char piece[PIECE];
@@ -142,7 +146,7 @@ static int send_some(int flags)
 	return 1;
 }
 
-/* One receive; the same. */
+/* Receives once; the same results. */
 static int receive_some(int flags)
 {
 	static unsigned char piece[PIECE];
@@ -156,7 +160,7 @@ static int receive_some(int flags)
 	return n > 0;
 }
 
-/* The other thread: first and last word of every page are known. */
+/* The other thread: checks the first and last word of every page. */
 static void *use_memory(void *unused)
 {
 	size_t n = (size_t)option.memory << 8, words = 512;
@@ -200,7 +204,7 @@ static void run_blocking(void)
 	pthread_join(thread, NULL);
 }
 
-/* Which directions are to be waited for: 1 receiving, 2 sending; -1 when both are done. */
+/* Returns the directions to wait for: 1 receiving, 2 sending; -1 when both are done. */
 static int wait_poll(int what, int limit)
 {
 	struct pollfd p = {.fd = sock, .events = (short)((what & 1 ? POLLIN : 0) | (what & 2 ? POLLOUT : 0))};
@@ -256,8 +260,8 @@ static int wait_epoll(int what, int limit)
 	return (event.events & (EPOLLIN | EPOLLHUP) ? 1 : 0) | (event.events & EPOLLOUT ? 2 : 0);
 }
 
-/* What can be done, of what is still to be done. Edge-triggered: until there is nothing more, but neither
- * direction at the cost of the other. */
+/* Does what is possible in both directions. Edge-triggered: until both would block, and neither direction
+ * delays the other. */
 static int do_ready(int ready, int open, int edge)
 {
 	int done = 0, r;
@@ -286,7 +290,7 @@ static void run_events(int (*wait)(int, int))
 	if (fcntl(sock, F_SETFL, fcntl(sock, F_GETFL) | O_NONBLOCK) < 0)
 		fail("fcntl");
 	epoll = epoll_create1(EPOLL_CLOEXEC);
-	/* Late: only sends, and does not wait for ever to send. */
+	/* Late: only sends, and does not wait forever for room. */
 	while (option.late && !going()) {
 		int r = open & 2 ? send_some(MSG_DONTWAIT) : -1;
 

@@ -1,6 +1,6 @@
 /*
- * A tree of processes, N of them (argument, 1000 by default), up to ten children each. Every process keeps
- * its ids; at the end each checks them, waits for its children and exits with 0 only if all below it did.
+ * A tree of N processes (argument, 1000 by default), up to ten children each. Every process keeps its ids; at
+ * the end each checks them, waits for its children, and exits with 0 only if all below it did.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 enum { FANOUT = 10 };
 
-static int gate[2]; /* nobody writes: end of file is the signal to go */
+static int gate[2]; /* never written to: end of file is the signal to continue */
 
 static void wait_for_the_gate(void)
 {

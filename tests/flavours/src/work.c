@@ -1,5 +1,4 @@
-/* Heap, stack, timer signals, stdio, floating point: a little of everything that one C process has, checked
- * at the end. */
+/* Heap, stack, timer signals, stdio, floating point: various state of one C process, checked at the end. */
 #include <math.h>
 #include <signal.h>
 #include <stdint.h>
