@@ -73,7 +73,7 @@ int channel_take(int expecting, int timeout_ms, struct err *err)
 	if (r < 0)
 		return err_sys(err, "wait for a channel");
 	if (r == 0)
-		return err_set(err, -ETIMEDOUT, "no channel came in time");
+		return err_set(err, -ETIMEDOUT, "no channel arrived in time");
 	r = frame_recv(expecting, &frame, err);
 	if (r == 0)
 		r = err_set(err, -EPIPE, "pbeamd ended");

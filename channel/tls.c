@@ -261,7 +261,7 @@ static int explain_handshake(enum tls_role role, struct err *err)
 		return err_set(err, -EPROTO, "it ended the connection during the handshake");
 	default:
 		return err_set(err, -EPROTO, "%s does not speak TLS 1.3 with a cluster key (%s)",
-			       role == TLS_SERVER ? "it" : "what listens there",
+			       role == TLS_SERVER ? "it" : "the process that listens there",
 			       ERR_reason_error_string(error) ? ERR_reason_error_string(error) : "unknown");
 	}
 }

@@ -68,7 +68,7 @@ int image_arena_map(int fd, struct image_arena **out, struct err *err)
 	    arena->slot_bits > SLOT_BITS_MAX ||
 	    sizeof(*arena) + (sizeof(struct arena_slot) << arena->slot_bits) != arena->bytes) {
 		munmap(arena, (size_t)st.st_size);
-		return err_set(err, -EINVAL, "what was passed is not an arena");
+		return err_set(err, -EINVAL, "the descriptor is not an arena");
 	}
 	*out = arena;
 	return 0;

@@ -114,7 +114,7 @@ static int open_temporary(struct image_writer *writer, const char *path, struct 
 	if (!path) {
 		snprintf(writer->temporary, sizeof(writer->temporary), "the image in memory");
 		writer->fd = memfd_create("pbeam-image", MFD_CLOEXEC);
-		return writer->fd < 0 ? err_sys(err, "make a file in memory") : 0;
+		return writer->fd < 0 ? err_sys(err, "create a memory file") : 0;
 	}
 	if (snprintf(writer->path, sizeof(writer->path), "%s", path) >= (int)sizeof(writer->path) - 32)
 		return err_code(err, -ENAMETOOLONG, "create %s", path);

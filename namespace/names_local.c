@@ -237,7 +237,7 @@ int names_open(struct names **out, struct err *err)
 		}
 	} while (r == 1 && tries++ < 100);
 	if (r != 0)
-		return r < 0 ? r : err_set(err, -EBUSY, "name table %s changes all the time", path);
+		return r < 0 ? r : err_set(err, -EBUSY, "name table %s keeps changing", path);
 	names = calloc(1, sizeof(*names));
 	if (!names) {
 		close(fd);

@@ -74,7 +74,7 @@ int ask_open(const char *program, struct err *err)
 		err_clear(err);
 	}
 	return err_set(err, -EPIPE,
-		       "pbeamd ends as soon as it is asked; run `pbeamd` in the foreground to see why");
+		       "pbeamd ends at every request; run `pbeamd` in the foreground to see why");
 }
 
 int ask_hosts(const char *program, Pbeam__HostList **out, struct err *err)

@@ -128,7 +128,7 @@ static int stream_queue_output(struct stream *stream, struct output *output)
 	stream->last = output;
 	stream->queued += output->len;
 	if (event_add(stream->writable, NULL) < 0) {
-		log_error("a message cannot be sent: no memory");
+		log_error("cannot send a message: no memory");
 		return -ENOMEM;
 	}
 	return 0;
@@ -137,7 +137,7 @@ static int stream_queue_output(struct stream *stream, struct output *output)
 void stream_flush(struct stream *stream)
 {
 	if (stream->fd >= 0 && !stream_write_some(stream))
-		log_debug("the other end of a socket is gone");
+		log_debug("the other end of a socket has closed");
 }
 
 int stream_send(struct stream *stream, uint32_t type, const ProtobufCMessage *message, const int *fds,
@@ -148,7 +148,7 @@ int stream_send(struct stream *stream, uint32_t type, const ProtobufCMessage *me
 	int r = output ? frame_encode(type, message, nfds, &output->bytes, &output->len, &err) : -ENOMEM;
 
 	if (r < 0) {
-		log_error("a message cannot be made: %s", output ? err.text : "no memory");
+		log_error("cannot make a message: %s", output ? err.text : "no memory");
 		free(output);
 		return r;
 	}

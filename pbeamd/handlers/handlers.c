@@ -340,13 +340,13 @@ bool handlers_dispatch(struct connection *connection, const struct frame *frame)
 		if (handlers[i].phase == connection->phase && handlers[i].type == frame->type)
 			handler = &handlers[i];
 	if (!handler) {
-		log_warn("request %u cannot come now: the connection ends", frame->type);
+		log_warn("request %u is not allowed now: closing the connection", frame->type);
 		return false;
 	}
 	if (handler->body) {
 		message = frame_unpack(frame, handler->body, &err);
 		if (!message) {
-			log_warn("request %u: %s: the connection ends", frame->type, err.text);
+			log_warn("request %u: %s: closing the connection", frame->type, err.text);
 			return false;
 		}
 	}

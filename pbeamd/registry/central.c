@@ -62,7 +62,7 @@ static int central_found(struct cluster *cluster, struct registry_state *state, 
 }
 
 /* The options differ from the stored ones. */
-static int told_anew(struct cluster *cluster, struct registry_state *state, struct err *err)
+static int central_apply_join(struct cluster *cluster, struct registry_state *state, struct err *err)
 {
 	const char *told = cluster->options->join;
 
@@ -94,7 +94,7 @@ int central_open(struct cluster *cluster, struct err *err)
 		r = registry_store_state(&cluster->store, state, err);
 	before = *state;
 	if (r == 0 && strcmp(state->told, cluster->options->join) != 0)
-		r = told_anew(cluster, state, err);
+		r = central_apply_join(cluster, state, err);
 	if (r == 0 && (state->central || (!state->host[0] && !state->told[0])))
 		r = central_found(cluster, state, err);
 	cluster->central = state->central;

@@ -85,7 +85,7 @@ static void registry_broadcast(const struct cluster *cluster, const Pbeam__Regis
 	said.term = cluster->state.term;
 	for (struct host *host = cluster->hosts; host; host = host->next)
 		if (host->peer && peer_send(host, PBEAM__CHANNEL_MESSAGE__PEER_CHANGES, &said.base) < 0)
-			log_error("host %s misses a change: no memory", host->name);
+			log_error("cannot send a change to host %s: no memory", host->name);
 }
 
 /* On the disk as well: this host may be the next central one. */
@@ -96,7 +96,7 @@ static void registry_keep_changes(struct cluster *cluster, const Pbeam__Registry
 	int r = registry_store_keep(&cluster->store, changes, all ? cluster->copy : NULL, &err);
 
 	if (r < 0 && cluster->kept)
-		log_error("what is in the registry is not written down here: %s", err.text);
+		log_error("cannot store the registry on this host: %s", err.text);
 	cluster->kept = r == 0;
 }
 
@@ -225,7 +225,8 @@ void registry_follow(struct cluster *cluster)
 {
 	struct err err = ERR_INIT;
 
-	err_set(&err, -ECONNRESET, "another host is the central one now; what was asked may be done or not");
+	err_set(&err, -ECONNRESET,
+		"another host is the central one now; the request may or may not have been carried out");
 	heard_close(cluster, &err);
 	registry_remote_lost(&cluster->remote);
 	stale_jobs_away(cluster);
@@ -263,7 +264,7 @@ static void on_done_for_peer(void *arg, const Pbeam__RegistryReply *reply)
 	out.id = answer->id;
 	if (stream_send(&answer->peer->stream, PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY_REPLY, &out.base, NULL,
 			0) < 0)
-		log_error("host %s gets no answer: no memory", answer->peer->name);
+		log_error("cannot reply to host %s: no memory", answer->peer->name);
 	free(answer);
 }
 
@@ -399,7 +400,7 @@ int registry_ask_for(struct connection *connection, const Pbeam__RegistryRequest
 	struct registry_wait *wait = calloc(1, sizeof(*wait));
 
 	if (!wait)
-		return err_code(err, -ENOMEM, "ask the registry");
+		return err_code(err, -ENOMEM, "send a request to the registry");
 	*wait = (struct registry_wait){cluster->waits, cluster, connection, answer};
 	cluster->waits = wait;
 	connection->phase = CONNECTION_BUSY;

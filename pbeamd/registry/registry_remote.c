@@ -45,7 +45,7 @@ static void remote_registry_ask(struct remote *remote, Pbeam__RegistryRequest *r
 			"the central host of the cluster cannot be reached; if it is lost for good let "
 			"another one be it: `pbeamctl hosts --take-over`");
 	else if (!call)
-		err_code(&err, -ENOMEM, "ask the central host");
+		err_code(&err, -ENOMEM, "send a request to the central host");
 	if (err.code) {
 		registry_refuse(&err, done, arg);
 		return;
@@ -57,7 +57,7 @@ static void remote_registry_ask(struct remote *remote, Pbeam__RegistryRequest *r
 	if (peer_send(host, PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY, &request->base) < 0) {
 		remote->calls = call->next;
 		free(call);
-		err_code(&err, -ENOMEM, "ask the central host");
+		err_code(&err, -ENOMEM, "send a request to the central host");
 		registry_refuse(&err, done, arg);
 	}
 }
@@ -145,7 +145,8 @@ void registry_remote_lost(struct registry *registry)
 	struct err err = ERR_INIT;
 
 	err_set(&err, -ECONNRESET,
-		"the central host was lost before it answered; what was asked may be done or not");
+		"the central host was lost before it replied; the request may or may not have been carried "
+		"out");
 	while (remote->calls) {
 		struct call *call = remote->calls;
 

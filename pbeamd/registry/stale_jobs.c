@@ -95,8 +95,8 @@ static void end_job(struct cluster *cluster, struct rpid keeper, const char *hos
 	struct name_job job;
 
 	if (names_job_get(cluster->server->names, keeper, &job) == 0)
-		log_warn("job %s (vpid %d) was rolled back on host %s while this host was away: what is left "
-			 "of it here is ended",
+		log_warn("job %s (vpid %d) was rolled back on host %s while this host was away: its "
+			 "processes here are killed",
 			 job.name, job.root.n, host);
 	for (int i = 0; i < n; i++)
 		if (list[i].keeper.n == keeper.n && list[i].state == NAME_STATE_RUNNING &&

@@ -222,7 +222,7 @@ static bool is_block_in_use(const struct numbers *numbers, uint32_t block)
 static void numbers_keep_block(struct numbers *numbers, uint32_t block)
 {
 	if (names_block_set(numbers->cluster->server->names, block, numbers->cluster->options->name) < 0)
-		log_error("block %u is held and not used", block);
+		log_error("block %u is held but cannot be used", block);
 }
 
 static void on_given_back(void *arg, const Pbeam__RegistryReply *reply)

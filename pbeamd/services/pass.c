@@ -329,7 +329,7 @@ static int ask_members(struct connection *connection, const struct frame *frame,
 		pass->scatter = scatter_begin(connection->server->cluster, &request, pass);
 	if (!pass->scatter) {
 		pass_free(pass);
-		return err_code(err, -ENOMEM, "ask other hosts");
+		return err_code(err, -ENOMEM, "send a request to other hosts");
 	}
 	return 1;
 }

@@ -162,5 +162,5 @@ void revive_work(struct server *server, int sock, const void *arg)
 	done.total_ns = io_now_ns(CLOCK_MONOTONIC) - start;
 	done.processes = processes;
 	if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0, &err) < 0)
-		log_info("rolled back, and the client has left: %s", err.text);
+		log_info("rolled back, but the client has left: %s", err.text);
 }

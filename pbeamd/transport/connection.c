@@ -79,7 +79,7 @@ struct connection *connection_open(struct server *server, int fd)
 		return NULL;
 	}
 	if (stream_open(&connection->stream, server->base, fd, &calls, connection) < 0) {
-		log_error("a connection is turned away: no memory");
+		log_error("cannot accept a connection: no memory");
 		free(connection);
 		return NULL;
 	}

@@ -74,7 +74,7 @@ static int peer_adopt_channel(struct peer *peer, const Pbeam__HostInfo *info, st
 	struct host *host;
 
 	if (strcmp(info->name, peer->name) != 0)
-		return err_set(err, -EPROTO, "it gives the name %s and then another", peer->name);
+		return err_set(err, -EPROTO, "it gave the name %s and then another", peer->name);
 	if (cluster->calls->check(peer, info, err) < 0)
 		return err->code;
 	host = host_get(cluster, peer->name);
@@ -201,7 +201,7 @@ static void peer_on_frame(struct stream *stream, struct frame *frame)
 	} else {
 		char text[64];
 
-		snprintf(text, sizeof(text), "it sent message %u, which cannot come now", frame->type);
+		snprintf(text, sizeof(text), "it sent message %u, which is not allowed now", frame->type);
 		peer_lose_channel(peer, text);
 	}
 }

@@ -84,7 +84,7 @@ static void remote_send_reply(struct peer *peer, uint64_t id, uint32_t type, con
 	if (stream_send(&peer->stream,
 			progress ? PBEAM__CHANNEL_MESSAGE__PEER_PROGRESS : PBEAM__CHANNEL_MESSAGE__PEER_REPLY,
 			&reply.base, NULL, 0) < 0)
-		log_error("host %s gets no answer: no memory", peer->name);
+		log_error("cannot reply to host %s: no memory", peer->name);
 }
 
 static void remote_reply_to_guest(struct guest *guest, uint32_t type, const void *body, size_t len)
@@ -145,7 +145,7 @@ static int begin_guest(struct cluster *cluster, struct peer *peer, uint64_t id, 
 
 	if (!guest || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0) {
 		free(guest);
-		return err_code(err, -ENOMEM, "answer a request of another host");
+		return err_code(err, -ENOMEM, "serve a request from another host");
 	}
 	*guest = (struct guest){cluster->guests, cluster, peer, id, {.fd = -1}};
 	connection = connection_open(cluster->server, ends[0]);
@@ -157,7 +157,7 @@ static int begin_guest(struct cluster *cluster, struct peer *peer, uint64_t id, 
 		free(guest);
 		if (connection)
 			connection_close(connection);
-		return err_code(err, r, "answer a request of another host");
+		return err_code(err, r, "serve a request from another host");
 	}
 	cluster->guests = guest;
 	connection->phase = CONNECTION_GREETED;
@@ -191,12 +191,12 @@ int64_t remote_ask(struct cluster *cluster, struct host *host, uint32_t type, co
 		return err_set(err, -EHOSTUNREACH, "host %s is lost; it does not answer", host->name);
 	call = calloc(1, sizeof(*call));
 	if (!call)
-		return err_code(err, -ENOMEM, "ask another host");
+		return err_code(err, -ENOMEM, "send a request to another host");
 	r = host ? remote_send_request(cluster, host, id, type, body, len)
 		 : begin_guest(cluster, NULL, (uint64_t)id, type, body, len, err);
 	if (r < 0) {
 		free(call);
-		return host ? err_code(err, r, "ask host %s", host->name) : r;
+		return host ? err_code(err, r, "send a request to host %s", host->name) : r;
 	}
 	*call = (struct remote_call){cluster->remote_calls, id, host, fn, arg};
 	cluster->remote_calls = call;
@@ -321,7 +321,8 @@ void remote_lost(struct peer *peer)
 			forget_guest(guest);
 	}
 	err_set(&err, -ECONNRESET,
-		"host %s was lost before it answered; what was asked for may be done or not", peer->name);
+		"host %s was lost before it replied; the request may or may not have been carried out",
+		peer->name);
 	len = remote_pack_failure(&err, bytes);
 	for (;;) {
 		struct remote_call *call = cluster->remote_calls;

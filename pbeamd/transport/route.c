@@ -179,7 +179,7 @@ static void connect_work(struct server *server, int sock, const void *arg)
 			host);
 		rpc_refuse(sock, &err);
 	} else if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &done.base, &fd, 1, &err) < 0) {
-		log_info("a channel is open, and the client has left: %s", err.text);
+		log_info("the channel is open, but the client has left: %s", err.text);
 	}
 }
 
