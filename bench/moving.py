@@ -15,8 +15,8 @@ import harness
 import running
 import saving
 
-PORTS = itertools.count(5600)  # each used once: a port that has moved stays reserved at home a moment longer than its program lives
-SETTLED = 6  # lines of a program's report that a figure is the median of
+PORTS = itertools.count(5600)  # each used once: a port that has moved stays reserved at home for a moment after its program has ended
+SETTLED = 6  # lines of a program's report of which the figure is the median
 TURNS = 5
 
 
@@ -39,7 +39,7 @@ class Talk:
         return statistics.median(float(line.split()[1]) for line in self.asking.lines()[have + 1:have + 1 + SETTLED])
 
     def stand_still(self, still):
-        """Stops the pair while another is measured."""
+        """Stops the pair while another pair is measured."""
         for host, job, words in ((self.client, self.asking, "traffic "), (self.server, self.serving, "traffic serve")):
             if self.supervised:
                 host.ctl("kill", "-s", "STOP" if still else "CONT", vpid_of(host, words))
@@ -66,7 +66,7 @@ def beside(native, talk):
 
 
 def vpid_of(host, words):
-    """The process whose command line has these words."""
+    """Finds the process with these words in its command line."""
     for row in host.ps()["processes"]:
         if words in row.get("command", ""):
             return row["vpid"]

@@ -1,4 +1,4 @@
-"""The results as a table, judged by the bars, and as a picture."""
+"""The results as a table, compared with the bars, and as a picture."""
 
 UNTRAPPED = ["getpid", "gettid", "getppid", "open+close", "read", "compute", "pipe", "tcp", "udp"]
 
@@ -88,7 +88,7 @@ def _move_bars(move):
 
 
 def bars(results):
-    """(sentence, figure, limit) for every bar that the results can judge."""
+    """(text, figure, limit) for every bar for which there are results."""
     found = []
     ratio = results.get("ratio", {})
     for operation in UNTRAPPED:

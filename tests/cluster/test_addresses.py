@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(120)
 
-# Tells who calls and by which name, and echoes.
+# Prints the caller's address and the name that it used, and echoes.
 SERVER = """
 import socket, sys, threading
 s = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -24,7 +24,7 @@ while True:
     tell("from", name(peer), name(c.getpeername()), "to", name(c.getsockname()))
     threading.Thread(target=serve, args=(c,), daemon=True).start()
 """
-# Calls for each line "call", says names and what comes back; "quit" ends it.
+# Connects for each line "call", prints the names and the echo; "quit" ends it.
 CLIENT = """
 import socket, sys
 name = lambda a: f"{a[0]}:{a[1]}"
@@ -275,7 +275,7 @@ def test_datagrams_that_wait(three):
 
 
 def test_rolled_back_elsewhere(three):
-    """A listening socket that has moved is found after a rollback, however long that takes."""
+    """A listening socket that has moved is found after a rollback, however long the rollback takes."""
     a, b, c = three.hosts
     a.scip_run("python3", "-c", REBINDER, a.ip, "5000", "x", name="server").wait_for("ready")
     a.ctl("migrate", "server", "b")

@@ -159,7 +159,7 @@ def test_end_told_late(make_lab):
             os.kill(pid, number)
         if number == signal.SIGKILL:
             b.kill_programs()
-            time.sleep(.2)  # the other end of the line gives back what it has not got rid of
+            time.sleep(.2)  # the other end of the stream returns the bytes that it has not delivered
         word.write_text(then)
     assert asked.wait() == 0, asked.errors()
     pair.until_counts()

@@ -108,7 +108,7 @@ def test_shell_moves(three):
         shell.until(f"\r\none-{turn}\r\n{shell.name}\r\n{shell.child}\r\n$ ")
         shell.type(f"echo wronk\x7fg-{turn}\n")
         shell.until(f"wrong-{turn}\r\n$ ")
-        # The keeper may see no echo already while the shell edits the line.
+        # The keeper may already see echo off while the shell edits the line.
         shell.type("stty -echo; echo si''lent; cat\n")
         shell.until("\nsilent\r\n")
         a.wait_until(lambda: shell.look()[0] == "silent", 10, "the keeper to see that there is no echo")

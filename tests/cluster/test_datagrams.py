@@ -83,7 +83,7 @@ class Pair:
         """The numbers of requests and of missing answers."""
         while self.out.exists():
             words = self.out.read_text().split()
-            if words:  # else it is just being written
+            if words:  # otherwise it is being written
                 return [int(word) for word in words]
         return [0, 0]
 
@@ -162,7 +162,7 @@ def test_both_move_at_once(make_lab, long):
                     time.sleep(chance.random() / 5)
                 assert done.returncode == 0, done.stderr
                 pair.at[name] = to
-        except BaseException as problem:  # told by the main thread
+        except BaseException as problem:  # reported by the main thread
             wrong.append(problem)
 
     walkers = [threading.Thread(target=walk, args=(name, seed)) for seed, name in enumerate(pair.at)]
@@ -209,4 +209,4 @@ def test_given_up(make_lab, where, point, moves):
     done = pair.at[moves].ctl("migrate", moves, "c", timeout=60, check=False)
     assert (done.returncode == 0) == (point == "migrate-committed"), done.stderr
     pair.goes_on()
-    pair.end(lost=1)  # of who is killed after the commit nobody hears first
+    pair.end(lost=1)  # a process killed after the commit is not reported first

@@ -114,7 +114,7 @@ def test_own_interpreter(three, place):
     for library in (loader, libc):
         shutil.copy(library, own / pathlib.Path(library).name)
     shutil.copy(loader, own / "ld.so")
-    (own / "ld.so").open("ab").write(b"\n")  # other contents than anybody else's
+    (own / "ld.so").open("ab").write(b"\n")  # contents that no other file has
     source = pathlib.Path(__file__).parent / "files"
     subprocess.run(["cc", "-O2", "-o", own / "moved", source / "moved.c", own / "libanswer.so", f"-Wl,-rpath,{place}", f"-Wl,--dynamic-linker={place}/ld.so"], check=True)
     told = Told(a, place, place / "lines")

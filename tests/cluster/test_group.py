@@ -21,7 +21,7 @@ def last(job):
 
 
 def count(host, name, group="g"):
-    # Through a pipe, so that what was said stays said: a file would be put back.
+    # Through a pipe, so that earlier output stays: a file would be reset by the rollback.
     job = host.start(["bash", "-o", "pipefail", "-c", 'scip run --name "$1" --group "$2" -- python3 -u -c "$3" | cat', "bash", name, group, COUNTER], name)
     host.wait_until(lambda: len(job.lines()) > 3, 20, f"{name} to count")
     return job
@@ -97,7 +97,7 @@ def test_connection(make_lab, one, other):
 
 
 def lose(lab, host):
-    """The host is gone for good: nothing comes from it, and its processes end."""
+    """The host is lost for good: it sends nothing any more, and its processes end."""
     host.cut()
     for pid in sorted(host.processes(), reverse=True):
         try:

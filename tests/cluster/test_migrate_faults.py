@@ -99,7 +99,7 @@ def test_committed_target(make_lab, action):
     assert check_one_place(lab, vpid, job) == "b"
 
 AT_SOURCE = ["migrate-before-rounds", "migrate-round", "migrate-after-rounds", "migrate-frozen", "migrate-before-state", "migrate-held", "migrate-before-commit"]
-SAID = ["migrate-held", "migrate-before-commit"]  # the target has said that all is there: whether its end is seen before the commit is open
+SAID = ["migrate-held", "migrate-before-commit"]  # the target has reported that it has everything: its end may be noticed before the commit or after
 AT_TARGET = ["migrate-target-state", "restore-before-run", "migrate-target-held"]
 
 
@@ -247,7 +247,7 @@ def test_asks_late(make_lab, action):
     b.env["PBEAM_FAULT"] = str(word)
     lab.start()
     job, vpid = start(lab, {"PBEAM_FAULT": "migrate-committed:kill"})
-    a.run(["pbeamctl", "migrate", vpid, "b"])  # the source's keeper has asked by then
+    a.run(["pbeamctl", "migrate", vpid, "b"])  # the source's keeper has sent its request by then
     if action == "sleep":
         b.wait_until(lambda: word.read_text() == "migrate-target-asks:reached", 20, "the target to miss the source")
         word.write_text("go on")

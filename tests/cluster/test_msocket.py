@@ -120,7 +120,7 @@ def held(lab):
                 if comm(pid) in ("pbeamd", "scip-keeper", "scip-link", "scip bridge"):
                     fds += len(os.listdir(f"/proc/{pid}/fd"))
                     memory += int(pathlib.Path(f"/proc/{pid}/status").read_text().split("RssAnon:")[1].split()[0])
-            except (OSError, IndexError):  # it has just ended
+            except (OSError, IndexError):  # the process has just ended
                 continue
     return fds, memory
 
@@ -170,7 +170,7 @@ def test_producer_and_consumer(make_lab, long):
                     time.sleep(chance.random() / 5)
                 assert done.returncode == 0, done.stderr
                 at = to
-        except BaseException as problem:  # told by the main thread
+        except BaseException as problem:  # reported by the main thread
             wrong.append(problem)
 
     walkers = [threading.Thread(target=walk, args=(name, lab.hosts[i], i)) for i, name in enumerate(("listen", "connect"))]

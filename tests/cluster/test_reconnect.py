@@ -8,7 +8,7 @@ import pytest
 
 MOVES = int(os.environ.get("PBEAM_MOVES", 10))  # of each end
 
-# What the two ends do; how often they are swapped.
+# Options of the two ends; how often they are reconnected.
 PAIRS = [
     (["how=block"], ["how=block"], 40),
     (["how=poll"], ["how=select"], 40),
@@ -44,7 +44,7 @@ def end_well(host, first, second, go):
     assert sent == received[::-1]
 
 
-# With late=1 nobody reads: what is given up would leave more and more in the queues.
+# With late=1 neither end reads: aborted attempts would fill the queues more and more.
 PLANS = [(*pair, given_up) for pair in PAIRS for given_up in (False, True) if not (given_up and "late=1" in pair[0])]
 
 
@@ -117,7 +117,7 @@ def test_both_ends_move_at_once(make_lab, one, other):
     def walk(*words):
         try:
             wander(*words)
-        except BaseException as problem:  # told by the main thread
+        except BaseException as problem:  # reported by the main thread
             wrong.append(problem)
 
     walkers = [threading.Thread(target=walk, args=(lab, name, lab.hosts[i], MOVES, i, trail)) for i, name in enumerate(("listen", "connect"))]

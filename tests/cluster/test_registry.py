@@ -108,7 +108,7 @@ def test_channels_refused(make_lab):
     for words, text in ((("talk", "a", "nobody"), "no process expects"), (("talk", "z", "x"), "no host z")):
         done = b.run([b.stage.tools / "channel", *words], check=False)
         assert done.returncode == 1 and text in done.stderr
-    # a cookie is good for as long as somebody expects it, and no longer
+    # a cookie is valid only while a process expects it
     echo = a.start([a.stage.tools / "channel", "echo", "once", "1"], "echo")
     a.wait_until(lambda: "expecting" in echo.errors(), what="it to expect")
     assert b.run([b.stage.tools / "channel", "talk", "a", "once"], stdin="hello").stdout == "hello"

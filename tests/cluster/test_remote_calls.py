@@ -271,7 +271,7 @@ def test_attach_from_another_host(make_lab):
     console.sendline("words")
     console.expect_exact("Words\r\n")  # so it is there for the signal
     console.sendintr()
-    console.expect(r"[$#] ")  # by who is whom in a user namespace
+    console.expect(r"[$#] ")  # because of the user ids in a user namespace
     console.sendline("echo $((40 + 3)) again")
     console.expect_exact("43 again\r\n")
     console.send("\x1dd")

@@ -70,7 +70,7 @@ def test_three_hosts(make_lab):
     assert c.run(["scip", "run", "--", "echo", "alive"]).stdout == "alive\n"
     c.ctl("migrate", "job-c", "b")
     assert places(c)[vpids["c"]] == "b"
-    d.start_daemon("--join", c.ip)  # any host tells which one is central
+    d.start_daemon("--join", c.ip)  # any host reports which one is central
     d.wait_until(lambda: {"b", "c", "d"} <= set(lab.up(d)) and central(d) == ["b"], 15, "d to join")
     c.ctl("migrate", "job-b", "d")
     assert places(d) == {vpids["b"]: "d", vpids["c"]: "b"}
@@ -102,7 +102,7 @@ def test_old_one_returns(make_lab, how):
     lab = started(make_lab(4))
     a, b, c, d = lab.hosts
     vpid, _ = a.detach("sleep", "1000", name="job-a")
-    ask(b, "set", "before", "1", "0")  # who writes has heard of it
+    ask(b, "set", "before", "1", "0")  # the writer knows the new central host
     for host in (a, d):
         host.cut() if how == "cut" else kill_daemon(host)
         lost(host, b, c)

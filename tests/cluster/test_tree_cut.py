@@ -178,7 +178,7 @@ def test_after_its_end(make_lab, late):
     for pid in lines:
         os.kill(pid, signal.SIGCONT)
     if lines:
-        time.sleep(.5)  # which is when they tell
+        time.sleep(.5)  # which is when they report
     family.check()
     move(a, family.child, a)
     family.check()
@@ -258,7 +258,7 @@ def test_given_up(make_lab):
     a.wait_until(lambda: "reached" in (a.home / "fault").read_text(), 20, "the cut")
     b.daemon.process.kill()
     a.file("fault")
-    saving.wait(30)  # whether it came to count or not
+    saving.wait(30)  # whether it was committed or not
     pair.until_counts(1)
     b.ctl("hosts")  # its daemon starts again
     a.wait_until(lambda: pair.where() == ("a", "b"), 20, "host b to be back")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(180)
 POINTS = ["restore-checked", "restore-frozen", "restore-condemned", "restore-cleared", "restore-made-objects", "restore-made-tree", "restore-before-run", "restore-adopted"]
 ROUNDS = int(os.environ.get("PBEAM_FAULT_ROUNDS", "20"))
 
-# Has one counter for each name, waits for them in either of two ways, tells what it hears of them.
+# Has one counter for each name, waits for them in either of two ways, and reports their signals and statuses.
 PARENT = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -183,7 +183,7 @@ def clear_away(family):
 
 @pytest.mark.parametrize("kind", ["coordinator", "parent", "idle", "new", "beside", "child", "new coordinator"])
 def test_at_points(host, kind):
-    """One child for each fault point, all in one job unless its first process is killed. What is only frozen goes on without a coordinator."""
+    """One child for each fault point, all in one job unless its first process is killed. Processes that are only frozen continue without a coordinator."""
     fault, names = host.file("fault"), [*POINTS, "beside"]
     family = None
     for name in POINTS:
