@@ -3,18 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/io.h"
 #include "scip/ends/acceptor.h"
+#include "tests/unit/unit.h"
 
 enum { STRANGERS = 300, QUICK_MS = 500 };
 

@@ -1,10 +1,4 @@
 /* base/: the error context, whole reads and writes, private directories. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +12,7 @@
 #include "base/dirs.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "tests/unit/unit.h"
 
 static int set_up(void **state)
 {

@@ -8,11 +8,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pty.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,11 +18,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/bridge/bridge.h"
+#include "tests/unit/unit.h"
 
 enum { BULK = 3 << 20, WAIT_MS = 10000 };
 

@@ -1,21 +1,16 @@
 /* Chains of images: pages are found in ancestors, and an incomplete chain is refused with the reason. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/io.h"
 #include "image/image.h"
 #include "image/store.h"
 #include "proto/message.h"
+#include "tests/unit/unit.h"
 
 enum { PAGES = 300 }; /* more than one chunk */
 

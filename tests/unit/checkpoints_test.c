@@ -1,17 +1,12 @@
 /* The checkpoints of several hosts in one list, for all kinds of replies. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "pbeamd/services/checkpoints.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "tests/unit/unit.h"
 
 static Pbeam__CheckpointLog *new_list(const char *here)
 {

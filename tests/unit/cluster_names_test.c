@@ -1,10 +1,4 @@
 /* The name table in a cluster: blocks of numbers, places of processes, addresses that have moved. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,6 +10,7 @@
 #include <unistd.h>
 
 #include "namespace/table.h"
+#include "tests/unit/unit.h"
 
 static char runtime[64];
 

@@ -1,17 +1,11 @@
 /* Joins two parts of a cut: equal numbers of two hosts become different, and the two ends of a bridged
  * stream become one connection. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "image/store.h"
 #include "proto/frame.h"
@@ -20,6 +14,7 @@
 #include "scip/object/object.h"
 #include "scip/rejoin/cut_join.h"
 #include "scip/rejoin/cut_provider.h"
+#include "tests/unit/unit.h"
 
 #define NEW(type)		message_new(&pbeam__##type##__descriptor)
 #define ADD(owner, field, type) message_add(owner, field, pbeam__##type##__descriptor)

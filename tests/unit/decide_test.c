@@ -1,14 +1,10 @@
 /* The supervisor's decisions at every kind of stop, without any process. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 
 #include "scip/supervisor/decide.h"
+#include "tests/unit/unit.h"
 
 #define GO ((unsigned)ACTION_RESUME)
 

@@ -1,11 +1,5 @@
 /* Dumps a process with objects of many kinds, without a supervisor, and compares the image with what the
  * process created. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -24,6 +18,7 @@
 #include "scip/dump/dump.h"
 #include "scip/dump/page_writer.h"
 #include "tests/tools/seize.h"
+#include "tests/unit/unit.h"
 
 enum { PAGE = 4096, PAGES = 32 };
 

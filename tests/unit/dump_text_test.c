@@ -1,11 +1,5 @@
 /* Texts and filters that a dump reads: the timer list of /proc, classic BPF programs. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -13,6 +7,7 @@
 
 #include "proto/message.h"
 #include "scip/dump/dump_parts.h"
+#include "tests/unit/unit.h"
 
 static void test_timers(void **state)
 {

@@ -1,10 +1,6 @@
 /* Frames arrive with their descriptors; malformed ones are refused and leak nothing. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
+#include "tests/unit/unit.h"
 
 struct ends {
 	int a, b;

@@ -1,9 +1,5 @@
 /* The image file: its contents are read back, and a changed, missing or added byte is detected. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/io.h"
 #include "image/image.h"
+#include "tests/unit/unit.h"
 
 #define PAGES 700u /* more than two chunks */
 

@@ -3,17 +3,12 @@
  * in the plan's order, and must give every process exactly its pages, with as many of them shared as in the
  * image.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
-
 #include "scip/rebuild/inherit.h"
+#include "tests/unit/unit.h"
 
 enum { PAGE = 4096, BASE = 0x100000, SPAN = 64, FAMILY_MAX = 16 };
 

@@ -1,18 +1,13 @@
 /* The pure parts of a dump: parses lines of smaps, cuts ranges out of mappings, and joins pagemap words
  * into runs of pages. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 #include "proto/message.h"
 #include "scip/dump/mappings.h"
 #include "scip/dump/page_scan.h"
+#include "tests/unit/unit.h"
 
 #define RW (PROT_READ | PROT_WRITE)
 

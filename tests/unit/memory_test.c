@@ -1,20 +1,15 @@
 /* Memory of the machine and of control groups, from their files. */
 #include <fcntl.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/host_memory.h"
 #include "base/io.h"
+#include "tests/unit/unit.h"
 
 static char top[] = "/tmp/memory.XXXXXX";
 

@@ -1,17 +1,12 @@
 /* Names of sockets in the name table: stored by inode, replaced, removed. The oldest is dropped when all
  * places are taken. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "namespace/names.h"
+#include "tests/unit/unit.h"
 
 static struct names *names;
 

@@ -1,11 +1,5 @@
 /* The name table: numbers, processes, jobs; writers killed at random moments; many writers at once;
  * damaged files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <limits.h>
@@ -19,6 +13,7 @@
 #include <unistd.h>
 
 #include "namespace/table.h"
+#include "tests/unit/unit.h"
 
 static char runtime[64], table_path[96];
 

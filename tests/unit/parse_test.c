@@ -1,16 +1,11 @@
 /* Times, sizes, signals and numbers from command lines; names of jobs. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/parse.h"
 #include "image/store.h"
+#include "tests/unit/unit.h"
 
 static void test_durations(void **state)
 {

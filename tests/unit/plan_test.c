@@ -6,16 +6,11 @@
  * well-known shapes have tests of their own.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "scip/rebuild/plan.h"
+#include "tests/unit/unit.h"
 
 enum { MODEL_MAX = 200, KEEPER_NUMBER = 9000, KEEPER_SLOT = 0 };
 

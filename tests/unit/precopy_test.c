@@ -4,14 +4,11 @@
 #include <string.h>
 
 // clang-format off
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 // clang-format on
 
 #include "scip/precopy/delta.h"
 #include "scip/precopy/notes.h"
+#include "tests/unit/unit.h"
 
 static uint64_t before[DELTA_WORDS], after[DELTA_WORDS];
 

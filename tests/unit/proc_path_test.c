@@ -1,10 +1,4 @@
 /* Numbers in /proc without a tracee: paths, texts, siginfo; and the records for the dump. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <signal.h>
@@ -15,6 +9,7 @@
 
 #include "namespace/record.h"
 #include "scip/syscall/proc_path.h"
+#include "tests/unit/unit.h"
 
 static char runtime[64];
 

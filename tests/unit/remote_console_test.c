@@ -1,19 +1,15 @@
 /* The output of a remote console: each byte once, even if the channels that carry it break. */
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "scip/job/remote_console_output.h"
 #include "scip/job/remote_console_positions.h"
+#include "tests/unit/unit.h"
 
 static void add(struct console_output *output, size_t n)
 {

@@ -1,18 +1,14 @@
 /* Calls over a socket pair: replies, refusals, ends, limits of time. */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/daemon.pb-c.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "tests/unit/unit.h"
 
 enum { QUESTION = 7, WRONG = 8 };
 

@@ -1,19 +1,14 @@
 /* Numbers of checkpoints: never used again, the newest kept, another job with the same vpid kept apart. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "image/store.h"
+#include "tests/unit/unit.h"
 
 static char top[] = "/tmp/store-test-XXXXXX";
 

@@ -1,11 +1,5 @@
 /* The system call table against the kernel's headers, the running kernel and its own page; the filters
  * against the table. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +15,7 @@
 
 #include "base/io.h"
 #include "scip/syscall/call.h"
+#include "tests/unit/unit.h"
 
 static void test_kernel_headers(void **state)
 {

@@ -12,14 +12,11 @@
 #include <unistd.h>
 
 // clang-format off
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 // clang-format on
 
 #include "channel/tls.h"
 #include "channel/tls_stream.h"
+#include "tests/unit/unit.h"
 
 enum { BYTES = 3 << 20 };
 

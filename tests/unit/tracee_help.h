@@ -4,11 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/io.h"
 #include "scip/tracee/process.h"
 #include "scip/tracee/procfs.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
+#include "tests/unit/unit.h"
 
 /* Fails with the error's text. */
 #define assert_ok(expression)                                                                                \
