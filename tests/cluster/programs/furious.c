@@ -8,17 +8,13 @@
  * byte from each process.
  */
 #include <fcntl.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { PAGE = 4096, WORDS = PAGE / 8, CHUNK = 64 /* pages that move together */ };
+#include "verified_page.h"
+
+enum { CHUNK = 64 /* pages that move together */ };
 
 struct region {
 	uint64_t *words;
@@ -27,65 +23,14 @@ struct region {
 	size_t first, step; /* pages of this process */
 };
 
-static volatile sig_atomic_t ending;
-
-static void on_signal(int sig)
-{
-	ending = 1;
-}
-
-static uint64_t next_random(void)
-{
-	static uint64_t state;
-
-	if (!state)
-		state = (uint64_t)getpid() * 0x9e3779b97f4a7c15u + 1;
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state;
-}
-
-static uint64_t sum_of(const uint64_t *page)
-{
-	uint64_t sum = 0;
-
-	for (int i = 0; i < WORDS; i++)
-		if (i != 2)
-			sum = (sum << 7 | sum >> 57) ^ page[i];
-	return sum;
-}
-
 static void check(const struct region *region, size_t i, const char *what)
 {
-	const uint64_t *page = region->words + i * WORDS;
-	const uint32_t times = region->times[i];
-	int bad = 0;
-
-	if (times)
-		bad = page[0] != i || page[1] != times || page[2] != sum_of(page);
-	else
-		for (int j = 0; j < WORDS; j++)
-			bad |= page[j] != 0;
-	if (!bad)
-		return;
-	printf("%d: %s page %zu: number %llu, written %llu times instead of %u, sum %s\n", getpid(), what, i,
-	       (unsigned long long)page[0], (unsigned long long)page[1], times,
-	       page[2] == sum_of(page) ? "right" : "wrong");
-	fflush(stdout);
-	_exit(1);
+	page_check(region->words + i * WORDS, i, region->times[i], what, "");
 }
 
 static void write_page(struct region *region, size_t i, int whole)
 {
-	uint64_t *page = region->words + i * WORDS;
-
-	page[0] = i;
-	page[1] = ++region->times[i];
-	for (int j = 3; j < WORDS && whole; j++)
-		page[j] = next_random();
-	page[3 + next_random() % (WORDS - 3)] = next_random();
-	page[2] = sum_of(page);
+	page_write(region->words + i * WORDS, i, ++region->times[i], whole);
 }
 
 static void give_back(struct region *region, size_t i)

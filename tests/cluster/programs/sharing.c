@@ -16,17 +16,15 @@
  * READY gets a byte from each process.
  */
 #include <fcntl.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-enum { PAGE = 4096, WORDS = PAGE / 8, TAIL = 64 /* pages that are truncated */ };
+#include "verified_page.h"
+
+enum { TAIL = 64 /* pages that are truncated */ };
 
 static size_t pages, first, step;
 static struct region {
@@ -35,24 +33,6 @@ static struct region {
 	uint32_t *times; /* each page was written; private */
 	int fd;		 /* -1: none */
 } regions[2] = {{.name = "anonymous", .fd = -1}, {.name = "memory file", .fd = -1}};
-static volatile sig_atomic_t ending;
-
-static void on_signal(int sig)
-{
-	ending = 1;
-}
-
-static uint64_t next_random(void)
-{
-	static uint64_t state;
-
-	if (!state)
-		state = (uint64_t)getpid() * 0x9e3779b97f4a7c15u + 1;
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state;
-}
 
 static void need(int good, const char *what)
 {
@@ -62,45 +42,15 @@ static void need(int good, const char *what)
 	_exit(2);
 }
 
-static uint64_t sum_of(const uint64_t *page)
-{
-	uint64_t sum = 0;
-
-	for (int i = 0; i < WORDS; i++)
-		if (i != 2)
-			sum = (sum << 7 | sum >> 57) ^ page[i];
-	return sum;
-}
-
 static void check(const struct region *region, size_t i, const char *when)
 {
-	const uint64_t *page = (const uint64_t *)(region->at + i * PAGE);
-	const uint32_t times = region->times[i];
-	int bad = 0;
-
-	if (times)
-		bad = page[0] != i || page[1] != times || page[2] != sum_of(page);
-	else
-		for (int j = 0; j < WORDS; j++)
-			bad |= page[j] != 0;
-	if (!bad)
-		return;
-	printf("%d: %s page %zu %s: number %llu, written %llu times instead of %u, sum %s\n", getpid(),
-	       region->name, i, when, (unsigned long long)page[0], (unsigned long long)page[1], times,
-	       page[2] == sum_of(page) ? "right" : "wrong");
-	fflush(stdout);
-	_exit(1);
+	page_check((const uint64_t *)(region->at + i * PAGE), i, region->times[i], region->name, when);
 }
 
-/* The page after one more write, the first time all of it. */
+/* Writes one word, the first time the whole page. */
 static void change(uint64_t *page, size_t i, uint32_t times)
 {
-	for (int j = 3; j < WORDS && times == 1; j++)
-		page[j] = next_random();
-	page[0] = i;
-	page[1] = times;
-	page[3 + next_random() % (WORDS - 3)] = next_random();
-	page[2] = sum_of(page);
+	page_write(page, i, times, times == 1);
 }
 
 static void write_page(struct region *region, size_t i, char way)
@@ -175,7 +125,7 @@ static void work(const char *ways, unsigned nap_us, unsigned part)
 			i = pages - 1 - next_random() % TAIL;
 		if (!is_own(region, i, ways) || (region->fd < 0 && strchr("mwpt", way)))
 			continue;
-		check(region, i, "meanwhile");
+		check(region, i, " meanwhile");
 		if (way == 't' && first == 0)
 			cut(region);
 		else if (way == 'p' && fallocate(region->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -207,7 +157,7 @@ static int run(char **argv)
 	for (int r = 0; r < 2; r++)
 		for (size_t i = 0; i < pages; i++)
 			if (is_own(&regions[r], i, ways))
-				check(&regions[r], i, "in the end");
+				check(&regions[r], i, " in the end");
 	return 7;
 }
 
