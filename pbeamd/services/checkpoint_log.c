@@ -103,7 +103,7 @@ void log_work(struct server *server, int sock, const void *arg)
 	if (r < 0) {
 		err_wrap(&err, r, "%s", target->who);
 		rpc_refuse(sock, &err);
-	} else if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &list->base, NULL, 0, &err) < 0) {
+	} else if (rpc_reply(sock, &list->base, &err) < 0) {
 		log_info("list of checkpoints: %s", err.text);
 	}
 	message_free(list);

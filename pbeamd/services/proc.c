@@ -46,7 +46,7 @@ static void proc_work(struct server *server, int sock, const void *arg)
 		rpc_refuse(sock, &err);
 	} else {
 		reply->booted_ns = io_now_ns(CLOCK_REALTIME) - io_now_ns(CLOCK_BOOTTIME);
-		if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &reply->base, NULL, 0, &err) < 0)
+		if (rpc_reply(sock, &reply->base, &err) < 0)
 			log_info("text of /proc: %s", err.text);
 	}
 	message_free(reply);

@@ -187,7 +187,7 @@ void ps_work(struct server *server, int sock, const void *arg)
 		fill_row(&rows[i], &processes[i], job_of(jobs, njobs, processes[i].keeper), host);
 		list.processes[list.n_processes++] = &rows[i].info;
 	}
-	if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &list.base, NULL, 0, &err) < 0)
+	if (rpc_reply(sock, &list.base, &err) < 0)
 		log_info("list of processes: %s", err.text);
 	free(list.processes);
 	free(rows);

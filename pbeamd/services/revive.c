@@ -161,6 +161,6 @@ void revive_work(struct server *server, int sock, const void *arg)
 	done.path = (char *)(uintptr_t)revive->path;
 	done.total_ns = io_now_ns(CLOCK_MONOTONIC) - start;
 	done.processes = processes;
-	if (frame_send(sock, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0, &err) < 0)
+	if (rpc_reply(sock, &done.base, &err) < 0)
 		log_info("rolled back, but the client has left: %s", err.text);
 }
