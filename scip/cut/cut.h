@@ -32,8 +32,9 @@
 struct job;
 
 /* ---- link.c ---- */
-/* One request, one answer, which the caller frees with message_free(). NULL: err has the reason, err->code is
- * what the other side said. The two halves are for asking several at the same time. */
+/* Sends one request and returns its reply, which the caller frees with message_free(). NULL: err has the
+ * reason, with the other side's error code. The two halves serve callers that send several requests at once.
+ */
 Pbeam__CutReply *cut_ask(int channel, const Pbeam__CutRequest *request, struct err *err);
 must_check int cut_send(int channel, const Pbeam__CutRequest *request, struct err *err);
 Pbeam__CutReply *cut_receive(int channel, struct err *err);
@@ -43,8 +44,8 @@ Pbeam__CutRequest *cut_take(int channel, struct err *err);
 must_check int cut_check_name(const char *name, struct err *err);
 
 /* ---- part_store.c: `scip part` ---- */
-/* Serves the requests about images; 1 when it is done, 0 when it is another request, -errno when the channel
- * is of no use any more. A refusal has been told. */
+/* Serves a request about images. Returns 1 if it was served or refused, 0 if it is another request, -errno if
+ * the channel cannot be used any more. */
 must_check int cut_serve_store(int channel, const Pbeam__CutRequest *request, struct err *err);
 /* The other side of GET and PUT: between a file here and one on the other side. `part` becomes part `as`,
  * which is the same or STORE_COPY. */
@@ -60,13 +61,14 @@ struct cut_part {
 	const struct name_job *job;
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */
-	/* The host where a process of ours has its stub, "" for none. */
+	/* The host where a process of the part has its stub, "" for none. */
 	const char *(*stub_host)(void *arg, struct vpid vpid);
 	/* Signals for processes elsewhere are on their way from our stubs. */
 	bool (*under_way)(void *arg);
 	void *arg;
 };
-/* In a coordinator. 0: the image is whole and durable; else there is none and the processes go on. */
+/* In a coordinator. Returns 0 when the image is complete and durable. After -errno there is no image, and the
+ * processes go on. */
 must_check int cut_part_save(struct names *names, const struct cut_part *part, struct err *err);
 
 /* ---- lead.c: `scip cut`, started by pbeamd with the user's connection as descriptor 3 and the request in a

@@ -73,7 +73,7 @@ must_check int lead_store(struct lead *lead, const char *host, struct err *err);
 bool lead_host_is_up(const struct lead *lead, const char *name);
 struct lead_part *lead_add_part(struct lead *lead, const char *host, const char *uuid, const char *job,
 				int32_t vpid, struct err *err);
-/* Closes the channels of all parts: what is not durable is undone. */
+/* Closes the channels of all parts, which undo everything that is not durable. */
 void lead_close_parts(struct lead *lead);
 /* The part of that job on that host, or NULL. */
 struct lead_part *lead_find_part(const struct lead *lead, const char *host, const char *uuid);

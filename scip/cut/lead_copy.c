@@ -1,8 +1,6 @@
-/*
- * What makes a cut count, and lets it outlive any one host: each part's image is on the host where it was
- * made and on the leader's, the leader's own on another one, if need be one that has no part; the manifest on
- * all of these.
- */
+/* Makes a cut valid, and lets it survive the loss of any one host. Each part's image is on the host where it
+ * was made and on the leader's. The leader's own is on another host, if necessary one without a part. All of
+ * these hosts have the manifest. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* `scip cut`: leads one checkpoint or rollback of what has several parts, and answers the user. */
+/* `scip cut`: leads one checkpoint or rollback with several parts, and replies to the user. */
 #include "scip/cut/lead.h"
 
 #include <errno.h>

@@ -88,7 +88,7 @@ static int find_parts(struct lead *lead, const Pbeam__CheckpointRequest *request
 	return r;
 }
 
-/* The first number that none of the hosts has given. */
+/* Chooses the first number that no host has used. */
 static int choose_number(struct lead *lead, struct err *err)
 {
 	Pbeam__CutRequest request = PBEAM__CUT_REQUEST__INIT;
@@ -157,7 +157,7 @@ static int take_saved(struct lead *lead, struct err *err)
 {
 	for (size_t i = 0; i < lead->nparts; i++) {
 		if (!lead->parts[i].reply->saved)
-			return err_set(err, -EPROTO, "host %s does not say what it has saved",
+			return err_set(err, -EPROTO, "host %s sent no description of its image",
 				       lead->parts[i].host);
 		lead->parts[i].saved = lead->parts[i].reply;
 		lead->parts[i].reply = NULL;
@@ -197,13 +197,13 @@ static int make_cut(struct lead *lead, const Pbeam__CheckpointRequest *wish, str
 	return r < 0 ? r : take_saved(lead, err);
 }
 
-/* What is refused because it is just under way mostly is done with a moment later. */
+/* Repeats a checkpoint that was refused because of something in progress, which is mostly over soon. */
 static int cut_at_last(struct lead *lead, const Pbeam__CheckpointRequest *wish, struct err *err)
 {
 	int r = make_cut(lead, wish, err);
 
 	for (unsigned attempt = 0; r == -EBUSY && attempt < ATTEMPTS; attempt++) {
-		log_info("%s: %s; once more", lead->name, err->text);
+		log_info("%s: %s; it is tried again", lead->name, err->text);
 		lead_close_parts(lead);
 		reconnect_backoff(attempt);
 		err_clear(err);
@@ -212,7 +212,7 @@ static int cut_at_last(struct lead *lead, const Pbeam__CheckpointRequest *wish, 
 	return r;
 }
 
-/* ---- the answer ---- */
+/* ---- the reply ---- */
 
 static int list_outside(const struct lead *lead, Pbeam__CheckpointReply *done)
 {

@@ -4,7 +4,7 @@
 
 #include "scip/cut/lead.h"
 
-/* After DUMP: every end whose other end is in another part (or in the same, by another keeper) gets the
+/* After DUMP: gives each end whose other end is in another part (or in the same part with another keeper) the
  * number of its connection. */
 must_check int pair_all(struct lead *lead, struct err *err);
 /* One DRAIN to all; *waiting: bytes that are still under way. */

@@ -189,7 +189,7 @@ static int do_get(int channel, const Pbeam__CutRequest *request, struct err *err
 	return r < 0 ? r : send_image(channel, path, reply.bytes, err);
 }
 
-/* When it fails in the middle the channel ends: what still comes is of no use. */
+/* After a failure in the middle the channel is closed: the rest of the image cannot be used. */
 static int do_put(int channel, const Pbeam__CutRequest *request, struct err *err)
 {
 	Pbeam__CutReply reply = PBEAM__CUT_REPLY__INIT;
