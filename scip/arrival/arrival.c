@@ -72,7 +72,7 @@ static int await_commit(struct arrival *a, struct err *err)
 	err_set(err, r, "%s", lost.text);
 	if (r == -ECANCELED)
 		return r;
-	log_warn("migrate: vpid %d: %s; asking the registry where it is now", a->options->begin->root,
+	log_warn("migrate: vpid %d: %s; the registry is queried for its host", a->options->begin->root,
 		 lost.text);
 	(void)!fault_point("migrate-target-asks", NULL); /* delayed or killed here; it cannot fail */
 	if (!record_abort(&a->record))

@@ -12,8 +12,8 @@
 #include "scip/reconnect/reconnect_provider.h"
 #include "scip/rejoin/cut_provider.h"
 
-/* The first provider that claims a description has it: what can be connected again, then what needs a bridge,
- * then what is closed. */
+/* The first provider that claims a description handles it. Connections that can be made again come first,
+ * then those that need a bridge, then those that are closed. */
 static const struct external_provider *const external_table[] = {
 	&reconnect_provider, &bridge_provider,	   &left_provider,  &address_provider,
 	&cut_provider,	     &cut_stream_provider, &pidfd_provider, NULL,
@@ -70,7 +70,7 @@ struct object_external external_of_source(struct migrate_source *source)
 		.arg = source, .survey = source_survey, .dump = source_dump, .file_limit = source_file_limit};
 }
 
-/* What the provider's `ready` has sent; empty if nothing. */
+/* Returns what the provider's `ready` has sent; empty if it has sent nothing. */
 static const ProtobufCBinaryData *rendezvous_of(const Pbeam__MigrateHeld *held,
 						const struct external_provider *provider)
 {
@@ -137,8 +137,8 @@ static int find_provider(const Pbeam__Object *object, size_t *index, struct err 
 			*index = i;
 			return 0;
 		}
-	return err_set(err, -ENOTSUP, "object %u needs \"%s\", which is not there in this version",
-		       object->id, object->external->provider);
+	return err_set(err, -ENOTSUP, "object %u needs \"%s\", which this version does not have", object->id,
+		       object->external->provider);
 }
 
 static int target_make(void *arg, struct object_restore *restore, const Pbeam__Object *object, int *fd,

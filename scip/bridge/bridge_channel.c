@@ -456,7 +456,7 @@ void channel_input(struct channel *channel)
 
 			frame_free(&frame);
 			if (bad < 0) {
-				log_warn("bridge: the other side sent what it should not have");
+				log_warn("bridge: the other side sent an unexpected message");
 				r = bad;
 			}
 		}

@@ -415,7 +415,7 @@ void control_input(struct control *control)
 	frame_free(&frame);
 }
 
-/* Tells users and pbeamd which programs depend on which host. */
+/* Reports to users and pbeamd which programs depend on which host. */
 void control_describe(struct bridge *bridge)
 {
 	char path[PATH_MAX + 16], beside[PATH_MAX + 24];

@@ -51,7 +51,7 @@ static int add_descriptor(struct holders *out, pid_t pid, int dir, const char *n
 	struct stat target, entry;
 	int number;
 
-	/* the mode of the link tells how the file is open */
+	/* the mode of the link is the file's access mode */
 	if (fstatat(dir, name, &entry, AT_SYMLINK_NOFOLLOW) < 0 || fstatat(dir, name, &target, 0) < 0)
 		return 0;
 	number = terminal_number(pid, holder.fd, &target);

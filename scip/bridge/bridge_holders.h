@@ -23,9 +23,9 @@ struct holders {
 /* Lists every pipe, socket and pseudo-terminal of the user's processes, except `skip` and ΦBEAM's own
  * processes. */
 must_check int holders_read(struct holders *out, const pid_t *skip, size_t nskip, struct err *err);
-/* Lists those of the bridges only. */
+/* Lists the bridges' holders only. */
 must_check int holders_read_bridges(struct holders *out, struct err *err);
-/* Adds those of one process. */
+/* Adds the holders of one process. */
 must_check int holders_add(struct holders *out, pid_t pid);
 /* Returns a holder that has it open for reading (or writing), or NULL. */
 const struct holder *holders_find(const struct holders *holders, uint64_t ino, bool reads, bool writes);

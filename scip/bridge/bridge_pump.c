@@ -1,14 +1,14 @@
 /*
  * Between a stream's descriptor and its logs.
  *
- * Descriptors are watched edge-triggered: `readable` and `writable` hold until a call says EAGAIN. Sockets
- * are used with MSG_DONTWAIT, for their descriptions may be the program's own and have its flags; pipes are
- * opened again with O_NONBLOCK when the stream is added.
+ * Descriptors are watched edge-triggered: `readable` and `writable` hold until a call fails with EAGAIN.
+ * Sockets are used with MSG_DONTWAIT, for their descriptions may be the program's own and have its flags;
+ * pipes are opened again with O_NONBLOCK when the stream is added.
  *
  * The end of a writer is END: the other side shuts its descriptor down for writing, or closes a pipe. An end
  * that is gone for good (a pipe without readers, a UNIX socket whose peer has closed) is CLOSE; one that was
- * reset is RESET. Of TCP one sees a close only as an end of file like that of a shutdown:
- * bridge_stream_look() asks whether the program still has its socket.
+ * reset is RESET. A close of a TCP socket looks to its peer like a shutdown, an end of file:
+ * bridge_stream_look() checks whether the program still has its socket.
  */
 #include <errno.h>
 #include <poll.h>

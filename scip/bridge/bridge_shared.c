@@ -21,9 +21,9 @@ int bridge_refuse_shared(const struct holder *holder, const char *what, struct e
 
 	return err_set(
 		err, -ENOTSUP,
-		"%s that process %d (%s), which stays, has open too: what comes would have to be read in two "
-		"places; migrate the whole tree, let that process close it first, or leave it to that one "
-		"with --leave-shared",
+		"%s that process %d (%s), which stays, has open too: its input would have to be read in two "
+		"places; migrate the whole tree, let that process close it first, or leave it to that "
+		"process with --leave-shared",
 		what, holder->pid, bridge_comm_of(holder->pid, comm));
 }
 

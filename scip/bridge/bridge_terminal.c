@@ -143,8 +143,8 @@ int terminal_depart(struct bridge_stream *stream)
 
 void terminal_end(struct bridge_stream *stream)
 {
-	/* A keeper that still has it open finds it as the program left it. While the bridge's process runs,
-	 * the settings are that one's. */
+	/* A keeper that still has the terminal open finds it as the program left it. While the bridge's
+	 * process runs, the bridge sets the terminal's modes. */
 	if (stream->terminal && stream->anchor && stream->fd >= 0 && !stream->bridge->started)
 		(void)ioctl(stream->fd, TCSETS2, &stream->terminal->program);
 	free(stream->terminal);

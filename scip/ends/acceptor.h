@@ -1,11 +1,11 @@
 /*
- * Makes connections between two hosts again, and tells them from strangers'.
+ * Makes connections between two hosts again, and distinguishes them from strangers' connections.
  *
  * Both ends of a connection get a cookie over an authenticated channel. The end that connects sends it first.
  * The acceptor reads cookies from all pending connections at once and never waits for a single one: programs
- * stand still meanwhile, and anybody who reaches the port can connect and stay silent. A pending connection
+ * stand still meanwhile, and any host that reaches the port can connect and stay silent. A pending connection
  * is closed after ACCEPTOR_SILENCE_MS, and when ACCEPTOR_PENDING_MAX are pending a new one replaces a random
- * one (as sshd's MaxStartups: whoever floods the port cannot choose the victim).
+ * one (like sshd's MaxStartups: an attacker who floods the port cannot choose the victim).
  */
 #ifndef SCIP_ENDS_ACCEPTOR_H
 #define SCIP_ENDS_ACCEPTOR_H

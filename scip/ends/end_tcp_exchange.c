@@ -54,7 +54,7 @@ static int exchange_transfer(int sock, void *buf, size_t len, bool send_it, stru
 			continue;
 		}
 		if (n == 0)
-			return err_set(err, -EPIPE, "the other end of a new connection has gone");
+			return err_set(err, -EPIPE, "the other end of a new connection is closed");
 		if (errno != EAGAIN && errno != EINTR)
 			return err_sys(err, "fill a new connection");
 		if (errno == EAGAIN && poll(&p, 1, PATIENCE_MS) == 0)

@@ -1,6 +1,6 @@
 /*
- * Refuses pidfds of processes that do not migrate with the holder. On the target no process would end with
- * such a process or take its signals. A pidfd of a process that also migrates, or whose stub does, is
+ * Refuses pidfds of processes that do not migrate with the holder. On the target no process would end when
+ * theirs does or take its signals. A pidfd of a process that also migrates, or whose stub does, is
  * restored as usual.
  */
 #include <errno.h>

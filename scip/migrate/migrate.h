@@ -2,14 +2,13 @@
  * Live migration: the two coordinators. docs/MIGRATION.md.
  *
  * migrate_source.c runs in a child of the keeper that has the processes, migrate_target.c in a child of the
- * guest keeper (or of the keeper that has other processes of the job there already). They talk over one
- * channel of kind MIGRATE (channel/wire.h). The image is that of a checkpoint, in a file that has no name on
- * either side.
+ * guest keeper (or of the keeper that has other processes of the job there already). They exchange
+ * messages over one channel of kind MIGRATE (channel/wire.h). The image has the format of a checkpoint, in a
+ * file without a name on either side.
  *
  * The migration happens when migration/UUID in the registry goes from PREPARED to COMMITTED
- * (scip/ends/migration_record.c), and at no other moment: before it whatever fails leaves the processes where
- * they were, after it they are where they went, and a side that has lost the other asks the registry which of
- * the two it is.
+ * (scip/ends/migration_record.c), and at no other moment. A failure before the change leaves the processes on
+ * the source; after the change they are on the target. A side that has lost the other queries the registry.
  */
 #ifndef SCIP_MIGRATE_MIGRATE_H
 #define SCIP_MIGRATE_MIGRATE_H

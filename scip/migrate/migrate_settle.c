@@ -98,7 +98,7 @@ int migrate_settle(struct names *names, const struct migrate_settling *settling,
 	record.undecided_arg = &asking;
 	moved = settling->known ? 1 : record_abort(&record);
 	log_info("migrate: a coordinator was killed; %s that the processes %s",
-		 settling->known ? "it had reported" : "the registry says",
+		 settling->known ? "it had reported" : "the registry records",
 		 moved ? "have moved" : "have not moved");
 	if (r == 0 && settling->arrival)
 		settle_target(&group, moved);

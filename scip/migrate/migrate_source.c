@@ -1,12 +1,12 @@
 /*
  * The source of a migration.
  *
- * Before the freeze: opens the channel, asks the target for its consent, makes the record PREPARED, lets the
- * providers of external objects find out what they can, pre-copies. Frozen: captures the processes
- * (capture.h) and sends the image to the target, which restores and holds them. Then SCIP_KEEP makes the
- * scips keep their processes frozen even if this coordinator is killed: from here on only the registry knows
- * where the processes are, and the keeper asks it (migrate_settle()). After the commit the target lets the
- * processes run; the ones here end, except the first one if its parent stays (SCIP_STUB).
+ * Before the freeze: opens the channel, requests the target's consent, makes the record PREPARED, lets the
+ * providers of external objects survey them, pre-copies. Frozen: captures the processes (capture.h) and
+ * sends the image to the target, which restores and holds them. Then SCIP_KEEP makes the scips keep their
+ * processes frozen even if this coordinator is killed: from here on only the registry records where the
+ * processes are, and the keeper queries it (migrate_settle()). After the commit the target lets the processes
+ * run; the processes here end, except the first if its parent stays (SCIP_STUB).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -208,7 +208,7 @@ static int exchange_begin(struct departure *d, const Pbeam__MigrateBegin *begin,
 			 ready, err);
 }
 
-/* Opens the channel and asks the target for its consent. */
+/* Opens the channel and requests the target's consent. */
 static int request_consent(struct departure *d, struct err *err)
 {
 	Pbeam__MigrateBegin *begin = message_new(&pbeam__migrate_begin__descriptor);

@@ -3,20 +3,20 @@
  *
  * An entry is kept by the kernel under (open file description, descriptor number). The number is that of the
  * process that added it, and may have been closed, or given to something else, while the description lives on
- * elsewhere; kcmp(KCMP_EPOLL_TFD) tells which description it is. So that number and description are the same
- * again, entries are added by a child of ours that puts the description at that number in its own table
+ * elsewhere; kcmp(KCMP_EPOLL_TFD) identifies the description. To restore both number and description,
+ * entries are added by a child of ours that puts the description at that number in its own table
  * (dup2): the registration lasts as long as the description, not as long as the child.
  *
  * Signalfds differ: an entry waits for signals of the process that made it (ep_insert() polls
  * it, signalfd_poll() in fs/signalfd.c, Linux 6.18, queues at current->sighand), and waits for none once that
- * process has ended. Such an entry is added by the process itself (install). The kernel does not report which
- * process that was: the first one, parents before children, that has both descriptions at these numbers is
- * taken. If there is none the child adds the entry, which never reports.
+ * process has ended. The process itself adds its entries for signalfds (install). The kernel does not report
+ * which process that was: the first that has both descriptions at these numbers, parents before children, is
+ * taken. If no process has both, the child adds the entry, which never reports.
  *
- * An entry of EPOLLONESHOT that has fired is there without any events. It cannot be added like that (the
- * kernel adds EPOLLERR and EPOLLHUP); it is added with events that it has now and made to fire, or, if it has
- * none, left with EPOLLERR and EPOLLHUP. An edge-triggered entry that is ready reports once more: no edge is
- * lost, and programs must expect that.
+ * An entry of EPOLLONESHOT that has fired is there without any events. It cannot be added without events
+ * (the kernel adds EPOLLERR and EPOLLHUP); it is added with events that are pending now and made to fire, or,
+ * if none are pending, left with EPOLLERR and EPOLLHUP. An edge-triggered entry that is ready reports once
+ * more: no edge is lost, and programs must expect that.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -286,7 +286,7 @@ int object_files_check(struct object_restore *restore, struct err *err)
 			char *slash = strrchr(path, '/');
 
 			if (errno != ENOENT && errno != ENOTDIR)
-				return err_sys(err, "look at %s, which is to be put back", path);
+				return err_sys(err, "look at %s before it is restored", path);
 			if (slash && slash != path)
 				*slash = 0;
 			if (access(slash == path ? "/" : path, W_OK) < 0)

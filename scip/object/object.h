@@ -131,16 +131,17 @@ struct object_ops {
 	Pbeam__Object__KindCase kind;
 	/* Dumped in this order: 0 may find hidden descriptions (sockets), 1 most, 2 names others (epoll). */
 	int phase;
-	/* Names processes: made when asked for by object_restore_get(), or by object_restore_finish_all(). */
+	/* Names processes: made by object_restore_get() on request, or by object_restore_finish_all(). */
 	bool late;
 	/* True if the source is of this kind. First match in the table's order. */
 	bool (*match)(struct object_dump *dump, const struct object_source *source);
 	/* Fills the kind's message of `out` (heap-allocated, freed with the manifest). A refusal is an error
-	 * whose text says what the object is, why it cannot be saved and what to do; the caller puts "vpid N
+	 * whose text names the object, the reason and the remedy; the caller puts "vpid N
 	 * (comm): fd M is " in front. */
 	int (*dump)(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
 		    struct err *err);
-	/* After all are dumped: refuses what needs a description that nobody in the group holds. May be NULL.
+	/* After all are dumped: refuses an object that needs a description which no process of the group
+	 * holds. May be NULL.
 	 */
 	int (*verify)(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
 		      struct err *err);

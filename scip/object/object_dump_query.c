@@ -1,4 +1,4 @@
-/* What a kind asks of the dump that it is part of. */
+/* Queries that a kind makes to the dump that it is part of. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kcmp.h>

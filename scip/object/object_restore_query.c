@@ -1,4 +1,4 @@
-/* What a kind asks of the restore that it is part of. */
+/* Queries that a kind makes to the restore that it is part of. */
 #include <errno.h>
 #include <unistd.h>
 

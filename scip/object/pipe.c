@@ -6,8 +6,8 @@
  * is none) we open one through /proc/self/fd, which the program cannot see. In packet mode (O_DIRECT) one
  * read gives one packet.
  *
- * A pipe whose other end is held outside the group would be cut by a restore. poll() tells it from an end
- * that no process holds: a write end without readers shows POLLERR, a read end whose writers are gone
+ * A pipe whose other end is held outside the group would be cut by a restore. poll() distinguishes it from an
+ * end that no process holds: a write end without readers shows POLLERR, a read end whose writers are gone
  * POLLHUP.
  *
  * On restore the pipe is made once, and both ends are kept until everything is finished, so that no process

@@ -111,7 +111,7 @@ static int regular_dump(struct object_dump *dump, const struct object_source *so
 	return r < 0 ? err_wrap(err, r, "the file %s, whose contents cannot be saved", path) : 0;
 }
 
-/* A file that one description reads and another writes is saved by the other. */
+/* A file that one description reads and another writes is saved with the second description. */
 static int regular_verify(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
 			  struct err *err)
 {

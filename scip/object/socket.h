@@ -22,7 +22,7 @@ struct socket_room socket_room_make(int fd);
 void socket_room_restore(const struct socket_room *room);
 
 /* Looks at everything in the receive queue without taking it (MSG_PEEK with SO_PEEK_OFF), passed descriptors
- * and, where the socket asks for them, credentials included. `stream`: pieces end where the kernel ends
+ * and, where the socket requests them, credentials included. `stream`: pieces end where the kernel ends
  * them. */
 must_check int socket_queue_dump(struct object_dump *dump, int fd, bool stream, size_t *n,
 				 Pbeam__Datagram ***queue, struct err *err);
@@ -34,7 +34,7 @@ must_check int socket_queue_renew(struct object_dump *dump, int fd, int peer, si
 must_check int socket_queue_send(struct object_restore *restore, const Pbeam__Datagram *piece, int fd,
 				 bool stream, const struct sockaddr *to, socklen_t to_len, struct err *err);
 
-/* What the name table has it called by, where that is not what the kernel says. -ENOMEM. */
+/* Stores the names that the name table has for the socket, where they differ from the kernel's. -ENOMEM. */
 must_check int socket_dump_name(struct names *names, uint64_t ino, ProtobufCBinaryData *own,
 				ProtobufCBinaryData *peer, char **host);
 /* Addresses as bytes; empty for none. */

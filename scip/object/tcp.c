@@ -170,8 +170,7 @@ static int peek_all(int fd, char *buf, int len)
 	return used;
 }
 
-/* Where the urgent byte is: SIOCINQ counts up to it, unless it is to be read in line, which it is for us from
- * now on. */
+/* Finds the urgent byte: SIOCINQ counts up to it, unless SO_OOBINLINE is set, as it is from now on. */
 static void find_mark(int fd, int in_line, int *queued, Pbeam__TcpSocket *out)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLPRI};
@@ -218,8 +217,8 @@ static int dump_queue(struct object_dump *dump, const struct object_source *sour
 				    : object_put_extent(dump, data, (size_t)queued, &out->receive_queue, err);
 }
 
-/* A connection may have gone on since it was dumped, and ended: the record says now what is so when its queue
- * is looked at. */
+/* A connection may have changed state since it was dumped, or ended: updates the record to the state in which
+ * its queue is read. */
 static int tcp_verify(struct object_dump *dump, const struct object_source *source, Pbeam__Object *object,
 		      struct err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * A frozen program does nothing to its sockets, but what comes from outside does. A connection goes on
- * towards its end, by segments of the other host and by timers:
+ * A frozen program does nothing to its sockets, but segments of the other host and timers do. They take a
+ * connection towards its end:
  *
  *   SYN_SENT     ► ESTABLISHED                               the answer
  *   ESTABLISHED  ► CLOSE_WAIT                                FIN
@@ -8,14 +8,14 @@
  *   FIN_WAIT2, CLOSING, LAST_ACK ► CLOSE                     FIN, acknowledgement
  *   any          ► CLOSE                                     RST, or too many retries
  *
- * It never goes back. (TIME_WAIT is not among them: the kernel keeps that in a small socket of its own, and
- * the program's is in CLOSE at once.) So who saves a socket decides once what kind it is, and of a connection
- * must expect at each later look that it has ended meanwhile.
+ * It never goes back. (TIME_WAIT is missing: the kernel keeps it in a small socket of its own, and the
+ * program's socket is in CLOSE at once.) So a dump decides once of which kind a socket is, and expects at
+ * each later look that a connection may have ended meanwhile.
  *
- * CLOSE is also the state of a socket that was never connected, which may be bound. The two differ in that a
- * read from one that has ended says so (RCV_SHUTDOWN, which poll shows as POLLRDHUP; or an error), where the
- * other says ENOTCONN. sock_diag finds none of them, they are in no table of the kernel any more, and
- * getpeername() fails; SO_PEERNAME does not (inet_getname(), net/ipv4/af_inet.c).
+ * CLOSE is also the state of a socket that was never connected, which may be bound. A read distinguishes the
+ * two: a connection that has ended gives an end of file (RCV_SHUTDOWN, which poll shows as POLLRDHUP) or an
+ * error, a socket that was never connected ENOTCONN. Neither is in a table of the kernel: sock_diag does not
+ * find it, and getpeername() fails; SO_PEERNAME does not (inet_getname(), net/ipv4/af_inet.c).
  *
  * The directions follow from the state: a socket that has shut down its sending is in one of the states after
  * FIN was sent from that moment on (tcp_close_state()). Receiving is shut by a FIN or by the program itself.
@@ -118,7 +118,7 @@ int tcp_look(int fd, struct tcp_look *look, struct err *err)
 	return r;
 }
 
-/* ---- those of a group ---- */
+/* ---- the sockets of a group ---- */
 
 void tcp_table_free(struct tcp_table *table)
 {
@@ -197,15 +197,15 @@ const struct object_source *tcp_find_listener(struct object_dump *dump, const st
 	return NULL;
 }
 
-/* Nobody of the group has the other end. On this host sock_diag tells whether anybody has. */
+/* No process of the group has the other end. On this host sock_diag reports whether another process has. */
 static enum tcp_place tcp_place_of(const struct tcp_look *look, int found,
 				   const struct inet_diag_answer *answer,
 				   const struct object_source *listener)
 {
 	bool nobodys = found == -ENOENT || (found == 0 && answer->ino == 0);
 
-	/* The two have said all that they had to say; what of it is on its way to the other end is brought
-	 * there by the kernel, as after a close. */
+	/* Both ends have sent all their data. The kernel delivers what is still in flight, as after a
+	 * close. */
 	if (look->kind == TCP_KIND_ENDED || look->state == TCP_LAST_ACK || look->state == TCP_CLOSING)
 		return TCP_PEER_GONE;
 	if (listener && found == 0 && answer->ino == 0 &&

@@ -232,7 +232,7 @@ static const Pbeam__Object *tcp_peer_of(struct object_restore *restore, const Pb
 		       : NULL;
 }
 
-/* The addresses that the program knows: those of the first connection, if it was made again since. */
+/* The addresses that the program knows: the original connection's, if it was made again since. */
 static bool tcp_name_of(const Pbeam__TcpSocket *saved, struct name_socket *name)
 {
 	const ProtobufCBinaryData *own = saved->name_own.len ? &saved->name_own : &saved->local;

@@ -12,12 +12,13 @@
 /* N of the pseudo-terminal /dev/pts/N that the descriptor is a side of, -1 if it is none. `rdev` is its
  * st_rdev: a side that is hung up answers nothing else. */
 int terminal_pts_number(int fd, uint64_t rdev);
-/* True if this is a master, whose number only its descriptor tells. */
+/* True for a master, whose number only a descriptor gives (TIOCGPTN). */
 bool terminal_is_master(const struct stat *st);
 /* N of a path that is /dev/pts/N, else -1. */
 int terminal_path_number(const char *path);
-/* termios, window size, foreground group, session. The kernel tells the last two only to the terminal's own
- * session, or of a master; else they are taken from /proc/PID/stat of `holder`, if it is its terminal. */
+/* termios, window size, foreground group, session. The kernel reports the last two only to the terminal's
+ * own session, or through a master; else they are taken from /proc/PID/stat of `holder`, if it is its
+ * terminal. */
 must_check int terminal_dump_settings(struct names *names, struct rpid holder, int fd, Pbeam__Tty *out,
 				      struct err *err);
 /* Gives the present console's terminal the saved one's name. No effect if it is not a terminal. */

@@ -132,7 +132,7 @@ static void forget_path(const Pbeam__UnixSocket *saved, bool always)
 		unlink(path);
 }
 
-/* The listener of the image whose name this is, made now if need be; -1 if there is none. */
+/* Returns the image's listener of this name, made now if necessary; -1 if there is none. */
 static int find_listener(struct object_restore *restore, const Pbeam__UnixSocket *accepted, struct err *err)
 {
 	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
@@ -414,7 +414,7 @@ static int unix_refill_queue(struct object_restore *restore, const Pbeam__Object
 	}
 	if (sender < 0)
 		return err_set(err, -EBADMSG,
-			       "the image has a queue for a UNIX socket that nobody can send to");
+			       "the image has a queue for a UNIX socket that no socket can send to");
 	room = socket_room_make(sender);
 	for (size_t i = 0; i < saved->n_queue && r == 0; i++)
 		r = socket_queue_send(restore, saved->queue[i], sender, saved->type == SOCK_STREAM, NULL, 0,

@@ -5,7 +5,7 @@
 #include "scip/object/object.h"
 
 /* In UnixSocket.shutdown beside 1 (receiving) and 2 (sending): the peer closed with unread data, and the
- * program has not been told ECONNRESET yet. */
+ * program has not received ECONNRESET yet. */
 #define UNIX_SHUTDOWN_RESET 4u
 
 int unix_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err);

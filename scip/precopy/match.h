@@ -1,5 +1,5 @@
 /*
- * Finds the members of a frozen group that are still what the skeleton said.
+ * Finds the members of a frozen group that the skeleton still describes.
  *
  * Processes come and go after the skeleton was taken: a shell's commands, a build's compilers. The processes
  * that have stayed need not be sent again if they can continue in the pre-copied husks, together with their

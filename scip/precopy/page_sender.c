@@ -18,7 +18,7 @@
 
 enum { QUEUE = 4, TICK_NS = 100000000, NS_PER_S = 1000000000, PATIENCE_S = 600 };
 #define BURST_NS   20000000ull /* what a bandwidth limit lets through at once */
-#define LINK_BYTES (1u << 20)  /* a round of fewer bytes says nothing about the connection */
+#define LINK_BYTES (1u << 20)  /* a round of fewer bytes does not measure the connection */
 
 struct batch {
 	struct tracked *t;

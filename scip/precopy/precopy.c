@@ -26,7 +26,7 @@
 enum {
 	ROUNDS_MAX = 30,
 	WORSE_MAX = 3,		/* rounds that brought no improvement */
-	RATE_BYTES = 1 << 20,	/* a round of fewer bytes says nothing about the rate */
+	RATE_BYTES = 1 << 20,	/* a round of fewer bytes does not measure the rate */
 	RATE_GUESS = 256 << 20, /* bytes per second, until a round has shown it */
 	NS_PER_S = 1000000000,
 	SHARED_LEAST = 4 << 20,

@@ -40,8 +40,8 @@ must_check int precopy_begin(struct precopy **out, struct names *names, const st
 			     struct err *err);
 /* Sends rounds until the rest fits into the pause, or rounds make it no smaller. 0 or -errno. */
 must_check int precopy_send_rounds(struct precopy *precopy, struct err *err);
-/* Marks those members of the frozen group that are still what the skeleton says (member->precopied). Returns
- * how many. */
+/* Marks the members of the frozen group that the skeleton still describes (member->precopied). Returns their
+ * number. */
 size_t precopy_match(const struct precopy *precopy, struct group *group);
 /* Sends the last round, of the members that precopy_match() has marked: none of the memory that is tracked
  * counts as written afterwards. The others are no longer tracked. 0 or -errno. */

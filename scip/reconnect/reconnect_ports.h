@@ -40,7 +40,7 @@ void reconnect_ports_keep(struct reconnect_ports *ports, const bool *wanted);
 must_check int reconnect_ports_describe(const struct reconnect_ports *ports,
 					const struct migrate_source *source, const Pbeam__HostList *hosts,
 					Pbeam__ReconnectRequest *request);
-/* Takes one host's reply to HOLD. Returns the number of ports whose peers it holds, or -ENOMEM. */
+/* Evaluates one host's reply to HOLD. Returns the number of ports whose peers it holds, or -ENOMEM. */
 must_check int reconnect_ports_take(struct reconnect_ports *ports, const Pbeam__ReconnectReply *reply);
 /* Fills a LEAD request, once the real addresses are known (source->addresses). */
 must_check int reconnect_ports_lead(const struct reconnect_ports *ports, const struct migrate_source *source,
