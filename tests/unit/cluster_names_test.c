@@ -3,42 +3,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "namespace/table.h"
-#include "tests/unit/unit.h"
-
-static char runtime[64];
-
-static int set_up(void **state)
-{
-	struct names *names;
-	struct err err = ERR_INIT;
-
-	alarm(60);
-	snprintf(runtime, sizeof(runtime), "/tmp/pbeam-cluster-test-XXXXXX");
-	assert_non_null(mkdtemp(runtime));
-	setenv("XDG_RUNTIME_DIR", runtime, 1);
-	assert_int_equal(names_open(&names, &err), 0);
-	*state = names;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	char path[96];
-
-	names_close(*state);
-	snprintf(path, sizeof(path), "%s/pbeam/names", runtime);
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/pbeam", runtime);
-	rmdir(path);
-	return rmdir(runtime);
-}
+#include "tests/unit/names_help.h"
 
 static const struct rpid keeper = {1};
 

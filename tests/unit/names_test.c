@@ -4,46 +4,13 @@
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "namespace/table.h"
-#include "tests/unit/unit.h"
-
-static char runtime[64], table_path[96];
-
-static int set_up(void **state)
-{
-	struct names *names;
-	struct err err = ERR_INIT;
-
-	alarm(60);
-	snprintf(runtime, sizeof(runtime), "/tmp/pbeam-names-test-XXXXXX");
-	assert_non_null(mkdtemp(runtime));
-	setenv("XDG_RUNTIME_DIR", runtime, 1);
-	snprintf(table_path, sizeof(table_path), "%s/pbeam/names", runtime);
-	assert_int_equal(names_open(&names, &err), 0);
-	*state = names;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	char path[96];
-
-	names_close(*state);
-	unlink(table_path);
-	snprintf(path, sizeof(path), "%s/pbeam/record", runtime);
-	rmdir(path);
-	snprintf(path, sizeof(path), "%s/pbeam", runtime);
-	rmdir(path);
-	return rmdir(runtime);
-}
+#include "tests/unit/names_help.h"
 
 static struct name_process process(int vpid, int rpid)
 {

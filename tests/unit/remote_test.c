@@ -255,21 +255,29 @@ static void traps_getppid(void *arg)
 	_exit(syscall(SYS_getppid) == 12345 ? 9 : 10);
 }
 
+/* Starts a child that stops itself, seizes it and runs it to this stop (`event` -1: any). */
+static struct tracee *run_to(struct process *process, void (*body)(void *), int stop, int event)
+{
+	pid_t pid = help_fork(body, NULL);
+	struct tracee *tracee;
+	int status;
+
+	waitpid(pid, &status, WUNTRACED);
+	tracee = help_seize(process, pid);
+	kill(pid, SIGCONT);
+	do {
+		assert_ok(stops_resume(tracee, STOPS_CONT));
+		next(process);
+	} while ((int)tracee->stop != stop || (event >= 0 && tracee->event != event));
+	return tracee;
+}
+
 /* A trapped call with a result of ours; our own calls, some of them trapped too, before it returns. */
 static void test_seccomp_stop(void **state)
 {
 	struct process process;
-	struct tracee *tracee;
-	int status;
-	pid_t pid = help_fork(traps_getppid, NULL);
+	struct tracee *tracee = run_to(&process, traps_getppid, TRACEE_SECCOMP_STOP, -1);
 
-	waitpid(pid, &status, WUNTRACED);
-	tracee = help_seize(&process, pid);
-	kill(pid, SIGCONT);
-	do {
-		assert_ok(stops_resume(tracee, STOPS_CONT));
-		next(&process);
-	} while (tracee->stop != TRACEE_SECCOMP_STOP);
 	assert_ok(regs_set_call(tracee, -1));
 	assert_ok(regs_set_ret(tracee, 12345));
 	use(&process, tracee);
@@ -287,17 +295,8 @@ static void executes(void *arg)
 static void test_exec_event(void **state)
 {
 	struct process process;
-	struct tracee *tracee;
-	int status;
-	pid_t pid = help_fork(executes, NULL);
+	struct tracee *tracee = run_to(&process, executes, TRACEE_EVENT_STOP, PTRACE_EVENT_EXEC);
 
-	waitpid(pid, &status, WUNTRACED);
-	tracee = help_seize(&process, pid);
-	kill(pid, SIGCONT);
-	do {
-		assert_ok(stops_resume(tracee, STOPS_CONT));
-		next(&process);
-	} while (tracee->stop != TRACEE_EVENT_STOP || tracee->event != PTRACE_EVENT_EXEC);
 	use(&process, tracee);
 	assert_int_equal(tracee->stop, TRACEE_SYSCALL_EXIT_STOP);
 	assert_ok(stops_resume(tracee, STOPS_CONT));
