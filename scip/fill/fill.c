@@ -1,12 +1,12 @@
 /*
- * A husk becomes the saved process.
+ * Turns a husk into the saved process.
  *
- * What destroys what gives the order. The injected code is mapped first, where neither the husk nor the saved
- * program has anything. The husk's own mappings are removed; the saved ones are made and filled while they
- * are writable; then they get their protection, and the kernel its record of the layout. Descriptors follow
- * when the temporary ones are no longer needed, then threads, which share all of this. Signals and timers
- * would disturb and come last. The injected code is unmapped through the restored vdso's own syscall
- * instruction, so that only the supervisor's traces are left.
+ * The order follows from what each step destroys. The injected code is mapped first, where neither the husk
+ * nor the saved program has anything. The husk's own mappings are removed; the saved ones are made and
+ * filled while they are writable; then they get their protection, and the kernel its record of the layout.
+ * Descriptors follow when the temporary ones are no longer needed, then threads, which share all of this.
+ * Signals and timers would disturb and come last. The injected code is unmapped through the restored vdso's
+ * own syscall instruction, so that only the supervisor's traces are left.
  */
 #include "scip/fill/fill.h"
 
@@ -35,7 +35,7 @@ static int open_area(struct fill *fill, const struct procfs_maps *maps)
 		if (fill->request->late[i]->kind_case == PBEAM__OBJECT__KIND_EPOLL)
 			bytes += fill->request->late[i]->epoll->n_entries * 128;
 	if (inject_room(fill->process) >= bytes) {
-		fill->space = bytes - BATCH_OVERHEAD; /* it has been filled once already */
+		fill->space = bytes - BATCH_OVERHEAD; /* the husk has been filled before */
 		return 0;
 	}
 	r = fill_mappings_find_room(fill, maps, bytes + (8u << 20));
@@ -51,9 +51,8 @@ static int open_area(struct fill *fill, const struct procfs_maps *maps)
 	return 0;
 }
 
-/* Empties the descriptor table, and puts the scip, the image and the coordinator where the batches expect
- * them.
- */
+/* Empties the descriptor table, and installs the scip's, the image's and the coordinator's descriptors
+ * where the batches expect them. */
 static int open_fill_descriptors(struct fill *fill)
 {
 	int r = fill_do(fill, SYS_close_range, remote_args(0, ~0u, 0));
@@ -75,7 +74,7 @@ static int open_fill_descriptors(struct fill *fill)
 }
 
 /* Between two fills the husk forks or makes other calls, whose arguments go below its stack pointer
- * (fill_husk.c). Its own stack is gone: the pointer leads into the injected area. */
+ * (fill_husk.c). The husk's own stack is gone, so the pointer is set into the injected area. */
 static int lend_stack(struct fill *fill)
 {
 	struct user_regs_struct regs;

@@ -132,8 +132,8 @@ static int change_capabilities(struct fill *fill, const Pbeam__Credentials *want
 	return fill_do(fill, SYS_capset, remote_args(where, where + sizeof(caps.header)));
 }
 
-/* Credentials that are right already are not set; they are for a user who restores what the same user saved.
- */
+/* Credentials that already match are not set, so that an ordinary user can restore what the same user
+ * saved. */
 static int set_credentials(struct fill *fill)
 {
 	const Pbeam__Credentials *want = fill->saved->creds;
@@ -156,8 +156,8 @@ static int set_credentials(struct fill *fill)
 	return r < 0 ? err_wrap(fill->err, r, "credentials (uid %u, gid %u)", want->euid, want->egid) : 0;
 }
 
-/* Writes a small file of /proc. An unprivileged user may be refused; the process then keeps the value it has.
- */
+/* Writes a small file of /proc. The kernel may refuse an unprivileged user; the process then keeps its
+ * present value. */
 static void write_proc(pid_t pid, const char *file, long value, int base)
 {
 	char path[64], now[SMALL_FILE];
@@ -174,7 +174,7 @@ static void write_proc(pid_t pid, const char *file, long value, int base)
 		return;
 	n = snprintf(now, sizeof(now), base == 16 ? "0x%lx" : "%ld", value);
 	if (pwrite(fd, now, (size_t)n, 0) < 0)
-		log_warn("%s stays as it is: %s", path, strerror(errno));
+		log_warn("cannot set %s, left unchanged: %s", path, strerror(errno));
 }
 
 int fill_attributes(struct fill *fill)
@@ -201,8 +201,8 @@ int fill_attributes(struct fill *fill)
 	return r < 0 ? r : set_credentials(fill);
 }
 
-/* Raising a hard limit needs privilege: where it is lower here than it was, the program gets the lower one.
- */
+/* Raising a hard limit needs privilege. Where the limit here is lower than the saved one, the program gets
+ * the lower limit. */
 int fill_limits(struct fill *fill)
 {
 	for (size_t i = 0; i < fill->saved->n_limits; i++) {
@@ -219,8 +219,8 @@ int fill_limits(struct fill *fill)
 			return err_sys(fill->err, "limit %u", want->resource);
 		limit.rlim_max = now.rlim_max < limit.rlim_max ? now.rlim_max : limit.rlim_max;
 		limit.rlim_cur = limit.rlim_cur < limit.rlim_max ? limit.rlim_cur : limit.rlim_max;
-		log_warn("vpid %d: limit %u is %lu here, it was %lu", fill->saved->vpid, want->resource,
-			 (unsigned long)limit.rlim_max, (unsigned long)want->hard);
+		log_warn("vpid %d: limit %u is %lu on this host, lower than the saved %lu", fill->saved->vpid,
+			 want->resource, (unsigned long)limit.rlim_max, (unsigned long)want->hard);
 		if (prlimit(fill->process->pid, want->resource, &limit, NULL) < 0)
 			return err_sys(fill->err, "limit %u", want->resource);
 	}

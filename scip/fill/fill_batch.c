@@ -38,7 +38,7 @@ int fill_reserve(struct fill *fill, int calls, size_t bytes)
 	if (r == 0)
 		r = begin_batch(fill);
 	if (r == 0 && fill->room < need)
-		r = err_set(fill->err, -ENOSPC, "%zu bytes are too much for one batch of calls", need);
+		r = err_set(fill->err, -ENOSPC, "%zu bytes do not fit in one batch of calls", need);
 	return r;
 }
 

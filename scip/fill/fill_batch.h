@@ -1,10 +1,10 @@
 /*
- * Inside scip/fill: what the parts of fill_husk() share.
+ * Internal to scip/fill: shared by the parts of fill_husk().
  *
  * All work on the husk is done by system calls that it makes itself, gathered in batches which the injected
  * code runs without a stop. fill_call() appends a call; the batch runs when it is full or on fill_flush().
- * fill_reserve() announces calls that belong together, so that no run separates a call from the descriptor it
- * uses.
+ * fill_reserve() announces calls that belong together, so that no run separates a call from the descriptor
+ * it uses.
  */
 #ifndef SCIP_FILL_FILL_BATCH_H
 #define SCIP_FILL_FILL_BATCH_H
@@ -46,11 +46,11 @@ must_check int fill_try(struct fill *fill, int64_t nr, const uint64_t args[6]);
 void fill_from(struct fill *fill, int number, int from, unsigned arg);
 /* Call `number` must return exactly `value`. */
 void fill_expect(struct fill *fill, int number, int64_t value);
-/* Makes sure that `calls` calls with `bytes` of data fit without a run in between. */
+/* Ensures that the next `calls` calls with `bytes` of data go into one batch. */
 must_check int fill_reserve(struct fill *fill, int calls, size_t bytes);
-/* Puts data where the husk can read and write it until the batch has run. */
+/* Copies data to memory that the husk can read and write until the batch has run. */
 must_check int fill_data(struct fill *fill, const void *data, size_t len, uint64_t *where);
-/* Runs the batch, if there is one. */
+/* Runs the batch under construction, if any. */
 must_check int fill_flush(struct fill *fill);
 
 /* ---- fill_mappings.c ---- */
@@ -58,18 +58,18 @@ must_check int fill_flush(struct fill *fill);
 must_check int fill_mappings_find_room(struct fill *fill, const struct procfs_maps *maps, uint64_t bytes);
 /* Unmaps the husk's own program and moves the vdso to its saved address. */
 must_check int fill_mappings_clear(struct fill *fill, const struct procfs_maps *maps);
-/* Instead of fill_mappings_clear() where an earlier fill or a fork has left memory of the image: unmaps the
- * rest. */
+/* Replaces fill_mappings_clear() where an earlier fill or a fork has left memory of the image: unmaps
+ * everything else. */
 must_check int fill_mappings_keep(struct fill *fill);
-/* Makes the saved mappings, writable where they get contents. */
+/* Creates the saved mappings. Those that will be filled are writable. */
 must_check int fill_mappings_make(struct fill *fill);
 /* After the contents: protection, advice, names, locks, and the kernel's record of the layout. */
 must_check int fill_mappings_finish(struct fill *fill);
 
 /* ---- fill_policies.c: NUMA policies; nodes that this machine lacks are left out ---- */
-/* Before the mapping has contents. */
+/* Sets the policy of a mapping; call before the mapping is filled. */
 must_check int fill_policy_mapping(struct fill *fill, const Pbeam__Mapping *map);
-/* Of the thread that runs the batches. */
+/* Sets the policy of the thread that runs the batches. */
 must_check int fill_policy_thread(struct fill *fill, const Pbeam__Thread *saved);
 
 /* ---- fill_contents.c ---- */
@@ -78,7 +78,7 @@ must_check int fill_contents(struct fill *fill);
 /* ---- fill_descriptors.c ---- */
 must_check int fill_descriptors(struct fill *fill);
 
-/* ---- fill_attributes.c: those of the whole process ---- */
+/* ---- fill_attributes.c: attributes of the whole process ---- */
 must_check int fill_attributes(struct fill *fill);
 must_check int fill_limits(struct fill *fill);
 

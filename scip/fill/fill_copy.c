@@ -1,18 +1,18 @@
 /*
- * Writes a large amount of pages into the husk from outside.
+ * Writes a large number of pages into the husk from outside.
  *
- * Each thread takes the next piece, reads it into a buffer that stays in its processor's cache, verifies the
- * chunk's digest where that has not been done, and copies it. So the image is read from memory once, and
- * damage is found before anything runs. The husk stands still; its memory is reached through its descriptors
- * and its process number.
+ * Each thread takes the next piece, reads it into a buffer that stays in its processor's cache, verifies
+ * the chunk's digest where that has not been done, and copies it. So the image is read from memory once,
+ * and damage is found before anything runs. The husk stands still; its memory is reached through its
+ * descriptors and its process number.
  *
  * New anonymous memory gets its pages by UFFDIO_COPY on a userfaultfd that an injected call makes in the
  * husk: the kernel maps a page that has its contents, where a page fault would clear it first. On two
  * processors 1 GiB takes 290 ms with digests, against 440 ms by process_vm_writev(). (MADV_COLLAPSE to huge
- * pages first is as fast where contiguous memory is at hand, and ten times slower where the host of a virtual
- * machine has taken it back.) Where the system gives huge pages by itself, page faults are left to do so. The
- * userfaultfd is UFFD_USER_MODE_ONLY, which needs no privilege (Linux 5.11). All other memory is written by
- * process_vm_writev().
+ * pages first is as fast where contiguous memory is at hand, and ten times slower where the host of a
+ * virtual machine has taken it back.) Where the system gives huge pages by itself, page faults are left to
+ * do so. The userfaultfd is UFFD_USER_MODE_ONLY, which needs no privilege (Linux 5.11). All other memory is
+ * written by process_vm_writev().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ enum { THREADS_MAX = 8, TEXT_MAX = 256 };
 struct copy {
 	pid_t pid;
 	const int *images;
-	int uffd; /* -1: there is none */
+	int uffd; /* -1: none */
 	uint64_t digests;
 	const struct fill_pieces *pieces;
 	atomic_size_t next;
@@ -52,8 +52,8 @@ struct copy {
 
 /* ---- the userfaultfd ---- */
 
-/* Makes a userfaultfd of the husk that leaves no descriptor there. Returns -1 where there is none, with
- * -errno in *problem if the husk is broken. */
+/* Makes a userfaultfd of the husk, and closes the husk's own descriptor of it. Returns -1 if the kernel
+ * offers none, with -errno in *problem if the husk is broken. */
 static int make_uffd(struct fill *fill, int *problem)
 {
 	struct uffdio_api api = {.api = UFFD_API};
@@ -80,7 +80,7 @@ static int make_uffd(struct fill *fill, int *problem)
 	return steal_fd(&fd);
 }
 
-/* True if page faults there give huge pages. */
+/* True if page faults in the mapping allocate huge pages. */
 static bool gets_huge(const Pbeam__Memory *memory, const Pbeam__Mapping *map, bool always)
 {
 	return !memory->thp_disable && !(map->advice & PBEAM__MAPPING__ADVICE__NOHUGEPAGE) &&
@@ -96,7 +96,7 @@ static bool are_huge_pages_usual(void)
 	       strstr(text, "[always]");
 }
 
-/* Memory that is not registered is written by process_vm_writev(). */
+/* Registers the memory; memory that cannot be registered is written by process_vm_writev(). */
 static void register_mappings(struct fill *fill, const struct copy *copy)
 {
 	const Pbeam__Memory *memory = fill->saved->memory;
@@ -181,7 +181,8 @@ static void *copy_pieces(void *arg)
 	size_t i;
 	int r = room ? 0 : -ENOMEM;
 
-	/* The scip is bound to its tracee's processor, which is idle now: use the others too. */
+	/* The scip is bound to its tracee's processor. The tracee is idle now, so the threads use all
+	 * processors. */
 	memset(&all, 0xff, sizeof(all));
 	sched_setaffinity(0, sizeof(all), &all);
 	while (r == 0 && atomic_load(&copy->result) == 0 &&
@@ -193,7 +194,7 @@ static void *copy_pieces(void *arg)
 	return NULL;
 }
 
-/* ---- all of them ---- */
+/* ---- all pieces ---- */
 
 static int threads_wanted(const struct fill_pieces *pieces)
 {

@@ -25,7 +25,7 @@ static int compare_fds(const void *a, const void *b)
 	return x->fd < y->fd ? -1 : x->fd > y->fd;
 }
 
-/* Lists the wanted descriptors in order. Returns how many, or -errno. */
+/* Lists the saved descriptors in order of their numbers. Returns their count, or -errno. */
 static int sort_wanted(const struct fill *fill, const Pbeam__FillFd ***out)
 {
 	const Pbeam__FillFd **wanted = calloc(fill->request->n_fds + 1, sizeof(*wanted));
@@ -42,14 +42,14 @@ static int sort_wanted(const struct fill *fill, const Pbeam__FillFd ***out)
 			int fd = wanted[i]->fd;
 
 			free(wanted);
-			return err_set(fill->err, -EINVAL, "descriptor %d is twice in the image, or none",
-				       fd);
+			return err_set(fill->err, -EINVAL,
+				       "descriptor number %d is invalid, or occurs twice in the image", fd);
 		}
 	*out = wanted;
 	return n;
 }
 
-/* The lowest number, from `from` on, that is not wanted. */
+/* The lowest unused descriptor number that is at least `from`. */
 static int lowest_free(const Pbeam__FillFd *const *wanted, int n, int from)
 {
 	for (int i = 0; i < n && wanted[i]->fd <= from; i++)
@@ -98,7 +98,7 @@ static int fetch_all(struct fill *fill, const Pbeam__FillFd *const *wanted, int 
 	return r < 0 ? r : fill_do(fill, SYS_close, remote_args((uint64_t)pidfd));
 }
 
-/* Makes the calls that only the process can make for its objects: record locks, a terminal's foreground
+/* Restores the state of objects that only the process itself can set: record locks, a terminal's foreground
  * group. */
 static int install_objects(struct fill *fill)
 {

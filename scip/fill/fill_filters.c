@@ -1,7 +1,8 @@
 /*
  * Installs the program's own seccomp filters, in their order, for all threads at once, after all other work
- * from inside. The dump has checked that the filters allow what still follows, unmapping the injected code.
- * The filters are recorded again, because the kernel does not reveal them to the next checkpoint.
+ * from inside. The dump has checked that the filters allow the one call that still follows, unmapping the
+ * injected code. The filters are recorded again, because the kernel does not reveal them to the next
+ * checkpoint.
  */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -18,14 +19,16 @@ static int install_filter(struct fill *fill, const ProtobufCBinaryData *filter)
 	uint64_t where;
 	int r = fill_reserve(fill, 1, filter->len + sizeof(program) + 64);
 
-	if (r == 0)
-		r = fill_data(fill, filter->data, filter->len, &program.filter);
-	if (r == 0)
-		r = fill_data(fill, &program, sizeof(program), &where);
-	if (r == 0)
-		r = fill_do(fill, SYS_seccomp,
-			    remote_args(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, where));
-	return r;
+	if (r < 0)
+		return r;
+	r = fill_data(fill, filter->data, filter->len, &program.filter);
+	if (r < 0)
+		return r;
+	r = fill_data(fill, &program, sizeof(program), &where);
+	if (r < 0)
+		return r;
+	return fill_do(fill, SYS_seccomp,
+		       remote_args(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, where));
 }
 
 int fill_filters(struct fill *fill)

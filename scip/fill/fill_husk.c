@@ -1,9 +1,9 @@
 /*
  * A husk: a held process whose own code never runs again.
  *
- * It is made to execve() the program's own executable, so that /proc/PID/exe, the security domain and the
- * name are right without privilege. Afterwards it is in execve's syscall-exit stop: not one instruction of
- * the new program has run, and nothing will write its rax any more.
+ * The husk is made to execve() the program's own executable, so that /proc/PID/exe, the security domain and
+ * the name are right without privilege. Afterwards the husk is in execve's syscall-exit stop: not one
+ * instruction of the new program has run, and the kernel will not write to rax again.
  */
 #include <errno.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ static int block_all(struct tracee *tracee)
 	return ptrace(PTRACE_SETSIGMASK, tracee->tid, (void *)KERNEL_SIGSET, &all) < 0 ? -errno : 0;
 }
 
-/* Points the registers to a `syscall` instruction, with call `nr`. */
+/* Sets the registers to make call `nr` at a `syscall` instruction. */
 static int prepare_call(struct tracee *tracee, int64_t nr, uint64_t a, uint64_t b, uint64_t c,
 			struct err *err)
 {
@@ -61,7 +61,7 @@ static int prepare_call(struct tracee *tracee, int64_t nr, uint64_t a, uint64_t 
 	return r < 0 ? err_code(err, r, "registers of the husk") : 0;
 }
 
-/* Puts path and arguments on the husk's stack, whose contents are of no more use. */
+/* Writes path and arguments to the husk's stack, whose contents are no longer needed. */
 static int write_arguments(struct tracee *tracee, const char *path, uint64_t *at, struct err *err)
 {
 	struct exec_arguments arguments = {0};
@@ -107,7 +107,8 @@ static int resume_with_signal(struct tracee *tracee, int sig)
 	return 0;
 }
 
-/* Ends the husk by a signal with default action: takes the signal as far as its delivery. */
+/* Ends the husk by a signal with default action. The husk is resumed until the signal is about to be
+ * delivered. */
 static int end_by_signal(struct tracee *tracee, int sig, struct err *err)
 {
 	uint64_t none = 0, fresh[4] = {0}, at;
@@ -132,7 +133,7 @@ static int end_by_signal(struct tracee *tracee, int sig, struct err *err)
 	do {
 		if (resume_with_signal(tracee, 0) < 0 || waitpid(tracee->tid, &status, __WALL) < 0 ||
 		    !WIFSTOPPED(status))
-			return err_set(err, -ESRCH, "the husk ended otherwise");
+			return err_set(err, -ESRCH, "the husk did not end as requested");
 	} while (status >> 8 != sig);
 	return resume_with_signal(tracee, sig);
 }

@@ -3,8 +3,8 @@
  *
  * mremap() can move the kernel's own mappings ([vvar], [vvar_vclock], [vdso]), each as a whole, and the
  * kernel notes the vdso's new place (6.18, x86-64). Everything else is unmapped and mapped again with
- * MAP_FIXED_NOREPLACE, so that nothing of ours can be overwritten unseen. Mappings that get contents are
- * writable until they are filled. PR_SET_MM_MAP with exe_fd -1 needs no privilege.
+ * MAP_FIXED_NOREPLACE, so that no mapping in use can be overwritten unnoticed. Mappings to be filled stay
+ * writable until they are. PR_SET_MM_MAP with exe_fd -1 needs no privilege.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -125,10 +125,9 @@ static int find_kernels(const struct fill *fill, const struct procfs_maps *maps,
 		return err_set(fill->err, -ENOTSUP, "this kernel gives processes no vdso");
 	*bytes = end - *here;
 	if (saved_end && saved_end - *saved != *bytes)
-		return err_set(
-			fill->err, -ENOTSUP,
-			"the vdso was %lu bytes long when it was saved and has %lu here: another kernel",
-			(unsigned long)(saved_end - *saved), (unsigned long)*bytes);
+		return err_set(fill->err, -ENOTSUP,
+			       "the vdso had %lu bytes in the image and has %lu here: the kernels differ",
+			       (unsigned long)(saved_end - *saved), (unsigned long)*bytes);
 	return 0;
 }
 
@@ -207,7 +206,7 @@ int fill_mappings_keep(struct fill *fill)
 		const Pbeam__KeptMapping *entry = fill->request->kept[i];
 
 		if (entry->index >= memory->n_mappings)
-			return err_set(fill->err, -EINVAL, "there is no mapping %u", entry->index);
+			return err_set(fill->err, -EINVAL, "mapping %u does not exist", entry->index);
 		fill->prot[entry->index] = entry->prot;
 		kept[n++] = (struct range){memory->mappings[entry->index]->start,
 					   memory->mappings[entry->index]->end};
@@ -307,8 +306,8 @@ static int map_shared(struct fill *fill, const Pbeam__Mapping *map)
 	return r < 0 ? r : 0;
 }
 
-/* shmat() maps a whole segment. It is attached where its start was; then the parts that were not mapped are
- * unmapped. */
+/* shmat() maps a whole segment. The segment is attached at its saved start; then the parts that were not
+ * mapped are unmapped. */
 static int map_sysv(struct fill *fill, const Pbeam__Mapping *map, uint64_t *attached)
 {
 	const Pbeam__FillFd *source = find_shared_fd(fill, map->shared_id);
@@ -330,11 +329,10 @@ static int map_sysv(struct fill *fill, const Pbeam__Mapping *map, uint64_t *atta
 		    remote_args((uint64_t)source->source, base,
 				(map->prot & PROT_WRITE ? 0u : SHM_RDONLY) |
 					(map->prot & PROT_EXEC ? SHM_EXEC : 0u)));
-	if (r == 0)
-		r = unmap_range(fill, base, map->start);
-	if (r == 0)
-		r = unmap_range(fill, map->end, base + size);
-	return r;
+	if (r < 0)
+		return r;
+	r = unmap_range(fill, base, map->start);
+	return r < 0 ? r : unmap_range(fill, map->end, base + size);
 }
 
 static int advise_mapping(struct fill *fill, const Pbeam__Mapping *map, uint32_t bit, int advice)
@@ -376,7 +374,7 @@ static int make_mapping(struct fill *fill, const Pbeam__Mapping *map, struct ope
 		return 0;
 	case _PBEAM__MAPPING__KIND_IS_INT_SIZE:
 	default:
-		return err_set(fill->err, -EINVAL, "mapping at %#lx is of unknown kind %d",
+		return err_set(fill->err, -EINVAL, "mapping at %#lx has unknown kind %d",
 			       (unsigned long)map->start, (int)map->kind);
 	}
 	return r;
@@ -390,7 +388,7 @@ static int advise_size(struct fill *fill, const Pbeam__Mapping *map)
 	return r < 0 ? r : advise_mapping(fill, map, PBEAM__MAPPING__ADVICE__NOHUGEPAGE, MADV_NOHUGEPAGE);
 }
 
-/* Makes an existing mapping writable if it gets contents. */
+/* Makes an existing mapping writable if it will be filled. */
 static int open_mapping(struct fill *fill, const Pbeam__Mapping *map, uint32_t prot)
 {
 	uint32_t needed = fill_mapping_prot_needed(map);

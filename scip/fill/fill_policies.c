@@ -7,7 +7,7 @@
 
 enum { NODES = 1025, NODE_BYTES = 128 };
 
-/* Puts the nodes where the husk can read them. */
+/* Copies the node mask to memory that the husk can read. */
 static int put_nodes(struct fill *fill, const Pbeam__MemoryPolicy *saved, uint64_t *where)
 {
 	uint8_t nodes[NODE_BYTES] = {0};

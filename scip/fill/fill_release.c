@@ -1,4 +1,5 @@
-/* The last steps before a restored process runs: removes what would have hindered the work on it. */
+/* The last steps before a restored process runs: lifts the restrictions that would have hindered the fill.
+ */
 #include <errno.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -19,9 +20,9 @@ static int end_leader(struct process *process, struct err *err)
 	return r < 0 ? err_wrap(err, r, "end the leader of vpid %d", process->vpid.n) : 0;
 }
 
-/* Resumed with SIGSTOP pending, the process stops before it has run one instruction of its own. This returns
- * when it is in its group-stop, so that a checkpoint that follows at once finds it stopped, not with a signal
- * pending. */
+/* Resumed with SIGSTOP pending, the process stops before it has run one instruction of its own. The
+ * function returns when the process is in its group-stop, so that an immediate checkpoint finds the process
+ * stopped instead of a pending signal. */
 static int stop_process(struct process *process, struct err *err)
 {
 	struct tracee *leader = process_leader(process);
@@ -37,7 +38,7 @@ static int stop_process(struct process *process, struct err *err)
 	return r < 0 ? err_code(err, r, "stop vpid %d", process->vpid.n) : 0;
 }
 
-/* CPU time that the husk has used is not the program's. */
+/* Excludes the CPU time that the husk has used from the program's. */
 static void go_on_counting(struct process *process, const Pbeam__Process *saved)
 {
 	struct procfs_stat stat;
@@ -73,7 +74,7 @@ int fill_release(struct process *process, const Pbeam__Process *saved, struct er
 			continue;
 		r = stops_resume(tracee, STOPS_CONT);
 		if (r < 0 && r != -ESRCH)
-			return err_code(err, r, "let thread %d go", tracee->tid);
+			return err_code(err, r, "detach thread %d", tracee->tid);
 		tracee->stop = TRACEE_RUNNING;
 	}
 	return 0;

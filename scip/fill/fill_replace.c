@@ -1,10 +1,10 @@
 /*
- * In a scip: another open file description under the numbers that a frozen process has.
+ * Replaces open file descriptions under descriptor numbers of a frozen process. Runs in the process's scip.
  *
- * The process takes it from the swapping process itself (pidfd_getfd), then dup3() puts it in the place of
- * every number, with the close-on-exec bit that is there. Two free descriptors are needed meanwhile; where
- * the program has used up its limit, that is raised for the moment. All new ones are taken before the first
- * is put into place, so that what can fail fails while nothing has changed.
+ * The process fetches each new descriptor from the reconnecting process (pidfd_getfd); then dup3() installs
+ * it under every number, keeping the number's close-on-exec flag. Two free descriptors are needed meanwhile;
+ * if the program has used up its limit, the limit is raised temporarily. All new descriptors are fetched
+ * before the first is installed, so that errors occur while nothing has changed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,12 +51,12 @@ static int take_all(struct tracee *tracee, const Pbeam__ScipReplace *request, in
 	int pidfd = replace_call(tracee, err, SYS_pidfd_open, (uint64_t)request->from, 0, 0), r = 0;
 
 	if (pidfd < 0)
-		return err->code ? pidfd : err_code(err, pidfd, "reach the process that swaps connections");
+		return err->code ? pidfd : err_code(err, pidfd, "open the process that reconnects");
 	for (size_t i = 0; i < request->n_all && r == 0; i++) {
 		taken[i] = replace_call(tracee, err, SYS_pidfd_getfd, (uint64_t)pidfd,
 					(uint64_t)request->all[i]->source, 0);
 		if (taken[i] < 0)
-			r = err->code ? taken[i] : err_code(err, taken[i], "take a new connection");
+			r = err->code ? taken[i] : err_code(err, taken[i], "fetch a new connection");
 	}
 	if (replace_call(tracee, NULL, SYS_close, (uint64_t)pidfd, 0, 0) == -ESRCH)
 		r = -ESRCH;
@@ -74,8 +74,7 @@ static int place_descriptor(struct tracee *tracee, const Pbeam__ScipReplace__One
 
 		if (r < 0)
 			return err->code ? r
-					 : err_code(err, r, "put a new connection in the place of fd %d",
-						    one->fds[i]);
+					 : err_code(err, r, "install a new connection as fd %d", one->fds[i]);
 	}
 	return 0;
 }
@@ -113,6 +112,6 @@ int fill_replace(struct process *process, const Pbeam__ScipReplace *request, str
 		    replace_call(tracee, NULL, SYS_close, (uint64_t)taken[i], 0, 0) == -ESRCH)
 			r = -ESRCH;
 	if (raised && prlimit(process->pid, RLIMIT_NOFILE, &limit, NULL) < 0 && r == 0)
-		r = err_sys(err, "put back its limit of open files");
+		r = err_sys(err, "restore the limit of open files");
 	return r;
 }

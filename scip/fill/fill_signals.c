@@ -3,8 +3,8 @@
  *
  * A thread may queue a siginfo with any si_code to itself: rt_tgsigqueueinfo() with its own tid, or
  * rt_sigqueueinfo() by the leader for the process. So pending signals become pending again exactly as they
- * were. Signals that the husk's own life has left, SIGCHLD of zombies made for it, are taken away first. All
- * signals are blocked meanwhile.
+ * were. Signals left over from the husk itself, such as SIGCHLD of zombies made for it, are consumed first.
+ * All signals are blocked meanwhile.
  */
 #include <errno.h>
 #include <signal.h>
@@ -25,7 +25,7 @@
 enum { SIGNALS = 64, SIGINFO_BYTES = 128, KERNEL_SIGSET = 8, STALE_MAX = 4 };
 enum { NOTIFY_THREAD_ID = 4 };
 
-/* struct sigevent of the kernel. */
+/* The kernel's struct sigevent. */
 struct kernel_sigevent {
 	uint64_t value;
 	int32_t signo, notify, tid;
@@ -71,7 +71,8 @@ static void name_sender(struct names *names, uint8_t info[SIGINFO_BYTES])
 		syscall_siginfo_to_real(names, info);
 }
 
-/* tid 0: for the process. fill->runner must be the thread itself, or the leader. */
+/* Queues a signal to a thread, or with tid 0 to the process. fill->runner must be the thread itself, or the
+ * leader for tid 0. */
 int fill_signal_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo *const *pending)
 {
 	int r = 0;
@@ -101,7 +102,7 @@ int fill_signal_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo 
 	return r;
 }
 
-/* The signals of a set, at most `most`. */
+/* Lists the signals of a set, at most `most` of them. */
 static int discard_signals(struct fill *fill, uint64_t set, int most)
 {
 	const struct {
@@ -129,9 +130,9 @@ static int discard_stale(struct fill *fill)
 	return r < 0 ? r : discard_signals(fill, ~0ull, STALE_MAX);
 }
 
-/* An interval timer that has expired, and whose signal has not been taken, has no time left; the kernel arms
- * it again when the signal is taken. Setting it to zero would disarm it. So it is set to expire at once, and
- * is in that state again with its signal pending. */
+/* An interval timer whose expiry signal is still pending has no time left; the kernel rearms the timer when
+ * the signal is dequeued. Setting the time to zero would disarm the timer. So the timer is set to expire at
+ * once, which makes its signal pending again. */
 static int fill_itimers(struct fill *fill)
 {
 	int r = 0;

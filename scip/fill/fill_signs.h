@@ -9,8 +9,9 @@
 
 struct fill_signs {
 	struct bell taken; /* rung when a scip has taken over a husk */
-	/* Processes frozen with ScipFreeze.replaced end when the coordinator's connection does, if this is
-	 * set: all of them or none, at whatever moment the coordinator is killed. */
+	/* If set, processes frozen with ScipFreeze.replaced are killed when the coordinator's connection
+	 * ends. One flag for the job ensures that all of them end or none, whenever the coordinator is
+	 * killed. */
 	_Atomic bool condemned;
 };
 

@@ -1,6 +1,6 @@
 /*
- * The threads. A batch of the leader makes each by a clone(); it is caught before it runs and is set up by a
- * batch of its own; at the end it gets its registers from outside.
+ * The threads. A batch of the leader creates each thread by clone(). The thread is stopped before it runs
+ * and sets itself up by its own batch. Finally scip sets its registers from outside.
  *
  * Only the thread itself can set its tid address, robust list, rseq, alternate stack, name, parent-death
  * signal and its own pending signals. Scheduling, signal mask and registers are set from outside.
@@ -32,7 +32,7 @@ enum { ALTSTACK_ON = 1, ALTSTACK_DISABLED = 2 };
 static const uint64_t thread_flags =
 	CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
 
-/* Waits for a new thread's first stop, and finds its tracee. */
+/* Waits for a new thread's first stop, and looks up its tracee. */
 static int catch_thread(struct fill *fill, pid_t tid, struct tracee **out)
 {
 	struct tracee *tracee = process_find_tracee(fill->process, tid);
@@ -49,7 +49,7 @@ static int catch_thread(struct fill *fill, pid_t tid, struct tracee **out)
 			return err_code(fill->err, r, "wait for thread %d", tid);
 	}
 	if (tracee->stop == TRACEE_EXITED)
-		return err_set(fill->err, -ESRCH, "thread %d is gone", tid);
+		return err_set(fill->err, -ESRCH, "thread %d has ended", tid);
 	*out = tracee;
 	return 0;
 }
@@ -72,10 +72,11 @@ static int make_threads(struct fill *fill, size_t from, size_t to, struct tracee
 	auto_free pid_t *tids = calloc(to - from, sizeof(*tids));
 	int r = fill_flush(fill);
 
+	if (r < 0)
+		return r;
 	if (!tids)
 		return -ENOMEM;
-	if (r == 0)
-		r = fill_reserve(fill, (int)(to - from), 0);
+	r = fill_reserve(fill, (int)(to - from), 0);
 	for (size_t i = from; i < to && r >= 0; i++)
 		r = fill_call(fill, INJECT_CALL_THREAD, SYS_clone, remote_args(thread_flags, 0, 0, 0, 0));
 	if (r < 0)
@@ -120,7 +121,7 @@ static int set_comm(struct fill *fill, const Pbeam__Thread *saved)
 	return r < 0 ? r : fill_do(fill, SYS_prctl, remote_args(PR_SET_NAME, where, 0, 0, 0));
 }
 
-/* What the thread does itself, in one batch. */
+/* Makes the thread set its own attributes, in one batch. */
 static int set_up_inside(struct fill *fill, struct tracee *tracee, const Pbeam__Thread *saved)
 {
 	int r;
@@ -138,7 +139,7 @@ static int set_up_inside(struct fill *fill, struct tracee *tracee, const Pbeam__
 		r = set_altstack(fill, saved);
 	if (r == 0)
 		r = set_comm(fill, saved);
-	/* A husk that the keeper forked has a parent-death signal already (launch.c). */
+	/* A husk that the keeper forked already has a parent-death signal (launch.c). */
 	if (r == 0 && (saved->pdeath_signal || tracee->tid == tracee->process->pid))
 		r = fill_try(fill, SYS_prctl, remote_args(PR_SET_PDEATHSIG, saved->pdeath_signal, 0, 0, 0));
 	if (r == 0 && saved->timer_slack_ns)
@@ -154,7 +155,7 @@ static int set_up_inside(struct fill *fill, struct tracee *tracee, const Pbeam__
 	return r;
 }
 
-/* Sets only what differs: an ordinary user may not set everything, and mostly need not. */
+/* Sets only the values that differ: an ordinary user may not set all of them, and rarely has to. */
 static void set_scheduling(const struct fill *fill, pid_t tid, const Pbeam__Scheduling *saved)
 {
 	struct kernel_scheduling now = {.size = sizeof(now)}, want = {.size = sizeof(want)};
@@ -192,7 +193,7 @@ static void set_scheduling(const struct fill *fill, pid_t tid, const Pbeam__Sche
 		log_warn("vpid %d: I/O priority of thread %d: %s", fill->saved->vpid, tid, strerror(errno));
 }
 
-/* The kernel accepts only a buffer of exactly its own size. */
+/* The kernel accepts only a buffer of exactly the size of its register set. */
 static int set_xstate(struct fill *fill, struct tracee *tracee, const ProtobufCBinaryData *saved)
 {
 	auto_free void *state = NULL;
@@ -275,7 +276,7 @@ int fill_threads(struct fill *fill)
 		r = set_up_all(fill, tracees);
 	if (r == 0)
 		r = fill_flush(fill);
-	if (r == 0) /* before the program's own filters, which may forbid it */
+	if (r == 0) /* before the program's own filters, which may forbid the calls */
 		r = syscall_filter_signalfds(fill->leader, fill->err);
 	if (r == 0)
 		r = fill_filters(fill);
