@@ -1,6 +1,7 @@
 #include "proto/message.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,12 +14,13 @@ void *message_new(const ProtobufCMessageDescriptor *descriptor)
 	return message;
 }
 
-/* Makes room for one more element. The capacity is the next power of two, so it need not be stored. */
+/* Makes room for one more element. An array of an unpacked message has exactly `n` elements, one that was
+ * grown here has more: the allocator knows which. */
 static int message_grow_array(void **array, size_t n, size_t element)
 {
 	void *larger;
 
-	if (n & (n - 1))
+	if (*array && malloc_usable_size(*array) / element > n)
 		return 0;
 	larger = reallocarray(*array, n ? 2 * n : 1, element);
 	if (!larger)
