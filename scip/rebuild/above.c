@@ -1,16 +1,16 @@
 /*
- * A part of a job is rolled back under its living parent, which does not notice.
+ * Rolls back a part of a job under its living parent, which does not notice.
  *
- * The parent's scip freezes it over our connection until the end. When the old child has been killed (it is a
- * zombie, and a frozen parent cannot wait for it), the parent forks the new child by a call made in it. So
- * the kernel knows it as the parent's child: wait, SIGCHLD, getppid, group and session are right. Last of all
- * the parent is made to forget the old child (supervisor/adopt.c). If anything fails before that, or the
- * coordinator is killed, the end of the connection undoes the birth, and the parent finds its old child
- * killed.
+ * The parent's scip keeps the parent frozen as long as the coordinator's connection lasts. When the old
+ * child has been killed (it is a zombie, and a frozen parent cannot wait for it), the parent forks the new
+ * child by a call made in it. So the kernel knows it as the parent's child: wait, SIGCHLD, getppid, group
+ * and session are right. Last of all the parent is made to forget the old child (supervisor/adopt.c). If
+ * anything fails before that, or the coordinator is killed, the end of the connection undoes the birth, and
+ * the parent finds its old child killed.
  *
  * The keeper takes the parent's place when the parent has ended, belongs to another job by now or is no
- * longer the process's parent; also where a child of it could not become the process, because it has seccomp
- * filters of its own or has left the session that the process was born in.
+ * longer the process's parent; also where a child of it could not become the process, because it has
+ * seccomp filters of its own or has left the session that the process was born in.
  *
  * The session's terminal is in use. Its settings and its foreground group are restored only if the replaced
  * processes are in the foreground.
@@ -105,7 +105,7 @@ static bool parent_lives(struct rebuild *rebuild, const Pbeam__Process *root)
 	    replaced_includes(rebuild, parent) || !find_old_child(rebuild))
 		return false;
 	if (has_filters(parent)) {
-		log_info("vpid %d: its parent has seccomp filters of its own, which a child could not be rid "
+		log_info("vpid %d: its parent has seccomp filters of its own, which a child could not drop "
 			 "of",
 			 root->vpid);
 		return false;
@@ -147,9 +147,9 @@ int above_miss(struct rebuild *rebuild)
 	return above->found ? 0 : -EXDEV;
 }
 
-/* ---- what is done to it ---- */
+/* ---- the steps ---- */
 
-/* The other processes of the job may name the process as well. */
+/* Other processes of the job may refer to the process by number too. */
 static bool is_seen_to(void *arg, const struct name_process *process)
 {
 	struct rebuild *rebuild = arg;
@@ -168,7 +168,7 @@ static void settle_terminals(struct rebuild *rebuild)
 		const Pbeam__Object *object = rebuild->manifest->objects[i];
 		Pbeam__Tty *tty = object_tty_of(object);
 
-		/* No other process used a terminal that comes back over a bridge. */
+		/* No other process used a terminal that is restored over a bridge. */
 		if (!tty || object->external || tty->session_vsid != above->plan.session)
 			continue;
 		tty->foreground_vpgid = above->in_foreground ? above->foreground : 0;

@@ -1,6 +1,6 @@
 /*
- * Where pages of the image are in a process: sorted lists of disjoint address ranges, each with the distance
- * to its place in the file, or in the chain of files (image_pages_place()). Pure.
+ * Maps addresses of a process to pages of the image: sorted lists of disjoint address ranges, each with the
+ * distance to its offset in the file, or in the chain of files (image_pages_place()). Pure.
  */
 #ifndef SCIP_REBUILD_EXTENTS_H
 #define SCIP_REBUILD_EXTENTS_H
@@ -21,13 +21,13 @@ struct extents {
 	size_t n, room;
 };
 
-/* Appends, and joins with the last one where it continues that. Returns 0 or -ENOMEM. */
+/* Appends an extent, or extends the last one if the new one continues it. Returns 0 or -ENOMEM. */
 must_check int extents_add(struct extents *list, struct extent extent);
 /* Sorts, and cuts off overlaps: the earlier extent stays. */
 void extents_sort(struct extents *list);
 /* Like extents_sort(), and joins extents that continue each other. */
 void extents_settle(struct extents *list);
-/* The sum of their lengths. */
+/* Returns the sum of the lengths in bytes. */
 uint64_t extents_bytes(const struct extents *list);
 void extents_free(struct extents *list);
 
@@ -44,8 +44,8 @@ must_check int extents_cut(const struct extents *a, const struct extents *b, enu
 			   struct extents *out);
 /* Appends the parts of `list` in [start, end) to `out`. -ENOMEM. */
 must_check int extents_clip(const struct extents *list, uint64_t start, uint64_t end, struct extents *out);
-/* Finds what at least two lists have at the same address from the same place in the file. Unlike other lists
- * the result is in the order of places. -ENOMEM. */
+/* Finds the pages that at least two lists have at the same address from the same offset in the file. Unlike
+ * other lists the result is sorted by file offset. -ENOMEM. */
 must_check int extents_common(const struct extents *const *lists, size_t n, struct extents *out);
 /* Appends the parts of `list` that extents_common() has found to `out`. -ENOMEM. */
 must_check int extents_in_common(const struct extents *list, const struct extents *common,

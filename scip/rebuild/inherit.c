@@ -81,7 +81,7 @@ static bool is_alike(const Pbeam__Mapping *there, const Pbeam__Mapping *wanted)
 }
 
 /* The index of the last mapping of `memory` that begins at or before `at`, or -1. The mappings must be
- * sorted, else the result is of no use. */
+ * sorted, else the result is meaningless. */
 static int find_last_mapping(const Pbeam__Memory *memory, uint64_t at)
 {
 	size_t low = 0, high = memory->n_mappings;
@@ -106,7 +106,7 @@ static int find_whole(const Pbeam__Memory *memory, const Pbeam__Mapping *map)
 												       : -1;
 }
 
-/* ---- what each process passes on ---- */
+/* ---- memory that each process passes on ---- */
 
 static const Pbeam__Mapping *next_of_kernel(const Pbeam__Memory *memory, size_t *at)
 {
@@ -151,7 +151,7 @@ static void link_family(const struct family *family, Pbeam__Process *const *proc
 	}
 }
 
-/* Finds what process i and its children have in common. */
+/* Finds the memory that process i shares with its children. */
 static int find_common(const struct family *family, size_t i, const struct extents *offers,
 		       struct extents *common)
 {
@@ -170,7 +170,7 @@ static int find_common(const struct family *family, size_t i, const struct exten
 	return extents_common(lists, n, common);
 }
 
-/* Lays `above` over *below: it becomes what is in `above`, and elsewhere what it was. */
+/* Overlays *below with `above`: the extents of `above` replace those of *below at the same addresses. */
 static int overlay_extents(const struct extents *above, struct extents *below)
 {
 	struct extents sum = {NULL, 0, 0};
@@ -342,7 +342,7 @@ static int find_memory(struct inherit *inherit, const struct family *family, Pbe
 		memcpy(passing->memory.mappings, own->mappings, own->n_mappings * sizeof(Pbeam__Mapping *));
 	for (size_t m = 1; m < own->n_mappings; m++)
 		if (own->mappings[m - 1]->end > own->mappings[m]->start)
-			return 0; /* not sorted: not an image of ours */
+			return 0; /* not sorted: not a valid image */
 	for (int c = family->child[i]; c >= 0 && r == 0; c = family->sibling[c])
 		for (size_t m = 0; m < processes[c]->memory->n_mappings && r == 0; m++)
 			r = lend_mapping(passing, processes[c]->memory->mappings[m], &passing->rounds[0]);
@@ -507,7 +507,7 @@ static int set_pages(Pbeam__Mapping *map, const struct extents *list)
 	return r;
 }
 
-/* Decides about mapping i of the copies. *prot becomes its protection afterwards. */
+/* Decides what to do with mapping i of the copies. *prot is set to the mapping's protection afterwards. */
 static int decide_mapping(struct difference *difference, size_t i, uint32_t *prot)
 {
 	struct inherit_request *out = difference->out;

@@ -20,13 +20,13 @@
 #include "proto/control.pb-c.h"
 #include "scip/rebuild/extents.h"
 
-/* ---- what is passed on ---- */
+/* ---- memory that is passed on ---- */
 
-/* What a process passes on to its children. */
+/* The memory that a process passes on to its children. */
 struct inherit_passing {
 	struct extents *rounds;
 	int nrounds;
-	Pbeam__Memory memory;	 /* its own, and pages that only its children still have */
+	Pbeam__Memory memory;	 /* the process's own pages, and pages that only its children still have */
 	Pbeam__Mapping **joined; /* mappings that combine several of different processes */
 	size_t n_joined;
 };
@@ -44,7 +44,7 @@ must_check int inherit_survey(struct inherit *inherit, Pbeam__Process *const *pr
 			      size_t n);
 void inherit_free(struct inherit *inherit);
 
-/* ---- what a fill must do ---- */
+/* ---- requests for fills ---- */
 
 /* The present memory of a process that is being made. */
 struct inherit_state {

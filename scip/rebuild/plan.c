@@ -14,7 +14,7 @@ struct index_entry {
 	int index;
 };
 
-/* What the planner knows of each process of the image. */
+/* The planner's state of each process of the image. */
 struct candidate {
 	int parent;	    /* index, or PLAN_KEEPER */
 	int child, sibling; /* first child, next of the same parent; -1 */
@@ -91,8 +91,8 @@ static int add_helper(struct planner *planner, int32_t vpid)
 	return plan->nnodes++;
 }
 
-/* Has `from` (or the keeper) fork `node`, which is then in the same session and group. The memory of a
- * process that exists already is of no use to the child, which executes its program. */
+/* Makes `from` (or the keeper) fork `node`, which is then in the same session and group. The child of a
+ * process that exists already inherits no useful memory, so it executes its program. */
 static int plan_fork(struct planner *planner, int node, int from)
 {
 	struct plan_node *child = &planner->plan->nodes[node];
@@ -203,7 +203,7 @@ static int survey_nodes(struct planner *planner)
 		     is_to_be(planner, process->vpgid)))
 			return err_set(
 				planner->err, -EINVAL,
-				"vpid %d is there before its parent %d or the leader of its session or group",
+				"vpid %d exists before its parent %d or the leader of its session or group",
 				process->vpid, process->vppid);
 		planner->candidates[i].parent = parent < 0 ? PLAN_KEEPER : parent;
 		planner->candidates[i].child = planner->candidates[i].sibling = -1;
@@ -399,7 +399,7 @@ static int adopt_node(struct planner *planner, int i, int parent)
 	return r;
 }
 
-/* The places of these nodes are known, however they were made. */
+/* The session and group of these nodes are known, whichever way they were made. */
 static int build_there(struct planner *planner)
 {
 	for (int i = 1; i < planner->n; i++) {
@@ -480,8 +480,8 @@ static bool group_exists(const struct planner *planner, int32_t group)
 	return false;
 }
 
-/* Groups named after one of our processes: that process makes its group. If it has left the group since, a
- * helper keeps the group for the members that follow. */
+/* Handles groups named after a process of the image: that process makes its group. If it has left the group
+ * since, a helper keeps the group for the members that follow. */
 static int make_groups(struct planner *planner)
 {
 	int r = 0;
@@ -575,7 +575,7 @@ static int prepare_plan(struct planner *planner)
 	qsort(planner->index, (size_t)planner->n, sizeof(*planner->index), compare_entries);
 	for (int i = 1; i < planner->n; i++)
 		if (planner->index[i].vpid == planner->index[i - 1].vpid)
-			return err_set(planner->err, -EINVAL, "vpid %d is twice in the image",
+			return err_set(planner->err, -EINVAL, "vpid %d occurs twice in the image",
 				       planner->index[i].vpid);
 	return 0;
 }

@@ -27,7 +27,7 @@
 
 enum { PROCESSES_MAX = 16384 };
 
-/* ---- making them ---- */
+/* ---- making the processes ---- */
 
 /* True if another process is in its group or session. */
 static bool leads_others(const Pbeam__Manifest *manifest, const Pbeam__Process *leader)
@@ -39,8 +39,8 @@ static bool leads_others(const Pbeam__Manifest *manifest, const Pbeam__Process *
 	return false;
 }
 
-/* Leaves out zombies, which will mostly have been waited for by the end. A zombie whose number names a group
- * or session of others cannot be left out. */
+/* Leaves out zombies: most of them will have been waited for when the migration ends. A zombie whose number
+ * names a group or session of others cannot be left out. */
 static int leave_zombies(const struct rebuild *rebuild)
 {
 	Pbeam__Manifest *manifest =
@@ -70,7 +70,7 @@ static int check_plan(const struct rebuild *rebuild)
 	return 0;
 }
 
-/* Copies the mappings that it can have from the beginning, without contents. */
+/* Copies the mappings that the process can have from the beginning, without contents. */
 static int copy_memory(const Pbeam__Memory *from, struct precopied_process *to)
 {
 	to->copies = calloc(from->n_mappings + 1, sizeof(*to->copies));
@@ -190,10 +190,10 @@ int precopied_make(struct precopied **out, struct names *names, struct image_rea
 
 void precopied_abandon(struct precopied *p)
 {
-	/* Their end is not the end of the job. */
+	/* The end of these processes is not the end of the job. */
 	if (p->rebuild.made &&
 	    rebuild_ask_keeper(&p->rebuild, PBEAM__KEEPER_REQUEST__KEEPER_REPLACE, NULL, NULL) < 0)
-		log_debug("the keeper does not answer");
+		log_debug("the keeper does not reply");
 	rebuild_tree_kill(&p->rebuild);
 	for (size_t i = 0; i < p->n && p->rebuild.made; i++)
 		precopied_await_gone(p->rebuild.names,

@@ -11,7 +11,7 @@
 #include "scip/tracee/remote.h"
 
 enum { GONE_LOOKS = 4000, GONE_NAP_NS = 500000, SETTLE_LEAST = 8192 };
-/* A fork copies the page tables of smaller mappings in no time. */
+/* A fork copies the page tables of smaller mappings in negligible time. */
 #define HIDDEN_LEAST (4ull << 20)
 
 int precopied_find(const struct precopied *p, int32_t vpid, uint32_t shared_id)
@@ -27,7 +27,7 @@ int precopied_find(const struct precopied *p, int32_t vpid, uint32_t shared_id)
 	return -1;
 }
 
-/* Finds the places of the pieces, all within the process. */
+/* Finds the addresses of the pieces and checks that all lie within the process's memory. */
 static int place_pieces(const struct precopied *p, size_t index, const struct precopied_piece *pieces,
 			size_t n, struct iovec remote[PRECOPIED_PIECES], struct err *err)
 {
@@ -43,8 +43,7 @@ static int place_pieces(const struct precopied *p, size_t index, const struct pr
 	return 0;
 }
 
-/* Notes the pieces as if they had been read from the image. Pages that are written repeatedly do not make the
- * list longer. */
+/* Records the pieces as if they had been read from the image. Rewritten pages do not lengthen the list. */
 static int note_pieces(struct precopied *p, size_t index, const struct precopied_piece *pieces, size_t n)
 {
 	struct precopied_process *process = &p->processes[index];

@@ -1,4 +1,4 @@
-/* Inside scip/rebuild: what the parts of precopied.h share. */
+/* Internal to scip/rebuild: shared by the parts of precopied.h. */
 #ifndef SCIP_REBUILD_PRECOPIED_PARTS_H
 #define SCIP_REBUILD_PRECOPIED_PARTS_H
 
@@ -12,14 +12,14 @@
 #define PRECOPIED_SENT_BASE    (1ull << 62)
 #define PRECOPIED_SENT_PROCESS (1ull << 47)
 
-/* The memory that a process has by now. */
+/* The memory that a process has received so far. */
 struct precopied_process {
 	Pbeam__Memory memory; /* its mappings: copies of the skeleton's */
 	Pbeam__Mapping *copies;
 	Pbeam__Mapping **more; /* those that were added later, each malloc'd */
 	size_t nmore;
 	struct inherit_state *state; /* owned by the rebuild */
-	size_t settled;		     /* how long its list of pages was when it was last in order */
+	size_t settled;		     /* length of the list of pages when it was last sorted */
 };
 
 /* The memory file of pre-copied shared memory; fd -1: taken. */
@@ -54,15 +54,17 @@ static inline bool precopied_is_tracked(const Pbeam__Mapping *map)
 }
 
 /* ---- precopied_memory.c ---- */
-/* While a pre-copied process forks another one, the child has no use for its memory. */
+/* Hides the memory of a pre-copied process from the children that it forks, which have no use for it, or
+ * makes the memory inheritable again. */
 must_check int precopied_hide(struct rebuild *rebuild, int node, bool hide);
-/* Waits until the number of a process that was killed is free: another may be made under it at once. */
+/* Waits until the number of a killed process is free: another process may be made under that number at
+ * once. */
 void precopied_await_gone(struct names *names, struct vpid vpid);
 /* Frees everything but the processes. */
 void precopied_release(struct precopied *precopied);
 
 /* ---- precopied_shared.c: shared memory ---- */
-/* Makes a memory file for each one that the skeleton names. */
+/* Makes a memory file for each shared memory object of the skeleton. */
 must_check int precopied_shared_make(struct precopied *precopied);
 /* Like precopied_write() and precopied_read(). */
 must_check int precopied_shared_write(const struct precopied *precopied, size_t index,
@@ -76,8 +78,8 @@ void precopied_shared_release(struct precopied *precopied);
 
 /* ---- precopied_take.c: the end ---- */
 /* The processes that options->precopied_vpids names go on in `rebuild`, which plans and makes the others
- * beside them. What the manifest says has been sent is found where it was put. Processes that have gone since
- * are killed. `precopied` is taken in every case. */
+ * beside them. Pages that the manifest marks as sent are expected where they were written. Processes that
+ * have gone since are killed. `precopied` is taken in every case. */
 must_check int precopied_take(struct rebuild *rebuild, struct precopied *precopied);
 
 #endif

@@ -2,9 +2,9 @@
  * Pre-copied processes become those of the final image.
  *
  * Between the skeleton and the freeze, processes have been born and have ended. A process that still exists
- * goes on in the husk that has its memory. Husks of processes that have ended are killed, and their parents
- * made to wait for them. The plan (plan.h) makes new processes beside the others. The source decides which
- * processes are the same; the plan refuses what cannot be.
+ * continues in the husk that holds its memory. Husks of processes that have ended are killed, and their
+ * parents made to wait for them. The plan (plan.h) makes new processes beside the others. The source
+ * decides which processes are the same; the plan refuses impossible trees.
  */
 #include <errno.h>
 #include <signal.h>
@@ -149,7 +149,7 @@ static int settle_memory(struct rebuild *rebuild, struct precopied_process *proc
 	return r;
 }
 
-/* ---- which processes stay ---- */
+/* ---- processes that remain ---- */
 
 static const Pbeam__Process *precopied_at(const struct precopied *p, size_t i)
 {
@@ -193,7 +193,7 @@ static bool number_is_named(const Pbeam__Manifest *manifest, const int *index, i
 	return false;
 }
 
-/* Waits in place of the parent, a husk that does not do so itself. */
+/* Makes the parent, a husk, wait for the child. */
 static int reap_for_husk(struct rebuild *rebuild, int parent, struct vpid vpid, struct rpid rpid)
 {
 	int64_t ret =
@@ -230,7 +230,7 @@ static int remove_one(struct precopied *p, size_t gone, const Pbeam__Manifest *m
 	return r;
 }
 
-/* Children before their parents. */
+/* Kills children before their parents. */
 static int remove_gone(struct precopied *p, const Pbeam__Manifest *manifest, const int *index)
 {
 	auto_free bool *stays = calloc(p->n + 1, sizeof(*stays));

@@ -1,4 +1,4 @@
-/* The steps in their order; each one's work is in files of its own. */
+/* The steps of a rebuild, in order. Each step is implemented in files of its own. */
 #include "scip/rebuild/rebuild.h"
 
 #include <errno.h>
@@ -57,11 +57,11 @@ static int check_manifest(const struct rebuild *rebuild)
 	if (manifest->n_processes == 0)
 		return err_set(rebuild->err, -EINVAL, "there is no process in the image");
 	if (manifest->partial && !rebuild->precopied)
-		return err_set(rebuild->err, -EINVAL, "a part of the image is missing");
+		return err_set(rebuild->err, -EINVAL, "part of the image is missing");
 	return 0;
 }
 
-/* Pre-copied processes are in their places already. */
+/* Pre-copied processes already have their place in the tree. */
 static int check_places(struct rebuild *rebuild)
 {
 	int r = rebuild_check_numbers(rebuild);
@@ -194,7 +194,7 @@ static void record_watches(const struct rebuild *rebuild)
 	}
 }
 
-/* What needs all processes to be filled. */
+/* Does the work that requires all processes to be filled. */
 static int finish_objects(struct rebuild *rebuild)
 {
 	int r = rebuild_shared_put_back(rebuild);

@@ -32,12 +32,14 @@ struct rebuild;
 struct rebuild_options {
 	const char *path; /* of the image, for messages */
 	bool force;
-	const int *console;  /* 3 descriptors for the job's standard streams, -1 none */
-	int keeper_socket;   /* to the keeper: proto/keeper.proto */
-	struct vpid replace; /* a rollback: this process and its descendants are replaced; 0 for none. Unless
-				it is the job's first process, it becomes its living parent's child again */
+	const int *console; /* 3 descriptors for the job's standard streams, -1 none */
+	int keeper_socket;  /* to the keeper: proto/keeper.proto */
+	struct vpid
+		replace; /* a rollback: this process and its descendants are replaced; 0 for none. Unless the
+			    process is the job's first, the new one becomes a child of the living parent */
 	struct rpid keeper;
-	bool joins; /* the job's first process exists already, here or on another host: this is another one */
+	bool joins; /* the job's first process exists already, here or on another host, and the first process
+		       of this image is a different one */
 	bool part;  /* one of several parts that are rolled back together: replaces all that the keeper has */
 	bool trusted; /* the image is in memory or has been verified: its digests are not checked */
 	const struct object_external *external; /* descriptions with another end elsewhere, or NULL */
@@ -66,7 +68,8 @@ must_check int rebuild_run(struct rebuild *rebuild);
 /* rebuild_run() after a commit: the processes exist nowhere else any more. Failures are logged, and every
  * process that can run does. */
 void rebuild_run_committed(struct rebuild *rebuild);
-/* Kills whatever was made. Returns `r`, the failure of a step, with the image's name put before its error. */
+/* Kills all processes that were made. Returns `r`, the failure of a step, with the image's name put before
+ * its error. */
 must_check int rebuild_undo(struct rebuild *rebuild, int r);
 struct rebuild_result rebuild_result(const struct rebuild *rebuild);
 void rebuild_close(struct rebuild *rebuild);

@@ -57,8 +57,8 @@ static int add_descriptors(struct rebuild *rebuild, const Pbeam__Process *proces
 
 		if (!object)
 			return err_set(rebuild->err, -EINVAL,
-				       "vpid %d: fd %d is of object %u, which is not there", process->vpid,
-				       descriptor->fd, descriptor->object);
+				       "vpid %d: fd %d refers to object %u, which does not exist",
+				       process->vpid, descriptor->fd, descriptor->object);
 		source = object_restore_get(rebuild->objects, descriptor->object, rebuild->err);
 		if (source < 0)
 			return source;

@@ -1,4 +1,4 @@
-/* Inside scip/rebuild: what the steps share. */
+/* Internal to scip/rebuild: shared by the steps. */
 #ifndef SCIP_REBUILD_REBUILD_PARTS_H
 #define SCIP_REBUILD_REBUILD_PARTS_H
 
@@ -29,9 +29,9 @@ struct rebuild_shared {
 struct made {
 	pid_t rpid;			 /* 0: not made yet, or gone */
 	int sock;			 /* to its scip, -1 */
-	const uint8_t *exe;		 /* what it executed instead of its missing program, or NULL */
-	const struct inherit_state *has; /* the memory of the image that it has already, or NULL */
-	bool stub;			 /* it was its own stub: not killed when the restore fails */
+	const uint8_t *exe;		 /* the file executed in place of the missing program, or NULL */
+	const struct inherit_state *has; /* the pages of the image that the process has already, or NULL */
+	bool stub; /* made from the process's own stub: not killed when the restore fails */
 };
 
 /* The living parent of a part of a job that is rolled back, and its session: above.c. */
@@ -44,14 +44,14 @@ struct above {
 	struct plan_above plan;
 	int32_t *groups;
 	int32_t foreground; /* foreground group of the session's terminal */
-	bool in_foreground; /* ... which is one of those that are replaced */
+	bool in_foreground; /* that group is among those that are replaced */
 	int32_t *gone;	    /* real numbers of the processes that were killed */
 	size_t ngone;
 	int32_t *ended; /* children of the parent that had ended before */
 	size_t nended;
 };
 
-/* A process that will be replaced and has been asked to freeze. */
+/* A process that will be replaced and that has received the request to freeze. */
 struct still {
 	struct vpid vpid;
 	pid_t rpid;
@@ -95,10 +95,10 @@ must_check int rebuild_ask_keeper(struct rebuild *rebuild, uint32_t type, const 
 /* One system call of the husk of a plan's node. Returns its result, or -errno with the error set. */
 must_check int64_t rebuild_husk_call(struct rebuild *rebuild, int node, int64_t nr, const uint64_t args[6]);
 
-/* ---- rebuild_check.c: what can be refused before anything is made ---- */
+/* ---- rebuild_check.c: checks before anything is made ---- */
 must_check int rebuild_check_image(struct rebuild *rebuild);
 must_check int rebuild_check_numbers(struct rebuild *rebuild);
-/* The file that the process's husk executes: its own, or ours if that is gone. */
+/* The file that the process's husk executes: the program's own, or scip's if that is gone. */
 const char *rebuild_check_executable(const Pbeam__Process *process, char path[4096]);
 
 /* ---- rebuild_verify.c ---- */
@@ -140,19 +140,19 @@ must_check int rebuild_sysv_make_all(struct rebuild *rebuild);
 must_check int rebuild_sysv_give_undo(struct rebuild *rebuild);
 
 /* ---- rebuild_tree.c: carries out the plan ---- */
-/* Makes what the plan contains and rebuild->made has not yet. */
+/* Makes the processes of the plan that rebuild->made lacks. */
 must_check int rebuild_tree_make(struct rebuild *rebuild);
-/* Kills whatever was made. */
+/* Kills all processes that were made. */
 void rebuild_tree_kill(struct rebuild *rebuild);
 
 /* ---- rebuild_fill.c: the husks become the processes ---- */
 /* Gives a process the memory that the children forked next inherit. */
 must_check int rebuild_fill_round(struct rebuild *rebuild, int node, int round);
-/* Gives all processes what they lack. */
+/* Fills all processes. */
 must_check int rebuild_fill_all(struct rebuild *rebuild);
-/* Makes them stay held when the coordinator is killed. */
+/* Keeps the processes held even when the coordinator is killed. */
 must_check int rebuild_fill_keep(struct rebuild *rebuild);
-/* Lets them run. */
+/* Releases the processes. */
 must_check int rebuild_fill_release(struct rebuild *rebuild);
 
 /* ---- rebuild_diverge.c ---- */
@@ -161,17 +161,17 @@ must_check int rebuild_diverge_hold(const struct name_process *process, uint32_t
 
 /* ---- replaced.c: the processes that are replaced ---- */
 bool replaced_includes(struct rebuild *rebuild, const struct name_process *process);
-/* Freezes them. If a later step fails, or the coordinator is killed, they go on as they were. */
+/* Freezes the processes. If a later step fails, or the coordinator is killed, they continue unchanged. */
 must_check int replaced_freeze(struct rebuild *rebuild);
 /* Kills them and waits until their names are free; rebuild->above.gone lists them. */
 must_check int replaced_kill(struct rebuild *rebuild);
-/* Thaws those that have not been killed. */
+/* Thaws the processes that have not been killed. */
 void replaced_close(struct rebuild *rebuild);
 
 /* ---- above.c: the living parent of a part of a job ---- */
-/* Looks for it: above.lives, above.plan. */
+/* Looks for the living parent: sets above.lives and above.plan. */
 must_check int above_find(struct rebuild *rebuild);
-/* The process cannot be forked there: takes the next best place. -EXDEV when there is none. */
+/* Called when the process cannot be forked there: selects the next best place. -EXDEV when none is left. */
 must_check int above_miss(struct rebuild *rebuild);
 /* Freezes the parent, and puts all other processes of the job behind the restored filter. Afterwards
  * above_commit() or above_close() thaws the parent; after the latter it finds its child killed, if that was.

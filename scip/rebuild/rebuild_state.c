@@ -1,4 +1,4 @@
-/* What the steps of a rebuild share: rebuild_parts.h. */
+/* State shared by the steps of a rebuild: rebuild_parts.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/prctl.h>

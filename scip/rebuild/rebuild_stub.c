@@ -1,7 +1,7 @@
 /*
- * A process returns to the host where its stub is. The stub, frozen and held, becomes its husk: it has the
- * right number and parent, session and group. If the restore fails, its scip makes it a stub again when our
- * connection ends.
+ * A process returns to the host where its stub is. The stub, frozen and held, becomes its husk: the stub
+ * has the right number, parent, session and group. If the restore fails, its scip makes it a stub again
+ * when the coordinator's connection ends.
  */
 #include <limits.h>
 #include <stdio.h>

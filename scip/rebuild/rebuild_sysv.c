@@ -34,7 +34,7 @@ union semun {
 	unsigned short *array;
 };
 
-/* ---- what is there and is not in the image ---- */
+/* ---- objects that exist but are not in the image ---- */
 
 static bool is_saved(const Pbeam__Manifest *manifest, unsigned kind, int32_t virtual)
 {
@@ -189,7 +189,7 @@ static int make_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, in
 	return refill_queue(rebuild, saved, *real);
 }
 
-/* ---- all ---- */
+/* ---- all objects ---- */
 
 /* Records the object under its old name, as the job's. */
 static int record_object(struct rebuild *rebuild, unsigned kind, int32_t virtual, int32_t real)
@@ -235,7 +235,7 @@ int rebuild_sysv_make_all(struct rebuild *rebuild)
 
 /* ---- in the processes ---- */
 
-/* A page of ours that the husk maps too; it is unmapped when the husk is filled. */
+/* A page shared by the coordinator and the husk; the husk's mapping goes away when the husk is filled. */
 struct page {
 	struct sembuf *ops;
 	uint64_t there;
@@ -294,7 +294,7 @@ static int give_one(struct rebuild *rebuild, int node, const struct page *page, 
 
 	if (value < 0 || undo->value > VALUE_MAX || undo->value < -VALUE_MAX)
 		return err_set(rebuild->err, -EINVAL,
-			       "vpid %d: it would change a semaphore at its end that there is not",
+			       "vpid %d has an adjustment for a semaphore that does not exist",
 			       rebuild->plan.nodes[node].vpid);
 	n = write_ops(page->ops, undo, value);
 	return (int)rebuild_husk_call(rebuild, node, SYS_semop, remote_args((uint64_t)real, page->there, n));

@@ -64,7 +64,7 @@ static int step_husk(struct rebuild *rebuild, int node)
 	return r;
 }
 
-/* `sock` leads to the scip of the process that forks it. */
+/* `sock` is connected to the scip of the forking process. */
 static int fork_node(struct rebuild *rebuild, int node, int sock, pid_t replaces)
 {
 	Pbeam__ScipFork request = PBEAM__SCIP_FORK__INIT;
@@ -255,8 +255,8 @@ int rebuild_tree_make(struct rebuild *rebuild)
 	return r;
 }
 
-/* Waits for the children that the stub was given in vain. The stub never does so, and the program would find
- * them when it returns. */
+/* Waits for the children that were forked from the stub before the restore failed. The stub never waits,
+ * and the program would find them when it returns. */
 static void bereave_stub(struct rebuild *rebuild)
 {
 	struct err *why = rebuild->err, unsaid = ERR_INIT;

@@ -3,13 +3,14 @@
  *
  * Of a whole job these are all processes. Of a part: the process, its descendants, and every process with a
  * number of the image, which was a descendant when the image was made. They are frozen first, so that none
- * notices the end of another and acts on it, for instance by removing its files. Their scips freeze them, not
- * SIGSTOP: nobody notices, a process that the user has stopped stays stopped, and if the coordinator is
- * killed they go on; or, once they are condemned (fill_signs.h), all of them end. In a rollback of several
- * parts all processes on all hosts are frozen before the first one is killed; until then it can be given up.
+ * notices the end of another and acts on it, for instance by removing its files. Their scips freeze them,
+ * not SIGSTOP: no process can observe that, a process that the user has stopped stays stopped, and if the
+ * coordinator is killed the processes continue; or, once they are condemned (fill_signs.h), all of them
+ * end. In a rollback of several parts all processes on all hosts are frozen before the first one is killed;
+ * until then it can be given up.
  *
- * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part is
- * frozen and does not wait, so names and entries are released here.
+ * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part
+ * is frozen and does not wait, so names and entries are released here.
  */
 #include <errno.h>
 #include <signal.h>
@@ -80,7 +81,7 @@ static int compare_depth(const void *a, const void *b)
 	return ((const struct victim *)a)->depth - ((const struct victim *)b)->depth;
 }
 
-/* Adds the process to the list of those that are gone. */
+/* Adds the process to the list of killed processes. */
 static int list_gone(struct rebuild *rebuild, pid_t rpid)
 {
 	struct above *above = &rebuild->above;
@@ -208,7 +209,7 @@ static int ask_to_freeze(struct rebuild *rebuild, const struct victim *victim)
 	struct err err = ERR_INIT;
 
 	if (!still)
-		return err_code(rebuild->err, -ENOMEM, "stop the processes that are to be replaced");
+		return err_code(rebuild->err, -ENOMEM, "freeze the processes that will be replaced");
 	rebuild->still = still;
 	still += rebuild->nstill++;
 	*still = (struct still){victim->vpid, victim->rpid, scip_link_connect(victim->scip, &err)};
@@ -273,7 +274,7 @@ void replaced_close(struct rebuild *rebuild)
 	rebuild->nstill = 0;
 }
 
-/* Their connections with each other will be made again, between the same addresses. */
+/* The connections between these processes will be made again, with the same addresses. */
 static void abort_connections(const struct rebuild *rebuild)
 {
 	auto_free struct rpid *rpids = calloc(rebuild->nstill + 1, sizeof(*rpids));
@@ -304,7 +305,8 @@ int replaced_kill(struct rebuild *rebuild)
 		const struct timespec pause = {0, LOOK_AGAIN_NS};
 
 		if (io_now_ns(CLOCK_MONOTONIC) > end)
-			return err_set(rebuild->err, -ETIMEDOUT, "the processes to be replaced do not end");
+			return err_set(rebuild->err, -ETIMEDOUT,
+				       "the processes that will be replaced do not end");
 		nanosleep(&pause, NULL);
 	}
 	replaced_close(rebuild);

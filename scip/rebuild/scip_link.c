@@ -29,7 +29,7 @@ int scip_link_freeze(const struct name_process *process, uint32_t timeout_ms, st
 
 static int set_ended(struct err *err)
 {
-	return err_set(err, -ECONNRESET, "a process or its scip ended in the middle of the restore");
+	return err_set(err, -ECONNRESET, "a process or its scip ended during the restore");
 }
 
 int scip_link_ask(int sock, uint32_t type, const ProtobufCMessage *message, const int *fds, int nfds,
