@@ -35,7 +35,7 @@
 
 enum { KERNEL_SIGSET = 8 };
 
-/* Memory for the calls in the tracee: one page, mapped for them. */
+/* Memory for the calls in the tracee: one page, mapped for this purpose. */
 struct page {
 	uint64_t set;
 	uint64_t pad;
@@ -201,7 +201,8 @@ void adopt_undo(struct control_trial *trial, struct process *process)
 	adopt.n_gone = 1;
 	kill(child, SIGKILL);
 	if (forget_children(process, &adopt, &err) < 0)
-		log_warn("vpid %d sees the end of a child that was on trial: %s", process->vpid.n, err.text);
+		log_warn("vpid %d may notice the end of a child that was on trial: %s", process->vpid.n,
+			 err.text);
 	if (!trial->vpid.n)
 		return;
 	names_number_release(names, trial->vpid, (struct rpid){child});
@@ -216,5 +217,5 @@ void adopt_undo(struct control_trial *trial, struct process *process)
 				      .diverged = true};
 	if (names_number_bind(names, trial->vpid, entry.rpid, process->keeper) < 0 ||
 	    (trial->vpid.n != trial->replaces && names_process_add(names, &entry) < 0))
-		log_warn("vpid %d: its parent sees its end under another number", trial->vpid.n);
+		log_warn("vpid %d: the parent sees the process end under another number", trial->vpid.n);
 }

@@ -30,8 +30,8 @@ struct watch {
 struct exchange {
 	struct tracee *tracee;
 	pid_t old, new;
-	int pidfd;			   /* the one at work, */
-	struct watch watches[WATCHES_MAX]; /* and the epoll instances that watch it */
+	int pidfd;			   /* the pidfd being exchanged */
+	struct watch watches[WATCHES_MAX]; /* the epoll instances that watch that pidfd */
 	int nwatches;
 	struct err *err;
 };
@@ -52,7 +52,7 @@ static char *pidfd_read_fdinfo(pid_t pid, int fd)
 	return io_slurp(AT_FDCWD, path, 1 << 20, &text, NULL) < 0 ? NULL : text;
 }
 
-/* The watches of one epoll instance. */
+/* Lists the watches of one epoll instance. */
 static int find_watches(int fd, void *arg)
 {
 	struct exchange *exchange = arg;

@@ -32,7 +32,7 @@ static void control_reply(struct control_connection *c, uint32_t type, const Pro
 	struct err err = ERR_INIT;
 
 	if (frame_send(c->sock, type, message, NULL, 0, &err) < 0)
-		log_debug("control: %s", err.text); /* the next read finds its end */
+		log_debug("control: %s", err.text); /* the next read reports the end of the connection */
 }
 
 static void reply_done(struct control_connection *c)
@@ -213,7 +213,7 @@ static int do_stack(struct control_request *request, struct err *err)
 		return 0;
 	}
 	if (frozen)
-		return err_set(err, -EBUSY, "a checkpoint is just stopping it; try again");
+		return err_set(err, -EBUSY, "a checkpoint is freezing the process; try again");
 	return stop_briefly(request, PBEAM__SCIP_REQUEST__SCIP_STACK);
 }
 
@@ -248,7 +248,7 @@ static int do_terminate(struct control_request *request, struct err *err)
 {
 	request->connection->waiting = PBEAM__SCIP_REQUEST__SCIP_TERMINATE;
 	request->process->exiting = true;
-	stub_expect_end(request->process); /* if it is one: its process lives on */
+	stub_expect_end(request->process); /* for a stub, whose process lives on elsewhere */
 	if (kill(request->process->pid, SIGKILL) < 0)
 		log_debug("vpid %d is gone already", request->process->vpid.n);
 	return CONTROL_LATER;
@@ -256,7 +256,7 @@ static int do_terminate(struct control_request *request, struct err *err)
 
 /* ---- requests ---- */
 
-/* The state of the process that a request needs. */
+/* The states of the process in which each request is allowed. */
 enum need { NEED_NOTHING, NEED_FROZEN, NEED_HELD, NEED_STILL };
 
 static const struct row {
@@ -423,7 +423,7 @@ static bool is_readable(int fd)
 	return fd >= 0 && poll(&p, 1, 0) == 1;
 }
 
-/* Serves one request of this connection; false if there is none now. */
+/* Serves one request of this connection; false if none has arrived. */
 static bool serve_one(struct control *control, struct control_connection *c, struct process *process)
 {
 	struct frame frame;
@@ -554,7 +554,7 @@ void control_process_gone(struct control *control, struct process *process)
 		else if (waits_for_stop(c))
 			reply_failed(c, -ESRCH,
 				     c->waiting == PBEAM__SCIP_REQUEST__SCIP_FREEZE
-					     ? "it ended in the middle of the checkpoint"
+					     ? "the process ended during the checkpoint"
 					     : "it has ended");
 		c->froze = false;
 		end_connection(control, c, NULL);

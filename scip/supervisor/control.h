@@ -15,7 +15,7 @@
 
 struct control;
 
-/* Binds the socket. Without it (err says why) the scip works but takes no requests. */
+/* Binds the socket. If that fails (with the reason in err), the scip works but takes no requests. */
 must_check int control_open(struct control **out, const struct seat *seat, struct err *err);
 /* Closes the socket and removes its file. */
 void control_close(struct control *control);

@@ -163,7 +163,7 @@ int control_restore_run(struct control_request *request, struct err *err)
 	int r;
 
 	if (!control->fill)
-		return err_set(err, -EPROTO, "nothing was filled in");
+		return err_set(err, -EPROTO, "nothing has been filled");
 	process->held = false;
 	if (control->fill->process->state == PBEAM__PROCESS__STATE__STUB)
 		r = stub_begin(process, control->fill->process->stop_signal, err);
@@ -190,7 +190,7 @@ int control_restore_fork(struct control_request *request, struct err *err)
 	int r;
 
 	if (trial->child)
-		return err_set(err, -EPROTO, "there is a child on trial already");
+		return err_set(err, -EPROTO, "the process already has a child on trial");
 	r = restore_fork(request->control->seat, request->process, (struct vpid){fork->vpid},
 			 fork->exit_signal, fork->same_files, &rpid, err);
 	if (rpid.n && !request->process->held)

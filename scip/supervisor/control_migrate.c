@@ -1,4 +1,4 @@
-/* Requests of a migration to the scip of a process that leaves or comes back. */
+/* Requests of a migration to the scip of a process that is outgoing or returning. */
 #include <errno.h>
 
 #include "scip/supervisor/control_request.h"

@@ -18,8 +18,8 @@ struct control_connection {
 	bool replaces;	      /* ... or kill, if it was condemned by then */
 	bool keeps;	      /* ... or leave it to the next connection that freezes it */
 	bool silent;	      /* has not made a request yet; */
-	bool drives;	      /* has made one of a restore: the husk dies with the connection */
-	uint32_t waiting;     /* a request that the loop will answer, or SCIP_NONE */
+	bool drives;	      /* has made a request of a restore: the husk dies with the connection */
+	uint32_t waiting;     /* the request that the loop will reply to, or SCIP_NONE */
 	uint64_t deadline_ns; /* of a stop */
 	struct vpid parent;   /* of SCIP_ORPHAN */
 	struct control_trial {
@@ -50,15 +50,15 @@ struct control_request {
 	bool answered;
 };
 
-/* Sends the answer; without it a handler that returns 0 is answered for by ScipDone. */
+/* Sends the reply. If a handler returns 0 without a reply, control.c sends ScipDone. */
 void control_answer(struct control_request *request, const ProtobufCMessage *message);
 /* The state of the process in the name table. */
 void control_set_state(struct control *control, struct process *process, enum name_state state);
 /* Frees the state for SCIP_RESTORE_RUN. */
 void control_forget_fill(struct control *control);
 
-/* Handlers. 0 when done; CONTROL_LATER when the loop will answer (connection->waiting says what to) or has;
- * -errno with the reason in err (its text may be empty). */
+/* Handlers. 0 when done; CONTROL_LATER when the loop will reply (to the request in connection->waiting) or
+ * has replied; -errno with the reason in err (its text may be empty). */
 enum { CONTROL_LATER = 1 };
 typedef int (*control_handler)(struct control_request *request, struct err *err);
 must_check int control_dump(struct control_request *request, struct err *err);

@@ -1,7 +1,7 @@
 /*
- * Decides what to do at a stop. A pure function from event to actions: it looks nothing up and does
- * nothing, so that every case is tested without a process. loop.c fills in the event and executes the
- * actions in the order of their bits.
+ * Decides what to do at a stop. A pure function from event to actions: it has no side effects, so that
+ * every case is tested without a process. loop.c fills in the event and executes the actions in the order
+ * of their bits.
  */
 #ifndef SCIP_SUPERVISOR_DECIDE_H
 #define SCIP_SUPERVISOR_DECIDE_H
@@ -19,7 +19,7 @@ struct event {
 };
 
 enum action {
-	ACTION_GREET_THREAD = 1u << 0, /* gets its virtual number */
+	ACTION_GREET_THREAD = 1u << 0, /* the thread gets its virtual number */
 	ACTION_ENTER_CALL = 1u << 2,   /* syscall_enter(), whose verdict says how it is resumed */
 	ACTION_LEAVE_CALL = 1u << 3,   /* syscall_exit() */
 	ACTION_TRANSLATE_SIGNAL = 1u << 4,
@@ -27,7 +27,7 @@ enum action {
 	ACTION_NOTE_VFORK = 1u << 6, /* the thread waits in vfork from now on */
 	ACTION_FORGET_PROGRAM = 1u << 7, /* another program was executed */
 	ACTION_HOLD = 1u << 8,		 /* the freeze keeps the thread, if it can */
-	ACTION_RESUME = 1u << 9,	 /* if it was not kept */
+	ACTION_RESUME = 1u << 9,	 /* the thread is resumed if it was not kept */
 	ACTION_DROP_THREAD = 1u << 10,
 	ACTION_END = 1u << 11, /* the process is gone */
 };

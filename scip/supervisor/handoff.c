@@ -1,8 +1,8 @@
 /*
  * Hands a process from one scip to another. Neither the process nor its parent notices.
  *
- * ptrace(2) has no hand-over: a tracee must be detached and seized again, and it runs in between. So it is
- * made to run nowhere: all signals are blocked, and it returns to the `syscall` instruction that forked it,
+ * ptrace(2) has no hand-over: a tracee must be detached and seized again, and it runs in between. So the
+ * process is parked: all signals are blocked, and it returns to the `syscall` instruction that forked it,
  * with SYS_pause in rax. Nothing is written to its memory (which after vfork is its parent's). No signal is
  * used: the parent's wait would report a SIGSTOP.
  *
@@ -21,11 +21,12 @@
  * old value. Under Yama scope 1 the child must also name its future tracer: the keeper, the ancestor of all
  * scips.
  *
- * A process with seccomp filters of its own may be forbidden to call pause(), or any other call. It waits in
- * a jump to itself: two bytes, written to the unused end of its vdso's last page (the kernel lets a tracer
- * write there, as for breakpoints, and copies the page).
+ * A process with seccomp filters of its own may be forbidden to call pause(), or any other call. It waits
+ * in a jump to itself: two bytes, written to the unused end of its vdso's last page (the kernel lets a
+ * tracer write there, as for breakpoints, and copies the page).
  *
- * A reader of the process's registers in between would see a pause(). Its entry says BORN, so there is none.
+ * A reader of the process's registers in between would see a pause(). Its entry says BORN, so there is
+ * none.
  */
 #include "scip/supervisor/handoff.h"
 

@@ -26,7 +26,7 @@ enum {
 	HANDOFF_FORKED = 1u << 0,   /* parked in pause(): put regs and mask back */
 	HANDOFF_LAUNCH = 1u << 1,   /* the keeper's child, waiting in pause() before it executes the program:
 				       its pause() returns 1 if it is to load the restored filter, else 0 */
-	HANDOFF_HELD = 1u << 2,	    /* a husk: stays stopped until the coordinator says so */
+	HANDOFF_HELD = 1u << 2,	    /* a husk: stays stopped until the coordinator resumes it */
 	HANDOFF_DIVERGED = 1u << 3, /* runs behind the restored filter */
 	HANDOFF_DUMPABLE = 1u << 4, /* was made dumpable for the hand-over */
 	HANDOFF_SHARES_MEMORY =
@@ -37,10 +37,10 @@ enum {
 /* Sends without blocking for a receiver: the socket's buffer holds it. 0 or -errno. */
 must_check int handoff_message_send(int sock, const struct handoff *handoff);
 /* Receives by `receive`, which returns the length of a datagram, 0, or -errno. 1; 0: the socket is gone; or
- * -errno: -EPROTO for what is no Handoff. */
+ * -errno: -EPROTO for a datagram that is not a Handoff. */
 must_check int handoff_message_receive(ssize_t (*receive)(int sock, void *data, size_t len), int sock,
 				       struct handoff *handoff);
-/* The same if one is there, else -EAGAIN. */
+/* Like handoff_message_receive(), but does not block: -EAGAIN if no datagram is queued. */
 must_check int handoff_message_take(int sock, struct handoff *handoff);
 
 #endif

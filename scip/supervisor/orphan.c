@@ -1,7 +1,7 @@
 /*
- * The end of a parent that is on another host. For the kernel the keeper is the process's parent and
- * does not end. So scip does what the kernel would do when the stub link has reported the end
- * (scip/job/links.h).
+ * Handles the end of a parent on another host. To the kernel the keeper is the process's parent, and the
+ * keeper does not end. So when the stub link has reported the end (scip/job/links.h), scip does the
+ * kernel's part.
  */
 #include <signal.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "scip/supervisor/control_request.h"
 #include "scip/tracee/procfs.h"
 
-/* The siginfo is that of signals from other hosts: no process may send as the kernel. */
+/* The siginfo is the one used for signals from other hosts: no process may send a siginfo of the kernel. */
 static void orphan_send_signals(const struct process *process, uint64_t signals, struct vpid from)
 {
 	siginfo_t info;
@@ -27,7 +27,7 @@ static void orphan_send_signals(const struct process *process, uint64_t signals,
 		info.si_pid = from.n;
 		info.si_uid = getuid();
 		if (syscall(SYS_rt_sigqueueinfo, process->pid, signal, &info) < 0)
-			log_warn("vpid %d: the signal of its parent's end: %m", process->vpid.n);
+			log_warn("vpid %d: send the parent-death signal: %m", process->vpid.n);
 	}
 }
 
@@ -42,8 +42,7 @@ int orphan_adopted(struct process *process, struct vpid parent, struct err *err)
 		return 0; /* another process, or reported already */
 	r = dump_death_signals(process, &signals, err);
 	if (r < 0) {
-		log_warn("vpid %d: which signal it wants at its parent's end: %s", process->vpid.n,
-			 err->text);
+		log_warn("vpid %d: read the parent-death signal: %s", process->vpid.n, err->text);
 		err_clear(err);
 		signals = 0;
 	}

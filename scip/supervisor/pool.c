@@ -192,8 +192,8 @@ int pool_fill(struct pool *pool, struct err *err)
 	if (read(pool->seat.wake, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		return err_sys(err, "read the pool's eventfd");
 	settle_doubts(pool);
-	/* The pool is empty after a burst. More scips are made at a time, so that a keeper on a busy
-	 * processor uses its time well. */
+	/* The pool is empty after a burst. Several scips are made at a time, because the keeper may run
+	 * rarely on a busy processor. */
 	if (atomic_load(&shared->idle) <= 0 && shared->high < POOL_HIGH_BURST)
 		shared->high *= 2;
 	else if (atomic_load(&shared->idle) > 0 && shared->high > POOL_HIGH)
@@ -213,7 +213,7 @@ int pool_fill(struct pool *pool, struct err *err)
 	return 1;
 }
 
-/* True if a scip has it, or it is gone. */
+/* True if a scip has taken the process, or the process has ended. */
 static bool was_taken(struct pool *pool, const struct name_process *born)
 {
 	struct name_process now;
@@ -236,7 +236,7 @@ static void pool_check_born(struct pool *pool, const struct name_process *born)
 
 /* A scip died between parking a child and its transfer, or had just received one. A child that is still
  * queued is taken sooner or later: on a busy machine later, and not before a scip is idle. A child that is
- * not queued waits in vain. */
+ * not queued would wait for ever. */
 static void settle_doubts(struct pool *pool)
 {
 	bool idle = atomic_load(&pool->seat.shared->idle) > 0;
@@ -251,7 +251,7 @@ static void settle_doubts(struct pool *pool)
 		if (!settled && now - d->since < DOUBT_NS)
 			continue;
 		if (!settled) {
-			log_error("vpid %d is killed: its supervisor died in the middle of the hand-over",
+			log_error("vpid %d is killed: its supervisor died during the hand-over",
 				  d->born.vpid.n);
 			kill(d->born.rpid.n, SIGKILL);
 			names_process_remove(pool->seat.names, d->born.vpid, d->born.rpid);
@@ -268,7 +268,7 @@ static void pool_remove_dead(struct pool *pool, struct name_process *process)
 	process->scip.n = 0;
 	if (process->diverged && kill(process->rpid.n, 0) == 0) {
 		if (names_process_update(pool->seat.names, process) < 0)
-			log_debug("vpid %d is another process by now", process->vpid.n);
+			log_debug("vpid %d now belongs to another process", process->vpid.n);
 		return;
 	}
 	names_process_remove(pool->seat.names, process->vpid, process->rpid);

@@ -34,10 +34,10 @@ must_check int pool_fill(struct pool *pool, struct err *err);
 #define POOL_PATIENCE_STEP_NS 1000000000ull
 /* A child of the keeper has ended. True if it was a scip, whose entries and socket have been removed. */
 bool pool_reaped(struct pool *pool, pid_t pid, int status);
-/* Hands a process of the keeper's (the first one, a husk) to a spare scip. */
+/* Hands a child of the keeper (the job's first process or a husk) to a spare scip. */
 must_check int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err *err);
 struct fill_signs *pool_signs(const struct pool *pool);
-/* Sets the active coordinator, 0 for none: husks of one that has ended give themselves up. */
+/* Sets the active coordinator, 0 for none: the husks of a coordinator that has ended end themselves. */
 void pool_set_coordinator(struct pool *pool, pid_t pid);
 
 #endif

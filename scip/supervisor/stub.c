@@ -34,10 +34,10 @@ enum { SIGNALS = 65, SIGINFO_BYTES = 128, KERNEL_SIGSET = 8, ROOM = 1024, STACK 
 
 struct stub {
 	bool active;		   /* the process lives on another host */
-	bool ends;		   /* ends here as it did there */
+	bool ends;		   /* the process has ended on its host; the stub ends with the same status */
 	int stops;		   /* the stop signal that the stub has sent to itself, 0 none */
 	int stopped;		   /* the signal that has stopped the process there, 0: it runs */
-	uint16_t pending[SIGNALS]; /* signals that went into the image, by number */
+	uint16_t pending[SIGNALS]; /* signals that are in the image, by number */
 	int32_t parent;		   /* the parent in the image (virtual), 0 unknown */
 	uint64_t wants;		   /* the signals that the process gets at that parent's end: bits */
 };
@@ -76,7 +76,7 @@ void stub_return(struct process *process)
 	process->stub->active = false;
 }
 
-/* ---- what went with the image is not to be passed on once more ---- */
+/* ---- signals that are in the image are not forwarded again ---- */
 
 static void count_pending(struct process *process, size_t n, Pbeam__SignalInfo *const *pending)
 {
@@ -167,7 +167,7 @@ static int take_signals(struct tracee *leader, struct err *err)
 	return 0;
 }
 
-/* ---- making it ---- */
+/* ---- making the stub ---- */
 
 static int end_thread(const struct seat *seat, struct tracee *thread, struct err *err)
 {
@@ -331,8 +331,8 @@ int stub_begin(struct process *process, int stopped, struct err *err)
 	return r == 0 && stopped ? stub_stop(process, stopped, err) : r;
 }
 
-/* The children have left too, or went along as zombies: a wait must not find their remains when the
- * process comes back. */
+/* The children have migrated too, as processes or zombies: when the process returns, its wait must not find
+ * their remains here. */
 static int reap_children(struct process *process, struct err *err)
 {
 	int64_t pid = 1;
@@ -364,7 +364,7 @@ int stub_make(const struct seat *seat, struct process *process, struct err *err)
 	return r < 0 ? r : stub_begin(process, 0, err);
 }
 
-/* ---- its life ---- */
+/* ---- the stub's events ---- */
 
 /* Sends a message to the keeper, which forwards it, and waits for no reply. */
 static int tell_keeper(const struct seat *seat, uint32_t type, const ProtobufCMessage *message,
@@ -462,7 +462,8 @@ void stub_event(const struct seat *seat, struct tracee *tracee, int status)
 		pass_on(seat, process, tracee->signal, NULL);
 	else if (tracee->signal == PROCESS_STUB_ORPHANED && info.si_code == SI_USER)
 		tell_orphaned(seat, process);
-	else if (tracee->signal != SIGCHLD || info.si_code <= 0) /* ends of its children belong to the move */
+	else if (tracee->signal != SIGCHLD ||
+		 info.si_code <= 0) /* its children end because of the migration */
 		pass_on(seat, process, tracee->signal, &info);
 	if (is_of_terminal(tracee->signal, &info))
 		tell_group(process, tracee->signal);

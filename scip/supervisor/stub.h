@@ -25,7 +25,7 @@ void stub_detach(struct process *process);
 bool stub_is(const struct process *process);
 /* The signal that has stopped the process on its host, 0: it runs. */
 int stub_stopped(const struct process *process);
-/* The stub is about to end as its process did there: its end is not passed on. */
+/* The stub is about to end as its process did on the other host: the end is not reported to that host. */
 void stub_expect_end(struct process *process);
 /* The process is coming back: the stub becomes a held husk (process->returning). */
 void stub_return(struct process *process);
@@ -33,7 +33,7 @@ void stub_return(struct process *process);
 /* Remembers the signals that were dumped into `saved`. The parent may have ended meanwhile, with or
  * without its signal pending: sets the present parent in `saved`. */
 void stub_note_dumped(struct process *process, Pbeam__Process *saved);
-/* Makes the frozen process a stub and lets it wait. On failure the process is still frozen, in an
+/* Turns the frozen process into a stub and resumes it. On failure the process is still frozen, in an
  * undefined state. */
 must_check int stub_make(const struct seat *seat, struct process *process, struct err *err);
 /* The two halves of that, for a held husk that becomes the stub `saved` of an image: empties it; lets it

@@ -21,7 +21,7 @@
 struct seat_shared {
 	_Atomic int32_t idle; /* scips waiting, less the processes sent and not yet taken: may be negative */
 	_Atomic uint32_t low, high;  /* wake the keeper below `low`; it forks until `high` are idle */
-	_Atomic uint32_t surplus;    /* a scip that would exceed this leaves */
+	_Atomic uint32_t surplus;    /* a scip that would exceed this exits */
 	_Atomic uint64_t handed;     /* hand-overs so far */
 	_Atomic int32_t coordinator; /* the active coordinator, 0 none */
 	struct fill_signs signs;
@@ -32,19 +32,19 @@ struct seat {
 	struct names *names;
 	int take;     /* hand-over socket: idle scips receive ... */
 	int give;     /* ... and supervisors send */
-	int wake;     /* eventfd: the pool runs low */
-	pid_t keeper; /* when it dies the scip dies, and the process with it */
+	int wake;     /* eventfd: the pool needs spares */
+	pid_t keeper; /* the scip dies with the keeper, and the process with the scip */
 	pid_t scip;   /* the scip at this place; 0 for the keeper */
 	struct seat_shared *shared;
 };
 
-/* The signal that tells a scip that its keeper is gone (PR_SET_PDEATHSIG). */
+/* The signal that a scip receives when its keeper ends (PR_SET_PDEATHSIG). */
 #define SEAT_KEEPER_GONE SIGUSR1
 
 /* Drops a thread that is gone, and releases its number. */
 void supervisor_drop_thread(const struct seat *seat, struct tracee *tracee);
 
-/* The life of a scip: never returns. */
+/* Runs a scip. Never returns. */
 _Noreturn void supervisor_main(const struct seat *seat);
 
 #endif

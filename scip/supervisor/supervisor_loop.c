@@ -62,7 +62,7 @@ struct supervisor {
 	bool diverging; /* load the filter at the exit stop of the call that made a diverged number */
 };
 
-/* ---- births ---- */
+/* ---- new processes and threads ---- */
 
 static void inject_restored_filter(struct process *process, struct tracee *tracee)
 {
@@ -142,8 +142,8 @@ static void note_met(struct supervisor *s, const struct tracee *thread)
 	s->met[s->nmet++].vtid = thread->vtid;
 }
 
-/* True if the thread was met before; *vtid is its number. A maker that never reports has ended with its
- * process or by an execve; then all are forgotten. */
+/* True if the thread has been seen before; *vtid is its number. A maker that never reports has ended with
+ * its process or by an execve; then all are forgotten. */
 static bool take_met(struct supervisor *s, pid_t tid, struct vpid *vtid)
 {
 	for (unsigned i = s->nmet; i-- > 0;) {
@@ -206,7 +206,7 @@ static void find_child(struct supervisor *s, struct tracee *parent)
 	}
 }
 
-/* ---- ends ---- */
+/* ---- processes and threads that end ---- */
 
 static void forget_program(struct supervisor *s, struct tracee *leader)
 {
@@ -331,7 +331,7 @@ static void mark_dead(struct supervisor *s)
 	entry.state = NAME_STATE_DEAD;
 	entry.scip.n = 0;
 	if (names_process_update(s->seat->names, &entry) < 0)
-		log_debug("vpid %d is another process by now", process->vpid.n);
+		log_debug("vpid %d now belongs to another process", process->vpid.n);
 }
 
 /* The process is reaped, so its parent has been notified. The entry of a number that never diverged is
