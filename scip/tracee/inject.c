@@ -99,7 +99,7 @@ static int open_there(struct remote_frame *frame, uint64_t path, int64_t *fd, st
 				       (unsigned long long)old.rlim_cur);
 		code = remote_frame_call(frame, fd, err, SYS_openat, args);
 		if (prlimit(pid, RLIMIT_NOFILE, &old, NULL) < 0 && code == 0)
-			code = err_sys(err, "put back the descriptor limit of process %d", pid);
+			code = err_sys(err, "restore the descriptor limit of process %d", pid);
 		if (code < 0)
 			return code;
 	}
@@ -336,7 +336,7 @@ static int mend_trap_action(struct remote_frame *frame, const struct inject_area
 
 	if (head->trap_action[0] != (uint64_t)(uintptr_t)SIG_IGN)
 		return 0;
-	return inject_call_must(frame, &ret, err, "put back the action of SIGTRAP", SYS_rt_sigaction,
+	return inject_call_must(frame, &ret, err, "restore the action of SIGTRAP", SYS_rt_sigaction,
 				remote_args(SIGTRAP, action, 0, sizeof(uint64_t)));
 }
 
@@ -389,7 +389,7 @@ int batch_run(struct batch *batch, struct tracee *tracee, struct err *err)
 	if (code < 0)
 		return code;
 	if (head->done > batch->ncalls || (head->failed && head->done == batch->ncalls))
-		return err_set(err, -EIO, "the injected code's answer from process %d makes no sense",
+		return err_set(err, -EIO, "the injected code's reply from process %d is malformed",
 			       area->process->pid);
 	caught = catch_threads(batch, head->done, err);
 	if (caught < 0)

@@ -21,7 +21,7 @@
 typedef ssize_t (*vm_copy)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long,
 			   unsigned long);
 
-/* One copy through the leader or, if it has no memory any more, through the other threads. */
+/* One copy through the leader or, if the leader has no memory any more, through the other threads. */
 static ssize_t vm_any(const struct process *process, vm_copy copy, uint64_t remote_at, void *local_at,
 		      size_t len)
 {

@@ -257,7 +257,7 @@ void pending_sample(struct process *process)
 			pending_sample_clocks(t, &clocks);
 }
 
-/* ---- noting ---- */
+/* ---- recording interrupted calls ---- */
 
 /* The moment when the call's relative timeout began. */
 static uint64_t begun_at(struct tracee *tracee, int64_t number, uint64_t timeout_arg)
@@ -432,7 +432,7 @@ void pending_note(struct tracee *tracee)
 		tracee->restart_call = -1;
 }
 
-/* ---- going on ---- */
+/* ---- continuing calls ---- */
 
 static uint64_t time_left(const struct tracee_pending *p, uint64_t now)
 {
@@ -611,10 +611,10 @@ int pending_saved_registers(struct tracee *tracee, struct user_regs_struct *regs
 	if (!remote_arch_in_restart(regs))
 		return 0;
 	if (tracee->restart_call < 0)
-		return err_set(
-			err, -ENOTSUP,
-			"thread %d is in a call that was interrupted before and cannot be told; try again",
-			tracee->tid);
+		return err_set(err, -ENOTSUP,
+			       "thread %d is in a call that was interrupted before and cannot be identified; "
+			       "try again",
+			       tracee->tid);
 	call->restart = (int32_t)regs->rax;
 	regs_unpack_args(regs, args);
 	if (p->active)
@@ -681,7 +681,7 @@ int pending_resume(struct tracee *tracee, const Pbeam__PendingCall *call, struct
 	else if (p->timed && where->unit == TIMEOUT_UNIT_TIMESPEC)
 		map_timeouts(tracee);
 	if (code == -ESRCH)
-		return err_wrap(err, code, "go on with call %lld of thread %d", (long long)call->number,
+		return err_wrap(err, code, "continue call %lld of thread %d", (long long)call->number,
 				tracee->tid);
 	if (code <
 	    0) /* forbidden, for example by a filter of the program: the call waits its whole time again */

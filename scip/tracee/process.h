@@ -28,7 +28,7 @@ struct taddr {
 
 enum tracee_stop {
 	TRACEE_RUNNING,		     /* not stopped: no ptrace request is allowed */
-	TRACEE_SECCOMP_STOP,	     /* before a trapped call: registers are those of the call */
+	TRACEE_SECCOMP_STOP,	     /* before a trapped call: the registers hold the call */
 	TRACEE_SYSCALL_EXIT_STOP,    /* after a call whose exit stop was requested */
 	TRACEE_SIGNAL_DELIVERY_STOP, /* `signal` is about to be delivered: resume with it */
 	TRACEE_GROUP_STOP,	     /* stopped by job control: resume with PTRACE_LISTEN */
@@ -36,7 +36,7 @@ enum tracee_stop {
 	TRACEE_EXITED,
 };
 
-/* A call that a stop has interrupted, and how it goes on: scip/tracee/pending.h, its only user. */
+/* A call that a stop has interrupted, and how it continues: scip/tracee/pending.h, its only user. */
 struct tracee_pending {
 	int64_t sampled_call; /* seen asleep in this call before it was interrupted; -1 none */
 	uint64_t sampled_timeout, sampled_switches, sampled_ns, asleep_ns;
@@ -47,7 +47,7 @@ struct tracee_pending {
 	uint64_t args[6];
 	uint64_t rip;	/* behind its syscall instruction */
 	uint64_t done;	/* bytes that it had transferred when it was interrupted */
-	uint64_t piece; /* bytes asked for by the call that goes on */
+	uint64_t piece; /* bytes requested by the continued call */
 };
 
 struct tracee {
@@ -65,7 +65,7 @@ struct tracee {
 				 restart_syscall(219)), else -1 */
 	struct tracee_pending pending;
 	void *frame;	     /* state of a call between enter and exit; owned by scip/syscall */
-	bool want_exit_stop; /* the current call's handler asked for the exit stop */
+	bool want_exit_stop; /* the current call's handler requested the exit stop */
 };
 
 #define SCRATCH_BYTES 65536u
@@ -82,7 +82,7 @@ struct process {
 	struct tracee *buckets[PROCESS_BUCKETS]; /* the same by tid */
 	struct tracee *expected; /* while freezing: the next that is likely to stop; stops_wait() */
 	bool diverged;		 /* runs behind the restored filter; names are translated */
-	bool parked; /* another place holds its registers and restores them: an interrupted call is not the
+	bool parked; /* its registers are saved and restored elsewhere: an interrupted call is not the
 			program's */
 	bool held;   /* a husk: only the coordinator's requests resume it */
 	bool frozen;

@@ -297,7 +297,7 @@ int remote_frame_call(struct remote_frame *frame, int64_t *ret, struct err *err,
 			continue;
 		return 0;
 	}
-	return err_wrap(err, code, "call %lld for us", (long long)nr);
+	return err_wrap(err, code, "make call %lld", (long long)nr);
 }
 
 int remote_frame_code(struct remote_frame *frame, struct taddr code_start, struct taddr code_end,
@@ -458,7 +458,7 @@ int remote_leave(struct remote_frame *frame, struct err *err)
 		code = stops_interrupt(tracee);
 	if (code < 0) {
 		tracee->stop = TRACEE_RUNNING;
-		return err_code(err, code, "put thread %d back", tracee->tid);
+		return err_code(err, code, "restore the state of thread %d", tracee->tid);
 	}
 	remote_send_again(frame);
 	return 0;
@@ -470,7 +470,7 @@ int remote_leave_after(struct remote_frame *frame, int code, struct err *err)
 	int left;
 
 	if (code == -ESRCH) {
-		frame->tracee->stop = TRACEE_RUNNING; /* dying: the loop takes its exit status */
+		frame->tracee->stop = TRACEE_RUNNING; /* dying: the supervisor's loop takes its exit status */
 		return code;
 	}
 	left = remote_leave(frame, code < 0 ? NULL : err);

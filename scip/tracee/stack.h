@@ -26,12 +26,13 @@ struct stack_program {
 
 /* Writes one thread's frames, innermost first, a line for each:
  *   #3  0x00007f32c8a4d1f7 nanosleep+0x17 (/lib/x86_64-linux-gnu/libc.so.6)
- * Ends where nothing more can be told; never fails but by the stream's own error. Hostile memory costs
- * nothing but nonsense. */
+ * Stops where unwinding fails; the only errors are those of the stream. Hostile memory can only produce wrong
+ * frames.
+ */
 must_check int stack_write_thread(const struct stack_program *program, const struct user_regs_struct *regs,
 				  FILE *out);
 
-/* Writes the stacks of all threads of a live process. Threads that run are only named. */
+/* Writes the stacks of all threads of a live process. For running threads only the name is written. */
 must_check int stack_write(struct process *process, FILE *out, struct err *err);
 
 #endif

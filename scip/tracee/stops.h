@@ -14,12 +14,12 @@ struct stops_class {
 };
 struct stops_class stops_classify(int status);
 
-/* PTRACE_O_* that every tracee of ours is seized with: EXITKILL, TRACECLONE, TRACEFORK, TRACEVFORK,
- * TRACEEXEC, TRACESECCOMP, TRACESYSGOOD, TRACEEXIT not. */
+/* PTRACE_O_* that every tracee is seized with: EXITKILL, TRACECLONE, TRACEFORK, TRACEVFORK, TRACEEXEC,
+ * TRACESECCOMP, TRACESYSGOOD, TRACEEXIT not. */
 unsigned stops_options(void);
 
 /* For stops_wait(): a signal ends the wait too (knock.h). */
-enum { STOPS_OR_KNOCK = 1 << 16 }; /* none of waitpid()'s own */
+enum { STOPS_OR_KNOCK = 1 << 16 }; /* not a flag of waitpid() */
 /* Takes one wait status for a thread: `pid` as for waitpid (-1 any), `flags` WNOHANG, STOPS_OR_KNOCK or 0;
  * __WALL is added.
  * Updates the tracee (adding it when it is new) and returns 1 with *out, 0 with WNOHANG when there is none,
@@ -34,10 +34,10 @@ enum { STOPS_OR_KNOCK = 1 << 16 }; /* none of waitpid()'s own */
  * inject_forget() is the caller's. */
 must_check int stops_wait(struct process *process, pid_t pid, int flags, struct tracee **out, int *status);
 
-/* Waits for the first stop of a child process that a tracee of ours has just forked (attached through
+/* Waits for the first stop of a child process that a tracee has just forked (attached through
  * PTRACE_O_TRACEFORK and its like; the number is the event's message), unless stops_wait() has taken it
- * already. 0: it is in an event-stop before its first instruction. -ESRCH: it has been killed, *status is its
- * wait status. */
+ * already. 0: it is in an event-stop before its first instruction. -ESRCH: it has been killed, *status is
+ * its wait status. */
 must_check int stops_wait_child(struct process *process, pid_t child, int *status);
 /* Takes a forked child whose parent was killed before it could report the fork, stopped before its first
  * instruction; 0 if there is none. Called when the process has ended. */

@@ -1,9 +1,10 @@
 /*
- * Transfers that a stop has cut short. A blocking write() to a pipe or socket that was interrupted after some
- * bytes returns their number; without the stop it would have gone on. It is made again for the rest. When
- * that returns (an exit stop that nobody else sees), the program's own arguments are restored and the counts
- * added. A vector is continued element by element as write() or sendto(), so that nothing has to be written
- * to the program's memory. Which calls are continued, and how, is in the table (TRANSFER).
+ * Transfers that a stop has cut short. A blocking write() to a pipe or socket that was interrupted after
+ * some bytes returns their number; without the stop it would have gone on. It is made again for the rest.
+ * When that call returns (in an exit stop that is handled here only), the program's own arguments are
+ * restored and the counts added. A vector is continued element by element as write() or sendto(), so that
+ * nothing has to be written to the program's memory. Which calls are continued, and how, is in the table
+ * (TRANSFER).
  */
 #include "scip/tracee/transfer.h"
 
@@ -111,7 +112,7 @@ bool transfer_piece(struct tracee *tracee, struct user_regs_struct *regs)
 		number = transfer->piece;
 		p->piece = piece[2];
 	}
-	if (row->no_sigpipe) /* after a part has been sent */
+	if (row->no_sigpipe) /* part of the data has been sent */
 		piece[row->no_sigpipe] |= MSG_NOSIGNAL;
 	regs->orig_rax = (uint64_t)number;
 	regs_pack_args(regs, piece);
@@ -142,8 +143,8 @@ static bool transfer_waits(const struct tracee *tracee, uint8_t file, int fd)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", pid, tracee->tid, fd);
 	if (stat(path, &st) < 0)
 		return false;
-	if (file == TRANSFER_FILE_MEMORY) /* /dev/zero and /dev/urandom stop at signals; all else gives what
-					     is there */
+	if (file == TRANSFER_FILE_MEMORY) /* /dev/zero and /dev/urandom stop at signals; all other files
+					     return the available bytes */
 		return S_ISCHR(st.st_mode) && major(st.st_rdev) == MEM_MAJOR;
 	if (file == TRANSFER_FILE_STREAM && !descriptor_is_stream(tracee, fd))
 		return false;

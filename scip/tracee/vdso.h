@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-/* Our own, which is every process's; NULL if the kernel gives none. */
+/* The vdso of this process, the same as in every process; NULL if the kernel provides none. */
 const void *vdso_bytes(size_t *len);
 
 #endif

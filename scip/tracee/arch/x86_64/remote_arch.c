@@ -1,4 +1,4 @@
-/* What of remote calls belongs to the processor. */
+/* The architecture-specific part of remote calls. */
 #include "scip/tracee/remote_arch.h"
 
 #include <elf.h>
@@ -34,7 +34,7 @@ void remote_arch_set_call(struct user_regs_struct *regs, struct taddr insn, int6
 {
 	regs->rip = insn.a;
 	regs->rax = (uint64_t)nr;
-	regs->orig_rax = UINT64_MAX; /* no restart of what was interrupted */
+	regs->orig_rax = UINT64_MAX; /* no restart of the interrupted call */
 	regs->rdi = args[0];
 	regs->rsi = args[1];
 	regs->rdx = args[2];
@@ -69,7 +69,7 @@ int remote_arch_get_ret(const struct tracee *tracee, int64_t *ret)
 	return errno ? -errno : 0;
 }
 
-/* Looks for the instruction in [from, to). */
+/* Searches [from, to) for the instruction. */
 static bool scan_for_syscall(const struct process *process, uint64_t from, uint64_t to, struct taddr *insn)
 {
 	unsigned char text[TEXT_CHUNK];
