@@ -12,7 +12,7 @@
 /* N of the pseudo-terminal /dev/pts/N that the descriptor is a side of, -1 if it is none. `rdev` is its
  * st_rdev: a side that is hung up answers nothing else. */
 int terminal_pts_number(int fd, uint64_t rdev);
-/* True for a master, whose number only a descriptor gives (TIOCGPTN). */
+/* True for a master, whose number only a descriptor gives. */
 bool terminal_is_master(const struct stat *st);
 /* N of a path that is /dev/pts/N, else -1. */
 int terminal_path_number(const char *path);
