@@ -6,6 +6,7 @@
 
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
+#include "proto/rpc.pb-c.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
