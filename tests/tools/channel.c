@@ -103,6 +103,7 @@ static int expect(const char *word, const char *how_many, bool counts)
 
 		if (fd < 0)
 			return fail(&err);
+		fprintf(stderr, "taken\n");
 		r = counts ? count(fd, strtoull(how_many, NULL, 10)) : echo(fd);
 	}
 	return r;
