@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/dirs.h"
 #include "base/io.h"
@@ -113,7 +114,7 @@ static int list_dir(const char *dir, uint32_t **numbers, struct err *err)
 		v[n++] = number;
 	}
 	if (n)
-		qsort(v, n, sizeof(*v), compare_numbers);
+		bytes_sort(v, n, sizeof(*v), compare_numbers);
 	*numbers = steal_ptr(&v);
 	return (int)n;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/parse.h"
 #include "proto/message.h"
 
@@ -145,7 +146,7 @@ static bool entry_take_address(const ProtobufCBinaryData *bytes, union name_sock
 	memset(out, 0, sizeof(*out));
 	if (bytes->len < sizeof(sa_family_t) || bytes->len > sizeof(*out))
 		return false;
-	memcpy(out, bytes->data, bytes->len);
+	bytes_copy(out, bytes->data, bytes->len);
 	return (out->sa.sa_family == AF_INET && bytes->len == sizeof(out->in)) ||
 	       (out->sa.sa_family == AF_INET6 && bytes->len == sizeof(out->in6));
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "namespace/record.h"
@@ -53,7 +54,7 @@ int record_ipc_list(struct rpid keeper, enum names_ipc kind, int32_t **ids, size
 	for (size_t i = 0; i < len / sizeof(*entries); i++)
 		if (entries[i].kind == (int32_t)kind)
 			(*ids)[(*n)++] = entries[i].real;
-	qsort(*ids, *n, sizeof(**ids), ipc_compare_entries);
+	bytes_sort(*ids, *n, sizeof(**ids), ipc_compare_entries);
 	len = *n;
 	*n = 0;
 	for (size_t i = 0; i < len; i++)

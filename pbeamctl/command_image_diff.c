@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/io.h"
 #include "pbeamctl/format.h"
 
@@ -49,7 +50,7 @@ static int pages_collect(const Pbeam__Process *process, struct pages *out)
 		for (size_t k = 0; k < process->memory->mappings[i]->n_pages; k++)
 			if (process->memory->mappings[i]->pages[k]->count)
 				out->runs[out->n++] = process->memory->mappings[i]->pages[k];
-	qsort(out->runs, out->n, sizeof(Pbeam__Pages *), compare_runs);
+	bytes_sort(out->runs, out->n, sizeof(Pbeam__Pages *), compare_runs);
 	return 0;
 }
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
+
 void *message_new(const ProtobufCMessageDescriptor *descriptor)
 {
 	ProtobufCMessage *message = calloc(1, descriptor->sizeof_message);
@@ -112,8 +114,7 @@ int message_bytes(ProtobufCBinaryData *field, const void *data, size_t len)
 
 	if (!copy)
 		return -ENOMEM;
-	if (len)
-		memcpy(copy, data, len);
+	bytes_copy(copy, data, len);
 	free(field->data);
 	field->data = copy;
 	field->len = len;
@@ -135,7 +136,7 @@ int message_packed(ProtobufCBinaryData *field, const ProtobufCMessage *message)
 
 bool message_same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
 {
-	return a->len == b->len && (!a->len || !memcmp(a->data, b->data, a->len));
+	return a->len == b->len && bytes_equal(a->data, b->data, a->len);
 }
 
 int message_text(ProtobufCBinaryData *field, const char *text)

@@ -22,7 +22,7 @@ enum { STATUS_USAGE = 125 };
 
 static const char usage_text[] =
 	"Usage: scip run [-d] [--name NAME] [--interval TIME] [--keep N] [--dir DIR] [--group NAME] "
-	"[--save-files SIZE] [--] PROGRAM [ARG...]\n"
+	"[--save-files SIZE] [--close-inherited] [--] PROGRAM [ARG...]\n"
 	"       scip restore [-d] [--force] IMAGE\n"
 	"       scip attach VPID|NAME\n"
 	"\n"
@@ -37,6 +37,7 @@ static const char usage_text[] =
 	"      --dir DIR         keep them in DIR\n"
 	"      --group NAME      a group of jobs, also on other hosts, that is saved as one\n"
 	"      --save-files SIZE save contents of open files up to SIZE each (64M)\n"
+	"      --close-inherited close the descriptors from 3 on that the program would inherit\n"
 	"      --force           restore although files have changed since\n"
 	"      --help, --version\n";
 
@@ -56,6 +57,7 @@ enum {
 	OPTION_DIR,
 	OPTION_GROUP,
 	OPTION_SAVE_FILES,
+	OPTION_CLOSE_INHERITED,
 	OPTION_FORCE,
 	OPTION_STREAMS,
 	OPTION_HELP
@@ -69,6 +71,7 @@ static const struct option run_options[] = {
 	{"dir", required_argument, NULL, OPTION_DIR},
 	{"group", required_argument, NULL, OPTION_GROUP},
 	{"save-files", required_argument, NULL, OPTION_SAVE_FILES},
+	{"close-inherited", no_argument, NULL, OPTION_CLOSE_INHERITED},
 	{"help", no_argument, NULL, OPTION_HELP},
 	{NULL, 0, NULL, 0},
 };
@@ -108,6 +111,9 @@ static const char *take_option(int option, const char *value, struct keeper_opti
 		return store_check_name(value, err) < 0 ? err->text : NULL;
 	case OPTION_SAVE_FILES:
 		return parse_size(value, &job->save_files_max, err) < 0 ? err->text : NULL;
+	case OPTION_CLOSE_INHERITED:
+		console->close_inherited = true;
+		return NULL;
 	case OPTION_FORCE:
 		job->force = true;
 		return NULL;

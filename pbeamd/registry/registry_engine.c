@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "pbeamd/registry/registry_copy.h"
@@ -62,7 +63,7 @@ static void record_host(struct cluster *cluster, const Pbeam__HostInfo *said)
 	request.value.data = bytes;
 	pbeam__host_info__pack(&info, bytes);
 	if (!entry || entry->value.len != request.value.len ||
-	    memcmp(entry->value.data, bytes, request.value.len) != 0) {
+	    !bytes_equal(entry->value.data, bytes, request.value.len)) {
 		request.operation = PBEAM__REGISTRY_REQUEST__OPERATION__SET;
 		request.key = key;
 		request.expected = entry ? entry->version : 0;

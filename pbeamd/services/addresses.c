@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/sock_diag.h"
 #include "namespace/address_entry.h"
@@ -126,7 +127,7 @@ void addresses_tick(struct cluster *cluster, uint64_t now_ns)
 		if (was_missed(addresses, look.missing[i]))
 			remove_entry(cluster, look.missing[i]);
 	addresses_forget(addresses);
-	memcpy(addresses->missed, look.missing, look.n * sizeof(look.missing[0]));
+	bytes_copy(addresses->missed, look.missing, look.n * sizeof(look.missing[0]));
 	addresses->nmissed = look.n;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/err.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
@@ -248,7 +249,8 @@ int checkpoints_order(Pbeam__CheckpointLog *all)
 	int r;
 
 	if (all->n_entries)
-		qsort(all->entries, all->n_entries, sizeof(Pbeam__LogEntry *), checkpoints_compare_entries);
+		bytes_sort(all->entries, all->n_entries, sizeof(Pbeam__LogEntry *),
+			   checkpoints_compare_entries);
 	r = checkpoints_unite_copies(all);
 	for (size_t i = 0; i < all->n_entries; i++)
 		put_first(all->entries[i], all->here);

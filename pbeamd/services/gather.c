@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/transport/cluster.h"
 #include "pbeamd/transport/scatter.h"
@@ -47,7 +48,8 @@ static void gather_conclude(void *arg)
 
 	gather->scatter = NULL;
 	if (list->n_processes)
-		qsort(list->processes, list->n_processes, sizeof(Pbeam__ProcessInfo *), gather_compare_vpids);
+		bytes_sort(list->processes, list->n_processes, sizeof(Pbeam__ProcessInfo *),
+			   gather_compare_vpids);
 	if (gather->failed) {
 		gather->done(gather->arg, NULL);
 	} else {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/registry/registry_engine.h"
 #include "pbeamd/services/hosts.h"
@@ -39,7 +40,7 @@ static void add_block(void *arg, const Pbeam__RegistryEntry *entry)
 	struct removal *removal = arg;
 
 	if (entry->value.len == strlen(removal->host) &&
-	    !memcmp(entry->value.data, removal->host, entry->value.len))
+	    bytes_equal(entry->value.data, removal->host, entry->value.len))
 		hosts_remove_add_key(removal, entry);
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
@@ -245,7 +246,7 @@ static const Pbeam__RegistryEntry *left_behind(struct numbers *numbers, uint32_t
 		*block = numbers->looked_at++ % KERNEL_BLOCKS;
 		entry = registry_copy_getf(cluster->copy, "block/%u", *block);
 		if (entry && entry->value.len == strlen(cluster->options->name) &&
-		    !memcmp(entry->value.data, cluster->options->name, entry->value.len) &&
+		    bytes_equal(entry->value.data, cluster->options->name, entry->value.len) &&
 		    (*block + 1 < now || *block > now + AHEAD))
 			return entry;
 	}

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "pbeamd/registry/registry_copy.h"
 #include "pbeamd/services/cut_request.h"
 #include "pbeamd/services/gather.h"
@@ -81,8 +82,7 @@ static struct pass *new_pass(struct connection *connection, const struct frame *
 	pass->connection = connection;
 	pass->type = frame->type;
 	pass->len = frame->len;
-	if (frame->len)
-		memcpy(pass->body, frame->body, frame->len);
+	bytes_copy(pass->body, frame->body, frame->len);
 	connection->pass = pass;
 	connection->phase = CONNECTION_BUSY;
 	return pass;
@@ -287,8 +287,7 @@ static int take_members(Pbeam__Members *all, const char *host, uint32_t type, co
 		message_free(part);
 		return -ENOMEM;
 	}
-	if (part->n_vpids)
-		memcpy(grown + all->n_vpids, part->vpids, part->n_vpids * sizeof(*grown));
+	bytes_copy(grown + all->n_vpids, part->vpids, part->n_vpids * sizeof(*grown));
 	all->vpids = grown;
 	all->n_vpids += part->n_vpids;
 	if (part->code < 0)

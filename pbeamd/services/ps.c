@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
@@ -182,7 +183,7 @@ void ps_work(struct server *server, int sock, const void *arg)
 		return;
 	}
 	target_host(server, host);
-	qsort(processes, (size_t)n, sizeof(*processes), ps_compare_vpids);
+	bytes_sort(processes, (size_t)n, sizeof(*processes), ps_compare_vpids);
 	for (int i = 0; i < n; i++) {
 		fill_row(&rows[i], &processes[i], job_of(jobs, njobs, processes[i].keeper), host);
 		list.processes[list.n_processes++] = &rows[i].info;

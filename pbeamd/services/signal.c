@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "pbeamd/services/process_requests.h"
 #include "pbeamd/transport/connection.h"
 #include "pbeamd/transport/server.h"
@@ -107,7 +108,7 @@ static int signal_make_call(const struct syscall_row *row, const Pbeam__RemoteCa
 	memset(in, 0, sizeof(in));
 	memset(out, 0, sizeof(out));
 	if (wish->has_data && wish->data.len)
-		memcpy(in, wish->data.data, wish->data.len);
+		bytes_copy(in, wish->data.data, wish->data.len);
 	args[syscall_remote_process(row)] = (uint64_t)pid;
 	if (row->remote.in)
 		args[row->remote.in] = wish->has_data ? (uintptr_t)in : 0;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "image/image.h"
@@ -87,7 +88,7 @@ static int describe_part(const struct lead *lead, const struct lead_part *part, 
 	if (!out->vpids)
 		return -ENOMEM;
 	out->n_vpids = saved->n_vpids;
-	memcpy(out->vpids, saved->vpids, saved->n_vpids * sizeof(*out->vpids));
+	bytes_copy(out->vpids, saved->vpids, saved->n_vpids * sizeof(*out->vpids));
 	return relations_describe(lead, part, out);
 }
 

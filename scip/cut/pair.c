@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "proto/message.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/relations.h"
@@ -82,7 +83,7 @@ int pair_all(struct lead *lead, struct err *err)
 
 	if (r < 0 || !n)
 		return r;
-	qsort(found, n, sizeof(*found), compare_ports);
+	bytes_sort(found, n, sizeof(*found), compare_ports);
 	for (size_t i = 0; i < n; i++) {
 		uint64_t *own = &lead->parts[found[i].part].ids[found[i].at];
 

@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/message.h"
@@ -65,7 +66,7 @@ static Pbeam__MigrateFile *find_listed(const struct files_list *list, const char
 	size_t len = strlen(path);
 
 	for (size_t i = 0; i < list->n; i++)
-		if (list->v[i]->path.len == len && !memcmp(list->v[i]->path.data, path, len))
+		if (list->v[i]->path.len == len && bytes_equal(list->v[i]->path.data, path, len))
 			return list->v[i];
 	return NULL;
 }

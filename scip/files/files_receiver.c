@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
@@ -87,7 +88,7 @@ struct files_entry *files_find(const struct files_receiver *receiver, const Prot
 	for (size_t i = 0; i < receiver->n; i++) {
 		const ProtobufCBinaryData *announced = &receiver->v[i].announced->path;
 
-		if (announced->len == path->len && !memcmp(announced->data, path->data, path->len))
+		if (announced->len == path->len && bytes_equal(announced->data, path->data, path->len))
 			return &receiver->v[i];
 	}
 	return NULL;

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
@@ -99,8 +100,8 @@ static const Pbeam__MigrateFile *find_announced(const struct files_sender *sende
 		const Pbeam__MigrateFile *known = sender->announced.v[i];
 
 		if (known->path.len == file->path.len &&
-		    !memcmp(known->path.data, file->path.data, file->path.len) && known->ino == file->ino &&
-		    (file->use & ~known->use) == 0)
+		    bytes_equal(known->path.data, file->path.data, file->path.len) &&
+		    known->ino == file->ino && (file->use & ~known->use) == 0)
 			return known;
 	}
 	return NULL;

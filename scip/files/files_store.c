@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/dirs.h"
 #include "base/io.h"
@@ -339,7 +340,7 @@ static void sweep_cache(const struct files_store *store)
 	auto_closedir DIR *dir = opendir(path);
 	n = dir ? list_unused(dir, &unused) : 0;
 	if (n)
-		qsort(unused, n, sizeof(*unused), by_age);
+		bytes_sort(unused, n, sizeof(*unused), by_age);
 	for (size_t i = 0; i < n; i++) {
 		if (kept + unused[i].bytes > FILES_KEEP_BYTES ||
 		    time(NULL) - unused[i].since > FILES_KEEP_DAYS * DAY_S)

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
@@ -30,7 +31,7 @@ static int with_path(struct fill *fill, int64_t nr, const ProtobufCBinaryData *p
 	if (r < 0)
 		return r;
 	text = batch_local(fill->batch, (struct taddr){where});
-	memcpy(text, path->data, path->len);
+	bytes_copy(text, path->data, path->len);
 	text[path->len] = 0;
 	return fill_do(fill, nr, remote_args(where));
 }

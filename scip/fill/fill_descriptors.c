@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "scip/fill/fill_batch.h"
 #include "scip/object/epoll.h"
@@ -36,7 +37,7 @@ static int sort_wanted(const struct fill *fill, const Pbeam__FillFd ***out)
 	for (size_t i = 0; i < fill->request->n_fds; i++)
 		if (!fill->request->fds[i]->shared_id)
 			wanted[n++] = fill->request->fds[i];
-	qsort(wanted, (size_t)n, sizeof(*wanted), compare_fds);
+	bytes_sort(wanted, (size_t)n, sizeof(*wanted), compare_fds);
 	for (int i = 0; i < n; i++)
 		if (wanted[i]->fd < 0 || (i && wanted[i]->fd == wanted[i - 1]->fd)) {
 			int fd = wanted[i]->fd;

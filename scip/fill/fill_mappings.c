@@ -15,6 +15,7 @@
 #include <sys/shm.h>
 #include <sys/syscall.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "scip/fill/fill_batch.h"
 
@@ -180,7 +181,7 @@ static int unmap_between(struct fill *fill, struct range *kept, size_t n)
 	uint64_t at = 0;
 	int r = 0;
 
-	qsort(kept, n, sizeof(*kept), compare_ranges);
+	bytes_sort(kept, n, sizeof(*kept), compare_ranges);
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = unmap_range(fill, at, kept[i].start);
 		at = kept[i].end > at ? kept[i].end : at;
@@ -240,7 +241,7 @@ static int open_mapped_file(struct fill *fill, const Pbeam__Mapping *map, struct
 	int r;
 
 	if (open->file && open->batch == fill->batch && open->flags == flags &&
-	    open->file->path.len == path->len && !memcmp(open->file->path.data, path->data, path->len))
+	    open->file->path.len == path->len && bytes_equal(open->file->path.data, path->data, path->len))
 		return open->call;
 	if (open->file && open->batch == fill->batch) {
 		r = fill_call(fill, INJECT_CALL_ANY, SYS_close, remote_args(0));
@@ -252,7 +253,7 @@ static int open_mapped_file(struct fill *fill, const Pbeam__Mapping *map, struct
 	if (r < 0)
 		return r;
 	text = batch_local(fill->batch, (struct taddr){where});
-	memcpy(text, path->data, path->len);
+	bytes_copy(text, path->data, path->len);
 	text[path->len] = 0;
 	r = fill_call(fill, 0, SYS_openat, remote_args((uint64_t)AT_FDCWD, where, (uint64_t)flags, 0));
 	*open = (struct open_file){map->file, fill->batch, r, flags};
@@ -458,7 +459,7 @@ static int name_mapping(struct fill *fill, const Pbeam__Mapping *map)
 	if (r < 0)
 		return r;
 	text = batch_local(fill->batch, (struct taddr){where});
-	memcpy(text, map->name.data + skip, len - skip);
+	bytes_copy(text, map->name.data + skip, len - skip);
 	text[len - skip - 1] = 0;
 	return fill_try(
 		fill, SYS_prctl,

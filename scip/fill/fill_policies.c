@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "base/bytes.h"
 #include "scip/fill/fill_batch.h"
 
 enum { NODES = 1025, NODE_BYTES = 128 };
@@ -15,8 +16,7 @@ static int put_nodes(struct fill *fill, const Pbeam__MemoryPolicy *saved, uint64
 
 	if (saved->nodes.len > sizeof(nodes))
 		return err_set(fill->err, -EINVAL, "a NUMA policy of %zu bytes", saved->nodes.len);
-	if (saved->nodes.len)
-		memcpy(nodes, saved->nodes.data, saved->nodes.len);
+	bytes_copy(nodes, saved->nodes.data, saved->nodes.len);
 	return r < 0 ? r : fill_data(fill, nodes, sizeof(nodes), where);
 }
 

@@ -14,6 +14,7 @@
 #include <sys/time.h>
 #include <time.h>
 
+#include "base/bytes.h"
 #include "scip/fill/fill_batch.h"
 #include "scip/syscall/syscall.h"
 #include "scip/tracee/kernel_structs.h"
@@ -82,7 +83,7 @@ int fill_signal_queue(struct fill *fill, pid_t tid, size_t n, Pbeam__SignalInfo 
 		const ProtobufCBinaryData *saved = &pending[i]->siginfo;
 		uint64_t where, sig;
 
-		memcpy(info, saved->data, saved->len < sizeof(info) ? saved->len : sizeof(info));
+		bytes_copy(info, saved->data, saved->len < sizeof(info) ? saved->len : sizeof(info));
 		name_sender(fill->process->names, info);
 		sig = (uint64_t)((siginfo_t *)(void *)info)->si_signo;
 		if (sig < 1 || sig > SIGNALS || sig == SIGKILL)

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "scip/fill/fill_batch.h"
@@ -116,7 +117,7 @@ static int set_comm(struct fill *fill, const Pbeam__Thread *saved)
 
 	if (!saved->comm.len)
 		return 0;
-	memcpy(comm, saved->comm.data, saved->comm.len < COMM_BYTES ? saved->comm.len : COMM_BYTES - 1);
+	bytes_copy(comm, saved->comm.data, saved->comm.len < COMM_BYTES ? saved->comm.len : COMM_BYTES - 1);
 	r = fill_data(fill, comm, sizeof(comm), &where);
 	return r < 0 ? r : fill_do(fill, SYS_prctl, remote_args(PR_SET_NAME, where, 0, 0, 0));
 }
@@ -179,7 +180,7 @@ static void set_scheduling(const struct fill *fill, pid_t tid, const Pbeam__Sche
 			 want.nice, strerror(errno));
 	CPU_ZERO(&cpus);
 	bytes = saved->affinity.len < sizeof(cpus) ? saved->affinity.len : sizeof(cpus);
-	memcpy(&cpus, saved->affinity.data, bytes);
+	bytes_copy(&cpus, saved->affinity.data, bytes);
 	if (bytes) {
 		cpu_set_t is;
 
@@ -210,7 +211,7 @@ static int set_xstate(struct fill *fill, struct tracee *tracee, const ProtobufCB
 			       "%zu bytes of extended registers do not fit this processor's %zu", saved->len,
 			       len);
 	memset(state, 0, len);
-	memcpy(state, saved->data, saved->len);
+	bytes_copy(state, saved->data, saved->len);
 	r = regs_set_xstate(tracee, state, len);
 	return r < 0 ? err_code(fill->err, r, "extended registers") : 0;
 }

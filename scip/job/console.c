@@ -19,6 +19,7 @@
 #include "proto/daemon.h"
 #include "proto/message.h"
 #include "scip/job/event.h"
+#include "scip/job/inherited.h"
 #include "scip/job/relay.h"
 #include "scip/job/streams.h"
 #include "scip/job/user_terminal.h"
@@ -144,7 +145,11 @@ int console_run(struct keeper_options *job, const struct console_options *option
 	sigset_t before;
 	int status;
 
-	if (check_not_supervised(&err) < 0 || streams_choose(job, options, &err) < 0)
+	if (check_not_supervised(&err) < 0 || (options->close_inherited && inherited_close(&err) < 0))
+		return console_fail(&err);
+	if (job->argv)
+		inherited_report();
+	if (streams_choose(job, options, &err) < 0)
 		return console_fail(&err);
 	relay_block_signals(&before);
 	job->signal_mask = &before;

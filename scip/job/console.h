@@ -11,7 +11,8 @@
 #include "scip/job/relay.h"
 
 struct console_options {
-	bool detach;	    /* -d */
+	bool detach;	      /* -d */
+	bool close_inherited; /* --close-inherited */
 	bool image_streams; /* of a restore: the streams are made as the image says, none of ours is passed on
 			       (pbeamd) */
 };

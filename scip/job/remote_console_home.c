@@ -13,6 +13,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/list.h"
@@ -208,8 +209,7 @@ static bool home_queue_output(struct console_home *h, const Pbeam__RemoteConsole
 		return false;
 	*new = (struct queued){
 		.count = message->count, .stream = flush ? -1 : message->stream, .len = message->data.len};
-	if (new->len)
-		memcpy(new->bytes, message->data.data, new->len);
+	bytes_copy(new->bytes, message->data.data, new->len);
 	if (!flush)
 		h->received[message->stream] += new->len;
 	pthread_mutex_lock(&h->queue_lock);

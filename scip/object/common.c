@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 
+#include "base/bytes.h"
 #include "base/io.h"
 
 int object_no_memory(struct err *err)
@@ -17,8 +18,7 @@ int object_set_bytes(ProtobufCBinaryData *out, const void *data, size_t len, str
 
 	if (!copy)
 		return object_no_memory(err);
-	if (len)
-		memcpy(copy, data, len);
+	bytes_copy(copy, data, len);
 	free(out->data);
 	out->data = copy;
 	out->len = len;
@@ -30,8 +30,7 @@ char *object_text(const ProtobufCBinaryData *bytes)
 	char *text = malloc(bytes->len + 1);
 
 	if (text) {
-		if (bytes->len)
-			memcpy(text, bytes->data, bytes->len);
+		bytes_copy(text, bytes->data, bytes->len);
 		text[bytes->len] = 0;
 	}
 	return text;

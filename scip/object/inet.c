@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/sock_diag.h"
@@ -21,7 +22,7 @@ bool inet_address_parse(const ProtobufCBinaryData *bytes, struct inet_address *o
 	memset(out, 0, sizeof(*out));
 	if (bytes->len < sizeof(sa_family_t) || bytes->len > sizeof(out->v6))
 		return false;
-	memcpy(&out->any, bytes->data, bytes->len);
+	bytes_copy(&out->any, bytes->data, bytes->len);
 	out->len = (socklen_t)bytes->len;
 	return (out->any.sa_family == AF_INET && bytes->len == sizeof(out->v4)) ||
 	       (out->any.sa_family == AF_INET6 && bytes->len == sizeof(out->v6));

@@ -18,6 +18,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "namespace/record.h"
 #include "scip/object/common.h"
 #include "scip/object/object_table.h"
@@ -120,7 +121,7 @@ static int inotify_dump(struct object_dump *dump, const struct object_source *so
 			return r;
 	}
 	if (out->n_watches)
-		qsort(out->watches, out->n_watches, sizeof(Pbeam__InotifyWatch *), compare_watches);
+		bytes_sort(out->watches, out->n_watches, sizeof(Pbeam__InotifyWatch *), compare_watches);
 	return 0;
 }
 

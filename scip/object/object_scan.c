@@ -24,6 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/io.h"
 #include "scip/object/common.h"
 
@@ -211,7 +212,7 @@ static int read_table(struct rpid tid, struct table *table, struct err *err)
 	if (errno)
 		return err_sys(err, "read %s", path);
 	if (table->n)
-		qsort(table->fds, table->n, sizeof(*table->fds), compare_ints);
+		bytes_sort(table->fds, table->n, sizeof(*table->fds), compare_ints);
 	return 0;
 }
 

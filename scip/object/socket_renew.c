@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
@@ -24,7 +25,7 @@ struct address {
 
 static bool same_address(const struct address *a, const struct address *b)
 {
-	return a->len == b->len && memcmp(&a->name, &b->name, a->len) == 0;
+	return a->len == b->len && bytes_equal(&a->name, &b->name, a->len);
 }
 
 static bool parse_address(const ProtobufCBinaryData *bytes, struct address *out)
@@ -32,8 +33,7 @@ static bool parse_address(const ProtobufCBinaryData *bytes, struct address *out)
 	memset(out, 0, sizeof(*out));
 	if (bytes->len > sizeof(out->name))
 		return false;
-	if (bytes->len)
-		memcpy(&out->name, bytes->data, bytes->len);
+	bytes_copy(&out->name, bytes->data, bytes->len);
 	out->len = (socklen_t)bytes->len;
 	return true;
 }

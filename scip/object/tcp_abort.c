@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "scip/object/common.h"
 #include "scip/object/inet.h"
@@ -98,7 +99,7 @@ void object_abort_connections(const struct rpid *rpids, size_t n)
 		if (rpids[i].n > 0)
 			connections_collect(&all, rpids[i]);
 	if (all.n)
-		qsort(all.v, all.n, sizeof(*all.v), compare_inodes);
+		bytes_sort(all.v, all.n, sizeof(*all.v), compare_inodes);
 	for (size_t i = 0; i < all.n; i++)
 		if (has_other_end(&all, &all.v[i]))
 			(void)!setsockopt(all.v[i].fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));

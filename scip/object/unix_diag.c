@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/bytes.h"
 #include "base/sock_diag.h"
 #include "scip/object/common.h"
 
@@ -79,7 +80,7 @@ int unix_diag_read(struct unix_diag_table *out, struct err *err)
 		return err_code(err, r, "read sock_diag's answer");
 	}
 	if (out->n)
-		qsort(out->v, out->n, sizeof(*out->v), compare_answers);
+		bytes_sort(out->v, out->n, sizeof(*out->v), compare_answers);
 	return 0;
 }
 

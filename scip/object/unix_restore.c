@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "scip/object/common.h"
 #include "scip/object/object_end.h"
@@ -28,7 +29,7 @@ static bool unix_has_name(const ProtobufCBinaryData *name)
 
 static bool same_name(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
 {
-	return a->len == b->len && memcmp(a->data, b->data, a->len) == 0;
+	return a->len == b->len && bytes_equal(a->data, b->data, a->len);
 }
 
 int unix_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err)
@@ -180,7 +181,7 @@ static int unix_connect_pair(struct object_restore *restore, const Pbeam__UnixSo
 			return err_set(err, -ENAMETOOLONG, "the path of a UNIX socket is too long");
 		strcpy(name.sun_path, path);
 	} else if (r == 0) {
-		memcpy(&name, server->name.data, server->name.len);
+		bytes_copy(&name, server->name.data, server->name.len);
 		len = (socklen_t)server->name.len;
 	}
 	if (r == 0 && connect(caller, (struct sockaddr *)&name, len) < 0)
@@ -322,9 +323,9 @@ int unix_install(struct names *names, const Pbeam__Object *object, const Pbeam__
 	    saved->peer_name.len > sizeof(name))
 		return 0;
 	if (saved->accept_path.len && saved->accept_path.len < sizeof(name.sun_path)) {
-		memcpy(name.sun_path, saved->accept_path.data, saved->accept_path.len);
+		bytes_copy(name.sun_path, saved->accept_path.data, saved->accept_path.len);
 	} else {
-		memcpy(&name, saved->peer_name.data, saved->peer_name.len);
+		bytes_copy(&name, saved->peer_name.data, saved->peer_name.len);
 		len = saved->peer_name.len;
 	}
 	r = batch_data(batch, &name, sizeof(name), &where);

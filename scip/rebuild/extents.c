@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "image/image.h"
 
@@ -47,7 +48,7 @@ void extents_sort(struct extents *list)
 		sorted = sorted && list->v[i - 1].end <= list->v[i].start;
 	if (sorted)
 		return;
-	qsort(list->v, list->n, sizeof(*list->v), compare_extents);
+	bytes_sort(list->v, list->n, sizeof(*list->v), compare_extents);
 	for (size_t i = 0; i < list->n; i++) {
 		struct extent extent = list->v[i];
 
@@ -202,7 +203,7 @@ int extents_common(const struct extents *const *lists, size_t n, struct extents 
 			edges[nedges++] = (struct edge){extent->start, extent->shift, 1};
 			edges[nedges++] = (struct edge){extent->end, extent->shift, -1};
 		}
-	qsort(edges, nedges, sizeof(*edges), compare_edges);
+	bytes_sort(edges, nedges, sizeof(*edges), compare_edges);
 	for (size_t i = 0; i + 1 < nedges; i++) {
 		have += edges[i].step; /* 0 where another shift begins */
 		if (have >= 2 &&

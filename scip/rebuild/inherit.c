@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "image/image.h"
 #include "scip/fill/fill.h"
@@ -20,7 +21,7 @@ enum { ROUNDS_MAX = 64 };
 
 static bool same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
 {
-	return a->len == b->len && (a->len == 0 || !memcmp(a->data, b->data, a->len));
+	return a->len == b->len && bytes_equal(a->data, b->data, a->len);
 }
 
 static bool same_file(const Pbeam__FileIdentity *a, const Pbeam__FileIdentity *b)
@@ -338,8 +339,7 @@ static int find_memory(struct inherit *inherit, const struct family *family, Pbe
 	passing->memory.mappings = calloc(own->n_mappings + 1, sizeof(Pbeam__Mapping *));
 	if (!passing->memory.mappings)
 		return -ENOMEM;
-	if (own->n_mappings)
-		memcpy(passing->memory.mappings, own->mappings, own->n_mappings * sizeof(Pbeam__Mapping *));
+	bytes_copy(passing->memory.mappings, own->mappings, own->n_mappings * sizeof(Pbeam__Mapping *));
 	for (size_t m = 1; m < own->n_mappings; m++)
 		if (own->mappings[m - 1]->end > own->mappings[m]->start)
 			return 0; /* not sorted: not a valid image */

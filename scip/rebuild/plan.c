@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 
 enum { ANY_SESSION = 0, NO_NODE = -2, MAX_PROCESSES = 100000 };
@@ -232,7 +233,7 @@ static bool same_program(const Pbeam__Process *a, const Pbeam__Process *b)
 {
 	return a->exe && b->exe && a->exe->dev == b->exe->dev && a->exe->ino == b->exe->ino &&
 	       a->exe->path.len == b->exe->path.len &&
-	       !memcmp(a->exe->path.data, b->exe->path.data, a->exe->path.len);
+	       bytes_equal(a->exe->path.data, b->exe->path.data, a->exe->path.len);
 }
 
 /* Selects children to be forked: those born in an earlier session of their parent, or those of the last one.
@@ -572,7 +573,7 @@ static int prepare_plan(struct planner *planner)
 						    .exe = -1};
 	}
 	plan->nnodes = planner->n;
-	qsort(planner->index, (size_t)planner->n, sizeof(*planner->index), compare_entries);
+	bytes_sort(planner->index, (size_t)planner->n, sizeof(*planner->index), compare_entries);
 	for (int i = 1; i < planner->n; i++)
 		if (planner->index[i].vpid == planner->index[i - 1].vpid)
 			return err_set(planner->err, -EINVAL, "vpid %d occurs twice in the image",

@@ -17,6 +17,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
@@ -93,7 +94,7 @@ int rebuild_check_host(const Pbeam__Host *host, uint32_t uid, struct err *err)
 		return err_set(err, -ENOTSUP, "the image has pages of %u bytes, this machine of %ld",
 			       host->page_size, sysconf(_SC_PAGESIZE));
 	vdso = vdso_bytes(&len);
-	if (host->vdso.len && (host->vdso.len != len || memcmp(host->vdso.data, vdso, len)))
+	if (host->vdso.len && (host->vdso.len != len || !bytes_equal(host->vdso.data, vdso, len)))
 		return err_set(err, -ENOTSUP,
 			       "the image was saved on kernel %s, whose vdso differs from that of this "
 			       "kernel, %s; restore "
@@ -106,8 +107,7 @@ static void path_of(const Pbeam__FileIdentity *file, char path[PATH_MAX])
 {
 	size_t len = file->path.len < PATH_MAX - 1 ? file->path.len : PATH_MAX - 1;
 
-	if (len)
-		memcpy(path, file->path.data, len);
+	bytes_copy(path, file->path.data, len);
 	path[len] = 0;
 }
 
@@ -123,7 +123,7 @@ static bool was_seen(struct seen *seen, const Pbeam__FileIdentity *file)
 	for (int i = 0; i < seen->n; i++)
 		if (seen->v[i]->ino == file->ino && seen->v[i]->dev == file->dev &&
 		    seen->v[i]->path.len == file->path.len &&
-		    !memcmp(seen->v[i]->path.data, file->path.data, file->path.len))
+		    bytes_equal(seen->v[i]->path.data, file->path.data, file->path.len))
 			return true;
 	if (seen->n < SEEN_MAX)
 		seen->v[seen->n++] = file;

@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "scip/rebuild/rebuild_parts.h"
@@ -94,8 +95,7 @@ int rebuild_shared_memory_file(const Pbeam__SharedMemory *saved)
 	size_t len = saved->name.len < NAME_MAX_MEMFD ? saved->name.len : NAME_MAX_MEMFD;
 	int fd;
 
-	if (len)
-		memcpy(name, saved->name.data, len);
+	bytes_copy(name, saved->name.data, len);
 	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (saved->huge ? MFD_HUGETLB : 0u));
 	return fd < 0 ? -errno : fd;
 }

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
@@ -153,7 +154,7 @@ static int kill_all(struct rebuild *rebuild)
 		else
 			victims[left++] = victim_of(rebuild, &list[i]);
 	}
-	qsort(victims, (size_t)left, sizeof(*victims), compare_depth);
+	bytes_sort(victims, (size_t)left, sizeof(*victims), compare_depth);
 	for (int i = 0; i < left; i++)
 		if (victims[i].apart)
 			end_quietly(&victims[i]);
@@ -190,7 +191,7 @@ static int list_running(struct rebuild *rebuild, struct victim **out, bool *newb
 			 !was_asked(rebuild, &list[i]))
 			(*out)[kept++] = victim_of(rebuild, &list[i]);
 	}
-	qsort(*out, (size_t)kept, sizeof(**out), compare_depth);
+	bytes_sort(*out, (size_t)kept, sizeof(**out), compare_depth);
 	return kept;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "image/layout.h"
 #include "image/store.h"
@@ -208,7 +209,7 @@ static int take_stubs(struct member *members, size_t n, struct err *err)
 {
 	size_t kept = 0;
 
-	qsort(members, n, sizeof(*members), by_vpid);
+	bytes_sort(members, n, sizeof(*members), by_vpid);
 	for (size_t i = 0; i < n; i++) {
 		Pbeam__Process *process = members[i].process, *own = kept ? members[kept - 1].process : NULL;
 
@@ -275,7 +276,7 @@ static int join_processes(Pbeam__Manifest *manifest, struct err *err)
 		r = find_depths(members, (size_t)n, err);
 	if (r < 0)
 		return r;
-	qsort(members, (size_t)n, sizeof(*members), by_depth);
+	bytes_sort(members, (size_t)n, sizeof(*members), by_depth);
 	for (int i = 0; i < n; i++)
 		manifest->processes[i] = members[i].process;
 	manifest->n_processes = (size_t)n;
@@ -313,8 +314,7 @@ static int join_append(void *array, size_t *n, void *more, size_t nmore, struct 
 	if (!grown)
 		return err_code(err, -ENOMEM, "the images of the parts");
 	*list = grown;
-	if (nmore)
-		memcpy(grown + *n, more, nmore * sizeof(*grown));
+	bytes_copy(grown + *n, more, nmore * sizeof(*grown));
 	*n += nmore;
 	return 0;
 }

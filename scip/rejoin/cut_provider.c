@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/message.h"
@@ -119,7 +120,7 @@ static int cut_expect(struct migrate_target *target, void **state, struct err *e
 			message_free(new.ticket);
 	}
 	if (r == 0 && links->n)
-		qsort(links->v, links->n, sizeof(*links->v), link_compare);
+		bytes_sort(links->v, links->n, sizeof(*links->v), link_compare);
 	return r;
 }
 

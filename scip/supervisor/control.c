@@ -93,6 +93,7 @@ static void reply_frozen(struct control *control, struct control_connection *c, 
 	Pbeam__ScipFrozen frozen = PBEAM__SCIP_FROZEN__INIT;
 
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
+	control->vfork = (struct control_vfork){0};
 	control_set_state(control, process, NAME_STATE_FROZEN);
 	frozen.rpid = process->pid;
 	frozen.vpid = process->vpid.n;
@@ -465,20 +466,41 @@ static void check_coordinator(struct control *control, struct process *process)
 	control_give_up_husk(control, process);
 }
 
+static void refuse_stop(struct control *control, struct control_connection *c, struct process *process,
+			const struct err *err)
+{
+	control_thaw(control, c, process);
+	reply_failed(c, err->code, err->text);
+}
+
+/* Refuses to stop a process that waits for a child in vfork which does not get on. */
+static void check_vfork(struct control *control, struct process *process)
+{
+	struct err err = ERR_INIT;
+	bool waits = false;
+
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
+		waits = waits || waits_for_stop(&control->connections[i]);
+	if (!waits || !control_vfork_blocks(&control->vfork, process, &err))
+		return;
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
+		if (waits_for_stop(&control->connections[i]))
+			refuse_stop(control, &control->connections[i], process, &err);
+}
+
 static void check_deadlines(struct control *control, struct process *process)
 {
+	struct err err = ERR_INIT;
+
+	check_vfork(control, process);
 	check_coordinator(control, process);
 	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
 		struct control_connection *c = &control->connections[i];
-		char text[200];
-
-		if (!waits_for_stop(c) || !c->deadline_ns || io_now_ns(CLOCK_MONOTONIC) < c->deadline_ns)
-			continue;
-		snprintf(text, sizeof(text), "its threads could not be stopped in time%s",
-			 process->vfork_pending ? ": one waits in vfork for a child that has not executed yet"
-						: "");
-		control_thaw(control, c, process);
-		reply_failed(c, -ETIMEDOUT, text);
+		if (waits_for_stop(c) && c->deadline_ns && io_now_ns(CLOCK_MONOTONIC) >= c->deadline_ns) {
+			err_set(&err, -ETIMEDOUT, "vpid %d: its threads could not be stopped in time",
+				process->vpid.n);
+			refuse_stop(control, c, process, &err);
+		}
 	}
 }
 
@@ -516,6 +538,7 @@ void control_progress(struct control *control, struct process *process)
 			reply_orphan(c, process);
 		control_thaw(control, c, process);
 	}
+	check_vfork(control, process);
 }
 
 bool control_has_callers(const struct control *control)
@@ -529,12 +552,17 @@ bool control_has_callers(const struct control *control)
 uint64_t control_deadline(const struct control *control)
 {
 	uint64_t first = control->coordinator ? control->look_ns : 0;
+	uint64_t vfork = control_vfork_deadline(&control->vfork);
 
 	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
 		const struct control_connection *c = &control->connections[i];
 
-		if (waits_for_stop(c) && c->deadline_ns && (!first || c->deadline_ns < first))
+		if (!waits_for_stop(c))
+			continue;
+		if (c->deadline_ns && (!first || c->deadline_ns < first))
 			first = c->deadline_ns;
+		if (vfork && (!first || vfork < first))
+			first = vfork;
 	}
 	return first;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "scip/dump/dump.h"
 #include "scip/fill/fill.h"
@@ -114,8 +115,7 @@ int control_restore_call(struct control_request *request, struct err *err)
 
 		if (one->n_args > 6 || one->n_data)
 			return err_set(err, -EPROTO, "call %zu is malformed", i);
-		if (one->n_args)
-			memcpy(args, one->args, one->n_args * sizeof(args[0]));
+		bytes_copy(args, one->args, one->n_args * sizeof(args[0]));
 		r = remote_call(leader, &results[i], err, one->number, args);
 		if (r < 0)
 			return r;

@@ -29,6 +29,13 @@ struct control_connection {
 	} trial;
 };
 
+/* The child that a process which is to stop waits for in vfork, as it was seen last. */
+struct control_vfork {
+	pid_t child;		    /* 0 none */
+	uint64_t switches;	    /* how often it has slept or been preempted */
+	uint64_t began_ns, look_ns; /* when it was seen first; when to look again */
+};
+
 struct control {
 	const struct seat *seat;
 	int listener;
@@ -38,6 +45,7 @@ struct control {
 	pid_t coordinator; /* the coordinator whose husk the process is and that has not connected yet, 0 none
 			    */
 	uint64_t look_ns;  /* when to check again that it exists */
+	struct control_vfork vfork;
 };
 
 /* A request on its way through its handler. */
@@ -74,6 +82,13 @@ must_check int control_restore_fork(struct control_request *request, struct err 
 must_check int control_restore_exit(struct control_request *request, struct err *err);
 /* No connection drives the husk any more: it ends, or becomes the stub again. */
 void control_give_up_husk(struct control *control, struct process *process);
+
+/* ---- control_vfork.c ---- */
+/* Called while a request waits for the process to stop. True with the reason in err if a thread waits in
+ * vfork for a child that does not run towards its execve or end. */
+bool control_vfork_blocks(struct control_vfork *vfork, const struct process *process, struct err *err);
+/* When to call control_vfork_blocks() next; 0 if the process does not wait in vfork. */
+uint64_t control_vfork_deadline(const struct control_vfork *vfork);
 
 /* ---- control_migrate.c ---- */
 must_check int control_keep(struct control_request *request, struct err *err);

@@ -195,6 +195,8 @@ static void find_child(struct supervisor *s, struct tracee *parent)
 	if (ptrace(PTRACE_GETEVENTMSG, parent->tid, 0, &message) < 0)
 		return;
 	pid = (pid_t)message;
+	if (parent->event == PTRACE_EVENT_VFORK)
+		process->vfork_child = pid;
 	if (parent->event == PTRACE_EVENT_CLONE && take_met(s, pid, &vtid)) {
 		if (vtid.n != pid)
 			expect_birth(s, parent);

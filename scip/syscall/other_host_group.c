@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "proto/message.h"
@@ -22,7 +23,7 @@ static int members_take(const Pbeam__Members *members, struct remote_members *ou
 		out->v = malloc(members->n_vpids * sizeof(*out->v));
 		if (!out->v)
 			return -ENOMEM;
-		memcpy(out->v, members->vpids, members->n_vpids * sizeof(*out->v));
+		bytes_copy(out->v, members->vpids, members->n_vpids * sizeof(*out->v));
 		out->n = members->n_vpids;
 	}
 	if (members->n_vpids)

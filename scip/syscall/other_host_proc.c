@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "namespace/proc_text.h"
@@ -102,7 +103,7 @@ int other_host_text(const struct call *call, int32_t vpid, const char *file, boo
 	*len = reply->text.len;
 	*text = calloc(1, *len + 1);
 	if (*text && *len)
-		memcpy(*text, reply->text.data, *len);
+		bytes_copy(*text, reply->text.data, *len);
 	r = *text ? 0 : -ENOMEM;
 	if (r == 0 && name >= 4 && !strcmp(file + name - 4, "stat") && strcmp(file, "schedstat") != 0)
 		r = proc_text_shift(text, len, booted_later(reply->booted_ns) * sysconf(_SC_CLK_TCK));

@@ -91,6 +91,7 @@ struct process {
 	bool returning;	    /* a stub whose process is coming back: held, a husk */
 	bool tracked;	    /* a migration watches its memory with a userfaultfd */
 	bool vfork_pending; /* a thread waits in vfork for its child */
+	pid_t vfork_child;  /* that child, real; 0 before the event has told */
 	bool exiting;
 	int exit_status;	   /* wait status, once gone */
 	struct taddr syscall_insn; /* of a `syscall` instruction (in the vdso), 0 = not looked up; forgotten

@@ -3,6 +3,7 @@ import os
 import signal
 import stat
 import subprocess
+import time
 
 import pytest
 from programs import COUNT, TREE, counted, counts
@@ -262,6 +263,44 @@ def test_what_is_under_way_is_waited_for(host):
     job.wait_for("read early")
     host.rollback("soon")
     host.ctl("kill", "-s", "KILL", "soon")
+    job.wait(20)
+
+
+VFORK = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+stack = ctypes.create_string_buffer(65536)
+print("waits", flush=True)
+libc.clone(ctypes.cast(getattr(libc, sys.argv[1]), ctypes.c_void_p), ctypes.c_void_p(ctypes.addressof(stack) + 65000 & ~15),
+           0x4100 | 17, ctypes.c_void_p(int(sys.argv[2])))  # CLONE_VFORK | CLONE_VM | SIGCHLD
+print("goes on", flush=True)
+while True:
+    pass
+"""
+
+
+def test_vfork_that_does_not_end(host):
+    """A thread in vfork cannot be stopped: refused at once, with the child to wait for; afterwards it can be saved."""
+    job = host.scip_run("python3", "-c", VFORK, "pause", "0", name="vfork").wait_for("waits")
+    child = host.wait_until(lambda: [vpid for vpid in host.vpids() if vpid != host.vpids()[0]], what="the child")[0]
+    start = time.monotonic()
+    done = host.run(["pbeamctl", "checkpoint", "vfork"], check=False)
+    assert done.returncode == 1 and time.monotonic() - start < 3
+    assert f"waits in vfork for its child, vpid {child}, which" in done.stderr, done.stderr
+    host.ctl("kill", str(child))
+    job.wait_for("goes on")
+    host.checkpoint("vfork")
+    host.ctl("kill", "-s", "KILL", "vfork")
+    job.wait(20)
+
+
+def test_vfork_that_ends_in_time(host):
+    """The checkpoint waits for a child that runs."""
+    job = host.scip_run("sh", "-c", "while :; do true & wait; python3 -c 'import subprocess; subprocess.run([\"true\"])'; done", name="busy")
+    host.wait_until(lambda: len(host.vpids()) > 1, what="children")
+    for _ in range(5):
+        host.checkpoint("busy")
+    host.ctl("kill", "-s", "KILL", "busy")
     job.wait(20)
 
 

@@ -1,4 +1,5 @@
 """scip run is the program's console: streams, signals, exit status."""
+import os
 import signal
 import subprocess
 import time
@@ -204,6 +205,26 @@ while got < 100:
 os.close(end)
 print("bad", sum(os.waitpid(pid, 0)[1] != 0 for pid in children))
 """
+
+
+def test_inherited_descriptors(host):
+    """Descriptors beyond the standard streams are named at the start; --close-inherited closes them."""
+    inner = 'exec 3</dev/null 5>out.txt; exec scip run "$@" -- sh -c "ls /proc/self/fd; exec sleep 60"'
+    ends = [os.pipe(), os.pipe()]
+    passed = [ends[0][0], ends[1][1]]
+    for options, said, kept in (((), f"descriptors {passed[0]} (pipe), {passed[1]} (pipe);", True), (("--close-inherited",), "", False)):
+        start = host.popen(["sh", "-c", inner, "sh", "--name", "heir", *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           text=True, pass_fds=passed)
+        host.wait_until(lambda: host.pids_of("sleep"), what="the program")
+        done = host.run(["pbeamctl", "checkpoint", "heir"], check=False)
+        assert (done.returncode == 0) != kept, done.stderr
+        host.ctl("kill", "-s", "KILL", "heir")
+        out, err = start.communicate(timeout=20)
+        assert all((str(fd) in out.split()) == kept for fd in (5, *passed)), out
+        assert said in err and (said or err == ""), err
+        assert err.count("\n") == kept
+    for fd in (*ends[0], *ends[1]):
+        os.close(fd)
 
 
 def test_births_on_a_busy_machine(host):

@@ -9,9 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/dirs.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/u64_map.h"
 #include "tests/unit/unit.h"
 
 static int set_up(void **state)
@@ -153,13 +155,56 @@ static void test_foreign_directory(void **state)
 	assert_non_null(strstr(err.text, "not a directory of yours"));
 }
 
+static int compare_chars(const void *a, const void *b)
+{
+	return *(const char *)a - *(const char *)b;
+}
+
+/* An empty field of a message has a null pointer: the sanitizer reports a direct call. */
+static void test_empty_ranges(void **state)
+{
+	char word[] = "cab";
+
+	bytes_copy(NULL, NULL, 0);
+	bytes_copy(word, NULL, 0);
+	bytes_sort(NULL, 0, 1, compare_chars);
+	assert_true(bytes_equal(NULL, NULL, 0));
+	assert_true(bytes_equal(word, NULL, 0));
+	bytes_sort(word, 3, 1, compare_chars);
+	assert_true(bytes_equal(word, "abc", 3));
+	assert_false(bytes_equal(word, "abd", 3));
+}
+
+static void test_map(void **state)
+{
+	struct u64_map map = {0};
+
+	assert_int_equal(u64_map_find(&map, 0), U64_MAP_NONE);
+	for (uint64_t i = 0; i < 10000; i++)
+		assert_int_equal(u64_map_set(&map, i << 32, i), 0);
+	assert_int_equal(map.n, 10000);
+	for (uint64_t i = 0; i < 10000; i++)
+		assert_int_equal(u64_map_find(&map, i << 32), i);
+	assert_int_equal(u64_map_find(&map, 1), U64_MAP_NONE);
+	assert_int_equal(u64_map_set(&map, 0, 77), 0);
+	assert_int_equal(u64_map_find(&map, 0), 77);
+	assert_int_equal(map.n, 10000);
+	u64_map_free(&map);
+	assert_int_equal(u64_map_find(&map, 0), U64_MAP_NONE);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_err_chain),	  cmocka_unit_test(test_err_long),
-		cmocka_unit_test(test_whole_reads),	  cmocka_unit_test(test_slurp),
-		cmocka_unit_test(test_readlink),	  cmocka_unit_test(test_directories),
+		cmocka_unit_test(test_err_chain),
+		cmocka_unit_test(test_err_long),
+		cmocka_unit_test(test_whole_reads),
+		cmocka_unit_test(test_slurp),
+		cmocka_unit_test(test_readlink),
+		cmocka_unit_test(test_directories),
 		cmocka_unit_test(test_foreign_directory),
+		cmocka_unit_test(test_empty_ranges),
+		cmocka_unit_test(test_map),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
