@@ -384,7 +384,7 @@ class Host:
         self._reap()
         for folder in ("job", "scip"):
             complaints += [f"left over: {path}" for path in (self.runtime / "pbeam" / folder).glob("*")] if not strays else []
-        complaints += [f"left over: {path}" for path in self.top.rglob("*.tmp-*")]
+        complaints += [f"left over: {path}" for pattern in ("*.tmp-*", ".*.pbeam-*", "*.journal") for path in self.top.rglob(pattern)]
         if not [path for path in self.top.parent.glob("pbt-*") if path != self.top]:  # else it may be a concurrent run's
             complaints += [f"left over in shared memory: {name}" for name in self._shm() - self.shm_before]
         complaints += [f"sanitizer: {path.read_text(errors='replace')[:3000]}" for path in self.reports.glob("*")]

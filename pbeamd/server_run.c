@@ -16,6 +16,7 @@
 #include "base/dirs.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "image/file_undo.h"
 #include "pbeamd/cluster_layers.h"
 #include "pbeamd/config.h"
 #include "pbeamd/handlers/handlers.h"
@@ -216,6 +217,7 @@ int server_run(const struct server_options *options, struct err *err)
 	if (options->background)
 		signal(SIGHUP, SIG_IGN);
 	server.active_ns = io_now_ns(CLOCK_MONOTONIC);
+	file_undo_recover();
 	r = open_socket(&server, err);
 	if (r == 0)
 		r = names_open(&server.names, err);

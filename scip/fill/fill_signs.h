@@ -13,6 +13,9 @@ struct fill_signs {
 	 * ends. One flag for the job ensures that all of them end or none, whenever the coordinator is
 	 * killed. */
 	_Atomic bool condemned;
+	/* Set while a restore changes files. If its coordinator is killed, the keeper puts the files back and
+	 * clears this; until then processes frozen with ScipFreeze.replaced stay frozen. */
+	_Atomic bool files_change;
 };
 
 #endif

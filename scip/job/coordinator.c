@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "image/file_undo.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
 #include "scip/job/husk.h"
@@ -302,6 +303,19 @@ int coordinator_cancel(const struct job *job)
 	return kill(job->coordinator->pid, SIGTERM) < 0 ? -errno : 0;
 }
 
+/* A coordinator that was killed has left its files to the keeper; those of an arrival follow the processes.
+ */
+static void take_files_back(const struct job *job)
+{
+	const struct coordinator *coordinator = job->coordinator;
+
+	if (!coordinator->outcome_known && coordinator->kind != COORDINATOR_CHECKPOINT)
+		file_undo_recover();
+	if (coordinator->outcome_known && coordinator->kind == COORDINATOR_SETTLE)
+		file_undo_decide(job->entry.keeper.n, coordinator->outcome.moved);
+	atomic_store(&pool_signs(job->pool)->files_change, false);
+}
+
 bool coordinator_reaped(struct job *job, pid_t pid, int status)
 {
 	struct coordinator_outcome outcome;
@@ -313,6 +327,7 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 		return false;
 	read_last_words(job);
 	outcome = job->coordinator->outcome;
+	take_files_back(job);
 	if (!job->coordinator->outcome_known) {
 		memset(&outcome, 0, sizeof(outcome));
 		outcome.killed = true;

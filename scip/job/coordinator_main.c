@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include "base/log.h"
+#include "image/file_undo.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
 #include "scip/checkpoint/checkpoint.h"
@@ -55,8 +56,10 @@ static int run_restore(struct job *job, const struct coordinator_wish *wish, int
 		.keeper = job->entry.keeper,
 		.signs = pool_signs(job->pool),
 	};
-	int r = image_reader_open(&image, wish->path, &outcome->err);
+	int r;
 
+	file_undo_recover();
+	r = image_reader_open(&image, wish->path, &outcome->err);
 	if (r < 0)
 		return r;
 	if (wish->kind == COORDINATOR_ROLLBACK)

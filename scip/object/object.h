@@ -230,14 +230,25 @@ must_check int object_restore_open(struct object_restore **out, struct names *na
 void object_restore_set_external(struct object_restore *restore, const struct object_external *external);
 /* Refuses everything that can be refused; changes nothing. */
 must_check int object_restore_check_all(struct object_restore *restore, struct err *err);
-/* Existing files are restored by object_restore_put_back() instead of object_restore_make_all(). False if the
- * processes could not be made that way: then files are restored first.
- */
+/* True if the files may change when all processes are filled. False: the image has objects that report a
+ * change of a file, so that files change before these are made. */
 bool object_restore_wait(struct object_restore *restore);
-/* Restores files and makes all objects except those that name processes. */
+/* Prepares the change of files (file_undo_prepare()): when the processes that are replaced are frozen, before
+ * any of them ends. On failure nothing has changed. */
+must_check int object_restore_prepare_files(struct object_restore *restore, struct err *err);
+/* True if the file that is open as `fd` gets its contents by object_restore_put_back(). */
+bool object_restore_puts_back(const struct object_restore *restore, int fd);
+/* Makes missing files, then all objects except those that name processes. */
 must_check int object_restore_make_all(struct object_restore *restore, struct err *err);
-/* Restores the files that had to wait, when all processes are filled. */
+/* Gives the files their saved contents, when all processes are filled. */
 must_check int object_restore_put_back(struct object_restore *restore, struct err *err);
+/* From now on a registry's decision, not the end of the coordinator, takes the files back or keeps them. */
+must_check int object_restore_hold(struct object_restore *restore, struct err *err);
+/* Puts all files back as they were before object_restore_prepare_files(), when no process of the image runs.
+ * A file for which that fails is named at the end of `err`. */
+void object_restore_take_back(struct object_restore *restore, struct err *err);
+/* After the commit, before a process of the image runs: the earlier contents are dropped. */
+void object_restore_settle(struct object_restore *restore);
 /* Queues, terminals, epoll interest, owners: when all processes have their descriptors, before they run. */
 must_check int object_restore_finish_all(struct object_restore *restore, struct err *err);
 void object_restore_close(struct object_restore *restore);

@@ -1,8 +1,8 @@
 /*
- * The restore of all objects, in the coordinator. check_all() changes nothing. make_all() restores saved
- * files and makes every object, also on demand of others, except those that name processes. finish_all()
- * makes those, refills queues, then sets what would disturb the refilling or names processes: status flags,
- * owners.
+ * The restore of all objects, in the coordinator. check_all() changes nothing. make_all() makes every object,
+ * also on demand of others, except those that name processes. finish_all() makes those, refills queues, then
+ * sets what would disturb the refilling or names processes: status flags, owners. Files change as one
+ * transaction (image/file_undo.h).
  */
 #include "scip/object/object_restore.h"
 
@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "image/file_undo.h"
 #include "namespace/record.h"
 #include "scip/object/common.h"
 #include "scip/object/terminal.h"
@@ -91,6 +92,7 @@ void object_restore_close(struct object_restore *restore)
 {
 	if (!restore)
 		return;
+	file_undo_close(restore->undo);
 	for (size_t i = 0; i < restore->nslots; i++)
 		if (restore->slots[i].fd >= 0)
 			close(restore->slots[i].fd);
@@ -160,8 +162,10 @@ int object_restore_record(struct object_restore *restore, struct rpid keeper, st
 
 int object_restore_make_all(struct object_restore *restore, struct err *err)
 {
-	int r = object_files_put_back(restore, err);
+	int r = file_undo_place(restore->undo, err);
 
+	if (r == 0 && restore->early)
+		r = file_undo_switch(restore->undo, err);
 	for (size_t i = 0; i < restore->nslots && r >= 0; i++)
 		if (!restore->slots[i].ops->late)
 			r = object_restore_get(restore, (uint32_t)i + 1, err);
@@ -180,24 +184,42 @@ bool object_restore_wait(struct object_restore *restore)
 	for (size_t i = 0; i < restore->nslots; i++)
 		if (minds_files(restore->slots[i].object))
 			return false;
-	restore->waits = object_files_may_wait(restore);
-	return restore->waits;
+	return true;
+}
+
+int object_restore_prepare_files(struct object_restore *restore, struct err *err)
+{
+	int r = file_undo_open(&restore->undo, restore->image, getppid(), err);
+
+	if (r == 0)
+		r = object_files_list(restore, restore->undo, err);
+	restore->early = !object_restore_wait(restore);
+	return r < 0 ? r : file_undo_prepare(restore->undo, restore->early || restore->external, err);
+}
+
+bool object_restore_puts_back(const struct object_restore *restore, int fd)
+{
+	return file_undo_has(restore->undo, fd);
 }
 
 int object_restore_put_back(struct object_restore *restore, struct err *err)
 {
-	int r;
+	return file_undo_switch(restore->undo, err);
+}
 
-	if (!restore->waits)
-		return 0;
-	restore->waits = false;
-	r = object_files_put_back(restore, err);
-	for (size_t i = 0; i < restore->nslots && r == 0; i++) {
-		r = object_regular_cut(restore, restore->slots[i].object, restore->slots[i].fd, err);
-		if (r < 0)
-			r = object_restore_name_error(restore, &restore->slots[i], r, err);
-	}
-	return r;
+int object_restore_hold(struct object_restore *restore, struct err *err)
+{
+	return file_undo_hold(restore->undo, err);
+}
+
+void object_restore_take_back(struct object_restore *restore, struct err *err)
+{
+	file_undo_take_back(restore->undo, err);
+}
+
+void object_restore_settle(struct object_restore *restore)
+{
+	file_undo_settle(restore->undo);
 }
 
 static int set_status(const Pbeam__Object *object, int fd, struct err *err)

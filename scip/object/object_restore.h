@@ -28,7 +28,8 @@ struct object_restore {
 	struct image_reader *image;
 	const Pbeam__Manifest *manifest;
 	bool force;
-	bool waits; /* files that exist are left alone until all is filled */
+	bool early;		/* files change before the objects are made */
+	struct file_undo *undo; /* of the files that change; NULL before object_restore_prepare_files() */
 	const struct object_external *external;
 	int console[3];
 	struct object_slot *slots; /* slots[id - 1] */
@@ -51,14 +52,16 @@ must_check int object_locks_install(const Pbeam__Process *process, struct batch 
  * left alone (regular.c). */
 bool object_regular_replaced(struct object_restore *restore, uint32_t saved);
 
-/* Saved file contents (files.c): checks for obstacles, and restores them. */
+/* Saved file contents: checks for obstacles (files.c). */
 must_check int object_files_check(struct object_restore *restore, struct err *err);
-must_check int object_files_put_back(struct object_restore *restore, struct err *err);
-/* True if the files that have changed are there, no shorter than they were. */
-bool object_files_may_wait(struct object_restore *restore);
-/* Cuts off what was appended to the file since, if the object is a file (regular.c). */
-must_check int object_regular_cut(struct object_restore *restore, const Pbeam__Object *object, int fd,
-				  struct err *err);
+/* True if the file was not written to since it was saved. */
+bool object_files_unchanged(const Pbeam__SavedFile *saved, const struct stat *st);
+/* Adds all files that the restore changes to the transaction (files_switch.c). */
+must_check int object_files_list(struct object_restore *restore, struct file_undo *undo, struct err *err);
+/* The length that the file behind the object gets, and its path, which the caller frees. False: it keeps its
+ * length, or its contents are in the image (regular.c). */
+bool object_regular_cut(struct object_restore *restore, const Pbeam__Object *object, char **path,
+			uint64_t *size);
 /* Writes page runs into an open file; what is not covered below `size` becomes a hole. */
 must_check int object_files_read_pages(struct image_reader *image, int fd, uint64_t size, size_t n,
 				       Pbeam__Pages *const *pages, struct err *err);

@@ -315,29 +315,23 @@ static int open_again(const char *path, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Truncates it to its old length. */
-static int cut_off(const Pbeam__Object *object, int fd, struct err *err)
+bool object_regular_cut(struct object_restore *restore, const Pbeam__Object *object, char **path,
+			uint64_t *size)
 {
 	const Pbeam__RegularFile *regular = object->regular;
 	struct stat st;
 
-	if ((object->flags & O_ACCMODE) == O_RDONLY || regular->saved || fstat(fd, &st) < 0 ||
-	    (uint64_t)st.st_size == regular->file->size || ftruncate(fd, (off_t)regular->file->size) == 0)
-		return 0;
-	return err_sys(err, "put back the length of %.*s", (int)regular->file->path.len,
-		       (const char *)regular->file->path.data);
-}
-
-int object_regular_cut(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
-{
-	auto_free char *path = NULL;
-
-	if (object->kind_case != PBEAM__OBJECT__KIND_REGULAR)
-		return 0;
-	path = object_text(&object->regular->file->path);
-	if (!path)
-		return object_no_memory(err);
-	return other_stream(restore, object->regular, path) >= 0 ? 0 : cut_off(object, fd, err);
+	if (object->kind_case != PBEAM__OBJECT__KIND_REGULAR || regular->saved || regular->unlinked ||
+	    (object->flags & O_ACCMODE) == O_RDONLY || object->external)
+		return false;
+	*path = object_text(&regular->file->path);
+	*size = regular->file->size;
+	if (*path && stat(*path, &st) == 0 && (uint64_t)st.st_size != *size &&
+	    other_stream(restore, regular, *path) < 0)
+		return true;
+	free(*path);
+	*path = NULL;
+	return false;
 }
 
 static int regular_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd,
@@ -368,12 +362,6 @@ static int regular_restore(struct object_restore *restore, const Pbeam__Object *
 	}
 	if (*fd < 0)
 		return err_code(err, *fd, "open %s again", path);
-	if (!restore->waits) {
-		int r = cut_off(object, *fd, err);
-
-		if (r < 0)
-			return r;
-	}
 	if (lseek(*fd, (off_t)regular->offset, SEEK_SET) < 0)
 		return err_sys(err, "put back the offset of %s", path);
 	return 0;

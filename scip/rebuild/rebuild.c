@@ -109,6 +109,16 @@ int rebuild_check(struct rebuild *rebuild)
 	return r < 0 ? r : fault_point("restore-checked", rebuild->err);
 }
 
+/* From here until the outcome the frozen processes stay frozen even when the coordinator is killed: the
+ * keeper puts the files back first. */
+static int prepare_files(struct rebuild *rebuild)
+{
+	if (!rebuild->objects)
+		return 0;
+	atomic_store(&rebuild->options->signs->files_change, true);
+	return object_restore_prepare_files(rebuild->objects, rebuild->err);
+}
+
 int rebuild_stop(struct rebuild *rebuild)
 {
 	int r = rebuild->precopied ? 0 : above_hold(rebuild);
@@ -116,6 +126,9 @@ int rebuild_stop(struct rebuild *rebuild)
 	if (r < 0)
 		return r;
 	r = rebuild->options->replace.n > 0 ? replaced_freeze(rebuild) : 0;
+	if (r < 0)
+		return r;
+	r = prepare_files(rebuild);
 	return r < 0 ? r : fault_point("restore-frozen", rebuild->err);
 }
 
@@ -197,11 +210,7 @@ static void record_watches(const struct rebuild *rebuild)
 /* Does the work that requires all processes to be filled. */
 static int finish_objects(struct rebuild *rebuild)
 {
-	int r = rebuild_shared_put_back(rebuild);
-
-	if (r < 0)
-		return r;
-	r = object_restore_put_back(rebuild->objects, rebuild->err);
+	int r = object_restore_put_back(rebuild->objects, rebuild->err);
 	if (r < 0)
 		return r;
 	r = object_restore_finish_all(rebuild->objects, rebuild->err);
@@ -234,7 +243,12 @@ int rebuild_fill(struct rebuild *rebuild)
 
 int rebuild_hold(struct rebuild *rebuild)
 {
-	return rebuild->ends ? 0 : rebuild_fill_keep(rebuild);
+	int r;
+
+	if (rebuild->ends)
+		return 0;
+	r = object_restore_hold(rebuild->objects, rebuild->err);
+	return r < 0 ? r : rebuild_fill_keep(rebuild);
 }
 
 static int adopt_processes(struct rebuild *rebuild)
@@ -244,12 +258,22 @@ static int adopt_processes(struct rebuild *rebuild)
 	return r < 0 ? r : fault_point("restore-adopted", rebuild->err);
 }
 
+/* The commit is past: files keep what the image has. */
+static void settle_files(struct rebuild *rebuild)
+{
+	if (!rebuild->objects)
+		return;
+	object_restore_settle(rebuild->objects);
+	atomic_store(&rebuild->options->signs->files_change, false);
+}
+
 int rebuild_run(struct rebuild *rebuild)
 {
 	int r = adopt_processes(rebuild);
 
 	if (r < 0)
 		return r;
+	settle_files(rebuild);
 	r = rebuild_fill_release(rebuild);
 	log_duration(rebuild, "releasing the processes");
 	return r;
@@ -261,6 +285,7 @@ void rebuild_run_committed(struct rebuild *rebuild)
 		return;
 	if (adopt_processes(rebuild) < 0)
 		log_error("restore: %s", rebuild->err->text);
+	settle_files(rebuild);
 	if (rebuild_fill_release(rebuild) < 0)
 		log_error("restore: %s", rebuild->err->text);
 	log_duration(rebuild, "releasing the processes");
@@ -270,6 +295,10 @@ void rebuild_run_committed(struct rebuild *rebuild)
 int rebuild_undo(struct rebuild *rebuild, int r)
 {
 	rebuild_tree_kill(rebuild);
+	if (rebuild->objects) {
+		object_restore_take_back(rebuild->objects, rebuild->err);
+		atomic_store(&rebuild->options->signs->files_change, false);
+	}
 	return rebuild->ends ? r : err_wrap(rebuild->err, r, "restore %s", rebuild->options->path);
 }
 

@@ -17,7 +17,6 @@ struct shared_made {
 	bool borrowed; /* the descriptor belongs to an object */
 	int sysv_id;   /* -1 none */
 	bool made;     /* the segment or file did not exist before */
-	bool waits;    /* its contents are put back when all processes are filled */
 };
 
 struct rebuild_shared {
@@ -119,11 +118,9 @@ bool rebuild_stub_is_in_group(const struct rebuild *rebuild, int node, pid_t gro
 must_check int rebuild_shared_make_all(struct rebuild *rebuild);
 /* Makes an empty memory file with this one's name. Returns the descriptor or -errno. */
 must_check int rebuild_shared_memory_file(const Pbeam__SharedMemory *saved);
-/* True if contents that others can see may be written by rebuild_shared_put_back(), when all processes are
- * filled (rebuild->unverified), rather than by rebuild_shared_make_all(): files that exist, no System V
- * objects. */
+/* True if shared memory that others can see has no contents before object_restore_put_back(): files that
+ * exist, no System V objects. */
 bool rebuild_shared_may_wait(const Pbeam__Manifest *manifest);
-must_check int rebuild_shared_put_back(struct rebuild *rebuild);
 const struct shared_made *rebuild_shared_find(const struct rebuild_shared *shared, uint32_t id);
 /* Seals files, and removes segments that were removed while in use: after all processes have mapped them. */
 must_check int rebuild_shared_finish(struct rebuild *rebuild);

@@ -125,8 +125,7 @@ static int make_named(struct rebuild *rebuild, struct shared_made *made)
 	}
 	if (made->fd < 0)
 		return err_sys(rebuild->err, "open the shared file %s", path);
-	made->waits = rebuild->unverified != NULL;
-	return made->waits ? 0 : fill_file(rebuild, made->saved, made->fd);
+	return made->saved->precopied ? fill_file(rebuild, made->saved, made->fd) : 0;
 }
 
 bool rebuild_shared_may_wait(const Pbeam__Manifest *manifest)
@@ -145,16 +144,6 @@ bool rebuild_shared_may_wait(const Pbeam__Manifest *manifest)
 			return false;
 	}
 	return !manifest->n_sysv_sets && !manifest->n_sysv_queues;
-}
-
-int rebuild_shared_put_back(struct rebuild *rebuild)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < rebuild->shared.n && r == 0; i++)
-		if (rebuild->shared.v[i].waits)
-			r = fill_file(rebuild, rebuild->shared.v[i].saved, rebuild->shared.v[i].fd);
-	return r;
 }
 
 /* Reuses a segment that outlived its processes, so that its id stays the same; else makes a new one. */

@@ -3,8 +3,8 @@
  *
  * If a gigabyte is verified first and copied then, it is read from memory twice. So whole chunks of the pages
  * of a large process are verified by its fill while it copies them, where a late discovery loses nothing:
- * where no running process is replaced, and where writes to existing files can wait until all processes are
- * filled (rebuild_shared_may_wait(), object_restore_wait()). All other chunks are verified here. No process
+ * where no running process is replaced, and where existing files change only when all processes are filled
+ * (rebuild_shared_may_wait(), object_restore_wait()). All other chunks are verified here. No process
  * is released before all are filled.
  */
 #include <errno.h>

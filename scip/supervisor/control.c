@@ -23,7 +23,13 @@
 #include "scip/supervisor/stub.h"
 #include "scip/tracee/stack.h"
 
-enum { PEER_TIMEOUT_S = 20, BRIEF_TIMEOUT_S = 10, LOOK_AGAIN_NS = 200000000 };
+enum {
+	PEER_TIMEOUT_S = 20,
+	BRIEF_TIMEOUT_S = 10,
+	LOOK_AGAIN_NS = 200000000,
+	FILES_LOOK_NS = 1000000,
+	FILES_LOOKS = 60000,
+};
 
 /* ---- replies ---- */
 
@@ -376,12 +382,23 @@ void control_give_up_husk(struct control *control, struct process *process)
 	kill(process->pid, SIGKILL);
 }
 
+/* A restore that was killed may have left files half changed: the process must not see them. */
+static void await_files(const struct control *control)
+{
+	const struct timespec moment = {.tv_nsec = FILES_LOOK_NS};
+
+	for (int i = 0; i < FILES_LOOKS && atomic_load(&control->seat->shared->signs.files_change); i++)
+		nanosleep(&moment, NULL);
+}
+
 static void end_connection(struct control *control, struct control_connection *c, struct process *process)
 {
 	close(c->sock);
 	c->sock = -1;
 	if (process && (c->drives || c->silent) && process->held && !c->keeps)
 		control_give_up_husk(control, process);
+	if (process && c->froze && c->replaces)
+		await_files(control);
 	if (process && c->froze && c->replaces && atomic_load(&control->seat->shared->signs.condemned))
 		kill(process->pid, SIGKILL);
 	if (c->froze && !c->keeps)

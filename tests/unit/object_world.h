@@ -203,11 +203,16 @@ static inline int world_restore(struct world *world, void (*check)(void), struct
 	if (r == 0)
 		r = object_restore_check_all(restore, err);
 	if (r == 0)
+		r = object_restore_prepare_files(restore, err);
+	if (r == 0)
 		r = object_restore_make_all(restore, err);
+	if (r == 0)
+		r = object_restore_put_back(restore, err);
 	if (r == 0)
 		r = object_restore_finish_all(restore, err);
 	if (r < 0)
 		goto out;
+	object_restore_settle(restore);
 	fflush(stdout);
 	child = fork();
 	assert_true(child >= 0);

@@ -1,0 +1,91 @@
+/*
+ * Changes files to what an image has, as one transaction that can be taken back.
+ *
+ * Each file is changed in place: it keeps its inode, since it may have other names and open descriptors.
+ * Before the first change
+ *   - the ranges that differ are found,
+ *   - their present contents are copied to a file beside it (.NAME.pbeam-undo-PID.N), by FICLONERANGE where
+ * the file system can; in STATE/.undo if that directory cannot be written to,
+ *   - a missing file is made under another name (.NAME.pbeam-new-PID.N) and gets its name later,
+ *   - all of this is written to disk, with a journal, STATE/.undo/PID.journal,
+ *   - the room that the new contents need is allocated.
+ *
+ * The journal's state says what happens when the process that changes the files is killed, or the power
+ * fails:
+ *
+ *   PREPARING  no file has changed: the copies are removed
+ *   ARMED      files may have changed: they are put back, then the copies are removed
+ *   HELD       the same, but as long as the keeper lives the outcome of a migration decides
+ *   SETTLED    the commit is past: files are cut to their length, then the copies are removed
+ *
+ * file_undo_recover() does that. The writer holds a lock (flock) on its journal, so that a journal in use is
+ * left alone.
+ */
+#ifndef IMAGE_FILE_UNDO_H
+#define IMAGE_FILE_UNDO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+#include "proto/image.pb-c.h"
+
+struct file_undo;
+struct image_reader;
+
+/* What a file becomes. */
+struct file_wish {
+	const char *path;
+	bool contents; /* false: only the length is set, and the file must exist */
+	uint64_t size;
+	uint64_t mtime_ns; /* 0: as it is */
+	mode_t mode;	   /* of a file that is made */
+	size_t n_pages;
+	Pbeam__Pages *const *pages; /* runs; their addresses are offsets in the file */
+};
+
+/* What happens to a file, for the user. */
+enum file_fate { FILE_UNCHANGED, FILE_OVERWRITTEN, FILE_TRUNCATED, FILE_MADE, FILE_TIMES };
+struct file_forecast {
+	const char *path;
+	enum file_fate fate;
+	uint64_t bytes;	       /* that are written */
+	uint64_t before, size; /* length now, and then */
+};
+
+/* `image` has the pages and must outlive it; `keeper` is the process that decides about a held journal. 0 or
+ * -errno; nothing is written yet. */
+must_check int file_undo_open(struct file_undo **out, struct image_reader *image, pid_t keeper,
+			      struct err *err);
+/* Adds a file, and compares it. A file that was added before is skipped. 0 or -errno. */
+must_check int file_undo_add(struct file_undo *undo, const struct file_wish *wish, struct err *err);
+/* True if the transaction has the file that is open here. */
+bool file_undo_has(const struct file_undo *undo, int fd);
+/* Tells what will happen to file number `i`. False: there are no more. */
+bool file_undo_forecast(const struct file_undo *undo, size_t i, struct file_forecast *out);
+/* Copies, reserves and writes the journal. `keep_tails`: what is beyond the new end of a file is copied as
+ * well, so that the file can be cut by file_undo_switch(); else file_undo_settle() cuts it, which needs no
+ * room. On failure nothing has changed. */
+must_check int file_undo_prepare(struct file_undo *undo, bool keep_tails, struct err *err);
+/* Gives the files that were made their names. */
+must_check int file_undo_place(struct file_undo *undo, struct err *err);
+/* Writes the new contents, lengths and times, and syncs them. Once: later calls do nothing. */
+must_check int file_undo_switch(struct file_undo *undo, struct err *err);
+/* From now on the journal is HELD. */
+must_check int file_undo_hold(struct file_undo *undo, struct err *err);
+/* Puts all files back. A file that cannot be put back keeps its copy and the journal, and is named at the end
+ * of the error. */
+void file_undo_take_back(struct file_undo *undo, struct err *err);
+/* After the commit, before a process of the image runs: finishes, and removes the copies. */
+void file_undo_settle(struct file_undo *undo);
+/* Takes back what was prepared and not settled, and frees it. NULL is allowed. */
+void file_undo_close(struct file_undo *undo);
+
+/* Carries out the journals of processes that were killed. Call it where no restore of this user can rely on
+ * them: before a restore, when a coordinator has been killed, when the daemon starts. */
+void file_undo_recover(void);
+/* Decides the HELD journals of this keeper: `committed` keeps the new files. */
+void file_undo_decide(pid_t keeper, bool committed);
+
+#endif
