@@ -69,6 +69,22 @@ static int job_dir(const char *job, char dir[PATH_MAX], struct err *err)
 	return 0;
 }
 
+int store_log_path(const char *name, int32_t root, char path[PATH_MAX], struct err *err)
+{
+	char job[STORE_JOB_MAX];
+	int r;
+
+	store_job_of(name, root, job);
+	if (strchr(job, '/') || job[0] == '.')
+		return err_set(err, -EBADMSG, "the image's job has a name that cannot be a directory");
+	r = job_dir(job, path, err);
+	if (r == 0)
+		r = io_mkdirs(path, err);
+	if (r == 0)
+		strcat(path, "/output.log"); /* job_dir() leaves room */
+	return r;
+}
+
 /* Returns N of "N.ckpt", 0 for any other name. */
 static uint32_t store_number_of(const char *name)
 {

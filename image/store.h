@@ -24,6 +24,9 @@ void store_job_of_vpid(int32_t vpid, char job[STORE_JOB_MAX]);
 /* Makes JOB from a job's name or, if that is "", from its first process. */
 void store_job_of(const char *name, int32_t root, char job[STORE_JOB_MAX]);
 
+/* The path of a log of the job, STATE/JOB/output.log, and makes its directory. */
+must_check int store_log_path(const char *name, int32_t root, char path[PATH_MAX], struct err *err);
+
 /* --dir: from now on the job's checkpoints are stored in DIR/JOB, and STATE/JOB becomes a symbolic link to
  * it, so that they are found like any others. A directory that is in the way is moved aside. `dir` is
  * absolute, and is created if necessary. */

@@ -21,6 +21,7 @@
 #include "pbeamd/transport/server.h"
 #include "pbeamd/transport/worker.h"
 #include "proto/daemon.h"
+#include "proto/message.h"
 #include "proto/rpc.h"
 
 enum { LOOK_EVERY_NS = 5000000, GONE_WITHIN_S = 10 };
@@ -97,15 +98,29 @@ static void revive_read_text(int fd, char *text, size_t size)
 	fcntl(fd, F_SETFL, O_NONBLOCK);
 	n = read(fd, text, size - 1);
 	text[n < 0 ? 0 : n] = 0;
-	text[strcspn(text, "\n")] = 0;
 }
 
-/* Runs scip to the point where the job runs. Returns its vpid or -errno. */
-static int revive_start_scip(const struct revive *revive, struct err *err)
+static const char *skip_program_name(const char *line)
+{
+	return strncmp(line, "scip: ", 6) == 0 ? line + 6 : line;
+}
+
+/* What scip reports about the job's streams. */
+static void take_notes(char *text, Pbeam__RollbackReply *done)
+{
+	char *rest = NULL;
+
+	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+		if (message_append_string(&done->notes, &done->n_notes, skip_program_name(line)) < 0)
+			return;
+}
+
+/* Runs scip to the point where the job runs. Returns its vpid, with notes for the user in `done`, or -errno.
+ */
+static int revive_start_scip(const struct revive *revive, Pbeam__RollbackReply *done, struct err *err)
 {
 	auto_close int out_read = -1, out_write = -1, err_read = -1, err_write = -1;
-	char scip[PATH_MAX], text[ERR_TEXT_MAX];
-	const char *sentence = text;
+	char scip[PATH_MAX], text[3 * PATH_MAX];
 	int out[2], error[2], status, r;
 	pid_t child;
 
@@ -129,13 +144,14 @@ static int revive_start_scip(const struct revive *revive, struct err *err)
 		if (errno != EINTR)
 			return err_sys(err, "wait for scip");
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+		revive_read_text(err_read, text, sizeof(text));
+		take_notes(text, done);
 		revive_read_text(out_read, text, sizeof(text));
 		return atoi(text) > 0 ? atoi(text) : err_set(err, -EPROTO, "scip restore reported no vpid");
 	}
 	revive_read_text(err_read, text, sizeof(text));
-	if (!strncmp(sentence, "scip: ", 6))
-		sentence += 6;
-	return err_set(err, -EIO, "%s", sentence[0] ? sentence : "scip restore was killed");
+	text[strcspn(text, "\n")] = 0;
+	return err_set(err, -EIO, "%s", text[0] ? skip_program_name(text) : "scip restore was killed");
 }
 
 void revive_work(struct server *server, int sock, const void *arg)
@@ -150,7 +166,7 @@ void revive_work(struct server *server, int sock, const void *arg)
 	if (r == 0 && revive->target.live)
 		r = wait_for_keeper(server, &revive->target, &err);
 	if (r == 0)
-		r = revive_start_scip(revive, &err);
+		r = revive_start_scip(revive, &done, &err);
 	if (r < 0) {
 		if (strncmp(err.text, "vpid ", 5) != 0)
 			err_wrap(&err, r, "%s", revive->target.who);
@@ -163,4 +179,7 @@ void revive_work(struct server *server, int sock, const void *arg)
 	done.processes = processes;
 	if (rpc_reply(sock, &done.base, &err) < 0)
 		log_info("rolled back, but the client has left: %s", err.text);
+	for (size_t i = 0; i < done.n_notes; i++)
+		free(done.notes[i]);
+	free(done.notes);
 }

@@ -161,6 +161,7 @@ int console_run(struct keeper_options *job, const struct console_options *option
 		return console_fail(&err);
 	status = console_await_start(relay.events, &relay.vpid);
 	if (status == 0) {
+		streams_print_notes();
 		daemon_start_quietly();
 		status = options->detach ? console_print_vpid(relay.vpid) : console_show(&relay);
 	}
