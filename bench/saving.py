@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+import harness
+
 WORD = struct.Struct("<Q")
 PEER_S = 60  # for one command of another program
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/io.h"
 
 #define READ_ROOM   (256u << 10) /* small enough for the second-level cache */
@@ -14,10 +15,13 @@
 
 int digest_range(int fd, uint64_t offset, uint64_t length, uint8_t out[IMAGE_DIGEST])
 {
-	static __thread uint8_t room[READ_ROOM] __attribute__((aligned(64)));
+	/* Not __thread: every process of every job would have a copy, from its first instruction on. */
+	auto_free uint8_t *room = malloc(READ_ROOM);
 	XXH3_state_t state __attribute__((aligned(64)));
 	XXH128_canonical_t canonical;
 
+	if (!room)
+		return -ENOMEM;
 	XXH3_INITSTATE(&state);
 	XXH3_128bits_reset(&state);
 	while (length) {

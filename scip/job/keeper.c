@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +158,7 @@ static void fill_pool(void *arg)
 	loop_timer_stop(&job->loop, fill_pool, job);
 	if (r < 0)
 		log_warn("%s", err.text);
-	if (r != 0 && loop_timer_start(&job->loop, 100 * MS, fill_pool, job) < 0)
+	if (r != 0 && loop_timer_start(&job->loop, (r > 0 ? (uint64_t)r : 100) * MS, fill_pool, job) < 0)
 		log_warn("no alarm to spare");
 }
 
@@ -438,8 +439,10 @@ static int start_program(struct job *job, int *report, struct err *err)
 
 static int start_pool(struct job *job, struct err *err)
 {
-	int r = pool_open(&job->pool, job->names, before_scip, job, err);
+	int r;
 
+	malloc_trim(0); /* every scip is a copy of this process, and shares what it leaves alone */
+	r = pool_open(&job->pool, job->names, before_scip, job, err);
 	if (r < 0)
 		return r;
 	r = loop_watch(&job->loop, pool_wake_fd(job->pool), on_pool_low, job);

@@ -31,6 +31,7 @@ enum {
 	HANDOFF_DUMPABLE = 1u << 4, /* was made dumpable for the hand-over */
 	HANDOFF_SHARES_MEMORY =
 		1u << 6,	   /* shares memory with its parent (vfork), including the areas of scip */
+	HANDOFF_RETIRE = 1u << 7,  /* no process: the receiver is one spare too many, and ends */
 	HANDOFF_FILTERS = 1u << 5, /* has seccomp filters of the program's own: process->filters */
 };
 

@@ -18,7 +18,8 @@
 #include "base/log.h"
 #include "scip/supervisor/control.h"
 
-enum { POOL_LOW = 3, POOL_HIGH = 6, POOL_HIGH_BURST = 64, POOL_SURPLUS = 24 };
+enum { POOL_CALM = 1, POOL_HIGH = 6, POOL_HIGH_BURST = 64, POOL_SURPLUS = 24 };
+enum { POOL_RETRY_MS = 100, POOL_QUIET_MS = 2000 };
 /* Longer than a scip that has received a process can be without the processor. */
 #define DOUBT_NS 5000000000ull
 
@@ -31,6 +32,7 @@ struct pool {
 	uint64_t starving_since;  /* CLOCK_MONOTONIC of the first fork that failed, or of the last process
 				     taken  since; 0 when none did */
 	uint64_t starving_handed; /* shared->handed then */
+	uint64_t seen_handed, seen_ns; /* shared->handed when it was last seen to have changed */
 	struct doubt *doubts;
 	size_t ndoubts;
 };
@@ -88,9 +90,9 @@ int pool_open(struct pool **out, struct names *names, void (*before_scip)(void *
 		goto fail;
 	}
 	pool->seat.shared = page;
-	pool->seat.shared->low = POOL_LOW;
-	pool->seat.shared->high = POOL_HIGH;
-	pool->seat.shared->surplus = POOL_SURPLUS;
+	pool->seat.shared->low = POOL_CALM;
+	pool->seat.shared->high = POOL_CALM;
+	pool->seat.shared->surplus = POOL_CALM;
 	*out = pool;
 	return 0;
 fail:
@@ -153,9 +155,11 @@ static bool kill_one_waiting(struct pool *pool, const char *why)
 {
 	struct handoff handoff;
 
-	if (handoff_message_take(pool->seat.take, &handoff) <= 0)
-		return false;
-	atomic_fetch_add(&pool->seat.shared->idle, 1);
+	do {
+		if (handoff_message_take(pool->seat.take, &handoff) <= 0)
+			return false;
+		atomic_fetch_add(&pool->seat.shared->idle, 1);
+	} while (handoff.flags & HANDOFF_RETIRE);
 	kill(handoff.rpid, SIGKILL);
 	names_process_remove(pool->seat.names, (struct vpid){handoff.vpid}, (struct rpid){handoff.rpid});
 	names_number_release(pool->seat.names, (struct vpid){handoff.vpid}, (struct rpid){handoff.rpid});
@@ -165,7 +169,7 @@ static bool kill_one_waiting(struct pool *pool, const char *why)
 
 /* Processes wait and no scip can be made. Other processes end and free their scips, so as long as any
  * process is taken this may resolve itself. */
-static void pool_retire(struct pool *pool)
+static void pool_starve(struct pool *pool)
 {
 	uint64_t now = io_now_ns(CLOCK_MONOTONIC), handed = atomic_load(&pool->seat.shared->handed);
 
@@ -183,23 +187,52 @@ static void pool_retire(struct pool *pool)
 
 static void settle_doubts(struct pool *pool);
 
-int pool_fill(struct pool *pool, struct err *err)
+static void pool_set_high(struct pool *pool, uint32_t high)
 {
 	struct seat_shared *shared = pool->seat.shared;
-	uint64_t count;
+
+	shared->high = high;
+	shared->low = high > POOL_CALM ? high / 2 : POOL_CALM;
+	shared->surplus = high == POOL_CALM ? POOL_CALM : high > POOL_SURPLUS ? high : POOL_SURPLUS;
+}
+
+/* Ends all spares but one. One that is taken meanwhile is not missed: its successor is forked at once. */
+static void pool_calm(struct pool *pool)
+{
+	const struct handoff retire = {.flags = HANDOFF_RETIRE};
+
+	pool_set_high(pool, POOL_CALM);
+	while (atomic_load(&pool->seat.shared->idle) > POOL_CALM &&
+	       handoff_message_send(pool->seat.give, &retire) == 0)
+		atomic_fetch_sub(&pool->seat.shared->idle, 1);
+}
+
+/* Sets how many spares are wanted. `woken`: a hand-over has left few. Several scips are made at a time when
+ * the pool has become empty, because the keeper may run rarely on a busy processor. */
+static void pool_adapt(struct pool *pool, bool woken)
+{
+	struct seat_shared *shared = pool->seat.shared;
+	uint64_t handed = atomic_load(&shared->handed), now = io_now_ns(CLOCK_MONOTONIC);
+
+	if (woken || handed != pool->seen_handed) {
+		pool->seen_handed = handed;
+		pool->seen_ns = now;
+	}
+	if (woken && atomic_load(&shared->idle) <= 0 && shared->high < POOL_HIGH_BURST)
+		pool_set_high(pool, shared->high * 2);
+	else if (woken && atomic_load(&shared->idle) > 0 && shared->high > POOL_HIGH)
+		pool_set_high(pool, shared->high / 2);
+	else if (shared->high > POOL_CALM && now - pool->seen_ns >= POOL_QUIET_MS * 1000000ull)
+		pool_calm(pool);
+}
+
+/* Forks spares up to the high mark. True if processes wait and no scip can be made. */
+static bool pool_top_up(struct pool *pool)
+{
+	struct seat_shared *shared = pool->seat.shared;
 	int r = 0;
 
-	if (read(pool->seat.wake, &count, sizeof(count)) < 0 && errno != EAGAIN)
-		return err_sys(err, "read the pool's eventfd");
-	settle_doubts(pool);
-	/* The pool is empty after a burst. Several scips are made at a time, because the keeper may run
-	 * rarely on a busy processor. */
-	if (atomic_load(&shared->idle) <= 0 && shared->high < POOL_HIGH_BURST)
-		shared->high *= 2;
-	else if (atomic_load(&shared->idle) > 0 && shared->high > POOL_HIGH)
-		shared->high /= 2;
-	shared->surplus = shared->high > POOL_SURPLUS ? shared->high : POOL_SURPLUS;
-	while (atomic_load(&shared->idle) < (int32_t)shared->high) {
+	while (atomic_load(&shared->idle) < (int32_t)shared->high && r == 0) {
 		r = fork_spare(pool);
 		if (r < 0)
 			break;
@@ -207,10 +240,25 @@ int pool_fill(struct pool *pool, struct err *err)
 		pool->starving_since = 0;
 	}
 	if (r == 0 || atomic_load(&shared->idle) >= 0)
-		return pool->ndoubts > 0; /* fewer spares than requested, but no process waits */
+		return false; /* at worst fewer spares than wanted */
 	errno = -r;
-	pool_retire(pool);
-	return 1;
+	pool_starve(pool);
+	return true;
+}
+
+int pool_fill(struct pool *pool, struct err *err)
+{
+	ssize_t woken;
+	uint64_t count;
+
+	woken = read(pool->seat.wake, &count, sizeof(count));
+	if (woken < 0 && errno != EAGAIN)
+		return err_sys(err, "read the pool's eventfd");
+	settle_doubts(pool);
+	pool_adapt(pool, woken > 0);
+	if (pool_top_up(pool) || pool->ndoubts > 0)
+		return POOL_RETRY_MS;
+	return pool->seat.shared->high > POOL_CALM ? POOL_QUIET_MS : 0;
 }
 
 /* True if a scip has taken the process, or the process has ended. */
@@ -318,13 +366,12 @@ int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err 
 	if (r < 0)
 		return err_code(err, r, "hand process %d to a scip", handoff->rpid);
 	atomic_fetch_sub(&pool->seat.shared->idle, 1);
-	r = pool_fill(pool, err);
-	if (r > 0 && pool->nscips == 0)
+	if (pool_top_up(pool) && pool->nscips == 0)
 		return err_set(err, -EAGAIN,
 			       "no process can be made to supervise process %d (limit of "
 			       "processes: ulimit -u)",
 			       handoff->rpid);
-	return r < 0 ? r : 0;
+	return 0;
 }
 
 void pool_close(struct pool *pool)

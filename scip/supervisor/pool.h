@@ -7,6 +7,10 @@
  * keeper forks more. So a fork costs the keeper nothing while spares exist, and only the socket's
  * buffer limits bursts.
  *
+ * A quiet job has one spare. Each time that the pool has become empty twice as many are wanted, up to 64.
+ * When no process has been handed over for two seconds, all but one are told to end (HANDOFF_RETIRE, which
+ * one of them receives). After that nothing wakes the keeper.
+ *
  * If no scip can be made (RLIMIT_NPROC, memory), processes wait in the hand-over socket and the keeper
  * tries again. If for a whole minute none could be made and no process was taken by a scip whose own
  * had ended, all processes may be waiting for those in the socket. Then the keeper removes them one by
@@ -28,7 +32,8 @@ must_check int pool_open(struct pool **out, struct names *names, void (*before_s
 void pool_close(struct pool *pool);
 /* Readable when spares are needed: the caller then calls pool_fill(). */
 int pool_wake_fd(const struct pool *pool);
-/* Forks spares up to the high mark. 1: call again shortly. -errno: the pool is unusable. */
+/* Forks spares up to the high mark. Returns after how many ms to call again, 0 for never, or -errno: the
+ * pool is unusable. */
 must_check int pool_fill(struct pool *pool, struct err *err);
 #define POOL_PATIENCE_NS      60000000000ull
 #define POOL_PATIENCE_STEP_NS 1000000000ull

@@ -403,7 +403,8 @@ static void keeper_gone(struct supervisor *s)
 	if (s->process)
 		kill(s->process->pid, SIGKILL); /* as PTRACE_O_EXITKILL does when the scip ends */
 	while (handoff_message_take(s->seat->take, &handoff) > 0)
-		kill(handoff.rpid, SIGKILL);
+		if (!(handoff.flags & HANDOFF_RETIRE))
+			kill(handoff.rpid, SIGKILL);
 	if (s->control)
 		control_close(s->control);
 	_exit(0);
@@ -571,14 +572,14 @@ static void set_up_signals(void)
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
-/* Waits for a process to supervise. False: the hand-over socket is gone. */
+/* Waits for a process to supervise. False: the scip is to end, or the hand-over socket is gone. */
 static bool wait_for_process(struct supervisor *s)
 {
 	int r;
 
 	while ((r = handoff_message_receive(knock_receive, s->seat->take, &s->handoff)) == -EINTR)
 		answer_knock(s);
-	return r > 0;
+	return r > 0 && !(s->handoff.flags & HANDOFF_RETIRE);
 }
 
 /* A scip that would exceed the surplus leaves the pool. */

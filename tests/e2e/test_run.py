@@ -227,6 +227,25 @@ def test_inherited_descriptors(host):
         os.close(fd)
 
 
+def switches(pids):
+    """Context switches of these processes so far."""
+    return sum(int(line.split()[1]) for pid in pids for line in open(f"/proc/{pid}/status") if "ctxt_switches" in line)
+
+
+def test_an_idle_job_is_small_and_sleeps(host):
+    """A keeper, a scip, one spare; nothing wakes them. After a burst of processes the spares end."""
+    host.detach("sleep", "100", name="idle")
+    ours = host.wait_until(lambda: len(own := host.named("scip") + host.named("scip-keeper")) == 3 and own, 5, "a keeper and two scips")
+    before = switches(ours)
+    time.sleep(3)
+    assert switches(ours) == before
+    host.detach("sh", "-c", "for i in $(seq 40); do sleep 1 & done; wait; exec sleep 100", name="burst")
+    host.wait_until(lambda: len(host.named("scip")) > 40, what="the burst")
+    host.wait_until(lambda: len(host.named("scip")) == 4, 10, "the spares to end")
+    for name in ("idle", "burst"):
+        host.ctl("kill", "-s", "KILL", name)
+
+
 def test_births_on_a_busy_machine(host):
     """More births at once than spare scips on a busy machine: no child is killed for it."""
     loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(8)]
