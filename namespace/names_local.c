@@ -17,52 +17,69 @@
 #include "base/io.h"
 #include "namespace/table.h"
 
-/* As table_start_ticks(); *state is its letter in /proc. */
-static uint64_t start_and_state(int32_t pid, char *state)
+/* Reads the start time of a process, never 0, and the letter of its state. See table_start_ticks(). */
+static int read_start_and_state(int32_t pid, uint64_t *ticks, char *state)
 {
 	char path[32], text[1024];
-	unsigned long long ticks = 0;
+	unsigned long long start;
 	const char *p;
 	ssize_t n;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
 	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return 0;
+		return -errno;
 	n = io_read_full(fd, text, sizeof(text) - 1);
 	if (n <= 0)
-		return 0;
+		return n < 0 ? (int)n : -EIO;
 	text[n] = 0;
 	p = strrchr(text, ')'); /* the name may contain any character; the fields after it are numbers */
 	*state = p && p[1] ? p[2] : 0;
 	for (int field = 2; p && field < 22; field++)
 		p = strchr(p + 1, ' ');
-	if (!p || sscanf(p, "%llu", &ticks) != 1)
-		return 0;
-	return ticks ? ticks : 1; /* PID 1 may have started at tick 0 */
+	if (!p || sscanf(p, "%llu", &start) != 1)
+		return -EIO;
+	*ticks = start ? start : 1; /* PID 1 may have started at tick 0 */
+	return 0;
 }
 
-uint64_t table_start_ticks(int32_t pid)
+int table_start_ticks(int32_t pid, uint64_t *ticks)
 {
 	char state;
 
-	return start_and_state(pid, &state);
+	return read_start_and_state(pid, ticks, &state);
+}
+
+/* Any other failure (no descriptor, no memory) says nothing about the process. */
+static bool shows_death(int r)
+{
+	return r == -ENOENT || r == -ESRCH;
 }
 
 bool table_alive(int32_t pid, uint64_t start_ticks)
 {
+	uint64_t ticks;
+	int r;
+
 	if (pid <= 0)
 		return false;
 	if (kill(pid, 0) < 0 && errno == ESRCH)
 		return false;
-	return !start_ticks || table_start_ticks(pid) == start_ticks;
+	if (!start_ticks)
+		return true;
+	r = table_start_ticks(pid, &ticks);
+	return r < 0 ? !shows_death(r) : ticks == start_ticks;
 }
 
 bool table_runs(int32_t pid, uint64_t start_ticks)
 {
-	char state = 0;
+	uint64_t ticks;
+	char state;
+	int r = pid > 0 ? read_start_and_state(pid, &ticks, &state) : -ESRCH;
 
-	return pid > 0 && start_and_state(pid, &state) == start_ticks && state != 'Z' && state != 'X';
+	if (r < 0)
+		return !shows_death(r);
+	return ticks == start_ticks && state != 'Z' && state != 'X';
 }
 
 int table_lock(struct names *names)
@@ -99,7 +116,15 @@ static void boot_id(char out[40])
 	out[n < 0 ? 0 : n] = 0;
 }
 
-/* Returns why the file is not a table of this version, or NULL. */
+/* Numbers of processes mean something in one pid namespace only. 0: unknown. */
+static uint64_t pid_namespace(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) < 0 ? 0 : (uint64_t)st.st_ino;
+}
+
+/* Returns why the file is not a table that can be used here, or NULL. */
 static const char *what_is_wrong(int fd)
 {
 	struct table_head head;
@@ -119,6 +144,8 @@ static const char *what_is_wrong(int fd)
 	boot_id(id);
 	if (strncmp(head.boot_id, id, sizeof(id)) != 0)
 		return "from before the last boot";
+	if (head.pid_namespace != pid_namespace())
+		return "of another pid namespace";
 	return NULL;
 }
 
@@ -164,6 +191,7 @@ static int local_make_directory(const char *path, struct err *err)
 	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++)
 		table->ipc[kind].next = IPC_OWN_FIRST;
 	boot_id(table->boot_id);
+	table->pid_namespace = pid_namespace();
 	r = init_mutex(&table->mutex);
 	table->magic = TABLE_MAGIC;
 	munmap(table, sizeof(*table));

@@ -97,11 +97,13 @@ static int names_add_job(struct table *table, const struct name_job *job, uint64
 
 int names_job_add(struct names *names, const struct name_job *job, struct err *err)
 {
-	uint64_t ticks = table_start_ticks(job->keeper.n);
-	int r;
+	uint64_t ticks;
+	int r = table_start_ticks(job->keeper.n, &ticks);
 
-	if (!ticks)
+	if (r == -ENOENT || r == -ESRCH)
 		return err_set(err, -ESRCH, "keeper %d of the job is not there", job->keeper.n);
+	if (r < 0)
+		return err_code(err, r, "read /proc/%d/stat of the job's keeper", job->keeper.n);
 	r = table_lock(names);
 	if (r < 0)
 		return err_code(err, r, "lock the name table");
@@ -252,11 +254,13 @@ int names_process_add(struct names *names, const struct name_process *process)
 	/* Reading /proc is too expensive for every fork, and the scip of a newborn removes its entry. So 0
 	 * matches any process with the number. */
 	bool born = process->state == NAME_STATE_BORN;
-	uint64_t ticks = process->rpid.n > 0 && !born ? table_start_ticks(process->rpid.n) : 0;
+	uint64_t ticks = 0;
 	int r;
 
 	if (process->vpid.n <= 0)
 		return -EINVAL;
+	if (process->rpid.n > 0 && !born && table_start_ticks(process->rpid.n, &ticks) < 0)
+		ticks = 0;
 	r = table_lock(names);
 	if (r < 0)
 		return r;

@@ -25,7 +25,7 @@
 #include "namespace/names.h"
 
 #define TABLE_MAGIC	 0x6d616e6d61656250ull /* "Pbeamnam" */
-#define TABLE_VERSION	 11u
+#define TABLE_VERSION	 12u
 #define TABLE_JOBS	 1024u
 #define TABLE_PROCESSES	 16384u
 #define TABLE_NUMBERS	 65536u
@@ -125,6 +125,7 @@ struct table_head {
 	uint32_t version;
 	uint32_t size;
 	char boot_id[40];
+	uint64_t pid_namespace; /* the inode of /proc/self/ns/pid */
 };
 
 struct table {
@@ -132,6 +133,7 @@ struct table {
 	uint32_t version;
 	uint32_t size; /* of the whole file; changes with every change of the layout */
 	char boot_id[40];
+	uint64_t pid_namespace;
 	pthread_mutex_t mutex;
 	_Atomic uint64_t generation, paths_generation;
 	uint32_t nprocesses, nnumbers, nreleased;
@@ -154,7 +156,7 @@ struct table {
 	struct table_socket sockets[TABLE_SOCKETS];
 };
 
-_Static_assert(offsetof(struct table, boot_id) == offsetof(struct table_head, boot_id),
+_Static_assert(offsetof(struct table, pid_namespace) == offsetof(struct table_head, pid_namespace),
 	       "the table begins with its head");
 
 struct names {
@@ -166,9 +168,11 @@ struct names {
 /* Locks the table, and repairs it if a writer has died. -errno if it cannot be repaired. */
 must_check int table_lock(struct names *names);
 void table_unlock(struct names *names);
-/* Returns the start time of a process in clock ticks since boot, 0 if there is no such process. */
-uint64_t table_start_ticks(int32_t pid);
-/* True if the process registered with that start time exists, perhaps as a zombie. */
+/* Reads the start time of a process in clock ticks since boot. -ENOENT or -ESRCH if there is no such process;
+ * other errors (no descriptor is free) say nothing about it. */
+must_check int table_start_ticks(int32_t pid, uint64_t *ticks);
+/* True if the process registered with that start time exists, perhaps as a zombie, or if that cannot be found
+ * out: what is forgotten is lost. */
 bool table_alive(int32_t pid, uint64_t start_ticks);
 /* As table_alive(), but false for a zombie. For keepers, since an orphan may be reaped late. */
 bool table_runs(int32_t pid, uint64_t start_ticks);

@@ -44,6 +44,40 @@ def test_socket_of_a_reused_number(host):
     host.ctl("kill", "-s", "KILL", "count")
 
 
+def test_few_descriptors(host):
+    """Commands that have no descriptor left for /proc forget no job."""
+    vpid, out = host.detach(*COUNT, name="count")
+    for pid in host.pids_of("pbeamd"):
+        os.kill(pid, signal.SIGKILL)
+    host.wait_until(lambda: not host.pids_of("pbeamd"), what="pbeamd to be gone")
+    for descriptors in range(3, 16):
+        host.run(["prlimit", f"--nofile={descriptors}", "pbeamctl", "ps"], check=False)
+        host.run(["prlimit", f"--nofile={descriptors}", "scip", "run", "--", "true"], check=False)
+    for pid in host.pids_of("pbeamd"):
+        os.kill(pid, signal.SIGKILL)
+    assert vpid in host.vpids()
+    counts(host, out)
+    host.checkpoint("count")
+    host.ctl("kill", "-s", "KILL", "count")
+
+
+def test_another_pid_namespace(host):
+    """Its processes have other numbers: the table is refused there, and nothing is forgotten."""
+    vpid, out = host.detach(*COUNT, name="count")
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    refused = host.run([*inside, "scip", "run", "--", "true"], check=False)
+    assert refused.returncode != 0
+    assert "of another pid namespace and in use by programs that run; end them, or set XDG_RUNTIME_DIR" in refused.stderr
+    assert vpid in host.vpids()
+    counts(host, out)
+    own = host.file("elsewhere")
+    own.unlink()
+    host.run(["mkdir", "-m", "700", own])
+    host.run([*inside, "scip", "run", "--", "true"], env={"XDG_RUNTIME_DIR": str(own)})
+    assert vpid in host.vpids()
+    host.ctl("kill", "-s", "KILL", "count")
+
+
 def test_in_the_foreground(host):
     job = host.start(["pbeamd"], "daemon")
     host.wait_until(lambda: "pbeamd: ready" in job.errors(), what="pbeamd: ready")

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -412,7 +413,45 @@ static void test_damaged(void **state)
 	names->table->boot_id[0] ^= 1;
 	names_close(names);
 	assert_int_equal(names_open(&names, &err), 0);
+	names->table->pid_namespace ^= 1;
+	assert_int_equal(names_open(&again, &err), -EBUSY);
+	assert_non_null(strstr(err.text, "of another pid namespace and in use"));
+	names_close(names);
+	assert_int_equal(names_open(&names, &err), 0);
 	*state = names;
+}
+
+/* A process whose /proc cannot be read is not dead. */
+static void test_no_descriptor(void **state)
+{
+	struct names *names = *state;
+	struct rlimit limit, none;
+	pid_t pid = sleeper();
+	struct name_process lives = process(pid, pid), found;
+	struct rpid keeper = {getpid()};
+	const struct name_job job = {.keeper = keeper, .root = {pid}};
+	struct name_job job_found;
+	uint64_t ticks, unknown;
+
+	assert_int_equal(names_job_add(names, &job, NULL), 0);
+	assert_int_equal(names_process_add(names, &lives), 0);
+	assert_int_equal(table_start_ticks(pid, &ticks), 0);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	int r = table_start_ticks(pid, &unknown);
+	bool alive = table_alive(pid, ticks), runs = table_runs(pid, ticks);
+	int job_r = names_job_get(names, keeper, &job_found);
+	int process_r = names_process_get(names, lives.vpid, &found);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	assert_int_equal(r, -EMFILE);
+	assert_true(alive);
+	assert_true(runs);
+	assert_int_equal(job_r, 0);
+	assert_int_equal(process_r, 0);
+	end(pid);
+	assert_false(table_alive(pid, ticks));
+	assert_false(table_runs(pid, ticks));
 }
 
 static void test_made_by_many(void **state)
@@ -496,13 +535,14 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
-		T(test_identity),	   T(test_bind),
-		T(test_bind_to_itself),	   T(test_bind_against_born),
-		T(test_release),	   T(test_many_numbers),
-		T(test_processes),	   T(test_jobs),
-		T(test_eight_hammering),   T(test_writer_killed),
-		T(test_damaged),	   T(test_made_by_many),
-		T(test_shared_memory_ids), T(test_diverge_flavour),
+		T(test_identity),	 T(test_bind),
+		T(test_bind_to_itself),	 T(test_bind_against_born),
+		T(test_release),	 T(test_many_numbers),
+		T(test_processes),	 T(test_jobs),
+		T(test_eight_hammering), T(test_writer_killed),
+		T(test_damaged),	 T(test_made_by_many),
+		T(test_no_descriptor),	 T(test_shared_memory_ids),
+		T(test_diverge_flavour),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
