@@ -35,6 +35,10 @@ must_check int io_mkdirs(const char *path, struct err *err);
  * 0, -ETIMEDOUT, or another -errno. After an error the socket is of no further use. */
 must_check int io_connect(int sock, const struct sockaddr *to, socklen_t len, int timeout_ms);
 
+/* Raises the soft limit of descriptors to the hard one, if that is possible. Programs that use select(2),
+ * which the soft limit is for, must not inherit it. */
+void io_raise_descriptor_limit(void);
+
 /* Seconds and nanoseconds as one number. */
 uint64_t io_now_ns(int clock_id);
 

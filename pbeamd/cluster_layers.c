@@ -27,6 +27,7 @@
 #include "pbeamd/transport/host.h"
 #include "pbeamd/transport/host_info.h"
 #include "pbeamd/transport/incoming.h"
+#include "pbeamd/transport/listener.h"
 #include "pbeamd/transport/peer.h"
 #include "pbeamd/transport/remote_request.h"
 #include "pbeamd/transport/server.h"
@@ -71,16 +72,22 @@ static int load_instance(uint8_t instance[CLUSTER_INSTANCE_SIZE], struct err *er
 
 /* ---- events ---- */
 
-static void cluster_on_connection(evutil_socket_t listener, short what, void *arg)
+static int cluster_accept(int listener, struct err *err)
 {
-	struct cluster *cluster = arg;
 	int tcp = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
 	if (tcp >= 0)
-		incoming_accept(cluster, tcp);
-	else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-		log_warn("accept a channel: %s", strerror(errno));
+		return tcp;
+	return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? -EAGAIN
+									  : err_sys(err, "accept a channel");
 }
+
+static void cluster_take_channel(void *arg, int tcp)
+{
+	incoming_accept(arg, tcp);
+}
+
+static const struct listener_calls channel_calls = {.accept = cluster_accept, .take = cluster_take_channel};
 
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
@@ -107,11 +114,7 @@ static int cluster_add_events(struct cluster *cluster, struct err *err)
 		return err_set(err, -ENOMEM, "no memory for the event loop");
 	if (cluster->listener < 0)
 		return 0;
-	cluster->accepting =
-		event_new(base, cluster->listener, EV_READ | EV_PERSIST, cluster_on_connection, cluster);
-	if (!cluster->accepting || event_add(cluster->accepting, NULL) < 0)
-		return err_set(err, -ENOMEM, "no memory for the event loop");
-	return 0;
+	return listener_open(&cluster->accepting, base, cluster->listener, &channel_calls, cluster, err);
 }
 
 /* ---- calls between the layers ---- */
@@ -206,8 +209,7 @@ void cluster_close(struct cluster *cluster)
 	numbers_close(cluster);
 	while (cluster->hosts)
 		host_forget(cluster, cluster->hosts);
-	if (cluster->accepting)
-		event_free(cluster->accepting);
+	listener_close(cluster->accepting);
 	if (cluster->tick)
 		event_free(cluster->tick);
 	if (cluster->listener >= 0)

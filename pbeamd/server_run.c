@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -22,8 +23,10 @@
 #include "pbeamd/handlers/handlers.h"
 #include "pbeamd/services/sweep.h"
 #include "pbeamd/transport/connection.h"
+#include "pbeamd/transport/listener.h"
 #include "pbeamd/transport/server.h"
 #include "pbeamd/transport/worker.h"
+#include "proto/rpc.h"
 #include "proto/serve.h"
 
 enum { TAKEOVER_MS = 3000, TAKEOVER_STEP_MS = 10 };
@@ -109,15 +112,33 @@ static int open_socket(struct server *server, struct err *err)
 
 /* ---- events ---- */
 
-static void server_on_connection(evutil_socket_t listener, short what, void *arg)
+static void server_take_client(void *arg, int fd)
 {
 	struct server *server = arg;
-	int fd = serve_accept(listener);
 
 	server->active_ns = io_now_ns(CLOCK_MONOTONIC);
-	if (fd >= 0)
-		connection_open(server, fd);
+	connection_open(server, fd);
 }
+
+/* The failure answers the client's Hello. */
+static void server_refuse_client(int fd, const struct err *why)
+{
+	struct err text = ERR_INIT;
+	struct rlimit limit = {0};
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	err_set(&text, why->code,
+		"pbeamd has no descriptor left (its limit is %lu): try again later, or raise "
+		"the limit (ulimit -n) and restart pbeamd",
+		(unsigned long)limit.rlim_cur);
+	const Pbeam__Failed failed = rpc_failed(&text);
+
+	if (frame_send(fd, PBEAM__RPC__RPC_FAILED, &failed.base, NULL, 0, NULL) < 0)
+		log_debug("a refused client has ended");
+}
+
+static const struct listener_calls local_calls = {
+	.accept = serve_accept, .take = server_take_client, .refuse = server_refuse_client};
 
 static void on_child(evutil_socket_t signal, short what, void *arg)
 {
@@ -167,11 +188,8 @@ static int server_add_events(struct server *server, struct err *err)
 {
 	struct timeval often = {server->options->idle_s > 1 ? 1 : 0,
 				server->options->idle_s > 1 ? 0 : 200000};
-	struct event **all[] = {&server->accepting, &server->children, &server->idle, &server->stop[0],
-				&server->stop[1]};
+	struct event **all[] = {&server->children, &server->idle, &server->stop[0], &server->stop[1]};
 
-	server->accepting =
-		event_new(server->base, server->listener, EV_READ | EV_PERSIST, server_on_connection, server);
 	server->children = evsignal_new(server->base, SIGCHLD, on_child, server);
 	server->stop[0] = evsignal_new(server->base, SIGTERM, on_stop, server);
 	server->stop[1] = evsignal_new(server->base, SIGINT, on_stop, server);
@@ -179,14 +197,13 @@ static int server_add_events(struct server *server, struct err *err)
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (!*all[i] || event_add(*all[i], all[i] == &server->idle ? &often : NULL) < 0)
 			return err_set(err, -ENOMEM, "no memory for the event loop");
-	return 0;
+	return listener_open(&server->accepting, server->base, server->listener, &local_calls, server, err);
 }
 
 /* Removes the socket before the lock: the next holder of the lock finds the place free. */
 static void close_server(struct server *server)
 {
-	struct event *all[] = {server->accepting, server->children, server->idle, server->stop[0],
-			       server->stop[1]};
+	struct event *all[] = {server->children, server->idle, server->stop[0], server->stop[1]};
 
 	while (server->connections)
 		connection_close(server->connections);
@@ -195,6 +212,7 @@ static void close_server(struct server *server)
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (all[i])
 			event_free(all[i]);
+	listener_close(server->accepting);
 	if (server->listener >= 0) {
 		if (!is_unreachable(server))
 			unlink(server->path);
@@ -216,6 +234,7 @@ int server_run(const struct server_options *options, struct err *err)
 	signal(SIGPIPE, SIG_IGN);
 	if (options->background)
 		signal(SIGHUP, SIG_IGN);
+	io_raise_descriptor_limit(); /* every client is one */
 	server.active_ns = io_now_ns(CLOCK_MONOTONIC);
 	file_undo_recover();
 	r = open_socket(&server, err);

@@ -18,18 +18,12 @@ int serve_listen(const char *path, struct err *err)
 	return steal_fd(&listener);
 }
 
-int serve_accept(int listener)
+int serve_accept(int listener, struct err *err)
 {
-	struct err err = ERR_INIT;
-	int fd = frame_accept(listener, &err);
+	int fd = frame_accept(listener, err);
 
-	if (fd < 0) {
-		if (fd != -EAGAIN)
-			log_warn("%s", err.text);
-		return fd;
-	}
-	if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0) {
-		int r = -errno;
+	if (fd >= 0 && fcntl(fd, F_SETFL, O_NONBLOCK) < 0) {
+		int r = err_sys(err, "accept a connection");
 
 		close(fd);
 		return r;

@@ -11,8 +11,8 @@
 
 /* frame_listen(), not blocking. */
 must_check int serve_listen(const char *path, struct err *err);
-/* A connection that came, not blocking, the caller's; -errno when there is none to serve. */
-must_check int serve_accept(int listener);
+/* Accepts a connection: a non-blocking descriptor, the caller's. -EAGAIN when there is none. */
+must_check int serve_accept(int listener, struct err *err);
 
 /* Answers a frame, or begins to; the frame is freed afterwards. False: the connection is to end. */
 typedef bool (*serve_frame_fn)(void *arg, struct frame *frame);

@@ -103,7 +103,8 @@ struct cluster {
 	struct registry_state state;
 	struct take_over *take_over; /* this host is becoming central */
 	int listener;		     /* -1: it does not listen */
-	struct event *accepting, *tick;
+	struct listener *accepting;
+	struct event *tick;
 	uint64_t ticked_ns;
 	Pbeam__HostInfo *self;
 	struct host *hosts;

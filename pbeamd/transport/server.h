@@ -69,7 +69,8 @@ struct server {
 	int lock, listener;
 	char path[PATH_MAX]; /* of the socket */
 	ino_t inode;	     /* of the socket, to notice that another daemon has replaced it */
-	struct event *accepting, *children, *idle, *stop[2];
+	struct listener *accepting;
+	struct event *children, *idle, *stop[2];
 	struct connection *connections;
 	struct cluster *cluster; /* NULL: this host alone */
 	struct worker *workers;

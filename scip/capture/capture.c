@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -62,17 +61,6 @@ static uint64_t expect_pages(struct names *names, struct rpid keeper)
 	return sum < EXPECT_MIN ? EXPECT_MIN : sum > EXPECT_MAX ? EXPECT_MAX : sum;
 }
 
-/* Each of up to a thousand processes needs a connection and a few descriptors. */
-static void raise_descriptor_limit(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-	}
-}
-
 /* Makes SIGTERM, SIGINT and SIGHUP readable instead of delivering them. Returns the signalfd or -errno. */
 static int block_signals(struct capture *c, struct err *err)
 {
@@ -121,7 +109,7 @@ int capture_open(struct capture *c, struct names *names, const struct capture_op
 	c->group.stays_arg = options->stays_arg;
 	c->group.whole_job = options->whole_job ||
 			     (!options->alone && options->job && options->job->root.n == options->target.n);
-	raise_descriptor_limit();
+	io_raise_descriptor_limit(); /* each process needs a connection and a few descriptors */
 	if (options->path)
 		capture_remove_stale(options->path);
 	r = image_writer_open(&c->writer, options->path, expect_pages(names, target.keeper), err);

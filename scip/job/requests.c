@@ -186,8 +186,11 @@ static void on_connection(void *arg, int listener)
 	struct job *job = arg;
 	struct requests *requests = job->requests;
 	struct request *request;
-	int fd = serve_accept(listener);
+	struct err err = ERR_INIT;
+	int fd = serve_accept(listener, &err);
 
+	if (fd < 0 && fd != -EAGAIN)
+		log_warn("%s", err.text);
 	if (fd < 0)
 		return;
 	request = calloc(1, sizeof(*request));

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -166,16 +165,6 @@ static int dump_entries(struct object_dump *dump, struct err *err)
 	return r;
 }
 
-static void raise_file_limit(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit); /* best effort: the error shows at pidfd_getfd */
-	}
-}
-
 int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Manifest *manifest,
 		    const struct rpid *rpids, const struct object_dump_options *options, struct err *err)
 {
@@ -188,7 +177,7 @@ int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Man
 	};
 	int r;
 
-	raise_file_limit();
+	io_raise_descriptor_limit(); /* for pidfd_getfd(2) */
 	r = object_scan_processes(&dump, rpids, err);
 	if (r == 0 && options->external)
 		r = options->external->survey(options->external->arg, &dump, err);

@@ -2,6 +2,8 @@
 import os
 import signal
 import socket
+import subprocess
+import time
 
 import pytest
 from programs import COUNT, counts
@@ -59,6 +61,46 @@ def test_few_descriptors(host):
     counts(host, out)
     host.checkpoint("count")
     host.ctl("kill", "-s", "KILL", "count")
+
+
+CROWD = """
+import socket, sys, time
+crowd = []
+for _ in range(60):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[1])
+    crowd.append(s)
+print("crowded", flush=True)
+sys.stdin.read()
+"""
+
+
+def processor_time(pid):
+    """User and system time in seconds."""
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_no_descriptor_left(host):
+    """Clients that come when pbeamd has no descriptor left are told so. It does not spin, and serves again when there are some."""
+    daemon = host.start(["prlimit", "--nofile=32:32", "pbeamd"], "daemon")
+    host.wait_until(lambda: "pbeamd: ready" in daemon.errors(), what="pbeamd: ready")
+    crowd = host.popen(["python3", "-c", CROWD, host.runtime / "pbeam" / "daemon"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert crowd.stdout.readline() == b"crowded\n"
+    refused = host.ctl("ps", check=False)
+    assert refused.returncode != 0
+    assert "pbeamd has no descriptor left (its limit is 32)" in refused.stderr
+    pid = host.pids_of("pbeamd")[0]
+    before = processor_time(pid)
+    time.sleep(2)
+    assert processor_time(pid) - before < 0.2
+    assert len(daemon.errors().splitlines()) < 10, daemon.errors()
+    crowd.stdin.close()
+    crowd.wait()
+    host.wait_until(lambda: host.ctl("ps", check=False).returncode == 0, what="pbeamd to serve again")
+    assert "connections are accepted again" in daemon.errors()
+    daemon.process.terminate()
+    daemon.wait()
 
 
 def test_another_pid_namespace(host):
