@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 __attribute__((format(printf, 4, 0))) static void err_vset(struct err *err, int code, const char *tail,
 							   const char *fmt, va_list ap)
 {
@@ -16,6 +18,7 @@ __attribute__((format(printf, 4, 0))) static void err_vset(struct err *err, int 
 	n = vsnprintf(err->text, sizeof(err->text), fmt, ap);
 	if (tail && n >= 0 && (size_t)n < sizeof(err->text))
 		snprintf(err->text + n, sizeof(err->text) - (size_t)n, ": %s", tail);
+	text_make_visible(err->text, sizeof(err->text));
 }
 
 int err_set(struct err *err, int code, const char *fmt, ...)
@@ -58,6 +61,7 @@ int err_wrap(struct err *err, int code, const char *fmt, ...)
 		return code;
 	va_start(ap, fmt);
 	vsnprintf(head, sizeof(head), fmt, ap);
+	text_make_visible(head, sizeof(head));
 	va_end(ap);
 	if (!err->text[0])
 		snprintf(err->text, sizeof(err->text), "%s: %s", head, strerror(-code));

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/dirs.h"
+#include "base/text.h"
 
 /* The one piece of process-wide state besides stdio: where lines go, set once at start. */
 static struct {
@@ -82,6 +83,9 @@ void log_line(enum log_level level, const char *fmt, ...)
 	n += m;
 	if (n > (int)sizeof(line) - 2)
 		n = (int)sizeof(line) - 2;
+	line[n] = 0;
+	text_make_visible(line, sizeof(line) - 1);
+	n = (int)strlen(line);
 	line[n++] = '\n';
 	if (write(log_state.fd, line, (size_t)n) < 0)
 		return; /* there is nowhere to report a failed write */

@@ -13,6 +13,7 @@
 #include "base/dirs.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/text.h"
 #include "base/u64_map.h"
 #include "tests/unit/unit.h"
 
@@ -193,6 +194,64 @@ static void test_map(void **state)
 	assert_int_equal(u64_map_find(&map, 0), U64_MAP_NONE);
 }
 
+static void check_visible(const char *in, const char *out)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "%s", in);
+	text_make_visible(text, sizeof(text));
+	assert_string_equal(text, out);
+	text_make_visible(text, sizeof(text));
+	assert_string_equal(text, out);
+}
+
+static void test_visible_text(void **state)
+{
+	check_visible("", "");
+	check_visible("plain \\ text", "plain \\ text");
+	check_visible("\033[2Jgone\a\r\n\t\177", "\\x1b[2Jgone\\x07\\x0d\\x0a\\x09\\x7f");
+	check_visible("\302\23331m", "\\xc2\\x9b31m"); /* C1 CSI in UTF-8 */
+	check_visible("\23331m", "\\x9b31m");	       /* and in 8 bits */
+	check_visible("gr\303\274n \342\202\254 \360\237\230\200",
+		      "gr\303\274n \342\202\254 \360\237\230\200");
+	check_visible("a\342\200\256b", "a\\xe2\\x80\\xaeb");		      /* U+202E, right to left */
+	check_visible("\300\233 \340\202\233", "\\xc0\\x9b \\xe0\\x82\\x9b"); /* overlong */
+	check_visible("\355\240\200", "\\xed\\xa0\\x80");		      /* a surrogate */
+	check_visible("\342\202", "\\xe2\\x82");			      /* cut off */
+	check_visible("\370\377", "\\xf8\\xff");
+}
+
+/* Random bytes: the result fits, and has nothing that a terminal obeys. */
+static void test_visible_fits(void **state)
+{
+	char text[33];
+
+	srandom(1998);
+	for (int round = 0; round < 20000; round++) {
+		size_t size = 1 + (size_t)random() % 32, len = (size_t)random() % size;
+
+		memset(text, '#', sizeof(text));
+		for (size_t i = 0; i < len; i++)
+			text[i] = (char)(1 + random() % 255);
+		text[len] = 0;
+		text_make_visible(text, size);
+		assert_true(strlen(text) < size);
+		assert_int_equal(text[size], '#');
+		for (const char *p = text; *p; p++)
+			assert_true((unsigned char)*p >= 0x20 && *p != 0x7f);
+	}
+}
+
+static void test_visible_errors(void **state)
+{
+	struct err err = ERR_INIT;
+
+	err_set(&err, -EINVAL, "program %s", "\033]0;x\a");
+	assert_string_equal(err.text, "program \\x1b]0;x\\x07");
+	err_wrap(&err, -EINVAL, "host %s", "\b");
+	assert_string_equal(err.text, "host \\x08: program \\x1b]0;x\\x07");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -205,6 +264,10 @@ int main(void)
 		cmocka_unit_test(test_foreign_directory),
 		cmocka_unit_test(test_empty_ranges),
 		cmocka_unit_test(test_map),
+
+		cmocka_unit_test(test_visible_text),
+		cmocka_unit_test(test_visible_fits),
+		cmocka_unit_test(test_visible_errors),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
