@@ -30,6 +30,14 @@ started = set()
 starting = threading.Lock()
 
 
+def state(pid):
+    """The first lines of /proc/PID/status, for a failure's message."""
+    try:
+        return pathlib.Path("/proc", str(pid), "status").read_text().split("\n")[:7]
+    except OSError as error:
+        return str(error)
+
+
 def reap_orphans():
     """Reaps our adopted children. Thousands of zombies would slow every walk through /proc down."""
     with starting:
@@ -242,14 +250,14 @@ class Host:
     # ---- waiting and looking ----
 
     def wait_until(self, predicate, timeout=20, what="the condition"):
-        """Polls; returns the predicate's first true value."""
+        """Polls; returns the predicate's first true value. `what`, a text or a function that returns it, describes the failure."""
         end = time.monotonic() + timeout
         while True:
             value = predicate()
             if value:
                 return value
             if time.monotonic() > end:
-                raise AssertionError(f"not within {timeout} s: {what}")
+                raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
             time.sleep(0.02)
 
     def processes(self):
@@ -282,11 +290,17 @@ class Host:
         """Real pids of our processes with this name; scip's own processes are named by role."""
         return [pid for pid in self.processes() if comm(pid) == name]
 
-    def swept(self):
-        """True once pbeamd, which looks once a second, has removed the sockets of killed keepers and scips."""
-        reap_orphans()
-        self.ctl("ps")
-        return not [path for role in ("job", "scip") for path in (self.runtime / "pbeam" / role).iterdir()]
+    def wait_until_swept(self):
+        """Waits until pbeamd, which looks once a second, has removed the sockets of killed keepers and scips."""
+        def left():
+            return [path for role in ("job", "scip") for path in (self.runtime / "pbeam" / role).iterdir()]
+
+        def swept():
+            reap_orphans()
+            self.ctl("ps")
+            return not left()
+
+        self.wait_until(swept, what=lambda: f"the sockets to be removed: {[(str(path), state(path.name)) for path in left()]}")
 
     def program_pids(self):
         """Real pids of the supervised programs: our processes that scip traces."""

@@ -165,7 +165,9 @@ def test_host_was_only_away(make_lab):
     lab = make_lab(2).start()
     a, b = lab.hosts
     program = COUNTER.replace("i = 0", "import os\ni, parent = 0, os.getpid()\nif os.fork() == 0:\n    while os.getppid() == parent: time.sleep(.1)\n    os._exit(0)")
-    jobs = [b.start(["scip", "run", "--name", name, *(["--group", "both"] if name == "one" else []), "--", "python3", "-c", program], name) for name in ("one", "two")]
+    # Through pipes: files would be restored, while the job that was cut off writes to them.
+    jobs = [b.start(["bash", "-o", "pipefail", "-c", 'scip run --name "$@" | cat', "bash", name, *(["--group", "both"] if name == "one" else []), "--", "python3", "-c", program], name)
+            for name in ("one", "two")]
     for job in jobs:
         b.wait_until(lambda job=job: job.lines(), what="it to count")
     b.checkpoint("both")

@@ -195,7 +195,7 @@ def test_moved_on(make_lab, point, victim):
     assert job.process.poll() is None and [row["host"] for row in a.ps()["processes"]] == ["c"]
     os.kill(vpid, signal.SIGKILL)
     assert job.wait(20) == 128 + signal.SIGKILL
-    b.wait_until(b.swept, what="what a killed keeper leaves to be gone")
+    b.wait_until_swept()
 
 
 @pytest.mark.parametrize("point,moved,killed", [("registry-before-commit", False, ""), ("registry-committed", True, ""), ("registry-committed", True, "source"), ("registry-committed", True, "target")])

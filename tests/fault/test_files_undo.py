@@ -176,4 +176,4 @@ def test_keeper_killed_as_well(host, folder, point):
     assert state(folder) == second
     assert not left(host, folder)
     goes_back(host, folder, image, first)
-    host.wait_until(host.swept, what="the sockets of the killed keeper to be removed")
+    host.wait_until_swept()

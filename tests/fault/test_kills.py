@@ -140,7 +140,7 @@ def test_keeper_killed_at_birth(host):
         host.wait_until(lambda: not host.pids_of("scip"), what="all of it to end")
     host.run(["scip", "restore", "-d", image])
     ended(host)
-    host.wait_until(host.swept, what="their sockets to be gone")
+    host.wait_until_swept()
 
 
 def test_program_killed(host):

@@ -120,8 +120,10 @@ def restores(family, image):
     host = family.host
     host.ctl("image", "verify", image)
     job = host.start(["scip", "restore", image], "again")
+    # The files are as the image has them once no process is held any more.
+    host.wait_until(lambda: (rows := host.ps()["processes"]) and {*family.vpids.values()} <= {row["vpid"] for row in rows if row["state"] != "frozen"},
+                    what="the job to be restored")
     for name in family.vpids:
-        host.wait_until(lambda one=name: family.vpids[one] in host.vpids(), what=f"{name} to be restored")
         family.goes_on(name)
     kill(family.numbers()[0].values())
     assert job.wait() == 128 + signal.SIGKILL

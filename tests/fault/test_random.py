@@ -106,4 +106,4 @@ def test_random(host):
     host.wait_until(lambda: not list(host.state.rglob("*.tmp-*")), what="temporary files to be gone")
     host.ctl("kill", "-s", "KILL", "count")
     host.wait_until(lambda: not host.program_pids(), what="its end")
-    host.wait_until(host.swept, what="the sockets of killed keepers to be gone")
+    host.wait_until_swept()
