@@ -48,6 +48,12 @@ must_check int channel_connect(const char *address, const struct channel_key *ke
 
 /* Listens on "ADDRESS[:PORT]". Returns the descriptor or -errno. */
 must_check int channel_listen(const char *address, struct err *err);
+/* Looks at what an accepted connection has sent, without taking it. 1: the first message of TLS is there, so
+ * that channel_accept() is worth a process; 0: it is not there yet; -EPROTO for something else, -EPIPE at its
+ * end, or -errno. */
+must_check int channel_look_first(int tcp, struct err *err);
+/* Tells a client before its handshake that it has to try again later. The caller closes the connection. */
+void channel_turn_away(int tcp);
 /* Takes an accepted TCP connection, starts the process that speaks TLS on it, and returns the caller's end at
  * once, before the handshake. The first frame on it, if any comes, is the peer's ChannelHello, to be answered
  * with channel_welcome() or rpc_refuse(). A peer that does not speak TLS, has no key or is too slow gets no

@@ -254,6 +254,11 @@ static int explain_handshake(enum tls_role role, struct err *err)
 	case SSL_R_NO_SHARED_CIPHER:
 	case SSL_R_NO_CERTIFICATE_SET:
 		return err_set(err, -EKEYREJECTED, "it has no cluster key");
+	case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
+		return err_set(
+			err, -EBUSY,
+			"it has too many connections without a greeting, and refuses more from here; try "
+			"again later (--max-startups of its pbeamd is the limit)");
 	case SSL_R_UNSUPPORTED_PROTOCOL:
 		return err_set(err, -EPROTO, "it does not speak TLS 1.3");
 	case 0:
@@ -280,6 +285,15 @@ static int wait_for_peer(const struct tls *tls, int local, uint64_t until, struc
 	return fds[1].revents ? err_set(err, -EPIPE, "the channel is no longer wanted") : 0;
 }
 
+/* The peer takes nothing more. It may have sent an alert before: the reason. */
+static int explain_refusal(struct tls *tls, struct err *err)
+{
+	ERR_clear_error();
+	if (SSL_do_handshake(tls->ssl) == 1)
+		ERR_clear_error();
+	return explain_handshake(tls->role, err);
+}
+
 int tls_handshake(struct tls *tls, int local, struct err *err)
 {
 	uint64_t until = io_now_ns(CLOCK_MONOTONIC) + HANDSHAKE_MS * 1000000ull;
@@ -299,7 +313,7 @@ int tls_handshake(struct tls *tls, int local, struct err *err)
 		if (done == 1)
 			return SSL_session_reused(tls->ssl) ? 0 : explain_handshake(tls->role, err);
 		if (sent < 0 && sent != -EAGAIN)
-			return err_set(err, -EPROTO, "it ended the connection during the handshake");
+			return explain_refusal(tls, err);
 		r = wait_for_peer(tls, local, until, err);
 		if (r < 0)
 			return r;

@@ -18,6 +18,11 @@ must_check int address_connect(const char *address, struct err *err);
 /* Sets keep-alive and similar options on a TCP connection. */
 void address_tune(int tcp);
 
+/* ---- first_record.c ---- */
+/* Checks the first `have` bytes of a connection that has sent `queued`. 1: they begin a ClientHello in one
+ * record, which is there as a whole; 0: more must come; -EPROTO: it is none. */
+must_check int first_record_check(const uint8_t *head, size_t have, size_t queued);
+
 /* ---- tls.c ---- */
 enum { TLS_PIECE = 256 << 10 /* bytes encrypted, or read from the socket, at once */ };
 

@@ -69,8 +69,12 @@ int config_set(struct cluster_options *options, const char *name, const char *va
 		return set_text(options->name, sizeof(options->name), name, value, err);
 	if (!strcmp(name, "map"))
 		return set_map(options, value, err);
-	return err_set(err, -EINVAL,
-		       "there is no option `%s`; listen, join, cluster-key, host-name and map are", name);
+	if (!strcmp(name, "max-startups"))
+		return admission_parse(&options->startups, value, err);
+	return err_set(
+		err, -EINVAL,
+		"there is no option `%s`; listen, join, cluster-key, host-name, max-startups and map are",
+		name);
 }
 
 static char *config_trim(char *text)
@@ -109,6 +113,8 @@ static void config_overlay(struct cluster_options *options, const struct cluster
 		strcpy(options->key, file->key);
 	if (!options->name[0])
 		strcpy(options->name, file->name);
+	if (!options->startups.full)
+		options->startups = file->startups;
 	memcpy(options->maps, file->maps, sizeof(options->maps));
 	options->nmaps = file->nmaps;
 }
@@ -146,6 +152,9 @@ int config_check(struct cluster_options *options, bool *cluster, struct err *err
 		return err_set(err, -EINVAL,
 			       "a cluster needs a key: `pbeamd --make-key FILE` makes one, --cluster-key "
 			       "FILE gives it");
+	if (!options->startups.full)
+		options->startups =
+			(struct admission_limits){ADMISSION_START, ADMISSION_RATE, ADMISSION_FULL};
 	if (!options->name[0]) {
 		if (gethostname(options->name, sizeof(options->name) - 1) < 0)
 			return err_sys(err, "name of this host");
@@ -189,6 +198,8 @@ int config_remember(const struct cluster_options *options, struct err *err)
 	if (options->join[0])
 		fprintf(f, "join = %s\n", options->join);
 	fprintf(f, "cluster-key = %s\nhost-name = %s\n", options->key, options->name);
+	fprintf(f, "max-startups = %u:%u:%u\n", options->startups.start, options->startups.rate,
+		options->startups.full);
 	for (int i = 0; i < options->nmaps; i++)
 		fprintf(f, "map = %s\n", options->maps[i]);
 	r = ferror(f) ? -EIO : 0;

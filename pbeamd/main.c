@@ -16,7 +16,8 @@ enum { IDLE_DEFAULT_S = 10, STATUS_USAGE = 2 };
 
 static const char usage[] =
 	"usage: pbeamd [--listen ADDRESS] [--join ADDRESS] [--cluster-key FILE]\n"
-	"              [--host-name NAME] [--config FILE] [--background]\n"
+	"              [--host-name NAME] [--max-startups START:RATE:FULL] [--config FILE]\n"
+	"              [--background]\n"
 	"       pbeamd --make-key FILE\n"
 	"\n"
 	"The name-space daemon: one for each user, under $XDG_RUNTIME_DIR/pbeam. The commands start it\n"
@@ -30,6 +31,10 @@ static const char usage[] =
 	"                           over (pbeamctl hosts --take-over)\n"
 	"  --cluster-key FILE       the key that all daemons of the cluster have\n"
 	"  --host-name NAME         what this host is called in the cluster\n"
+	"  --max-startups START:RATE:FULL\n"
+	"                           limit connections that have not proved the key: from START on\n"
+	"                           drop RATE percent of new ones at random, at FULL all (32:30:128);\n"
+	"                           hosts of the cluster do not count\n"
 	"  --config FILE            `name = value` lines: the options above without dashes,\n"
 	"                           and `map = FROM=TO` for paths that differ here\n"
 	"  --make-key FILE          write a new key and end\n"
@@ -59,6 +64,7 @@ static const struct option known[] = {
 	{"join", required_argument, NULL, 'o'},
 	{"cluster-key", required_argument, NULL, 'o'},
 	{"host-name", required_argument, NULL, 'o'},
+	{"max-startups", required_argument, NULL, 'o'},
 	{"config", required_argument, NULL, 'c'},
 	{"make-key", required_argument, NULL, 'k'},
 	{"help", no_argument, NULL, 'h'},

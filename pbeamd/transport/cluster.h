@@ -11,6 +11,7 @@
 
 #include "channel/channel.h"
 #include "namespace/registry.h"
+#include "pbeamd/transport/admission.h"
 #include "pbeamd/transport/server.h"
 
 enum {
@@ -26,6 +27,7 @@ struct cluster_options {
 	char name[CHANNEL_HOST_MAX];
 	char *maps[CLUSTER_MAPS_MAX]; /* "FROM=TO" */
 	int nmaps;
+	struct admission_limits startups; /* full == 0: not set */
 };
 
 struct peer;
@@ -110,6 +112,9 @@ struct cluster {
 	struct host *hosts;
 	struct peer *peers;
 	struct incoming *incoming;
+	struct admission_known known;
+	unsigned long turned_away; /* connections since the last line in the log about them */
+	uint64_t turned_away_ns;   /* time of that line */
 	struct dialler join;
 	struct registry registry; /* one of these two: */
 	struct registry store, remote;

@@ -217,3 +217,44 @@ def test_slow_ones(stranger):
     assert b.run([stranger.lab.stage.tools / "channel", "talk", "a", "cookie"], stdin="hello").stdout == "hello"
     assert echo.wait() == 0
     assert child.communicate(timeout=30)[0].strip() == "0"
+
+
+SILENT = ("import socket,sys,time\nall=[]\nfor i in range(int(sys.argv[3])):\n s=socket.create_connection((sys.argv[1],int(sys.argv[2])),5)\n"
+          " s.send(b'\\x16\\x03'[:i%3])\n all.append(s)\nprint('open',flush=True)\ntime.sleep(30)")
+
+
+def channels(host):
+    """The processes that speak TLS for its daemon."""
+    return sum(pathlib.Path(f"/proc/{pid}/comm").read_text() == "pbeam-channel\n" for pid in host.processes())
+
+
+def test_silent_strangers_do_not_keep_hosts_out(make_lab):
+    lab = make_lab(3)
+    a, b, c = lab.hosts
+    a.start_daemon("--max-startups", "4:100:8")
+    b.start_daemon()
+    a.wait_until(lambda: len(lab.up(a)) == 2, 15, "b to be up")
+    before = channels(a)
+    child = c.popen(["python3", "-c", SILENT, a.ip, str(PORT), "12"], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "open\n"
+    a.wait_until(lambda: "too many connections without a greeting from its address" in a.daemon.errors(), 10, "them to be refused")
+    assert channels(a) == before  # no process for one that has not spoken
+    # A host of the cluster gets through meanwhile.
+    echo = a.start([lab.stage.tools / "channel", "echo", "cookie", "1"], "echo")
+    a.wait_until(lambda: "expecting" in echo.errors(), what="it to expect")
+    assert b.run([lab.stage.tools / "channel", "talk", "a", "cookie"], stdin="hello").stdout == "hello"
+    assert echo.wait() == 0
+    # A host that is not known yet is told the reason, and joins later by itself.
+    joining = c.start_daemon(wait=False)
+    c.wait_until(lambda: "it has too many connections without a greeting" in joining.errors(), 10, "the reason")
+    assert "key" not in joining.errors()
+    c.wait_until(lambda: len(lab.up(a)) == 3, 20, "c to be up")
+    assert "it sent no message within 5 s" in a.daemon.errors()
+    child.kill()
+    child.wait()
+
+
+def test_max_startups_is_checked(make_lab):
+    a = make_lab(1).hosts[0]
+    done = a.run(["pbeamd", "--listen", "127.0.0.1", "--max-startups", "10:30"], check=False)
+    assert done.returncode == 2 and "is not START:RATE:FULL" in done.stderr
