@@ -106,7 +106,7 @@ static void reply_frozen(struct control *control, struct control_connection *c, 
 	frozen.threads = process->ntracees;
 	frozen.resident = resident_bytes(process->pid);
 	frozen.vfork_pending = process->vfork_pending;
-	frozen.stub_stopped = stub_stopped(process);
+	frozen.stub_stopped = stub_stop_signal(process);
 	control_reply(c, PBEAM__RPC__RPC_REPLY, &frozen.base);
 }
 

@@ -59,7 +59,7 @@ bool stub_is(const struct process *process)
 	return process->stub->active;
 }
 
-int stub_stopped(const struct process *process)
+int stub_stop_signal(const struct process *process)
 {
 	return process->stub->active ? process->stub->stopped : 0;
 }

@@ -24,7 +24,7 @@ void stub_detach(struct process *process);
 /* True while the process lives on another host and this is its stub. */
 bool stub_is(const struct process *process);
 /* The signal that has stopped the process on its host, 0: it runs. */
-int stub_stopped(const struct process *process);
+int stub_stop_signal(const struct process *process);
 /* The stub is about to end as its process did on the other host: the end is not reported to that host. */
 void stub_expect_end(struct process *process);
 /* The process is coming back: the stub becomes a held husk (process->returning). */
