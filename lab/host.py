@@ -25,9 +25,21 @@ def become_subreaper():
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# Children that their starter waits for. The lock makes the start and the entry here atomic.
+# Children that their starter waits for: number and time of start, as numbers are used again. The lock makes the start and the entry here atomic.
 started = set()
 starting = threading.Lock()
+
+
+def identity(pid):
+    """Name, state and (number, time of start) of a process."""
+    comm, rest = pathlib.Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
+    fields = rest.split()
+    return comm, fields[0], (pid, int(fields[19]))
+
+
+def wait_for(pid):
+    """Leaves the child's end to its starter. To be called with `starting` held."""
+    started.add(identity(pid)[2])
 
 
 def state(pid):
@@ -44,8 +56,8 @@ def reap_orphans():
         for task in os.listdir("/proc/self/task"):
             for pid in map(int, pathlib.Path("/proc/self/task", task, "children").read_text().split()):
                 try:
-                    comm, rest = pathlib.Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
-                    if pid not in started and rest.split()[0] == "Z" and comm.startswith(("scip", "pbeam")):
+                    comm, status, key = identity(pid)
+                    if key not in started and status == "Z" and comm.startswith(("scip", "pbeam")):
                         os.waitpid(pid, os.WNOHANG)
                 except OSError:
                     continue
@@ -183,7 +195,7 @@ class Host:
         self.history.append(" ".join(str(word) for word in argv))
         with starting:
             process = subprocess.Popen(self.as_user(argv), cwd=self.home, env={**self.env, **(env or {})}, **more)
-            started.add(process.pid)
+            wait_for(process.pid)
         self.children.append(process)
         return process
 

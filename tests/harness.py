@@ -62,7 +62,7 @@ class Terminals:
         with base.starting:
             child = Terminal(words[0], words[1:], cwd=str(self.home), env={**self.env, **(env or {})}, encoding="utf-8",
                              codec_errors="replace", timeout=timeout, dimensions=size)
-            base.started.add(child.pid)
+            base.wait_for(child.pid)
         child.delaybeforesend = None
         self.children.append(child)
         return child
