@@ -83,6 +83,13 @@ static const char *paths_next_name(const char **at, const char *end)
 	return zero ? text : NULL;
 }
 
+static bool is_kind(const char *text)
+{
+	static const char kinds[] = {PATH_MAP, PATH_SENT, PATH_LIBRARY, PATH_PROGRAM, PATH_WRITTEN};
+
+	return text[0] && !text[1] && memchr(kinds, text[0], sizeof(kinds));
+}
+
 static int paths_parse_text(struct paths *out, const char *text, size_t len)
 {
 	const char *end = text + len;
@@ -95,6 +102,8 @@ static int paths_parse_text(struct paths *out, const char *text, size_t len)
 		for (int i = 0; i < FIELDS; i++)
 			if (!(field[i] = paths_next_name(&text, end)))
 				return -EBADMSG;
+		if (!is_kind(field[0]))
+			return -EBADMSG;
 		if (field[3][0] && sscanf(field[3], "%" SCNu64 " %" SCNu64 " %" SCNu64 " %63s", &home.ino,
 					  &home.size, &home.mtime_ns, home.host) < 3)
 			return -EBADMSG;

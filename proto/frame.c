@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/dirs.h"
+#include "proto/message.h"
 
 #define BODY_STEP ((size_t)1 << 20)
 
@@ -319,9 +320,7 @@ int frame_recv_from(frame_read_fn read, void *arg, struct frame *out, struct err
 ProtobufCMessage *frame_unpack(const struct frame *frame, const ProtobufCMessageDescriptor *descriptor,
 			       struct err *err)
 {
-	static const uint8_t none[1];
-	ProtobufCMessage *message =
-		protobuf_c_message_unpack(descriptor, NULL, frame->len, frame->len ? frame->body : none);
+	ProtobufCMessage *message = message_unpack(descriptor, frame->len, frame->body);
 
 	if (!message)
 		err_set(err, -EPROTO, "message %u is not a %s", frame->type, descriptor->short_name);

@@ -7,6 +7,92 @@
 
 #include "base/bytes.h"
 
+/* ---- unpacking ---- */
+
+struct wire {
+	const uint8_t *at, *end;
+};
+
+enum wire_type { WIRE_VARINT = 0, WIRE_64BIT = 1, WIRE_LENGTH = 2, WIRE_32BIT = 5, WIRE_TAG_BITS = 3 };
+
+static bool wire_take_varint(struct wire *wire, uint64_t *out)
+{
+	*out = 0;
+	for (unsigned shift = 0; shift < 64 && wire->at < wire->end; shift += 7) {
+		const uint8_t byte = *wire->at++;
+
+		*out |= (uint64_t)(byte & 0x7f) << shift;
+		if (!(byte & 0x80))
+			return true;
+	}
+	return false;
+}
+
+/* Takes the next field. *bytes is what a field with a length has, NULL for others. False: malformed, or the
+ * end. */
+static bool wire_take_field(struct wire *wire, uint64_t *tag, const uint8_t **bytes, uint64_t *len)
+{
+	*bytes = NULL;
+	if (!wire_take_varint(wire, tag))
+		return false;
+	switch (*tag & ((1u << WIRE_TAG_BITS) - 1)) {
+	case WIRE_VARINT:
+		return wire_take_varint(wire, len);
+	case WIRE_64BIT:
+		*len = 8;
+		break;
+	case WIRE_32BIT:
+		*len = 4;
+		break;
+	case WIRE_LENGTH:
+		if (!wire_take_varint(wire, len))
+			return false;
+		*bytes = wire->at;
+		break;
+	default:
+		return false;
+	}
+	if (*len > (size_t)(wire->end - wire->at))
+		return false;
+	wire->at += *len;
+	return true;
+}
+
+/* The rest of a malformed message does not matter: unpacking stops there too. */
+static bool nests_too_deep(const ProtobufCMessageDescriptor *descriptor, size_t size, const uint8_t *from,
+			   unsigned depth)
+{
+	struct wire wire = {from, from + size};
+	const uint8_t *bytes;
+	uint64_t tag, len;
+
+	while (wire.at < wire.end && wire_take_field(&wire, &tag, &bytes, &len)) {
+		const ProtobufCFieldDescriptor *field =
+			bytes ? protobuf_c_message_descriptor_get_field(descriptor,
+									(unsigned)(tag >> WIRE_TAG_BITS))
+			      : NULL;
+
+		if (field && field->type == PROTOBUF_C_TYPE_MESSAGE &&
+		    (depth == MESSAGE_DEPTH_MAX || nests_too_deep(field->descriptor, len, bytes, depth + 1)))
+			return true;
+	}
+	return false;
+}
+
+ProtobufCMessage *message_unpack(const ProtobufCMessageDescriptor *descriptor, size_t len,
+				 const uint8_t *bytes)
+{
+	static const uint8_t none[1];
+
+	if (!len)
+		bytes = none;
+	return nests_too_deep(descriptor, len, bytes, 1)
+		       ? NULL
+		       : protobuf_c_message_unpack(descriptor, NULL, len, bytes);
+}
+
+/* ---- building ---- */
+
 void *message_new(const ProtobufCMessageDescriptor *descriptor)
 {
 	ProtobufCMessage *message = calloc(1, descriptor->sizeof_message);

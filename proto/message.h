@@ -48,6 +48,13 @@ must_check int message_string(char **field, const char *text);
  * forgotten; the schema must not be recursive. */
 int message_walk(ProtobufCMessage *message, int (*visit)(void *arg, ProtobufCMessage *message), void *arg);
 
+/* Unpacks bytes that need not be a message; NULL if they are none, or nest deeper than MESSAGE_DEPTH_MAX.
+ * Some messages of the schema contain themselves, and protobuf-c's unpacking would recurse as often as the
+ * bytes want. */
+enum { MESSAGE_DEPTH_MAX = 16 };
+ProtobufCMessage *message_unpack(const ProtobufCMessageDescriptor *descriptor, size_t len,
+				 const uint8_t *bytes);
+
 /* Frees a message from message_new() or from unpacking; NULL is allowed. */
 void message_free(void *message);
 

@@ -59,6 +59,18 @@ e2e() { # name builddir pytest-arguments...
 	fi
 }
 
+# Each fuzzer for PBEAM_FUZZ_SECONDS (the long form: 60), two at once.
+fuzz() {
+	local fuzzer pair=()
+	printf '\n== fuzz\n'
+	for fuzzer in build-fuzz/tests/fuzz/*_fuzz; do
+		single "$(basename "$fuzzer")" tools/fuzz.sh "$fuzzer" "${PBEAM_FUZZ_SECONDS:-8}" &
+		pair+=($!)
+		[ ${#pair[@]} = 1 ] || { wait "${pair[@]}"; pair=(); }
+	done
+	[ ${#pair[@]} = 0 ] || wait "${pair[@]}"
+}
+
 printf '\n== source\n'
 single format bash -c "git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror"
 for check in tests/check_*.py; do
@@ -76,10 +88,7 @@ if [ "$what" = all ]; then
 	single build-asan tools/build.sh asan
 	unit unit-asan build-asan
 	single build-fuzz tools/build.sh fuzz
-	printf '\n== fuzz\n'
-	for fuzzer in build-fuzz/tests/fuzz/*; do
-		[ -x "$fuzzer" ] && single "$(basename "$fuzzer")" tools/fuzz.sh "$fuzzer" 20
-	done
+	fuzz
 	e2e e2e-asan build-asan tests/e2e -m short
 	e2e fault build tests/fault
 	e2e flavours build tests/flavours

@@ -234,7 +234,8 @@ static int deliver_data(struct bridge_stream *stream, const Pbeam__BridgeRecord 
 		return 1; /* the last reader has ended */
 	if (done == record->data.len && (is_byte_stream(stream) || done))
 		return 1;
-	n = stream_write(stream, record->data.data + done, record->data.len - done, &record->address);
+	n = stream_write(stream, record->data.len ? record->data.data + done : NULL, record->data.len - done,
+			 &record->address);
 	if (n == -EINTR)
 		return 0;
 	if (n == -EAGAIN || n == -ENOBUFS) {

@@ -125,7 +125,8 @@ Pbeam__BridgeRecord *bridge_stream_record(const ProtobufCBinaryData *frame)
 {
 	if (frame->len < FRAME_HEAD)
 		return NULL;
-	return pbeam__bridge_record__unpack(NULL, frame->len - FRAME_HEAD, frame->data + FRAME_HEAD);
+	return (void *)message_unpack(&pbeam__bridge_record__descriptor, frame->len - FRAME_HEAD,
+				      frame->data + FRAME_HEAD);
 }
 
 int bridge_stream_append_frame(struct bridge_stream *stream, const uint8_t *frame, size_t len,

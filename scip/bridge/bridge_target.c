@@ -41,7 +41,8 @@ static struct arriving *arriving_of(void **state, struct err *err)
 
 static int read_stream(const Pbeam__Object *object, Pbeam__BridgeStream **out, struct err *err)
 {
-	*out = pbeam__bridge_stream__unpack(NULL, object->external->data.len, object->external->data.data);
+	*out = (void *)message_unpack(&pbeam__bridge_stream__descriptor, object->external->data.len,
+				      object->external->data.data);
 	return *out ? 0 : err_set(err, -EBADMSG, "the record of a bridge is malformed");
 }
 

@@ -92,8 +92,9 @@ static int make_first(const struct migrate_target *target, struct object_restore
 		Pbeam__BridgeStream *other = NULL;
 
 		if (object_tty_of(object) && object->external)
-			other = pbeam__bridge_stream__unpack(NULL, object->external->data.len,
-							     object->external->data.data);
+			other = (void *)message_unpack(&pbeam__bridge_stream__descriptor,
+						       object->external->data.len,
+						       object->external->data.data);
 		if (other && !other->another && other->id == stream->id &&
 		    other->cookie.len == BRIDGE_COOKIE &&
 		    memcmp(other->cookie.data, stream->cookie.data, BRIDGE_COOKIE) == 0)

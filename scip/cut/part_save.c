@@ -143,7 +143,7 @@ static int list_frozen(struct part *part, const struct group *group, struct err 
 		part->vpids[part->nvpids++] = group->v[i]->vpid.n;
 		r = add_guest(part, group->v[i]->vpid);
 	}
-	return r < 0 && !err->code ? err_code(err, r, "list the processes") : r;
+	return r < 0 && !(err && err->code) ? err_code(err, r, "list the processes") : r;
 }
 
 static int drain_part(struct part *part, struct object_dump *dump, const Pbeam__CutRequest *request,

@@ -268,6 +268,24 @@ static int find_read(struct files_receiver *receiver, struct files_entry *entry,
 	return 0;
 }
 
+/* True for an absolute path without "//", "/./" and "/../": it also becomes a path below the job's directory.
+ */
+static bool is_plain_path(const char *path)
+{
+	size_t len;
+
+	if (path[0] != '/')
+		return false;
+	for (const char *at = path + 1; path[1]; at += len + 1) {
+		len = strcspn(at, "/");
+		if (len == 0 || (at[0] == '.' && (len == 1 || (len == 2 && at[1] == '.'))))
+			return false;
+		if (!at[len])
+			break;
+	}
+	return true;
+}
+
 static int find_announced_file(struct files_receiver *receiver, struct files_entry *entry,
 			       Pbeam__MigrateFileFound *out, struct err *err)
 {
@@ -275,7 +293,7 @@ static int find_announced_file(struct files_receiver *receiver, struct files_ent
 	char here[PATH_MAX];
 	int r;
 
-	if (!name || name[0] != '/' || strlen(name) != entry->announced->name.len)
+	if (!name || strlen(name) != entry->announced->name.len || !is_plain_path(name))
 		return err_set(err, -EPROTO, "malformed file name: not an absolute path");
 	map_name(receiver, name, here);
 	if (has_use(entry->announced, PBEAM__MIGRATE_FILE__USE__DIRECTORY))
@@ -295,6 +313,7 @@ static struct files_entry *add_files_entry(struct files_receiver *receiver, Pbea
 
 	if (entry) {
 		message_free(entry->announced);
+		entry->awaited = false;
 	} else {
 		more = receiver->n < FILES_MAX ? reallocarray(receiver->v, receiver->n + 1, sizeof(*more))
 					       : NULL;
@@ -396,7 +415,7 @@ int files_receiver_answer(struct files_receiver *receiver, int channel, const st
 	}
 	message_free(files);
 	message_free(found);
-	return r < 0 && !err->code ? err_code(err, r, "the incoming files") : r;
+	return r < 0 && !(err && err->code) ? err_code(err, r, "the incoming files") : r;
 }
 
 /* ---- contents ---- */
@@ -452,6 +471,7 @@ static int end_file(struct files_receiver *receiver, const Pbeam__MigrateFilePar
 static int receive_part(struct files_receiver *receiver, int channel, const Pbeam__MigrateFilePart *part,
 			uint8_t *room, struct err *err)
 {
+	const struct files_entry *entry;
 	int r;
 
 	if (part->digest.len != IMAGE_DIGEST || part->bytes > WIRE_PART_MAX || part->size > FILE_SIZE_MAX ||
@@ -459,8 +479,11 @@ static int receive_part(struct files_receiver *receiver, int channel, const Pbea
 		return err_set(err, -EPROTO, "malformed part of a file");
 	r = wire_take_bytes(channel, room, part->bytes, err);
 	/* Two files with the same contents are sent twice when both were requested at once. */
-	if (r < 0 || !find_awaited(receiver, part->digest.data))
+	entry = r < 0 ? NULL : find_awaited(receiver, part->digest.data);
+	if (!entry)
 		return r;
+	if (part->size != entry->announced->size)
+		return err_set(err, -EPROTO, "malformed part of a file");
 	r = begin_file(receiver, part, err);
 	if (r == 0 && part->bytes) {
 		r = io_pwrite_full(receiver->fd, room, part->bytes, (off_t)part->offset);

@@ -396,5 +396,5 @@ int files_sender_announce(struct files_sender *sender, int channel, const struct
 	}
 	files_list_free(&list);
 	*bytes += sender->sent;
-	return r < 0 && !err->code ? err_code(err, r, "the outgoing files") : r;
+	return r < 0 && !(err && err->code) ? err_code(err, r, "the outgoing files") : r;
 }

@@ -215,7 +215,7 @@ static int request_consent(struct departure *d, struct err *err)
 	Pbeam__MigrateReady *ready = NULL;
 	int r = begin ? describe_migration(d, begin, err) : -ENOMEM;
 
-	if (r < 0 && !err->code)
+	if (r < 0 && !(err && err->code))
 		err_code(err, r, "describe vpid %d", d->options->target.n);
 	if (r == 0)
 		r = exchange_begin(d, begin, &ready, err);

@@ -195,15 +195,18 @@ int object_files_check(struct object_restore *restore, struct err *err)
 		if (saved->unlinked || object_regular_replaced(restore, (uint32_t)i + 1))
 			continue;
 		if (stat(path, &st) < 0) {
-			char *slash = strrchr(path, '/');
+			auto_free char *dir = strdup(path);
+			char *slash = dir ? strrchr(dir, '/') : NULL;
 
+			if (!dir)
+				return object_no_memory(err);
 			if (errno != ENOENT && errno != ENOTDIR)
 				return err_sys(err, "look at %s before it is restored", path);
-			if (slash && slash != path)
+			if (slash && slash != dir)
 				*slash = 0;
-			if (access(slash == path ? "/" : path, W_OK) < 0)
-				return err_sys(err, "file %s is missing and cannot be made again in %s",
-					       (char *)saved->file->path.data, path);
+			if (access(slash == dir ? "/" : dir, W_OK) < 0)
+				return err_sys(err, "file %s is missing and cannot be made again in %s", path,
+					       dir);
 			continue;
 		}
 		if (!S_ISREG(st.st_mode))

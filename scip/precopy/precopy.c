@@ -378,7 +378,7 @@ static int send_round(struct precopy *p, bool last, struct err *err)
 		r = done;
 	for (size_t i = 0; i < p->n; i++)
 		track_set_read(&p->v[i]);
-	return r < 0 && !err->code ? err_code(err, r, "send pages") : r;
+	return r < 0 && !(err && err->code) ? err_code(err, r, "send pages") : r;
 }
 
 int precopy_send_rounds(struct precopy *p, struct err *err)

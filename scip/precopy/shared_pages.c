@@ -428,5 +428,5 @@ int shared_pages_send_last(struct shared_pages *shared, struct page_sender *send
 			log_info("migrate: shared memory %u is sent whole at the end", last->object->id);
 		}
 	}
-	return r < 0 && !err->code ? err_code(err, r, "send shared memory") : r;
+	return r < 0 && !(err && err->code) ? err_code(err, r, "send shared memory") : r;
 }

@@ -74,7 +74,7 @@ static uint64_t serve_find_end(const struct end_tcp *end, Pbeam__ReconnectEnd *o
 
 static int take_connections(struct serve *serve, const Pbeam__ReconnectRequest *request, struct err *err)
 {
-	if (serve->n || request->n_connections + request->n_ports == 0 ||
+	if (serve->ends || request->n_connections + request->n_ports == 0 ||
 	    request->n_connections > CONNECTIONS_MAX)
 		return err_set(err, -EPROTO, "a request for %zu connections", request->n_connections);
 	serve->ends = calloc(request->n_connections + 1, sizeof(*serve->ends));
@@ -351,6 +351,8 @@ static int do_commit(struct serve *serve, struct err *err)
 	for (size_t i = 0; i < serve->n; i++)
 		end_tcp_free(&serve->ends[i]);
 	reconnect_callers_free(&serve->callers);
+	free(serve->ends);
+	serve->ends = NULL;
 	serve->n = 0;
 	serve->filled = false;
 	return r;

@@ -48,8 +48,9 @@ static int read_sides(struct joining *joining)
 
 		if (!object->external || strcmp(object->external->provider, cut_stream_provider.name) != 0)
 			continue;
-		list = joining->lists[i] = pbeam__bridge_list__unpack(NULL, object->external->data.len,
-								      object->external->data.data);
+		list = joining->lists[i] =
+			(void *)message_unpack(&pbeam__bridge_list__descriptor, object->external->data.len,
+					       object->external->data.data);
 		if (!list || (object->kind_case != PBEAM__OBJECT__KIND_PIPE &&
 			      object->kind_case != PBEAM__OBJECT__KIND_UNIX_SOCKET))
 			return join_refuse_malformed(joining->err);

@@ -101,8 +101,8 @@ static int add_side(struct bridges *bridges, Pbeam__BridgeStream *stream, const 
 static int cut_stream_finish(struct migrate_target *target, void **state, struct object_restore *restore,
 			     const Pbeam__Object *object, int fd, struct err *err)
 {
-	Pbeam__BridgeList *list =
-		pbeam__bridge_list__unpack(NULL, object->external->data.len, object->external->data.data);
+	Pbeam__BridgeList *list = (void *)message_unpack(
+		&pbeam__bridge_list__descriptor, object->external->data.len, object->external->data.data);
 	struct bridges *bridges = *state ? *state : (*state = calloc(1, sizeof(*bridges)));
 	auto_close int other = -1;
 	struct stat st;

@@ -10,6 +10,9 @@
 
 #include "base/cleanup.h"
 
+/* .symtab and .dynsym: a linker makes no more. */
+enum { TABLES_MAX = 2 };
+
 struct symbols {
 	const char *image;
 	size_t size;
@@ -104,6 +107,7 @@ bool symbols_find(const struct symbols *symbols, uint64_t offset, const char **n
 {
 	const Elf64_Ehdr *head = symbols_at(symbols, 0, sizeof(*head));
 	uint64_t address, best = 0;
+	int tables = 0;
 
 	*name = NULL;
 	if (!head || !linked_address(symbols, offset, &address))
@@ -125,6 +129,8 @@ bool symbols_find(const struct symbols *symbols, uint64_t offset, const char **n
 			       : NULL;
 		if (!from)
 			continue;
+		if (++tables > TABLES_MAX)
+			break;
 		memcpy(&strings, from, sizeof(strings));
 		search_table(symbols, &table, &strings, address, &best, name);
 	}
