@@ -74,6 +74,10 @@ struct names; /* opaque: one mapping of the table */
 /* Opens the user's table, creating it if necessary. The caller closes it with names_close(). */
 must_check int names_open(struct names **out, struct err *err);
 void names_close(struct names *names);
+/* From now on the jobs and processes of other versions' tables are found as well: by names_jobs_snapshot(),
+ * names_job_count(), names_job_get(), names_snapshot() and names_process_get(). They cannot be changed. For
+ * programs that serve the user; the jobs' own programs need only theirs. */
+void names_include_others(struct names *names);
 
 /* ---- jobs ---- */
 must_check int names_job_add(struct names *names, const struct name_job *job,

@@ -124,8 +124,33 @@ static uint64_t pid_namespace(void)
 	return stat("/proc/self/ns/pid", &st) < 0 ? 0 : (uint64_t)st.st_ino;
 }
 
+void table_head_fill(struct table_head *head, uint32_t version)
+{
+	*head = (struct table_head){
+		.magic = TABLE_MAGIC,
+		.version = version,
+		.size = sizeof(struct table),
+		.pid_namespace = pid_namespace(),
+		.shape = {.jobs_at = offsetof(struct table, jobs),
+			  .job_stride = sizeof(struct table_job),
+			  .job_room = TABLE_JOBS,
+			  .processes_at = offsetof(struct table, processes),
+			  .process_stride = sizeof(struct table_process),
+			  .process_room = TABLE_PROCESSES},
+	};
+	boot_id(head->boot_id);
+}
+
+/* PBEAM_TEST_TABLE_VERSION stands for a program of another version. */
+static uint32_t table_version(void)
+{
+	const char *text = getenv("PBEAM_TEST_TABLE_VERSION");
+
+	return text && atoi(text) > 0 ? (uint32_t)atoi(text) : TABLE_VERSION;
+}
+
 /* Returns why the file is not a table that can be used here, or NULL. */
-static const char *what_is_wrong(int fd)
+static const char *what_is_wrong(int fd, uint32_t version)
 {
 	struct table_head head;
 	char id[40];
@@ -137,7 +162,7 @@ static const char *what_is_wrong(int fd)
 		return "not readable";
 	if (head.magic != TABLE_MAGIC)
 		return "damaged";
-	if (head.version != TABLE_VERSION || head.size != sizeof(struct table))
+	if (head.version != version || head.size != sizeof(struct table))
 		return "of another version";
 	if (st.st_size != (off_t)sizeof(struct table))
 		return "of the wrong length";
@@ -164,7 +189,7 @@ static int init_mutex(pthread_mutex_t *mutex)
 
 /* Creates a complete new table and links it to `path`. If another process was faster, that is a success
  * too. */
-static int local_make_directory(const char *path, struct err *err)
+static int local_make_directory(const char *path, uint32_t version, struct err *err)
 {
 	char tmp[PATH_MAX + 32];
 	struct table *table;
@@ -185,15 +210,14 @@ static int local_make_directory(const char *path, struct err *err)
 		unlink(tmp);
 		return r;
 	}
-	table->version = TABLE_VERSION;
-	table->size = sizeof(*table);
-	table->next_own = NUMBER_OWN_FIRST;
+	table_head_fill(&table->head, version);
+	table->head.magic = 0;
+	/* Tables of several versions may exist at once: each begins elsewhere. */
+	table->next_own = NUMBER_OWN_FIRST + (int32_t)(version % NUMBER_OWN_PARTS * NUMBER_OWN_PART);
 	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++)
 		table->ipc[kind].next = IPC_OWN_FIRST;
-	boot_id(table->boot_id);
-	table->pid_namespace = pid_namespace();
 	r = init_mutex(&table->mutex);
-	table->magic = TABLE_MAGIC;
+	table->head.magic = TABLE_MAGIC;
 	munmap(table, sizeof(*table));
 	if (r < 0)
 		err_code(err, r, "make the lock of name table %s", tmp);
@@ -211,7 +235,7 @@ static bool still_there(int fd, const char *path)
 }
 
 /* Opens `path`, creating or repairing it; *out holds a shared flock on a valid table. 1: try again. */
-static int open_once(const char *path, int *out, struct err *err)
+static int open_once(const char *path, uint32_t version, int *out, struct err *err)
 {
 	auto_close int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	const char *wrong;
@@ -219,7 +243,7 @@ static int open_once(const char *path, int *out, struct err *err)
 	if (fd < 0 && errno != ENOENT)
 		return err_sys(err, "open name table %s", path);
 	if (fd < 0) {
-		int r = local_make_directory(path, err);
+		int r = local_make_directory(path, version, err);
 
 		return r < 0 ? r : 1;
 	}
@@ -227,7 +251,7 @@ static int open_once(const char *path, int *out, struct err *err)
 		return err_sys(err, "lock name table %s", path);
 	if (!still_there(fd, path))
 		return 1;
-	wrong = what_is_wrong(fd);
+	wrong = what_is_wrong(fd, version);
 	if (!wrong) {
 		*out = steal_fd(&fd);
 		return 0;
@@ -247,6 +271,7 @@ int names_open(struct names **out, struct err *err)
 	char path[PATH_MAX];
 	struct names *names;
 	const char *diverge = getenv("PBEAM_TEST_DIVERGE");
+	uint32_t version = table_version();
 	int fd = -1, r, tries = 0;
 	size_t len;
 
@@ -254,11 +279,12 @@ int names_open(struct names **out, struct err *err)
 	if (r < 0)
 		return r;
 	len = strlen(path);
-	if (snprintf(path + len, sizeof(path) - len, "/names") >= (int)(sizeof(path) - len))
+	if (snprintf(path + len, sizeof(path) - len, "/" TABLE_FILE ".%u", version) >=
+	    (int)(sizeof(path) - len))
 		return err_code(err, -ENAMETOOLONG, "name table in %s", path);
 	do {
 		err_clear(err);
-		r = open_once(path, &fd, err);
+		r = open_once(path, version, &fd, err);
 		if (r == -EBUSY && tries < 20) { /* another process may be repairing it */
 			usleep(10000);
 			r = 1;
@@ -282,6 +308,11 @@ int names_open(struct names **out, struct err *err)
 	}
 	*out = names;
 	return 0;
+}
+
+void names_include_others(struct names *names)
+{
+	names->others = true;
 }
 
 void names_close(struct names *names)

@@ -241,11 +241,14 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 {
 	struct table *table = names->table;
 	uint32_t virtual = (uint32_t)vpid.n, real = (uint32_t)rpid.n;
+	struct name_process elsewhere;
 	uint32_t bound, stale;
 	int at, r;
 
 	if (vpid.n <= 0 || rpid.n <= 0 || vpid.n > NUMBER_OWN_LAST)
 		return -EINVAL;
+	if (virtual != real && others_find_process(names, vpid, &elsewhere) == 0)
+		return -EEXIST;
 	r = table_lock(names);
 	if (r < 0)
 		return r;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "namespace/record.h"
 #include "namespace/table.h"
 
@@ -104,6 +105,9 @@ int names_job_add(struct names *names, const struct name_job *job, struct err *e
 		return err_set(err, -ESRCH, "keeper %d of the job is not there", job->keeper.n);
 	if (r < 0)
 		return err_code(err, r, "read /proc/%d/stat of the job's keeper", job->keeper.n);
+	r = others_check_name(names, job->name, err);
+	if (r < 0)
+		return r;
 	r = table_lock(names);
 	if (r < 0)
 		return err_code(err, r, "lock the name table");
@@ -168,6 +172,8 @@ int names_job_get(struct names *names, struct rpid keeper, struct name_job *out)
 	if (found)
 		*out = found->j;
 	table_unlock(names);
+	if (!found && names->others)
+		return others_find_job(names, keeper, out);
 	return found ? 0 : -ENOENT;
 }
 
@@ -186,6 +192,10 @@ int names_jobs_snapshot(struct names *names, struct name_job **out)
 		if (table_used(&names->table->jobs[i].used))
 			jobs[n++] = names->table->jobs[i].j;
 	table_unlock(names);
+	if (names->others)
+		n = others_append_jobs(names, &jobs, n);
+	if (n < 0)
+		free(steal_ptr(&jobs));
 	*out = jobs;
 	return n;
 }
@@ -200,6 +210,11 @@ int names_job_count(struct names *names)
 	for (unsigned i = 0; i < TABLE_JOBS; i++)
 		n += table_used(&names->table->jobs[i].used);
 	table_unlock(names);
+	if (n == 0 && names->others) {
+		auto_free struct name_job *jobs = NULL;
+
+		n = others_append_jobs(names, &jobs, 0);
+	}
 	return n;
 }
 
@@ -343,7 +358,9 @@ static int names_get_process(struct names *names, const struct map *map, int32_t
 
 int names_process_get(struct names *names, struct vpid vpid, struct name_process *out)
 {
-	return names_get_process(names, &names->table->by_vpid, vpid.n, out);
+	int r = names_get_process(names, &names->table->by_vpid, vpid.n, out);
+
+	return r == -ENOENT && names->others ? others_find_process(names, vpid, out) : r;
 }
 
 int names_process_find_real(struct names *names, struct rpid rpid, struct name_process *out)
@@ -406,8 +423,12 @@ int names_snapshot(struct names *names, struct rpid keeper, struct name_process 
 	if (all)
 		table_collect(names->table, keeper, all);
 	table_unlock(names);
+	if (all && names->others)
+		n = others_append_processes(names, keeper, &all, n);
+	if (n < 0)
+		free(steal_ptr(&all));
 	*out = all;
-	return all ? n : -ENOMEM;
+	return all ? n : n < 0 ? n : -ENOMEM;
 }
 
 int names_process_count(struct names *names, struct rpid keeper)

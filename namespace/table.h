@@ -14,6 +14,11 @@
  * Readers of numbers take no lock: a map is open addressing over 64-bit words {key, value}, each written by
  * one store, never moved. A reader searches from the key's place to the first empty word. A removed word is a
  * tombstone; it becomes empty only if the next word is empty, which no search can notice.
+ *
+ * Frozen. Programs of another version read a table too, without the lock (names_others.c). For them these
+ * parts never change from version 13 on: struct table_head, and the first TABLE_JOB_FROZEN and
+ * TABLE_PROCESS_FROZEN bytes of an entry. New fields of an entry come behind these; anything else may change
+ * with TABLE_VERSION.
  */
 #ifndef NAMESPACE_TABLE_H
 #define NAMESPACE_TABLE_H
@@ -25,7 +30,8 @@
 #include "namespace/names.h"
 
 #define TABLE_MAGIC	 0x6d616e6d61656250ull /* "Pbeamnam" */
-#define TABLE_VERSION	 12u
+#define TABLE_VERSION	 13u
+#define TABLE_FILE	 "names" /* in the runtime directory; version 12: this, later ones: this.VERSION */
 #define TABLE_JOBS	 1024u
 #define TABLE_PROCESSES	 16384u
 #define TABLE_NUMBERS	 65536u
@@ -40,6 +46,8 @@
  * that they can never meet a real one, and below 2^30, so that they fit a futex word. */
 #define NUMBER_OWN_FIRST 4194305
 #define NUMBER_OWN_LAST	 8388607
+#define NUMBER_OWN_PARTS 8u /* the search in tables of different versions begins in different parts */
+#define NUMBER_OWN_PART	 524288u
 /* What names_real() returns for a virtual number that no object has although the real number is in use: no
  * such process. */
 #define NUMBER_NOBODY	 0x7fffffff
@@ -119,21 +127,32 @@ struct table_job {
 	struct name_job j;
 };
 
-/* The beginning of the file, which identifies a table of this version. */
-struct table_head {
-	uint64_t magic;
-	uint32_t version;
-	uint32_t size;
-	char boot_id[40];
-	uint64_t pid_namespace; /* the inode of /proc/self/ns/pid */
+/* Where the entries are: offset of the array, bytes from one entry to the next, number of entries. */
+struct table_shape {
+	uint32_t jobs_at, job_stride, job_room;
+	uint32_t processes_at, process_stride, process_room;
 };
 
-struct table {
+/* The beginning of the file. Frozen. */
+struct table_head {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t size; /* of the whole file; changes with every change of the layout */
 	char boot_id[40];
+	uint64_t pid_namespace; /* the inode of /proc/self/ns/pid */
+	struct table_shape shape;
+};
+
+/* The head of version 12. */
+struct table_head_before {
+	uint64_t magic;
+	uint32_t version, size;
+	char boot_id[40];
 	uint64_t pid_namespace;
+};
+
+struct table {
+	struct table_head head;
 	pthread_mutex_t mutex;
 	_Atomic uint64_t generation, paths_generation;
 	uint32_t nprocesses, nnumbers, nreleased;
@@ -156,14 +175,39 @@ struct table {
 	struct table_socket sockets[TABLE_SOCKETS];
 };
 
-_Static_assert(offsetof(struct table, pid_namespace) == offsetof(struct table_head, pid_namespace),
-	       "the table begins with its head");
+#define TABLE_JOB_FROZEN     288u
+#define TABLE_PROCESS_FROZEN 72u
+_Static_assert(sizeof(struct table_head) == 88, "frozen");
+_Static_assert(offsetof(struct table_job, start_ticks) == 8 && offsetof(struct table_job, j) == 16 &&
+		       offsetof(struct name_job, root) == 4 && offsetof(struct name_job, name) == 8 &&
+		       offsetof(struct name_job, uuid) == 72 && offsetof(struct name_job, group) == 112 &&
+		       offsetof(struct name_job, interval_ns) == 176 &&
+		       offsetof(struct name_job, keep) == 184 && offsetof(struct name_job, start_ns) == 192 &&
+		       offsetof(struct name_job, home) == 200 && offsetof(struct name_job, spread) == 264 &&
+		       sizeof(struct table_job) >= TABLE_JOB_FROZEN,
+	       "frozen");
+_Static_assert(offsetof(struct table_process, start_ticks) == 8 && offsetof(struct table_process, p) == 16 &&
+		       offsetof(struct name_process, rpid) == 4 &&
+		       offsetof(struct name_process, parent) == 8 &&
+		       offsetof(struct name_process, scip) == 12 &&
+		       offsetof(struct name_process, keeper) == 16 &&
+		       offsetof(struct name_process, start_ns) == 24 &&
+		       offsetof(struct name_process, state) == 32 &&
+		       offsetof(struct name_process, diverged) == 50 &&
+		       sizeof(struct table_process) >= TABLE_PROCESS_FROZEN,
+	       "frozen");
 
 struct names {
 	struct table *table;
 	int fd;		   /* holds the shared flock */
 	bool test_diverge; /* PBEAM_TEST_DIVERGE: gives every newborn a number that is not its own */
+	bool others;	   /* names_include_others() */
 };
+
+/* The version that a file name in the runtime directory stands for; false if it is no table's. */
+bool table_file_version(const char *name, uint32_t *version);
+/* The head of a new table. */
+void table_head_fill(struct table_head *head, uint32_t version);
 
 /* Locks the table, and repairs it if a writer has died. -errno if it cannot be repaired. */
 must_check int table_lock(struct names *names);
@@ -182,6 +226,19 @@ void table_repair(struct table *table);
 struct table_job *table_find_job(struct table *table, int32_t keeper);
 /* Enters a process into the maps of numbers. 0 or -ENOSPC. Under the lock. */
 must_check int table_link_process(struct table *table, struct table_process *entry);
+
+/* ---- names_others.c: tables of other versions. -errno if they cannot be read ---- */
+/* Append to the array of `n` at *jobs, *processes, which the caller frees. Return the new number. */
+must_check int others_append_jobs(const struct names *names, struct name_job **jobs, int n);
+/* keeper 0: of all. */
+must_check int others_append_processes(const struct names *names, struct rpid keeper,
+				       struct name_process **processes, int n);
+/* 0 or -ENOENT. */
+must_check int others_find_job(const struct names *names, struct rpid keeper, struct name_job *out);
+must_check int others_find_process(const struct names *names, struct vpid vpid, struct name_process *out);
+/* -EEXIST with the sentence if a job of another version has the name. */
+must_check int others_check_name(const struct names *names, const char *name, struct err *err);
+
 static inline bool table_used(const _Atomic uint32_t *word)
 {
 	return atomic_load_explicit(word, memory_order_acquire) != 0;

@@ -241,6 +241,7 @@ int server_run(const struct server_options *options, struct err *err)
 	if (r == 0)
 		r = names_open(&server.names, err);
 	if (r == 0) {
+		names_include_others(server.names);
 		server.base = event_base_new();
 		r = server.base ? server_add_events(&server, err)
 				: err_set(err, -ENOMEM, "no memory for the event loop");

@@ -140,6 +140,7 @@ static int attach_take_over(const char *target, struct relay_options *out, char 
 
 	if (r < 0)
 		return r;
+	names_include_others(names);
 	r = attach_find_job(names, target, &job, err);
 	names_close(names);
 	snprintf(host, NAME_TEXT_MAX, "%s", job.home);

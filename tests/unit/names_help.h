@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "namespace/names.h"
+#include "namespace/table.h"
 #include "tests/unit/unit.h"
 
 static char runtime[64], table_path[96];
@@ -21,7 +21,7 @@ static int set_up(void **state)
 	snprintf(runtime, sizeof(runtime), "/tmp/pbeam-names-test-XXXXXX");
 	assert_non_null(mkdtemp(runtime));
 	setenv("XDG_RUNTIME_DIR", runtime, 1);
-	snprintf(table_path, sizeof(table_path), "%s/pbeam/names", runtime);
+	snprintf(table_path, sizeof(table_path), "%s/pbeam/" TABLE_FILE ".%u", runtime, TABLE_VERSION);
 	assert_int_equal(names_open(&names, &err), 0);
 	*state = names;
 	return 0;

@@ -393,27 +393,27 @@ static void test_damaged(void **state)
 {
 	struct names *names = *state, *again;
 	struct err err = ERR_INIT;
-	uint32_t version = names->table->version;
+	uint32_t version = names->table->head.version;
 
-	names->table->version = version + 1;
+	names->table->head.version = version + 1;
 	assert_int_equal(names_open(&again, &err), -EBUSY); /* in use: refused with a message */
 	assert_non_null(strstr(err.text, "of another version and in use"));
 	names_close(names);
 	assert_int_equal(names_open(&names, &err), 0); /* not in use: created again */
-	assert_int_equal(names->table->version, version);
+	assert_int_equal(names->table->head.version, version);
 	names_close(names);
 	assert_int_equal(truncate(table_path, 100), 0);
 	assert_int_equal(names_open(&names, &err), 0);
 	names_close(names);
 	assert_int_equal(truncate(table_path, (off_t)sizeof(struct table) + 1), 0);
 	assert_int_equal(names_open(&names, &err), 0);
-	names->table->magic = 0;
+	names->table->head.magic = 0;
 	names_close(names);
 	assert_int_equal(names_open(&names, &err), 0);
-	names->table->boot_id[0] ^= 1;
+	names->table->head.boot_id[0] ^= 1;
 	names_close(names);
 	assert_int_equal(names_open(&names, &err), 0);
-	names->table->pid_namespace ^= 1;
+	names->table->head.pid_namespace ^= 1;
 	assert_int_equal(names_open(&again, &err), -EBUSY);
 	assert_non_null(strstr(err.text, "of another pid namespace and in use"));
 	names_close(names);
@@ -517,6 +517,62 @@ static void test_shared_memory_ids(void **state)
 	assert_int_equal(names->table->ipc[NAMES_IPC_SHM].n, 0);
 }
 
+/* Jobs of a table of another version are found, keep their names and numbers, and cannot be changed. */
+static void test_other_version(void **state)
+{
+	struct names *names = *state, *other;
+	pid_t keeper = sleeper(), pid = sleeper(), mine = sleeper();
+	struct name_process p = process(pid + 7, pid), q = process(1, mine), found;
+	struct name_job job = {.keeper = {keeper}, .root = {pid + 7}, .name = "old"},
+			same = {.keeper = {mine}, .name = "old"};
+	struct name_job *jobs, found_job;
+	struct name_process *all;
+	struct err err = ERR_INIT;
+	uint32_t version;
+
+	assert_true(table_file_version("names", &version) && version == 12);
+	assert_true(table_file_version("names.13", &version) && version == 13);
+	assert_false(table_file_version("names.12", &version));
+	assert_false(table_file_version("names.13.new-7", &version));
+	assert_false(table_file_version("namesake", &version));
+	p.keeper.n = keeper;
+	setenv("PBEAM_TEST_TABLE_VERSION", "99", 1);
+	assert_int_equal(names_open(&other, &err), 0);
+	unsetenv("PBEAM_TEST_TABLE_VERSION");
+	assert_int_equal(names_job_add(other, &job, &err), 0);
+	assert_int_equal(names_process_add(other, &p), 0);
+	assert_int_equal(names_process_get(names, p.vpid, &found), -ENOENT);
+	names_include_others(names);
+	assert_int_equal(names_process_get(names, p.vpid, &found), 0);
+	assert_int_equal(found.rpid.n, pid);
+	assert_int_equal(names_job_get(names, job.keeper, &found_job), 0);
+	assert_string_equal(found_job.name, "old");
+	assert_int_equal(names_jobs_snapshot(names, &jobs), 1);
+	free(jobs);
+	assert_int_equal(names_snapshot(names, job.keeper, &all), 1);
+	free(all);
+	assert_int_equal(names_job_count(names), 1);
+	assert_int_equal(names_job_add(names, &same, &err), -EEXIST);
+	assert_non_null(strstr(err.text, "under another version"));
+	assert_int_equal(names_number_bind(names, p.vpid, q.rpid, q.keeper), -EEXIST);
+	other->table->head.shape.job_room = 0x7fffffff; /* not a table that can be read */
+	assert_int_equal(names_job_count(names), 0);
+	other->table->head.shape.job_room = TABLE_JOBS;
+	end(keeper);
+	assert_int_equal(names_job_count(names), 0);
+	names_close(other);
+	assert_int_equal(names_snapshot(names, (struct rpid){0}, &all), 0);
+	free(all);
+	setenv("PBEAM_TEST_TABLE_VERSION", "99", 1);
+	assert_int_equal(names_open(&other, &err), 0);
+	unsetenv("PBEAM_TEST_TABLE_VERSION");
+	assert_int_equal(other->table->nprocesses, 0); /* the old file was removed: no process mapped it */
+	names_close(other);
+	assert_int_equal(names_job_count(names), 0);
+	end(pid);
+	end(mine);
+}
+
 static void test_diverge_flavour(void **state)
 {
 	struct names *names;
@@ -542,7 +598,7 @@ int main(void)
 		T(test_eight_hammering), T(test_writer_killed),
 		T(test_damaged),	 T(test_made_by_many),
 		T(test_no_descriptor),	 T(test_shared_memory_ids),
-		T(test_diverge_flavour),
+		T(test_diverge_flavour), T(test_other_version),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "namespace/record.h"
+#include "namespace/table.h"
 #include "scip/syscall/proc_path.h"
 #include "tests/unit/unit.h"
 
@@ -35,12 +36,12 @@ static int tear_down(void **state)
 	char path[96];
 
 	names_close(*state);
-	for (unsigned i = 0; i < 3; i++) {
-		static const char *const parts[] = {"pbeam/names", "pbeam/record", "pbeam"};
-
-		snprintf(path, sizeof(path), "%s/%s", runtime, parts[i]);
-		remove(path);
-	}
+	snprintf(path, sizeof(path), "%s/pbeam/" TABLE_FILE ".%u", runtime, TABLE_VERSION);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/pbeam/record", runtime);
+	rmdir(path);
+	snprintf(path, sizeof(path), "%s/pbeam", runtime);
+	rmdir(path);
 	return rmdir(runtime);
 }
 
