@@ -100,7 +100,8 @@ static int check_home(void *arg, ProtobufCMessage *message)
 	const struct check *check = arg;
 	const Pbeam__Pages *pages = (const void *)message;
 
-	if (message->descriptor != &pbeam__pages__descriptor || !pages->ancestor)
+	if (message->descriptor != &pbeam__pages__descriptor || !pages->ancestor ||
+	    pages->ancestor >= IMAGE_BLOCKS_FIRST)
 		return 0;
 	if (reader_in_data(check->reader->chain[pages->ancestor - 1], pages->ancestor_offset,
 			   pages->count * IMAGE_PAGE))
@@ -141,6 +142,10 @@ int image_reader_home(struct image_reader *reader, const Pbeam__Pages *pages, ui
 	*offset = pages->ancestor ? pages->ancestor_offset : pages->offset;
 	if (!pages->ancestor)
 		return reader->fd;
+	if (pages->ancestor >= IMAGE_BLOCKS_FIRST) {
+		r = reader_open_blocks(reader, err);
+		return r < 0 ? r : reader->packs[pages->ancestor - IMAGE_BLOCKS_FIRST].fd;
+	}
 	r = image_reader_open_chain(reader, err);
 	return r < 0 ? r : image_reader_ancestor_fd(reader, pages->ancestor);
 }

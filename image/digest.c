@@ -41,51 +41,29 @@ int digest_range(int fd, uint64_t offset, uint64_t length, uint8_t out[IMAGE_DIG
 	return 0;
 }
 
-/* Shared by the threads; each takes the next chunk. */
+/* ---- on several threads, each of which takes the next piece ---- */
+
 struct digest_work {
-	int fd;
-	uint64_t end, nchunks;
-	uint8_t (*digests)[IMAGE_DIGEST];
-	const uint8_t (*expected)[IMAGE_DIGEST];
-	const uint8_t *done;
+	int (*one)(void *arg, uint64_t i);
+	void *arg;
+	uint64_t n;
 	_Atomic uint64_t next;
-	_Atomic int64_t bad; /* the first bad chunk, INT64_MAX if there is none */
 	_Atomic int code;
 };
-
-static void one_chunk(struct digest_work *work, uint64_t chunk)
-{
-	uint64_t offset = chunk * IMAGE_CHUNK;
-	uint64_t length = work->end - offset < IMAGE_CHUNK ? work->end - offset : IMAGE_CHUNK;
-	uint8_t digest[IMAGE_DIGEST];
-	int r = digest_range(work->fd, offset, length, digest);
-
-	if (r < 0) {
-		atomic_store(&work->code, r);
-		return;
-	}
-	if (work->digests) {
-		memcpy(work->digests[chunk], digest, IMAGE_DIGEST);
-	} else if (memcmp(work->expected[chunk], digest, IMAGE_DIGEST) != 0) {
-		int64_t lowest = atomic_load(&work->bad);
-
-		while ((int64_t)chunk < lowest &&
-		       !atomic_compare_exchange_weak(&work->bad, &lowest, (int64_t)chunk))
-			;
-	}
-}
 
 static void *digest_thread(void *arg)
 {
 	struct digest_work *work = arg;
 
 	for (;;) {
-		uint64_t chunk = atomic_fetch_add(&work->next, 1);
+		uint64_t i = atomic_fetch_add(&work->next, 1);
+		int r;
 
-		if (chunk >= work->nchunks || atomic_load(&work->code) < 0)
+		if (i >= work->n || atomic_load(&work->code) < 0)
 			return NULL;
-		if (!work->done || !work->done[chunk])
-			one_chunk(work, chunk);
+		r = work->one(work->arg, i);
+		if (r < 0)
+			atomic_store(&work->code, r);
 	}
 }
 
@@ -98,38 +76,74 @@ static unsigned digest_count_processors(void)
 	return (unsigned)CPU_COUNT(&set);
 }
 
-static void run_work(struct digest_work *work)
+int digest_each(uint64_t n, int (*one)(void *arg, uint64_t i), void *arg)
 {
+	struct digest_work work = {.one = one, .arg = arg, .n = n};
 	pthread_t threads[THREADS_MAX];
 	unsigned want = digest_count_processors(), have = 0;
 
-	work->nchunks = (work->end + IMAGE_CHUNK - 1) / IMAGE_CHUNK;
 	if (want > THREADS_MAX)
 		want = THREADS_MAX;
 	/* A small file is finished before a thread would have started. */
-	if (work->nchunks <= 4)
+	if (n <= 4)
 		want = 1;
-	while (have + 1 < want && pthread_create(&threads[have], NULL, digest_thread, work) == 0)
+	while (have + 1 < want && pthread_create(&threads[have], NULL, digest_thread, &work) == 0)
 		have++;
-	digest_thread(work);
+	digest_thread(&work);
 	while (have)
 		pthread_join(threads[--have], NULL);
+	return atomic_load(&work.code);
+}
+
+/* ---- chunks ---- */
+
+struct chunks {
+	int fd;
+	uint64_t end;
+	uint8_t (*digests)[IMAGE_DIGEST];
+	const uint8_t (*expected)[IMAGE_DIGEST];
+	const uint8_t *done;
+	_Atomic int64_t bad; /* the first bad chunk, INT64_MAX if there is none */
+};
+
+static int one_chunk(void *arg, uint64_t chunk)
+{
+	struct chunks *chunks = arg;
+	uint64_t offset = chunk * IMAGE_CHUNK;
+	uint64_t length = chunks->end - offset < IMAGE_CHUNK ? chunks->end - offset : IMAGE_CHUNK;
+	uint8_t digest[IMAGE_DIGEST];
+	int r;
+
+	if (chunks->done && chunks->done[chunk])
+		return 0;
+	r = digest_range(chunks->fd, offset, length, digest);
+	if (r < 0)
+		return r;
+	if (chunks->digests) {
+		memcpy(chunks->digests[chunk], digest, IMAGE_DIGEST);
+	} else if (memcmp(chunks->expected[chunk], digest, IMAGE_DIGEST) != 0) {
+		int64_t lowest = atomic_load(&chunks->bad);
+
+		while ((int64_t)chunk < lowest &&
+		       !atomic_compare_exchange_weak(&chunks->bad, &lowest, (int64_t)chunk))
+			;
+	}
+	return 0;
 }
 
 int digest_chunks(int fd, uint64_t end, uint8_t (*digests)[IMAGE_DIGEST], const uint8_t *done)
 {
-	struct digest_work work = {.fd = fd, .end = end, .digests = digests, .done = done, .bad = INT64_MAX};
+	struct chunks chunks = {.fd = fd, .end = end, .digests = digests, .done = done, .bad = INT64_MAX};
 
-	run_work(&work);
-	return atomic_load(&work.code);
+	return digest_each((end + IMAGE_CHUNK - 1) / IMAGE_CHUNK, one_chunk, &chunks);
 }
 
 int64_t digest_check(int fd, uint64_t end, const uint8_t (*digests)[IMAGE_DIGEST], const uint8_t *skip)
 {
-	struct digest_work work = {.fd = fd, .end = end, .expected = digests, .done = skip, .bad = INT64_MAX};
+	struct chunks chunks = {.fd = fd, .end = end, .expected = digests, .done = skip, .bad = INT64_MAX};
+	int r = digest_each((end + IMAGE_CHUNK - 1) / IMAGE_CHUNK, one_chunk, &chunks);
 
-	run_work(&work);
-	if (atomic_load(&work.code) < 0)
-		return atomic_load(&work.code) - 1;
-	return atomic_load(&work.bad) == INT64_MAX ? -1 : atomic_load(&work.bad);
+	if (r < 0)
+		return r - 1;
+	return atomic_load(&chunks.bad) == INT64_MAX ? -1 : atomic_load(&chunks.bad);
 }

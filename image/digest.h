@@ -19,4 +19,8 @@ must_check int digest_chunks(int fd, uint64_t end, uint8_t (*digests)[IMAGE_DIGE
  * the first bad chunk, -1 if all are good, or -errno - 1. */
 int64_t digest_check(int fd, uint64_t end, const uint8_t (*digests)[IMAGE_DIGEST], const uint8_t *skip);
 
+/* Calls one(arg, i) for each i below `n`, on as many threads as processors are allowed, until a call returns
+ * -errno. Returns that, or 0. */
+must_check int digest_each(uint64_t n, int (*one)(void *arg, uint64_t i), void *arg);
+
 #endif

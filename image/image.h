@@ -23,6 +23,8 @@
 #define IMAGE_PAGE	    4096u
 /* Most ancestors in a chain. A fill passes a descriptor for each (proto/frame.h, FRAME_FDS_MAX). */
 #define IMAGE_ANCESTORS_MAX 15u
+/* The first number by which runs of files name an entry of Manifest.blocks instead of an ancestor. */
+#define IMAGE_BLOCKS_FIRST  256u
 
 /* ---- the arena: allocates room in the file ---- */
 /* Shared memory (a memfd) of the coordinator and all scips of a dump: the next free offset, and the table
@@ -60,8 +62,14 @@ must_check int image_writer_put(struct image_writer *writer, const void *data, u
 /* Writes manifest and digests, syncs, renames over `path`, and syncs the directory. On failure (full disk,
  * ...) the temporary file is removed and the older file unchanged. `durable` false omits the syncs. Total
  * size in *bytes. */
-must_check int image_writer_commit(struct image_writer *writer, const Pbeam__Manifest *manifest, bool durable,
+must_check int image_writer_commit(struct image_writer *writer, Pbeam__Manifest *manifest, bool durable,
 				   uint64_t *bytes, struct err *err);
+/* The image is numbered, DIR/N.ckpt: image_writer_blocks() has a store for large files (image/blocks.h),
+ * which is committed and closed with the writer. `newest`: of an earlier image in DIR, or NULL. 0 or -errno.
+ */
+must_check int image_writer_use_blocks(struct image_writer *writer, const Pbeam__Manifest *newest,
+				       struct err *err);
+struct blocks *image_writer_blocks(const struct image_writer *writer); /* NULL: there is none */
 /* Makes `parent` the parent of the image. It was opened by its path, and must be in the directory of the
  * image. 0, -EXDEV or -ENOMEM. */
 must_check int image_writer_set_parent(const struct image_writer *writer, Pbeam__Manifest *manifest,

@@ -172,6 +172,8 @@ static int check_place(void *arg, ProtobufCMessage *message)
 		if (pages->count > UINT64_MAX / IMAGE_PAGE || pages->address % IMAGE_PAGE ||
 		    pages->offset % IMAGE_PAGE || pages->address > UINT64_MAX - pages->count * IMAGE_PAGE)
 			return reader_damaged(reader, err, "its manifest points to pages outside the file");
+		if (pages->ancestor >= IMAGE_BLOCKS_FIRST)
+			return 0; /* reader_check_blocks() */
 		if (pages->ancestor)
 			return check_ancestor(check->reader, pages, err);
 		if (!(reader->manifest->partial && pages->offset == 0) &&
@@ -209,6 +211,8 @@ int image_reader_open_fd(struct image_reader **out, int fd, const char *name, st
 		r = reader_check_parent(reader, err);
 	if (r == 0)
 		r = message_walk(&reader->manifest->base, check_place, &(struct check){reader, err});
+	if (r == 0)
+		r = reader_check_blocks(reader, err);
 	if (r < 0) {
 		image_reader_close(reader);
 		return r;
@@ -308,7 +312,7 @@ int image_reader_verify_but(struct image_reader *reader, const uint8_t *skip, st
 	r = verify_file(reader, skip, err);
 	for (uint32_t i = 0; i < reader->depth && r == 0; i++)
 		r = verify_file(reader->chain[i], NULL, err);
-	return r;
+	return r < 0 ? r : reader_verify_blocks(reader, err);
 }
 
 int image_reader_get(struct image_reader *reader, const Pbeam__Extent *where, void *buf, struct err *err)
@@ -322,6 +326,7 @@ void image_reader_close(struct image_reader *reader)
 		return;
 	for (uint32_t i = 0; i < reader->nchain; i++)
 		image_reader_close(reader->chain[i]);
+	reader_close_blocks(reader);
 	if (reader->manifest)
 		pbeam__manifest__free_unpacked(reader->manifest, NULL);
 	free(reader->digests);

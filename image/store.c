@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/dirs.h"
 #include "base/io.h"
+#include "image/blocks.h"
 #include "image/image.h"
 
 #define SUFFIX ".ckpt"
@@ -169,6 +170,26 @@ int store_find(const char *job, uint32_t number, char path[PATH_MAX], struct err
 	return r;
 }
 
+struct image_reader *store_open_before(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	uint32_t number = slash ? store_number_of(slash + 1) : 0;
+	auto_free uint32_t *numbers = NULL;
+	char dir[PATH_MAX], earlier[PATH_MAX + 32];
+	struct image_reader *image;
+	int n;
+
+	if (!number)
+		return NULL;
+	snprintf(dir, sizeof(dir), "%.*s", (int)(slash - path), path);
+	for (n = list_dir(dir, &numbers, NULL); n > 0; n--) {
+		snprintf(earlier, sizeof(earlier), "%s/%u" SUFFIX, dir, numbers[n - 1]);
+		if (numbers[n - 1] < number && image_reader_open(&image, earlier, NULL) == 0)
+			return image;
+	}
+	return NULL;
+}
+
 /* ---- claiming a number ---- */
 
 struct owner {
@@ -310,6 +331,7 @@ int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t
 	if (r < 0)
 		return r;
 	sweep_leftovers(dir);
+	blocks_prune(dir);
 	r = last_number(dir, &owner, number, err);
 	if (r < 0)
 		return r;
@@ -541,4 +563,5 @@ void store_prune(const char *job, uint32_t keep)
 		unlink(path);
 		store_drop_parts(job, numbers[i]);
 	}
+	blocks_prune(dir);
 }

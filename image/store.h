@@ -16,6 +16,8 @@
 
 #define STORE_JOB_MAX 64
 
+struct image_reader;
+
 /* Checks a name for --name: not a path, not a number, not empty, not too long. */
 must_check int store_check_name(const char *name, struct err *err);
 
@@ -42,6 +44,9 @@ must_check int store_list(const char *job, uint32_t **numbers, struct err *err);
 
 /* Finds the path of number N, or with 0 of the newest. -ENOENT if there is none. */
 must_check int store_find(const char *job, uint32_t number, char path[PATH_MAX], struct err *err);
+
+/* Opens the newest image before N.ckpt in its directory. NULL: there is none that can be read. */
+struct image_reader *store_open_before(const char *path);
 
 /* ---- cuts over several hosts: N.ckpt is the cut's manifest, N.parts/K.ckpt the image of part K ---- */
 /* Returns the last number claimed on this host, 0 if there is none. */

@@ -34,6 +34,7 @@ struct image_writer {
 	struct image_arena *arena;
 	char path[PATH_MAX], temporary[PATH_MAX];
 	bool committed;
+	struct blocks *blocks; /* or NULL */
 	/* digests chunks before the commit */
 	pthread_t thread;
 	bool have_thread;
@@ -195,6 +196,16 @@ int image_writer_put(struct image_writer *writer, const void *data, uint64_t len
 	return 0;
 }
 
+int image_writer_use_blocks(struct image_writer *writer, const Pbeam__Manifest *newest, struct err *err)
+{
+	return blocks_open(&writer->blocks, writer->path, newest, err);
+}
+
+struct blocks *image_writer_blocks(const struct image_writer *writer)
+{
+	return writer->blocks;
+}
+
 /* Writes the packed manifest after the data, and fills in the trailer's fields for it. */
 static int store_manifest(struct image_writer *writer, const Pbeam__Manifest *manifest,
 			  struct image_trailer *trailer, struct err *err)
@@ -258,15 +269,17 @@ static int sync_image_directory(const char *path, struct err *err)
 	return 0;
 }
 
-int image_writer_commit(struct image_writer *writer, const Pbeam__Manifest *manifest, bool durable,
-			uint64_t *bytes, struct err *err)
+int image_writer_commit(struct image_writer *writer, Pbeam__Manifest *manifest, bool durable, uint64_t *bytes,
+			struct err *err)
 {
 	struct image_trailer trailer = {.format = IMAGE_FORMAT};
-	uint64_t at;
+	uint64_t at, others = 0;
 	int r;
 
 	memcpy(trailer.magic, IMAGE_TRAILER_MAGIC, 8);
-	r = store_manifest(writer, manifest, &trailer, err);
+	r = writer->blocks ? blocks_commit(writer->blocks, manifest, durable, &others, err) : 0;
+	if (r == 0)
+		r = store_manifest(writer, manifest, &trailer, err);
 	if (r == 0)
 		r = write_digests(writer, &trailer, err);
 	if (r < 0)
@@ -279,12 +292,14 @@ int image_writer_commit(struct image_writer *writer, const Pbeam__Manifest *mani
 		return err_code(err, r, "write %s", writer->temporary);
 	if (durable && fsync(writer->fd) < 0)
 		return err_sys(err, "sync %s", writer->temporary);
-	*bytes = trailer.size;
+	*bytes = trailer.size + others;
 	if (!writer->path[0])
 		return 0;
 	if (rename(writer->temporary, writer->path) < 0)
 		return err_sys(err, "rename %s to %s", writer->temporary, writer->path);
 	writer->committed = true;
+	if (writer->blocks)
+		blocks_keep(writer->blocks);
 	return durable ? sync_image_directory(writer->path, err) : 0;
 }
 
@@ -293,6 +308,7 @@ void image_writer_close(struct image_writer *writer)
 	if (!writer)
 		return;
 	ahead_stop(writer);
+	blocks_close(writer->blocks);
 	if (writer->ahead)
 		munmap(writer->ahead, AHEAD_CHUNKS_MAX * IMAGE_DIGEST);
 	free(writer->ahead_done);

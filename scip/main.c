@@ -36,7 +36,7 @@ static const char usage_text[] =
 	"      --keep N          of the saved ones keep the newest N\n"
 	"      --dir DIR         keep them in DIR\n"
 	"      --group NAME      a group of jobs, also on other hosts, that is saved as one\n"
-	"      --save-files SIZE save contents of open files up to SIZE each (64M)\n"
+	"      --save-files SIZE save contents of open files up to SIZE each (all)\n"
 	"      --close-inherited close the descriptors from 3 on that the program would inherit\n"
 	"      --force           restore although files have changed since\n"
 	"      --help, --version\n";
@@ -127,7 +127,7 @@ static const char *take_option(int option, const char *value, struct keeper_opti
 
 static int run_or_restore(int argc, char **argv, bool restore)
 {
-	struct keeper_options job = {.console = {-1, -1, -1}, .pty_master = -1, .save_files_max = 64u << 20};
+	struct keeper_options job = {.console = {-1, -1, -1}, .pty_master = -1, .save_files_max = UINT64_MAX};
 	struct console_options console = {0};
 	struct err err = ERR_INIT;
 	int option;

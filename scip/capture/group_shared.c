@@ -5,8 +5,8 @@
  *   - from the file, by its name, where it has one (a file of shm_open(), or any writable file small enough),
  *   - by the dump of the objects, where a process of the group has a descriptor of it (memfd, unlinked file),
  *   - else by the scips: each part from the first process that maps it.
- * A large file that is mapped shared is not saved: it remains a mapping of that file, whose identity the
- * restore checks.
+ * A file over the limit that is mapped shared is not saved: it remains a mapping of that file, whose identity
+ * the restore checks.
  *
  * In a migration, anonymous memory, memory files and System V segments may have been pre-copied
  * (limits.precopy); of these nothing is saved.
@@ -35,7 +35,7 @@
 
 #define PRECOPY_LEAST (1ull << 20) /* bytes of an object; less takes no time to send */
 #define PRECOPY_MAX   (1ull << 38) /* listing the pages of more takes long */
-enum { COPY = 1 << 20, ANSWER_MS = 600000, SHM_REMOVED = 01000 };
+enum { ANSWER_MS = 600000, SHM_REMOVED = 01000 };
 
 /* One object and its mappings. */
 struct object {
@@ -132,54 +132,6 @@ static int open_named(const struct object *object, const struct sharing_limits *
 	return steal_fd(&fd);
 }
 
-/* Copies the data of [*at, end) without holes, and sets *at behind it. */
-static int copy_extent(struct image_writer *writer, int fd, uint64_t *at, uint64_t end, uint8_t *buffer,
-		       Pbeam__SharedMemory *memory, struct err *err)
-{
-	struct image_arena *arena = image_writer_arena(writer);
-	off_t data = lseek(fd, (off_t)*at, SEEK_DATA);
-
-	if (data < 0 && errno == ENXIO) {
-		*at = end;
-		return 0;
-	}
-	*at = data < 0 ? *at : (uint64_t)data & ~(uint64_t)(PAGE - 1);
-	while (*at < end) {
-		uint64_t n = end - *at < COPY ? end - *at : COPY,
-			 room = (n + PAGE - 1) & ~(uint64_t)(PAGE - 1), offset;
-		ssize_t got = io_pread_full(fd, buffer, n, (off_t)*at);
-		off_t hole = lseek(fd, (off_t)*at, SEEK_HOLE);
-		int r;
-
-		if (got < 0)
-			return err_code(err, (int)got, "read shared memory");
-		memset(buffer + got, 0, room - (uint64_t)got);
-		offset = image_arena_take(arena, room);
-		r = io_pwrite_full(image_writer_fd(writer), buffer, room, (off_t)offset);
-		if (r < 0)
-			return err_code(err, r, "write the image");
-		image_arena_written(arena, offset, room);
-		r = pages_append(&memory->n_pages, &memory->pages, *at, room / PAGE, offset);
-		if (r < 0)
-			return r;
-		*at += room;
-		if (hole >= 0 && (uint64_t)hole <= *at)
-			return 0;
-	}
-	return 0;
-}
-
-static int copy_file(struct image_writer *writer, int fd, Pbeam__SharedMemory *memory, struct err *err)
-{
-	auto_free uint8_t *buffer = malloc(COPY);
-	uint64_t at = 0;
-	int r = buffer ? 0 : -ENOMEM;
-
-	while (at < memory->size && r >= 0)
-		r = copy_extent(writer, fd, &at, memory->size, buffer, memory, err);
-	return r;
-}
-
 static int take_identity(Pbeam__SharedMemory *memory, Pbeam__SharedRef *ref)
 {
 	const char *name = (const char *)ref->name.data;
@@ -249,7 +201,8 @@ static int describe_object(struct object *object, struct names *names, struct im
 		return err_sys(err, "look at a shared file");
 	object->memory->size = (uint64_t)st.st_size;
 	object->copied = true;
-	return copy_file(writer, fd, object->memory, err);
+	return object_files_write(writer, manifest, fd, &st, &object->memory->n_pages, &object->memory->pages,
+				  err);
 }
 
 /* True if the process has a descriptor of this object; *size is the object's size then. */

@@ -8,6 +8,7 @@ struct checkpoint_options {
 	struct vpid target;
 	const char *path; /* final path */
 	bool kill, alone;
+	bool numbered; /* the path is one of the job's own: large files are stored beside it */
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */
 	const struct name_job *job;

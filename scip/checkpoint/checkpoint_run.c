@@ -1,7 +1,8 @@
 /*
  * A checkpoint and its order: the image is opened first, so that an unwritable path is refused before
- * anything is frozen; then freeze, processes, shared memory, objects, thaw; only then the slow part: digests,
- * sync, rename. With --kill the processes stay frozen until the image is durable, then they end.
+ * anything is frozen; large files are stored while the processes run; then freeze, processes, shared memory,
+ * objects, thaw; only then the slow part: digests, sync, rename. With --kill the processes stay frozen until
+ * the image is durable, then they end.
  */
 #include "scip/checkpoint/checkpoint.h"
 
@@ -9,9 +10,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
+#include "image/store.h"
 #include "scip/capture/capture.h"
+#include "scip/object/object.h"
 
 /* Captures everything that needs the processes frozen. */
 static int capture_processes(struct capture *c, struct err *err)
@@ -46,6 +50,26 @@ static int save_processes(struct capture *c, const struct checkpoint_options *op
 	return options->kill ? group_terminate(&c->group, err) : 0;
 }
 
+/* Large files are stored by blocks, of which the newest image has most; the others are stored now, while the
+ * processes run. */
+static int share_blocks(struct capture *c, const struct checkpoint_options *options, struct err *err)
+{
+	struct image_reader *newest = store_open_before(options->path);
+	int r = image_writer_use_blocks(c->writer, newest ? image_reader_manifest(newest) : NULL, err), n;
+	auto_free struct name_process *all = NULL;
+	auto_free struct rpid *rpids = NULL;
+
+	if (newest)
+		image_reader_close(newest);
+	n = r < 0 ? 0 : names_snapshot(c->group.names, c->group.keeper, &all);
+	rpids = n > 0 ? calloc((size_t)n, sizeof(*rpids)) : NULL;
+	if (!rpids)
+		return r;
+	for (int i = 0; i < n; i++)
+		rpids[i] = all[i].rpid;
+	return object_files_ahead(c->writer, rpids, (size_t)n, options->save_files_max, err);
+}
+
 static int attempt_checkpoint(struct names *names, const struct checkpoint_options *options,
 			      struct capture_result *result, struct err *err)
 {
@@ -62,6 +86,8 @@ static int attempt_checkpoint(struct names *names, const struct checkpoint_optio
 
 	memset(result, 0, sizeof(*result));
 	r = capture_open(&capture, names, &how, err);
+	if (r >= 0 && options->numbered)
+		r = share_blocks(&capture, options, err);
 	if (r >= 0)
 		r = save_processes(&capture, options, result, err);
 	result->total_ns = io_now_ns(CLOCK_MONOTONIC) - capture.begin_ns;

@@ -30,6 +30,7 @@ struct coordinator_wish {
 	const char *path;	 /* of the image */
 	struct vpid target;	 /* of a checkpoint or rollback: the process; 0: the whole job */
 	bool kill, alone;	 /* checkpoint */
+	bool numbered;		 /* checkpoint: the path is one of the job's own */
 	uint64_t save_files_max; /* checkpoint */
 	bool force;		 /* restore, rollback: although files changed */
 	const struct migrate_options *migrate;

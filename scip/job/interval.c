@@ -90,6 +90,7 @@ static void on_time(void *arg)
 	struct job *job = arg;
 	struct coordinator_wish wish = {.kind = COORDINATOR_CHECKPOINT,
 					.path = job->interval->path,
+					.numbered = true,
 					.save_files_max = job->options->save_files_max};
 	struct err err = ERR_INIT;
 	char store[STORE_JOB_MAX];

@@ -275,6 +275,7 @@ int request_checkpoint(struct request *request, const ProtobufCMessage *message,
 		return r;
 	}
 	what.path = saving->path;
+	what.numbered = saving->numbered;
 	saving->no_wait = wish->no_wait;
 	saving->resident = job_resident_bytes(job);
 	return saving_start(saving, &what, err);

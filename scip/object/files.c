@@ -1,10 +1,11 @@
 /*
  * File contents saved in the image and restored before anything is opened.
  *
- * Files without a name are always saved, files open for writing up to a limit: the runs of data that
- * SEEK_DATA and SEEK_HOLE show, page by page, so that holes stay holes. FICLONERANGE shares the blocks with
- * the image where the file system can (XFS, btrfs) and costs nothing, so that the limit does not apply;
- * otherwise they are copied.
+ * Files without a name are always saved, files open for writing too unless they exceed --save-files: the runs
+ * of data that SEEK_DATA and SEEK_HOLE show, page by page, so that holes stay holes. FICLONERANGE shares the
+ * blocks with the image where the file system can (XFS, btrfs) and costs nothing, so that the limit does not
+ * apply. Otherwise the contents of a large file are stored by blocks beside a numbered image, and only those
+ * that have changed since the last one (image/blocks.h); what is left is copied into the image.
  *
  * On restore a file whose device, inode, size, mtime and ctime are as they were is left alone. Otherwise it
  * is changed in place, or made if it is missing: files_switch.c. A file over the limit has no contents here:
@@ -15,10 +16,13 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include "image/blocks.h"
 #include "image/file_copy.h"
 #include "scip/object/common.h"
 #include "scip/object/object_dump.h"
 #include "scip/object/object_restore.h"
+
+enum { LARGE = 4 << 20 }; /* bytes of a file that is stored by blocks */
 
 static int write_run(struct image_writer *writer, int fd, uint64_t size, uint64_t start, uint64_t end,
 		     bool *cloned, Pbeam__Pages *pages)
@@ -102,6 +106,21 @@ static int open_for_reading(int fd, const char *path, const struct stat *st)
 	return again;
 }
 
+bool object_files_by_blocks(struct image_writer *writer, int fd, uint64_t size)
+{
+	return image_writer_blocks(writer) && size >= LARGE && !can_clone(writer, fd, size);
+}
+
+int object_files_write(struct image_writer *writer, Pbeam__Manifest *manifest, int fd, const struct stat *st,
+		       size_t *n, Pbeam__Pages ***pages, struct err *err)
+{
+	uint64_t size = (uint64_t)st->st_size;
+
+	if (object_files_by_blocks(writer, fd, size))
+		return blocks_add(image_writer_blocks(writer), fd, st, manifest, n, pages, err);
+	return object_files_write_pages(writer, fd, size, n, pages, err);
+}
+
 int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, int fd, const struct stat *st,
 		      const char *path, bool unlinked, bool always, uint64_t limit, uint32_t *index,
 		      struct err *err)
@@ -137,7 +156,7 @@ int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, in
 	saved->mode = st->st_mode & 07777;
 	saved->ctime_ns = object_ctime_ns(st);
 	*index = (uint32_t)manifest->n_files;
-	return object_files_write_pages(writer, source, size, &saved->n_pages, &saved->pages, err);
+	return object_files_write(writer, manifest, source, st, &saved->n_pages, &saved->pages, err);
 }
 
 /* ---- restore ---- */

@@ -198,6 +198,13 @@ struct object_external {
 	uint64_t (*file_limit)(void *arg, const struct stat *st, uint64_t max);
 };
 uint64_t object_file_limit(const struct object_external *external, const struct stat *st, uint64_t max);
+/* Saves the contents of an open file: appends runs to *pages. 0 or -errno. */
+must_check int object_files_write(struct image_writer *writer, Pbeam__Manifest *manifest, int fd,
+				  const struct stat *st, size_t *n, Pbeam__Pages ***pages, struct err *err);
+/* Stores large files that the running processes have open for writing ahead of the dump, which then stores
+ * what they change from now on. Best effort, but for a full disk: -ENOSPC. `max`: bytes of a file. */
+must_check int object_files_ahead(struct image_writer *writer, const struct rpid *rpids, size_t n,
+				  uint64_t max, struct err *err);
 /* For their `dump`: what the description's kind would have put into `out`. */
 must_check int object_dump_as_usual(struct object_dump *dump, const struct object_source *source,
 				    Pbeam__Object *out, struct err *err);
