@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +17,8 @@
 #include "base/cleanup.h"
 
 #define NS_PER_MS 1000000ull
+
+enum { SEND_TRIES = 100, SEND_AGAIN_NS = 10000000 };
 
 /* read(2), or pread(2) from `*off` on, until all is read or the file ends. */
 static ssize_t read_whole(int fd, void *buf, size_t len, const off_t *off)
@@ -170,6 +174,37 @@ int io_connect(int sock, const struct sockaddr *to, socklen_t len, int timeout_m
 	if (fcntl(sock, F_SETFL, flags) < 0 && r == 0)
 		r = -errno;
 	return r;
+}
+
+static bool io_send_again(int error, int *tries)
+{
+	const struct timespec moment = {.tv_nsec = SEND_AGAIN_NS};
+
+	if (error == EINTR)
+		return true;
+	if ((error != ENOMEM && error != ENOBUFS) || ++*tries == SEND_TRIES)
+		return false;
+	nanosleep(&moment, NULL);
+	return true;
+}
+
+ssize_t io_sendmsg(int sock, const struct msghdr *message, int flags)
+{
+	int tries = 0;
+	ssize_t n;
+
+	do
+		n = sendmsg(sock, message, flags);
+	while (n < 0 && io_send_again(errno, &tries));
+	return n < 0 ? -errno : n;
+}
+
+ssize_t io_send(int sock, const void *buf, size_t len, int flags)
+{
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
+	const struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	return io_sendmsg(sock, &message, flags);
 }
 
 uint64_t io_now_ns(int clock_id)

@@ -39,6 +39,13 @@ must_check int io_connect(int sock, const struct sockaddr *to, socklen_t len, in
  * which the soft limit is for, must not inherit it. */
 void io_raise_descriptor_limit(void);
 
+struct msghdr;
+/* sendmsg(2) and send(2), tried again after EINTR, and for a second while the kernel lacks memory (ENOMEM,
+ * ENOBUFS): a message that is given up for that would look as if its sender had ended. The count or -errno.
+ */
+must_check ssize_t io_sendmsg(int sock, const struct msghdr *message, int flags);
+must_check ssize_t io_send(int sock, const void *buf, size_t len, int flags);
+
 /* Seconds and nanoseconds as one number. */
 uint64_t io_now_ns(int clock_id);
 

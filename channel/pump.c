@@ -98,13 +98,11 @@ static void encrypt_local(struct pump *pump)
 static void send_plain(struct pump *pump)
 {
 	while (pump->done < pump->have) {
-		ssize_t n = send(pump->local, pump->plain + pump->done, pump->have - pump->done,
-				 MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n = io_send(pump->local, pump->plain + pump->done, pump->have - pump->done,
+				    MSG_NOSIGNAL | MSG_DONTWAIT);
 
-		if (n < 0 && errno == EINTR)
-			continue;
 		if (n < 0) {
-			if (errno == EAGAIN)
+			if (n == -EAGAIN)
 				return;
 			pump->hung = true;
 			break;

@@ -164,12 +164,10 @@ int tls_send(struct tls *tls, int flags)
 	const char *data = unsent_records(tls, &len);
 
 	while (len > 0) {
-		ssize_t n = send(tls->tcp, data, len, flags | MSG_NOSIGNAL);
+		ssize_t n = io_send(tls->tcp, data, len, flags | MSG_NOSIGNAL);
 
-		if (n < 0 && errno == EINTR)
-			continue;
 		if (n < 0)
-			return -errno;
+			return (int)n;
 		tls->sent += (size_t)n;
 		data += n;
 		len -= (size_t)n;

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/dirs.h"
+#include "base/io.h"
 #include "proto/message.h"
 
 #define BODY_STEP ((size_t)1 << 20)
@@ -86,7 +87,6 @@ ssize_t frame_send_some(int sock, const void *bytes, size_t len, const int *fds,
 	} control;
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = len};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-	ssize_t n;
 
 	if (nfds > FRAME_FDS_MAX)
 		return -E2BIG;
@@ -102,10 +102,7 @@ ssize_t frame_send_some(int sock, const void *bytes, size_t len, const int *fds,
 		cmsg->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfds);
 		memcpy(CMSG_DATA(cmsg), fds, sizeof(int) * (size_t)nfds);
 	}
-	do
-		n = sendmsg(sock, &msg, MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : n;
+	return io_sendmsg(sock, &msg, MSG_NOSIGNAL);
 }
 
 int frame_send(int sock, uint32_t type, const ProtobufCMessage *message, const int *fds, int nfds,

@@ -123,17 +123,25 @@ void group_free(struct group *group)
 	group->n = 0;
 }
 
+static void group_note_end(struct member *member)
+{
+	err_set(&member->problem, -ESRCH, "vpid %d ended in the middle of the checkpoint; try again",
+		member->vpid.n);
+}
+
 void group_ask(struct member *member, uint32_t type, const ProtobufCMessage *message, const int *fds,
 	       int nfds)
 {
+	int r;
+
 	forget_reply(member);
 	err_clear(&member->problem);
-	if (member->sock < 0 || frame_send(member->sock, type, message, fds, nfds, &member->problem) < 0) {
-		err_set(&member->problem, -ESRCH, "vpid %d ended in the middle of the checkpoint; try again",
-			member->vpid.n);
-		return;
-	}
-	member->asked = true;
+	r = member->sock < 0 ? -EPIPE : frame_send(member->sock, type, message, fds, nfds, &member->problem);
+	member->asked = r == 0;
+	if (r == -EPIPE || r == -ECONNRESET)
+		group_note_end(member);
+	else if (r < 0)
+		err_wrap(&member->problem, r, "vpid %d", member->vpid.n);
 }
 
 /* Receives a reply, or finds that the scip has ended. */
@@ -144,8 +152,7 @@ static void receive_reply(struct member *member, const ProtobufCMessageDescripto
 
 	member->asked = false;
 	if (r == -EPIPE)
-		err_set(&member->problem, -ESRCH, "vpid %d ended in the middle of the checkpoint; try again",
-			member->vpid.n);
+		group_note_end(member);
 }
 
 int group_cancelled(const struct group *group, struct err *err)

@@ -5,18 +5,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/io.h"
+
 enum { EVENT_MAX = ERR_TEXT_MAX + 64 }; /* bytes of a packed event: its text and three numbers */
 _Static_assert(EVENT_MAX <= PIPE_BUF, "an event is one packet of a pipe");
 
 int event_send(int sock, const Pbeam__KeeperEvent *event)
 {
 	uint8_t bytes[EVENT_MAX];
+	ssize_t n;
 
 	if (pbeam__keeper_event__get_packed_size(event) > sizeof(bytes))
 		return -EMSGSIZE;
-	if (send(sock, bytes, pbeam__keeper_event__pack(event, bytes), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-		return -errno;
-	return 0;
+	n = io_send(sock, bytes, pbeam__keeper_event__pack(event, bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+	return n < 0 ? (int)n : 0;
 }
 
 static int unpack_event(const uint8_t *bytes, ssize_t n, Pbeam__KeeperEvent **out)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "channel/wire.h"
 #include "proto/cluster.pb-c.h"
@@ -99,12 +100,10 @@ int page_stream_send_bulk(struct page_stream *stream, const void *data, uint64_t
 		return r < 0 ? err_code(err, r, "send pages") : 0;
 	}
 	while (len > 0) {
-		ssize_t n = send(stream->fd, at, len, MSG_NOSIGNAL);
+		ssize_t n = io_send(stream->fd, at, len, MSG_NOSIGNAL);
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return err_sys(err, "send pages");
+		if (n < 0)
+			return err_code(err, (int)n, "send pages");
 		at += n;
 		len -= (uint64_t)n;
 	}

@@ -37,8 +37,11 @@ static void control_reply(struct control_connection *c, uint32_t type, const Pro
 {
 	struct err err = ERR_INIT;
 
-	if (frame_send(c->sock, type, message, NULL, 0, &err) < 0)
-		log_debug("control: %s", err.text); /* the next read reports the end of the connection */
+	if (frame_send(c->sock, type, message, NULL, 0, &err) == 0)
+		return;
+	log_debug("control: %s", err.text);
+	(void)shutdown(c->sock,
+		       SHUT_RDWR); /* the coordinator need not wait, and the next read ends the connection */
 }
 
 static void reply_done(struct control_connection *c)

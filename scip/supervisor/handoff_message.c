@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/io.h"
 #include "proto/control.pb-c.h"
 #include "proto/message.h"
 
@@ -13,6 +14,7 @@ int handoff_message_send(int sock, const struct handoff *handoff)
 {
 	Pbeam__Handoff message = PBEAM__HANDOFF__INIT;
 	uint8_t bytes[HANDOFF_MAX];
+	ssize_t n;
 
 	message.rpid = handoff->rpid;
 	message.vpid = handoff->vpid;
@@ -31,9 +33,8 @@ int handoff_message_send(int sock, const struct handoff *handoff)
 	}
 	if (pbeam__handoff__get_packed_size(&message) > sizeof(bytes))
 		return -EMSGSIZE;
-	if (send(sock, bytes, pbeam__handoff__pack(&message, bytes), MSG_NOSIGNAL) < 0)
-		return -errno;
-	return 0;
+	n = io_send(sock, bytes, pbeam__handoff__pack(&message, bytes), MSG_NOSIGNAL);
+	return n < 0 ? (int)n : 0;
 }
 
 static int handoff_unpack(const uint8_t *bytes, size_t len, struct handoff *handoff)
