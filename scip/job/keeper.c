@@ -557,14 +557,17 @@ static int keeper_open(struct keeper *keeper, int console_sock, struct err *err)
 {
 	struct job *job = &keeper->job;
 	bool leads = false;
-	int r = loop_open(&job->loop);
+	int r = viewer_open(job, console_sock, err); /* first: it is told of every later failure */
 
 	if (r < 0)
 		return r;
+	r = loop_open(&job->loop);
+	if (r < 0)
+		return err_code(err, r, "make an event loop");
 	r = watch_children(keeper, err);
 	if (r < 0)
 		return r;
-	r = viewer_open(job, console_sock, err);
+	r = viewer_watch(job, err);
 	if (r < 0)
 		return r;
 	r = choose_identity(job, &leads, err);

@@ -77,7 +77,7 @@ static void viewer_look_again(void *arg)
 
 static void start_draining(struct job *job)
 {
-	if (job->pty_master < 0 || job->viewer->draining)
+	if (job->pty_master < 0 || job->viewer->draining || !job->loop.base)
 		return;
 	if (loop_watch(&job->loop, job->pty_master, on_unviewed_output, job) < 0)
 		log_warn("job %d: what it writes to its terminal cannot be kept", job->entry.root.n);
@@ -138,8 +138,11 @@ void viewer_tell(struct job *job, Pbeam__KeeperEvent__Type type, int value, cons
 	event.value = value;
 	event.keeper = job->entry.keeper.n;
 	event.text = (char *)(uintptr_t)text;
-	if (event_send(job->viewer->sock, &event) < 0)
-		log_info("the console has gone");
+	if (event_send(job->viewer->sock, &event) == 0)
+		return;
+	log_info("the console has gone, or takes no events");
+	viewer_close(job); /* it must not wait for an event that was lost */
+	start_draining(job);
 }
 
 int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err)
@@ -166,15 +169,17 @@ int viewer_replace(struct job *job, int *sock, int *backlog, struct err *err)
 
 int viewer_open(struct job *job, int sock, struct err *err)
 {
-	int r;
-
 	job->viewer = calloc(1, sizeof(*job->viewer));
 	if (!job->viewer)
 		return err_code(err, -ENOMEM, "serve the console");
 	job->viewer->sock = sock;
-	if (sock < 0)
-		return 0;
-	r = loop_watch(&job->loop, sock, on_console, job);
+	return 0;
+}
+
+int viewer_watch(struct job *job, struct err *err)
+{
+	int r = job->viewer->sock < 0 ? 0 : loop_watch(&job->loop, job->viewer->sock, on_console, job);
+
 	return r < 0 ? err_code(err, r, "watch the console") : 0;
 }
 

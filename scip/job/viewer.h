@@ -1,6 +1,6 @@
 /*
- * The console of the job, if there is one, and what the job wrote to its pty while there was none
- * was.
+ * The console of the job, if there is one, and what the job wrote to its pty while there was
+ * none.
  */
 #ifndef SCIP_JOB_VIEWER_H
 #define SCIP_JOB_VIEWER_H
@@ -8,9 +8,11 @@
 #include "scip/job/event.h"
 #include "scip/job/job.h"
 
-/* `sock` is the console that started us (-1: none did); it is ours from now on. When it ends the pty's output
- * is kept here for the next one: the newest VIEWER_BACKLOG bytes. */
+/* `sock` is the console that started us (-1: none did); it is ours from now on. Events can be sent. */
 must_check int viewer_open(struct job *job, int sock, struct err *err);
+/* Notices the console's end, in the job's loop. From then on the pty's output is kept here for the next one:
+ * the newest VIEWER_BACKLOG bytes. */
+must_check int viewer_watch(struct job *job, struct err *err);
 enum { VIEWER_BACKLOG = 256 << 10 };
 /* Sends an event to the console, if there is one. */
 void viewer_tell(struct job *job, Pbeam__KeeperEvent__Type type, int value, const char *text);
