@@ -69,7 +69,7 @@ static struct inet_address listen_address(const struct inet_address *address, in
 int acceptor_open(struct acceptor **out, const struct inet_address *address, struct err *err)
 {
 	static const int families[LISTENERS] = {AF_INET, AF_INET6};
-	const struct inet_address *local = address && inet_is_local(address) ? address : NULL;
+	const struct inet_address *local = address && inet_is_local(address) > 0 ? address : NULL;
 	struct acceptor *acceptor = calloc(1, sizeof(*acceptor));
 
 	if (!acceptor)

@@ -90,13 +90,17 @@ bool inet_covers(const struct inet_address *bound, const struct inet_address *ad
 	       (inet_is_wildcard(bound) && inet_port(bound) == inet_port(address));
 }
 
-bool inet_is_local(const struct inet_address *address)
+int inet_is_local(const struct inet_address *address)
 {
 	auto_close int probe = socket(address->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct inet_address any_port = *address;
 
+	if (probe < 0)
+		return errno == EAFNOSUPPORT ? 0 : -errno;
 	inet_set_port(&any_port, 0);
-	return probe >= 0 && bind(probe, &any_port.any, any_port.len) == 0;
+	if (bind(probe, &any_port.any, any_port.len) == 0)
+		return 1;
+	return errno == EADDRNOTAVAIL || errno == EINVAL || errno == ENODEV ? 0 : -errno;
 }
 
 int inet_bind(int fd, const struct inet_address *address, uint64_t patience_ns)
@@ -114,8 +118,12 @@ int inet_bind(int fd, const struct inet_address *address, uint64_t patience_ns)
 int inet_check_local(const Pbeam__Object *object, const struct inet_address *bound, struct err *err)
 {
 	char text[INET_TEXT_MAX];
+	int local = object->external ? 1 : inet_is_local(bound);
 
-	if (object->external || inet_is_local(bound))
+	if (local < 0)
+		return err_code(err, local, "find whether this host has the address %s",
+				inet_text(bound, text));
+	if (local)
 		return 0;
 	return err_set(err, -EADDRNOTAVAIL, "it is bound to %s, and this host does not have that address",
 		       inet_text(bound, text));

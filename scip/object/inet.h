@@ -32,8 +32,8 @@ bool inet_is_wildcard(const struct inet_address *address);
 bool inet_same(const struct inet_address *a, const struct inet_address *b);
 /* As inet_same(), but a wildcard in `bound` matches any host. */
 bool inet_covers(const struct inet_address *bound, const struct inet_address *address);
-/* True if this host has the address: a socket can be bound to it. */
-bool inet_is_local(const struct inet_address *address);
+/* 1 if this host has the address (a socket can be bound to it), else 0, or -errno if that cannot be found. */
+must_check int inet_is_local(const struct inet_address *address);
 /* bind(2), tried again for `patience_ns` while the address is in use: a program that was just killed, or its
  * bridge, may still have it. Returns 0 or -errno. */
 must_check int inet_bind(int fd, const struct inet_address *address, uint64_t patience_ns);

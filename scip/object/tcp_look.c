@@ -229,7 +229,9 @@ struct tcp_other tcp_find_other(struct object_dump *dump, const struct object_so
 	other.place = TCP_PEER_GONE;
 	if (!look || !look->peer.len)
 		return other;
-	found = inet_is_local(&look->peer) ? inet_diag_tcp(&look->peer, &look->own, &answer) : -EHOSTUNREACH;
+	found = inet_is_local(&look->peer);
+	if (found >= 0)
+		found = found ? inet_diag_tcp(&look->peer, &look->own, &answer) : -EHOSTUNREACH;
 	other.source = tcp_find_listener(dump, &look->peer);
 	other.place = tcp_place_of(look, found, &answer, other.source);
 	other.queued = answer.receive_queue - (answer.receive_queue && answer.state == TCP_CLOSE_WAIT);

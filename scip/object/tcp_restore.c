@@ -281,17 +281,22 @@ static bool can_listen(const struct inet_address *at)
 }
 
 /* Chooses an address of this host: the socket's first one if possible, which needs no translation. On another
- * host than its last it may be in use, mostly by a bridge. */
-static bool tcp_name_is_usable(const struct object_restore *restore, const ProtobufCBinaryData *name,
-			       const ProtobufCBinaryData *last, int family, struct inet_address *out)
+ * host than its last it may be in use, mostly by a bridge. 1 if there is one, else 0, or a negative error. */
+static int tcp_choose_name(const struct object_restore *restore, const ProtobufCBinaryData *name,
+			   const ProtobufCBinaryData *last, int family, struct inet_address *out)
 {
-	if (name->len && inet_address_parse(name, out) && inet_is_local(out)) {
+	int here = name->len && inet_address_parse(name, out) ? inet_is_local(out) : 0;
+
+	if (here < 0)
+		return here;
+	if (here) {
 		*out = inet_in_family(out, family);
 		if (can_listen(out))
-			return true;
+			return 1;
 	}
-	if (!inet_address_parse(last, out) || !inet_is_local(out))
-		return false;
+	here = inet_address_parse(last, out) ? inet_is_local(out) : 0;
+	if (here <= 0)
+		return here;
 	*out = inet_in_family(out, family);
 	return !restore->external || can_listen(out);
 }
@@ -303,10 +308,13 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 	const Pbeam__Object *peer = tcp_peer_of(restore, object);
 	const Pbeam__TcpSocket *other = peer ? peer->tcp : saved;
 	struct inet_address local, remote;
-	bool here = tcp_name_is_usable(restore, &saved->name_own, &saved->local, saved->family, &local) &&
-		    tcp_name_is_usable(restore, &saved->name_peer, &saved->peer, other->family, &remote);
+	int here = tcp_choose_name(restore, &saved->name_own, &saved->local, saved->family, &local);
 	int fds[2], r;
 
+	if (here > 0)
+		here = tcp_choose_name(restore, &saved->name_peer, &saved->peer, other->family, &remote);
+	if (here < 0)
+		return err_code(err, here, "find whether this host has the connection's addresses");
 	if (!here || saved->shutdown & TCP_SHUTDOWN_LOST) {
 		/* The addresses are another host's, or the other end is not in the image: any will do, also
 		 * for a connection that is reset. */
@@ -383,7 +391,7 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 		return *fd;
 	if (!saved->bound || !inet_address_parse(&saved->local, &local))
 		return 0;
-	if (saved->state == TCP_SYN_SENT && !inet_is_local(&local))
+	if (saved->state == TCP_SYN_SENT && inet_is_local(&local) == 0)
 		return 0; /* it connects from another host now */
 	local = inet_in_family(&local, saved->family);
 	r = bind_to(*fd, &local, err);

@@ -98,7 +98,7 @@ int reconnect_callers_find(struct reconnect_callers *callers, const Pbeam__Recon
 	for (size_t i = 0; i < request->n_ports; i++) {
 		struct inet_address peer;
 
-		here[i] = inet_address_parse(&request->ports[i]->peer, &peer) && inet_is_local(&peer);
+		here[i] = inet_address_parse(&request->ports[i]->peer, &peer) && inet_is_local(&peer) > 0;
 	}
 	r = inet_diag_udp(on_caller_socket, &finding);
 	if (r == 0)

@@ -80,7 +80,7 @@ static bool is_within(struct object_dump *dump, const struct reconnect_port *por
 		struct inet_address own = {.len = sizeof(own.v6)};
 
 		if (!of->hidden && is_udp(of) && getsockname(of->local, &own.any, &own.len) == 0 &&
-		    inet_covers(&own, &port->peer) && inet_is_local(&port->peer))
+		    inet_covers(&own, &port->peer) && inet_is_local(&port->peer) > 0)
 			return true;
 	}
 	return false;

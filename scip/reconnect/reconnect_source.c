@@ -82,7 +82,7 @@ static const Pbeam__HostInfo *host_by_address(const struct reconnect_outgoing *o
 {
 	const Pbeam__HostList *hosts = outgoing->hosts;
 
-	if (hosts->n_hosts && inet_is_local(address))
+	if (hosts->n_hosts && inet_is_local(address) > 0)
 		return hosts->hosts[0];
 	for (size_t i = 1; i < hosts->n_hosts; i++)
 		if (has_address(hosts->hosts[i], address))
