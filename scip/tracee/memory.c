@@ -69,7 +69,7 @@ static int mem_copy(pid_t tid, bool write_it, uint64_t remote_at, void *local_at
 		if (n == 0) /* the address space is gone */
 			return -ESRCH;
 		if (n < 0)
-			return errno == ESRCH ? -ESRCH : -EFAULT;
+			return errno == EIO ? -EFAULT : -errno; /* EIO: nothing is mapped there */
 		done += (size_t)n;
 	}
 	return 0;
@@ -103,7 +103,7 @@ int memory_write(const struct process *dest_tracee, struct taddr dest, const voi
 
 	if (n == (ssize_t)len)
 		return 0;
-	return n == -ESRCH ? -ESRCH : -EFAULT;
+	return n < 0 ? (int)n : -EFAULT; /* a short count: the rest is not writable */
 }
 
 int memory_write_force(const struct process *dest_tracee, struct taddr dest, const void *src_tracer,
