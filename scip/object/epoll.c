@@ -3,8 +3,9 @@
  *
  * An entry is kept by the kernel under (open file description, descriptor number). The number is that of the
  * process that added it, and may have been closed, or given to something else, while the description lives on
- * elsewhere; kcmp(KCMP_EPOLL_TFD) identifies the description. To restore both number and description,
- * entries are added by a child of ours that puts the description at that number in its own table
+ * elsewhere; kcmp(KCMP_EPOLL_TFD) identifies the description. That walks through the set, so what the holder
+ * has at the number is tried first, with a call that costs the same for any set. To restore both number and
+ * description, entries are added by a child of ours that puts the description at that number in its own table
  * (dup2): the registration lasts as long as the description, not as long as the child.
  *
  * Signalfds differ: an entry waits for signals of the process that made it (ep_insert() polls
@@ -27,8 +28,10 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/u64_map.h"
 #include "scip/object/common.h"
 #include "scip/object/epoll.h"
+#include "scip/object/epoll_place.h"
 #include "scip/object/object_table.h"
 
 #define PRIVATE_EVENTS (EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE)
@@ -54,30 +57,112 @@ static bool epoll_match(struct object_dump *dump, const struct object_source *so
 	return strcmp(source->link, "anon_inode:[eventpoll]") == 0;
 }
 
-static int epoll_add_entry(struct object_dump *dump, const struct object_source *source, Pbeam__Epoll *out,
-			   int fd, uint32_t events, uint64_t data, uint64_t ino, struct err *err)
-{
-	const struct object_source *target;
-	Pbeam__EpollEntry *entry;
-	unsigned nth = 0;
+/* The lines of an interest list, and what each of them probably watches: what the holder has there now. */
+struct interest {
+	struct epoll_line *lines;
+	struct epoll_guess *guesses;
+	const struct object_source **guessed; /* of lines[i], or NULL */
+	size_t n;
+};
 
-	/* The kernel lists, and kcmp counts, entries of one number in the same order. */
-	for (size_t i = 0; i < out->n_entries; i++)
-		nth += out->entries[i]->fd == fd;
-	target = object_dump_find_epoll(dump, source->local, fd, nth, ino);
+static int list_interest(struct object_dump *dump, const struct object_source *source, struct interest *out,
+			 struct err *err)
+{
+	size_t room = 0;
+
+	for (const char *at = source->fdinfo;;) {
+		struct epoll_line line;
+		int r = epoll_next_line(&at, &line, err);
+
+		if (r < 0)
+			return r;
+		if (r == 0)
+			break;
+		if (out->n == room) {
+			struct epoll_line *more = reallocarray(out->lines, 2 * room + 16, sizeof(*more));
+
+			if (!more)
+				return object_no_memory(err);
+			room = 2 * room + 16;
+			out->lines = more;
+		}
+		out->lines[out->n++] = line;
+	}
+	return 0;
+}
+
+/* A number that has several lines is not guessed: at most one of them can be what is there now. */
+static int guess_interest(struct object_dump *dump, const struct object_source *source, struct interest *out,
+			  struct err *err)
+{
+	struct u64_map numbers = {0}; /* number -> 0, or 1 if it has several lines */
+	size_t nguesses = 0;
+	int r = 0;
+
+	out->guesses = calloc(out->n + 1, sizeof(*out->guesses));
+	out->guessed = calloc(out->n + 1, sizeof(struct object_source *));
+	if (!out->guesses || !out->guessed)
+		return object_no_memory(err);
+	for (size_t i = 0; i < out->n && r == 0; i++) {
+		const uint64_t number = (uint64_t)out->lines[i].fd;
+
+		r = u64_map_set(&numbers, number, u64_map_find(&numbers, number) != U64_MAP_NONE);
+	}
+	for (size_t i = 0; i < out->n && r == 0; i++) {
+		const struct object_source *there = object_dump_neighbour(dump, source, out->lines[i].fd);
+
+		if (!there || there->st.st_ino != out->lines[i].ino ||
+		    u64_map_find(&numbers, (uint64_t)out->lines[i].fd) == 1)
+			continue;
+		out->guessed[i] = there;
+		out->guesses[nguesses++] =
+			(struct epoll_guess){.target = there->local, .number = out->lines[i].fd};
+	}
+	u64_map_free(&numbers);
+	if (r < 0)
+		return object_no_memory(err);
+	epoll_place_check(source->local, out->guesses, nguesses);
+	for (size_t i = 0, guess = 0; i < out->n; i++)
+		if (out->guessed[i] && !out->guesses[guess++].right)
+			out->guessed[i] = NULL;
+	return 0;
+}
+
+/* How many of the lines before this one have its number: the kernel lists, and kcmp counts, entries of one
+ * number in the same order. It sorts them by the description's address (ep_cmp_ffd(), fs/eventpoll.c), so
+ * that those of one number are anywhere in the list. */
+static unsigned count_before(const struct interest *interest, size_t index)
+{
+	unsigned n = 0;
+
+	for (size_t i = 0; i < index; i++)
+		n += interest->lines[i].fd == interest->lines[index].fd;
+	return n;
+}
+
+static int epoll_add_entry(struct object_dump *dump, const struct object_source *source, Pbeam__Epoll *out,
+			   const struct interest *interest, size_t index, struct err *err)
+{
+	const struct epoll_line *line = &interest->lines[index];
+	const struct object_source *target = interest->guessed[index];
+	Pbeam__EpollEntry *entry;
+
+	if (!target)
+		target = object_dump_find_epoll(dump, source->local, line->fd, count_before(interest, index),
+						line->ino);
 	if (!target)
 		return err_set(err, -ENOTSUP,
 			       "an epoll instance that watches something (registered as fd %d) which only a "
 			       "process outside the tree holds; remove it from the set (EPOLL_CTL_DEL) first",
-			       fd);
+			       line->fd);
 	entry = object_message(Pbeam__EpollEntry, pbeam__epoll_entry__init);
 	if (!entry || object_append(out->entries, out->n_entries, entry) < 0) {
 		free(entry);
 		return object_no_memory(err);
 	}
-	entry->fd = fd;
-	entry->events = events;
-	entry->data = data;
+	entry->fd = line->fd;
+	entry->events = line->events;
+	entry->data = line->data;
 	entry->object = target->id;
 	return 0;
 }
@@ -85,19 +170,21 @@ static int epoll_add_entry(struct object_dump *dump, const struct object_source 
 static int epoll_dump(struct object_dump *dump, const struct object_source *source, Pbeam__Object *out,
 		      struct err *err)
 {
+	struct interest interest = {0};
+	int r;
+
 	out->epoll = object_message(Pbeam__Epoll, pbeam__epoll__init);
 	if (!out->epoll)
 		return object_no_memory(err);
-	for (const char *at = source->fdinfo;;) {
-		struct epoll_line line;
-		int r = epoll_next_line(&at, &line, err);
-
-		if (r <= 0)
-			return r;
-		r = epoll_add_entry(dump, source, out->epoll, line.fd, line.events, line.data, line.ino, err);
-		if (r < 0)
-			return r;
-	}
+	r = list_interest(dump, source, &interest, err);
+	if (r == 0)
+		r = guess_interest(dump, source, &interest, err);
+	for (size_t i = 0; i < interest.n && r == 0; i++)
+		r = epoll_add_entry(dump, source, out->epoll, &interest, i, err);
+	free(interest.lines);
+	free(interest.guesses);
+	free(interest.guessed);
+	return r;
 }
 
 static bool process_has_descriptor(const Pbeam__Process *process, uint32_t object, int fd)
@@ -109,12 +196,11 @@ static bool process_has_descriptor(const Pbeam__Process *process, uint32_t objec
 	return false;
 }
 
-static bool object_is_signalfd(const Pbeam__Manifest *manifest, uint32_t id)
+static bool object_is_signalfd(const struct object_restore *restore, uint32_t id)
 {
-	for (size_t i = 0; i < manifest->n_objects; i++)
-		if (manifest->objects[i]->id == id)
-			return manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_SIGNALFD;
-	return false;
+	const Pbeam__Object *object = object_restore_object(restore, id);
+
+	return object && object->kind_case == PBEAM__OBJECT__KIND_SIGNALFD;
 }
 
 static int32_t owner_of(const Pbeam__Manifest *manifest, uint32_t epoll, const Pbeam__EpollEntry *entry)
@@ -137,7 +223,7 @@ static int epoll_check(struct object_restore *restore, const Pbeam__Object *obje
 
 		if (entry->fd < 0 || entry->object == object->id)
 			return err_set(err, -EBADMSG, "the image's epoll entry %zu is malformed", i);
-		entry->owner_vpid = object_is_signalfd(manifest, entry->object)
+		entry->owner_vpid = object_is_signalfd(restore, entry->object)
 					    ? owner_of(manifest, object->id, entry)
 					    : 0;
 	}
@@ -157,7 +243,7 @@ static bool is_fired(const Pbeam__EpollEntry *entry)
 	return entry->events & EPOLLONESHOT && !(entry->events & ~(uint32_t)PRIVATE_EVENTS);
 }
 
-/* In the child: adds the fired one-shot entry with the events that it is ready for, and lets it fire. */
+/* Adds the fired one-shot entry with the events that it is ready for, and lets it fire. */
 static int add_fired(int epoll, int fd, struct epoll_event *event)
 {
 	uint32_t events = event->events;
@@ -172,52 +258,46 @@ static int add_fired(int epoll, int fd, struct epoll_event *event)
 	return epoll_ctl(epoll, EPOLL_CTL_MOD, fd, event) < 0 ? -errno : 0;
 }
 
-/* In the child: puts the target, which is above all numbers that entries want, at the entry's number. */
-static int add_in_child(int epoll, int target, const Pbeam__EpollEntry *entry)
+static int add_in_child(int epoll, int number, void *arg)
 {
+	const Pbeam__EpollEntry *entry = arg;
 	struct epoll_event event = {.events = entry->events, .data.u64 = entry->data};
 
-	if (dup2(target, entry->fd) < 0)
-		return -errno;
 	if (is_fired(entry))
-		return add_fired(epoll, entry->fd, &event);
-	return epoll_ctl(epoll, EPOLL_CTL_ADD, entry->fd, &event) < 0 ? -errno : 0;
+		return add_fired(epoll, number, &event);
+	return epoll_ctl(epoll, EPOLL_CTL_ADD, number, &event) < 0 ? -errno : 0;
 }
 
 /* Removes what was watched under the entry's number. */
-static int remove_in_child(int epoll, int old, const Pbeam__EpollEntry *entry)
+static int remove_in_child(int epoll, int number, void *arg)
 {
-	if (dup2(old, entry->fd) < 0)
-		return -errno;
-	return epoll_ctl(epoll, EPOLL_CTL_DEL, entry->fd, NULL) < 0 && errno != ENOENT ? -errno : 0;
+	return epoll_ctl(epoll, EPOLL_CTL_DEL, number, arg) < 0 && errno != ENOENT ? -errno : 0;
 }
 
 static _Noreturn void child_main(const Pbeam__Epoll *saved, const int *targets, const int *olds, int epoll,
-				 int report, int highest)
+				 int report)
 {
+	const struct epoll_place place = {epoll, fcntl(epoll, F_DUPFD, 0)};
 	struct {
 		int index, code;
-	} failed = {-1, 0};
+	} failed = {-1, place.spare < 0 ? -errno : 0};
 
-	epoll = fcntl(epoll, F_DUPFD, highest + 1);
-	report = fcntl(report, F_DUPFD, highest + 1);
-	if (epoll < 0 || report < 0)
-		_exit(1);
 	for (size_t i = 0; olds && i < saved->n_entries && failed.code == 0; i++) {
-		failed.code = remove_in_child(epoll, olds[i], saved->entries[i]);
+		failed.code = epoll_place_run(&place, olds[i], saved->entries[i]->fd, remove_in_child, NULL);
 		failed.index = (int)i;
 	}
 	for (int pass = 0; pass < 2 && failed.code == 0; pass++)
 		for (size_t i = 0; i < saved->n_entries && failed.code == 0; i++) {
 			if (is_fired(saved->entries[i]) != (pass == 0) || saved->entries[i]->owner_vpid)
 				continue;
-			failed.code = add_in_child(epoll, targets[i], saved->entries[i]);
+			failed.code = epoll_place_run(&place, targets[i], saved->entries[i]->fd, add_in_child,
+						      saved->entries[i]);
 			failed.index = (int)i;
 		}
 	_exit(io_write_full(report, &failed, sizeof(failed)) == 0 ? 0 : 1);
 }
 
-static int run_child(const Pbeam__Epoll *saved, const int *targets, const int *olds, int epoll, int highest,
+static int run_child(const Pbeam__Epoll *saved, const int *targets, const int *olds, int epoll,
 		     struct err *err)
 {
 	struct {
@@ -235,7 +315,7 @@ static int run_child(const Pbeam__Epoll *saved, const int *targets, const int *o
 	if (child < 0)
 		return err_sys(err, "fork a helper for epoll");
 	if (child == 0)
-		child_main(saved, targets, olds, epoll, report_write, highest);
+		child_main(saved, targets, olds, epoll, report_write);
 	close(steal_fd(&report_write));
 	if (io_read_full(report_read, &failed, sizeof(failed)) != sizeof(failed))
 		failed.code = -EIO;
@@ -245,47 +325,10 @@ static int run_child(const Pbeam__Epoll *saved, const int *targets, const int *o
 			       : 0;
 }
 
-/* Duplicates above all numbers that entries want. */
-static int move_up(const Pbeam__Epoll *saved, const int *fds, int *out, int highest, struct err *err)
-{
-	for (size_t i = 0; i < saved->n_entries; i++) {
-		out[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, highest + 1);
-		if (out[i] < 0)
-			return err_sys(err, "move a descriptor above %d", highest);
-	}
-	return 0;
-}
-
-static void close_moved(const int *fds, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		if (fds[i] >= 0)
-			close(fds[i]);
-}
-
 int epoll_replace(int epoll, const Pbeam__Epoll *entries, const int *olds, const int *targets,
 		  struct err *err)
 {
-	size_t n = entries->n_entries;
-	auto_free int *moved = malloc((2 * n + 1) * sizeof(*moved));
-	int highest = 2, r;
-
-	if (n == 0)
-		return 0;
-	if (!moved)
-		return object_no_memory(err);
-	for (size_t i = 0; i < 2 * n; i++)
-		moved[i] = -1;
-	for (size_t i = 0; i < n; i++)
-		if (entries->entries[i]->fd > highest)
-			highest = entries->entries[i]->fd;
-	r = move_up(entries, targets, moved, highest, err);
-	if (r == 0 && olds)
-		r = move_up(entries, olds, moved + n, highest, err);
-	if (r == 0)
-		r = run_child(entries, moved, olds ? moved + n : NULL, epoll, highest, err);
-	close_moved(moved, 2 * n);
-	return r;
+	return entries->n_entries ? run_child(entries, targets, olds, epoll, err) : 0;
 }
 
 static int epoll_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)

@@ -53,6 +53,11 @@ const struct object_source *object_dump_source(struct object_dump *dump, size_t 
 /* True if a connection to a program outside is saved as one that is reset. That has been recorded, unless
  * `peer` is NULL. */
 bool object_dump_lose(struct object_dump *dump, const struct object_source *source, const char *peer);
+/* The next source with this inode number after `after`, or the first one (NULL), in the order of the ids. */
+const struct object_source *object_dump_same_inode(struct object_dump *dump, uint64_t ino,
+						   const struct object_source *after);
+/* What was dumped of the source, which is being written while its own kind dumps it. */
+const Pbeam__Object *object_dump_object(const struct object_source *source);
 /* The source with this socket or pipe inode in the frozen group, NULL if no process in it holds it. Several
  * may (two ends of a pipe): `skip` is left out. */
 const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
@@ -60,6 +65,9 @@ const struct object_source *object_dump_find_inode(struct object_dump *dump, uin
 /* Which ends of the pipe of `of` the frozen group has. */
 void object_dump_pipe_ends(struct object_dump *dump, const struct object_source *of, bool *reads,
 			   bool *writes);
+/* What the first holder of `of` has at the number `fd`; NULL: nothing that has been looked at. */
+const struct object_source *object_dump_neighbour(struct object_dump *dump, const struct object_source *of,
+						  int fd);
 /* The source that entry number `nth` for descriptor `fd` of the epoll instance `epoll` watches, among those
  * of inode `ino`; NULL when it is none of the group's. */
 const struct object_source *object_dump_find_epoll(struct object_dump *dump, int epoll, int fd, unsigned nth,
@@ -88,7 +96,12 @@ bool object_restore_force(const struct object_restore *restore);
 must_check int object_restore_get(struct object_restore *restore, uint32_t id, struct err *err);
 /* The same without making it: -1 if it was not made yet. */
 int object_restore_peek(struct object_restore *restore, uint32_t id);
-/* The description that has this socket inode in the image, or NULL. */
+/* The object of this id, or NULL. */
+const Pbeam__Object *object_restore_object(const struct object_restore *restore, uint32_t id);
+/* The next object after `after` whose end has this inode number in the image, or the first one (NULL). */
+const Pbeam__Object *object_restore_same_inode(struct object_restore *restore, uint64_t ino,
+					       const Pbeam__Object *after);
+/* The first such object but `skip`, or NULL. */
 const Pbeam__Object *object_restore_find_inode(struct object_restore *restore, uint64_t ino,
 					       const Pbeam__Object *skip);
 /* Hands over a descriptor made for another object (both ends of a socketpair are made at once); takes it. */

@@ -190,7 +190,7 @@ int object_dump_all(struct names *names, struct image_writer *writer, Pbeam__Man
 		free(dump.entries[i]);
 	}
 	free(dump.entries);
-	free(dump.sorted);
+	object_scan_free(&dump);
 	unix_diag_free(&dump.diag);
 	tcp_table_free(&dump.tcp);
 	return r;

@@ -2,6 +2,7 @@
 #ifndef SCIP_OBJECT_OBJECT_DUMP_H
 #define SCIP_OBJECT_OBJECT_DUMP_H
 
+#include "base/u64_map.h"
 #include "scip/object/object.h"
 #include "scip/object/tcp_look.h"
 #include "scip/object/unix_diag.h"
@@ -11,6 +12,8 @@ struct object_entry {
 	Pbeam__Object *out; /* owned by the manifest */
 	const struct object_ops *ops;
 	bool dumped;
+	struct object_entry *next_same; /* the next entry with this inode number */
+	struct object_entry *last_same; /* of the first entry with it: the last one */
 };
 
 #define OBJECT_HINTS 1024
@@ -24,15 +27,18 @@ struct object_dump {
 	size_t nentries, room;
 	struct object_entry *hints[OBJECT_HINTS]; /* by descriptor number: what the last process had there */
 	pid_t self;
-	struct unix_diag_table diag;  /* read when the first UNIX socket is met */
-	struct tcp_table tcp;	      /* what the TCP sockets were when the first of them was looked at */
-	struct object_entry **sorted; /* the same in the order of object_scan.c */
+	struct unix_diag_table diag; /* read when the first UNIX socket is met */
+	struct tcp_table tcp;	     /* what the TCP sockets were when the first of them was looked at */
+	void *tree;		     /* the same entries, as tsearch(3) keeps them; see object_scan.c */
+	struct u64_map inodes;	     /* inode number -> index of the first entry with it */
+	dev_t pipefs;		     /* the device of pipes without a name, once one was met */
 };
 
-/* The entry of the description behind `local`, which is taken over: added, or found and closed. `holder_fd`
- * is its number in the holder; *entry->source.link and fdinfo are filled for a new one. */
-must_check int object_scan_add(struct object_dump *dump, int local, struct rpid holder, struct vpid vpid,
-			       int holder_fd, bool hidden, struct object_entry **out, struct err *err);
+/* The entry of the description behind found->local, which is taken over: added, or found and closed. `found`
+ * names the holder. `fdinfo`: the text of its descriptor there, or NULL to have it read. 0 or -errno. */
+must_check int object_scan_add(struct object_dump *dump, const struct object_source *found,
+			       const char *fdinfo, struct object_entry **out, struct err *err);
+void object_scan_free(struct object_dump *dump);
 /* All descriptors of all processes. */
 must_check int object_scan_processes(struct object_dump *dump, const struct rpid *rpids, struct err *err);
 

@@ -49,14 +49,39 @@ const struct object_source *object_dump_source(struct object_dump *dump, size_t 
 	return index < dump->nentries ? &dump->entries[index]->source : NULL;
 }
 
+static const struct object_entry *entry_of(const struct object_source *source)
+{
+	return (const void *)((const char *)source - offsetof(struct object_entry, source));
+}
+
+const struct object_source *object_dump_same_inode(struct object_dump *dump, uint64_t ino,
+						   const struct object_source *after)
+{
+	const struct object_entry *entry;
+	size_t first;
+
+	if (after) {
+		entry = entry_of(after)->next_same;
+		return entry ? &entry->source : NULL;
+	}
+	first = u64_map_find(&dump->inodes, ino);
+	return first == U64_MAP_NONE ? NULL : &dump->entries[first]->source;
+}
+
+const Pbeam__Object *object_dump_object(const struct object_source *source)
+{
+	return entry_of(source)->out;
+}
+
 void object_dump_pipe_ends(struct object_dump *dump, const struct object_source *of, bool *reads,
 			   bool *writes)
 {
 	const struct object_source *other;
 
 	*reads = *writes = false;
-	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++) {
-		if (other->st.st_ino != of->st.st_ino || other->st.st_dev != of->st.st_dev)
+	for (other = object_dump_same_inode(dump, of->st.st_ino, NULL); other;
+	     other = object_dump_same_inode(dump, of->st.st_ino, other)) {
+		if (other->st.st_dev != of->st.st_dev)
 			continue;
 		*reads = *reads || (other->flags & O_ACCMODE) != O_WRONLY;
 		*writes = *writes || (other->flags & O_ACCMODE) != O_RDONLY;
@@ -79,12 +104,40 @@ bool object_dump_lose(struct object_dump *dump, const struct object_source *sour
 const struct object_source *object_dump_find_inode(struct object_dump *dump, uint64_t ino,
 						   const struct object_source *skip)
 {
-	for (size_t i = 0; i < dump->nentries; i++) {
-		const struct object_source *source = &dump->entries[i]->source;
-
-		if (source != skip && source->st.st_ino == ino &&
-		    (S_ISSOCK(source->st.st_mode) || S_ISFIFO(source->st.st_mode)))
+	for (const struct object_source *source = object_dump_same_inode(dump, ino, NULL); source;
+	     source = object_dump_same_inode(dump, ino, source))
+		if (source != skip && (S_ISSOCK(source->st.st_mode) || S_ISFIFO(source->st.st_mode)))
 			return source;
+	return NULL;
+}
+
+static const Pbeam__Descriptor *find_held_number(const Pbeam__Process *process, int fd)
+{
+	size_t low = 0, high = process->n_descriptors; /* sorted by number, see object_scan.c */
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (process->descriptors[middle]->fd < fd)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < process->n_descriptors && process->descriptors[low]->fd == fd ? process->descriptors[low]
+										   : NULL;
+}
+
+const struct object_source *object_dump_neighbour(struct object_dump *dump, const struct object_source *of,
+						  int fd)
+{
+	for (size_t i = 0; i < dump->manifest->n_processes && !of->hidden; i++) {
+		const Pbeam__Process *process = dump->manifest->processes[i];
+		const Pbeam__Descriptor *found;
+
+		if (process->vpid != of->holder_vpid.n)
+			continue;
+		found = find_held_number(process, fd);
+		return found ? object_dump_source(dump, found->object - 1) : NULL;
 	}
 	return NULL;
 }
@@ -125,9 +178,10 @@ int object_dump_console_tty(struct object_dump *dump)
 
 int object_dump_add_hidden(struct object_dump *dump, int local, uint32_t *id, struct err *err)
 {
+	const struct object_source found = {
+		.holder = {getpid()}, .holder_fd = local, .local = local, .hidden = true};
 	struct object_entry *entry;
-	int r = object_scan_add(dump, local, (struct rpid){getpid()}, (struct vpid){0}, local, true, &entry,
-				err);
+	int r = object_scan_add(dump, &found, NULL, &entry, err);
 
 	if (r < 0)
 		return r;

@@ -19,10 +19,32 @@
 #include "image/file_undo.h"
 #include "namespace/record.h"
 #include "scip/object/common.h"
+#include "scip/object/object_end.h"
 #include "scip/object/terminal.h"
 
 /* What F_SETFL can change, but for O_ASYNC, whose signals name a descriptor of the process. */
 #define STATUS_FLAGS (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME)
+
+/* Adds the slot to those with an end of its inode number. 0 or -ENOMEM. */
+static int index_inode(struct object_restore *restore, struct object_slot *slot)
+{
+	const struct object_end_ops *end = slot->ops->end;
+	uint64_t ino = end && end->ino ? end->ino(slot->object) : 0;
+	struct object_slot *first;
+	size_t at;
+
+	if (!ino)
+		return 0;
+	at = u64_map_find(&restore->inodes, ino);
+	if (at == U64_MAP_NONE) {
+		slot->last_same = slot;
+		return u64_map_set(&restore->inodes, ino, (size_t)(slot - restore->slots));
+	}
+	first = &restore->slots[at];
+	first->last_same->next_same = slot;
+	first->last_same = slot;
+	return 0;
+}
 
 static int fill_slots(struct object_restore *restore, struct err *err)
 {
@@ -47,6 +69,8 @@ static int fill_slots(struct object_restore *restore, struct err *err)
 		if (!slot->ops || !object->regular)
 			return err_set(err, -EBADMSG, "the image's object %u is of no known kind",
 				       object->id);
+		if (index_inode(restore, slot) < 0)
+			return object_no_memory(err);
 	}
 	for (size_t i = 0; i < manifest->n_processes; i++)
 		for (size_t j = 0; j < manifest->processes[i]->n_descriptors; j++) {
@@ -100,6 +124,8 @@ void object_restore_close(struct object_restore *restore)
 		close(restore->kept[i].fd);
 	free(restore->slots);
 	free(restore->kept);
+	u64_map_free(&restore->inodes);
+	u64_map_free(&restore->kept_keys);
 	free(restore->pts);
 	free(restore);
 }
@@ -302,6 +328,7 @@ int object_restore_finish_all(struct object_restore *restore, struct err *err)
 	for (size_t i = 0; i < restore->nkept; i++)
 		close(restore->kept[i].fd);
 	restore->nkept = 0;
+	u64_map_free(&restore->kept_keys);
 	return r < 0 ? r : 0;
 }
 
@@ -335,12 +362,17 @@ int object_install_all(struct names *names, Pbeam__Object *const *objects, size_
 		       const Pbeam__Process *process, struct batch *batch, struct err *err)
 {
 	int r = object_locks_install(process, batch);
+	struct u64_map ids = {0};
 
-	for (size_t i = 0; i < process->n_descriptors && r >= 0; i++)
-		for (size_t j = 0; j < nobjects && r >= 0; j++)
-			if (objects[j]->id == process->descriptors[i]->object &&
-			    object_wants_install(objects[j]))
-				r = install_object(names, objects[j], process, process->descriptors[i]->fd,
-						   batch, err);
+	for (size_t i = 0; i < nobjects && r >= 0; i++)
+		r = object_wants_install(objects[i]) ? u64_map_set(&ids, objects[i]->id, i) : 0;
+	for (size_t i = 0; i < process->n_descriptors && r >= 0; i++) {
+		size_t at = u64_map_find(&ids, process->descriptors[i]->object);
+
+		if (at != U64_MAP_NONE)
+			r = install_object(names, objects[at], process, process->descriptors[i]->fd, batch,
+					   err);
+	}
+	u64_map_free(&ids);
 	return r < 0 ? r : 0;
 }

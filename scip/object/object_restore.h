@@ -2,6 +2,7 @@
 #ifndef SCIP_OBJECT_OBJECT_RESTORE_H
 #define SCIP_OBJECT_OBJECT_RESTORE_H
 
+#include "base/u64_map.h"
 #include "scip/object/object.h"
 
 enum object_state { OBJECT_ABSENT, OBJECT_MAKING, OBJECT_MADE };
@@ -11,12 +12,15 @@ struct object_slot {
 	const struct object_ops *ops;
 	enum object_state state;
 	int fd;
+	struct object_slot *next_same; /* the next in the manifest with an end of this inode number */
+	struct object_slot *last_same; /* of the first with it: the last one */
 };
 
 struct object_kept {
 	Pbeam__Object__KindCase kind;
 	uint64_t key;
 	int fd;
+	size_t next; /* index + 1 of one of another kind with this key, or 0 */
 };
 
 struct object_pts {
@@ -34,8 +38,10 @@ struct object_restore {
 	int console[3];
 	struct object_slot *slots; /* slots[id - 1] */
 	size_t nslots;
+	struct u64_map inodes; /* inode number of an end -> id - 1 of the first object with it */
 	struct object_kept *kept;
 	size_t nkept;
+	struct u64_map kept_keys; /* key -> index of the last one kept with it */
 	struct object_pts *pts;
 	size_t npts;
 };

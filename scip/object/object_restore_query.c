@@ -46,17 +46,31 @@ int object_restore_peek(struct object_restore *restore, uint32_t id)
 	return id >= 1 && id <= restore->nslots ? restore->slots[id - 1].fd : -1;
 }
 
+const Pbeam__Object *object_restore_object(const struct object_restore *restore, uint32_t id)
+{
+	return id >= 1 && id <= restore->nslots ? restore->slots[id - 1].object : NULL;
+}
+
+const Pbeam__Object *object_restore_same_inode(struct object_restore *restore, uint64_t ino,
+					       const Pbeam__Object *after)
+{
+	const struct object_slot *slot;
+	size_t first;
+
+	if (after) {
+		slot = restore->slots[after->id - 1].next_same;
+		return slot ? slot->object : NULL;
+	}
+	first = u64_map_find(&restore->inodes, ino);
+	return first == U64_MAP_NONE ? NULL : restore->slots[first].object;
+}
+
 const Pbeam__Object *object_restore_find_inode(struct object_restore *restore, uint64_t ino,
 					       const Pbeam__Object *skip)
 {
-	for (size_t i = 0; i < restore->nslots; i++) {
-		const struct object_slot *slot = &restore->slots[i];
-		const struct object_end_ops *end = slot->ops->end;
+	const Pbeam__Object *object = object_restore_same_inode(restore, ino, NULL);
 
-		if (ino && slot->object != skip && end && end->ino && end->ino(slot->object) == ino)
-			return slot->object;
-	}
-	return NULL;
+	return object && object == skip ? object_restore_same_inode(restore, ino, object) : object;
 }
 
 void object_restore_put(struct object_restore *restore, uint32_t id, int fd)
@@ -74,9 +88,12 @@ void object_restore_put(struct object_restore *restore, uint32_t id, int fd)
 int object_restore_keep(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key, int fd,
 			struct err *err)
 {
-	struct object_kept kept = {.kind = kind, .key = key, .fd = fd};
+	size_t same = u64_map_find(&restore->kept_keys, key);
+	struct object_kept kept = {
+		.kind = kind, .key = key, .fd = fd, .next = same == U64_MAP_NONE ? 0 : same + 1};
 
-	if (object_append(restore->kept, restore->nkept, kept) == 0)
+	if (u64_map_set(&restore->kept_keys, key, restore->nkept) == 0 &&
+	    object_append(restore->kept, restore->nkept, kept) == 0)
 		return 0;
 	close(fd);
 	return object_no_memory(err);
@@ -84,9 +101,11 @@ int object_restore_keep(struct object_restore *restore, Pbeam__Object__KindCase 
 
 int object_restore_kept(struct object_restore *restore, Pbeam__Object__KindCase kind, uint64_t key)
 {
-	for (size_t i = 0; i < restore->nkept; i++)
-		if (restore->kept[i].kind == kind && restore->kept[i].key == key)
-			return restore->kept[i].fd;
+	size_t at = restore->nkept ? u64_map_find(&restore->kept_keys, key) : U64_MAP_NONE;
+
+	for (size_t next = at == U64_MAP_NONE ? 0 : at + 1; next; next = restore->kept[next - 1].next)
+		if (restore->kept[next - 1].kind == kind)
+			return restore->kept[next - 1].fd;
 	return -1;
 }
 

@@ -2,11 +2,11 @@
  * Which open file descriptions there are, and which descriptors refer to each.
  *
  * Each descriptor of each process is duplicated into the coordinator with pidfd_getfd, and looked for among
- * those that are known: they are kept in one sorted array whose order is (device, inode, kind of device,
+ * those that are known: they are kept in a balanced tree whose order is (device, inode, kind of device,
  * type, status flags) and, among equals, the order that kcmp(KCMP_FILE) gives: it compares the addresses of
- * the two struct file, obfuscated but consistently, so a binary search works: a thousand processes that
- * share their parent's descriptors cost ten kcmp a descriptor. kcmp compares our own duplicates only, so it
- * needs no permission for other processes. A duplicate that turns out to be known is closed again.
+ * the two struct file, obfuscated but consistently. So n descriptions of one inode (all eventfds have one)
+ * cost n log n kcmp. kcmp compares our own duplicates only, so it needs no permission for other processes. A
+ * duplicate that turns out to be known is closed again.
  *
  * Processes that share a descriptor table (CLONE_FILES) are found by kcmp(KCMP_FILES): only those whose
  * tables hold as many descriptors are compared. The later one gets no descriptors of its own, but files_of.
@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kcmp.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,15 +39,19 @@ static int compare_u64(uint64_t a, uint64_t b)
 	return a < b ? -1 : a > b;
 }
 
-static int compare_files(pid_t self, int a, int b)
+static int compare_files(int a, int b)
 {
+	pid_t self = getpid();
 	long r = syscall(SYS_kcmp, self, self, KCMP_FILE, (unsigned long)a, (unsigned long)b);
 
 	return r == 0 ? 0 : r == 1 ? -1 : 1;
 }
 
-static int compare_sources(pid_t self, const struct object_source *a, const struct object_source *b)
+/* For tsearch(3): of two entries. */
+static int scan_compare_entries(const void *one, const void *other)
 {
+	const struct object_source *a = &((const struct object_entry *)one)->source;
+	const struct object_source *b = &((const struct object_entry *)other)->source;
 	int r = compare_u64(a->st.st_dev, b->st.st_dev);
 
 	if (!r)
@@ -57,30 +62,7 @@ static int compare_sources(pid_t self, const struct object_source *a, const stru
 		r = compare_u64(a->st.st_mode & S_IFMT, b->st.st_mode & S_IFMT);
 	if (!r)
 		r = compare_u64((uint64_t)a->flags, (uint64_t)b->flags);
-	return r ? r : compare_files(self, a->local, b->local);
-}
-
-static int append_entry(struct object_dump *dump, size_t at, struct object_entry *entry, struct err *err)
-{
-	if (dump->nentries == dump->room) {
-		size_t room = dump->room ? dump->room * 2 : 64;
-		struct object_entry **entries = realloc(dump->entries, room * sizeof(*entries));
-		struct object_entry **sorted;
-
-		if (!entries)
-			return object_no_memory(err);
-		dump->entries = entries;
-		sorted = realloc(dump->sorted, room * sizeof(*sorted));
-		if (!sorted)
-			return object_no_memory(err);
-		dump->sorted = sorted;
-		dump->room = room;
-	}
-	memmove(dump->sorted + at + 1, dump->sorted + at, (dump->nentries - at) * sizeof(*dump->sorted));
-	dump->sorted[at] = entry;
-	dump->entries[dump->nentries++] = entry;
-	entry->source.id = (uint32_t)dump->nentries;
-	return 0;
+	return r ? r : compare_files(a->local, b->local);
 }
 
 static void entry_free(struct object_entry *entry)
@@ -90,90 +72,138 @@ static void entry_free(struct object_entry *entry)
 	free(entry);
 }
 
-/* Fills what belongs to a new description and gives it its place in the manifest. */
-static int scan_add_entry(struct object_dump *dump, size_t at, const struct object_source *found,
-			  struct object_entry **out, struct err *err)
+/* Gives the entry its id, and its place among those of its inode number. */
+static int append_entry(struct object_dump *dump, struct object_entry *entry, struct err *err)
 {
-	struct object_entry *entry = calloc(1, sizeof(*entry));
-	char path[64], link[4096 + 16];
-	int r;
+	size_t first = u64_map_find(&dump->inodes, entry->source.st.st_ino);
 
-	if (!entry)
+	if (dump->nentries == dump->room) {
+		size_t room = dump->room ? dump->room * 2 : 64;
+		struct object_entry **entries = realloc(dump->entries, room * sizeof(*entries));
+
+		if (!entries)
+			return object_no_memory(err);
+		dump->entries = entries;
+		dump->room = room;
+	}
+	if (first == U64_MAP_NONE && u64_map_set(&dump->inodes, entry->source.st.st_ino, dump->nentries) < 0)
 		return object_no_memory(err);
-	entry->source = *found;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", found->local);
-	r = io_readlink(AT_FDCWD, path, link, sizeof(link));
-	if (r < 0) {
-		free(entry);
-		return err_code(err, r, "read link of a descriptor");
+	if (first == U64_MAP_NONE) {
+		entry->last_same = entry;
+	} else {
+		dump->entries[first]->last_same->next_same = entry;
+		dump->entries[first]->last_same = entry;
 	}
-	entry->source.link = strdup(link);
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", found->local);
-	r = entry->source.link ? io_slurp(AT_FDCWD, path, FDINFO_MAX, &entry->source.fdinfo, NULL) : -ENOMEM;
-	if (r < 0) {
-		entry_free(entry);
-		return err_code(err, r, "read %s", path);
-	}
-	entry->out = object_message(Pbeam__Object, pbeam__object__init);
-	if (!entry->out) {
-		entry_free(entry);
-		return object_no_memory(err);
-	}
-	r = append_entry(dump, at, entry, err);
-	if (r < 0) {
-		pbeam__object__free_unpacked(entry->out, NULL);
-		entry_free(entry);
-		return r;
-	}
-	entry->out->id = entry->source.id;
-	entry->out->flags = (uint32_t)entry->source.flags;
-	r = object_append(dump->manifest->objects, dump->manifest->n_objects, entry->out);
-	if (r < 0) {
-		pbeam__object__free_unpacked(entry->out, NULL);
-		entry->out = NULL;
-		return object_no_memory(err);
-	}
-	*out = entry;
+	dump->entries[dump->nentries++] = entry;
+	entry->source.id = (uint32_t)dump->nentries;
 	return 0;
 }
 
-int object_scan_add(struct object_dump *dump, int local, struct rpid holder, struct vpid vpid, int holder_fd,
-		    bool hidden, struct object_entry **out, struct err *err)
+/* The link of a pipe without a name is known from its inode number: one walk through /proc less. */
+static int read_link(struct object_dump *dump, struct object_source *source, struct err *err)
 {
-	struct object_source found = {
-		.holder = holder,
-		.holder_vpid = vpid,
-		.holder_fd = holder_fd,
-		.local = local,
-		.hidden = hidden,
-	};
-	size_t low = 0, high = dump->nentries;
+	char path[64], link[4096 + 16];
 	int r;
 
-	found.flags = fcntl(local, F_GETFL);
-	if (found.flags < 0 || fstat(local, &found.st) < 0) {
-		r = err_sys(err, "look at a descriptor");
-		close(local);
-		return r;
-	}
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		r = compare_sources(dump->self, &found, &dump->sorted[middle]->source);
-		if (r == 0) {
-			close(local);
-			*out = dump->sorted[middle];
-			return 0;
-		}
+	if (S_ISFIFO(source->st.st_mode) && dump->pipefs && source->st.st_dev == dump->pipefs) {
+		snprintf(link, sizeof(link), "pipe:[%lu]", (unsigned long)source->st.st_ino);
+	} else {
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", source->local);
+		r = io_readlink(AT_FDCWD, path, link, sizeof(link));
 		if (r < 0)
-			high = middle;
-		else
-			low = middle + 1;
+			return err_code(err, r, "read link of a descriptor");
+		if (strncmp(link, "pipe:[", 6) == 0)
+			dump->pipefs = source->st.st_dev;
 	}
-	r = scan_add_entry(dump, low, &found, out, err);
+	source->link = strdup(link);
+	return source->link ? 0 : object_no_memory(err);
+}
+
+/* Fills what belongs to a new description and gives it its place in the manifest. */
+static int fill_entry(struct object_dump *dump, struct object_entry *entry, const char *fdinfo,
+		      struct err *err)
+{
+	struct object_source *source = &entry->source;
+	char path[64];
+	int r = read_link(dump, source, err);
+
 	if (r < 0)
-		close(local);
+		return r;
+	if (fdinfo) {
+		source->fdinfo = strdup(fdinfo);
+		r = source->fdinfo ? 0 : -ENOMEM;
+	} else {
+		snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", source->local);
+		r = io_slurp(AT_FDCWD, path, FDINFO_MAX, &source->fdinfo, NULL);
+	}
+	if (r < 0)
+		return err_code(err, r, "read fdinfo of a descriptor");
+	entry->out = object_message(Pbeam__Object, pbeam__object__init);
+	if (!entry->out)
+		return object_no_memory(err);
+	r = append_entry(dump, entry, err);
+	if (r == 0) {
+		entry->out->id = source->id;
+		entry->out->flags = (uint32_t)source->flags;
+		r = object_append(dump->manifest->objects, dump->manifest->n_objects, entry->out);
+		if (r == 0)
+			return 0;
+		dump->nentries--; /* the dump ends; nothing looks for it any more */
+	}
+	pbeam__object__free_unpacked(entry->out, NULL);
+	entry->out = NULL;
+	return object_no_memory(err);
+}
+
+static int scan_take_entry(struct object_dump *dump, struct object_entry *entry, const char *fdinfo,
+			   struct object_entry **out, struct err *err)
+{
+	struct object_entry *const *found;
+	int r;
+
+	entry->source.flags = fcntl(entry->source.local, F_GETFL);
+	if (entry->source.flags < 0 || fstat(entry->source.local, &entry->source.st) < 0)
+		return err_sys(err, "look at a descriptor");
+	found = tsearch(entry, &dump->tree, scan_compare_entries);
+	if (!found)
+		return object_no_memory(err);
+	*out = *found;
+	if (*found != entry)
+		return 0;
+	r = fill_entry(dump, entry, fdinfo, err);
+	if (r < 0)
+		tdelete(entry, &dump->tree, scan_compare_entries);
 	return r;
+}
+
+int object_scan_add(struct object_dump *dump, const struct object_source *found, const char *fdinfo,
+		    struct object_entry **out, struct err *err)
+{
+	struct object_entry *entry = calloc(1, sizeof(*entry));
+	int r;
+
+	if (!entry) {
+		close(found->local);
+		return object_no_memory(err);
+	}
+	entry->source = *found;
+	r = scan_take_entry(dump, entry, fdinfo, out, err);
+	if (r < 0 || *out != entry) {
+		close(found->local);
+		entry_free(entry);
+	}
+	return r;
+}
+
+static void leave_entry(void *entry)
+{
+	(void)entry; /* owned by dump->entries */
+}
+
+void object_scan_free(struct object_dump *dump)
+{
+	tdestroy(dump->tree, leave_entry);
+	u64_map_free(&dump->inodes);
 }
 
 /* ---- the descriptor table of one process ---- */
@@ -189,14 +219,16 @@ static int compare_ints(const void *a, const void *b)
 	return *(const int *)a < *(const int *)b ? -1 : *(const int *)a > *(const int *)b;
 }
 
-static int read_table(struct rpid tid, struct table *table, struct err *err)
+/* `folder`: "fd" or "fdinfo" of the thread. A walk through it costs the kernel an inode for each entry, and
+ * the fdinfo files are opened later. */
+static int read_table(struct rpid tid, const char *folder, struct table *table, struct err *err)
 {
 	char path[64];
 	auto_closedir DIR *dir = NULL;
 	struct dirent *item;
 	int r;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", tid.n);
+	snprintf(path, sizeof(path), "/proc/%d/%s", tid.n, folder);
 	dir = opendir(path);
 	if (!dir)
 		return err_sys(err, "open %s", path);
@@ -238,20 +270,22 @@ static struct object_entry *scan_find_inherited(const struct scan *scan, int fd)
 		       : NULL;
 }
 
-static int find_entry(const struct scan *scan, int fd, struct object_entry **out, struct err *err)
+static int find_entry(const struct scan *scan, int fd, const char *fdinfo, struct object_entry **out,
+		      struct err *err)
 {
-	struct vpid vpid = {scan->process->vpid};
-	int local, r;
+	struct object_source found = {
+		.holder = scan->tid, .holder_vpid = {scan->process->vpid}, .holder_fd = fd};
+	int r;
 
 	*out = scan_find_inherited(scan, fd);
 	if (*out)
 		return 0;
-	local = pidfd_getfd(scan->pidfd, fd, 0);
-	if (local < 0)
-		return err_sys(err, "vpid %d: duplicate fd %d", vpid.n, fd);
-	r = object_scan_add(scan->dump, local, scan->tid, vpid, fd, false, out, err);
+	found.local = pidfd_getfd(scan->pidfd, fd, 0);
+	if (found.local < 0)
+		return err_sys(err, "vpid %d: duplicate fd %d", scan->process->vpid, fd);
+	r = object_scan_add(scan->dump, &found, fdinfo, out, err);
 	if (r < 0)
-		return err_wrap(err, r, "vpid %d: fd %d", vpid.n, fd);
+		return err_wrap(err, r, "vpid %d: fd %d", scan->process->vpid, fd);
 	if (fd < OBJECT_HINTS)
 		scan->dump->hints[fd] = *out;
 	return 0;
@@ -285,13 +319,13 @@ static int scan_descriptor(const struct scan *scan, int fd, struct err *err)
 	struct object_entry *entry;
 	Pbeam__Descriptor *descriptor;
 	Pbeam__Process *process = scan->process;
-	int r = find_entry(scan, fd, &entry, err);
+	int r = scan_read_fdinfo(scan, fd, buf, sizeof(buf), &more, err);
 
+	fdinfo = more ? more : buf;
 	if (r == 0)
-		r = scan_read_fdinfo(scan, fd, buf, sizeof(buf), &more, err);
+		r = find_entry(scan, fd, fdinfo, &entry, err);
 	if (r < 0)
 		return r;
-	fdinfo = more ? more : buf;
 	entry->source.holders++;
 	r = object_locks_parse(fdinfo, fd, &entry->source.st, entry->out, process, err);
 	if (r < 0)
@@ -353,7 +387,7 @@ static int check_threads(struct rpid rpid, struct table *table, const Pbeam__Pro
 
 		if (tid.n <= 0 || tid.n == rpid.n || same_files(table->tid, tid))
 			continue;
-		r = read_table(tid, &other, err);
+		r = read_table(tid, "fd", &other, err);
 		if (r < 0 || other.n == 0) {
 			free(other.fds);
 			if (r < 0 && r != -ENOENT)
@@ -405,7 +439,7 @@ static int scan_descriptors(struct rpid rpid, struct table *table, const Pbeam__
 	/* /proc of a leader that has exited belongs to root. */
 	table->tid = rpid;
 	if (!process->leader_exited)
-		r = read_table(rpid, table, err);
+		r = read_table(rpid, "fdinfo", table, err);
 	if (r == 0)
 		r = check_threads(rpid, table, process, err);
 	return r < 0 ? err_wrap(err, r, "vpid %d", process->vpid) : 0;

@@ -78,25 +78,26 @@ static int read_copy(int copy, size_t len, bool packet, Pbeam__Pipe *out, char *
 static int dump_contents(struct object_dump *dump, const struct object_source *source, Pbeam__Pipe *pipe_out,
 			 struct err *err)
 {
-	auto_close int reader = flags_read(source->flags)
-					? dup(source->local)
-					: object_reopen(source->local, O_RDONLY | O_NONBLOCK);
-	auto_close int copy_read = -1, copy_write = -1;
+	auto_close int reader = -1, copy_read = -1, copy_write = -1;
 	auto_free char *data = NULL;
 	int ends[2], queued = 0;
 	ssize_t n;
 	int r;
 
+	pipe_out->has_contents = true;
+	if (ioctl(source->local, FIONREAD, &queued) < 0)
+		return err_sys(err, "a pipe whose contents cannot be read");
+	if (queued == 0)
+		return 0;
+	reader = flags_read(source->flags) ? dup(source->local)
+					   : object_reopen(source->local, O_RDONLY | O_NONBLOCK);
 	if (reader < 0 && errno == EACCES)
 		return err_set(err, -EACCES,
 			       "a pipe of another user, whose contents cannot be read; the program has "
 			       "inherited it, close it for it (`scip run ... %d>&-`)",
 			       source->holder_fd);
-	if (reader < 0 || ioctl(reader, FIONREAD, &queued) < 0)
+	if (reader < 0)
 		return err_sys(err, "a pipe whose contents cannot be read");
-	pipe_out->has_contents = true;
-	if (queued == 0)
-		return 0;
 	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
 		return err_sys(err, "a pipe; make a pipe for a copy of its contents");
 	copy_read = ends[0];
@@ -117,13 +118,14 @@ static int dump_contents(struct object_dump *dump, const struct object_source *s
 /* Another description of the same pipe is responsible for the contents. */
 static bool contents_saved(struct object_dump *dump, uint64_t ino)
 {
-	const Pbeam__Manifest *manifest = object_dump_manifest(dump);
+	for (const struct object_source *other = object_dump_same_inode(dump, ino, NULL); other;
+	     other = object_dump_same_inode(dump, ino, other)) {
+		const Pbeam__Object *object = object_dump_object(other);
 
-	for (size_t i = 0; i < manifest->n_objects; i++)
-		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_PIPE &&
-		    manifest->objects[i]->pipe && manifest->objects[i]->pipe->ino == ino &&
-		    manifest->objects[i]->pipe->has_contents)
+		if (object->kind_case == PBEAM__OBJECT__KIND_PIPE && object->pipe &&
+		    object->pipe->has_contents)
 			return true;
+	}
 	return false;
 }
 
@@ -132,9 +134,9 @@ static bool packet_mode(struct object_dump *dump, const struct object_source *so
 {
 	const struct object_source *other;
 
-	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++)
-		if (other->st.st_ino == source->st.st_ino && other->st.st_dev == source->st.st_dev &&
-		    other->flags & O_DIRECT)
+	for (other = object_dump_same_inode(dump, source->st.st_ino, NULL); other;
+	     other = object_dump_same_inode(dump, source->st.st_ino, other))
+		if (other->st.st_dev == source->st.st_dev && other->flags & O_DIRECT)
 			return true;
 	return false;
 }
@@ -175,14 +177,9 @@ static int pipe_verify(struct object_dump *dump, const struct object_source *sou
 		       struct err *err)
 {
 	struct pollfd poll_fd = {.fd = source->local, .events = POLLIN | POLLOUT};
-	const struct object_source *other;
-	bool reader = flags_read(source->flags), writer = flags_write(source->flags);
+	bool reader, writer;
 
-	for (size_t i = 0; (other = object_dump_source(dump, i)) != NULL; i++)
-		if (other->st.st_ino == source->st.st_ino && other->st.st_dev == source->st.st_dev) {
-			reader = reader || flags_read(other->flags);
-			writer = writer || flags_write(other->flags);
-		}
+	object_dump_pipe_ends(dump, source, &reader, &writer);
 	if ((reader && writer) || object_dump_force(dump))
 		return 0;
 	if (poll(&poll_fd, 1, 0) < 0)
@@ -253,26 +250,40 @@ static int pipe_fill(struct object_restore *restore, const Pbeam__Pipe *saved, i
 
 static const Pbeam__Pipe *pipe_find_contents(struct object_restore *restore, uint64_t ino)
 {
-	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+	const Pbeam__Object *object = NULL;
 
-	for (size_t i = 0; i < manifest->n_objects; i++)
-		if (manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_PIPE &&
-		    manifest->objects[i]->pipe->ino == ino && manifest->objects[i]->pipe->has_contents)
-			return manifest->objects[i]->pipe;
+	while ((object = object_restore_same_inode(restore, ino, object)) != NULL)
+		if (object->kind_case == PBEAM__OBJECT__KIND_PIPE && object->pipe->has_contents)
+			return object->pipe;
 	return NULL;
+}
+
+/* True if more descriptions are needed than the two that pipe2() makes, or another host has an end. */
+static bool wants_base(struct object_restore *restore, const Pbeam__Pipe *saved)
+{
+	const Pbeam__Object *object = NULL;
+	size_t readers = 0, writers = 0;
+
+	while ((object = object_restore_same_inode(restore, saved->ino, object)) != NULL) {
+		if (object->kind_case != PBEAM__OBJECT__KIND_PIPE)
+			continue;
+		if (object->external || object->pipe->read_end == object->pipe->write_end)
+			return true;
+		readers += object->pipe->read_end;
+		writers += object->pipe->write_end;
+	}
+	return saved->fifo || readers > 1 || writers > 1;
 }
 
 /* The ends that pipe2() made go to the first description of each kind: those opened again through /proc show
  * O_LARGEFILE, which the program would see in F_GETFL. */
 static void give_ends(struct object_restore *restore, uint64_t ino, int reader, int writer)
 {
-	const Pbeam__Manifest *manifest = object_restore_manifest(restore);
+	const Pbeam__Object *object = NULL;
 	bool read_given = false, write_given = false;
 
-	for (size_t i = 0; i < manifest->n_objects; i++) {
-		const Pbeam__Object *object = manifest->objects[i];
-
-		if (object->kind_case != PBEAM__OBJECT__KIND_PIPE || object->pipe->ino != ino ||
+	while ((object = object_restore_same_inode(restore, ino, object)) != NULL) {
+		if (object->kind_case != PBEAM__OBJECT__KIND_PIPE ||
 		    object->pipe->read_end == object->pipe->write_end)
 			continue;
 		if (object->pipe->read_end && !read_given) {
@@ -311,6 +322,44 @@ static int make_base(struct object_restore *restore, const Pbeam__Pipe *saved, s
 	return r < 0 ? r : base;
 }
 
+static int set_capacity(const Pbeam__Pipe *saved, int fd, struct err *err)
+{
+	if (fcntl(fd, F_GETPIPE_SZ) != (int)saved->capacity && fcntl(fd, F_SETPIPE_SZ, saved->capacity) < 0)
+		return err_sys(err, "set a pipe's capacity to %u", saved->capacity);
+	return 0;
+}
+
+/* The contents, through an end that nothing else uses yet. */
+static int fill_through(struct object_restore *restore, const Pbeam__Pipe *contents, int writer,
+			struct err *err)
+{
+	if (contents->packet && fcntl(writer, F_SETFL, O_NONBLOCK | O_DIRECT) < 0)
+		return err_sys(err, "put a pipe into packet mode");
+	return pipe_fill(restore, contents, writer, err);
+}
+
+/* Makes a pipe of at most two descriptions, and gives them out. The coordinator has no descriptor of it
+ * besides, so that it can make as many pipes as the program had. */
+static int make_plain(struct object_restore *restore, const Pbeam__Pipe *saved, struct err *err)
+{
+	const Pbeam__Pipe *contents = pipe_find_contents(restore, saved->ino);
+	auto_close int reader = -1, writer = -1;
+	int ends[2], r;
+
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+		return err_sys(err, "make a pipe");
+	reader = ends[0];
+	writer = ends[1];
+	r = set_capacity(saved, writer, err);
+	if (r == 0 && contents && contents->contents)
+		r = fill_through(restore, contents, writer, err);
+	if (r < 0)
+		return r;
+	give_ends(restore, saved->ino, steal_fd(&reader), steal_fd(&writer));
+	return 0;
+}
+
+/* The same for a FIFO, and for a pipe of more descriptions. */
 static int make_pipe(struct object_restore *restore, const Pbeam__Pipe *saved, struct err *err)
 {
 	const Pbeam__Pipe *contents = pipe_find_contents(restore, saved->ino);
@@ -319,17 +368,15 @@ static int make_pipe(struct object_restore *restore, const Pbeam__Pipe *saved, s
 
 	if (base < 0)
 		return base;
-	if (fcntl(base, F_GETPIPE_SZ) != (int)saved->capacity &&
-	    fcntl(base, F_SETPIPE_SZ, saved->capacity) < 0)
-		return err_sys(err, "set a pipe's capacity to %u", saved->capacity);
+	r = set_capacity(saved, base, err);
+	if (r < 0)
+		return r;
 	if (!contents || !contents->contents)
 		return base;
 	writer = object_reopen(base, O_WRONLY | O_NONBLOCK);
 	if (writer < 0)
 		return err_code(err, writer, "open a pipe again");
-	if (contents->packet && fcntl(writer, F_SETFL, O_NONBLOCK | O_DIRECT) < 0)
-		return err_sys(err, "put a pipe into packet mode");
-	r = pipe_fill(restore, contents, writer, err);
+	r = fill_through(restore, contents, writer, err);
 	return r < 0 ? r : base;
 }
 
@@ -340,7 +387,8 @@ static int pipe_restore(struct object_restore *restore, const Pbeam__Object *obj
 	int mode = saved->read_end && saved->write_end ? O_RDWR : saved->read_end ? O_RDONLY : O_WRONLY;
 
 	if (base < 0)
-		base = make_pipe(restore, saved, err);
+		base = wants_base(restore, saved) ? make_pipe(restore, saved, err)
+						  : make_plain(restore, saved, err);
 	if (base < 0)
 		return base;
 	*fd = object_restore_peek(restore, object->id);

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/u64_map.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/rebuild/rebuild_parts.h"
@@ -44,35 +45,43 @@ struct fill_request {
 	Pbeam__SharedMemory **shared;
 };
 
-static int add_descriptors(struct rebuild *rebuild, const Pbeam__Process *process, struct fill_request *fill)
+/* `late`: ids of the objects that are listed in fill->late already. */
+static int fill_add_descriptor(struct rebuild *rebuild, const Pbeam__Process *process,
+			       const Pbeam__Descriptor *descriptor, struct fill_request *fill,
+			       struct u64_map *late)
 {
 	Pbeam__ScipFill *message = &fill->message;
+	const Pbeam__Object *object = find_saved_object(rebuild->manifest, descriptor->object);
+	Pbeam__FillFd *fd = &fill->fds[message->n_fds];
+	int source;
 
-	for (size_t i = 0; i < process->n_descriptors; i++) {
-		const Pbeam__Descriptor *descriptor = process->descriptors[i];
-		const Pbeam__Object *object = find_saved_object(rebuild->manifest, descriptor->object);
-		Pbeam__FillFd *fd = &fill->fds[message->n_fds];
-		bool listed = false;
-		int source;
+	if (!object)
+		return err_set(rebuild->err, -EINVAL,
+			       "vpid %d: fd %d refers to object %u, which does not exist", process->vpid,
+			       descriptor->fd, descriptor->object);
+	source = object_restore_get(rebuild->objects, descriptor->object, rebuild->err);
+	if (source < 0)
+		return source;
+	pbeam__fill_fd__init(fd);
+	fd->source = source;
+	fd->fd = descriptor->fd;
+	fd->cloexec = descriptor->cloexec;
+	fill->list[message->n_fds++] = fd;
+	if (!object_wants_install(object) || u64_map_find(late, object->id) != U64_MAP_NONE)
+		return 0;
+	fill->late[message->n_late] = (Pbeam__Object *)(uintptr_t)object;
+	return u64_map_set(late, object->id, message->n_late++);
+}
 
-		if (!object)
-			return err_set(rebuild->err, -EINVAL,
-				       "vpid %d: fd %d refers to object %u, which does not exist",
-				       process->vpid, descriptor->fd, descriptor->object);
-		source = object_restore_get(rebuild->objects, descriptor->object, rebuild->err);
-		if (source < 0)
-			return source;
-		pbeam__fill_fd__init(fd);
-		fd->source = source;
-		fd->fd = descriptor->fd;
-		fd->cloexec = descriptor->cloexec;
-		fill->list[message->n_fds++] = fd;
-		for (size_t n = 0; n < message->n_late; n++)
-			listed = listed || fill->late[n] == object;
-		if (!listed && object_wants_install(object))
-			fill->late[message->n_late++] = (Pbeam__Object *)(uintptr_t)object;
-	}
-	return 0;
+static int add_descriptors(struct rebuild *rebuild, const Pbeam__Process *process, struct fill_request *fill)
+{
+	struct u64_map late = {0};
+	int r = 0;
+
+	for (size_t i = 0; i < process->n_descriptors && r >= 0; i++)
+		r = fill_add_descriptor(rebuild, process, process->descriptors[i], fill, &late);
+	u64_map_free(&late);
+	return r;
 }
 
 static int add_shared_memory(struct rebuild *rebuild, const Pbeam__Process *process,
