@@ -67,11 +67,23 @@ static bool has_path(const struct file_undo *undo, const char *path)
 	return false;
 }
 
+/* A file that was added as unchanged may have been changed through a mapping: it is compared now. */
+static void drop_entry(struct file_undo *undo, const char *path)
+{
+	for (size_t i = 0; i < undo->n; i++)
+		if (undo->changes[i].unchanged && !strcmp(undo->changes[i].path, path)) {
+			file_change_free(&undo->changes[i]);
+			undo->changes[i] = undo->changes[--undo->n];
+			return;
+		}
+}
+
 int file_undo_add(struct file_undo *undo, const struct file_wish *wish, struct err *err)
 {
 	struct file_change change = {.wish = *wish, .fd = -1}, *more;
 	int r;
 
+	drop_entry(undo, wish->path);
 	if (has_path(undo, wish->path))
 		return 0;
 	change.path = strdup(wish->path);
@@ -84,6 +96,28 @@ int file_undo_add(struct file_undo *undo, const struct file_wish *wish, struct e
 	if (!more) {
 		file_change_free(&change);
 		return r < 0 ? r : 0;
+	}
+	undo->changes = more;
+	more[undo->n++] = change;
+	return 0;
+}
+
+int file_undo_add_unchanged(struct file_undo *undo, const char *path, const struct stat *st, struct err *err)
+{
+	struct file_change change = {.fd = -1,
+				     .unchanged = true,
+				     .before = *st,
+				     .wish.size = (uint64_t)st->st_size},
+			   *more;
+
+	if (has_path(undo, path))
+		return 0;
+	change.path = strdup(path);
+	change.wish.path = change.path;
+	more = change.path ? reallocarray(undo->changes, undo->n + 1, sizeof(*more)) : NULL;
+	if (!more) {
+		file_change_free(&change);
+		return err_code(err, -ENOMEM, "look at %s", path);
 	}
 	undo->changes = more;
 	more[undo->n++] = change;
@@ -111,6 +145,28 @@ bool file_undo_forecast(const struct file_undo *undo, size_t i, struct file_fore
 	else
 		out->fate = change->wish.mtime_ns ? FILE_TIMES : FILE_UNCHANGED;
 	return true;
+}
+
+int file_undo_list_fates(const struct file_undo *undo, Pbeam__FileFate ***fates, size_t *n)
+{
+	static const char *const names[] = {[FILE_UNCHANGED] = "unchanged",
+					    [FILE_OVERWRITTEN] = "replaced",
+					    [FILE_TRUNCATED] = "truncated",
+					    [FILE_MADE] = "created",
+					    [FILE_TIMES] = "times"};
+	struct file_forecast forecast;
+
+	for (size_t i = 0; file_undo_forecast(undo, i, &forecast); i++) {
+		Pbeam__FileFate *fate = message_append_new(fates, n, &pbeam__file_fate__descriptor);
+
+		if (!fate || message_string(&fate->path, forecast.path) < 0 ||
+		    message_string(&fate->fate, names[forecast.fate]) < 0)
+			return -ENOMEM;
+		fate->bytes = forecast.bytes;
+		fate->before = forecast.before;
+		fate->size = forecast.size;
+	}
+	return 0;
 }
 
 /* ---- preparing ---- */

@@ -26,10 +26,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "base/err.h"
 #include "proto/image.pb-c.h"
+#include "proto/rpc.pb-c.h"
 
 struct file_undo;
 struct image_reader;
@@ -60,10 +62,22 @@ must_check int file_undo_open(struct file_undo **out, struct image_reader *image
 			      struct err *err);
 /* Adds a file, and compares it. A file that was added before is skipped. 0 or -errno. */
 must_check int file_undo_add(struct file_undo *undo, const struct file_wish *wish, struct err *err);
+/* Adds a file that stays as it is, for file_undo_forecast() alone. */
+must_check int file_undo_add_unchanged(struct file_undo *undo, const char *path, const struct stat *st,
+				       struct err *err);
+/* Adds a file of an image that has a name: file_list.c. */
+must_check int file_undo_add_saved(struct file_undo *undo, const Pbeam__SavedFile *saved, struct err *err);
+must_check int file_undo_add_shared(struct file_undo *undo, const Pbeam__SharedMemory *shared,
+				    struct err *err);
+must_check int file_undo_add_all(struct file_undo *undo, const Pbeam__Manifest *manifest, struct err *err);
+/* True if the file has not been written to, nor its attributes been changed, since it was saved. */
+bool file_undo_is_unchanged(const Pbeam__SavedFile *saved, const struct stat *st);
 /* True if the transaction has the file that is open here. */
 bool file_undo_has(const struct file_undo *undo, int fd);
 /* Tells what will happen to file number `i`. False: there are no more. */
 bool file_undo_forecast(const struct file_undo *undo, size_t i, struct file_forecast *out);
+/* The same for all of them, as a message. 0 or -ENOMEM. */
+must_check int file_undo_list_fates(const struct file_undo *undo, Pbeam__FileFate ***fates, size_t *n);
 /* Copies, reserves and writes the journal. `keep_tails`: what is beyond the new end of a file is copied as
  * well, so that the file can be cut by file_undo_switch(); else file_undo_settle() cuts it, which needs no
  * room. On failure nothing has changed. */

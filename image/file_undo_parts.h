@@ -16,10 +16,10 @@ struct change_range {
 
 struct file_change {
 	char *path;
-	struct file_wish wish; /* wish.path is `path`, wish.pages is `pages` */
-	Pbeam__Pages **pages;  /* sorted by their addresses */
-	int fd;		       /* of the file, or of the one that is made; read and write; -1: unchanged */
-	bool missing;
+	struct file_wish wish;	 /* wish.path is `path`, wish.pages is `pages` */
+	Pbeam__Pages **pages;	 /* sorted by their addresses */
+	int fd;			 /* of the file, or of the one that is made; read and write; -1: unchanged */
+	bool missing, unchanged; /* unchanged: as its times say */
 	struct stat before;
 	struct change_range *ranges;
 	size_t nranges;

@@ -123,6 +123,9 @@ must_check int image_reader_get(struct image_reader *reader, const Pbeam__Extent
 /* As image_reader_open() on an open descriptor, of which it takes ownership in every case; `name` is for
  * messages. */
 must_check int image_reader_open_fd(struct image_reader **out, int fd, const char *name, struct err *err);
+/* A reader of nothing but this manifest, which is borrowed. For checks before the image is committed. */
+must_check int image_reader_of_manifest(struct image_reader **out, const char *name,
+					const Pbeam__Manifest *manifest, struct err *err);
 void image_reader_close(struct image_reader *reader);
 
 #endif

@@ -235,6 +235,22 @@ int image_reader_open(struct image_reader **out, const char *path, struct err *e
 	return r;
 }
 
+int image_reader_of_manifest(struct image_reader **out, const char *name, const Pbeam__Manifest *manifest,
+			     struct err *err)
+{
+	struct image_reader *reader = calloc(1, sizeof(*reader));
+
+	if (!reader || !(reader->name = strdup(name))) {
+		free(reader);
+		return err_code(err, -ENOMEM, "look at %s", name);
+	}
+	reader->fd = -1;
+	reader->manifest = (Pbeam__Manifest *)(uintptr_t)manifest;
+	reader->borrowed = true;
+	*out = reader;
+	return 0;
+}
+
 const Pbeam__Manifest *image_reader_manifest(const struct image_reader *reader)
 {
 	return reader->manifest;
@@ -327,10 +343,11 @@ void image_reader_close(struct image_reader *reader)
 	for (uint32_t i = 0; i < reader->nchain; i++)
 		image_reader_close(reader->chain[i]);
 	reader_close_blocks(reader);
-	if (reader->manifest)
+	if (reader->manifest && !reader->borrowed)
 		pbeam__manifest__free_unpacked(reader->manifest, NULL);
 	free(reader->digests);
 	free(reader->name);
-	close(reader->fd);
+	if (reader->fd >= 0)
+		close(reader->fd);
 	free(reader);
 }

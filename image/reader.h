@@ -10,6 +10,7 @@ struct image_reader {
 	int fd;
 	char *name;
 	bool has_path; /* the name is a path */
+	bool borrowed; /* the manifest */
 	struct image_trailer trailer;
 	Pbeam__Manifest *manifest;
 	uint8_t (*digests)[IMAGE_DIGEST];

@@ -541,17 +541,43 @@ static int mark_chain(const char *dir, const uint32_t *numbers, int n, int i, bo
 	return 0;
 }
 
+/* True if a rollback to it was possible when it was made. */
+static bool is_complete(const char *dir, uint32_t number)
+{
+	struct image_reader *image;
+	char path[PATH_MAX + 32];
+	bool complete;
+
+	snprintf(path, sizeof(path), "%s/%u" SUFFIX, dir, number);
+	if (image_reader_open(&image, path, NULL) < 0)
+		return false;
+	complete = image_reader_manifest(image)->n_incomplete == 0;
+	image_reader_close(image);
+	return complete;
+}
+
+/* The index of the newest complete image, -1 if there is none. */
+static int last_complete(const char *dir, const uint32_t *numbers, int n)
+{
+	while (n > 0 && !is_complete(dir, numbers[n - 1]))
+		n--;
+	return n - 1;
+}
+
 void store_prune(const char *job, uint32_t keep)
 {
 	auto_free uint32_t *numbers = NULL;
 	auto_free bool *needed = NULL;
 	char dir[PATH_MAX], path[PATH_MAX + 32];
-	int n = store_list(job, &numbers, NULL);
+	int n = store_list(job, &numbers, NULL), complete;
 
 	if (!keep || n < 0 || (uint32_t)n <= keep || job_dir(job, dir, NULL) < 0)
 		return;
 	needed = calloc((size_t)n, sizeof(*needed));
 	if (!needed)
+		return;
+	complete = last_complete(dir, numbers, n);
+	if (complete >= 0 && mark_chain(dir, numbers, n, complete, needed) < 0)
 		return;
 	for (int i = n - (int)keep; i < n; i++)
 		if (mark_chain(dir, numbers, n, i, needed) < 0)

@@ -70,7 +70,7 @@ void store_drop_copy(const char *job, uint32_t number);
 /* Removes parts of smaller numbers that have no manifest. */
 void store_sweep_parts(const char *job, uint32_t below);
 
-/* Removes all but the newest `keep` and their ancestors; 0 removes none. */
+/* Removes all but the newest `keep`, the newest complete one, and their ancestors; 0 removes none. */
 void store_prune(const char *job, uint32_t keep);
 
 #endif

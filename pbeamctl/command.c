@@ -27,7 +27,7 @@ static void print_overview(FILE *out)
 		fprintf(out, "  %-11s %s\n", command_table[i]->name, command_table[i]->summary);
 	fputs("\nA VPID is the number that the program gets from getpid(); a NAME is the one given to\n"
 	      "`scip run --name`. For details see `pbeamctl COMMAND --help` and pbeamctl(1).\n"
-	      "Exit status: 0 success, 1 refused or failed, 2 usage error.\n",
+	      "Exit status: 0 success, 1 refused or failed, 2 usage error, 3 incomplete.\n",
 	      out);
 }
 

@@ -14,6 +14,7 @@ enum {
 	STATUS_DONE = 0,
 	STATUS_FAILED = 1,
 	STATUS_USAGE = 2,
+	STATUS_INCOMPLETE = 3, /* a checkpoint was made that could not be rolled back to now */
 	COMMAND_OPTIONS_MAX = 12,
 	COMMAND_GIVEN_MAX = 64
 };

@@ -68,8 +68,11 @@ static int command_checkpoint_run(const struct command_line *line)
 		fprintf(stderr, "%u process%s, %s, paused for %s, done in %s\n", done->processes,
 			done->processes == 1 ? "" : "es", size, pause, total);
 	}
+	for (size_t i = 0; i < done->n_incomplete; i++)
+		fprintf(stderr, "pbeamctl: the checkpoint is incomplete: %s\n", done->incomplete[i]);
+	r = done->n_incomplete ? STATUS_INCOMPLETE : STATUS_DONE;
 	message_free(done);
-	return STATUS_DONE;
+	return r;
 }
 
 static const struct command_option checkpoint_options[] = {
@@ -89,7 +92,8 @@ const struct command checkpoint_command = {
 	.text = "Saves the process and its descendants, prints the image's path as the only line\n"
 		"on standard output, and returns when the image is complete and durable. The\n"
 		"program continues, also after a failure; a failure leaves earlier images\n"
-		"untouched.",
+		"untouched. Exit status 3: the image is there, but no rollback to it is possible\n"
+		"as things are; the reason is on standard error.",
 	.options = checkpoint_options,
 	.words = WORDS_TARGET,
 	.least = 1,

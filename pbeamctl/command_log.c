@@ -23,7 +23,7 @@ static void log_print_json(const Pbeam__CheckpointLog *list)
 		for (size_t k = 0; k < e->n_copies; k++)
 			json_string(NULL, e->copies[k]->host);
 		json_close(']');
-		json_fields(&e->base, "created_ns bytes pause_ns processes problem");
+		json_fields(&e->base, "created_ns bytes pause_ns processes problem incomplete");
 		json_close('}');
 	}
 	json_close(']');
@@ -76,6 +76,12 @@ static void log_print_table(const Pbeam__CheckpointLog *list)
 			format_text(e->problem, -1);
 			putchar(')');
 		}
+		for (size_t k = 0; k < e->n_incomplete; k++) {
+			printf(k ? "; " : " (incomplete: ");
+			format_text(e->incomplete[k], -1);
+		}
+		if (e->n_incomplete)
+			putchar(')');
 		putchar('\n');
 	}
 }
@@ -115,7 +121,10 @@ const struct command log_command = {
 	.text = "Lists the numbered checkpoints of a job, also of one that has ended, on all\n"
 		"hosts that answer. The first column is the argument for `rollback --to`: the\n"
 		"number, or NUMBER@HOST for another host's. A number in parentheses cannot be\n"
-		"rolled back to at present. A damaged image is listed with the reason.",
+		"rolled back to at present. A damaged image is listed with the reason, and so is\n"
+		"an incomplete one, to which a rollback was impossible when it was made. A\n"
+		"rollback changes the files that the program had open, not those that it opens\n"
+		"and closes by name.",
 	.options = log_options,
 	.words = WORDS_TARGET,
 	.least = 1,

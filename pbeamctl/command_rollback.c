@@ -44,6 +44,39 @@ static void parse_image(const char *to, char place[PATH_MAX], Pbeam__RollbackReq
 		request->host = host;
 }
 
+static void print_fates(const Pbeam__RollbackReply *done, bool json)
+{
+	if (json) {
+		json_open(NULL, '{');
+		json_string("path", done->path);
+		json_open("files", '[');
+	} else {
+		format_heading("FATE         BYTES    BEFORE     AFTER FILE");
+	}
+	for (size_t i = 0; i < done->n_files; i++) {
+		const Pbeam__FileFate *fate = done->files[i];
+		char bytes[16], before[16], after[16];
+
+		if (json) {
+			json_open(NULL, '{');
+			json_fields(&fate->base, "path fate bytes before size");
+			json_close('}');
+			continue;
+		}
+		format_size(fate->bytes, bytes);
+		format_size(fate->before, before);
+		format_size(fate->size, after);
+		printf("%-9s %8s %9s %9s ", fate->fate, bytes, before, after);
+		format_text(fate->path, -1);
+		putchar('\n');
+	}
+	if (json) {
+		json_close(']');
+		json_close('}');
+		json_end();
+	}
+}
+
 static int command_rollback_run(const struct command_line *line)
 {
 	Pbeam__RollbackRequest request = PBEAM__ROLLBACK_REQUEST__INIT;
@@ -57,6 +90,9 @@ static int command_rollback_run(const struct command_line *line)
 	client_target(line->words[0], &target);
 	request.target = &target;
 	request.force = command_flag(line, "force");
+	request.dry_run = command_flag(line, "dry-run");
+	if (command_flag(line, "json") && !request.dry_run)
+		return command_misused(line->command, "--json requires --dry-run");
 	if (to && !*to)
 		return command_misused(line->command,
 				       "--to requires the number of a checkpoint, or an image");
@@ -72,6 +108,11 @@ static int command_rollback_run(const struct command_line *line)
 		       &pbeam__rollback_reply__descriptor, &done, &err) < 0)
 		return command_failed(&err);
 	client_print_notes(done->notes, done->n_notes);
+	if (request.dry_run) {
+		print_fates(done, command_flag(line, "json"));
+		message_free(done);
+		return STATUS_DONE;
+	}
 	if (isatty(STDERR_FILENO)) {
 		format_span(done->total_ns, total);
 		fprintf(stderr, "vpid %d runs again as in %s, after %s\n", done->vpid, done->path, total);
@@ -85,17 +126,22 @@ static const struct command_option rollback_options[] = {
 	 NULL},
 	{"on", 0, "HOST=HOST", "restore on the second host what was on the first", NULL},
 	{"force", 0, NULL, "continue although files cannot be restored as they were", NULL},
+	{"dry-run", 0, NULL, "only list the files of the image with what would happen to each", NULL},
+	{"json", 0, NULL, "with --dry-run: one JSON document, {\"files\": [...]}", NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
 const struct command rollback_command = {
 	.name = "rollback",
-	.synopsis = "[--to N|FILE] [--on HOST=HOST[,...]] [--force] VPID|NAME",
+	.synopsis = "[--to N|FILE] [--on HOST=HOST[,...]] [--force] [--dry-run [--json]] VPID|NAME",
 	.summary = "replace the running processes with those of a checkpoint",
 	.text = "Replaces the running processes with those of the newest checkpoint, or of the\n"
 		"one that --to names. The console stays. A job that has ended, or that\n"
 		"`checkpoint --kill` has ended, is started again. If the image is damaged or\n"
-		"cannot be restored here, nothing changes.",
+		"cannot be restored here, nothing changes.\n\n"
+		"Files that the program had open or mapped at the checkpoint get their contents\n"
+		"of then; --dry-run lists them. Files that it opens and closes by name are left\n"
+		"as they are.",
 	.options = rollback_options,
 	.words = WORDS_TARGET,
 	.least = 1,

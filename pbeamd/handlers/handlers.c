@@ -242,6 +242,7 @@ static int handle_rollback(struct connection *connection, const ProtobufCMessage
 	if (r < 0)
 		return r;
 	revive->force = wish->force;
+	revive->dry_run = wish->dry_run;
 	if (is_elsewhere_too(connection->server, &revive->target, wish))
 		return cut_rollback(connection, wish, revive->target.store, revive->target.process.vpid, err);
 	target_host(connection->server, host);

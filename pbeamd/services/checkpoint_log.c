@@ -29,6 +29,10 @@ static int describe_manifest(Pbeam__LogEntry *entry, const Pbeam__Manifest *mani
 		entry->processes += manifest->cut->parts[i]->processes;
 		entry->bytes += manifest->cut->parts[i]->bytes;
 	}
+	for (size_t i = 0; i < manifest->n_incomplete; i++)
+		if (message_append_string(&entry->incomplete, &entry->n_incomplete, manifest->incomplete[i]) <
+		    0)
+			return -ENOMEM;
 	entry->root = manifest->job ? manifest->job->root_vpid : 0;
 	return manifest->job ? message_string(&entry->job, manifest->job->uuid) : 0;
 }

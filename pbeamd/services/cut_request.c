@@ -109,6 +109,10 @@ int cut_rollback(struct connection *connection, const Pbeam__RollbackRequest *wi
 	Pbeam__RollbackRequest passed = *wish;
 	Pbeam__Target target = PBEAM__TARGET__INIT;
 
+	if (wish->dry_run)
+		return err_set(err, -ENOTSUP,
+			       "%s: --dry-run is for a job that is on one host, and has its checkpoint there",
+			       store);
 	if (wish->path[0])
 		return err_set(err, -EINVAL, "%s: a cut over several hosts is named by its number: --to N",
 			       store);

@@ -11,7 +11,7 @@ void log_work(struct server *server, int sock, const void *arg); /* arg: struct 
 struct revive {
 	struct target target;
 	char path[PATH_MAX];
-	bool force;
+	bool force, dry_run;
 };
 void revive_work(struct server *server, int sock, const void *arg); /* arg: struct revive */
 /* kill(2) and similar calls, and other calls, made by a process of another host. */

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "image/file_undo.h"
 #include "image/image.h"
 #include "pbeamd/services/process_requests.h"
 #include "pbeamd/services/target.h"
@@ -154,6 +155,45 @@ static int revive_start_scip(const struct revive *revive, Pbeam__RollbackReply *
 	return err_set(err, -EIO, "%s", text[0] ? skip_program_name(text) : "scip restore was killed");
 }
 
+/* What `scip restore` would do to the files. */
+static int revive_forecast(const struct revive *revive, Pbeam__RollbackReply *done, struct err *err)
+{
+	struct file_undo *undo;
+	struct image_reader *image;
+	int r = image_reader_open(&image, revive->path, err);
+
+	if (r < 0)
+		return r;
+	r = image_reader_verify(image, err);
+	if (r == 0)
+		r = file_undo_open(&undo, image, 0, err);
+	if (r == 0) {
+		r = file_undo_add_all(undo, image_reader_manifest(image), err);
+		if (r == 0 && file_undo_list_fates(undo, &done->files, &done->n_files) < 0)
+			r = err_code(err, -ENOMEM, "list the files");
+		file_undo_close(undo);
+	}
+	image_reader_close(image);
+	return r;
+}
+
+static void revive_tell_forecast(int sock, const struct revive *revive)
+{
+	Pbeam__RollbackReply *done = message_new(&pbeam__rollback_reply__descriptor);
+	struct err err = ERR_INIT;
+	int r = done ? revive_forecast(revive, done, &err) : err_code(&err, -ENOMEM, "list the files");
+
+	if (r == 0 && message_string(&done->path, revive->path) < 0)
+		r = err_code(&err, -ENOMEM, "list the files");
+	if (r < 0) {
+		err_wrap(&err, r, "%s", revive->target.who);
+		rpc_refuse(sock, &err);
+	} else if (rpc_reply(sock, &done->base, &err) < 0) {
+		log_info("list of files: %s", err.text);
+	}
+	message_free(done);
+}
+
 void revive_work(struct server *server, int sock, const void *arg)
 {
 	const struct revive *revive = arg;
@@ -161,8 +201,13 @@ void revive_work(struct server *server, int sock, const void *arg)
 	uint64_t start = io_now_ns(CLOCK_MONOTONIC);
 	struct err err = ERR_INIT;
 	uint32_t processes = 0;
-	int r = revive_verify(revive, &processes, &err);
+	int r;
 
+	if (revive->dry_run) {
+		revive_tell_forecast(sock, revive);
+		return;
+	}
+	r = revive_verify(revive, &processes, &err);
 	if (r == 0 && revive->target.live)
 		r = wait_for_keeper(server, &revive->target, &err);
 	if (r == 0)

@@ -49,6 +49,8 @@ struct capture {
 struct capture_result {
 	uint64_t bytes, pause_ns, total_ns;
 	uint32_t processes, threads;
+	char **incomplete; /* as in the manifest; the coordinator ends with them */
+	size_t nincomplete;
 };
 
 /* Opens the image, so that an unwritable path is refused before anything is frozen. `options` must outlive

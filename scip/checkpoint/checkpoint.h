@@ -12,10 +12,13 @@ struct checkpoint_options {
 	uint64_t save_files_max;
 	const int *console; /* 3 descriptors */
 	const struct name_job *job;
+	/* Refuses an image that could not be restored now. It has a manifest and no contents. */
+	int (*check)(void *arg, struct image_reader *image, struct err *err);
+	void *check_arg;
 };
 
-/* Makes a checkpoint. 0: the image is whole and durable. -errno: there is none, and the programs go on as
- * before. */
+/* Makes a checkpoint. 0: the image is whole and durable; result->incomplete has the reasons why it could not
+ * be restored as things are. -errno: there is none, and the programs go on as before. */
 must_check int checkpoint_run(struct names *names, const struct checkpoint_options *options,
 			      struct capture_result *result, struct err *err);
 

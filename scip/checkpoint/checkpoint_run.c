@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "image/store.h"
+#include "proto/message.h"
 #include "scip/capture/capture.h"
 #include "scip/object/object.h"
 
@@ -29,6 +30,33 @@ static int capture_processes(struct capture *c, struct err *err)
 	return r < 0 ? r : capture_objects(c, err);
 }
 
+static int add_reason(struct capture *c, struct capture_result *result, const struct err *why)
+{
+	return message_append_string(&c->manifest->incomplete, &c->manifest->n_incomplete, why->text) < 0 ||
+			       message_append_string(&result->incomplete, &result->nincomplete, why->text) < 0
+		       ? -ENOMEM
+		       : 0;
+}
+
+/* Finds why the image could not be restored as things are. */
+static int find_reasons(struct capture *c, const struct checkpoint_options *options,
+			struct capture_result *result, struct err *err)
+{
+	struct image_reader *image;
+	struct err why = ERR_INIT;
+	int r = object_files_check_saved(c->manifest, &why) < 0 ? add_reason(c, result, &why) : 0;
+
+	if (r < 0 || !options->check)
+		return r;
+	err_clear(&why);
+	r = image_reader_of_manifest(&image, options->path, c->manifest, err);
+	if (r < 0)
+		return r;
+	r = options->check(options->check_arg, image, &why) < 0 ? add_reason(c, result, &why) : 0;
+	image_reader_close(image);
+	return r < 0 ? err_code(err, r, "check %s", options->path) : 0;
+}
+
 static int save_processes(struct capture *c, const struct checkpoint_options *options,
 			  struct capture_result *result, struct err *err)
 {
@@ -40,7 +68,9 @@ static int save_processes(struct capture *c, const struct checkpoint_options *op
 	if (r < 0)
 		return r;
 	c->manifest->pause_ns = result->pause_ns = io_now_ns(CLOCK_MONOTONIC) - c->begin_ns;
-	r = fault_point("before-commit", err);
+	r = find_reasons(c, options, result, err);
+	if (r >= 0)
+		r = fault_point("before-commit", err);
 	if (r >= 0)
 		r = capture_commit(c, true, result, err);
 	if (r < 0) {

@@ -147,6 +147,8 @@ static void take_outcome(struct coordinator *coordinator, const struct frame *fr
 	outcome->rounds = message->rounds;
 	outcome->obstacles = message->obstacles;
 	outcome->nobstacles = message->n_obstacles;
+	outcome->files = message->files;
+	outcome->nfiles = message->n_files;
 	coordinator->message = message;
 	coordinator->outcome_known = true;
 }

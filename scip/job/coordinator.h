@@ -32,6 +32,7 @@ struct coordinator_wish {
 	bool kill, alone;	 /* checkpoint */
 	bool numbered;		 /* checkpoint: the path is one of the job's own */
 	uint64_t save_files_max; /* checkpoint */
+	bool dry_run;		 /* rollback: only list what happens */
 	bool force;		 /* restore, rollback: although files changed */
 	const struct migrate_options *migrate;
 	const struct migrate_settling *settling;
@@ -48,8 +49,10 @@ struct coordinator_outcome {
 	uint32_t processes; /* as are the next ones: 0 where the kind has no such figure */
 	uint32_t threads, rounds;
 	uint64_t bytes, pause_ns, total_ns;
-	char **obstacles; /* of a dry run, valid until `done` returns */
+	char **obstacles; /* of a dry run, or why a checkpoint is incomplete; valid until `done` returns */
 	size_t nobstacles;
+	Pbeam__FileFate **files; /* of the dry run of a rollback; valid as long */
+	size_t nfiles;
 	bool killed; /* it ended without an outcome */
 	bool moved;  /* settle, or a killed one: the processes are where they were to go */
 };

@@ -12,6 +12,7 @@
 #include "scip/job/husk.h"
 #include "scip/job/links.h"
 #include "scip/job/remote_console.h"
+#include "scip/rollback/rollback_look.h"
 #include "scip/rollback/rollback_run.h"
 #include "scip/supervisor/pool.h"
 
@@ -64,16 +65,44 @@ static int run_restore(struct job *job, const struct coordinator_wish *wish, int
 		return r;
 	if (wish->kind == COORDINATOR_ROLLBACK)
 		r = choose_replaced(job, wish, image, &options.replace, &outcome->err);
-	if (r == 0)
+	if (r == 0 && wish->dry_run)
+		r = rollback_forecast(job->names, image, &options, &outcome->files, &outcome->nfiles,
+				      &outcome->err);
+	else if (r == 0)
 		r = rollback_run(job->names, image, &options, &result, &outcome->err);
 	image_reader_close(image);
 	take_restored(outcome, &result);
 	return r;
 }
 
-static int run_checkpoint(struct job *job, const struct coordinator_wish *wish,
+struct checked {
+	struct job *job;
+	const struct coordinator_wish *wish;
+	int keeper_sock;
+};
+
+/* Would a rollback to this image be refused? The processes that it is of are here and would be replaced. */
+static int check_restorable(void *arg, struct image_reader *image, struct err *err)
+{
+	const struct checked *checked = arg;
+	struct job *job = checked->job;
+	struct rebuild_options options = {
+		.path = checked->wish->path,
+		.console = job->console,
+		.keeper_socket = checked->keeper_sock,
+		.keeper = job->entry.keeper,
+		.trusted = true,
+		.signs = pool_signs(job->pool),
+	};
+	int r = choose_replaced(job, checked->wish, image, &options.replace, err);
+
+	return r < 0 ? r : rollback_check(job->names, image, &options, err);
+}
+
+static int run_checkpoint(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
 			  struct coordinator_outcome *outcome)
 {
+	struct checked checked = {job, wish, keeper_sock};
 	struct checkpoint_options options = {
 		.target = wish->target.n ? wish->target : job->entry.root,
 		.path = wish->path,
@@ -83,6 +112,8 @@ static int run_checkpoint(struct job *job, const struct coordinator_wish *wish,
 		.save_files_max = wish->save_files_max,
 		.console = job->console,
 		.job = &job->entry,
+		.check = check_restorable,
+		.check_arg = &checked,
 	};
 
 	struct capture_result result = {0};
@@ -93,6 +124,8 @@ static int run_checkpoint(struct job *job, const struct coordinator_wish *wish,
 	outcome->total_ns = result.total_ns;
 	outcome->processes = result.processes;
 	outcome->threads = result.threads;
+	outcome->obstacles = result.incomplete;
+	outcome->nobstacles = result.nincomplete;
 	return r;
 }
 
@@ -286,7 +319,7 @@ static int coordinator_run(struct job *job, const struct coordinator_wish *wish,
 {
 	switch (wish->kind) {
 	case COORDINATOR_CHECKPOINT:
-		return run_checkpoint(job, wish, outcome);
+		return run_checkpoint(job, wish, keeper_sock, outcome);
 	case COORDINATOR_MIGRATE:
 		return run_migrate(job, wish, keeper_sock, outcome);
 	case COORDINATOR_RECEIVE:
@@ -318,6 +351,8 @@ static int send_outcome(int keeper_sock, const struct coordinator_outcome *outco
 	message.rounds = outcome->rounds;
 	message.n_obstacles = outcome->nobstacles;
 	message.obstacles = outcome->obstacles;
+	message.n_files = outcome->nfiles;
+	message.files = outcome->files;
 	return frame_send(keeper_sock, PBEAM__KEEPER_REQUEST__KEEPER_OUTCOME, &message.base, NULL, 0, NULL);
 }
 

@@ -40,6 +40,8 @@ static void on_interval_checkpoint(void *arg, const struct coordinator_outcome *
 		log_error("checkpoint at interval of vpid %d: %s", job->entry.root.n, outcome->err.text);
 	else
 		store_prune(store, job_keep(job));
+	for (size_t i = 0; i < outcome->nobstacles; i++)
+		log_warn("checkpoint %s is incomplete: %s", job->interval->path, outcome->obstacles[i]);
 	interval_start_timer(job);
 }
 

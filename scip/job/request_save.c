@@ -27,7 +27,7 @@ struct saving {
 	struct request *request; /* NULL: without a reply */
 	struct job *job;
 	bool no_wait;
-	bool rolls_back;
+	bool rolls_back, dry_run;
 	bool numbered; /* `path` is one of the job's own */
 	uint32_t number;
 	uint64_t start_ns;
@@ -78,6 +78,8 @@ static void tell_rollback(const struct saving *saving, const struct coordinator_
 	done.path = (char *)(uintptr_t)saving->path;
 	done.total_ns = io_now_ns(CLOCK_MONOTONIC) - saving->start_ns;
 	done.processes = outcome->processes;
+	done.n_files = outcome->nfiles;
+	done.files = outcome->files;
 	request_reply(saving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
 
@@ -93,6 +95,8 @@ static void tell_checkpoint(const struct saving *saving, const struct coordinato
 		done.total_ns = outcome->total_ns;
 		done.processes = outcome->processes;
 		done.threads = outcome->threads;
+		done.n_incomplete = outcome->nobstacles;
+		done.incomplete = outcome->obstacles;
 	}
 	request_reply(saving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
 }
@@ -107,8 +111,10 @@ static void on_saved(void *arg, const struct coordinator_outcome *outcome)
 	loop_timer_stop(&job->loop, show_progress, saving);
 	if (outcome->err.code && told)
 		log_error("vpid %d: %s", job->entry.root.n, outcome->err.text);
-	if (!outcome->err.code && saving->rolls_back)
+	if (!outcome->err.code && saving->rolls_back && !saving->dry_run)
 		links_renew(job, outcome->root, names_real(job->names, outcome->root).n);
+	for (size_t i = 0; told && i < outcome->nobstacles; i++)
+		log_warn("checkpoint %s is incomplete: %s", saving->path, outcome->obstacles[i]);
 	if (!outcome->err.code && saving->numbered)
 		store_prune(saving->store, job_keep(job));
 	if (told)
@@ -286,13 +292,15 @@ int request_rollback(struct request *request, const ProtobufCMessage *message, s
 	const Pbeam__RollbackRequest *wish = (const Pbeam__RollbackRequest *)message;
 	struct coordinator_wish what = {.kind = COORDINATOR_ROLLBACK,
 					.target = request_target(request->job, wish->target),
-					.force = wish->force};
+					.force = wish->force,
+					.dry_run = wish->dry_run};
 	struct saving *saving;
 	int r = make_saving(request, &saving, err);
 
 	if (r < 0)
 		return r;
 	saving->rolls_back = true;
+	saving->dry_run = wish->dry_run;
 	r = choose_image(saving, wish, err);
 	if (r < 0) {
 		free(saving);

@@ -14,10 +14,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "image/blocks.h"
 #include "image/file_copy.h"
+#include "image/file_undo.h"
 #include "scip/object/common.h"
 #include "scip/object/object_dump.h"
 #include "scip/object/object_restore.h"
@@ -159,6 +161,41 @@ int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, in
 	return object_files_write(writer, manifest, source, st, &saved->n_pages, &saved->pages, err);
 }
 
+/* The first file that the image lacks although the processes can change it in place. */
+static char *find_left_out(const Pbeam__Manifest *manifest)
+{
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		const Pbeam__Object *object = manifest->objects[i];
+
+		if (object->kind_case == PBEAM__OBJECT__KIND_REGULAR && !object->external &&
+		    !object->regular->saved && !object->regular->unlinked &&
+		    (object->flags & O_ACCMODE) != O_RDONLY && !(object->flags & O_APPEND))
+			return object_text(&object->regular->file->path);
+	}
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		for (size_t k = 0;
+		     manifest->processes[i]->memory && k < manifest->processes[i]->memory->n_mappings; k++) {
+			const Pbeam__Mapping *map = manifest->processes[i]->memory->mappings[k];
+
+			if (map->kind == PBEAM__MAPPING__KIND__FILE_SHARED && !map->shared_id && map->file &&
+			    (map->prot | map->max_prot) & PROT_WRITE)
+				return object_text(&map->file->path);
+		}
+	return NULL;
+}
+
+int object_files_check_saved(const Pbeam__Manifest *manifest, struct err *err)
+{
+	auto_free char *path = find_left_out(manifest);
+
+	return path ? err_set(err, -EFBIG,
+			      "%s, which the program has open or mapped for writing, was not saved (it "
+			      "exceeds "
+			      "--save-files, or cannot be read); no rollback is possible once it has changed",
+			      path)
+		    : 0;
+}
+
 /* ---- restore ---- */
 
 int object_files_read_pages(struct image_reader *image, int fd, uint64_t size, size_t n,
@@ -190,13 +227,6 @@ int object_files_read_pages(struct image_reader *image, int fd, uint64_t size, s
 	if (r == 0 && st.st_size > 0)
 		r = file_copy_hole(fd, at, size);
 	return r < 0 ? err_code(err, r, "write a file's contents") : 0;
-}
-
-bool object_files_unchanged(const Pbeam__SavedFile *saved, const struct stat *st)
-{
-	return st->st_dev == saved->file->dev && st->st_ino == saved->file->ino &&
-	       (uint64_t)st->st_size == saved->file->size && object_mtime_ns(st) == saved->file->mtime_ns &&
-	       object_ctime_ns(st) == saved->ctime_ns;
 }
 
 int object_files_check(struct object_restore *restore, struct err *err)
@@ -231,7 +261,7 @@ int object_files_check(struct object_restore *restore, struct err *err)
 		if (!S_ISREG(st.st_mode))
 			return err_set(err, -EEXIST,
 				       "%s is no regular file any more; move it away, then try again", path);
-		if (!object_files_unchanged(saved, &st) && access(path, W_OK) < 0 && st.st_uid != geteuid())
+		if (!file_undo_is_unchanged(saved, &st) && access(path, W_OK) < 0 && st.st_uid != geteuid())
 			return err_sys(err, "file %s has changed since the checkpoint and cannot be put back",
 				       path);
 	}

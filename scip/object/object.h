@@ -21,6 +21,7 @@
 #include "image/image.h"
 #include "namespace/names.h"
 #include "proto/image.pb-c.h"
+#include "proto/rpc.pb-c.h"
 #include "scip/tracee/remote.h"
 
 /* One open file description of the frozen group, as found. */
@@ -214,6 +215,8 @@ uint64_t object_file_limit(const struct object_external *external, const struct 
 /* Saves the contents of an open file: appends runs to *pages. 0 or -errno. */
 must_check int object_files_write(struct image_writer *writer, Pbeam__Manifest *manifest, int fd,
 				  const struct stat *st, size_t *n, Pbeam__Pages ***pages, struct err *err);
+/* Refuses an image that lacks the contents of a file which its processes can change in place. */
+must_check int object_files_check_saved(const Pbeam__Manifest *manifest, struct err *err);
 /* Stores large files that the running processes have open for writing ahead of the dump, which then stores
  * what they change from now on. Best effort, but for a full disk: -ENOSPC. `max`: bytes of a file. */
 must_check int object_files_ahead(struct image_writer *writer, const struct rpid *rpids, size_t n,
@@ -250,6 +253,9 @@ must_check int object_restore_open(struct object_restore **out, struct names *na
 void object_restore_set_external(struct object_restore *restore, const struct object_external *external);
 /* Refuses everything that can be refused; changes nothing. */
 must_check int object_restore_check_all(struct object_restore *restore, struct err *err);
+/* Lists what a restore would do to each file now. Changes nothing. 0 or -errno. */
+must_check int object_restore_forecast(struct object_restore *restore, Pbeam__FileFate ***fates, size_t *n,
+				       struct err *err);
 /* True if the files may change when all processes are filled. False: the image has objects that report a
  * change of a file, so that files change before these are made. */
 bool object_restore_wait(struct object_restore *restore);

@@ -60,8 +60,6 @@ bool object_regular_replaced(struct object_restore *restore, uint32_t saved);
 
 /* Saved file contents: checks for obstacles (files.c). */
 must_check int object_files_check(struct object_restore *restore, struct err *err);
-/* True if the file was not written to since it was saved. */
-bool object_files_unchanged(const Pbeam__SavedFile *saved, const struct stat *st);
 /* Adds all files that the restore changes to the transaction (files_switch.c). */
 must_check int object_files_list(struct object_restore *restore, struct file_undo *undo, struct err *err);
 /* The length that the file behind the object gets, and its path, which the caller frees. False: it keeps its

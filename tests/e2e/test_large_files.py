@@ -1,5 +1,6 @@
 """Large files that are changed in place: every checkpoint can be rolled back to, and costs what has changed."""
 import hashlib
+import json
 import os
 import time
 
@@ -163,4 +164,52 @@ def test_damaged_blocks(host):
     assert done.returncode == 1 and "1.blocks" in done.stderr and "No such file" in done.stderr, done.stderr
     assert database.contents() == after
     database.change(2)
+    host.kill_programs()
+
+
+def test_left_out(host):
+    """--save-files leaves the file out: the checkpoint is incomplete, and does not push a complete one out."""
+    database = Database(host, size=TABLES, options=["--keep", "2"])
+    first = database.contents()
+    host.checkpoint("base")
+    for number in (2, 3, 4):
+        database.change(number)
+        done = host.ctl("checkpoint", "--save-files", "1M", "base", check=False)
+        assert done.returncode == 3 and "incomplete" in done.stderr and "database" in done.stderr, done.stderr
+    listed = json.loads(host.ctl("log", "--json", "base").stdout)["checkpoints"]
+    assert [entry["number"] for entry in listed] == [1, 3, 4]
+    assert not listed[0]["incomplete"] and all("--save-files" in entry["incomplete"][0] for entry in listed[1:])
+    assert "incomplete: " in host.ctl("log", "base").stdout.splitlines()[-1]
+    database.change(5)
+    done = host.ctl("rollback", "base", check=False)
+    assert done.returncode == 1 and "database has changed" in done.stderr, done.stderr
+    database.rollback("--to", "1")
+    assert database.contents() == first
+    host.checkpoint("base")
+    host.checkpoint("base")
+    assert [name for name in sorted(stored(host)) if name.endswith(".ckpt")] == ["5.ckpt", "6.ckpt"]
+    host.kill_programs()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_dry_run(host, ended):
+    """--dry-run lists what a rollback would do, of a running job and of one that has ended, and changes nothing."""
+    database = Database(host, size=TABLES)
+    host.checkpoint("base")
+    database.change(1)
+    after = database.contents()
+    if ended:
+        host.kill_programs()
+        host.wait_until(lambda: not host.ps()["processes"], what="the end of the job")
+    found = json.loads(host.ctl("rollback", "--dry-run", "--json", "base").stdout)["files"]
+    fates = {os.path.basename(entry["path"]): entry for entry in found}
+    assert fates["database"]["fate"] == "replaced" and 40 * 4096 <= fates["database"]["bytes"] <= 80 * 4096, found
+    assert fates["database"]["before"] == fates["database"]["size"] == TABLES + 1000
+    text = host.ctl("rollback", "--dry-run", "base").stdout
+    assert any(line.startswith("replaced") and line.endswith("/database") for line in text.splitlines()), text
+    assert database.contents() == after
+    database.path.unlink()
+    found = json.loads(host.ctl("rollback", "--dry-run", "--json", "base").stdout)["files"]
+    assert {os.path.basename(entry["path"]): entry["fate"] for entry in found}["database"] == "created"
+    assert not database.path.exists()
     host.kill_programs()
