@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -15,16 +14,8 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/message.h"
+#include "scip/tracee/map_query.h"
 #include "scip/tracee/remote.h"
-
-/* Linux 6.11; not in the headers of older systems. */
-struct procmap_query {
-	uint64_t size, query_flags, query_addr;
-	uint64_t vma_start, vma_end, vma_flags, vma_page_size, vma_offset, inode;
-	uint32_t dev_major, dev_minor, vma_name_size, build_id_size;
-	uint64_t vma_name_addr, build_id_addr;
-};
-#define PROCMAP_QUERY_CALL _IOWR('f', 17, struct procmap_query)
 
 enum { OURS_MAX = 3, BUILD_ID_MAX = 32 };
 
@@ -104,12 +95,12 @@ static void find_file(struct walk *walk, const struct procfs_map *map, struct st
 static int add_build_id(struct walk *walk, const struct procfs_map *map, Pbeam__FileIdentity *file)
 {
 	uint8_t id[BUILD_ID_MAX];
-	struct procmap_query query = {.size = sizeof(query),
-				      .query_addr = map->start,
-				      .build_id_size = sizeof(id),
-				      .build_id_addr = (uint64_t)(uintptr_t)id};
+	struct map_query query = {.size = sizeof(query),
+				  .query_addr = map->start,
+				  .build_id_size = sizeof(id),
+				  .build_id_addr = (uint64_t)(uintptr_t)id};
 
-	if (walk->maps < 0 || ioctl(walk->maps, PROCMAP_QUERY_CALL, &query) < 0 || !query.build_id_size ||
+	if (walk->maps < 0 || ioctl(walk->maps, MAP_QUERY_CALL, &query) < 0 || !query.build_id_size ||
 	    query.build_id_size > sizeof(id))
 		return 0;
 	return message_bytes(&file->build_id, id, query.build_id_size);

@@ -1,8 +1,7 @@
 /*
  * Replaces the husk's address space with that of the saved process.
  *
- * mremap() can move the kernel's own mappings ([vvar], [vvar_vclock], [vdso]), each as a whole, and the
- * kernel notes the vdso's new place (6.18, x86-64). Everything else is unmapped and mapped again with
+ * The kernel's own mappings are moved (fill_kernel.c). Everything else is unmapped and mapped again with
  * MAP_FIXED_NOREPLACE, so that no mapping in use can be overwritten unnoticed. Mappings to be filled stay
  * writable until they are. PR_SET_MM_MAP with exe_fd -1 needs no privilege.
  */
@@ -92,72 +91,30 @@ int fill_mappings_find_room(struct fill *fill, const struct procfs_maps *maps, u
 	return err_set(fill->err, -ENOMEM, "no free range of addresses for the injected code");
 }
 
-static int move_mapping(struct fill *fill, uint64_t from, uint64_t bytes, uint64_t to)
-{
-	return fill_do(fill, SYS_mremap, remote_args(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to));
-}
-
 static int unmap_range(struct fill *fill, uint64_t start, uint64_t end)
 {
 	return start < end ? fill_do(fill, SYS_munmap, remote_args(start, end - start)) : 0;
 }
 
-/* Address and length of the vdso with its data, in the husk and as saved. The length is the same on one
- * kernel. */
-static int find_kernels(const struct fill *fill, const struct procfs_maps *maps, uint64_t *here,
-			uint64_t *bytes, uint64_t *saved)
-{
-	const Pbeam__Memory *memory = fill->saved->memory;
-	uint64_t end = 0, saved_end = 0;
-
-	*here = *saved = UINT64_MAX;
-	for (size_t i = 0; i < maps->n; i++)
-		if (!strncmp(maps->v[i].name, "[vvar", 5) || !strcmp(maps->v[i].name, "[vdso]")) {
-			*here = maps->v[i].start < *here ? maps->v[i].start : *here;
-			end = maps->v[i].end > end ? maps->v[i].end : end;
-		}
-	for (size_t i = 0; i < memory->n_mappings; i++)
-		if (fill_mapping_is_kernels(memory->mappings[i])) {
-			*saved = memory->mappings[i]->start < *saved ? memory->mappings[i]->start : *saved;
-			saved_end =
-				memory->mappings[i]->end > saved_end ? memory->mappings[i]->end : saved_end;
-		}
-	if (end == 0)
-		return err_set(fill->err, -ENOTSUP, "this kernel gives processes no vdso");
-	*bytes = end - *here;
-	if (saved_end && saved_end - *saved != *bytes)
-		return err_set(fill->err, -ENOTSUP,
-			       "the vdso had %lu bytes in the image and has %lu here: the kernels differ",
-			       (unsigned long)(saved_end - *saved), (unsigned long)*bytes);
-	return 0;
-}
-
 int fill_mappings_clear(struct fill *fill, const struct procfs_maps *maps)
 {
-	uint64_t here = 0, bytes = 0, saved = 0, park;
+	auto_free struct fill_kernel *kernel = NULL;
 	struct taddr start, end;
-	int r = find_kernels(fill, maps, &here, &bytes, &saved);
+	uint64_t park;
+	int r;
 
-	if (r < 0)
-		return r;
 	if (!inject_range(fill->process, &start, &end))
 		return -EFAULT;
 	park = end.a + PARK_GAP;
-	for (size_t i = 0; i < maps->n && r == 0; i++)
-		if (maps->v[i].start >= here && maps->v[i].end <= here + bytes)
-			r = move_mapping(fill, maps->v[i].start, maps->v[i].end - maps->v[i].start,
-					 park + (maps->v[i].start - here));
+	r = fill_kernel_park(fill, maps, park, &kernel);
 	if (r == 0)
 		r = unmap_range(fill, 0, start.a);
 	if (r == 0)
 		r = unmap_range(fill, end.a, park);
 	if (r == 0)
-		r = unmap_range(fill, park + bytes, USER_TOP);
-	for (size_t i = 0; i < maps->n && r == 0 && saved != UINT64_MAX; i++)
-		if (maps->v[i].start >= here && maps->v[i].end <= here + bytes)
-			r = move_mapping(fill, park + (maps->v[i].start - here),
-					 maps->v[i].end - maps->v[i].start,
-					 saved + (maps->v[i].start - here));
+		r = unmap_range(fill, park + fill_kernel_bytes(kernel), USER_TOP);
+	if (r == 0)
+		r = fill_kernel_place(fill, kernel);
 	if (r == 0)
 		r = fill_flush(fill);
 	fill->process->syscall_insn.a = 0;
@@ -482,7 +439,9 @@ static int finish_mapping(struct fill *fill, const Pbeam__Mapping *map, uint32_t
 	uint64_t bytes = map->end - map->start;
 	int r = 0;
 
-	if (fill_mapping_is_kernels(map) || map->kind == PBEAM__MAPPING__KIND__VSYSCALL)
+	if (fill_mapping_is_kernels(map))
+		return fill_kernel_finish(fill, map);
+	if (map->kind == PBEAM__MAPPING__KIND__VSYSCALL)
 		return 0;
 	for (size_t i = 0; i < map->n_guards && r == 0; i++)
 		r = fill_do(fill, SYS_madvise,
@@ -550,5 +509,8 @@ int fill_mappings_finish(struct fill *fill)
 			r = fill_do(fill, SYS_mseal,
 				    remote_args(memory->mappings[i]->start,
 						memory->mappings[i]->end - memory->mappings[i]->start, 0));
-	return r < 0 ? r : fill_flush(fill);
+	if (r == 0)
+		r = fill_flush(fill);
+	fill->process->syscall_insn.a = 0; /* the protection of its mapping may have changed */
+	return r;
 }

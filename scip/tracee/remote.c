@@ -255,18 +255,15 @@ int remote_enter(struct remote_frame *frame, struct tracee *tracee, struct err *
 	return code < 0 ? err_code(err, code, "block the signals of thread %d", tid) : 0;
 }
 
-int remote_frame_call(struct remote_frame *frame, int64_t *ret, struct err *err, int64_t nr,
-		      const uint64_t args[6])
+/* Makes a call at `insn`. */
+static int call_at(struct remote_frame *frame, struct taddr insn, int64_t *ret, struct err *err, int64_t nr,
+		   const uint64_t args[6])
 {
 	struct tracee *tracee = frame->tracee;
 	struct user_regs_struct regs = frame->saved;
 	bool entered = false;
-	struct taddr insn;
 	int code;
 
-	code = remote_arch_find_insn(tracee->process, &insn);
-	if (code < 0)
-		return err_code(err, code, "find a syscall instruction in %d", tracee->process->pid);
 	remote_arch_set_call(&regs, insn, nr, args);
 	code = regs_set(tracee, &regs);
 	if (code < 0)
@@ -298,6 +295,33 @@ int remote_frame_call(struct remote_frame *frame, int64_t *ret, struct err *err,
 		return 0;
 	}
 	return err_wrap(err, code, "make call %lld", (long long)nr);
+}
+
+/* True after a fault of the fetch of `insn`: the program has unmapped it, or may not execute it any more. */
+static bool cannot_fetch(const struct remote_frame *frame, struct taddr insn)
+{
+	struct user_regs_struct regs;
+
+	return frame->at == REMOTE_AT_SIGNAL && regs_get(frame->tracee, &regs) == 0 && regs.rip == insn.a;
+}
+
+int remote_frame_call(struct remote_frame *frame, int64_t *ret, struct err *err, int64_t nr,
+		      const uint64_t args[6])
+{
+	struct process *process = frame->tracee->process;
+	struct taddr insn, other;
+	int code = remote_arch_find_insn(process, &insn);
+
+	if (code < 0)
+		return err_code(err, code, "find a syscall instruction in %d", process->pid);
+	code = call_at(frame, insn, ret, err, nr, args);
+	if (code != -EFAULT || !cannot_fetch(frame, insn))
+		return code;
+	process->syscall_insn.a = 0;
+	if (remote_arch_find_insn(process, &other) < 0 || other.a == insn.a)
+		return code;
+	err_clear(err);
+	return call_at(frame, other, ret, err, nr, args);
 }
 
 int remote_frame_code(struct remote_frame *frame, struct taddr code_start, struct taddr code_end,

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "scip/tracee/map_query.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/procfs.h"
 
@@ -90,7 +91,15 @@ static bool scan_for_syscall(const struct process *process, uint64_t from, uint6
 	return false;
 }
 
-/* The vdso, by the auxiliary vector: cheap, and right too after a restore has moved it. */
+static bool is_executable(const struct process *process, struct taddr at)
+{
+	int prot = map_query_prot(process->pid, at);
+
+	return prot >= 0 && prot & PROT_EXEC;
+}
+
+/* The vdso, by the auxiliary vector: cheap, and right too after a restore has moved it. The program may have
+ * unmapped it, mapped something else there, or taken the right to execute it. */
 static bool find_in_vdso(const struct process *process, struct taddr *insn)
 {
 	auto_free char *text = NULL;
@@ -108,7 +117,8 @@ static bool find_in_vdso(const struct process *process, struct taddr *insn)
 		if (aux.a_type != AT_SYSINFO_EHDR)
 			continue;
 		if (memory_read(process, (struct taddr){aux.a_un.a_val}, magic, sizeof(magic)) < 0 ||
-		    memcmp(magic, ELFMAG, SELFMAG) != 0)
+		    memcmp(magic, ELFMAG, SELFMAG) != 0 ||
+		    !is_executable(process, (struct taddr){aux.a_un.a_val}))
 			return false;
 		for (uint64_t size = 4096; size <= VDSO_TEXT_MAX; size += 4096)
 			if (scan_for_syscall(process, aux.a_un.a_val + size - 4096, aux.a_un.a_val + size,
@@ -118,7 +128,7 @@ static bool find_in_vdso(const struct process *process, struct taddr *insn)
 	return false;
 }
 
-/* A program may have unmapped its vdso: any executable mapping will do. */
+/* Any executable mapping will do; the bytes need not be an instruction of the program. */
 static bool find_anywhere(const struct process *process, struct taddr *insn)
 {
 	struct procfs_maps maps;
