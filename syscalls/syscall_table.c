@@ -1,6 +1,8 @@
 /* The one table, from table_x86_64.def. */
 #include "syscalls/syscall_table.h"
 
+#include <string.h>
+
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/ioprio.h>
@@ -144,6 +146,14 @@ const char *syscall_name(int64_t nr)
 	const struct syscall_row *row = syscall_row(nr);
 
 	return row ? row->name : "unknown";
+}
+
+int64_t syscall_number(const char *name)
+{
+	for (int64_t nr = 0; nr < SYSCALL_ROWS; nr++)
+		if (syscall_table[nr].name && !strcmp(syscall_table[nr].name, name))
+			return nr;
+	return -1;
 }
 
 bool syscall_condition_holds(const struct syscall_condition *condition, const uint64_t args[6])

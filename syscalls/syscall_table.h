@@ -116,6 +116,8 @@ extern const struct syscall_row syscall_table[SYSCALL_ROWS];
 /* NULL for a number that is not in the table. */
 const struct syscall_row *syscall_row(int64_t nr);
 const char *syscall_name(int64_t nr);
+/* The number of the call with this name, or -1. */
+int64_t syscall_number(const char *name);
 
 bool syscall_condition_holds(const struct syscall_condition *condition, const uint64_t args[6]);
 

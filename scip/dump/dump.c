@@ -272,6 +272,9 @@ static int dump_frozen(struct dump *dump, Pbeam__ScipDump__What what, struct map
 		return r;
 	if (!skeleton)
 		dump->prescan = prescan_start(dump->caller->tid, written);
+	r = skeleton ? 0 : dump_leave_vdso(dump, err);
+	if (r < 0)
+		return r;
 	r = run_steps(dump, OUTSIDE, err);
 	if (r < 0)
 		return r;

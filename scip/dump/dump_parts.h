@@ -47,6 +47,12 @@ must_check int dump_threads(struct dump *dump, struct err *err);
 /* From inside: names, alternate stacks, clear_child_tid and the like. */
 must_check int dump_threads_inside(struct dump *dump, struct err *err);
 
+/* ---- dump_vdso.c ---- */
+/* Steps all threads out of the vdso. */
+must_check int dump_leave_vdso(struct dump *dump, struct err *err);
+/* Saves the text of a vdso that the program has changed. */
+must_check int dump_vdso_text(const struct process *process, Pbeam__Mapping *out, struct err *err);
+
 /* ---- dump_signals.c ---- */
 /* The pending signals of a thread, and with `process` those of the whole process. The signal that a delivery
  * stop holds is the thread's first. */

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/message.h"
+#include "scip/dump/dump_parts.h"
 #include "scip/tracee/map_query.h"
 #include "scip/tracee/remote.h"
 
@@ -233,6 +234,8 @@ static int add_piece(struct walk *walk, const struct procfs_map *map, struct map
 	m->out->end = piece.end;
 	m->shares = map->shared_bytes != 0;
 	m->unreadable = !(map->prot & PROT_READ) || map->pkey;
+	if (m->out->kind == PBEAM__MAPPING__KIND__VDSO && map->anonymous_bytes)
+		return dump_vdso_text(walk->process, m->out, err);
 	if (of_kernel(m->out))
 		return 0;
 	m->contents = MAPPING_ANONYMOUS;

@@ -109,6 +109,9 @@ static int fill_memory(struct fill *fill)
 	r = fill_contents(fill);
 	if (r < 0)
 		return r;
+	r = fill_kernel_text(fill);
+	if (r < 0)
+		return r;
 	return fill->request->memory_only ? fill_flush(fill) : fill_mappings_finish(fill);
 }
 

@@ -68,13 +68,16 @@ must_check int fill_mappings_finish(struct fill *fill);
 
 /* ---- fill_kernel.c: the vdso and its data ---- */
 struct fill_kernel;
-/* Moves the husk's to `park`, where room for them is. Sets *out, which the caller frees: where each belongs. */
+/* Moves the husk's to `park`, where room for them is. Sets *out, which the caller frees: where each belongs.
+ */
 must_check int fill_kernel_park(struct fill *fill, const struct procfs_maps *maps, uint64_t park,
 				struct fill_kernel **out);
 /* The length of the range at `park` that they occupy. */
 uint64_t fill_kernel_bytes(const struct fill_kernel *kernel);
 /* Moves each to its saved address, and unmaps those that the program did not have. */
 must_check int fill_kernel_place(struct fill *fill, const struct fill_kernel *kernel);
+/* Writes the text of a vdso that the image gives: one that the program changed, or that of another kernel. */
+must_check int fill_kernel_text(struct fill *fill);
 /* Sets the protection of one, when no call is made by its instructions any more. */
 must_check int fill_kernel_finish(struct fill *fill, const Pbeam__Mapping *map);
 

@@ -17,8 +17,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "scip/fill/fill_batch.h"
+#include "scip/tracee/memory.h"
 
 #ifndef ARCH_MAP_VDSO_64
 #define ARCH_MAP_VDSO_64 0x2003
@@ -39,7 +41,7 @@ struct fill_kernel {
 };
 
 /* Lists the parts in `maps`, with their offsets from the first. Returns the address of the first. */
-static uint64_t list_parts(struct fill_kernel *kernel, const struct procfs_maps *maps)
+static uint64_t list_kernel_parts(struct fill_kernel *kernel, const struct procfs_maps *maps)
 {
 	uint64_t first = 0;
 
@@ -74,7 +76,7 @@ static int match_parts(const struct fill *fill, struct fill_kernel *kernel)
 			continue;
 		for (size_t p = 0; p < kernel->n && !part; p++)
 			if (strlen(kernel->parts[p].name) == map->name.len &&
-			    !memcmp(kernel->parts[p].name, map->name.data, map->name.len))
+			    bytes_equal(kernel->parts[p].name, map->name.data, map->name.len))
 				part = &kernel->parts[p];
 		if (!part || part->to || !map->start || map->end - map->start != part->bytes)
 			return err_set(fill->err, -ENOTSUP,
@@ -112,7 +114,7 @@ static int make_parts(struct fill *fill, struct fill_kernel *kernel, uint64_t pa
 
 	if (r < 0)
 		return r;
-	list_parts(kernel, &own);
+	list_kernel_parts(kernel, &own);
 	procfs_maps_free(&own);
 	call = fill_call(fill, 0, SYS_arch_prctl, remote_args(ARCH_MAP_VDSO_64, park));
 	return call < 0 ? call : 0;
@@ -128,7 +130,7 @@ int fill_kernel_park(struct fill *fill, const struct procfs_maps *maps, uint64_t
 	*out = kernel;
 	if (!kernel)
 		return err_code(fill->err, -ENOMEM, "mappings of the kernel");
-	first = list_parts(kernel, maps);
+	first = list_kernel_parts(kernel, maps);
 	if (kernel->n == 0 && wants_any(fill))
 		r = make_parts(fill, kernel, park);
 	else
@@ -165,4 +167,26 @@ int fill_kernel_finish(struct fill *fill, const Pbeam__Mapping *map)
 	return map->prot == usual ? 0
 				  : fill_do(fill, SYS_mprotect,
 					    remote_args(map->start, map->end - map->start, map->prot));
+}
+
+int fill_kernel_text(struct fill *fill)
+{
+	const Pbeam__Memory *memory = fill->saved->memory;
+	int r = fill_flush(fill);
+
+	for (size_t i = 0; i < memory->n_mappings && r == 0; i++) {
+		const Pbeam__Mapping *map = memory->mappings[i];
+
+		if (!map->text.len)
+			continue;
+		if (map->text.len > map->end - map->start || !(map->flags & MAP_PRIVATE))
+			return err_set(fill->err, -EINVAL, "the text at %#lx does not fit its mapping",
+				       (unsigned long)map->start);
+		r = memory_write_force(fill->process, (struct taddr){map->start}, map->text.data,
+				       map->text.len);
+		if (r < 0)
+			return err_code(fill->err, r, "write the vdso's text at %#lx",
+					(unsigned long)map->start);
+	}
+	return r;
 }

@@ -170,7 +170,9 @@ int precopied_make(struct precopied **out, struct names *names, struct image_rea
 	pthread_mutex_init(&p->lock, NULL);
 	p->options = *options;
 	rebuild_init(&p->rebuild, names, image, &p->options, err);
-	r = leave_zombies(&p->rebuild);
+	r = rebuild_vdso_adapt(p->rebuild.manifest, err);
+	if (r == 0)
+		r = leave_zombies(&p->rebuild);
 	if (r == 0) {
 		p->n = p->rebuild.manifest->n_processes;
 		p->processes = calloc(p->n + 1, sizeof(*p->processes));

@@ -35,7 +35,11 @@ int rebuild_open(struct rebuild **out, struct names *names, struct image_reader 
 	}
 	rebuild_init(rebuild, names, image, options, err);
 	rebuild->since = io_now_ns(CLOCK_MONOTONIC);
-	r = options->precopied ? precopied_take(rebuild, options->precopied) : 0;
+	r = rebuild_vdso_adapt(rebuild->manifest, err);
+	if (r < 0 && options->precopied)
+		precopied_abandon(options->precopied);
+	else if (options->precopied)
+		r = precopied_take(rebuild, options->precopied);
 	if (r < 0) {
 		r = rebuild_undo(rebuild, r);
 		rebuild_close(rebuild);

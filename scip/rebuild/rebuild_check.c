@@ -23,7 +23,6 @@
 #include "base/log.h"
 #include "scip/rebuild/rebuild_parts.h"
 #include "scip/tracee/regs.h"
-#include "scip/tracee/vdso.h"
 
 enum { CPUINFO_MAX = 4 << 20, SEEN_MAX = 512 };
 
@@ -75,9 +74,8 @@ static int check_processor(const Pbeam__Host *host, struct err *err)
 
 int rebuild_check_host(const Pbeam__Host *host, uint32_t uid, struct err *err)
 {
-	const void *vdso;
 	struct utsname name;
-	size_t len;
+	int r;
 
 	if (uid != geteuid())
 		return err_set(err, -EPERM,
@@ -93,14 +91,8 @@ int rebuild_check_host(const Pbeam__Host *host, uint32_t uid, struct err *err)
 	if (host->page_size != (uint32_t)sysconf(_SC_PAGESIZE))
 		return err_set(err, -ENOTSUP, "the image has pages of %u bytes, this machine of %ld",
 			       host->page_size, sysconf(_SC_PAGESIZE));
-	vdso = vdso_bytes(&len);
-	if (host->vdso.len && (host->vdso.len != len || !bytes_equal(host->vdso.data, vdso, len)))
-		return err_set(err, -ENOTSUP,
-			       "the image was saved on kernel %s, whose vdso differs from that of this "
-			       "kernel, %s; restore "
-			       "it there",
-			       host->kernel, name.release);
-	return check_processor(host, err);
+	r = rebuild_vdso_check(host, err);
+	return r < 0 ? r : check_processor(host, err);
 }
 
 static void path_of(const Pbeam__FileIdentity *file, char path[PATH_MAX])

@@ -100,6 +100,12 @@ must_check int rebuild_check_numbers(struct rebuild *rebuild);
 /* The file that the process's husk executes: the program's own, or scip's if that is gone. */
 const char *rebuild_check_executable(const Pbeam__Process *process, char path[4096]);
 
+/* ---- rebuild_vdso.c ---- */
+/* Says whether images of this host can be restored here, as far as the vdso is concerned. */
+must_check int rebuild_vdso_check(const Pbeam__Host *host, struct err *err);
+/* Changes the manifest of a kernel with another vdso to one of this kernel. No effect the second time. */
+must_check int rebuild_vdso_adapt(const Pbeam__Manifest *manifest, struct err *err);
+
 /* ---- rebuild_verify.c ---- */
 /* Verifies the image, except for the chunks that fills verify while they read them: rebuild->unverified.
  * After the plan and the objects' checks. */

@@ -2,6 +2,7 @@
 #ifndef SCIP_TRACEE_MAP_QUERY_H
 #define SCIP_TRACEE_MAP_QUERY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
 #include <sys/types.h>
@@ -23,5 +24,9 @@ struct map_query {
 /* The protection (PROT_*) of the mapping that contains `at`, or -ENOENT if there is none, or another -errno.
  */
 must_check int map_query_prot(pid_t pid, struct taddr at);
+
+/* Finds the mapping that contains `at`. True if its name is `name`; *start and *end are its range, or, if
+ * there is none, that of the byte at `at`. */
+bool map_query_is(pid_t pid, struct taddr at, const char *name, struct taddr *start, struct taddr *end);
 
 #endif

@@ -512,6 +512,48 @@ int remote_call(struct tracee *tracee, int64_t *ret, struct err *err, int64_t nr
 	return remote_leave_after(&frame, code, err);
 }
 
+/* Repeats a call from its `syscall` instruction, if the thread is in one that the kernel would restart. */
+static int repeat_call(struct remote_frame *frame)
+{
+	struct user_regs_struct *regs = &frame->saved;
+
+	if (!remote_arch_in_restart(regs))
+		return 0;
+	remote_arch_repeat(regs);
+	return regs_set(frame->tracee, regs);
+}
+
+static int step_out(struct remote_frame *frame, struct taddr start, struct taddr end, unsigned most,
+		    struct err *err)
+{
+	struct user_regs_struct *regs = &frame->saved;
+	int code = repeat_call(frame);
+
+	for (unsigned steps = 0; code == 0 && regs->rip >= start.a && regs->rip < end.a; steps++) {
+		if (steps == most)
+			return err_set(err, -EBUSY, "thread %d does not leave the code at %#lx; try again",
+				       frame->tracee->tid, (unsigned long)start.a);
+		do
+			code = next_stop(frame, PTRACE_SINGLESTEP, err);
+		while (code == STEP_PASS || code == STEP_SYSCALL);
+		if (code < 0)
+			return code;
+		code = regs_get(frame->tracee, regs);
+	}
+	return code < 0 ? err_code(err, code, "registers of thread %d", frame->tracee->tid) : 0;
+}
+
+int remote_step_out(struct tracee *tracee, struct taddr start, struct taddr end, unsigned most,
+		    struct err *err)
+{
+	struct remote_frame frame;
+	int code = remote_enter(&frame, tracee, err);
+
+	if (code < 0)
+		return code;
+	return remote_leave_after(&frame, step_out(&frame, start, end, most, err), err);
+}
+
 /* Gives a new child, which is a copy of the parent in the middle of scip's call, the parent's own state. */
 static int settle_child(const struct remote_frame *frame, pid_t child, struct err *err)
 {

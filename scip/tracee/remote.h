@@ -37,6 +37,12 @@ must_check int remote_aim(struct tracee *tracee, int64_t nr, struct err *err);
  * process without handlers. */
 must_check int remote_last_call(struct process *process, int64_t nr, struct err *err);
 
+/* Steps a thread out of the code in [start, end), with its signals blocked, and leaves it at the first
+ * instruction outside. A call of that code which a stop has interrupted is made again. -EBUSY after `most`
+ * steps (about 4 us each); -EFAULT at a fault: the thread is then where the fault is. */
+must_check int remote_step_out(struct tracee *tracee, struct taddr start, struct taddr end, unsigned most,
+			       struct err *err);
+
 /* Makes a call that creates a process (fork, or clone without CLONE_THREAD, CLONE_VFORK and
  * CLONE_UNTRACED). *child is its real number. The child is attached and stopped before its first
  * instruction, with the parent's registers and mask: resumed, it continues where the parent was. It is in

@@ -17,6 +17,8 @@ void remote_arch_set_entry(struct user_regs_struct *regs, struct taddr code, str
 			   struct taddr batch);
 /* True for the registers of a call that the kernel will restart on return to user mode. */
 bool remote_arch_in_restart(const struct user_regs_struct *regs);
+/* Makes such registers those of a thread about to make the call. */
+void remote_arch_repeat(struct user_regs_struct *regs);
 /* Sets the return value alone. */
 must_check int remote_arch_get_ret(const struct tracee *tracee, int64_t *ret);
 

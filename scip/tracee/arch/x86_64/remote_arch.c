@@ -63,6 +63,13 @@ bool remote_arch_in_restart(const struct user_regs_struct *regs)
 	return (int64_t)regs->orig_rax >= 0 && (ret == -512 || ret == -513 || ret == -514 || ret == -516);
 }
 
+void remote_arch_repeat(struct user_regs_struct *regs)
+{
+	regs->rip -= sizeof(syscall_bytes);
+	regs->rax = regs->orig_rax;
+	regs->orig_rax = UINT64_MAX;
+}
+
 int remote_arch_get_ret(const struct tracee *tracee, int64_t *ret)
 {
 	errno = 0;
@@ -91,7 +98,7 @@ static bool scan_for_syscall(const struct process *process, uint64_t from, uint6
 	return false;
 }
 
-static bool is_executable(const struct process *process, struct taddr at)
+static bool can_execute(const struct process *process, struct taddr at)
 {
 	int prot = map_query_prot(process->pid, at);
 
@@ -118,7 +125,7 @@ static bool find_in_vdso(const struct process *process, struct taddr *insn)
 			continue;
 		if (memory_read(process, (struct taddr){aux.a_un.a_val}, magic, sizeof(magic)) < 0 ||
 		    memcmp(magic, ELFMAG, SELFMAG) != 0 ||
-		    !is_executable(process, (struct taddr){aux.a_un.a_val}))
+		    !can_execute(process, (struct taddr){aux.a_un.a_val}))
 			return false;
 		for (uint64_t size = 4096; size <= VDSO_TEXT_MAX; size += 4096)
 			if (scan_for_syscall(process, aux.a_un.a_val + size - 4096, aux.a_un.a_val + size,
