@@ -3,6 +3,8 @@ add_compile_definitions(_GNU_SOURCE PBEAM_VERSION="${PROJECT_VERSION}")
 add_compile_options(
   -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wshadow -Wswitch-enum -Wvla -Wpointer-arith -Wwrite-strings
   -Wformat=2 -Wundef -Wno-unused-parameter -fno-strict-aliasing)
+# Bound at the start, symbols are bound once for all scips that a keeper forks, and their pages stay shared.
+add_link_options(-Wl,-z,relro,-z,now)
 include_directories(${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
 option(PBEAM_SANITIZE "ASan and UBSan" OFF)
 if(PBEAM_SANITIZE)

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/page.h"
+#include "base/u64_map.h"
 #include "proto/message.h"
 #include "scip/capture/capture.h"
 #include "scip/tracee/regs.h"
@@ -146,39 +147,46 @@ int capture_describe_streams(Pbeam__Job *out, const int console[3])
 	return 0;
 }
 
-static bool has_number(const Pbeam__Manifest *manifest, int32_t number)
-{
-	for (size_t i = 0; i < manifest->n_processes; i++)
-		if (manifest->processes[i]->vpid == number)
-			return true;
-	for (size_t i = 0; i < manifest->n_numbers; i++)
-		if (manifest->numbers[i]->vid == number)
-			return true;
-	return false;
-}
-
-static int add_number(Pbeam__Manifest *manifest, int32_t number, const char *role)
+/* `known`: the numbers of the manifest's processes, and those that have been added. */
+static int add_number(Pbeam__Manifest *manifest, struct u64_map *known, int32_t number, const char *role)
 {
 	Pbeam__Number *out;
 
-	if (number <= 0 || has_number(manifest, number))
+	if (number <= 0 || u64_map_find(known, (uint64_t)number) != U64_MAP_NONE)
 		return 0;
 	out = message_add(manifest, numbers, pbeam__number__descriptor);
 	if (!out)
 		return -ENOMEM;
 	out->vid = number;
+	if (u64_map_set(known, (uint64_t)number, 0) < 0)
+		return -ENOMEM;
 	return message_string(&out->role, role);
+}
+
+static int list_numbers(Pbeam__Manifest *manifest, struct u64_map *known)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < manifest->n_processes && r == 0; i++)
+		r = u64_map_set(known, (uint64_t)manifest->processes[i]->vpid, 0);
+	for (size_t i = 0; i < manifest->n_numbers && r == 0; i++)
+		r = u64_map_set(known, (uint64_t)manifest->numbers[i]->vid, 0);
+	for (size_t i = 0; i < manifest->n_processes && r == 0; i++) {
+		const Pbeam__Process *p = manifest->processes[i];
+
+		if (add_number(manifest, known, p->vpgid, "group") < 0 ||
+		    add_number(manifest, known, p->vsid, "session") < 0 ||
+		    add_number(manifest, known, p->vppid, "parent") < 0)
+			r = -ENOMEM;
+	}
+	return r;
 }
 
 int capture_list_numbers(Pbeam__Manifest *manifest)
 {
-	for (size_t i = 0; i < manifest->n_processes; i++) {
-		const Pbeam__Process *p = manifest->processes[i];
+	struct u64_map known = {0};
+	int r = list_numbers(manifest, &known);
 
-		if (add_number(manifest, p->vpgid, "group") < 0 ||
-		    add_number(manifest, p->vsid, "session") < 0 ||
-		    add_number(manifest, p->vppid, "parent") < 0)
-			return -ENOMEM;
-	}
-	return 0;
+	u64_map_free(&known);
+	return r;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@
 #include "proto/rpc.h"
 #include "scip/object/object.h"
 
-enum { ANSWER_MS = 30000 };
+enum { ANSWER_MS = 30000, GATHER_EVENTS = 64 };
 
 static struct member *new_member(struct group *group, struct rpid rpid, struct vpid vpid)
 {
@@ -33,6 +34,10 @@ static struct member *new_member(struct group *group, struct rpid rpid, struct v
 	member->rpid = rpid;
 	member->vpid = vpid;
 	member->sock = -1;
+	if (u64_map_set(&group->members, (uint64_t)rpid.n, group->n) < 0) {
+		free(member);
+		return NULL;
+	}
 	group->v[group->n++] = member;
 	return member;
 }
@@ -75,10 +80,10 @@ int group_add_zombie(struct group *group, struct rpid rpid)
 
 struct member *group_find(const struct group *group, struct rpid rpid)
 {
-	for (size_t i = 0; i < group->n; i++)
-		if (group->v[i]->rpid.n == rpid.n && !group->v[i]->gone)
-			return group->v[i];
-	return NULL;
+	size_t at = u64_map_find(&group->members, (uint64_t)rpid.n);
+	struct member *member = at < group->n ? group->v[at] : NULL;
+
+	return member && member->rpid.n == rpid.n && !member->gone ? member : NULL;
 }
 
 static void forget_reply(struct member *member)
@@ -96,9 +101,10 @@ static void free_member(struct member *member)
 	free(member);
 }
 
-void group_forget_gone(struct group *group)
+int group_forget_gone(struct group *group)
 {
 	size_t n = 0;
+	int r = 0;
 	bool any = false;
 
 	for (size_t i = 0; i < group->n; i++) {
@@ -110,8 +116,11 @@ void group_forget_gone(struct group *group)
 		any = true;
 	}
 	group->n = n;
-	for (size_t i = 0; i < n && any; i++)
+	for (size_t i = 0; i < n && any && r == 0; i++) {
 		group->v[i]->listed = group->v[i]->zombie;
+		r = u64_map_set(&group->members, (uint64_t)group->v[i]->rpid.n, i);
+	}
+	return r;
 }
 
 void group_free(struct group *group)
@@ -119,6 +128,7 @@ void group_free(struct group *group)
 	for (size_t i = 0; i < group->n; i++)
 		free_member(group->v[i]);
 	free(group->v);
+	u64_map_free(&group->members);
 	group->v = NULL;
 	group->n = 0;
 }
@@ -164,19 +174,26 @@ int group_cancelled(const struct group *group, struct err *err)
 	return err_set(err, -ECANCELED, "the checkpoint was interrupted; the program goes on");
 }
 
-/* Fills `polls` with the connections that a reply is due on; entry 0 is the signalfd. */
-static size_t polls_of(const struct group *group, struct pollfd *polls, struct member **who)
+/* Watches the connections that a reply is due on, each for one event, and the signalfd (NULL). Returns how
+ * many replies are due, or -errno. With poll(2), which looks at all of them each time, n replies would cost n
+ * * n.
+ */
+static int watch_replies(const struct group *group, int epoll)
 {
-	size_t n = 1;
+	struct epoll_event event = {.events = EPOLLIN};
+	int due = 0;
 
-	polls[0] = (struct pollfd){.fd = group->cancel, .events = POLLIN};
+	if (group->cancel >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, group->cancel, &event) < 0)
+		return -errno;
 	for (size_t i = 0; i < group->n; i++) {
 		if (!group->v[i]->asked)
 			continue;
-		polls[n] = (struct pollfd){.fd = group->v[i]->sock, .events = POLLIN};
-		who[n++] = group->v[i];
+		event = (struct epoll_event){.events = EPOLLIN | EPOLLONESHOT, .data.ptr = group->v[i]};
+		if (epoll_ctl(epoll, EPOLL_CTL_ADD, group->v[i]->sock, &event) < 0)
+			return -errno;
+		due++;
 	}
-	return n;
+	return due;
 }
 
 static int report_late(const struct group *group, struct err *err)
@@ -193,32 +210,33 @@ static int report_late(const struct group *group, struct err *err)
 
 int group_gather(struct group *group, const ProtobufCMessageDescriptor *kind, int timeout_ms, struct err *err)
 {
-	auto_free struct pollfd *polls = calloc(group->n + 1, sizeof(*polls));
-	auto_free struct member **who = calloc(group->n + 1, sizeof(struct member *));
+	auto_close int epoll = epoll_create1(EPOLL_CLOEXEC);
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * 1000000u;
+	int due = epoll < 0 ? -errno : watch_replies(group, epoll);
 
-	if (!polls || !who)
-		return -ENOMEM;
-	for (;;) {
-		size_t n = polls_of(group, polls, who);
+	if (due < 0)
+		return err_code(err, due, "wait for answers");
+	while (due > 0) {
+		struct epoll_event events[GATHER_EVENTS];
 		uint64_t now = io_now_ns(CLOCK_MONOTONIC);
-		int ready;
+		int ready = now >= end ? 0
+				       : epoll_wait(epoll, events, GATHER_EVENTS,
+						    (int)((end - now) / 1000000u) + 1);
 
-		if (n == 1)
-			return 0;
-		ready = now >= end ? 0 : poll(polls, n, (int)((end - now) / 1000000u) + 1);
 		if (ready < 0 && errno == EINTR)
 			continue;
 		if (ready < 0)
 			return err_sys(err, "wait for answers");
 		if (ready == 0)
 			return report_late(group, err);
-		if (polls[0].revents)
-			return group_cancelled(group, err);
-		for (size_t i = 1; i < n; i++)
-			if (polls[i].revents)
-				receive_reply(who[i], kind);
+		for (int i = 0; i < ready; i++) {
+			if (!events[i].data.ptr)
+				return group_cancelled(group, err);
+			receive_reply(events[i].data.ptr, kind);
+			due--;
+		}
 	}
+	return 0;
 }
 
 int group_problem(const struct group *group, struct err *err)

@@ -8,6 +8,7 @@
 #ifndef SCIP_CAPTURE_GROUP_H
 #define SCIP_CAPTURE_GROUP_H
 
+#include "base/u64_map.h"
 #include "image/image.h"
 #include "namespace/names.h"
 #include "proto/control.pb-c.h"
@@ -45,6 +46,7 @@ struct group {
 	int cancel; /* signalfd of SIGTERM, SIGINT and SIGHUP, or -1 */
 	struct member **v;
 	size_t n;
+	struct u64_map members; /* real number -> index in `v`; may be that of an earlier member */
 };
 
 /* ---- group.c ---- */
@@ -59,8 +61,8 @@ struct member *group_find(const struct group *group, struct rpid rpid);
 /* Marks a member that ended before it was frozen; its problem says how that was noticed. */
 void group_lose(struct member *member);
 /* Removes the members that have ended. The children of all others must be listed again, as zombies may be
- * among them now. */
-void group_forget_gone(struct group *group);
+ * among them now. 0 or -ENOMEM. */
+must_check int group_forget_gone(struct group *group);
 void group_free(struct group *group);
 /* Sends a request. If the scip is gone the member's problem says so. */
 void group_ask(struct member *member, uint32_t type, const ProtobufCMessage *message, const int *fds,

@@ -181,7 +181,9 @@ static int freeze_tree(struct group *group, struct err *err)
 
 		if (r < 0)
 			return r;
-		group_forget_gone(group);
+		r = group_forget_gone(group);
+		if (r < 0)
+			return r;
 		r = look_around(group, all, &look, err);
 		if (r < 0)
 			return r;

@@ -25,6 +25,23 @@ static const struct {
 };
 
 static const char *const NAMESPACES[] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"};
+enum { NNAMESPACES = sizeof(NAMESPACES) / sizeof(NAMESPACES[0]) };
+
+/* The links of our own; "" where the kernel has none. */
+struct own_namespaces {
+	char links[NNAMESPACES][64];
+};
+
+static void read_own_namespaces(struct own_namespaces *own)
+{
+	for (size_t i = 0; i < NNAMESPACES; i++) {
+		char path[64];
+
+		snprintf(path, sizeof(path), "/proc/self/ns/%s", NAMESPACES[i]);
+		if (io_readlink(AT_FDCWD, path, own->links[i], sizeof(own->links[i])) < 0)
+			own->links[i][0] = '\0';
+	}
+}
 
 static void read_comm(struct rpid rpid, char comm[64])
 {
@@ -64,16 +81,15 @@ static int check_sharing(const struct group *group, const struct member *member,
 	return 0;
 }
 
-static int check_namespaces(const struct member *member, struct err *err)
+static int check_namespaces(const struct own_namespaces *own, const struct member *member, struct err *err)
 {
-	for (size_t i = 0; i < sizeof(NAMESPACES) / sizeof(NAMESPACES[0]); i++) {
-		char path[64], its[64], ours[64], comm[64];
+	for (size_t i = 0; i < NNAMESPACES; i++) {
+		char path[64], its[64], comm[64];
 
 		snprintf(path, sizeof(path), "/proc/%d/ns/%s", member->rpid.n, NAMESPACES[i]);
 		if (io_readlink(AT_FDCWD, path, its, sizeof(its)) < 0)
 			continue; /* a kernel without it, or a process that has just ended */
-		snprintf(path, sizeof(path), "/proc/self/ns/%s", NAMESPACES[i]);
-		if (io_readlink(AT_FDCWD, path, ours, sizeof(ours)) < 0 || !strcmp(its, ours))
+		if (!own->links[i][0] || !strcmp(its, own->links[i]))
 			continue;
 		read_comm(member->rpid, comm);
 		return err_set(err, -ENOTSUP,
@@ -87,9 +103,12 @@ static int check_namespaces(const struct member *member, struct err *err)
 
 int group_check_isolation(const struct group *group, struct err *err)
 {
+	struct own_namespaces own;
+
+	read_own_namespaces(&own);
 	for (size_t i = 0; i < group->n; i++) {
 		const struct member *member = group->v[i];
-		int r = member->zombie ? 0 : check_namespaces(member, err);
+		int r = member->zombie ? 0 : check_namespaces(&own, member, err);
 
 		if (r >= 0 && !member->zombie)
 			r = check_sharing(group, member, err);

@@ -188,9 +188,7 @@ static int hold_gather_aliases(struct reconnect_hold *hold, struct err *err)
 	}
 	if (r == -ETIMEDOUT && err)
 		r = err->code = -EBUSY;
-	if (r == 0)
-		group_forget_gone(&hold->group);
-	return r;
+	return r == 0 ? group_forget_gone(&hold->group) : r;
 }
 
 int reconnect_hold_freeze(struct reconnect_hold *hold, const uint64_t *inos, size_t n, size_t due,
