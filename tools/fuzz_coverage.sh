@@ -31,12 +31,12 @@ run() { # fuzzer
 	local inputs=()
 	[ ! -d "tests/fuzz/seeds/$1" ] || inputs+=("tests/fuzz/seeds/$1")
 	[ ! -d "build-fuzz/corpus/$1" ] || inputs+=("build-fuzz/corpus/$1")
-	mkdir -p "$out/corpus-$1"
+	mkdir -p "$out/$1" # a fuzzer writes nowhere but to the directories that it is given
 	local how=-runs=0
 	[ "$seconds" = 0 ] || how=-max_total_time=$seconds
-	LLVM_PROFILE_FILE=$out/$1.raw "build-coverage/tests/fuzz/${1}_fuzz" "$how" "$out/corpus-$1" "${inputs[@]}" >"$out/$1.log" 2>&1 ||
+	LLVM_PROFILE_FILE=$out/$1/profile "build-coverage/tests/fuzz/${1}_fuzz" "$how" "$out/$1" "${inputs[@]}" >"$out/$1.log" 2>&1 ||
 		{ tail -20 "$out/$1.log" >&2; exit 1; }
-	llvm-profdata merge -o "$out/$1.profile" "$out/$1.raw"
+	llvm-profdata merge -o "$out/$1.profile" "$out/$1/profile"
 }
 
 printf '| fuzzer | sources | lines | reached |\n|---|---|---|---|\n'

@@ -13,43 +13,35 @@
 #include <unistd.h>
 
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/cut/cut.h"
 #include "scip/cut/pair.h"
 #include "scip/cut/return.h"
+#include "tests/fuzz/help/fuzz_mutate.h"
+#include "tests/fuzz/help/fuzz_place.h"
 
 enum { SIZE_MAX_TAKEN = 65536, PARTS_MAX = 64 };
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* A request of a leader, the reply of a part, the bytes of an image. */
+static const struct fuzz_kind kinds[] = {
+	{PBEAM__CHANNEL_MESSAGE__CUT_REQUEST, &pbeam__cut_request__descriptor},
+	{PBEAM__RPC__RPC_REPLY, &pbeam__cut_reply__descriptor},
+	{0, NULL},
+};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-static char scratch[] = "/tmp/cut_fuzz.XXXXXX";
-
-static void remove_scratch(void)
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
-	char command[64];
-
-	snprintf(command, sizeof(command), "rm -rf %s", scratch);
-	(void)!system(command);
+	if (size < 1 || seed % 32 == 0)
+		return LLVMFuzzerMutate(data, size, max);
+	if (data[0] % 3 == 2)
+		return 1 + fuzz_mutate_message(&pbeam__cut__descriptor, data + 1, size - 1, max - 1, seed);
+	return 1 + fuzz_mutate_script(kinds, KINDS, data + 1, size - 1, max - 1, seed);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-	if (!mkdtemp(scratch) || setenv("XDG_STATE_HOME", scratch, 1) < 0)
-		abort();
-	atexit(remove_scratch);
-	return 0;
-}
-
-/* Makes a socket with the bytes and then end of file. -1: there is none. */
-static int open_channel(const uint8_t *data, size_t size, int ends[2])
-{
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
-		return -1;
-	fcntl(ends[0], F_SETFL, O_NONBLOCK);
-	fcntl(ends[1], F_SETFL, O_NONBLOCK);
-	if (write(ends[0], data, size) != (ssize_t)size)
-		size = 0;
-	shutdown(ends[0], SHUT_WR);
+	fuzz_place_open(*argc, *argv);
 	return 0;
 }
 
@@ -118,6 +110,8 @@ static void connect_parts(const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	uint8_t *bytes;
+	size_t len;
 	int ends[2];
 
 	if (size < 1 || size > SIZE_MAX_TAKEN)
@@ -126,13 +120,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		connect_parts(data + 1, size - 1);
 		return 0;
 	}
-	if (open_channel(data + 1, size - 1, ends) < 0)
-		return 0;
-	if (data[0] % 3)
-		pair(ends[1]);
-	else
-		serve(ends[1]);
-	close(ends[0]);
-	close(ends[1]);
+	bytes = fuzz_script_bytes(kinds, KINDS, NULL, data + 1, size - 1, &len);
+	if (bytes && fuzz_place_socket(bytes, len, ends)) {
+		if (data[0] % 3)
+			pair(ends[1]);
+		else
+			serve(ends[1]);
+		close(ends[0]);
+		close(ends[1]);
+	}
+	free(bytes);
 	return 0;
 }

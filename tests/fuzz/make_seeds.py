@@ -16,7 +16,6 @@ MEMORY = 0x10000000  # of pages_fuzz
 DIGEST = r"\001\002\003\004\005\006\007\010\011\012\013\014\015\016\017\020"
 COOKIE = DIGEST
 LOOPBACK = r"\002\000\037\220\177\000\000\001\000\000\000\000\000\000\000\000"  # struct sockaddr_in, 127.0.0.1:8080
-DATA, PAGE, PAGES = 20480, 4096, 4  # of fuzz_image()
 
 
 def protoc(how, schema, message, data):
@@ -133,7 +132,43 @@ def bridge_seeds():
     write("bridge", "deep", record(1, b"\x08\x03\x32" + bytes([len(deep) & 127 | 128, len(deep) >> 7 & 127 | 128, len(deep) >> 14]) + deep))
 
 
+def wire_seeds():
+    def one(kind, message, text, schema="cluster"):
+        return record(kind, pack(schema, message, text))
+
+    write("wire", "hello", one(0, "ChannelHello", 'version: 4 kind: CHANNEL_PEER host: "b" program: "pbeam"'))
+    write("wire", "refused", one(1, "Failed", 'code: -1 text: "no"', "rpc"))
+    for name, text in {"lease": 'operation: LEASE key: "lease/numbers" count: 1024', "get": 'operation: GET key: "vpid/7"',
+                       "list": 'operation: LIST key: "vpid/"',
+                       "set": 'operation: SET all { operation: SET key: "k" value: "v" } all { operation: SET key: "k2" remove: true }'}.items():
+        write("wire", name, one(2, "RegistryRequest", "id: 1 " + text))
+    entry = 'entries { key: "vpid/7" value: "\\n\\001b" version: 3 host: "b" }'
+    write("wire", "changes", one(3, "RegistryChanges", f"whole: true revision: 1 term: 1 {entry}") +
+          one(3, "RegistryChanges", f"revision: 2 term: 1 {entry} " + entry.replace("version: 3", "removed: true version: 4")))
+    log = pack("daemon", "CheckpointLog", 'store: "s" entries { number: 1 job: "j" copies { host: "a" path: "/p" } } entries { number: 1 job: "j" }')
+    body = "".join(f"\\{byte:03o}" for byte in log)
+    write("wire", "log", one(4, "PeerReply", f'id: 1 type: 1000 body: "{body}"') * 2)
+    write("wire", "host", one(5, "HostInfo", 'name: "b" address: "10.0.0.1"'))
+
+
+def cut_seeds():
+    def one(message, text):
+        return record(message == "CutReply", pack("cut", message, text))
+
+    write("cut", "store", b"\x00" + b"".join(one("CutRequest", f'name: "job" number: 1 part: 1 operation: {name}') for name in ("LOOK", "PUT", "GET", "PRUNE", "SAVE")))
+    reply = f'ends {{ own: "{LOOPBACK}" peer: "{LOOPBACK}" id: 1 }} bridges {{ cookie: "{COOKIE}" id: 3 anchor: true text: "x" ino: 5 peer: 6 }}'
+    write("cut", "pair", b"\x01" + one("CutReply", reply) + one("CutReply", reply.replace("anchor: true", "reads: true")))
+    write("cut", "connect", b"\x02" + pack("image", "Cut", 'name: "job" number: 1 parts { host: "a" } parts { host: "b" }'))
+
+
 # ---- records, ELF ----
+
+def frame_seeds():
+    for number, (message, text) in enumerate({"Hello": 'version: 1 program: "pbeamctl" pid: 5', "Target": 'vpid: 7 name: "x"',
+                                             "ProcessList": 'processes { vpid: 7 }', "Progress": 'phase: "x" total: 5'}.items()):
+        body = pack("daemon", message, text)
+        write("frame", message, struct.pack("<IHHII", 0x4d454250, 1, 0, number, len(body)) + body)
+
 
 def record_file_seeds():
     write("record", "paths", b"\x00\x00" + b"m\0/from\0/to\0\0" + b"w\0/w\0/there\0" + b"1 2 3 host\0")
@@ -184,17 +219,12 @@ def render(fields):
 
 
 def smaller(name, value):
-    """The field without what is of one host or large, and with pages that the fuzzer's image has; None: leave it out."""
+    """The field without what is of one host or large; None: leave it out."""
     if name in ("vdso", "cpu_flags", "auxv", "xsave") or (name == "mappings" and ("kind", "FILE_PRIVATE") in value):
         return None
     if not isinstance(value, list):
-        return name, re.sub(r"/tmp/[^/\"]*", "", value)
+        return name, re.sub(r'"/(?:[^/"]*/)+', '"/', value)
     fields = [field for field in (smaller(*pair) for pair in value) if field]
-    keys = [key for key, _ in fields]
-    if "address" in keys and "count" in keys:
-        fields = [(key, str(DATA + int(part) % PAGES * PAGE) if key == "offset" else "1" if key == "count" else part) for key, part in fields]
-    elif "offset" in keys and "length" in keys and len(keys) == 2:
-        fields = [("offset", str(DATA)), ("length", str(min(int(dict(fields)["length"]), 64)))]
     return name, fields
 
 
@@ -203,7 +233,8 @@ def manifest_seed(path):
     offset, length = struct.unpack_from("<QQ", image, len(image) - 96 + 16)
     text = protoc("decode", "image", "Manifest", image[offset:offset + length]).decode()
     name, fields = smaller("manifest", parse(iter(text.splitlines())))
-    write(name, pathlib.Path(path).parent.name, pack("image", "Manifest", render(fields)))
+    for fuzzer in (name, "image"):
+        write(fuzzer, pathlib.Path(path).parent.name, pack("image", "Manifest", render(fields)))
 
 
 def main():
@@ -211,6 +242,9 @@ def main():
     file_seeds()
     reconnect_seeds()
     bridge_seeds()
+    wire_seeds()
+    cut_seeds()
+    frame_seeds()
     record_file_seeds()
     elf_seeds()
     for path in sys.argv[1:]:

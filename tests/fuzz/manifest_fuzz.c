@@ -24,7 +24,13 @@
 #include "tests/fuzz/help/fuzz_mutate.h"
 #include "tests/fuzz/help/fuzz_place.h"
 
-enum { SIZE_MAX_TAKEN = 256 << 10, OBJECTS_MAX = 64, PAGES = 4, FILE_MAX = 64 << 20 };
+enum {
+	SIZE_MAX_TAKEN = 256 << 10,
+	OBJECTS_MAX = 64,
+	PAGES = 4,
+	DATA_END = IMAGE_DATA_OFFSET + PAGES * IMAGE_PAGE,
+	FILE_MAX = 64 << 20
+};
 
 static struct names *names;
 static struct fill_signs signs;
@@ -45,10 +51,35 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	return 0;
 }
 
-static int calm(void *arg, ProtobufCMessage *message)
+/* What image_fuzz tries: places outside the file. */
+static void keep_extent(Pbeam__Extent *extent)
+{
+	if (extent->offset < IMAGE_DATA_OFFSET || extent->offset >= DATA_END)
+		extent->offset = IMAGE_DATA_OFFSET + extent->offset % (PAGES * IMAGE_PAGE);
+	if (extent->length > DATA_END - extent->offset)
+		extent->length %= DATA_END - extent->offset;
+}
+
+static void keep_pages(Pbeam__Pages *pages)
+{
+	pages->ancestor = 0;
+	pages->ancestor_offset = 0;
+	pages->address &= ~(uint64_t)(IMAGE_PAGE - 1);
+	pages->offset &= ~(uint64_t)(IMAGE_PAGE - 1);
+	if (pages->offset < IMAGE_DATA_OFFSET || pages->offset >= DATA_END)
+		pages->offset = IMAGE_DATA_OFFSET + pages->offset % (PAGES * IMAGE_PAGE);
+	if (pages->count > (DATA_END - pages->offset) / IMAGE_PAGE)
+		pages->count %= (DATA_END - pages->offset) / IMAGE_PAGE + 1;
+}
+
+static int keep(void *arg, ProtobufCMessage *message)
 {
 	if (message->descriptor == &pbeam__object__descriptor)
 		((Pbeam__Object *)(void *)message)->owner_vid = 0;
+	else if (message->descriptor == &pbeam__extent__descriptor)
+		keep_extent((Pbeam__Extent *)(void *)message);
+	else if (message->descriptor == &pbeam__pages__descriptor)
+		keep_pages((Pbeam__Pages *)(void *)message);
 	return 0;
 }
 
@@ -67,7 +98,7 @@ static void adopt(Pbeam__Manifest *manifest)
 	manifest->host->xcr0 = 0;
 	manifest->uid = geteuid();
 	manifest->format = IMAGE_FORMAT;
-	(void)!message_walk(&manifest->base, calm, NULL);
+	(void)!message_walk(&manifest->base, keep, NULL);
 	fuzz_place_keep_paths(&manifest->base);
 }
 
@@ -132,6 +163,7 @@ static void restore(struct image_reader *image)
 	static const int console[3] = {-1, -1, -1};
 	const struct rebuild_options options = {.path = "input",
 						.console = console,
+						.force = true,
 						.keeper_socket = -1,
 						.keeper = {getpid()},
 						.signs = &signs};

@@ -1,7 +1,7 @@
 /*
  * libFuzzer: messages that a host of the cluster with the key may send, as frames on a socket, parsed as
- * pbeamd does: greetings, hosts, requests, the registry. The first byte selects the expected message if the
- * type does not.
+ * pbeamd does: greetings, hosts, requests, the registry. The input is a script
+ * (tests/fuzz/help/fuzz_mutate.h).
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -16,8 +16,32 @@
 #include "pbeamd/services/checkpoints.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
+#include "tests/fuzz/help/fuzz_mutate.h"
+#include "tests/fuzz/help/fuzz_place.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+static const struct fuzz_kind kinds[] = {
+	{PBEAM__CHANNEL_MESSAGE__CHANNEL_HELLO, &pbeam__channel_hello__descriptor},
+	{PBEAM__RPC__RPC_FAILED, &pbeam__failed__descriptor},
+	{PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY, &pbeam__registry_request__descriptor},
+	{PBEAM__CHANNEL_MESSAGE__PEER_CHANGES, &pbeam__registry_changes__descriptor},
+	{PBEAM__CHANNEL_MESSAGE__PEER_REPLY, &pbeam__peer_reply__descriptor},
+	{PBEAM__CHANNEL_MESSAGE__PEER_HOST, &pbeam__host_info__descriptor},
+	{PBEAM__CHANNEL_MESSAGE__PEER_REQUEST, &pbeam__peer_request__descriptor},
+	{PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY_REPLY, &pbeam__registry_reply__descriptor},
+	{0, NULL}, /* no frame at all */
+};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
+{
+	return fuzz_mutate_script(kinds, KINDS, data, size, max, seed);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	fuzz_place_open(*argc, *argv);
+	return 0;
+}
 
 static void ignore_reply(void *arg, const Pbeam__RegistryReply *reply)
 {
@@ -119,21 +143,13 @@ static void take_other(const struct frame *frame)
 	message_free(frame_unpack(frame, bodies[frame->type % (sizeof(bodies) / sizeof(bodies[0]))], NULL));
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void take_all(struct registry_copy *copy, int sock)
 {
-	struct registry_copy *copy = registry_copy_new();
 	struct frame frame;
-	int ends[2];
 
-	if (!copy || size > 65536 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0) {
-		registry_copy_free(copy);
-		return 0;
-	}
-	if (write(ends[0], data, size) != (ssize_t)size)
-		size = 0;
-	close(ends[0]);
-	while (size && frame_recv(ends[1], &frame, NULL) == 1) {
-		if (frame.type <= PBEAM__RPC__RPC_FAILED)
+	while (frame_recv(sock, &frame, NULL) == 1) {
+		if (frame.type == PBEAM__CHANNEL_MESSAGE__CHANNEL_HELLO ||
+		    frame.type == PBEAM__RPC__RPC_FAILED)
 			take_greeting(&frame);
 		else if (frame.type == PBEAM__CHANNEL_MESSAGE__PEER_REGISTRY)
 			take_request(&frame);
@@ -145,7 +161,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			take_other(&frame);
 		frame_free(&frame);
 	}
-	close(ends[1]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct registry_copy *copy = registry_copy_new();
+	size_t len;
+	uint8_t *bytes = size <= 65536 ? fuzz_script_bytes(kinds, KINDS, NULL, data, size, &len) : NULL;
+	int ends[2];
+
+	if (copy && bytes && fuzz_place_socket(bytes, len, ends)) {
+		take_all(copy, ends[1]);
+		close(ends[0]);
+		close(ends[1]);
+	}
 	registry_copy_free(copy);
+	free(bytes);
 	return 0;
 }
