@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Configures (once) and builds a preset, quietly unless it fails: tools/build.sh release|debug|asan|clang|fuzz [target...]
+# Configures (once) and builds a preset, quietly unless it fails: tools/build.sh release|debug|asan|clang|fuzz|coverage|tsan [target...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1

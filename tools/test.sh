@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests in stages. Each stage writes a JUnit file to build/results; summary.py adds them up.
-#   tools/test.sh all|quick
+#   tools/test.sh quick|all|long
+# long: the fuzzers for 60 s each, all end-to-end and cluster tests with ASan and UBSan, the unit tests with TSan.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 : "${PYTHON:=/usr/bin/python3}"
@@ -59,16 +60,26 @@ e2e() { # name builddir pytest-arguments...
 	fi
 }
 
-# Each fuzzer for PBEAM_FUZZ_SECONDS (the long form: 60), two at once.
+# Two fuzzers at once.
 fuzz() {
-	local fuzzer pair=()
+	local fuzzer pair=() seconds=8
+	[ "$what" != long ] || seconds=60
 	printf '\n== fuzz\n'
 	for fuzzer in build-fuzz/tests/fuzz/*_fuzz; do
-		single "$(basename "$fuzzer")" tools/fuzz.sh "$fuzzer" "${PBEAM_FUZZ_SECONDS:-8}" &
+		single "$(basename "$fuzzer")" tools/fuzz.sh "$fuzzer" "$seconds" &
 		pair+=($!)
 		[ ${#pair[@]} = 1 ] || { wait "${pair[@]}"; pair=(); }
 	done
 	[ ${#pair[@]} = 0 ] || wait "${pair[@]}"
+}
+
+# The harness fails a test in which a sanitizer reported something.
+sanitizers() {
+	e2e e2e-asan build-asan tests/e2e
+	wait "$cluster"
+	e2e cluster-asan build-asan tests/cluster
+	single build-tsan tools/build.sh tsan
+	unit unit-tsan build-tsan
 }
 
 printf '\n== source\n'
@@ -78,7 +89,7 @@ for check in tests/check_*.py; do
 	single "${name%.py}" "$PYTHON" "$check"
 done
 unit unit build
-if [ "$what" = all ]; then
+if [ "$what" != quick ]; then
 	e2e e2e build tests/e2e
 	# The cluster tests wait more than they compute: the other stages run beside them.
 	e2e cluster build tests/cluster >"$results/cluster.log" 2>&1 &
@@ -89,7 +100,11 @@ if [ "$what" = all ]; then
 	unit unit-asan build-asan
 	single build-fuzz tools/build.sh fuzz
 	fuzz
-	e2e e2e-asan build-asan tests/e2e -m short
+	if [ "$what" = long ]; then
+		sanitizers
+	else
+		e2e e2e-asan build-asan tests/e2e -m short
+	fi
 	e2e fault build tests/fault
 	e2e flavours build tests/flavours
 	wait "$cluster"
