@@ -53,6 +53,7 @@ struct name_process {
 	bool undecided; /* frozen: only the registry, which is unreachable, knows whether it runs here or on
 			   another host */
 	bool diverged;	/* vpid != rpid, or it was restored: it runs behind the restored filter */
+	bool aside;	/* in a copy: names_replace_begin() has set it aside */
 };
 
 /* One job: the processes that one `scip run` or `scip restore` started. */
@@ -135,6 +136,25 @@ must_check int names_number_bind(struct names *names, struct vpid vpid, struct r
  * the SIGCHLD that reports it, a group whose leader is gone). It can be bound again at once. No effect on a
  * number that has not diverged, or is no longer bound to `rpid`. */
 void names_number_release(struct names *names, struct vpid vpid, struct rpid rpid);
+
+/* ---- a rollback: new processes take the numbers of old ones, which stand still ---- */
+struct name_number {
+	struct vpid vpid;
+	struct rpid rpid;
+};
+/* Sets these numbers of processes, threads and groups of the job aside, with `whole` all others of the job as
+ * well, so that they can be bound again. The entries of set-aside processes stay: names_snapshot() shows them
+ * and not those of the processes that have their numbers. To names_virtual() they are outside the name space.
+ * What is bound to the job from now on is provisional. Everything else knows a process that is set aside by
+ * its vpid and rpid together. 0 or -errno, then nothing is set aside. */
+must_check int names_replace_begin(struct names *names, struct rpid keeper, const struct name_number *numbers,
+				   size_t n, bool whole);
+/* Ends it in one step: with `committed` what was set aside is forgotten, else it has its numbers again, and
+ * what was bound since is forgotten. No effect if nothing is set aside. */
+void names_replace_end(struct names *names, struct rpid keeper, bool committed);
+/* As names_process_get(), for the process with these two numbers, set aside or not. */
+must_check int names_process_get_real(struct names *names, struct vpid vpid, struct rpid rpid,
+				      struct name_process *out);
 
 /* ---- ids of System V objects, which diverge when a restore creates the object again ---- */
 enum names_ipc { NAMES_IPC_SHM, NAMES_IPC_SEM, NAMES_IPC_MSG, NAMES_IPC_KINDS };

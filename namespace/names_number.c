@@ -41,13 +41,13 @@ struct vpid names_virtual(struct names *names, struct rpid rpid)
 	if (rpid.n == 0 || rpid.n == -1 || names_generation(names) == 0)
 		return (struct vpid){rpid.n};
 	found = map_get(&table->backward, n);
-	if (!found) /* a process outside the name space, whose number is a virtual number: 0, as in the
-		       kernel's pid namespaces */
+	if (!found || number_is_aside(found)) /* a process outside the name space, whose number is a virtual
+		       number: 0, as in the kernel's pid namespaces */
 		found = map_get(&table->forward, n) ? 0 : n;
 	return (struct vpid){rpid.n < 0 ? -(int32_t)found : (int32_t)found};
 }
 
-static void number_drop(struct table *table, uint32_t virtual, uint32_t real)
+void table_number_drop(struct table *table, uint32_t virtual, uint32_t real)
 {
 	map_remove(&table->forward, virtual);
 	if (map_get(&table->backward, real) == virtual)
@@ -71,8 +71,8 @@ static int number_insert(struct table *table, uint32_t virtual, uint32_t real, i
 	if (!before && table->nnumbers >= TABLE_NUMBERS)
 		return -ENOSPC;
 	if (stale && stale != virtual)
-		number_drop(table, stale,
-			    real); /* its real number was given to a new process: it has ended */
+		table_number_drop(table, stale,
+				  real); /* its real number was given to a new process: it has ended */
 	at = map_set(&table->forward, virtual, real);
 	if (at < 0)
 		return at;
@@ -92,8 +92,8 @@ void table_drop_numbers(struct table *table, int32_t keeper)
 	for (uint32_t i = 0; i < MAP_SLOTS && table->nnumbers; i++) {
 		uint64_t word = atomic_load(&table->forward.slots[i]);
 
-		if (map_used(word) && table->owner[i] == keeper)
-			number_drop(table, map_key(word), map_value(word));
+		if (map_used(word) && (table->owner[i] == keeper || table->owner[i] == -keeper))
+			table_number_drop(table, map_key(word), map_value(word));
 	}
 }
 
@@ -113,7 +113,7 @@ static void drop_released(struct table *table, uint32_t age)
 		if (!map_used(word) || !table->released[i])
 			continue;
 		if (now - table->released[i] >= age && !number_is_busy(map_value(word)))
-			number_drop(table, map_key(word), map_value(word));
+			table_number_drop(table, map_key(word), map_value(word));
 		else
 			left++;
 	}
@@ -161,7 +161,7 @@ static int give_number(struct names *names, uint32_t *n, int32_t keeper)
 	int r;
 
 	if (stale)
-		number_drop(table, stale, real);
+		table_number_drop(table, stale, real);
 	if (map_find(&table->forward, real) < 0 && !names->test_diverge && table_number_ours(table, real))
 		return 0;
 	number_make_room(table);
@@ -242,7 +242,9 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 	struct table *table = names->table;
 	uint32_t virtual = (uint32_t)vpid.n, real = (uint32_t)rpid.n;
 	struct name_process elsewhere;
+	const struct table_job *job;
 	uint32_t bound, stale;
+	bool replacing;
 	int at, r;
 
 	if (vpid.n <= 0 || rpid.n <= 0 || vpid.n > NUMBER_OWN_LAST)
@@ -252,8 +254,14 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 	r = table_lock(names);
 	if (r < 0)
 		return r;
+	job = table_find_job(table, keeper.n);
+	replacing = job && job->replacing;
 	at = map_find(&table->forward, virtual);
 	bound = at < 0 ? 0 : map_get(&table->forward, virtual);
+	if (replacing && bound == real && !table->released[at]) {
+		table_unlock(names);
+		return 0; /* not provisional: the keeper's own numbers */
+	}
 	if (bound && bound != real && !table->released[at] && number_is_busy(bound))
 		r = -EEXIST;
 	else if (!bound && virtual != real && named_itself(table, virtual, real))
@@ -261,12 +269,12 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 	if (r == 0 && virtual == real) {
 		stale = map_get(&table->backward, real);
 		if (bound)
-			number_drop(table, virtual, bound);
+			table_number_drop(table, virtual, bound);
 		if (stale && stale != virtual)
-			number_drop(table, stale, real);
+			table_number_drop(table, stale, real);
 	} else if (r == 0) {
 		number_make_room(table);
-		r = number_insert(table, virtual, real, keeper.n);
+		r = number_insert(table, virtual, real, replacing ? -keeper.n : keeper.n);
 	}
 	table_unlock(names);
 	return r;
@@ -275,16 +283,18 @@ int names_number_bind(struct names *names, struct vpid vpid, struct rpid rpid, s
 void names_number_release(struct names *names, struct vpid vpid, struct rpid rpid)
 {
 	struct table *table = names->table;
-	uint32_t now;
+	uint32_t now, number = (uint32_t)vpid.n;
 	int at;
 
-	if (vpid.n <= 0 || names_generation(names) == 0 || map_find(&table->forward, (uint32_t)vpid.n) < 0 ||
+	if (vpid.n <= 0 || names_generation(names) == 0 ||
+	    (map_find(&table->forward, number) < 0 && map_find(&table->forward, number | NUMBER_ASIDE) < 0) ||
 	    table_lock(names) < 0)
 		return;
 	now = number_seconds_now();
-	at = map_find(&table->forward, (uint32_t)vpid.n);
-	if (at >= 0 && !table->released[at] &&
-	    map_get(&table->forward, (uint32_t)vpid.n) == (uint32_t)rpid.n) {
+	if (map_get(&table->forward, number) != (uint32_t)rpid.n)
+		number |= NUMBER_ASIDE;
+	at = map_find(&table->forward, number);
+	if (at >= 0 && !table->released[at] && map_get(&table->forward, number) == (uint32_t)rpid.n) {
 		table->released[at] = now;
 		table->nreleased++;
 	}

@@ -9,7 +9,7 @@
 
 /* ---- jobs ---- */
 
-static void unlink_process(struct table *table, struct table_process *entry)
+void table_unlink_process(struct table *table, struct table_process *entry)
 {
 	uint32_t slot = (uint32_t)(entry - table->processes);
 
@@ -29,7 +29,7 @@ static void drop_job(struct table *table, struct table_job *job)
 
 	for (unsigned i = 0; i < TABLE_PROCESSES; i++)
 		if (table_used(&table->processes[i].used) && table->processes[i].p.keeper.n == keeper)
-			unlink_process(table, &table->processes[i]);
+			table_unlink_process(table, &table->processes[i]);
 	table_drop_numbers(table, keeper);
 	table_drop_ipc(table, keeper);
 	atomic_store_explicit(&job->used, 0, memory_order_release);
@@ -57,7 +57,7 @@ static void table_sweep(struct table *table)
 	}
 	for (unsigned i = 0; i < TABLE_PROCESSES && table->nprocesses; i++)
 		if (table_used(&table->processes[i].used) && is_gone(&table->processes[i]))
-			unlink_process(table, &table->processes[i]);
+			table_unlink_process(table, &table->processes[i]);
 }
 
 static int names_add_job(struct table *table, const struct name_job *job, uint64_t ticks, struct err *err)
@@ -91,6 +91,7 @@ static int names_add_job(struct table *table, const struct name_job *job, uint64
 		return err_set(err, -ENOSPC, "the name table holds %u jobs already", TABLE_JOBS);
 	place->j = *job;
 	place->j.name[NAME_TEXT_MAX - 1] = 0;
+	place->replacing = 0;
 	place->start_ticks = ticks;
 	atomic_store_explicit(&place->used, 1, memory_order_release);
 	return 0;
@@ -129,6 +130,7 @@ static void replace_job(struct table *table, struct table_job *old, const struct
 			place = &table->jobs[i];
 	place->j = *job;
 	place->start_ticks = old->start_ticks;
+	place->replacing = old->replacing;
 	atomic_store_explicit(&place->used, 1, memory_order_release);
 	if (place != old)
 		atomic_store_explicit(&old->used, 0, memory_order_release);
@@ -227,6 +229,25 @@ static struct table_process *names_lookup_process(struct table *table, const str
 	return slot ? &table->processes[slot - 1] : NULL;
 }
 
+struct table_process *table_find_process(struct table *table, int32_t virtual, int32_t real)
+{
+	struct table_process *entry = names_lookup_process(table, &table->by_vpid, virtual);
+
+	if (!entry || entry->p.rpid.n != real)
+		entry = names_lookup_process(table, &table->by_vpid, virtual | NUMBER_ASIDE);
+	return entry && entry->p.rpid.n == real ? entry : NULL;
+}
+
+/* What a caller gets of an entry. */
+static struct name_process copy_process(const struct table_process *entry)
+{
+	struct name_process copy = entry->p;
+
+	copy.aside = number_is_aside((uint32_t)copy.vpid.n);
+	copy.vpid.n = (int32_t)number_plain((uint32_t)copy.vpid.n);
+	return copy;
+}
+
 /* The slot released last, which all mappings have touched; else the next one. */
 static struct table_process *names_free_slot(struct table *table)
 {
@@ -246,10 +267,10 @@ static int add_process(struct table *table, const struct name_process *process, 
 	    (old->p.rpid.n != process->rpid.n || old->start_ticks == ticks))
 		return -EEXIST;
 	if (old)
-		unlink_process(table, old);
+		table_unlink_process(table, old);
 	old = names_lookup_process(table, &table->by_rpid, process->rpid.n);
 	if (old)
-		unlink_process(table, old); /* its number was given to a new process: it has ended */
+		table_unlink_process(table, old); /* its number was given to a new process: it has ended */
 	entry = names_free_slot(table);
 	if (!entry) {
 		table_sweep(table);
@@ -288,12 +309,15 @@ int names_process_add(struct names *names, const struct name_process *process)
 static int replace_process(struct table *table, struct table_process *old, const struct name_process *process)
 {
 	struct table_process *entry = names_free_slot(table);
+	struct name_process now = *process;
 
+	now.vpid = old->p.vpid;
+	now.aside = false;
 	if (!entry) { /* the table is full */
-		old->p = *process;
+		old->p = now;
 		return table_link_process(table, old);
 	}
-	entry->p = *process;
+	entry->p = now;
 	entry->start_ticks = old->start_ticks;
 	atomic_store_explicit(&entry->used, 1, memory_order_release);
 	atomic_store_explicit(&old->used, 0, memory_order_release);
@@ -308,11 +332,9 @@ int names_process_update(struct names *names, const struct name_process *process
 
 	if (r < 0)
 		return r;
-	entry = names_lookup_process(names->table, &names->table->by_vpid, process->vpid.n);
-	if (!entry || entry->p.rpid.n != process->rpid.n)
-		r = -ENOENT;
-	else
-		r = replace_process(names->table, entry, process);
+	entry = process->vpid.n > 0 ? table_find_process(names->table, process->vpid.n, process->rpid.n)
+				    : NULL;
+	r = entry ? replace_process(names->table, entry, process) : -ENOENT;
 	table_unlock(names);
 	return r;
 }
@@ -333,11 +355,11 @@ void names_process_remove(struct names *names, struct vpid vpid, struct rpid rpi
 {
 	struct table_process *entry;
 
-	if (table_lock(names) < 0)
+	if (vpid.n <= 0 || table_lock(names) < 0)
 		return;
-	entry = names_lookup_process(names->table, &names->table->by_vpid, vpid.n);
-	if (entry && entry->p.rpid.n == rpid.n)
-		unlink_process(names->table, entry);
+	entry = table_find_process(names->table, vpid.n, rpid.n);
+	if (entry)
+		table_unlink_process(names->table, entry);
 	table_unlock(names);
 }
 
@@ -351,7 +373,21 @@ static int names_get_process(struct names *names, const struct map *map, int32_t
 		return r;
 	entry = names_lookup_process(names->table, map, number);
 	if (entry)
-		*out = entry->p;
+		*out = copy_process(entry);
+	table_unlock(names);
+	return entry ? 0 : -ENOENT;
+}
+
+int names_process_get_real(struct names *names, struct vpid vpid, struct rpid rpid, struct name_process *out)
+{
+	struct table_process *entry;
+	int r = vpid.n > 0 ? table_lock(names) : -EINVAL;
+
+	if (r < 0)
+		return r;
+	entry = table_find_process(names->table, vpid.n, rpid.n);
+	if (entry)
+		*out = copy_process(entry);
 	table_unlock(names);
 	return entry ? 0 : -ENOENT;
 }
@@ -373,8 +409,7 @@ void names_process_waited(struct names *names, struct vpid vpid, struct rpid rpi
 	struct name_process entry;
 
 	names_number_release(names, vpid, rpid);
-	if (names_process_get(names, vpid, &entry) == 0 && entry.rpid.n == rpid.n &&
-	    entry.state == NAME_STATE_DEAD)
+	if (names_process_get_real(names, vpid, rpid, &entry) == 0 && entry.state == NAME_STATE_DEAD)
 		names_process_remove(names, vpid, rpid);
 }
 
@@ -396,14 +431,17 @@ static int table_collect(struct table *table, struct rpid keeper, struct name_pr
 
 	for (unsigned i = 0; i < TABLE_PROCESSES && seen < table->nprocesses; i++) {
 		const struct table_process *entry = &table->processes[i];
+		uint32_t aside;
 
 		if (!table_used(&entry->used))
 			continue;
 		seen++;
-		if (keeper.n && entry->p.keeper.n != keeper.n)
+		aside = map_get(&table->by_vpid, (uint32_t)entry->p.vpid.n | NUMBER_ASIDE);
+		/* It has the number of one that is set aside. */
+		if ((keeper.n && entry->p.keeper.n != keeper.n) || (aside && aside != i + 1))
 			continue;
 		if (out)
-			out[n] = entry->p;
+			out[n] = copy_process(entry);
 		n++;
 	}
 	return n;

@@ -14,6 +14,7 @@
 #include "base/dirs.h"
 #include "base/io.h"
 #include "namespace/record_file.h"
+#include "namespace/table.h"
 
 #define WATCHES_MAX (16u << 20)
 #define FILTERS_MAX (64u << 20)
@@ -192,6 +193,56 @@ int record_filter_get(struct rpid keeper, struct vpid vpid, unsigned index, void
 	memcpy(*filter, data + at + sizeof(head), head);
 	*bytes = head;
 	return 1;
+}
+
+/* A process without filters leaves an empty file: the new one may have some. */
+int record_filter_set_aside(struct rpid keeper, struct vpid vpid)
+{
+	struct vpid aside = {vpid.n | NUMBER_ASIDE};
+	char from[PATH_MAX], to[PATH_MAX];
+	int r = filters_path(from, keeper, vpid);
+
+	if (r == 0)
+		r = filters_path(to, keeper, aside);
+	if (r < 0)
+		return r;
+	if (rename(from, to) == 0)
+		return 0;
+	return errno == ENOENT ? record_append(to, "", 0) : -errno;
+}
+
+static void put_filters_back(struct rpid keeper, struct vpid vpid, int dir, const char *name)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (filters_path(path, keeper, vpid) < 0)
+		return;
+	if (fstatat(dir, name, &st, 0) == 0 && st.st_size > 0)
+		(void)!renameat(dir, name, AT_FDCWD, path);
+	else
+		unlink(path);
+}
+
+void record_filter_settle(struct rpid keeper, bool committed)
+{
+	char path[PATH_MAX];
+	const struct dirent *entry;
+
+	if (dirs_runtime(path, "record", NULL) < 0)
+		return;
+	auto_closedir DIR *dir = opendir(path);
+	while (dir && (entry = readdir(dir)) != NULL) {
+		int job, number, end = 0;
+
+		if (sscanf(entry->d_name, "%d.%d.filters%n", &job, &number, &end) != 2 || !end ||
+		    entry->d_name[end] || job != keeper.n || !number_is_aside((uint32_t)number))
+			continue;
+		if (!committed)
+			put_filters_back(keeper, (struct vpid){(int)number_plain((uint32_t)number)},
+					 dirfd(dir), entry->d_name);
+		unlinkat(dirfd(dir), entry->d_name, 0);
+	}
 }
 
 void record_filter_forget(struct rpid keeper, struct vpid vpid)

@@ -24,6 +24,11 @@ must_check int record_filter_inherit(struct rpid keeper, struct vpid parent, str
 /* Returns filter `index`, oldest first; the caller frees it. 1, or 0 when there are no more. */
 must_check int record_filter_get(struct rpid keeper, struct vpid vpid, unsigned index, void **filter,
 				 size_t *bytes);
+/* A rollback (names_replace_begin()): the records of the process are kept until names_replace_end(), while
+ * the new process with this number gets its own. */
+must_check int record_filter_set_aside(struct rpid keeper, struct vpid vpid);
+/* With `committed` what was set aside is removed, else put back. */
+void record_filter_settle(struct rpid keeper, bool committed);
 /* The process has ended. */
 void record_filter_forget(struct rpid keeper, struct vpid vpid);
 

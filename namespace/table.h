@@ -56,6 +56,9 @@
 #define IPC_OWN_FIRST	 0x7fff0000
 #define IPC_OWN_LAST	 0x7ffffffe
 
+/* A number that is set aside (names_replace.c) has this bit as well. */
+#define NUMBER_ASIDE	 0x1000000
+
 #define MAP_EMPTY	 0ull
 #define MAP_TOMBSTONE	 0xffffffffull /* key 0xffffffff, no number */
 
@@ -122,7 +125,7 @@ struct table_process {
 
 struct table_job {
 	_Atomic uint32_t used;
-	uint32_t reserved;
+	uint32_t replacing; /* numbers of the job may be set aside; those bound now have the owner -keeper */
 	uint64_t start_ticks; /* of the keeper */
 	struct name_job j;
 };
@@ -243,6 +246,21 @@ static inline bool table_used(const _Atomic uint32_t *word)
 {
 	return atomic_load_explicit(word, memory_order_acquire) != 0;
 }
+static inline bool number_is_aside(uint32_t virtual)
+{
+	return virtual & NUMBER_ASIDE;
+}
+/* The number that a set-aside one was. */
+static inline uint32_t number_plain(uint32_t virtual)
+{
+	return virtual & ~(uint32_t)NUMBER_ASIDE;
+}
+/* Removes a diverged number. Under the lock. */
+void table_number_drop(struct table *table, uint32_t virtual, uint32_t real);
+/* The process with these two numbers, set aside or not, or NULL. Under the lock. */
+struct table_process *table_find_process(struct table *table, int32_t virtual, int32_t real);
+/* Removes a process from table and maps. Under the lock. */
+void table_unlink_process(struct table *table, struct table_process *entry);
 /* Removes the numbers that a job's keeper has claimed. */
 void table_drop_numbers(struct table *table, int32_t keeper);
 void table_drop_ipc(struct table *table, int32_t keeper);

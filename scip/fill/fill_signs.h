@@ -10,12 +10,13 @@
 struct fill_signs {
 	struct bell taken; /* rung when a scip has taken over a husk */
 	/* If set, processes frozen with ScipFreeze.replaced are killed when the coordinator's connection
-	 * ends. One flag for the job ensures that all of them end or none, whenever the coordinator is
-	 * killed. */
+	 * ends, and those that have been told SCIP_DECIDE run; else the former go on and the latter are
+	 * killed. One flag for the job ensures that all of them do the same, whenever the coordinator is
+	 * killed: setting it is the commit of a rollback. */
 	_Atomic bool condemned;
-	/* Set while a restore changes files. If its coordinator is killed, the keeper puts the files back and
-	 * clears this; until then processes frozen with ScipFreeze.replaced stay frozen. */
-	_Atomic bool files_change;
+	/* Set while a restore changes files and numbers. If its coordinator is killed, the keeper settles
+	 * them as `condemned` says and clears this; until then these processes stay as they are. */
+	_Atomic bool unsettled;
 };
 
 #endif

@@ -110,6 +110,9 @@ static void coordinator_serve_request(struct job *job, const struct frame *frame
 	case PBEAM__KEEPER_REQUEST__KEEPER_REPLACE:
 		job->replacing = true;
 		break;
+	case PBEAM__KEEPER_REQUEST__KEEPER_REPLACED:
+		r = job_replace_root(job);
+		break;
 	case PBEAM__KEEPER_REQUEST__KEEPER_MOVED:
 		note_moved(job);
 		break;
@@ -305,17 +308,44 @@ int coordinator_cancel(const struct job *job)
 	return kill(job->coordinator->pid, SIGTERM) < 0 ? -errno : 0;
 }
 
-/* A coordinator that was killed has left its files to the keeper; those of an arrival follow the processes.
- */
-static void take_files_back(const struct job *job)
+static void kill_old(const struct job *job)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(job->names, job->entry.keeper, &list);
+
+	for (int i = 0; i < n; i++)
+		if (list[i].aside && list[i].rpid.n > 1)
+			kill(list[i].rpid.n, SIGKILL);
+}
+
+/* The coordinator of a rollback was killed. Whether that was before or after the commit is known. */
+static void settle_rollback(struct job *job)
+{
+	bool committed = atomic_load(&pool_signs(job->pool)->condemned);
+
+	if (committed) {
+		if (job_replace_root(job) < 0)
+			log_error("the new first process is not in the name table");
+		kill_old(job);
+	}
+	file_undo_decide(job->entry.keeper.n, committed);
+	names_replace_end(job->names, job->entry.keeper, committed);
+}
+
+/* A coordinator that was killed has left files and numbers to the keeper; the files of an arrival follow the
+ * processes. */
+static void settle_changes(struct job *job)
 {
 	const struct coordinator *coordinator = job->coordinator;
 
+	if (!coordinator->outcome_known && coordinator->kind == COORDINATOR_ROLLBACK)
+		settle_rollback(job);
 	if (!coordinator->outcome_known && coordinator->kind != COORDINATOR_CHECKPOINT)
 		file_undo_recover();
 	if (coordinator->outcome_known && coordinator->kind == COORDINATOR_SETTLE)
 		file_undo_decide(job->entry.keeper.n, coordinator->outcome.moved);
-	atomic_store(&pool_signs(job->pool)->files_change, false);
+	job->next_root = 0;
+	atomic_store(&pool_signs(job->pool)->unsettled, false);
 }
 
 bool coordinator_reaped(struct job *job, pid_t pid, int status)
@@ -329,7 +359,7 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 		return false;
 	read_last_words(job);
 	outcome = job->coordinator->outcome;
-	take_files_back(job);
+	settle_changes(job);
 	if (!job->coordinator->outcome_known) {
 		memset(&outcome, 0, sizeof(outcome));
 		outcome.killed = true;

@@ -65,7 +65,9 @@ static void on_husk_ready(void *arg, int fd)
 	struct err err = ERR_INIT;
 	int r = pool_hand_over(job->pool, &husk->handoff, &err);
 
-	if (r == 0 && husk->root) {
+	if (r == 0 && husk->root && job->root > 0 && (!job->root_gone || job->replacing)) {
+		job->next_root = husk->handoff.rpid;
+	} else if (r == 0 && husk->root) {
 		r = job_set_root(job, husk->handoff.rpid, (struct vpid){husk->handoff.vpid});
 		if (r < 0)
 			err_code(&err, r, "vpid %d", husk->handoff.vpid);

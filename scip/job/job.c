@@ -14,6 +14,14 @@ int job_set_root(struct job *job, pid_t root, struct vpid vpid)
 	return names_job_update(job->names, &job->entry);
 }
 
+int job_replace_root(struct job *job)
+{
+	pid_t root = job->next_root;
+
+	job->next_root = 0;
+	return root ? job_set_root(job, root, job->entry.root) : 0;
+}
+
 int job_spreads(struct job *job)
 {
 	if (job->entry.spread)

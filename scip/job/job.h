@@ -34,6 +34,7 @@ struct job {
 		      */
 	sigset_t saved_mask; /* the console's, for the program */
 	pid_t root;	     /* real pid of the job's first process, 0 before it is there */
+	pid_t next_root;     /* of a rollback: what takes its place, 0 none */
 	bool root_gone;	     /* ... and root_status is its wait status */
 	int root_status;
 	const char *home; /* of a guest keeper: the host where the job was started; else NULL */
@@ -59,6 +60,8 @@ struct job {
 
 /* The job's first process, from now on. */
 must_check int job_set_root(struct job *job, pid_t root, struct vpid vpid);
+/* job->next_root takes its place. */
+must_check int job_replace_root(struct job *job);
 /* Processes of it may be on other hosts from now on. */
 must_check int job_spreads(struct job *job);
 /* JOB of a target (image/store.h): the job's name for its first process, else the vpid. */

@@ -259,6 +259,15 @@ must_check int object_restore_forecast(struct object_restore *restore, Pbeam__Fi
 /* True if the files may change when all processes are filled. False: the image has objects that report a
  * change of a file, so that files change before these are made. */
 bool object_restore_wait(struct object_restore *restore);
+/* The objects will be made while these processes, which are frozen and will be replaced, exist: takes
+ * duplicates of what both need. *obstacle: what they need to themselves, so that they must end first; then,
+ * and after a failure, nothing is borrowed. */
+must_check int object_restore_borrow(struct object_restore *restore, const struct rpid *rpids, size_t n,
+				     const char **obstacle, struct err *err);
+/* Gives it back; the processes go on. */
+void object_restore_give_back(struct object_restore *restore);
+/* The processes have ended. Does all that can be done; the last error is returned. */
+must_check int object_restore_take_over(struct object_restore *restore, struct err *err);
 /* Prepares the change of files (file_undo_prepare()): when the processes that are replaced are frozen, before
  * any of them ends. On failure nothing has changed. */
 must_check int object_restore_prepare_files(struct object_restore *restore, struct err *err);

@@ -116,6 +116,7 @@ void object_restore_close(struct object_restore *restore)
 {
 	if (!restore)
 		return;
+	object_restore_give_back(restore);
 	file_undo_close(restore->undo);
 	for (size_t i = 0; i < restore->nslots; i++)
 		if (restore->slots[i].fd >= 0)
@@ -281,6 +282,8 @@ static int finish_slot(struct object_restore *restore, const struct object_slot 
 {
 	int r = 0;
 
+	if (slot->shared)
+		return 0; /* object_restore_take_over() */
 	if (slot->object->external)
 		r = restore->external->finish(restore->external->arg, restore, slot->object, slot->fd, err);
 	else if (slot->ops->finish)
@@ -304,6 +307,15 @@ static bool slot_is_stream(const struct object_restore *restore, const struct ob
 	return false;
 }
 
+int object_restore_set_state(struct object_restore *restore, const struct object_slot *slot, struct err *err)
+{
+	int r = set_status(slot->object, slot->fd, err);
+
+	if (r == 0)
+		r = set_owner(restore, slot->object, slot->fd, err);
+	return r < 0 ? object_restore_name_error(restore, slot, r, err) : 0;
+}
+
 int object_restore_finish_all(struct object_restore *restore, struct err *err)
 {
 	int r = 0;
@@ -317,13 +329,9 @@ int object_restore_finish_all(struct object_restore *restore, struct err *err)
 	for (size_t i = 0; i < restore->nslots && r >= 0; i++) {
 		const struct object_slot *slot = &restore->slots[i];
 
-		if (slot_is_stream(restore, slot))
-			continue; /* the keeper's, shared with the outside */
-		r = set_status(slot->object, slot->fd, err);
-		if (r == 0)
-			r = set_owner(restore, slot->object, slot->fd, err);
-		if (r < 0)
-			r = object_restore_name_error(restore, slot, r, err);
+		if (slot->shared || slot_is_stream(restore, slot))
+			continue; /* the keeper's is shared with the outside */
+		r = object_restore_set_state(restore, slot, err);
 	}
 	for (size_t i = 0; i < restore->nkept; i++)
 		close(restore->kept[i].fd);

@@ -11,6 +11,7 @@ struct object_slot {
 	const Pbeam__Object *object;
 	const struct object_ops *ops;
 	enum object_state state;
+	bool shared; /* the description is that of a process which is replaced: object_borrow.c */
 	int fd;
 	struct object_slot *next_same; /* the next in the manifest with an end of this inode number */
 	struct object_slot *last_same; /* of the first with it: the last one */
@@ -44,7 +45,17 @@ struct object_restore {
 	struct u64_map kept_keys; /* key -> index of the last one kept with it */
 	struct object_pts *pts;
 	size_t npts;
+	bool beside;			  /* the processes that are replaced exist */
+	struct object_borrowed *borrowed; /* object_borrow.c */
+	size_t nborrowed;
 };
+
+/* Sets the description's flags and owner. */
+must_check int object_restore_set_state(struct object_restore *restore, const struct object_slot *slot,
+					struct err *err);
+struct inet_address;
+/* True if a process that is replaced has a TCP socket with this port. */
+bool object_restore_is_taken(const struct object_restore *restore, const struct inet_address *address);
 
 /* Puts a descriptor that has the object in front of its error. Returns `code`. */
 must_check int object_restore_name_error(const struct object_restore *restore, const struct object_slot *slot,

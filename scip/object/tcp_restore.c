@@ -315,9 +315,11 @@ static int make_connection(struct object_restore *restore, const Pbeam__Object *
 		here = tcp_choose_name(restore, &saved->name_peer, &saved->peer, other->family, &remote);
 	if (here < 0)
 		return err_code(err, here, "find whether this host has the connection's addresses");
+	if (here && (object_restore_is_taken(restore, &local) || object_restore_is_taken(restore, &remote)))
+		here = 0;
 	if (!here || saved->shutdown & TCP_SHUTDOWN_LOST) {
-		/* The addresses are another host's, or the other end is not in the image: any will do, also
-		 * for a connection that is reset. */
+		/* The addresses are another host's, or those of the connection that this one replaces, or
+		 * the other end is not in the image: any will do, also for a connection that is reset. */
 		remote = inet_in_family(&(struct inet_address){.v4 = {.sin_family = AF_INET,
 								      .sin_addr = {htonl(INADDR_LOOPBACK)}},
 							       .len = sizeof(struct sockaddr_in)},

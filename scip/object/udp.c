@@ -20,8 +20,10 @@
 #include "scip/object/inet.h"
 #include "scip/object/multicast.h"
 #include "scip/object/object_end.h"
+#include "scip/object/object_restore.h"
 #include "scip/object/object_table.h"
 #include "scip/object/socket.h"
+#include "scip/object/socket_option.h"
 
 #define PATIENCE_NS 4000000000ull
 
@@ -114,6 +116,8 @@ static int udp_restore(struct object_restore *restore, const Pbeam__Object *obje
 		r = multicast_restore(saved, *fd, err);
 	if (r < 0 || !saved->bound || !inet_address_parse(&saved->local, &local))
 		return r;
+	if (restore->beside) /* until object_restore_take_over() */
+		socket_set_option(*fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	r = inet_bind(*fd, &local, PATIENCE_NS);
 	if (r < 0)
 		return err_code(err, r, "bind a UDP socket to %s", inet_text(&local, text));

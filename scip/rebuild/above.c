@@ -1,12 +1,13 @@
 /*
  * Rolls back a part of a job under its living parent, which does not notice.
  *
- * The parent's scip keeps the parent frozen as long as the coordinator's connection lasts. When the old
- * child has been killed (it is a zombie, and a frozen parent cannot wait for it), the parent forks the new
+ * The parent's scip keeps the parent frozen as long as the coordinator's connection lasts: it cannot wait for
+ * the old child, which stands still or, in the old order, is a zombie. The parent forks the new
  * child by a call made in it. So the kernel knows it as the parent's child: wait, SIGCHLD, getppid, group
- * and session are right. Last of all the parent is made to forget the old child (supervisor/adopt.c). If
- * anything fails before that, or the coordinator is killed, the end of the connection undoes the birth, and
- * the parent finds its old child killed.
+ * and session are right. Last of all, when the old child has been killed, the parent is made to forget it
+ * (supervisor/adopt.c). If anything fails before the commit, or the coordinator is killed, the end of the
+ * connection undoes the birth. In the old order the old child is killed first, and the parent then finds it
+ * killed.
  *
  * The keeper takes the parent's place when the parent has ended, belongs to another job by now or is no
  * longer the process's parent; also where a child of it could not become the process, because it has

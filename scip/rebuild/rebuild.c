@@ -119,7 +119,7 @@ static int prepare_files(struct rebuild *rebuild)
 {
 	if (!rebuild->objects)
 		return 0;
-	atomic_store(&rebuild->options->signs->files_change, true);
+	atomic_store(&rebuild->options->signs->unsettled, true);
 	return object_restore_prepare_files(rebuild->objects, rebuild->err);
 }
 
@@ -130,6 +130,10 @@ int rebuild_stop(struct rebuild *rebuild)
 	if (r < 0)
 		return r;
 	r = rebuild->options->replace.n > 0 ? replaced_freeze(rebuild) : 0;
+	if (r < 0)
+		return r;
+	if (rebuild->options->replace.n > 0 && !rebuild->ends)
+		r = rebuild_beside_decide(rebuild);
 	if (r < 0)
 		return r;
 	r = prepare_files(rebuild);
@@ -144,6 +148,8 @@ int rebuild_clear(struct rebuild *rebuild)
 		return replaced_kill(rebuild);
 	if (rebuild->options->replace.n <= 0)
 		return 0;
+	if (rebuild->beside)
+		return rebuild_beside_begin(rebuild);
 	r = replaced_kill(rebuild);
 	if (r < 0)
 		return r;
@@ -223,7 +229,8 @@ static int finish_objects(struct rebuild *rebuild)
 	r = rebuild_shared_finish(rebuild);
 	if (r < 0)
 		return r;
-	r = object_restore_record(rebuild->objects, rebuild->options->keeper, rebuild->err);
+	if (!rebuild->beside)
+		r = object_restore_record(rebuild->objects, rebuild->options->keeper, rebuild->err);
 	if (r < 0)
 		return r;
 	record_watches(rebuild);
@@ -268,15 +275,30 @@ static void settle_files(struct rebuild *rebuild)
 	if (!rebuild->objects)
 		return;
 	object_restore_settle(rebuild->objects);
-	atomic_store(&rebuild->options->signs->files_change, false);
+	atomic_store(&rebuild->options->signs->unsettled, false);
+}
+
+/* Of a rollback with the old order: the new first process is the job's from now on. */
+static int announce_root(struct rebuild *rebuild)
+{
+	return rebuild->whole && rebuild->options->replace.n > 0 && !rebuild->beside
+		       ? rebuild_ask_keeper(rebuild, PBEAM__KEEPER_REQUEST__KEEPER_REPLACED, NULL, NULL)
+		       : 0;
 }
 
 int rebuild_run(struct rebuild *rebuild)
 {
-	int r = adopt_processes(rebuild);
+	int r;
 
+	r = announce_root(rebuild);
 	if (r < 0)
 		return r;
+	r = adopt_processes(rebuild);
+	if (r < 0 && !rebuild->committed)
+		return r;
+	if (r < 0)
+		log_error("restore: %s", rebuild->err->text);
+	err_clear(rebuild->err);
 	settle_files(rebuild);
 	r = rebuild_fill_release(rebuild);
 	log_duration(rebuild, "releasing the processes");
@@ -287,6 +309,8 @@ void rebuild_run_committed(struct rebuild *rebuild)
 {
 	if (rebuild->ends)
 		return;
+	if (announce_root(rebuild) < 0)
+		log_error("restore: %s", rebuild->err->text);
 	if (adopt_processes(rebuild) < 0)
 		log_error("restore: %s", rebuild->err->text);
 	settle_files(rebuild);
@@ -298,10 +322,19 @@ void rebuild_run_committed(struct rebuild *rebuild)
 
 int rebuild_undo(struct rebuild *rebuild, int r)
 {
+	size_t n = 0;
+
+	if (rebuild->committed)
+		return err_wrap(rebuild->err, r, "restore %s", rebuild->options->path);
+	auto_free struct pollfd *ends = rebuild->beside ? rebuild_beside_watch_ends(rebuild, &n) : NULL;
+
 	rebuild_tree_kill(rebuild);
+	rebuild_beside_await_ends(ends, n);
+	rebuild_beside_end(rebuild, false);
 	if (rebuild->objects) {
+		object_restore_give_back(rebuild->objects);
 		object_restore_take_back(rebuild->objects, rebuild->err);
-		atomic_store(&rebuild->options->signs->files_change, false);
+		atomic_store(&rebuild->options->signs->unsettled, false);
 	}
 	return rebuild->ends ? r : err_wrap(rebuild->err, r, "restore %s", rebuild->options->path);
 }

@@ -6,14 +6,28 @@
  *   rebuild_open    takes over the processes that were pre-copied, if there are any
  *   rebuild_check   refuses everything that can be refused; nothing has been changed
  *   rebuild_stop    the processes to be replaced, and a living parent, are frozen
- *   rebuild_clear   the replaced processes are killed: from here on there is no way back to them
+ *   rebuild_clear   their numbers are set aside (or, in the old order, they are killed)
  *   rebuild_make    objects, then husks in the right places of the process tree
  *   rebuild_fill    the husks become the saved processes; all of them are held
- *   rebuild_hold    they stay held even when the coordinator is killed
+ *   rebuild_commit  of a rollback: from here on it has happened; the replaced processes are killed
+ *   rebuild_hold    of a migration or cut: they stay held even when the coordinator is killed
  *   rebuild_run     they are adopted by a living parent, and run
  *
- * Until rebuild_clear() a failure leaves everything as it was: what is frozen goes on at rebuild_close().
- * After any failure rebuild_undo() kills whatever was made. The image is never written to.
+ * A rollback is a migration onto the same host. The old processes stand still, whole, with all that they own,
+ * until the new ones are complete:
+ *   - Numbers: the old ones' are set aside in the name table, so that the new ones can be bound to them
+ *     (names_replace_begin()). The parent of a part of a job has the new child on trial (above.c).
+ *   - Files change as a transaction with a journal (image/file_undo.h).
+ *   - Sockets: a listening socket is the same open file description for both; a UDP port is bound twice; TCP
+ *     connections between processes of the image get other ports (object_borrow.c).
+ *   - The job's terminal and its streams belong to the keeper; its settings are changed after the commit.
+ * The commit is one store (rebuild_commit.c). Whatever fails before it, and whoever is killed (the keeper
+ * excepted, whose end ends the job), the old processes go on as if nothing had happened. What cannot exist
+ * twice yet (rebuild_beside_decide() has the list) needs the old order: such processes are killed in
+ * rebuild_clear(), and from there on there is no way back to them.
+ *
+ * After any failure before the commit rebuild_undo() kills whatever was made, and what is frozen goes on at
+ * rebuild_close(). The image is never written to.
  *
  * A step returns 0 or a negative errno, and puts the error where rebuild_open() was told.
  */
@@ -63,6 +77,8 @@ must_check int rebuild_stop(struct rebuild *rebuild);
 must_check int rebuild_clear(struct rebuild *rebuild);
 must_check int rebuild_make(struct rebuild *rebuild);
 must_check int rebuild_fill(struct rebuild *rebuild);
+/* No effect without processes that are replaced, and in the old order. A failure is one before the commit. */
+must_check int rebuild_commit(struct rebuild *rebuild);
 must_check int rebuild_hold(struct rebuild *rebuild);
 must_check int rebuild_run(struct rebuild *rebuild);
 /* rebuild_run() after a commit: the processes exist nowhere else any more. Failures are logged, and every

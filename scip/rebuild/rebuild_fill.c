@@ -277,13 +277,27 @@ int rebuild_fill_release(struct rebuild *rebuild)
 	return r;
 }
 
-int rebuild_fill_keep(struct rebuild *rebuild)
+static int fill_ask_all(struct rebuild *rebuild, uint32_t request)
 {
 	int r = 0;
 
 	for (int i = 0; i < rebuild->plan.nnodes && r == 0; i++)
 		if (is_filled(rebuild, i))
-			r = scip_link_ask(rebuild->made[i].sock, PBEAM__SCIP_REQUEST__SCIP_KEEP, NULL, NULL,
-					  0, rebuild->err);
+			r = scip_link_ask(rebuild->made[i].sock, request, NULL, NULL, 0, rebuild->err);
 	return r < 0 ? r : await_fills(rebuild);
+}
+
+int rebuild_fill_keep(struct rebuild *rebuild)
+{
+	return fill_ask_all(rebuild, PBEAM__SCIP_REQUEST__SCIP_KEEP);
+}
+
+int rebuild_fill_decide(struct rebuild *rebuild)
+{
+	int r = fill_ask_all(rebuild, PBEAM__SCIP_REQUEST__SCIP_DECIDE);
+
+	if (r < 0 || rebuild->above.sock < 0)
+		return r;
+	return scip_link_call(rebuild->above.sock, PBEAM__SCIP_REQUEST__SCIP_DECIDE, NULL,
+			      &pbeam__scip_done__descriptor, NULL, rebuild->err);
 }

@@ -57,6 +57,12 @@ struct still {
 	int sock; /* to its scip, which holds it frozen; -1: it could not be frozen */
 };
 
+/* The saved state of the job's terminal, which is set at the commit. */
+struct rebuild_terminal {
+	ProtobufCBinaryData termios;
+	int32_t foreground; /* virtual group, 0: stays as it is */
+};
+
 struct rebuild {
 	struct names *names;
 	struct image_reader *image;
@@ -74,6 +80,10 @@ struct rebuild {
 	struct precopied *precopied;  /* owns some of `made` and of `states`, or NULL */
 	struct still *still;	      /* replaced.c */
 	size_t nstill;
+	bool beside; /* the old processes exist until the commit */
+	bool committed;
+	struct rebuild_terminal *terminals; /* rebuild_beside.c */
+	size_t nterminals;
 	uint64_t since; /* end of the last phase that was logged */
 	struct err *err;
 };
@@ -132,7 +142,21 @@ const struct shared_made *rebuild_shared_find(const struct rebuild_shared *share
 must_check int rebuild_shared_finish(struct rebuild *rebuild);
 void rebuild_shared_free(struct rebuild_shared *shared);
 
+/* ---- rebuild_beside.c ---- */
+/* Sets rebuild->beside, when the old processes are frozen. */
+must_check int rebuild_beside_decide(struct rebuild *rebuild);
+/* Frees the numbers of the old processes for the new ones, until rebuild_beside_end(). */
+must_check int rebuild_beside_begin(struct rebuild *rebuild);
+void rebuild_beside_end(struct rebuild *rebuild, bool committed);
+void rebuild_beside_set_terminals(struct rebuild *rebuild);
+/* Watches the processes that have been made; after they were killed: waits until they have ended. */
+struct pollfd *rebuild_beside_watch_ends(const struct rebuild *rebuild, size_t *n);
+void rebuild_beside_await_ends(struct pollfd *ends, size_t n);
+void rebuild_beside_free(struct rebuild *rebuild);
+
 /* ---- rebuild_sysv.c ---- */
+/* True if the kernel has the object with this real id. */
+bool rebuild_sysv_exists(enum names_ipc kind, int32_t real);
 /* Removes what the job made after the checkpoint, when the whole job is rolled back and its processes are
  * gone. */
 must_check int rebuild_sysv_clear(struct rebuild *rebuild);
@@ -155,6 +179,9 @@ must_check int rebuild_fill_round(struct rebuild *rebuild, int node, int round);
 must_check int rebuild_fill_all(struct rebuild *rebuild);
 /* Keeps the processes held even when the coordinator is killed. */
 must_check int rebuild_fill_keep(struct rebuild *rebuild);
+/* From now on `condemned` (fill_signs.h) decides whether the end of the connections makes the processes run,
+ * or kills them. */
+must_check int rebuild_fill_decide(struct rebuild *rebuild);
 /* Releases the processes. */
 must_check int rebuild_fill_release(struct rebuild *rebuild);
 

@@ -86,10 +86,11 @@ void rebuild_destroy(struct rebuild *rebuild)
 			close(rebuild->made[i].sock);
 	free(rebuild->made);
 	free(rebuild->unverified);
+	if (rebuild->objects) /* before the old processes go on */
+		object_restore_close(rebuild->objects);
 	above_close(rebuild);
 	replaced_close(rebuild);
-	if (rebuild->objects)
-		object_restore_close(rebuild->objects);
+	rebuild_beside_free(rebuild);
 	while (rebuild->states) {
 		struct inherit_state *state = rebuild->states;
 

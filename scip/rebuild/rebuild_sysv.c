@@ -63,6 +63,25 @@ static void remove_object(struct rebuild *rebuild, unsigned kind, int32_t real)
 	names_ipc_release(rebuild->names, kind, virtual);
 }
 
+bool rebuild_sysv_exists(enum names_ipc kind, int32_t real)
+{
+	struct shmid_ds shm;
+	struct semid_ds sem;
+	struct msqid_ds msg;
+
+	switch (kind) {
+	case NAMES_IPC_SHM:
+		return shmctl(real, IPC_STAT, &shm) == 0;
+	case NAMES_IPC_SEM:
+		return semctl(real, 0, IPC_STAT, (union semun){.buf = &sem}) == 0;
+	case NAMES_IPC_MSG:
+		return msgctl(real, IPC_STAT, &msg) == 0;
+	case NAMES_IPC_KINDS:
+		break;
+	}
+	return false;
+}
+
 int rebuild_sysv_clear(struct rebuild *rebuild)
 {
 	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++) {

@@ -6,8 +6,9 @@
  * notices the end of another and acts on it, for instance by removing its files. Their scips freeze them,
  * not SIGSTOP: no process can observe that, a process that the user has stopped stays stopped, and if the
  * coordinator is killed the processes continue; or, once they are condemned (fill_signs.h), all of them
- * end. In a rollback of several parts all processes on all hosts are frozen before the first one is killed;
- * until then it can be given up.
+ * end. That is the commit, or, in the old order, comes before the new processes are made. In a rollback of
+ * several parts all processes on all hosts are frozen before the first one is killed; until then it can be
+ * given up.
  *
  * A process whose number had diverged leaves its entry, DEAD, for its parent's wait. The parent of a part
  * is frozen and does not wait, so names and entries are released here.
@@ -64,7 +65,7 @@ bool replaced_includes(struct rebuild *rebuild, const struct name_process *proce
 {
 	if (rebuild->ends && is_consoles(rebuild, process))
 		return false;
-	return rebuild->whole ||
+	return rebuild->whole || process->aside ||
 	       depth_below(rebuild, *process, (struct vpid){rebuild->manifest->processes[0]->vpid}) >= 0 ||
 	       is_of_image(rebuild, process->vpid);
 }
@@ -144,7 +145,7 @@ static int kill_all(struct rebuild *rebuild)
 	if (!victims)
 		return err_code(rebuild->err, n < 0 ? n : -ENOMEM, "list the processes");
 	for (int i = 0; i < n; i++) {
-		if (!replaced_includes(rebuild, &list[i]))
+		if (rebuild->beside ? !list[i].aside : !replaced_includes(rebuild, &list[i]))
 			continue;
 		if (!rebuild->whole && list_gone(rebuild, list[i].rpid.n) < 0)
 			return -ENOMEM;
@@ -247,7 +248,9 @@ static int freeze_level(struct rebuild *rebuild, const struct victim *victims, i
 int replaced_freeze(struct rebuild *rebuild)
 {
 	bool again = true;
-	int r = 0;
+	int r = rebuild->whole
+			? rebuild_ask_keeper(rebuild, PBEAM__KEEPER_REQUEST__KEEPER_REPLACE, NULL, NULL)
+			: 0;
 
 	atomic_store(&rebuild->options->signs->condemned, false);
 	for (int pass = 0; pass < PASSES && again && r >= 0; pass++) {
@@ -289,11 +292,9 @@ static void abort_connections(const struct rebuild *rebuild)
 int replaced_kill(struct rebuild *rebuild)
 {
 	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + CLEAR_MS * 1000000ull;
-	int r = rebuild->whole
-			? rebuild_ask_keeper(rebuild, PBEAM__KEEPER_REQUEST__KEEPER_REPLACE, NULL, NULL)
-			: 0;
+	int r = 0;
 
-	if (r == 0 && rebuild->above.replaces > 0) /* it may have left the table already */
+	if (rebuild->above.replaces > 0) /* it may have left the table already */
 		r = list_gone(rebuild, rebuild->above.replaces);
 	if (r < 0)
 		return r;

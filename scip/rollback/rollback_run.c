@@ -18,6 +18,9 @@ static int rollback_steps(struct rebuild *rebuild)
 	r = rebuild_fill(rebuild);
 	if (r < 0)
 		return r;
+	r = rebuild_commit(rebuild);
+	if (r < 0)
+		return r;
 	return rebuild_run(rebuild);
 }
 

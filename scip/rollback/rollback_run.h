@@ -5,7 +5,7 @@
 #include "scip/rebuild/rebuild.h"
 
 /* Brings the processes of the image back, in place of options->replace if that is set. Runs in a coordinator.
- * If it fails before rebuild_clear() nothing has changed. */
+ * If it fails before the commit (rebuild.h) nothing has changed. */
 must_check int rollback_run(struct names *names, struct image_reader *image,
 			    const struct rebuild_options *options, struct rebuild_result *result,
 			    struct err *err);

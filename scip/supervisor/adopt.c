@@ -169,24 +169,45 @@ static int forget_children(struct process *process, const Pbeam__ScipAdopt *adop
 	return r < 0 ? r : take_death(tracee, adopt, err);
 }
 
+static int adopt_child(struct process *process, const struct control_trial *trial,
+		       const Pbeam__ScipAdopt *adopt, struct err *err)
+{
+	struct tracee *tracee = process_still(process);
+	int r = 0;
+
+	if (tracee && trial->child && trial->replaces > 0)
+		r = adopt_exchange_pidfds(tracee, trial->replaces, trial->child, err);
+	if (r == 0)
+		r = forget_children(process, adopt, err);
+	return r < 0 ? err_wrap(err, r, "let vpid %d forget a child", process->vpid.n) : 0;
+}
+
 int control_adopt(struct control_request *request, struct err *err)
 {
 	const Pbeam__ScipAdopt *adopt = (const void *)request->message;
-	const struct control_trial *trial = &request->connection->trial;
-	struct tracee *tracee = process_still(request->process);
-	int r = 0;
+	int r;
 
 	for (size_t i = 0; i < adopt->n_gone; i++)
 		if (adopt->gone[i] <= 1)
 			return err_set(err, -EPROTO, "process %d is not a child", adopt->gone[i]);
-	if (tracee && trial->child && trial->replaces > 0)
-		r = adopt_exchange_pidfds(tracee, trial->replaces, trial->child, err);
+	r = adopt_child(request->process, &request->connection->trial, adopt, err);
 	if (r == 0)
-		r = forget_children(request->process, adopt, err);
-	if (r < 0)
-		return err_wrap(err, r, "let vpid %d forget a child", request->process->vpid.n);
-	request->connection->trial.child = 0;
-	return 0;
+		request->connection->trial.child = 0;
+	return r;
+}
+
+void adopt_finish(const struct control_trial *trial, struct process *process)
+{
+	int32_t gone = trial->replaces;
+	Pbeam__ScipAdopt adopt = PBEAM__SCIP_ADOPT__INIT;
+	struct err err = ERR_INIT;
+
+	adopt.n_gone = gone > 0;
+	adopt.gone = &gone;
+	if (gone > 0)
+		kill(gone, SIGKILL); /* it is waited for */
+	if (adopt_child(process, trial, &adopt, &err) < 0)
+		log_error("%s", err.text);
 }
 
 void adopt_undo(struct control_trial *trial, struct process *process)
@@ -207,7 +228,9 @@ void adopt_undo(struct control_trial *trial, struct process *process)
 		return;
 	names_number_release(names, trial->vpid, (struct rpid){child});
 	names_process_remove(names, trial->vpid, (struct rpid){child});
-	if (trial->replaces <= 0)
+	/* The one that it would have replaced exists, or has left its entry. */
+	if (trial->replaces <= 0 ||
+	    names_process_get_real(names, trial->vpid, (struct rpid){trial->replaces}, &entry) == 0)
 		return;
 	entry = (struct name_process){.vpid = trial->vpid,
 				      .rpid = {trial->replaces},

@@ -72,8 +72,8 @@ void control_set_state(struct control *control, struct process *process, enum na
 {
 	struct name_process entry;
 
-	if (names_process_get(control->seat->names, process->vpid, &entry) < 0 ||
-	    entry.rpid.n != process->pid)
+	if (names_process_get_real(control->seat->names, process->vpid, (struct rpid){process->pid}, &entry) <
+	    0)
 		return;
 	entry.state = state;
 	entry.undecided = entry.undecided && state == NAME_STATE_FROZEN;
@@ -166,7 +166,9 @@ static bool waits_for_stop(const struct control_connection *c)
 
 static void control_thaw(struct control *control, struct control_connection *c, struct process *process)
 {
-	if (c->trial.child && process)
+	if (c->trial.child && process && c->decides && atomic_load(&control->seat->shared->signs.condemned))
+		adopt_finish(&c->trial, process);
+	else if (c->trial.child && process)
 		adopt_undo(&c->trial, process);
 	c->trial.child = 0;
 	c->froze = false;
@@ -298,6 +300,7 @@ static const struct row {
 	 control_restore_fork},
 	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_EXIT, NEED_STILL, &pbeam__scip_exit__descriptor,
 	 control_restore_exit},
+	{PBEAM__SCIP_REQUEST__SCIP_DECIDE, NEED_STILL, NULL, control_decide},
 	{PBEAM__SCIP_REQUEST__SCIP_KEEP, NEED_STILL, NULL, control_keep},
 	{PBEAM__SCIP_REQUEST__SCIP_STUB, NEED_STILL, NULL, control_stub},
 	{PBEAM__SCIP_REQUEST__SCIP_GIVE_UP, NEED_NOTHING, NULL, control_give_up},
@@ -385,29 +388,46 @@ void control_give_up_husk(struct control *control, struct process *process)
 	kill(process->pid, SIGKILL);
 }
 
-/* A restore that was killed may have left files half changed: the process must not see them. */
-static void await_files(const struct control *control)
+/* A restore that was killed may have left files half changed and numbers set aside: the process must not see
+ * that. */
+static void await_settlement(const struct control *control)
 {
 	const struct timespec moment = {.tv_nsec = FILES_LOOK_NS};
 
-	for (int i = 0; i < FILES_LOOKS && atomic_load(&control->seat->shared->signs.files_change); i++)
+	for (int i = 0; i < FILES_LOOKS && atomic_load(&control->seat->shared->signs.unsettled); i++)
 		nanosleep(&moment, NULL);
+}
+
+/* The coordinator of a rollback is gone: one flag says whether that was before its commit. */
+static void settle_replacement(struct control *control, const struct control_connection *c,
+			       struct process *process)
+{
+	bool old = c->froze && c->replaces, new = c->decides && process->held;
+	struct err err = ERR_INIT;
+	bool committed;
+
+	if (!old && !new && !(c->froze && c->trial.child))
+		return;
+	await_settlement(control);
+	committed = atomic_load(&control->seat->shared->signs.condemned);
+	if (old && committed)
+		kill(process->pid, SIGKILL);
+	else if (new &&committed && control_run_filled(control, process, &err) < 0)
+		log_error("vpid %d: %s", process->vpid.n, err.text);
 }
 
 static void end_connection(struct control *control, struct control_connection *c, struct process *process)
 {
 	close(c->sock);
 	c->sock = -1;
+	if (process)
+		settle_replacement(control, c, process);
 	if (process && (c->drives || c->silent) && process->held && !c->keeps)
 		control_give_up_husk(control, process);
-	if (process && c->froze && c->replaces)
-		await_files(control);
-	if (process && c->froze && c->replaces && atomic_load(&control->seat->shared->signs.condemned))
-		kill(process->pid, SIGKILL);
 	if (c->froze && !c->keeps)
 		control_thaw(control, c, process);
 	c->waiting = PBEAM__SCIP_REQUEST__SCIP_NONE;
-	c->froze = c->replaces = c->keeps = c->drives = c->silent = false;
+	c->froze = c->replaces = c->keeps = c->drives = c->decides = c->silent = false;
 }
 
 static void take_connection(struct control *control)

@@ -156,10 +156,8 @@ int control_restore_fill(struct control_request *request, struct err *err)
 			 err);
 }
 
-int control_restore_run(struct control_request *request, struct err *err)
+int control_run_filled(struct control *control, struct process *process, struct err *err)
 {
-	struct control *control = request->control;
-	struct process *process = request->process;
 	int r;
 
 	if (!control->fill)
@@ -175,10 +173,19 @@ int control_restore_run(struct control_request *request, struct err *err)
 		process->held = true;
 		return r;
 	}
-	request->connection->drives = process->returning = false;
+	process->returning = false;
 	control_set_state(control, process, stub_is(process) ? NAME_STATE_STUB : NAME_STATE_RUNNING);
 	control_forget_fill(control);
 	return 0;
+}
+
+int control_restore_run(struct control_request *request, struct err *err)
+{
+	int r = control_run_filled(request->control, request->process, err);
+
+	if (r == 0)
+		request->connection->drives = request->connection->decides = false;
+	return r;
 }
 
 int control_restore_fork(struct control_request *request, struct err *err)

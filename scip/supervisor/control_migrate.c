@@ -11,6 +11,14 @@ int control_keep(struct control_request *request, struct err *err)
 	return 0;
 }
 
+int control_decide(struct control_request *request, struct err *err)
+{
+	if (request->process->held ? !request->control->fill : !request->connection->trial.child)
+		return err_set(err, -EPROTO, "vpid %d is not complete", request->process->vpid.n);
+	request->connection->decides = true;
+	return 0;
+}
+
 int control_stub(struct control_request *request, struct err *err)
 {
 	int r = stub_make(request->control->seat, request->process, err);

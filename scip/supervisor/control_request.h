@@ -19,6 +19,8 @@ struct control_connection {
 	bool keeps;	      /* ... or leave it to the next connection that freezes it */
 	bool silent;	      /* has not made a request yet; */
 	bool drives;	      /* has made a request of a restore: the husk dies with the connection */
+	bool decides;	      /* ... or runs, if the processes that it replaces were condemned by then; the
+			       * child on trial stays in that case */
 	uint32_t waiting;     /* the request that the loop will reply to, or SCIP_NONE */
 	uint64_t deadline_ns; /* of a stop */
 	struct vpid parent;   /* of SCIP_ORPHAN */
@@ -80,6 +82,8 @@ must_check int control_restore_fill(struct control_request *request, struct err 
 must_check int control_restore_run(struct control_request *request, struct err *err);
 must_check int control_restore_fork(struct control_request *request, struct err *err);
 must_check int control_restore_exit(struct control_request *request, struct err *err);
+/* Lets the filled process run. */
+must_check int control_run_filled(struct control *control, struct process *process, struct err *err);
 /* No connection drives the husk any more: it ends, or becomes the stub again. */
 void control_give_up_husk(struct control *control, struct process *process);
 
@@ -91,6 +95,7 @@ bool control_vfork_blocks(struct control_vfork *vfork, const struct process *pro
 uint64_t control_vfork_deadline(const struct control_vfork *vfork);
 
 /* ---- control_migrate.c ---- */
+must_check int control_decide(struct control_request *request, struct err *err);
 must_check int control_keep(struct control_request *request, struct err *err);
 must_check int control_stub(struct control_request *request, struct err *err);
 must_check int control_give_up(struct control_request *request, struct err *err);
@@ -110,6 +115,8 @@ uint64_t orphan_wants(const Pbeam__Process *saved);
 
 /* ---- adopt.c ---- */
 must_check int control_adopt(struct control_request *request, struct err *err);
+/* The coordinator was killed after the commit: makes the child on trial permanent. */
+void adopt_finish(const struct control_trial *trial, struct process *process);
 /* Removes the child on trial as if it had never been. The process stays frozen. */
 void adopt_undo(struct control_trial *trial, struct process *process);
 /* ---- adopt_pidfd.c ---- */

@@ -328,7 +328,7 @@ static void mark_dead(struct supervisor *s)
 	struct process *process = s->process;
 	struct name_process entry;
 
-	if (names_process_get(s->seat->names, process->vpid, &entry) < 0 || entry.rpid.n != process->pid)
+	if (names_process_get_real(s->seat->names, process->vpid, (struct rpid){process->pid}, &entry) < 0)
 		return;
 	entry.state = NAME_STATE_DEAD;
 	entry.scip.n = 0;
@@ -345,7 +345,7 @@ static void leave_names(struct supervisor *s)
 	struct names *names = s->seat->names;
 	struct name_process entry;
 
-	if (names_process_get(names, process->vpid, &entry) < 0 || entry.rpid.n != process->pid)
+	if (names_process_get_real(names, process->vpid, (struct rpid){process->pid}, &entry) < 0)
 		return;
 	if (process->diverged && kill(process->pid, 0) == 0) {
 		if (entry.state != NAME_STATE_DEAD)
@@ -356,7 +356,7 @@ static void leave_names(struct supervisor *s)
 		return; /* another process has the number */
 	names_process_remove(names, process->vpid, entry.rpid);
 	names_number_release(names, process->vpid, entry.rpid);
-	if (process->filters)
+	if (process->filters && !entry.aside)
 		record_filter_forget(process->keeper, process->vpid);
 }
 
@@ -474,7 +474,7 @@ static void supervisor_take_name(struct supervisor *s, const struct handoff *han
 {
 	struct process *process = s->process;
 	struct name_process entry;
-	int r = names_process_get(s->seat->names, process->vpid, &entry);
+	int r = names_process_get_real(s->seat->names, process->vpid, (struct rpid){process->pid}, &entry);
 
 	if (r == 0) {
 		entry.scip.n = s->seat->scip;

@@ -52,33 +52,72 @@ def test_coordinator_killed(host, point):
     host.ctl("kill", "-s", "KILL", "count")
 
 
-@pytest.mark.parametrize("point", ["restore-frozen", "restore-condemned"])
-def test_rollback_killed(host, point):
-    """The processes to be replaced go on, all of them, or are gone, all of them; the image restores them."""
-    fault = host.file("fault")
-    for name in "abc":
-        host.file(name)
-    host.file("counter.py", COUNTER)
-    host.detach("sh", "-c", 'for n in a b; do python3 counter.py $n & done; exec python3 counter.py c', name="tree", env={"PBEAM_FAULT": str(fault)})
-    files = [host.home / name for name in "abc"]
+class Tree:
+    """A job of three counters."""
 
-    def go_on():
-        before = [numbers(path)[1] for path in files]
-        host.wait_until(lambda: all(numbers(path)[1] > n + 3 for path, n in zip(files, before)), what="all three to count")
+    def __init__(self, host):
+        self.host, self.fault = host, host.file("fault")
+        for name in "abc":
+            host.file(name)
+        host.file("counter.py", COUNTER)
+        host.detach("sh", "-c", 'for n in a b; do python3 counter.py $n & done; exec python3 counter.py c', name="tree", env={"PBEAM_FAULT": str(self.fault)})
+        self.files = [host.home / name for name in "abc"]
+        self.go_on()
 
-    go_on()
-    image = host.checkpoint("tree")
-    fault.write_text(f"{point}:kill\n")
-    refused(host.ctl("rollback", "tree", check=False))
-    fault.write_text("")
-    if point == "restore-frozen":
-        go_on()
-        host.rollback("tree")
-    else:
-        host.wait_until(lambda: not host.program_pids(), what="all of it to end")
-        host.run(["scip", "restore", "-d", image])
-    go_on()
-    host.kill_programs()
+    def go_on(self):
+        before = [numbers(path)[1] for path in self.files]
+        self.host.wait_until(lambda: all(numbers(path)[1] > n + 3 for path, n in zip(self.files, before)), what="all three to count")
+
+    def pids(self):
+        """The real pids by vpid."""
+        return {row["vpid"]: row["pid"] for row in self.host.ps()["processes"]}
+
+    def disturbed(self, point, action):
+        """A rollback that does not get beyond this point."""
+        self.fault.write_text(f"{point}:{action}\n")
+        refused(self.host.ctl("rollback", "tree", check=False))
+        self.fault.write_text("")
+
+    def finish(self):
+        """The next rollback works, and nothing is left over."""
+        old = self.pids()
+        self.host.rollback("tree")
+        assert not set(old.values()) & set(self.pids().values()) and old.keys() == self.pids().keys()
+        self.go_on()
+        assert not list(self.host.home.glob(".*pbeam*")) and not list(self.host.state.rglob("*.journal"))
+        self.host.kill_programs()
+
+
+# In the order in which a rollback passes them.
+BEFORE_COMMIT = ["restore-checked", "files-copied", "files-prepared", "restore-frozen", "restore-made-objects", "restore-made-tree",
+                 "files-switched", "restore-before-run", "restore-before-commit"]
+
+
+@pytest.mark.parametrize("action", ["fail", "kill"])
+def test_rollback_before_commit(host, action):
+    """The same processes go on as if nothing had happened."""
+    tree = Tree(host)
+    host.checkpoint("tree")
+    tree.go_on()
+    before = tree.pids()
+    # The last one is in the keeper, without which no process of the job goes on, and which passes a point once.
+    for point in BEFORE_COMMIT + ["husk-launched"] * (action == "fail"):
+        tree.disturbed(point, action)
+        assert tree.pids() == before, point
+        tree.go_on()
+    tree.finish()
+
+
+def test_rollback_killed_after_commit(host):
+    """The new processes run without their coordinator."""
+    tree = Tree(host)
+    host.checkpoint("tree")
+    tree.go_on()
+    before = tree.pids()
+    tree.disturbed("restore-condemned", "kill")
+    host.wait_until(lambda: len(tree.pids()) == 3 and not set(before.values()) & set(tree.pids().values()), what="the new processes")
+    tree.go_on()
+    tree.finish()
 
 
 def test_killed_with_kill_option(host):

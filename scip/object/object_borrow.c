@@ -1,0 +1,454 @@
+/*
+ * What the objects of a rollback need of the processes that they replace, which stand still and have it.
+ *
+ * A listening socket is the same open file description for both: there is no second bind, and nothing of it
+ * changes before the commit. The clients that wait there then are reset, as they would be if the program had
+ * ended. A UDP port is bound a second time, with SO_REUSEADDR on both sockets (the kernel reads the flag of
+ * the bound one at each bind, and delivers to the socket bound last; Linux 6.18). A TCP connection between
+ * processes of the image gets other ports and keeps the old ones as names if the old one exists still.
+ * Whatever else has a name that the old processes have now is an obstacle: they end first.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "base/u64_map.h"
+#include "scip/object/common.h"
+#include "scip/object/inet.h"
+#include "scip/object/object_end.h"
+#include "scip/object/object_restore.h"
+#include "scip/object/socket.h"
+#include "scip/tracee/procfs.h"
+
+/* A socket of the old processes that has a name. */
+struct object_borrowed {
+	int fd; /* duplicate */
+	int family, type;
+	bool listening, taken;
+	int reuse; /* SO_REUSEADDR of a UDP socket as it was, -1 unchanged */
+	socklen_t len;
+	union {
+		struct sockaddr any;
+		struct sockaddr_un un;
+		struct sockaddr_in6 v6;
+		struct sockaddr_storage room;
+	} name;
+};
+
+/* ---- finding them ---- */
+
+struct gathering {
+	struct object_restore *restore;
+	struct u64_map seen;
+	int pid, pidfd;
+	int process_fds; /* /proc/PID/fd */
+};
+
+static int socket_int(int fd, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	return getsockopt(fd, SOL_SOCKET, name, &value, &len) < 0 ? -1 : value;
+}
+
+static bool has_name(const struct object_borrowed *socket)
+{
+	struct inet_address address = {.len = socket->len};
+
+	switch (socket->family) {
+	case AF_UNIX:
+		return socket->len > offsetof(struct sockaddr_un, sun_path);
+	case AF_INET:
+	case AF_INET6:
+		memcpy(&address.v6, &socket->name.v6, sizeof(address.v6));
+		return inet_port(&address) != 0;
+	default:
+		return socket->family == AF_NETLINK;
+	}
+}
+
+/* Takes `fd`. */
+static int add_borrowed(struct object_restore *restore, int fd)
+{
+	struct object_borrowed one = {.fd = fd, .reuse = -1, .len = sizeof(one.name)}, *more;
+
+	one.family = socket_int(fd, SO_DOMAIN);
+	one.type = socket_int(fd, SO_TYPE);
+	one.listening = socket_int(fd, SO_ACCEPTCONN) == 1;
+	if (getsockname(fd, &one.name.any, &one.len) < 0 || !has_name(&one)) {
+		close(fd);
+		return 0;
+	}
+	more = reallocarray(restore->borrowed, restore->nborrowed + 1, sizeof(*more));
+	if (!more) {
+		close(fd);
+		return -ENOMEM;
+	}
+	restore->borrowed = more;
+	more[restore->nborrowed++] = one;
+	return 0;
+}
+
+static int look_at_fd(int number, void *arg)
+{
+	struct gathering *gathering = arg;
+	char name[16], link[64];
+	unsigned long long ino;
+	int fd, r;
+
+	snprintf(name, sizeof(name), "%d", number);
+	if (io_readlink(gathering->process_fds, name, link, sizeof(link)) < 0 ||
+	    sscanf(link, "socket:[%llu]", &ino) != 1 || u64_map_find(&gathering->seen, ino) != U64_MAP_NONE)
+		return 0;
+	r = u64_map_set(&gathering->seen, ino, 0);
+	if (r < 0)
+		return r;
+	fd = (int)syscall(SYS_pidfd_getfd, gathering->pidfd, number, 0);
+	return fd < 0 ? -errno : add_borrowed(gathering->restore, fd);
+}
+
+static int look_at_process(struct gathering *gathering, pid_t pid)
+{
+	char path[64];
+	int r;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+	gathering->pid = pid;
+	gathering->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	gathering->process_fds = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	r = gathering->pidfd < 0 || gathering->process_fds < 0
+		    ? -errno
+		    : procfs_each_number(path, look_at_fd, gathering);
+	if (gathering->pidfd >= 0)
+		close(gathering->pidfd);
+	if (gathering->process_fds >= 0)
+		close(gathering->process_fds);
+	return r;
+}
+
+/* True if an object of the image has a name that another one may have as well. */
+static bool socket_is_named(const Pbeam__Object *object)
+{
+	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
+		return object->tcp->bound;
+	if (object->kind_case == PBEAM__OBJECT__KIND_UDP)
+		return object->udp->bound;
+	if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
+		return object->unix_socket->name.len > offsetof(struct sockaddr_un, sun_path);
+	return object->kind_case == PBEAM__OBJECT__KIND_NETLINK;
+}
+
+static int gather(struct object_restore *restore, const struct rpid *rpids, size_t n, struct err *err)
+{
+	struct gathering gathering = {.restore = restore};
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = look_at_process(&gathering, rpids[i].n);
+	u64_map_free(&gathering.seen);
+	return r < 0 ? err_code(err, r, "look at the sockets of the processes that are replaced") : 0;
+}
+
+/* ---- what is done about each ---- */
+
+static struct inet_address inet_name(const struct object_borrowed *socket)
+{
+	struct inet_address address = {.len = socket->len};
+
+	memcpy(&address.v6, &socket->name.v6, sizeof(address.v6));
+	return address;
+}
+
+static bool is_inet(const struct object_borrowed *socket, int type)
+{
+	return (socket->family == AF_INET || socket->family == AF_INET6) && socket->type == type;
+}
+
+/* Two sockets of one port may exclude each other, whatever their addresses are. */
+static struct object_borrowed *find_port(const struct object_restore *restore, int type,
+					 const struct inet_address *address)
+{
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		struct inet_address name = inet_name(&restore->borrowed[i]);
+
+		if (is_inet(&restore->borrowed[i], type) && inet_port(&name) == inet_port(address))
+			return &restore->borrowed[i];
+	}
+	return NULL;
+}
+
+bool object_restore_is_taken(const struct object_restore *restore, const struct inet_address *address)
+{
+	return find_port(restore, SOCK_STREAM, address) != NULL;
+}
+
+static bool waits_to_be_accepted(const struct object_restore *restore, uint64_t ino)
+{
+	for (size_t i = 0; i < restore->nslots; i++) {
+		const Pbeam__Object *object = restore->slots[i].object;
+
+		if ((object->kind_case == PBEAM__OBJECT__KIND_TCP && object->tcp->accept_of == ino) ||
+		    (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
+		     (object->unix_socket->accept_of == ino)))
+			return true;
+	}
+	return false;
+}
+
+/* The object is this description. */
+static const char *share(struct object_slot *slot, struct object_borrowed *socket)
+{
+	slot->fd = fcntl(socket->fd, F_DUPFD_CLOEXEC, 3);
+	if (slot->fd < 0)
+		return "there is no descriptor for a listening socket";
+	slot->state = OBJECT_MADE;
+	slot->shared = socket->taken = true;
+	return NULL;
+}
+
+static const char *borrow_tcp(struct object_restore *restore, struct object_slot *slot)
+{
+	const Pbeam__TcpSocket *saved = slot->object->tcp;
+	struct object_borrowed *found;
+	struct inet_address local;
+
+	if (!inet_address_parse(&saved->local, &local) || !find_port(restore, SOCK_STREAM, &local))
+		return NULL;
+	if (!saved->listening)
+		return saved->accept_of || saved->state == TCP_CLOSE || saved->state == TCP_SYN_SENT
+			       ? "it has bound the port of a TCP socket"
+			       : NULL;
+	if (waits_to_be_accepted(restore, saved->ino))
+		return "a TCP client of its own waits to be accepted";
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		struct inet_address name;
+
+		found = &restore->borrowed[i];
+		name = inet_name(found);
+		if (is_inet(found, SOCK_STREAM) && found->listening && !found->taken &&
+		    found->family == saved->family && inet_same(&name, &local))
+			return share(slot, found);
+	}
+	return "it has the port of a listening socket in another way";
+}
+
+static const char *borrow_udp(struct object_restore *restore, const Pbeam__UdpSocket *saved)
+{
+	struct inet_address local;
+	int on = 1;
+
+	if (!inet_address_parse(&saved->local, &local) || !find_port(restore, SOCK_DGRAM, &local))
+		return NULL;
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		struct object_borrowed *socket = &restore->borrowed[i];
+
+		if (!is_inet(socket, SOCK_DGRAM) || socket->reuse >= 0)
+			continue;
+		socket->reuse = socket_int(socket->fd, SO_REUSEADDR);
+		if (setsockopt(socket->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
+			return "the port of a UDP socket cannot be shared";
+	}
+	return NULL;
+}
+
+static bool same_unix_name(const struct object_borrowed *socket, const Pbeam__UnixSocket *saved)
+{
+	return socket->family == AF_UNIX && socket->len == saved->name.len &&
+	       bytes_equal((const uint8_t *)&socket->name, saved->name.data, saved->name.len);
+}
+
+/* True if a connection must be accepted from the listener again. */
+static bool is_called(const struct object_restore *restore, const Pbeam__UnixSocket *listener)
+{
+	for (size_t i = 0; i < restore->nslots; i++) {
+		const Pbeam__UnixSocket *other = restore->slots[i].object->unix_socket;
+
+		if (restore->slots[i].object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET &&
+		    other != listener && other->name.len == listener->name.len &&
+		    bytes_equal(other->name.data, listener->name.data, other->name.len))
+			return true;
+	}
+	return waits_to_be_accepted(restore, listener->ino);
+}
+
+static bool is_at_its_path(const Pbeam__UnixSocket *saved)
+{
+	auto_free char *path = saved->bound_file ? object_text(&saved->bound_file->path) : NULL;
+	struct stat st;
+
+	return !saved->bound_file ||
+	       (path && !saved->bound_file->deleted && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) &&
+		st.st_dev == saved->bound_file->dev && st.st_ino == saved->bound_file->ino);
+}
+
+static const char *borrow_unix(struct object_restore *restore, struct object_slot *slot)
+{
+	const Pbeam__UnixSocket *saved = slot->object->unix_socket;
+
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		struct object_borrowed *socket = &restore->borrowed[i];
+
+		if (!same_unix_name(socket, saved))
+			continue;
+		return saved->listening && socket->listening && !socket->taken &&
+				       socket->type == (int)saved->type && !is_called(restore, saved) &&
+				       is_at_its_path(saved)
+			       ? share(slot, socket)
+			       : "it has the name of a UNIX socket";
+	}
+	return NULL;
+}
+
+static const char *borrow_netlink(const struct object_restore *restore)
+{
+	for (size_t i = 0; i < restore->nborrowed; i++)
+		if (restore->borrowed[i].family == AF_NETLINK)
+			return "it has a netlink socket";
+	return NULL;
+}
+
+static const char *borrow_object(struct object_restore *restore, struct object_slot *slot)
+{
+	const Pbeam__Object *object = slot->object;
+
+	if (object->kind_case == PBEAM__OBJECT__KIND_MQUEUE)
+		return "it has a POSIX message queue";
+	if (object->kind_case == PBEAM__OBJECT__KIND_PIPE)
+		return object->pipe->fifo_path.len ? "it has a FIFO open" : NULL;
+	if (!socket_is_named(object))
+		return NULL;
+	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
+		return borrow_tcp(restore, slot);
+	if (object->kind_case == PBEAM__OBJECT__KIND_UDP)
+		return borrow_udp(restore, object->udp);
+	return object->kind_case == PBEAM__OBJECT__KIND_NETLINK ? borrow_netlink(restore)
+								: borrow_unix(restore, slot);
+}
+
+int object_restore_borrow(struct object_restore *restore, const struct rpid *rpids, size_t n,
+			  const char **obstacle, struct err *err)
+{
+	bool named = false;
+	int r;
+
+	for (size_t i = 0; i < restore->nslots; i++)
+		named = named || socket_is_named(restore->slots[i].object);
+	r = named ? gather(restore, rpids, n, err) : 0;
+	for (size_t i = 0; i < restore->nslots && r == 0 && !*obstacle; i++)
+		*obstacle = borrow_object(restore, &restore->slots[i]);
+	restore->beside = r == 0 && !*obstacle;
+	if (!restore->beside)
+		object_restore_give_back(restore);
+	return r;
+}
+
+/* ---- the end ---- */
+
+static void forget_borrowed(struct object_restore *restore, bool give_back)
+{
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		const struct object_borrowed *socket = &restore->borrowed[i];
+
+		if (give_back && socket->reuse >= 0)
+			(void)!setsockopt(socket->fd, SOL_SOCKET, SO_REUSEADDR, &socket->reuse,
+					  sizeof(socket->reuse));
+		close(socket->fd);
+	}
+	free(restore->borrowed);
+	restore->borrowed = NULL;
+	restore->nborrowed = 0;
+}
+
+void object_restore_give_back(struct object_restore *restore)
+{
+	for (size_t i = 0; i < restore->nslots; i++) {
+		struct object_slot *slot = &restore->slots[i];
+
+		if (!slot->shared)
+			continue;
+		close(slot->fd);
+		slot->fd = -1;
+		slot->shared = false;
+		slot->state = OBJECT_ABSENT;
+	}
+	forget_borrowed(restore, true);
+	restore->beside = false;
+}
+
+/* Resets the clients that called the old program. */
+static void reset_clients(int listener)
+{
+	const struct linger reset = {.l_onoff = 1, .l_linger = 0};
+	struct pollfd poll_fd = {.fd = listener, .events = POLLIN};
+
+	while (poll(&poll_fd, 1, 0) == 1) {
+		int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+
+		if (client < 0)
+			return;
+		(void)!setsockopt(client, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+		close(client);
+	}
+}
+
+static int take_listener(struct object_restore *restore, const struct object_slot *slot, struct err *err)
+{
+	const Pbeam__Object *object = slot->object;
+	const bool tcp = object->kind_case == PBEAM__OBJECT__KIND_TCP;
+	const int backlog = (int)(tcp ? object->tcp->backlog : object->unix_socket->backlog), off = 0;
+
+	reset_clients(slot->fd);
+	if (listen(slot->fd, backlog) < 0)
+		return err_sys(err, "listen again");
+	(void)!setsockopt(slot->fd, SOL_SOCKET, SO_REUSEADDR, &off, sizeof(off));
+	if (tcp)
+		object_renew_address(restore, object, slot->fd);
+	return socket_options_restore(tcp ? object->tcp->options : object->unix_socket->options, slot->fd,
+				      err);
+}
+
+static void take_port_alone(const struct object_slot *slot)
+{
+	const Pbeam__UdpSocket *saved = slot->object->udp;
+	const int off = 0;
+	struct err err = ERR_INIT;
+
+	(void)!setsockopt(slot->fd, SOL_SOCKET, SO_REUSEADDR, &off, sizeof(off));
+	if (socket_options_restore(saved->options, slot->fd, &err) < 0)
+		log_warn("restore: %s", err.text);
+}
+
+int object_restore_take_over(struct object_restore *restore, struct err *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < restore->nslots; i++) {
+		struct object_slot *slot = &restore->slots[i];
+
+		if (slot->object->kind_case == PBEAM__OBJECT__KIND_UDP && slot->object->udp->bound &&
+		    restore->nborrowed)
+			take_port_alone(slot);
+		if (!slot->shared)
+			continue;
+		if (take_listener(restore, slot, err) < 0 || object_restore_set_state(restore, slot, err) < 0)
+			r = err->code;
+		slot->shared = false;
+	}
+	forget_borrowed(restore, false);
+	return r;
+}
