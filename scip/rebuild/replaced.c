@@ -301,7 +301,7 @@ int replaced_kill(struct rebuild *rebuild)
 	atomic_store(&rebuild->options->signs->condemned, true);
 	abort_connections(rebuild);
 	r = fault_point("restore-condemned", rebuild->err);
-	if (r < 0)
+	if (r < 0 && !rebuild->committed)
 		return r;
 	while ((r = kill_all(rebuild)) > 0) {
 		const struct timespec pause = {0, LOOK_AGAIN_NS};

@@ -389,13 +389,17 @@ void control_give_up_husk(struct control *control, struct process *process)
 }
 
 /* A restore that was killed may have left files half changed and numbers set aside: the process must not see
- * that. */
-static void await_settlement(const struct control *control)
+ * that. False: the keeper, which settles this, has ended too, and the process with it. */
+static bool await_settlement(const struct control *control)
 {
 	const struct timespec moment = {.tv_nsec = FILES_LOOK_NS};
 
-	for (int i = 0; i < FILES_LOOKS && atomic_load(&control->seat->shared->signs.unsettled); i++)
+	for (int i = 0; i < FILES_LOOKS && atomic_load(&control->seat->shared->signs.unsettled); i++) {
+		if (getppid() != control->seat->keeper)
+			return false;
 		nanosleep(&moment, NULL);
+	}
+	return true;
 }
 
 /* The coordinator of a rollback is gone: one flag says whether that was before its commit. */
@@ -408,7 +412,10 @@ static void settle_replacement(struct control *control, const struct control_con
 
 	if (!old && !new && !(c->froze && c->trial.child))
 		return;
-	await_settlement(control);
+	if (!await_settlement(control)) {
+		kill(process->pid, SIGKILL);
+		return;
+	}
 	committed = atomic_load(&control->seat->shared->signs.condemned);
 	if (old && committed)
 		kill(process->pid, SIGKILL);

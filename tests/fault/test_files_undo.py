@@ -37,8 +37,8 @@ while True:
     n += 1
     time.sleep(0.02)
 """
-STEPS = ["restore-frozen", "restore-condemned", "restore-made-objects", "restore-made-tree", "restore-before-run", "restore-adopted", "files-copied",
-         "files-prepared", "files-placed", "files-range", "files-switched"]
+STEPS = ["restore-frozen", "restore-made-objects", "restore-made-tree", "restore-before-run", "restore-before-commit", "files-copied", "files-prepared",
+         "files-placed", "files-range", "files-switched"]
 
 
 def state(folder):
@@ -144,14 +144,16 @@ def test_step(host, folder, point, action):
     goes_back(host, folder, image, first)
 
 
-def test_killed_after_the_commit(host, folder):
+@pytest.mark.parametrize("point", ["restore-condemned", "restore-adopted", "files-settled"])
+def test_killed_after_the_commit(host, folder, point):
     """The coordinator is killed when the new contents are in place: they stay, and what is left to do is done."""
     fault = host.file("fault")
-    image, first, second = begin(host, folder, env={"PBEAM_FAULT": str(fault)})
-    fault.write_text("files-settled:kill\n")
+    image, first, _ = begin(host, folder, env={"PBEAM_FAULT": str(fault)})
+    (folder / "go").unlink()
+    fault.write_text(f"{point}:kill\n")
     host.ctl("rollback", "files", check=False)
     fault.write_text("")
-    assert contents(state(folder)) == contents(first)
+    assert host.program_pids() and contents(state(folder)) == contents(first)
     assert not left(host, folder)
     goes_back(host, folder, image, first)
 

@@ -174,6 +174,7 @@ def test_rollback_interrupted(host):
         host.wait_until(lambda: host.ctl("rollback", "count", check=False).returncode == 0, 30, "the next rollback")
         counts(host, out)
     ended(host)
+    host.wait_until_swept()  # keepers are among the killed
 
 
 def test_program_exits_meanwhile(host):
