@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "image/file_undo.h"
+#include "proto/message.h"
 
 enum { MODE_BITS = 07777, SHARED_MODE_BITS = 0777 };
 
@@ -15,7 +16,7 @@ static uint64_t in_nanoseconds(const struct timespec *time)
 
 static char *path_of_file(const Pbeam__FileIdentity *file)
 {
-	return strndup((const char *)file->path.data, file->path.len);
+	return message_dup_text(&file->path);
 }
 
 bool file_undo_is_unchanged(const Pbeam__SavedFile *saved, const struct stat *st)

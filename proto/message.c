@@ -225,6 +225,11 @@ bool message_same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData 
 	return a->len == b->len && bytes_equal(a->data, b->data, a->len);
 }
 
+char *message_dup_text(const ProtobufCBinaryData *field)
+{
+	return field->len ? strndup((const char *)field->data, field->len) : strdup("");
+}
+
 int message_text(ProtobufCBinaryData *field, const char *text)
 {
 	return message_bytes(field, text, strlen(text));

@@ -36,6 +36,8 @@ must_check int message_bytes(ProtobufCBinaryData *field, const void *data, size_
 /* Compares two fields. An empty one has no address, which memcmp() does not accept. */
 bool message_same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b);
 must_check int message_text(ProtobufCBinaryData *field, const char *text);
+/* Copies a bytes field, up to its first zero, to a string of the caller's. NULL without memory. */
+char *message_dup_text(const ProtobufCBinaryData *field);
 
 /* Sets a bytes field to a packed message, and frees the previous value. -ENOMEM. */
 must_check int message_packed(ProtobufCBinaryData *field, const ProtobufCMessage *message);

@@ -118,7 +118,7 @@ static bool any_writable(const struct object *object)
 static int open_named(const struct object *object, const struct sharing_limits *limits)
 {
 	const Pbeam__FileIdentity *file = object->uses[0].ref->file;
-	auto_free char *path = strndup((const char *)file->path.data, file->path.len);
+	auto_free char *path = message_dup_text(&file->path);
 	auto_close int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
 	struct statfs fs;
 	struct stat st;

@@ -11,6 +11,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "namespace/record.h"
+#include "proto/message.h"
 #include "scip/rebuild/precopied_parts.h"
 
 static void log_duration(struct rebuild *rebuild, const char *what)
@@ -208,7 +209,7 @@ static void record_watches(const struct rebuild *rebuild)
 			continue;
 		for (size_t n = 0; n < object->inotify->n_watches; n++) {
 			const Pbeam__InotifyWatch *watch = object->inotify->watches[n];
-			auto_free char *path = strndup((const char *)watch->path.data, watch->path.len);
+			auto_free char *path = message_dup_text(&watch->path);
 
 			if (path && record_watch_add(rebuild->options->keeper, (uint32_t)watch->dev,
 						     watch->ino, path) < 0)

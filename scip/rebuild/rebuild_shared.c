@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "proto/message.h"
 #include "scip/rebuild/rebuild_parts.h"
 
 #ifndef F_SEAL_EXEC
@@ -112,7 +113,7 @@ static int make_memfd(struct rebuild *rebuild, struct shared_made *made)
 static int make_named(struct rebuild *rebuild, struct shared_made *made)
 {
 	const Pbeam__FileIdentity *file = made->saved->file;
-	auto_free char *path = strndup((const char *)file->path.data, file->path.len);
+	auto_free char *path = message_dup_text(&file->path);
 
 	if (!path)
 		return -ENOMEM;
@@ -139,7 +140,7 @@ bool rebuild_shared_may_wait(const Pbeam__Manifest *manifest)
 		if (saved->kind != PBEAM__SHARED_MEMORY__KIND__POSIX_FILE || !saved->file ||
 		    saved->file->deleted)
 			continue;
-		path = strndup((const char *)saved->file->path.data, saved->file->path.len);
+		path = message_dup_text(&saved->file->path);
 		if (!path || access(path, W_OK) < 0)
 			return false;
 	}

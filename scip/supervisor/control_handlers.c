@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "proto/message.h"
 #include "scip/dump/dump.h"
 #include "scip/fill/fill.h"
 #include "scip/supervisor/control_request.h"
@@ -129,7 +130,7 @@ int control_restore_call(struct control_request *request, struct err *err)
 int control_restore_exec(struct control_request *request, struct err *err)
 {
 	const Pbeam__ScipExec *exec = (const void *)request->message;
-	auto_free char *path = strndup((const char *)exec->path.data, exec->path.len);
+	auto_free char *path = message_dup_text(&exec->path);
 
 	return path ? fill_exec(request->process, path, err) : -ENOMEM;
 }

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "proto/daemon.pb-c.h"
 #include "proto/frame.h"
+#include "proto/message.h"
 #include "scip/fill/fill.h"
 #include "scip/supervisor/control_request.h"
 #include "scip/syscall/other_host_group.h"
@@ -307,7 +308,7 @@ int stub_empty(const struct seat *seat, struct process *process, const Pbeam__Pr
 	auto_free char *comm = NULL;
 
 	if (saved->n_threads && saved->threads[0]->comm.len)
-		comm = strndup((const char *)saved->threads[0]->comm.data, saved->threads[0]->comm.len);
+		comm = message_dup_text(&saved->threads[0]->comm);
 	memset(process->stub->pending, 0, sizeof(process->stub->pending));
 	process->stub->parent = 0;
 	return make_empty(seat, process, comm, err);
