@@ -30,6 +30,7 @@ parsers=(
 run() { # fuzzer
 	local inputs=()
 	[ ! -d "tests/fuzz/seeds/$1" ] || inputs+=("tests/fuzz/seeds/$1")
+	[ ! -d "tests/fuzz/corpus/$1" ] || inputs+=("tests/fuzz/corpus/$1")
 	[ ! -d "build-fuzz/corpus/$1" ] || inputs+=("build-fuzz/corpus/$1")
 	mkdir -p "$out/$1" # a fuzzer writes nowhere but to the directories that it is given
 	local how=-runs=0
