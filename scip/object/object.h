@@ -280,7 +280,7 @@ must_check int object_restore_put_back(struct object_restore *restore, struct er
 /* From now on a registry's decision, not the end of the coordinator, takes the files back or keeps them. */
 must_check int object_restore_hold(struct object_restore *restore, struct err *err);
 /* Puts all files back as they were before object_restore_prepare_files(), when no process of the image runs.
- * A file for which that fails is named at the end of `err`. */
+ * The objects are gone then. A file for which that fails is named at the end of `err`. */
 void object_restore_take_back(struct object_restore *restore, struct err *err);
 /* After the commit, before a process of the image runs: the earlier contents are dropped. */
 void object_restore_settle(struct object_restore *restore);

@@ -112,17 +112,25 @@ int object_restore_open(struct object_restore **out, struct names *names, struct
 	return 0;
 }
 
+static void release_descriptors(struct object_restore *restore)
+{
+	for (size_t i = 0; i < restore->nslots; i++) {
+		if (restore->slots[i].fd >= 0)
+			close(restore->slots[i].fd);
+		restore->slots[i].fd = -1;
+	}
+	for (size_t i = 0; i < restore->nkept; i++)
+		close(restore->kept[i].fd);
+	restore->nkept = 0;
+}
+
 void object_restore_close(struct object_restore *restore)
 {
 	if (!restore)
 		return;
 	object_restore_give_back(restore);
 	file_undo_close(restore->undo);
-	for (size_t i = 0; i < restore->nslots; i++)
-		if (restore->slots[i].fd >= 0)
-			close(restore->slots[i].fd);
-	for (size_t i = 0; i < restore->nkept; i++)
-		close(restore->kept[i].fd);
+	release_descriptors(restore);
 	free(restore->slots);
 	free(restore->kept);
 	u64_map_free(&restore->inodes);
@@ -241,6 +249,7 @@ int object_restore_hold(struct object_restore *restore, struct err *err)
 
 void object_restore_take_back(struct object_restore *restore, struct err *err)
 {
+	release_descriptors(restore); /* there may be none left to open a file with */
 	file_undo_take_back(restore->undo, err);
 }
 
