@@ -115,6 +115,8 @@ static int doctor_run(const struct command_line *line)
 	bool json = command_flag(line, "json");
 	enum finding worst = FINDING_GOOD, one;
 
+	if (line->nwords)
+		return doctor_image(line->words[0], json);
 	if (json) {
 		json_open(NULL, '{');
 		json_open("checks", '[');
@@ -144,19 +146,23 @@ static int doctor_run(const struct command_line *line)
 }
 
 static const struct command_option doctor_options[] = {
-	{"json", 0, NULL, "one JSON document: {\"checks\": [...], \"unknown_calls\": N, \"usable\": true}",
+	{"json", 0, NULL,
+	 "one JSON document: {\"checks\": [...], \"unknown_calls\": N, \"usable\": true}, "
+	 "of an image {\"image\": PATH, \"obstacles\": [...], \"restorable\": true}",
 	 NULL},
 	{NULL, 0, NULL, NULL, NULL},
 };
 
 const struct command doctor_command = {
 	.name = "doctor",
-	.synopsis = "[--json]",
-	.summary = "check what this machine allows, and how to fix it",
+	.synopsis = "[--json] [IMAGE]",
+	.summary = "check what this machine allows, or whether it can restore an image",
 	.text = "Tries everything that scip needs of the kernel and the user's environment. The exit status "
 		"is 1\n"
-		"if something that scip needs is missing.",
+		"if something that scip needs is missing. With IMAGE: prints what would prevent its restore\n"
+		"here, one line each, and touches nothing; the exit status is 1 if there is anything.",
 	.options = doctor_options,
-	.words = WORDS_NONE,
+	.words = WORDS_FILES,
+	.most = 1,
 	.run = doctor_run,
 };

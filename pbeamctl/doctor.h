@@ -5,6 +5,8 @@
 #ifndef PBEAMCTL_DOCTOR_H
 #define PBEAMCTL_DOCTOR_H
 
+#include <stdbool.h>
+
 enum finding { FINDING_GOOD, FINDING_LACKS, FINDING_BAD };
 
 struct check {
@@ -14,6 +16,9 @@ struct check {
 	/* Runs the check and describes the result in `found` (128 bytes). */
 	enum finding (*look)(char found[128]);
 };
+
+/* Prints what would prevent the restore of the image here. Returns the exit status. */
+int doctor_image(const char *path, bool json);
 
 extern const struct check doctor_checks[], doctor_host[]; /* end with a row without a name */
 

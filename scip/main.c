@@ -13,6 +13,7 @@
 #include "scip/cut/cut.h"
 #include "scip/job/attach.h"
 #include "scip/job/console.h"
+#include "scip/job/image_check.h"
 #include "scip/job/image_stack.h"
 #include "scip/job/part.h"
 #include "scip/job/receive.h"
@@ -23,7 +24,7 @@ enum { STATUS_USAGE = 125 };
 static const char usage_text[] =
 	"Usage: scip run [-d] [--name NAME] [--interval TIME] [--keep N] [--dir DIR] [--group NAME] "
 	"[--save-files SIZE] [--close-inherited] [--] PROGRAM [ARG...]\n"
-	"       scip restore [-d] [--force] IMAGE\n"
+	"       scip restore [-d] [--force] [--check] IMAGE\n"
 	"       scip attach VPID|NAME\n"
 	"\n"
 	"run      runs PROGRAM so that it can be saved and rolled back (pbeamctl checkpoint, rollback)\n"
@@ -39,6 +40,7 @@ static const char usage_text[] =
 	"      --save-files SIZE save contents of open files up to SIZE each (all)\n"
 	"      --close-inherited close the descriptors from 3 on that the program would inherit\n"
 	"      --force           restore although files have changed since\n"
+	"      --check           restore nothing: print what would prevent it here; 0 nothing, 1 something\n"
 	"      --help, --version\n";
 
 static int main_usage(const char *problem)
@@ -59,6 +61,7 @@ enum {
 	OPTION_SAVE_FILES,
 	OPTION_CLOSE_INHERITED,
 	OPTION_FORCE,
+	OPTION_CHECK,
 	OPTION_STREAMS,
 	OPTION_HELP
 };
@@ -78,6 +81,7 @@ static const struct option run_options[] = {
 static const struct option restore_options_list[] = {
 	{"detach", no_argument, NULL, 'd'},
 	{"force", no_argument, NULL, OPTION_FORCE},
+	{"check", no_argument, NULL, OPTION_CHECK},
 	{"image-streams", no_argument, NULL, OPTION_STREAMS}, /* pbeamd's */
 	{"help", no_argument, NULL, OPTION_HELP},
 	{NULL, 0, NULL, 0},
@@ -130,6 +134,7 @@ static int run_or_restore(int argc, char **argv, bool restore)
 	struct keeper_options job = {.console = {-1, -1, -1}, .pty_master = -1, .save_files_max = UINT64_MAX};
 	struct console_options console = {0};
 	struct err err = ERR_INIT;
+	bool check = false;
 	int option;
 
 	opterr = 0;
@@ -139,7 +144,8 @@ static int run_or_restore(int argc, char **argv, bool restore)
 
 		if (option == OPTION_HELP || option == 'h')
 			return main_usage(NULL);
-		problem = take_option(option, optarg, &job, &console, &err);
+		check = check || option == OPTION_CHECK;
+		problem = option == OPTION_CHECK ? NULL : take_option(option, optarg, &job, &console, &err);
 		if (problem)
 			return main_usage(problem);
 	}
@@ -147,6 +153,8 @@ static int run_or_restore(int argc, char **argv, bool restore)
 		return main_usage(restore ? "missing image" : "missing program");
 	if (restore && optind + 1 < argc)
 		return main_usage("unexpected argument after the image");
+	if (check)
+		return image_check_run(argv[optind], job.force);
 	if (restore)
 		job.image = argv[optind];
 	else

@@ -253,6 +253,9 @@ must_check int object_restore_open(struct object_restore **out, struct names *na
 void object_restore_set_external(struct object_restore *restore, const struct object_external *external);
 /* Refuses everything that can be refused; changes nothing. */
 must_check int object_restore_check_all(struct object_restore *restore, struct err *err);
+/* The same, but `pass` gets the result of each check, with the error in `err`, and returns 0 to go on. */
+must_check int object_restore_check_each(struct object_restore *restore, int (*pass)(void *arg, int r),
+					 void *arg, struct err *err);
 /* Lists what a restore would do to each file now. Changes nothing. 0 or -errno. */
 must_check int object_restore_forecast(struct object_restore *restore, Pbeam__FileFate ***fates, size_t *n,
 				       struct err *err);

@@ -144,24 +144,37 @@ void object_restore_set_external(struct object_restore *restore, const struct ob
 	restore->external = external;
 }
 
+static int check_slot(struct object_restore *restore, const struct object_slot *slot, struct err *err)
+{
+	int r;
+
+	if (slot->object->external && !restore->external)
+		return err_set(err, -ENOTSUP, "the image's object %u is of a migration: it needs who sent it",
+			       slot->object->id);
+	if (slot->object->external || !slot->ops->check)
+		return 0;
+	r = slot->ops->check(restore, slot->object, err);
+	return r < 0 ? object_restore_name_error(restore, slot, r, err) : r;
+}
+
+int object_restore_check_each(struct object_restore *restore, int (*pass)(void *arg, int r), void *arg,
+			      struct err *err)
+{
+	int r = pass(arg, object_files_check(restore, err));
+
+	for (size_t i = 0; i < restore->nslots && r == 0; i++)
+		r = pass(arg, check_slot(restore, &restore->slots[i], err));
+	return r;
+}
+
+static int pass_result(void *arg, int r)
+{
+	return r;
+}
+
 int object_restore_check_all(struct object_restore *restore, struct err *err)
 {
-	int r = object_files_check(restore, err);
-
-	for (size_t i = 0; i < restore->nslots && r == 0; i++) {
-		const struct object_slot *slot = &restore->slots[i];
-
-		if (slot->object->external && !restore->external)
-			return err_set(err, -ENOTSUP,
-				       "the image's object %u is of a migration: it needs who sent it",
-				       slot->object->id);
-		if (slot->object->external || !slot->ops->check)
-			continue;
-		r = slot->ops->check(restore, slot->object, err);
-		if (r < 0)
-			r = object_restore_name_error(restore, slot, r, err);
-	}
-	return r;
+	return object_restore_check_each(restore, pass_result, NULL, err);
 }
 
 static int slot_record_peer(const struct object_slot *slot, struct rpid keeper, struct err *err)

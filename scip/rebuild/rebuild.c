@@ -79,7 +79,12 @@ static int check_places(struct rebuild *rebuild)
 	r = rebuild_check_image(rebuild);
 	if (r < 0)
 		return r;
-	return rebuild->precopied ? 0 : rebuild_plan(rebuild);
+	return rebuild->precopied ? 0 : rebuild_obstacle(rebuild, rebuild_plan(rebuild));
+}
+
+static int pass_object(void *arg, int r)
+{
+	return rebuild_obstacle(arg, r);
 }
 
 static int check_objects(struct rebuild *rebuild)
@@ -89,9 +94,16 @@ static int check_objects(struct rebuild *rebuild)
 				    options->console, rebuild->err);
 
 	if (r < 0)
-		return r;
+		return rebuild_obstacle(rebuild, r);
 	object_restore_set_external(rebuild->objects, options->external);
-	return object_restore_check_all(rebuild->objects, rebuild->err);
+	return object_restore_check_each(rebuild->objects, pass_object, rebuild, rebuild->err);
+}
+
+/* A list of obstacles includes damage: the pages are not verified later. */
+static int verify(struct rebuild *rebuild)
+{
+	return rebuild->obstacles ? image_reader_verify(rebuild->image, rebuild->err)
+				  : rebuild_verify_image(rebuild);
 }
 
 int rebuild_check(struct rebuild *rebuild)
@@ -102,14 +114,14 @@ int rebuild_check(struct rebuild *rebuild)
 		return 0;
 	r = check_manifest(rebuild);
 	if (r < 0)
-		return r;
+		return rebuild_obstacle(rebuild, r); /* there is nothing else to check */
 	r = check_places(rebuild);
 	if (r < 0)
 		return r;
 	r = check_objects(rebuild);
 	if (r < 0)
 		return r;
-	r = rebuild_verify_image(rebuild);
+	r = rebuild_obstacle(rebuild, verify(rebuild));
 	log_duration(rebuild, "checking");
 	return r < 0 ? r : fault_point("restore-checked", rebuild->err);
 }

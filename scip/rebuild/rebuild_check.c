@@ -182,7 +182,7 @@ static int check_process(struct rebuild *rebuild, const Pbeam__Process *process,
 	for (size_t i = 0; i < process->memory->n_mappings && r == 0; i++) {
 		const Pbeam__Mapping *map = process->memory->mappings[i];
 
-		r = check_mapping(rebuild, process, map, seen);
+		r = rebuild_obstacle(rebuild, check_mapping(rebuild, process, map, seen));
 	}
 	return r;
 }
@@ -190,7 +190,8 @@ static int check_process(struct rebuild *rebuild, const Pbeam__Process *process,
 int rebuild_check_image(struct rebuild *rebuild)
 {
 	struct seen *seen;
-	int r = rebuild_check_host(rebuild->manifest->host, rebuild->manifest->uid, rebuild->err);
+	int r = rebuild_obstacle(
+		rebuild, rebuild_check_host(rebuild->manifest->host, rebuild->manifest->uid, rebuild->err));
 
 	if (r < 0)
 		return r;
@@ -198,7 +199,7 @@ int rebuild_check_image(struct rebuild *rebuild)
 	if (!seen)
 		return err_code(rebuild->err, -ENOMEM, "check of the image");
 	for (size_t i = 0; i < rebuild->manifest->n_processes && r == 0; i++)
-		r = check_process(rebuild, rebuild->manifest->processes[i], seen);
+		r = rebuild_obstacle(rebuild, check_process(rebuild, rebuild->manifest->processes[i], seen));
 	free(seen);
 	return r;
 }
@@ -232,9 +233,10 @@ int rebuild_check_numbers(struct rebuild *rebuild)
 
 		if (rebuild->made && rebuild->made[i].rpid) /* pre-copied */
 			continue;
-		r = check_number(rebuild, process->vpid, "vpid");
+		r = rebuild_obstacle(rebuild, check_number(rebuild, process->vpid, "vpid"));
 		for (size_t t = 1; t < process->n_threads && r == 0; t++)
-			r = check_number(rebuild, process->threads[t]->vtid, "thread number");
+			r = rebuild_obstacle(
+				rebuild, check_number(rebuild, process->threads[t]->vtid, "thread number"));
 	}
 	return r;
 }

@@ -84,7 +84,8 @@ struct rebuild {
 	bool committed;
 	struct rebuild_terminal *terminals; /* rebuild_beside.c */
 	size_t nterminals;
-	uint64_t since; /* end of the last phase that was logged */
+	struct rebuild_obstacles *obstacles; /* failed checks are listed instead of returned; NULL: not */
+	uint64_t since;			     /* end of the last phase that was logged */
 	struct err *err;
 };
 
@@ -109,6 +110,16 @@ must_check int rebuild_check_image(struct rebuild *rebuild);
 must_check int rebuild_check_numbers(struct rebuild *rebuild);
 /* The file that the process's husk executes: the program's own, or scip's if that is gone. */
 const char *rebuild_check_executable(const Pbeam__Process *process, char path[4096]);
+
+/* ---- obstacle_list.c ---- */
+/* Appends the text of `err` unless it is listed already. 0 or -ENOMEM. */
+must_check int rebuild_obstacles_add(struct rebuild_obstacles *list, const struct err *err);
+/* In a check that lists obstacles: lists the failure `r` and returns 0. Else returns r. */
+must_check int rebuild_obstacle(struct rebuild *rebuild, int r);
+
+/* ---- rebuild_limits.c ---- */
+/* Addresses in use, and limits: only while obstacles are listed. */
+must_check int rebuild_check_limits(struct rebuild *rebuild);
 
 /* ---- rebuild_vdso.c ---- */
 /* Says whether images of this host can be restored here, as far as the vdso is concerned. */

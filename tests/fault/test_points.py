@@ -36,6 +36,33 @@ def test_failure(host, point):
     host.ctl("kill", "-s", "KILL", "count")
 
 
+@pytest.mark.parametrize("way", ["numbered", "new file", "old file"])
+def test_directory_not_synced(host, way):
+    """The image has its name already: it is taken back, and a file that had it before has it again."""
+    fault, out = started(host)
+    older = host.checkpoint("count")
+    file = host.home / "count.ckpt"
+    options = [] if way == "numbered" else ["--output", file]
+    if way == "old file":
+        host.checkpoint("count", *options)
+
+    def images():
+        return {path: path.read_bytes() for top in (host.state, host.home) for path in top.rglob("*.ckpt*")}
+
+    before = images()
+    fault.write_text("image-renamed:fail\n")
+    done = host.ctl("checkpoint", *options, "count", check=False)
+    refused(done)
+    assert "image-renamed" in done.stderr
+    assert images() == before and older in before
+    counts(host, out)
+    fault.write_text("")
+    host.ctl("image", "verify", host.checkpoint("count", *options))
+    host.rollback("count")
+    counts(host, out)
+    host.ctl("kill", "-s", "KILL", "count")
+
+
 @pytest.mark.parametrize("point", COORDINATOR)
 def test_coordinator_killed(host, point):
     """Its connections end, which thaws the processes; the next checkpoint removes its temporary file."""

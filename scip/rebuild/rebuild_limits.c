@@ -1,0 +1,243 @@
+/*
+ * Names that are taken and limits that are too low for an image: tried on a small scale, or computed, and
+ * nothing is kept. A restore meets them itself; this is for the list of obstacles (rebuild_obstacles.h).
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "scip/object/inet.h"
+#include "scip/rebuild/rebuild_parts.h"
+#include "scip/tracee/procfs.h"
+
+enum { COORDINATOR_FDS = 64, TEXT_MAX = 1 << 16, UNIX_HEAD = sizeof(sa_family_t) };
+
+/* ---- addresses ---- */
+
+static int try_inet(int type, int family, const ProtobufCBinaryData *local, struct err *err)
+{
+	auto_close int fd = socket(family, type | SOCK_CLOEXEC, 0);
+	char text[INET_TEXT_MAX];
+	struct inet_address address;
+	int one = 1, r;
+
+	if (fd < 0 || !inet_address_parse(local, &address))
+		return 0; /* the object's own check reports it */
+	(void)!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	r = inet_bind(fd, &address, 0);
+	if (r == -EADDRINUSE && type == SOCK_STREAM)
+		return err_set(err, r, "%s is in use by another program (TCP); stop that one first",
+			       inet_text(&address, text));
+	if (r == -EADDRINUSE)
+		return err_set(err, r, "%s is in use by another program (UDP); stop that one first",
+			       inet_text(&address, text));
+	if (r == -EACCES)
+		return err_set(err, r,
+			       "%s is a privileged port that you may not use; lower "
+			       "net.ipv4.ip_unprivileged_port_start",
+			       inet_text(&address, text));
+	return 0;
+}
+
+static int try_unix(const Pbeam__UnixSocket *saved, struct err *err)
+{
+	auto_close int fd = socket(AF_UNIX, (int)saved->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	bool abstract;
+
+	if (fd < 0 || saved->name.len <= UNIX_HEAD || saved->name.len > sizeof(name))
+		return 0;
+	bytes_copy(&name, saved->name.data, saved->name.len);
+	abstract = !name.sun_path[0];
+	if (abstract && bind(fd, (struct sockaddr *)&name, (socklen_t)saved->name.len) < 0 &&
+	    errno == EADDRINUSE)
+		return err_set(err, -EADDRINUSE,
+			       "the abstract name @%.*s is in use by another program; stop that one first",
+			       (int)(saved->name.len - UNIX_HEAD - 1), name.sun_path + 1);
+	if (!abstract && saved->listening &&
+	    connect(fd, (struct sockaddr *)&name, (socklen_t)saved->name.len) == 0)
+		return err_set(err, -EADDRINUSE, "%.*s is in use by another program; stop that one first",
+			       (int)(saved->name.len - UNIX_HEAD), name.sun_path);
+	return 0;
+}
+
+static int try_name(const Pbeam__Object *object, struct err *err)
+{
+	if (object->external)
+		return 0;
+	if (object->kind_case == PBEAM__OBJECT__KIND_TCP && object->tcp->bound && object->tcp->listening)
+		return try_inet(SOCK_STREAM, object->tcp->family, &object->tcp->local, err);
+	if (object->kind_case == PBEAM__OBJECT__KIND_UDP && object->udp->bound)
+		return try_inet(SOCK_DGRAM, object->udp->family, &object->udp->local, err);
+	if (object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET && !object->unix_socket->accept_of)
+		return try_unix(object->unix_socket, err);
+	return 0;
+}
+
+/* ---- limits ---- */
+
+static int check_descriptors(const Pbeam__Manifest *manifest, struct err *err)
+{
+	uint64_t need =
+		manifest->n_objects + manifest->n_shared + 2 * manifest->n_processes + COORDINATOR_FDS;
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || need <= limit.rlim_max)
+		return 0;
+	return err_set(err, -EMFILE, "%lu descriptors are needed and the limit is %lu; raise it (ulimit -Hn)",
+		       (unsigned long)need, (unsigned long)limit.rlim_max);
+}
+
+struct tasks {
+	uid_t uid;
+	uint64_t n;
+};
+
+static int count_tasks(int pid, void *arg)
+{
+	struct tasks *tasks = arg;
+	struct procfs_stat stat;
+	struct stat st;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d", pid);
+	if (lstat(path, &st) == 0 && st.st_uid == tasks->uid && procfs_stat_read(pid, 0, &stat, NULL) == 0)
+		tasks->n += stat.num_threads > 0 ? (uint64_t)stat.num_threads : 1;
+	return 0;
+}
+
+/* Each process has a scip; keeper, coordinator and a spare scip come on top. */
+static int check_processes(const Pbeam__Manifest *manifest, struct err *err)
+{
+	struct tasks tasks = {.uid = getuid()};
+	uint64_t need = 3;
+	struct rlimit limit;
+
+	for (size_t i = 0; i < manifest->n_processes; i++)
+		need += 1 + manifest->processes[i]->n_threads;
+	if (tasks.uid == 0 || getrlimit(RLIMIT_NPROC, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+	    procfs_each_number("/proc", count_tasks, &tasks) != 0 || tasks.n + need <= limit.rlim_cur)
+		return 0;
+	return err_set(
+		err, -EAGAIN,
+		"%lu processes and threads are needed beside your %lu, and the limit is %lu; end some, or "
+		"raise it (ulimit -u)",
+		(unsigned long)need, (unsigned long)tasks.n, (unsigned long)limit.rlim_cur);
+}
+
+/* Makes as many inotify instances as the image has, and closes them. */
+static int check_inotify(const Pbeam__Manifest *manifest, struct err *err)
+{
+	size_t need = 0, made = 0;
+	auto_free int *fds = NULL;
+	bool full = false;
+
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		need += manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_INOTIFY;
+	fds = calloc(need + 1, sizeof(*fds));
+	if (!fds)
+		return err_code(err, -ENOMEM, "check of the image");
+	while (made < need && !full) {
+		fds[made] = inotify_init1(IN_CLOEXEC);
+		full = fds[made] < 0 && errno == EMFILE;
+		if (fds[made] < 0)
+			break;
+		made++;
+	}
+	for (size_t i = 0; i < made; i++)
+		close(fds[i]);
+	return full ? err_set(err, -EMFILE,
+			      "%zu inotify instances are needed and only %zu are left to you; raise "
+			      "fs.inotify.max_user_instances",
+			      need, made)
+		    : 0;
+}
+
+static uint64_t sysctl_number(const char *path)
+{
+	auto_free char *text = NULL;
+
+	return io_slurp(AT_FDCWD, path, 64, &text, NULL) < 0 ? 0 : strtoull(text, NULL, 10);
+}
+
+/* A pipe above the user's soft limit gets one or two pages, and can then not be made larger. The use by other
+ * programs cannot be read. */
+static int check_pipes(const Pbeam__Manifest *manifest, struct err *err)
+{
+	uint64_t soft = sysctl_number("/proc/sys/fs/pipe-user-pages-soft"),
+		 page = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t pages = 0;
+
+	for (size_t i = 0; i < manifest->n_objects; i++) {
+		const Pbeam__Object *object = manifest->objects[i];
+
+		if (object->kind_case == PBEAM__OBJECT__KIND_PIPE && object->pipe->read_end)
+			pages += object->pipe->capacity / page;
+	}
+	if (geteuid() == 0 || soft == 0 || pages <= soft)
+		return 0;
+	return err_set(
+		err, -EPERM,
+		"the program's pipes hold %lu pages and a user may have %lu; raise fs.pipe-user-pages-soft",
+		(unsigned long)pages, (unsigned long)soft);
+}
+
+static uint64_t bytes_of(const Pbeam__Manifest *manifest)
+{
+	uint64_t pages = 0;
+
+	for (size_t i = 0; i < manifest->n_processes; i++) {
+		const Pbeam__Memory *memory = manifest->processes[i]->memory;
+
+		for (size_t m = 0; memory && m < memory->n_mappings; m++)
+			for (size_t p = 0; p < memory->mappings[m]->n_pages; p++)
+				pages += memory->mappings[m]->pages[p]->count;
+	}
+	return pages * IMAGE_PAGE;
+}
+
+static int limit_memory(const Pbeam__Manifest *manifest, struct err *err)
+{
+	auto_free char *text = NULL;
+	const char *available, *swap;
+	uint64_t need = bytes_of(manifest), have;
+
+	if (io_slurp(AT_FDCWD, "/proc/meminfo", TEXT_MAX, &text, NULL) < 0)
+		return 0;
+	available = procfs_field(text, "MemAvailable");
+	swap = procfs_field(text, "SwapFree");
+	if (!available)
+		return 0;
+	have = (strtoull(available, NULL, 10) + (swap ? strtoull(swap, NULL, 10) : 0)) << 10;
+	if (need <= have)
+		return 0;
+	return err_set(err, -ENOMEM,
+		       "the program has %lu MiB of memory and this machine has %lu MiB left; end others",
+		       (unsigned long)(need >> 20), (unsigned long)(have >> 20));
+}
+
+int rebuild_check_limits(struct rebuild *rebuild)
+{
+	static int (*const checks[])(const Pbeam__Manifest *, struct err *) = {
+		check_descriptors, check_processes, check_inotify, check_pipes, limit_memory};
+	const Pbeam__Manifest *manifest = rebuild->manifest;
+	int r = 0;
+
+	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]) && r == 0; i++)
+		r = rebuild_obstacle(rebuild, checks[i](manifest, rebuild->err));
+	for (size_t i = 0; i < manifest->n_objects && r == 0; i++)
+		r = rebuild_obstacle(rebuild, try_name(manifest->objects[i], rebuild->err));
+	return r;
+}
