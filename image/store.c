@@ -19,6 +19,7 @@
 #include "base/dirs.h"
 #include "base/io.h"
 #include "image/blocks.h"
+#include "image/file_guard.h"
 #include "image/image.h"
 
 #define SUFFIX ".ckpt"
@@ -315,9 +316,10 @@ static int write_owner(int fd, const char *dir, uint32_t number, const char *uui
 	int r;
 
 	snprintf(text, sizeof(text), "%u %.39s\n", number, uuid);
-	if (ftruncate(fd, 0) < 0)
-		return err_sys(err, "write to %s/job", dir);
+	/* In this order a full disk does not lose what was there. */
 	r = io_pwrite_full(fd, text, strlen(text), 0);
+	if (r == 0 && ftruncate(fd, (off_t)strlen(text)) < 0)
+		r = -errno;
 	return r < 0 ? err_code(err, r, "write to %s/job", dir) : 0;
 }
 
@@ -342,6 +344,7 @@ int store_claim(const char *job, const char *uuid, char path[PATH_MAX], uint32_t
 		return r;
 	memcpy(path, dir, strlen(dir) + 1);
 	snprintf(path + strlen(path), 64, "/%u" SUFFIX, *number);
+	file_guard_forget(path); /* the job runs */
 	return 0;
 }
 

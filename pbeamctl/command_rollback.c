@@ -59,7 +59,7 @@ static void print_fates(const Pbeam__RollbackReply *done, bool json)
 
 		if (json) {
 			json_open(NULL, '{');
-			json_fields(&fate->base, "path fate bytes before size");
+			json_fields(&fate->base, "path fate bytes before size foreign");
 			json_close('}');
 			continue;
 		}
@@ -68,6 +68,8 @@ static void print_fates(const Pbeam__RollbackReply *done, bool json)
 		format_size(fate->size, after);
 		printf("%-9s %8s %9s %9s ", fate->fate, bytes, before, after);
 		format_text(fate->path, -1);
+		if (fate->foreign)
+			printf(" (written by others since the job ended: requires --force)");
 		putchar('\n');
 	}
 	if (json) {

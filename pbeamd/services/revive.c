@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "image/file_guard.h"
 #include "image/file_undo.h"
 #include "image/image.h"
 #include "pbeamd/services/process_requests.h"
@@ -171,6 +172,8 @@ static int revive_forecast(const struct revive *revive, Pbeam__RollbackReply *do
 		r = file_undo_add_all(undo, image_reader_manifest(image), err);
 		if (r == 0 && file_undo_list_fates(undo, &done->files, &done->n_files) < 0)
 			r = err_code(err, -ENOMEM, "list the files");
+		if (r == 0)
+			r = file_guard_mark(revive->path, done->files, done->n_files, err);
 		file_undo_close(undo);
 	}
 	image_reader_close(image);

@@ -237,6 +237,10 @@ int files_store_publish(const struct files_store *store, int fd, const char *tem
 	snprintf(by_fd, sizeof(by_fd), "/proc/self/fd/%d", fd);
 	if (fchmod(fd, executable ? 0500 : 0400) < 0)
 		return err_sys(err, "mode of %s", path);
+	/* It is found by its name alone later: a name must not outlive a power cut that its contents do not.
+	 */
+	if (fsync(fd) < 0)
+		return err_sys(err, "write a received file to disk in %s", store->top);
 	r = temporary[0] ? rename(temporary, path)
 			 : linkat(AT_FDCWD, by_fd, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
 	return r < 0 && errno != EEXIST ? err_sys(err, "put a received file into %s", path) : 0;

@@ -90,7 +90,12 @@ static int console_await_start(int events, struct vpid *vpid)
 		return STATUS_SCIP;
 	}
 	if (event->type == PBEAM__KEEPER_EVENT__TYPE__STARTED) {
+		char *rest = NULL;
+
 		vpid->n = event->value;
+		for (char *line = strtok_r(event->text, "\n", &rest); line;
+		     line = strtok_r(NULL, "\n", &rest))
+			fprintf(stderr, "scip: %s\n", line);
 	} else {
 		fprintf(stderr, "scip: %s\n", event->text);
 		status = event->value > 0 ? event->value : STATUS_SCIP;

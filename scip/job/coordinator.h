@@ -49,7 +49,8 @@ struct coordinator_outcome {
 	uint32_t processes; /* as are the next ones: 0 where the kind has no such figure */
 	uint32_t threads, rounds;
 	uint64_t bytes, pause_ns, total_ns;
-	char **obstacles; /* of a dry run, or why a checkpoint is incomplete; valid until `done` returns */
+	char **obstacles; /* of a dry run; why a checkpoint is incomplete; what a restore has kept; valid
+			     until `done` returns */
 	size_t nobstacles;
 	Pbeam__FileFate **files; /* of the dry run of a rollback; valid as long */
 	size_t nfiles;

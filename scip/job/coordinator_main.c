@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include "base/log.h"
+#include "image/file_guard.h"
 #include "image/file_undo.h"
 #include "proto/message.h"
 #include "proto/rpc.h"
@@ -44,6 +45,25 @@ static void take_restored(struct coordinator_outcome *outcome, const struct rebu
 	outcome->processes = result->processes;
 }
 
+/* Overwrites nothing that somebody else has written since the job ended. */
+static int restore_guarded(struct job *job, struct image_reader *image, const struct rebuild_options *options,
+			   struct rebuild_result *result, struct coordinator_outcome *outcome)
+{
+	struct rollback_kept kept = {0};
+	int r = options->replace.n ? 0 : rollback_guard(job->names, image, options, &kept, &outcome->err);
+
+	if (r == 0)
+		r = rollback_run(job->names, image, options, result, &outcome->err);
+	if (r < 0) {
+		file_guard_drop(kept.paths, kept.npaths);
+		return r;
+	}
+	file_guard_forget(options->path);
+	outcome->obstacles = kept.notes;
+	outcome->nobstacles = kept.nnotes;
+	return 0;
+}
+
 static int run_restore(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
 		       struct coordinator_outcome *outcome)
 {
@@ -69,7 +89,7 @@ static int run_restore(struct job *job, const struct coordinator_wish *wish, int
 		r = rollback_forecast(job->names, image, &options, &outcome->files, &outcome->nfiles,
 				      &outcome->err);
 	else if (r == 0)
-		r = rollback_run(job->names, image, &options, &result, &outcome->err);
+		r = restore_guarded(job, image, &options, &result, outcome);
 	image_reader_close(image);
 	take_restored(outcome, &result);
 	return r;

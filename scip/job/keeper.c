@@ -18,7 +18,9 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "image/file_guard.h"
 #include "image/image.h"
+#include "image/store.h"
 #include "namespace/record.h"
 #include "proto/message.h"
 #include "scip/files/files.h"
@@ -49,6 +51,16 @@ struct keeper {
 
 /* ---- the job's end ---- */
 
+/* A restore does not overwrite what somebody else writes to these files from now on. */
+static void record_files(const struct job *job)
+{
+	char store[STORE_JOB_MAX], path[PATH_MAX];
+
+	job_store_name(job, job->entry.root, store);
+	if (store_find(store, 0, path, NULL) == 0)
+		file_guard_record(path);
+}
+
 _Noreturn static void keeper_exit(struct keeper *keeper)
 {
 	struct job *job = &keeper->job;
@@ -57,6 +69,8 @@ _Noreturn static void keeper_exit(struct keeper *keeper)
 	requests_close(job);
 	if (job->pool)
 		pool_close(job->pool);
+	if (job->names && job->root_gone)
+		record_files(job);
 	if (job->names) {
 		names_job_remove(job->names, job->entry.keeper);
 		files_job_ended(job->names, job->entry.uuid);
@@ -369,10 +383,17 @@ static void on_restored(void *arg, const struct coordinator_outcome *outcome)
 {
 	struct keeper *keeper = arg;
 
+	char text[ERR_TEXT_MAX] = "";
+
 	keeper->restoring = false;
 	if (outcome->err.code)
 		keeper_fail(keeper, STATUS_SCIP, outcome->err.text);
-	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__STARTED, keeper->job.entry.root.n, "");
+	for (size_t i = 0; i < outcome->nobstacles; i++) {
+		size_t len = strlen(text);
+
+		snprintf(text + len, sizeof(text) - len, "%s%s", len ? "\n" : "", outcome->obstacles[i]);
+	}
+	viewer_tell(&keeper->job, PBEAM__KEEPER_EVENT__TYPE__STARTED, keeper->job.entry.root.n, text);
 }
 
 /* After a failure the reason has been sent to the other host. */

@@ -191,6 +191,34 @@ def test_left_out(host):
     host.kill_programs()
 
 
+def test_written_by_others(host):
+    """What somebody writes after the job's end is not overwritten without --force, and then kept beside."""
+    database = Database(host, size=TABLES)
+    first = database.contents()
+    host.checkpoint("base")
+    database.change(1)
+    host.kill_programs()
+    host.wait_until(lambda: (host.state / "pbeam" / "base" / "ended").exists() and not host.ps()["processes"], what="the end of the job")
+    database.rollback()
+    assert database.contents() == first and not (host.state / "pbeam" / "base" / "ended").exists()
+    database.change(2)
+    host.kill_programs()
+    host.wait_until(lambda: (host.state / "pbeam" / "base" / "ended").exists() and not host.ps()["processes"], what="the end of the job")
+    with open(database.path, "r+b") as file:
+        file.write(b"mine")
+    mine = database.contents()
+    found = json.loads(host.ctl("rollback", "--dry-run", "--json", "base").stdout)["files"]
+    assert {os.path.basename(entry["path"]): entry["foreign"] for entry in found}["database"], found
+    done = host.ctl("rollback", "base", check=False)
+    assert done.returncode == 1 and "written to since the job ended" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert database.contents() == mine and not list(host.home.glob("*.before-rollback-*"))
+    done = database.rollback("--force")
+    assert "database.before-rollback-1" in done.stderr, done.stderr
+    assert database.contents() == first
+    assert hashlib.sha1((host.home / "database.before-rollback-1").read_bytes()).hexdigest() == mine
+    host.kill_programs()
+
+
 @pytest.mark.parametrize("ended", [False, True])
 def test_dry_run(host, ended):
     """--dry-run lists what a rollback would do, of a running job and of one that has ended, and changes nothing."""
