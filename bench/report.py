@@ -1,5 +1,7 @@
 """The results as a table, compared with the bars, and as a picture."""
 
+import scaling
+
 UNTRAPPED = ["getpid", "gettid", "getppid", "open+close", "read", "compute", "pipe", "tcp", "udp"]
 
 
@@ -87,6 +89,36 @@ def _move_bars(move):
     return found
 
 
+def _scale_table(rows):
+    """One row for each kind, with the time for n/4, n/2 and n."""
+    found = {}
+    for row in rows:
+        if row["kind"] != "jobs":
+            found.setdefault(row["kind"], []).append(row)
+    lines = ["| n | paused: n/4, n/2, n | restored: n/4, n/2, n |", "|---|---|---|"] if found else []
+    for kind, some in found.items():
+        cells = [", ".join(_seconds(row[key]) if key in row else row.get("failed", "") for row in some) for key in ("pause_s", "restore_s")]
+        lines.append(f"| {some[-1]['n']} {kind} | {cells[0]} | {cells[1]} |")
+    for row in rows:
+        if row["kind"] == "jobs":
+            lines += ["", f"{row['n']} idle jobs: {row['processes']} processes, {row['pss_bytes'] / 2**20:.0f} MiB, started in {row['start_s']:.0f} s; "
+                      f"{row['switches']} context switches in 10 s, and {row['daemon_switches']} of pbeamd's."]
+    return lines
+
+
+def _scale_bars(rows):
+    found = []
+    for row in rows:
+        pause, restore = scaling.BARS.get((row["kind"], row["n"]), (None, None))
+        if pause and "pause_s" in row:
+            found.append((f"{row['n']} {row['kind']}: pause, s", row["pause_s"], pause))
+        if restore and "restore_s" in row:
+            found.append((f"{row['n']} {row['kind']}: restore, s", row["restore_s"], restore))
+        if row["kind"] == "jobs" and row["n"] == scaling.JOBS:
+            found.append((f"{row['n']} idle jobs, MiB", row["pss_bytes"] / 2**20, scaling.JOBS_MIB))
+    return found
+
+
 def bars(results):
     """(text, figure, limit) for every bar for which there are results."""
     found = []
@@ -110,7 +142,7 @@ def bars(results):
             found += [("8 MiB: checkpoint, s", row["checkpoint_s"], 0.03), ("8 MiB: restore, s", row["restore_s"], 0.03)]
         if row["kind"] == "processes":
             found += [("100 processes: checkpoint, s", row["checkpoint_s"], 0.15), ("100 processes: restore, s", row["restore_s"], 0.15)]
-    return found + _move_bars(results.get("move", {}))
+    return found + _move_bars(results.get("move", {})) + _scale_bars(results.get("scale", []))
 
 
 def table(results):
@@ -129,6 +161,8 @@ def table(results):
         lines += ["| a process is found by its number | us |", "|---|---|"] + [f"| {where} | {figure / 1000:.2f} |" for where, figure in move["lookup"].items()] + [""]
     if results.get("loop"):
         lines += ["| an event in | us | beside poll |", "|---|---|---|"] + [f"| {way} | {ns / 1000:.2f} | {ns / results['loop']['poll']:.2f} × |" for way, ns in results["loop"].items()] + [""]
+    if results.get("scale"):
+        lines += _scale_table(results["scale"]) + [""]
     judged = bars(results)
     if judged:
         lines += ["| bar | figure | limit | |", "|---|---|---|---|"]

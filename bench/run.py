@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Measures costs against native execution and peers, all in one run.
 
-  bench/run.py [--quick] [--only run,save,move,loop] [--sizes 8,64,...] [--dir DIR] [--pin CPU] [--out DIR] [--publish]
+  bench/run.py [--quick] [--only run,save,move,loop,scale] [--sizes 8,64,...] [--dir DIR] [--pin CPU] [--out DIR] [--publish]
 
-Three groups. "run": one operation natively, under scip as born, restored, behind an empty seccomp filter, and under the peers that are on
+The groups. "run": one operation natively, under scip as born, restored, behind an empty seccomp filter, and under the peers that are on
 PATH (strace with a seccomp filter, proot): running.py. "save": checkpoint and restore of
 memory, threads and processes; `dd` of as many bytes to the same place; criu and dmtcp where they are on PATH. "move": traffic between hosts before, between and after
 migrations, and the migrations, beside iperf3. "loop": an event in
-an event loop (event_loop.c). Results go to OUT/results.json, OUT/results.md and OUT/results.png; bench/README.md says how to read them.
+an event loop (event_loop.c). "scale": pause and restore against the number of processes, threads, mappings, descriptors and jobs
+(scaling.py). Results go to OUT/results.json, OUT/results.md and OUT/results.png; bench/README.md says how to read them.
 """
 import argparse
 import json
@@ -17,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -27,6 +29,7 @@ import moving  # noqa: E402
 import report  # noqa: E402
 import running  # noqa: E402
 import saving  # noqa: E402
+import scaling  # noqa: E402
 
 
 def build_programs(stage):
@@ -43,6 +46,20 @@ def measure_loops(top):
     program = top / "event_loop"
     subprocess.run(["cc", "-O2", ROOT / "bench" / "event_loop.c", "-o", program, "-levent_core"], check=True)
     return {way: float(ns) for way, ns in (line.split() for line in subprocess.check_output([program], text=True).splitlines())}
+
+
+def measure_scale(stage, programs, options):
+    """On a host of its own, whose runtime directory is in memory, as a login's is."""
+    tempfile.tempdir = "/dev/shm"
+    host = harness.Host(stage, harness.ordinary_user())
+    kinds = options.kinds.split(",") if options.kinds else [*scaling.MOST, "jobs"]
+    part = 10 if options.quick else 1
+    try:
+        rows = scaling.measure(host, programs, pathlib.Path(options.dir), [kind for kind in kinds if kind != "jobs"], part)
+        return rows + ([scaling.measure_jobs(host, scaling.JOBS // part)] if "jobs" in kinds else [])
+    finally:
+        host.close(strict=False)
+        tempfile.tempdir = None
 
 
 def publish(text, picture):
@@ -73,7 +90,8 @@ def keep(out, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, small sizes")
-    parser.add_argument("--only", default="run,save,move,loop", help="run, save, move, loop: some or all of them")
+    parser.add_argument("--only", default="run,save,move,loop,scale", help="run, save, move, loop, scale: some or all of them")
+    parser.add_argument("--kinds", help="of scale: some of processes, threads, mappings, pipes, ..., jobs (scaling.py)")
     parser.add_argument("--sizes", help="MiB of memory to save (8,64,256,1024,4096; with --quick 8,64)")
     parser.add_argument("--dir", default="/dev/shm", help="where images and dd's file go")
     parser.add_argument("--out", default=str(ROOT / "build" / "bench"))
@@ -105,6 +123,9 @@ def main():
             keep(out, results)
         if "loop" in options.only:
             results["loop"] = measure_loops(stage.top)
+            keep(out, results)
+        if "scale" in options.only:
+            results["scale"] = measure_scale(stage, programs, options)
             keep(out, results)
         if "move" in options.only:
             results["move"] = moving.measure(stage, programs, [size for size in sizes if size <= 1024], rounds)

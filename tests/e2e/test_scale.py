@@ -51,7 +51,7 @@ def counted(host, action):
     for line in out.read_text(errors="replace").splitlines():
         pid, _, call = line.partition(" ")
         name = call.strip().split("(", 1)[0]
-        if "(" in call:
+        if "(" in call and "<..." not in name:  # the second half of an interrupted line
             calls.setdefault(pid, {}).setdefault(name, 0)
             calls[pid][name] += 1
     for pid, names in calls.items():
