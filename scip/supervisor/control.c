@@ -672,6 +672,10 @@ int control_open(struct control **out, const struct seat *seat, struct err *err)
 	if (r == 0 && fcntl(control->listener, F_SETFL, fcntl(control->listener, F_GETFL) | O_NONBLOCK) < 0)
 		r = err_sys(err, "set up %s", control->path);
 	if (r < 0) {
+		if (control->listener > 0) {
+			close(control->listener);
+			unlink(control->path);
+		}
 		free(control);
 		return r;
 	}

@@ -45,7 +45,7 @@
 #include "scip/tracee/remote.h"
 #include "scip/tracee/stops.h"
 
-enum { MET_MAX = 16 };
+enum { MET_MAX = 16, CONTROL_TRIES = 3 };
 
 struct supervisor {
 	const struct seat *seat;
@@ -591,21 +591,35 @@ static bool back_to_pool(const struct seat *seat)
 	return false;
 }
 
+/* Without its socket a process cannot be saved, and a restore cannot be completed. What was lacking may be
+ * there when the next process comes. */
+static void open_control(struct supervisor *s)
+{
+	struct err err = ERR_INIT;
+
+	for (int tries = 0; !s->control && tries < CONTROL_TRIES; tries++) {
+		err_clear(&err);
+		if (control_open(&s->control, s->seat, &err) == 0)
+			return;
+	}
+	if (!s->control)
+		log_error("open the control socket; this scip cannot take checkpoints: %s", err.text);
+}
+
 _Noreturn void supervisor_main(const struct seat *seat)
 {
 	static struct supervisor s;
 	struct seat own = *seat;
-	struct err err = ERR_INIT;
 
 	own.scip = getpid();
 	s.seat = &own;
 	set_up_signals();
-	if (control_open(&s.control, s.seat, &err) < 0)
-		log_error("open the control socket; this scip cannot take checkpoints: %s", err.text);
+	open_control(&s);
 	block_calls(false);
 	do {
 		if (!wait_for_process(&s))
 			break;
+		open_control(&s);
 		atomic_fetch_add(&seat->shared->handed, 1);
 		supervisor_adopt(&s, &s.handoff);
 	} while (back_to_pool(seat));
