@@ -76,7 +76,7 @@ static int target_find_name(struct server *server, const char *name, struct targ
 			out->process = (struct name_process){.vpid = jobs[i].root, .keeper = jobs[i].keeper};
 		return 0;
 	}
-	return -ESRCH;
+	return n < 0 ? n : -ESRCH;
 }
 
 /* Finds the checkpoints of an ended process: STATE/VPID, else a named job whose newest image has it as its
@@ -127,8 +127,12 @@ static int find_stored(const Pbeam__Target *wish, struct target *out)
 	return 0;
 }
 
-static int target_refuse_missing(const Pbeam__Target *wish, const char *what, struct err *err)
+/* `r`: why it was not found. A table that cannot be read is not one without the job: a job that runs would be
+ * restored beside itself. */
+static int target_refuse(int r, const Pbeam__Target *wish, const char *what, struct err *err)
 {
+	if (r != -ESRCH && r != -ENOENT)
+		return err_code(err, r, "look for the program in the name table");
 	if (wish->vpid > 0)
 		return err_set(err, -ESRCH, "vpid %d: there is no such process%s; `pbeamctl ps` lists all",
 			       wish->vpid, what);
@@ -154,13 +158,20 @@ static int target_find_local(struct server *server, const Pbeam__Target *wish, s
 
 int target_find_live(struct server *server, const Pbeam__Target *wish, struct target *out, struct err *err)
 {
-	return target_find_local(server, wish, out) < 0 ? target_refuse_missing(wish, "", err) : 0;
+	int r = target_find_local(server, wish, out);
+
+	return r < 0 ? target_refuse(r, wish, "", err) : 0;
 }
 
 int target_find(struct server *server, const Pbeam__Target *wish, struct target *out, struct err *err)
 {
-	if (target_find_local(server, wish, out) == 0)
+	int r = target_find_local(server, wish, out);
+
+	if (r == 0)
 		return 0;
-	memset(out, 0, sizeof(*out));
-	return find_stored(wish, out) < 0 ? target_refuse_missing(wish, " and no checkpoint of one", err) : 0;
+	if (r == -ESRCH || r == -ENOENT) {
+		memset(out, 0, sizeof(*out));
+		r = find_stored(wish, out);
+	}
+	return r < 0 ? target_refuse(r, wish, " and no checkpoint of one", err) : 0;
 }

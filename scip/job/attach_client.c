@@ -49,6 +49,8 @@ static int attach_find_job(struct names *names, const char *target, struct name_
 			*out = jobs[i];
 			return 0;
 		}
+	if (n < 0)
+		return err_code(err, n, "look for the job in the name table");
 	return err_set(err, -ESRCH, "%s: there is no job of that name; `pbeamctl ps` lists all", target);
 }
 
