@@ -53,7 +53,7 @@ static int add_descriptor(struct holders *out, pid_t pid, int dir, const char *n
 
 	/* the mode of the link is the file's access mode */
 	if (fstatat(dir, name, &entry, AT_SYMLINK_NOFOLLOW) < 0 || fstatat(dir, name, &target, 0) < 0)
-		return 0;
+		return -errno;
 	number = terminal_number(pid, holder.fd, &target);
 	if (number < 0 && !S_ISFIFO(target.st_mode) && !S_ISSOCK(target.st_mode))
 		return 0;
@@ -67,6 +67,13 @@ static int add_descriptor(struct holders *out, pid_t pid, int dir, const char *n
 	return holders_append(out, holder);
 }
 
+/* What cannot be looked at for lack of something is not passed over: it may be the other end of a pipe. Other
+ * errors are those of a process or descriptor that is gone, or is another user's. */
+static int only_lack(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE ? r : 0;
+}
+
 int holders_add(struct holders *out, pid_t pid)
 {
 	auto_closedir DIR *dir = NULL;
@@ -76,7 +83,9 @@ int holders_add(struct holders *out, pid_t pid)
 
 	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
 	dir = opendir(path);
-	while (dir && r == 0 && (entry = readdir(dir)) != NULL) {
+	if (!dir)
+		return only_lack(-errno);
+	while (r == 0 && (entry = readdir(dir)) != NULL) {
 		char link[64];
 
 		if (!isdigit((unsigned char)entry->d_name[0]))
@@ -85,7 +94,7 @@ int holders_add(struct holders *out, pid_t pid)
 		r = io_readlink(dirfd(dir), entry->d_name, link, sizeof(link));
 		if (r == 0 && (!strncmp(link, "pipe:", 5) || !strncmp(link, "socket:", 7) || link[0] == '/'))
 			r = add_descriptor(out, pid, dirfd(dir), entry->d_name);
-		r = r == -ENOMEM ? r : 0;
+		r = only_lack(r);
 	}
 	return r;
 }
