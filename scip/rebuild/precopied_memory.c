@@ -81,8 +81,8 @@ int precopied_write(struct precopied *p, size_t index, const struct precopied_pi
 						 n - at, 0);
 
 		if (done <= 0)
-			return err_set(err, done < 0 ? -errno : -EFAULT, "write memory at %#lx",
-				       (unsigned long)(uintptr_t)remote[at].iov_base);
+			return err_code(err, done < 0 ? -errno : -EFAULT, "write memory at %#lx",
+					(unsigned long)(uintptr_t)remote[at].iov_base);
 		for (; at < n && (size_t)done >= remote[at].iov_len; at++)
 			done -= (ssize_t)remote[at].iov_len;
 		if (at < n) {

@@ -135,24 +135,27 @@ static bool find_in_vdso(const struct process *process, struct taddr *insn)
 	return false;
 }
 
-/* Any executable mapping will do; the bytes need not be an instruction of the program. */
-static bool find_anywhere(const struct process *process, struct taddr *insn)
+/* Any executable mapping will do; the bytes need not be an instruction of the program. 0, -ENOEXEC if there is
+ * none, or why that is unknown. */
+static int find_anywhere(const struct process *process, struct taddr *insn)
 {
 	struct procfs_maps maps;
 	bool found = false;
+	int r = procfs_maps_read(process->pid, false, &maps, NULL);
 
-	if (procfs_maps_read(process->pid, false, &maps, NULL) < 0)
-		return false;
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < maps.n && !found; i++)
 		if ((maps.v[i].prot & PROT_EXEC) && maps.v[i].start < 1ull << 47)
 			found = scan_for_syscall(process, maps.v[i].start, maps.v[i].end, insn);
 	procfs_maps_free(&maps);
-	return found;
+	return found ? 0 : -ENOEXEC;
 }
 
 int remote_arch_find_insn(struct process *process, struct taddr *insn)
 {
 	unsigned char bytes[sizeof(syscall_bytes)];
+	int r;
 
 	if (process->syscall_insn.a &&
 	    memory_read(process, process->syscall_insn, bytes, sizeof(bytes)) == 0 &&
@@ -160,8 +163,9 @@ int remote_arch_find_insn(struct process *process, struct taddr *insn)
 		*insn = process->syscall_insn;
 		return 0;
 	}
-	if (!find_in_vdso(process, insn) && !find_anywhere(process, insn))
-		return -ENOEXEC;
+	r = find_in_vdso(process, insn) ? 0 : find_anywhere(process, insn);
+	if (r < 0)
+		return r;
 	process->syscall_insn = *insn;
 	return 0;
 }
