@@ -13,8 +13,8 @@
 #include "base/io.h"
 
 #ifdef PBEAM_FAULTS
-/* Ten seconds. */
-enum { LOOKS = 1000, LOOK_AGAIN_NS = 10000000 };
+/* LOOKS are ten seconds. */
+enum { LOOKS = 1000, LOOK_AGAIN_NS = 10000000, WISH_SIZE = 128 };
 
 /* The tests' request: the variable's value, or the contents of the file that it names. NULL if there is
  * none. */
@@ -35,19 +35,27 @@ static const char *fault_wish(char *buf, size_t size)
 	return buf;
 }
 
-/* Writes "POINT:reached" to the file and returns when the file is changed. */
+/* Writes "POINT:reached", and the detail, to the file and to `reached`. */
+static int tell_reached(const char *wanted, const char *detail, char *reached, size_t size)
+{
+	const char *path = getenv("PBEAM_FAULT");
+	auto_close int fd = path && path[0] == '/' ? open(path, O_WRONLY | O_TRUNC | O_CLOEXEC) : -1;
+
+	snprintf(reached, size, "%.*s:reached%s", (int)strcspn(wanted, ":"), wanted, detail);
+	return fd >= 0 && io_write_full(fd, reached, strlen(reached)) < 0 ? -1 : fd >= 0;
+}
+
+/* Returns when the file is changed. */
 static void pause_here(const char *wanted)
 {
 	const struct timespec moment = {0, LOOK_AGAIN_NS};
-	const char *path = getenv("PBEAM_FAULT");
-	char reached[128] = "", buf[128];
-	auto_close int fd = path && path[0] == '/' ? open(path, O_WRONLY | O_TRUNC | O_CLOEXEC) : -1;
+	char reached[WISH_SIZE] = "", buf[WISH_SIZE];
+	int told = tell_reached(wanted, "", reached, sizeof(reached));
 
-	snprintf(reached, sizeof(reached), "%.*s:reached", (int)strcspn(wanted, ":"), wanted);
-	if (fd >= 0 && io_write_full(fd, reached, strlen(reached)) < 0)
+	if (told < 0)
 		return;
 	for (int tries = 0; tries < LOOKS; tries++) {
-		const char *now = fd < 0 ? NULL : fault_wish(buf, sizeof(buf));
+		const char *now = !told ? NULL : fault_wish(buf, sizeof(buf));
 
 		if (now && strcmp(now, reached) != 0)
 			return;
@@ -55,20 +63,43 @@ static void pause_here(const char *wanted)
 	}
 }
 
-int fault_point(const char *point, struct err *err)
+/* The action if this is the passing of `point` that is wanted, else NULL. */
+static const char *action_now(const char *point, const char *wanted)
 {
 	static unsigned passed;
-	char buf[128];
-	const char *wanted = fault_wish(buf, sizeof(buf));
+	static char last[WISH_SIZE];
 	size_t len = strlen(point);
-	const char *action;
 	const char *count;
 
-	if (!wanted || strncmp(wanted, point, len) || wanted[len] != ':')
-		return 0;
-	action = wanted + len + 1;
-	count = strchr(action, ':');
-	if (++passed != (count ? (unsigned)atoi(count + 1) : 1u))
+	if (!wanted || strncmp(wanted, point, len) || wanted[len] != ':' ||
+	    !strncmp(wanted + len + 1, "reached", 7))
+		return NULL;
+	if (strcmp(wanted, last) != 0) {
+		passed = 0;
+		snprintf(last, sizeof(last), "%s", wanted);
+	}
+	count = strchr(wanted + len + 1, ':');
+	return ++passed == (count ? (unsigned)atoi(count + 1) : 1u) ? wanted + len + 1 : NULL;
+}
+
+bool fault_reached(const char *point, const char *detail)
+{
+	char buf[WISH_SIZE], reached[WISH_SIZE];
+	const char *wanted = fault_wish(buf, sizeof(buf));
+	bool now = action_now(point, wanted) != NULL;
+
+	if (now)
+		(void)tell_reached(wanted, detail, reached, sizeof(reached));
+	return now;
+}
+
+int fault_point(const char *point, struct err *err)
+{
+	char buf[WISH_SIZE];
+	const char *wanted = fault_wish(buf, sizeof(buf));
+	const char *action = action_now(point, wanted);
+
+	if (!action)
 		return 0;
 	if (!strncmp(action, "kill", 4))
 		raise(SIGKILL);

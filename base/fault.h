@@ -8,11 +8,16 @@
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
 
+#include <stdbool.h>
+
 #include "base/err.h"
 
 #ifdef PBEAM_FAULTS
 /* Returns 0, or -EIO with a message in `err`. */
 must_check int fault_point(const char *point, struct err *err);
+/* True at the passing that is to fail, for a failure that the caller makes itself. If PBEAM_FAULT names a
+ * file, "POINT:reached DETAIL" is written to it. */
+bool fault_reached(const char *point, const char *detail);
 #else
 must_check static inline int fault_point(const char *point, struct err *err)
 {

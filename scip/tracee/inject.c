@@ -27,6 +27,7 @@
 #include "scip/tracee/inject_area.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/remote.h"
+#include "scip/tracee/remote_fault.h"
 #include "scip/tracee/remote_frame.h"
 #include "scip/tracee/stops.h"
 
@@ -374,12 +375,13 @@ int batch_run(struct batch *batch, struct tracee *tracee, struct err *err)
 {
 	struct inject_area *area = batch->area;
 	struct inject_batch *head = (void *)area->local;
+	const size_t fault = remote_fault_pick(calls_of(area), batch->ncalls);
 	struct remote_frame frame;
 	int code, caught;
 
 	*head = (struct inject_batch){
 		.version = INJECT_ABI_VERSION,
-		.ncalls = (uint32_t)batch->ncalls,
+		.ncalls = (uint32_t)fault,
 		.calls = data_there(area) + HEAD_SIZE,
 	};
 	code = remote_enter(&frame, tracee, err);
@@ -388,6 +390,8 @@ int batch_run(struct batch *batch, struct tracee *tracee, struct err *err)
 	code = remote_leave_after(&frame, run_calls(&frame, batch, err), err);
 	if (code < 0)
 		return code;
+	if (!head->failed && fault < batch->ncalls)
+		head->failed = 1;
 	if (head->done > batch->ncalls || (head->failed && head->done == batch->ncalls))
 		return err_set(err, -EIO, "the injected code's reply from process %d is malformed",
 			       area->process->pid);

@@ -39,6 +39,7 @@
 #include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote_arch.h"
+#include "scip/tracee/remote_fault.h"
 #include "scip/tracee/remote_frame.h"
 #include "scip/tracee/stops.h"
 
@@ -261,9 +262,14 @@ static int call_at(struct remote_frame *frame, struct taddr insn, int64_t *ret, 
 {
 	struct tracee *tracee = frame->tracee;
 	struct user_regs_struct regs = frame->saved;
+	struct inject_call fault = {.nr = nr};
 	bool entered = false;
 	int code;
 
+	if (remote_fault_pick(&fault, 1) == 0) {
+		*ret = fault.ret;
+		return 0;
+	}
 	remote_arch_set_call(&regs, insn, nr, args);
 	code = regs_set(tracee, &regs);
 	if (code < 0)

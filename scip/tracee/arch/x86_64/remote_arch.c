@@ -135,8 +135,8 @@ static bool find_in_vdso(const struct process *process, struct taddr *insn)
 	return false;
 }
 
-/* Any executable mapping will do; the bytes need not be an instruction of the program. 0, -ENOEXEC if there is
- * none, or why that is unknown. */
+/* Any executable mapping will do; the bytes need not be an instruction of the program. 0, -ENOEXEC if there
+ * is none, or why that is unknown. */
 static int find_anywhere(const struct process *process, struct taddr *insn)
 {
 	struct procfs_maps maps;
