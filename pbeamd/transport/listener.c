@@ -23,9 +23,16 @@ struct listener {
 	bool exhausted;	       /* has been logged */
 };
 
+/* Clients are refused while descriptors lack: that may last. A lack of kernel memory passes, and they wait.
+ */
+static bool lacks_descriptors(int r)
+{
+	return r == -EMFILE || r == -ENFILE;
+}
+
 static bool is_exhaustion(int r)
 {
-	return r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM;
+	return lacks_descriptors(r) || r == -ENOBUFS || r == -ENOMEM;
 }
 
 static int listener_open_spare(void)
@@ -50,14 +57,16 @@ static void listener_refuse_one(struct listener *listener, const struct err *why
 	listener->spare = listener_open_spare();
 }
 
-static void listener_back_off(struct listener *listener, const struct err *why)
+static void listener_back_off(struct listener *listener, int r, const struct err *why)
 {
 	const struct timeval later = {0, BACK_OFF_US};
 
 	if (!listener->exhausted)
-		log_warn("%s: connections are refused until descriptors are free", why->text);
+		log_warn("%s: connections %s", why->text,
+			 lacks_descriptors(r) ? "are refused until descriptors are free" : "wait");
 	listener->exhausted = true;
-	listener_refuse_one(listener, why);
+	if (lacks_descriptors(r))
+		listener_refuse_one(listener, why);
 	if (event_add(listener->again, &later) == 0)
 		event_del(listener->readable);
 }
@@ -75,7 +84,7 @@ static void listener_on_readable(evutil_socket_t socket, short what, void *arg)
 		listener->refused = 0;
 		listener->calls->take(listener->arg, fd);
 	} else if (is_exhaustion(fd)) {
-		listener_back_off(listener, &err);
+		listener_back_off(listener, fd, &err);
 	} else if (fd != -EAGAIN) {
 		log_warn("%s", err.text);
 	}
