@@ -79,10 +79,21 @@ void names_close(struct names *names);
  * names_job_count(), names_job_get(), names_snapshot() and names_process_get(). They cannot be changed. For
  * programs that serve the user; the jobs' own programs need only theirs. */
 void names_include_others(struct names *names);
+/* The table's directory may be removed while jobs run (a logout). A process that serves jobs then publishes
+ * its table where names_open() finds it. 0 also if it is in its place; -EEXIST if there is another one by
+ * now. */
+must_check int names_publish(const struct names *names, struct err *err);
+/* True if names_open() in another process would find this table. */
+bool names_is_published(const struct names *names);
+/* True if it would open this table itself. */
+bool names_is_found(const struct names *names);
+/* Removes this process's link, before it ends. */
+void names_unpublish(void);
 
 /* ---- jobs ---- */
 must_check int names_job_add(struct names *names, const struct name_job *job,
-			     struct err *err); /* -EEXIST: name in use */
+			     struct err *err); /* -EEXIST: name in use; -ESTALE: the table
+							was removed, open it again */
 must_check int names_job_update(struct names *names, const struct name_job *job);
 void names_job_remove(struct names *names, struct rpid keeper); /* with all its processes and claims */
 must_check int names_job_get(struct names *names, struct rpid keeper, struct name_job *out);

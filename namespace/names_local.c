@@ -141,8 +141,7 @@ void table_head_fill(struct table_head *head, uint32_t version)
 	boot_id(head->boot_id);
 }
 
-/* PBEAM_TEST_TABLE_VERSION stands for a program of another version. */
-static uint32_t table_version(void)
+uint32_t table_version(void)
 {
 	const char *text = getenv("PBEAM_TEST_TABLE_VERSION");
 
@@ -234,6 +233,17 @@ static bool still_there(int fd, const char *path)
 	return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
+/* Opens the table of jobs whose directory was removed. -ENOENT if there is none that can be used here. */
+static int open_published(uint32_t version, int *out)
+{
+	auto_close int fd = table_open_published(version);
+
+	if (fd < 0 || flock(fd, LOCK_SH) < 0 || what_is_wrong(fd, version))
+		return -ENOENT;
+	*out = steal_fd(&fd);
+	return 0;
+}
+
 /* Opens `path`, creating or repairing it; *out holds a shared flock on a valid table. 1: try again. */
 static int open_once(const char *path, uint32_t version, int *out, struct err *err)
 {
@@ -243,8 +253,11 @@ static int open_once(const char *path, uint32_t version, int *out, struct err *e
 	if (fd < 0 && errno != ENOENT)
 		return err_sys(err, "open name table %s", path);
 	if (fd < 0) {
-		int r = local_make_directory(path, version, err);
+		int r = open_published(version, out);
 
+		if (r == 0)
+			return 0;
+		r = local_make_directory(path, version, err);
 		return r < 0 ? r : 1;
 	}
 	if (flock(fd, LOCK_SH) < 0)

@@ -112,7 +112,8 @@ int names_job_add(struct names *names, const struct name_job *job, struct err *e
 	r = table_lock(names);
 	if (r < 0)
 		return err_code(err, r, "lock the name table");
-	r = names_add_job(names->table, job, ticks, err);
+	r = names_is_found(names) ? names_add_job(names->table, job, ticks, err)
+				  : err_set(err, -ESTALE, "the name table was removed");
 	table_unlock(names);
 	if (r == 0)
 		record_forget_job(job->keeper); /* left by an older keeper with this number */

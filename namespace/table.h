@@ -23,6 +23,7 @@
 #ifndef NAMESPACE_TABLE_H
 #define NAMESPACE_TABLE_H
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -223,10 +224,19 @@ must_check int table_start_ticks(int32_t pid, uint64_t *ticks);
 bool table_alive(int32_t pid, uint64_t start_ticks);
 /* As table_alive(), but false for a zombie. For keepers, since an orphan may be reaped late. */
 bool table_runs(int32_t pid, uint64_t start_ticks);
+/* The version of this program's table. PBEAM_TEST_TABLE_VERSION stands for a program of another one. */
+uint32_t table_version(void);
+/* Makes RUNTIME/names.VERSION, which may not be there. 0 or -errno. */
+must_check int table_place(uint32_t version, char path[PATH_MAX + 32]);
+/* True if `path` is the file behind `fd`. */
+bool table_is_file(int fd, const char *path);
+/* Opens a table that a running program has published (names_publish.c). -ENOENT. */
+must_check int table_open_published(uint32_t version);
 /* Repairs the table after a writer has died. Under the lock. */
 void table_repair(struct table *table);
 /* Returns the job of a keeper, NULL if there is none. Under the lock. */
 struct table_job *table_find_job(struct table *table, int32_t keeper);
+bool table_has_jobs(const struct table *table);
 /* Enters a process into the maps of numbers. 0 or -ENOSPC. Under the lock. */
 must_check int table_link_process(struct table *table, struct table_process *entry);
 

@@ -13,6 +13,14 @@ struct table_job *table_find_job(struct table *table, int32_t keeper)
 	return NULL;
 }
 
+bool table_has_jobs(const struct table *table)
+{
+	for (unsigned i = 0; i < TABLE_JOBS; i++)
+		if (table_used(&table->jobs[i].used))
+			return true;
+	return false;
+}
+
 int table_link_process(struct table *table, struct table_process *entry)
 {
 	uint32_t slot = (uint32_t)(entry - table->processes);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/dirs.h"
+#include "base/logout.h"
 #include "pbeamctl/doctor.h"
 #include "pbeamctl/format.h"
 
@@ -91,14 +92,26 @@ static enum finding look_runtime(char found[128])
 {
 	struct err err = ERR_INIT;
 	char dir[PATH_MAX];
-	const char *base = getenv("XDG_RUNTIME_DIR");
 
 	if (dirs_runtime(dir, NULL, &err) < 0) {
 		snprintf(found, 128, "%.127s", err.text);
 		return FINDING_BAD;
 	}
 	snprintf(found, 128, "%.127s", dir);
-	return base && base[0] == '/' ? FINDING_GOOD : FINDING_LACKS;
+	return FINDING_GOOD;
+}
+
+static enum finding look_logout(char found[128])
+{
+	static const char *const texts[] = {
+		[LOGOUT_HARMLESS] = "jobs and their runtime directory stay",
+		[LOGOUT_REMOVES] = "lingering is off: the runtime directory is removed, jobs go on",
+		[LOGOUT_KILLS] = "lingering is off, KillUserProcesses=yes: jobs are killed",
+	};
+	const enum logout logout = logout_of_user();
+
+	snprintf(found, 128, "%s", texts[logout]);
+	return logout == LOGOUT_HARMLESS ? FINDING_GOOD : FINDING_LACKS;
 }
 
 static enum finding look_state(char found[128])
@@ -132,9 +145,12 @@ const struct check doctor_host[] = {
 	 "ulimit -n 1024", look_files},
 	{"processes", "the limit on processes; each process of a program has a scip", "ulimit -u 4096",
 	 look_processes},
-	{"runtime directory", "holds the sockets and the name table; without XDG_RUNTIME_DIR it is in /tmp",
+	{"runtime directory",
+	 "holds the sockets and the name table; without XDG_RUNTIME_DIR it is in the state directory",
 	 "log in through a session manager, or set XDG_RUNTIME_DIR to a directory of your own with mode 0700",
 	 look_runtime},
+	{"last logout", "what systemd does to jobs when the user's last session ends",
+	 "loginctl enable-linger", look_logout},
 	{"state directory", "holds the checkpoints made without -o",
 	 "free some space, or set XDG_STATE_HOME to a directory with more", look_state},
 	{NULL, NULL, NULL, NULL},

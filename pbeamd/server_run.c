@@ -112,10 +112,28 @@ static int open_socket(struct server *server, struct err *err)
 
 /* ---- events ---- */
 
+/* The table was made after the directory of another one had been removed, and replaced by that. A cluster's
+ * table is never replaced: it is published. */
+static void server_renew_names(struct server *server)
+{
+	struct names *names;
+	struct err err = ERR_INIT;
+
+	if (server->cluster || names_is_found(server->names))
+		return;
+	if (names_open(&names, &err) < 0) {
+		log_warn("%s", err.text);
+		return;
+	}
+	names_close(server->names);
+	server->names = names;
+}
+
 static void server_take_client(void *arg, int fd)
 {
 	struct server *server = arg;
 
+	server_renew_names(server);
 	server->active_ns = io_now_ns(CLOCK_MONOTONIC);
 	connection_open(server, fd);
 }
@@ -165,15 +183,40 @@ static bool is_unreachable(const struct server *server)
 	return stat(server->path, &st) < 0 || st.st_ino != server->inode;
 }
 
+/* Serves again where programs look for the daemon now, unless another one does. */
+static int server_return(struct server *server, struct err *err)
+{
+	int lock = server->lock, socket = server->listener, r;
+
+	listener_close(server->accepting);
+	server->accepting = NULL;
+	server->lock = server->listener = -1;
+	close(socket);
+	close(lock);
+	r = open_socket(server, err);
+	if (r == 0)
+		r = names_publish(server->names, err);
+	if (r == 0 && server->cluster)
+		r = config_remember(server->options->cluster, err);
+	return r < 0 ? r
+		     : listener_open(&server->accepting, server->base, server->listener, &local_calls, server,
+				     err);
+}
+
 static void on_idle_check(evutil_socket_t fd, short what, void *arg)
 {
 	struct server *server = arg;
 	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
+	struct err err = ERR_INIT;
 
 	if (is_unreachable(server)) {
 		log_info("the socket %s is gone", server->path);
-		event_base_loopbreak(server->base);
-		return;
+		if ((server->options->background && !server->cluster) || server_return(server, &err) < 0) {
+			if (err.code)
+				log_warn("%s", err.text);
+			event_base_loopbreak(server->base);
+			return;
+		}
 	}
 	sweep_sockets();
 	if (!server->options->background || server->cluster)
@@ -220,8 +263,10 @@ static void close_server(struct server *server)
 	}
 	if (server->base)
 		event_base_free(server->base);
-	if (server->names)
+	if (server->names) {
+		names_unpublish();
 		names_close(server->names);
+	}
 	if (server->lock >= 0)
 		close(server->lock);
 }

@@ -10,12 +10,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -385,7 +387,9 @@ int frame_connect(const char *path, struct err *err)
 	return r < 0 ? r : steal_fd(&sock);
 }
 
-int frame_connect_to(const char *role, pid_t pid, struct err *err)
+enum { KNOCK_MS = 1000, KNOCK_STEP_MS = 5 };
+
+static int connect_once(const char *role, pid_t pid, struct err *err)
 {
 	char dir[PATH_MAX], path[PATH_MAX + 16];
 	int r = dirs_runtime(dir, role, err);
@@ -394,6 +398,33 @@ int frame_connect_to(const char *role, pid_t pid, struct err *err)
 		return r;
 	snprintf(path, sizeof(path), "%s/%d", dir, pid);
 	return frame_connect(path, err);
+}
+
+/* Asks a scip or a keeper to look after its socket. False if there is no such process. */
+static bool knock_at(const char *role, pid_t pid)
+{
+	const char *name = strcmp(role, "job") == 0 ? "scip-keeper\n" : "scip\n";
+	auto_free char *comm = NULL;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	return io_slurp(AT_FDCWD, path, 64, &comm, NULL) == 0 && strcmp(comm, name) == 0 &&
+	       kill(pid, SIGIO) == 0;
+}
+
+int frame_connect_to(const char *role, pid_t pid, struct err *err)
+{
+	const struct timespec step = {0, KNOCK_STEP_MS * 1000000};
+	int r = connect_once(role, pid, err);
+
+	if (r != -ENOENT || !knock_at(role, pid))
+		return r;
+	for (int waited = 0; r == -ENOENT && waited < KNOCK_MS; waited += KNOCK_STEP_MS) {
+		nanosleep(&step, NULL);
+		err_clear(err);
+		r = connect_once(role, pid, err);
+	}
+	return r;
 }
 
 /*

@@ -72,7 +72,8 @@ ProtobufCMessage *frame_unpack(const struct frame *frame, const ProtobufCMessage
  * through a descriptor of its directory (/proc/self/fd/N/name). Connecting and accepting check
  * SO_PEERCRED. Return the descriptor or -errno. */
 must_check int frame_connect(const char *path, struct err *err);
-/* Connects to the scip ("scip") or keeper ("job") with process number `pid`: RUNTIME/ROLE/PID. */
+/* Connects to the scip ("scip") or keeper ("job") with process number `pid`: RUNTIME/ROLE/PID. If its socket
+ * was removed, it is asked (SIGIO) to make it again, and gets a second for that. */
 must_check int frame_connect_to(const char *role, pid_t pid, struct err *err);
 /* Replaces a socket on which no process listens any more; -EADDRINUSE if a process does. */
 must_check int frame_listen(const char *path, struct err *err);

@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/logout.h"
 #include "proto/daemon.h"
 #include "proto/message.h"
 #include "scip/job/event.h"
@@ -154,6 +155,8 @@ int console_run(struct keeper_options *job, const struct console_options *option
 		return console_fail(&err);
 	if (job->argv)
 		inherited_report();
+	if (options->detach && !options->image_streams && logout_of_user() != LOGOUT_HARMLESS)
+		fprintf(stderr, "scip: %s\n", logout_sentence(logout_of_user()));
 	if (streams_choose(job, options, &err) < 0)
 		return console_fail(&err);
 	relay_block_signals(&before);

@@ -91,6 +91,8 @@ void job_close_private(struct job *job)
 {
 	loop_each_fd(&job->loop, close_watched, job);
 	loop_close(&job->loop);
+	if (job->home_dir >= 0)
+		close(job->home_dir);
 	job_close_console(job);
 	for (int i = 0; i < 3; i++)
 		if (job->console_ends[i] >= 0)

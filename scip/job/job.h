@@ -47,6 +47,8 @@ struct job {
 	bool departing;
 	struct viewer *viewer;
 	struct requests *requests;
+	int home_dir;	    /* the runtime directory, watched (home.h); -1 none */
+	unsigned home_look; /* how often it was looked at since something was removed */
 	struct interval *interval;
 	int console_ends[3]; /* of a guest keeper: the other ends of its pipes, -1 none */
 	struct console_positions *console_positions; /* at home: remote_console.h; NULL */

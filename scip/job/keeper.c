@@ -25,6 +25,7 @@
 #include "proto/message.h"
 #include "scip/files/files.h"
 #include "scip/job/coordinator.h"
+#include "scip/job/home.h"
 #include "scip/job/interval.h"
 #include "scip/job/launch.h"
 #include "scip/job/links.h"
@@ -75,6 +76,7 @@ _Noreturn static void keeper_exit(struct keeper *keeper)
 		names_job_remove(job->names, job->entry.keeper);
 		files_job_ended(job->names, job->entry.uuid);
 		record_forget_job(job->entry.keeper);
+		home_close(job);
 		names_close(job->names);
 	}
 	_exit(0);
@@ -228,14 +230,16 @@ static void keeper_reap_children(struct keeper *keeper)
 	}
 }
 
-static void on_children(void *arg, int fd)
+static void on_signals(void *arg, int fd)
 {
+	struct keeper *keeper = arg;
 	struct signalfd_siginfo info;
 
 	while (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
-		continue;
-	keeper_reap_children(arg);
-	check_end(arg);
+		if (info.ssi_signo == SIGIO)
+			home_check(&keeper->job, info.ssi_code == SI_USER);
+	keeper_reap_children(keeper);
+	check_end(keeper);
 }
 
 /* ---- the pool ---- */
@@ -433,6 +437,14 @@ static int keeper_add_job(struct job *job, struct err *err)
 {
 	int r = names_job_add(job->names, &job->entry, err);
 
+	for (int tries = 0; r == -ESTALE && tries < 10; tries++) {
+		names_close(job->names);
+		job->names = NULL;
+		err_clear(err);
+		r = names_open(&job->names, err);
+		if (r == 0)
+			r = names_job_add(job->names, &job->entry, err);
+	}
 	for (int tries = 0; r == -EEXIST && job->entry.name[0] && tries < 200 && name_is_left(job); tries++) {
 		nanosleep(&(struct timespec){.tv_nsec = 5 * MS}, NULL);
 		err_clear(err);
@@ -525,6 +537,7 @@ static int begin_job(struct keeper *keeper, struct err *err)
 	r = keeper_add_job(job, err);
 	if (r < 0)
 		return r;
+	home_open(job);
 	r = job->options->argv ? start_program(job, &report, err) : 0;
 	if (r < 0)
 		return r;
@@ -544,7 +557,7 @@ static int begin_job(struct keeper *keeper, struct err *err)
 	return r;
 }
 
-static int watch_children(struct keeper *keeper, struct err *err)
+static int watch_signals(struct keeper *keeper, struct err *err)
 {
 	sigset_t mask;
 	int fd;
@@ -554,10 +567,11 @@ static int watch_children(struct keeper *keeper, struct err *err)
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGCHLD);
+	sigaddset(&mask, SIGIO); /* home.h */
 	fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (fd < 0)
 		return err_sys(err, "make a signalfd");
-	return loop_watch(&keeper->job.loop, fd, on_children, keeper);
+	return loop_watch(&keeper->job.loop, fd, on_signals, keeper);
 }
 
 /* What the job is: a new one, a saved one, or part of one that was started on another host. `leads`: its
@@ -585,7 +599,7 @@ static int keeper_open(struct keeper *keeper, int console_sock, struct err *err)
 	r = loop_open(&job->loop);
 	if (r < 0)
 		return err_code(err, r, "make an event loop");
-	r = watch_children(keeper, err);
+	r = watch_signals(keeper, err);
 	if (r < 0)
 		return r;
 	r = viewer_watch(job, err);
@@ -625,6 +639,7 @@ _Noreturn static void become_keeper(const struct keeper_options *options, int co
 	job->console_ends[0] = job->console_ends[1] = job->console_ends[2] = -1;
 	job->pty_master = options->pty_master;
 	job->links_sock = -1;
+	job->home_dir = -1;
 	job->arrival = options->begin ? options->channel : -1;
 	memcpy(job->console, options->console, sizeof(job->console));
 	if (options->signal_mask)

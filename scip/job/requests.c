@@ -24,6 +24,7 @@
 
 struct requests {
 	int listener;
+	bool served;
 	char path[PATH_MAX]; /* of the socket */
 	struct request *list;
 };
@@ -220,6 +221,52 @@ int requests_place_checkpoints(const struct job *job, struct err *err)
 	return store_place(store, dir, err);
 }
 
+static int requests_path(const struct job *job, char path[PATH_MAX], struct err *err)
+{
+	int r = dirs_runtime(path, "job", err);
+	size_t len = strlen(path);
+
+	if (r == 0 &&
+	    snprintf(path + len, PATH_MAX - len, "/%d", job->entry.keeper.n) >= (int)(PATH_MAX - len))
+		r = err_code(err, -ENAMETOOLONG, "socket in %s", path);
+	return r;
+}
+
+/* Makes no directory: it may be being removed. */
+bool requests_are_reachable(const struct job *job)
+{
+	char path[PATH_MAX + 32];
+
+	if (!job->requests || dirs_runtime(path, NULL, NULL) < 0)
+		return false;
+	snprintf(path + strlen(path), 32, "/job/%d", job->entry.keeper.n);
+	return strcmp(path, job->requests->path) == 0 && access(path, F_OK) == 0;
+}
+
+int requests_return(struct job *job, struct err *err)
+{
+	struct requests *requests = job->requests;
+	char path[PATH_MAX];
+	auto_close int listener = -1;
+	int r = requests ? requests_path(job, path, err) : 0;
+
+	if (r < 0 || !requests)
+		return r;
+	listener = serve_listen(path, err);
+	if (listener < 0)
+		return listener;
+	if (requests->served) {
+		r = loop_watch(&job->loop, listener, on_connection, job);
+		if (r < 0)
+			return err_code(err, r, "listen on %s", path);
+		loop_unwatch(&job->loop, requests->listener);
+	}
+	close(requests->listener);
+	requests->listener = steal_fd(&listener);
+	strcpy(requests->path, path);
+	return 0;
+}
+
 int requests_open(struct job *job, struct err *err)
 {
 	struct requests *requests = calloc(1, sizeof(*requests));
@@ -229,10 +276,9 @@ int requests_open(struct job *job, struct err *err)
 		return err_code(err, -ENOMEM, "listen for requests");
 	requests->listener = -1;
 	job->requests = requests;
-	r = dirs_runtime(requests->path, "job", err);
+	r = requests_path(job, requests->path, err);
 	if (r < 0)
 		return r;
-	snprintf(requests->path + strlen(requests->path), 32, "/%d", job->entry.keeper.n);
 	requests->listener = serve_listen(requests->path, err);
 	return requests->listener < 0 ? requests->listener : 0;
 }
@@ -242,7 +288,10 @@ int requests_serve(struct job *job, struct err *err)
 	const struct requests *requests = job->requests;
 	int r = loop_watch(&job->loop, requests->listener, on_connection, job);
 
-	return r < 0 ? err_code(err, r, "listen on %s", requests->path) : 0;
+	if (r < 0)
+		return err_code(err, r, "listen on %s", requests->path);
+	job->requests->served = true;
+	return 0;
 }
 
 void requests_close(struct job *job)

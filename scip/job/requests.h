@@ -15,6 +15,10 @@ must_check int requests_open(struct job *job, struct err *err);
 /* --dir: where the numbered checkpoints go. */
 must_check int requests_place_checkpoints(const struct job *job, struct err *err);
 /* Serves the socket: the program runs, or what is asked for can be told that it does not yet. */
+/* False if the keeper's socket was removed, or the runtime directory is another one by now. */
+bool requests_are_reachable(const struct job *job);
+/* Makes the socket again, where it is looked for. */
+must_check int requests_return(struct job *job, struct err *err);
 must_check int requests_serve(struct job *job, struct err *err);
 /* Removes the socket; connections end. */
 void requests_close(struct job *job);

@@ -551,6 +551,48 @@ static void check_deadlines(struct control *control, struct process *process)
 	}
 }
 
+static int socket_path(char path[PATH_MAX], pid_t scip, struct err *err)
+{
+	int r = dirs_runtime(path, "scip", err);
+	size_t len = strlen(path);
+
+	if (r == 0 && snprintf(path + len, PATH_MAX - len, "/%d", scip) >= (int)(PATH_MAX - len))
+		r = err_code(err, -ENAMETOOLONG, "socket in %s", path);
+	return r;
+}
+
+static int control_listen(const char *path, struct err *err)
+{
+	auto_close int fd = frame_listen(path, err);
+	int r = fd < 0 ? fd : make_async(fd);
+
+	if (r < 0)
+		return r;
+	if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
+		return err_sys(err, "set up %s", path);
+	return steal_fd(&fd);
+}
+
+/* The socket was removed, or its directory is another one by now: it is made again. */
+static void control_return_socket(struct control *control)
+{
+	char path[PATH_MAX];
+	struct err err = ERR_INIT;
+	int fd;
+
+	if (socket_path(path, getpid(), NULL) < 0 ||
+	    (strcmp(path, control->path) == 0 && access(path, F_OK) == 0))
+		return;
+	fd = control_listen(path, &err);
+	if (fd < 0) {
+		log_warn("control: %s", err.text);
+		return;
+	}
+	close(control->listener);
+	control->listener = fd;
+	strcpy(control->path, path);
+}
+
 void control_serve(struct control *control, struct process *process)
 {
 	if (!process) {
@@ -560,8 +602,11 @@ void control_serve(struct control *control, struct process *process)
 			close(sock);
 		return;
 	}
-	while (is_readable(control->listener))
-		take_connection(control);
+	if (is_readable(control->listener))
+		while (is_readable(control->listener))
+			take_connection(control);
+	else
+		control_return_socket(control);
 	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
 		while (serve_one(control, &control->connections[i], process))
 			continue;
@@ -636,16 +681,6 @@ void control_process_gone(struct control *control, struct process *process)
 	}
 }
 
-static int socket_path(char path[PATH_MAX], pid_t scip, struct err *err)
-{
-	int r = dirs_runtime(path, "scip", err);
-	size_t len = strlen(path);
-
-	if (r == 0 && snprintf(path + len, PATH_MAX - len, "/%d", scip) >= (int)(PATH_MAX - len))
-		r = err_code(err, -ENAMETOOLONG, "socket in %s", path);
-	return r;
-}
-
 void control_clean_up(pid_t scip)
 {
 	char path[PATH_MAX];
@@ -666,11 +701,7 @@ int control_open(struct control **out, const struct seat *seat, struct err *err)
 		control->connections[i].sock = -1;
 	r = socket_path(control->path, getpid(), err);
 	if (r == 0)
-		r = control->listener = frame_listen(control->path, err);
-	if (r >= 0)
-		r = make_async(control->listener);
-	if (r == 0 && fcntl(control->listener, F_SETFL, fcntl(control->listener, F_GETFL) | O_NONBLOCK) < 0)
-		r = err_sys(err, "set up %s", control->path);
+		r = control->listener = control_listen(control->path, err);
 	if (r < 0) {
 		if (control->listener > 0) {
 			close(control->listener);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "base/dirs.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/logout.h"
 #include "base/text.h"
 #include "base/u64_map.h"
 #include "tests/unit/unit.h"
@@ -156,6 +158,89 @@ static void test_foreign_directory(void **state)
 	assert_non_null(strstr(err.text, "not a directory of yours"));
 }
 
+/* Without a session the state directory is used, until jobs run under the session's. */
+static void test_refuge(void **state)
+{
+	char path[PATH_MAX], refuge[PATH_MAX], text[PATH_MAX + 16];
+	struct err err = ERR_INIT;
+	int fd, link;
+
+	assert_int_equal(dirs_refuge(refuge, NULL, &err), 0);
+	assert_int_equal(setenv("XDG_RUNTIME_DIR", "/proc/none", 1), 0); /* can never be made */
+	assert_int_equal(dirs_runtime(path, NULL, &err), 0);
+	assert_string_equal(path, refuge);
+	snprintf(text, sizeof(text), "%s/session", (char *)*state);
+	assert_int_equal(mkdir(text, 0700), 0);
+	assert_int_equal(setenv("XDG_RUNTIME_DIR", text, 1), 0);
+	assert_int_equal(dirs_runtime(path, NULL, &err), 0);
+	assert_string_not_equal(path, refuge);
+	/* A table in use */
+	snprintf(text, sizeof(text), "%s/names", refuge);
+	fd = open(text, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_int_equal(flock(fd, LOCK_SH), 0);
+	assert_int_equal(dirs_runtime(path, NULL, &err), 0);
+	assert_string_equal(path, refuge);
+	/* ... is not looked for where there is one in the session */
+	snprintf(text, sizeof(text), "%s/session/pbeam/names", (char *)*state);
+	link = open(text, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_int_equal(dirs_runtime(path, NULL, &err), 0);
+	assert_string_not_equal(path, refuge);
+	close(link);
+	assert_int_equal(unlink(text), 0);
+	close(fd);
+	assert_int_equal(dirs_runtime(path, NULL, &err), 0);
+	assert_string_not_equal(path, refuge);
+	/* A link to the table of a living process; then of one that has ended */
+	assert_int_equal(dirs_refuge(path, DIRS_TABLES, &err), 0);
+	strcat(path, "/1");
+	assert_int_equal(symlink("/proc/self/fd/0", path), 0);
+	assert_int_equal(dirs_runtime(text, NULL, &err), 0);
+	assert_string_equal(text, refuge);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(symlink("/proc/self/fd/9999", path), 0);
+	assert_int_equal(dirs_runtime(text, NULL, &err), 0);
+	assert_string_not_equal(text, refuge);
+}
+
+static void write_file(const char *root, const char *path, const char *text)
+{
+	char whole[PATH_MAX];
+	FILE *f;
+
+	snprintf(whole, sizeof(whole), "%s/%s", root, path);
+	*strrchr(whole, '/') = 0;
+	assert_int_equal(io_mkdirs(whole, NULL), 0);
+	snprintf(whole, sizeof(whole), "%s/%s", root, path);
+	f = fopen(whole, "we");
+	assert_non_null(f);
+	fputs(text, f);
+	fclose(f);
+}
+
+static void test_logout(void **state)
+{
+	char root[PATH_MAX];
+
+	snprintf(root, sizeof(root), "%s/root", (char *)*state);
+	assert_int_equal(logout_look(root, "/run/user/7", 7, "u"), LOGOUT_HARMLESS);
+	write_file(root, "run/systemd/system/x", "");
+	assert_int_equal(logout_look(root, "/run/user/7", 7, "u"), LOGOUT_REMOVES);
+	assert_int_equal(logout_look(root, "/run/user/77", 7, "u"), LOGOUT_HARMLESS);
+	assert_int_equal(logout_look(root, "/tmp/mine", 7, "u"), LOGOUT_HARMLESS);
+	assert_int_equal(logout_look(root, NULL, 7, "u"), LOGOUT_HARMLESS);
+	write_file(root, "etc/systemd/logind.conf",
+		   "[Login]\n#KillUserProcesses=no\nKillUserProcesses=yes\n");
+	assert_int_equal(logout_look(root, "/run/user/7", 7, "u"), LOGOUT_KILLS);
+	write_file(root, "etc/systemd/logind.conf.d/50.conf", "KillUserProcesses=no\n");
+	assert_int_equal(logout_look(root, "/run/user/7", 7, "u"), LOGOUT_REMOVES);
+	write_file(root, "etc/systemd/logind.conf.d/60.conf", "KillUserProcesses=on\n");
+	assert_int_equal(logout_look(root, "/run/user/7/", 7, "u"), LOGOUT_KILLS);
+	write_file(root, "var/lib/systemd/linger/u", "");
+	assert_int_equal(logout_look(root, "/run/user/7", 7, "u"), LOGOUT_HARMLESS);
+	assert_string_equal(logout_sentence(LOGOUT_HARMLESS), "");
+	assert_non_null(strstr(logout_sentence(LOGOUT_KILLS), "enable-linger"));
+}
+
 static int compare_chars(const void *a, const void *b)
 {
 	return *(const char *)a - *(const char *)b;
@@ -262,6 +347,8 @@ int main(void)
 		cmocka_unit_test(test_readlink),
 		cmocka_unit_test(test_directories),
 		cmocka_unit_test(test_foreign_directory),
+		cmocka_unit_test(test_refuge),
+		cmocka_unit_test(test_logout),
 		cmocka_unit_test(test_empty_ranges),
 		cmocka_unit_test(test_map),
 
