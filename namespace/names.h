@@ -75,6 +75,13 @@ struct names; /* opaque: one mapping of the table */
 /* Opens the user's table, creating it if necessary. The caller closes it with names_close(). */
 must_check int names_open(struct names **out, struct err *err);
 void names_close(struct names *names);
+/* The version of the table, and its descriptor, which names_open_descriptor() takes over in another program
+ * that the process executes. That fails with -ENOTSUP, and the sentence, for a table of another version. */
+uint32_t names_version(const struct names *names);
+/* The version that this program makes tables of. */
+uint32_t names_own_version(void);
+int names_descriptor(const struct names *names);
+must_check int names_open_descriptor(struct names **out, int fd, uint32_t version, struct err *err);
 /* From now on the jobs and processes of other versions' tables are found as well: by names_jobs_snapshot(),
  * names_job_count(), names_job_get(), names_snapshot() and names_process_get(). They cannot be changed. For
  * programs that serve the user; the jobs' own programs need only theirs. */
@@ -97,6 +104,8 @@ must_check int names_job_add(struct names *names, const struct name_job *job,
 must_check int names_job_update(struct names *names, const struct name_job *job);
 void names_job_remove(struct names *names, struct rpid keeper); /* with all its processes and claims */
 must_check int names_job_get(struct names *names, struct rpid keeper, struct name_job *out);
+/* True if a job that names_job_get() has found is in another version's table. */
+bool names_job_of_other(struct names *names, struct rpid keeper);
 /* A copy of all jobs at one moment. Returns their number, or -errno with *out NULL; the caller frees *out. */
 must_check int names_jobs_snapshot(struct names *names, struct name_job **out);
 /* The number of jobs, or -errno. */

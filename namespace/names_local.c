@@ -141,7 +141,8 @@ void table_head_fill(struct table_head *head, uint32_t version)
 	boot_id(head->boot_id);
 }
 
-uint32_t table_version(void)
+/* PBEAM_TEST_TABLE_VERSION stands for a program of another version. */
+uint32_t names_own_version(void)
 {
 	const char *text = getenv("PBEAM_TEST_TABLE_VERSION");
 
@@ -279,12 +280,53 @@ static int open_once(const char *path, uint32_t version, int *out, struct err *e
 	return 1;
 }
 
+/* Takes the descriptor over if it works. */
+static int map_table(struct names **out, int fd, struct err *err)
+{
+	const char *diverge = getenv("PBEAM_TEST_DIVERGE");
+	struct names *names = calloc(1, sizeof(*names));
+
+	if (!names)
+		return err_code(err, -ENOMEM, "open the name table");
+	names->fd = fd;
+	names->test_diverge = diverge && diverge[0] && strcmp(diverge, "0") != 0;
+	names->table = mmap(NULL, sizeof(struct table), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (names->table == MAP_FAILED) {
+		free(names);
+		return err_sys(err, "map the name table");
+	}
+	*out = names;
+	return 0;
+}
+
+uint32_t names_version(const struct names *names)
+{
+	return names->table->head.version;
+}
+
+int names_descriptor(const struct names *names)
+{
+	return names->fd;
+}
+
+int names_open_descriptor(struct names **out, int fd, uint32_t version, struct err *err)
+{
+	const char *wrong = what_is_wrong(fd, version);
+
+	if (version != names_own_version())
+		return err_set(err, -ENOTSUP,
+			       "the job is in a name table of version %u, this version uses %u; `pbeamctl "
+			       "checkpoint --kill` and `pbeamctl rollback` move it",
+			       version, names_own_version());
+	if (wrong)
+		return err_set(err, -EPROTO, "the job's name table is %s", wrong);
+	return map_table(out, fd, err);
+}
+
 int names_open(struct names **out, struct err *err)
 {
 	char path[PATH_MAX];
-	struct names *names;
-	const char *diverge = getenv("PBEAM_TEST_DIVERGE");
-	uint32_t version = table_version();
+	uint32_t version = names_own_version();
 	int fd = -1, r, tries = 0;
 	size_t len;
 
@@ -305,22 +347,10 @@ int names_open(struct names **out, struct err *err)
 	} while (r == 1 && tries++ < 100);
 	if (r != 0)
 		return r < 0 ? r : err_set(err, -EBUSY, "name table %s keeps changing", path);
-	names = calloc(1, sizeof(*names));
-	if (!names) {
+	r = map_table(out, fd, err);
+	if (r < 0)
 		close(fd);
-		return err_code(err, -ENOMEM, "open name table %s", path);
-	}
-	names->fd = fd;
-	names->test_diverge = diverge && diverge[0] && strcmp(diverge, "0") != 0;
-	names->table = mmap(NULL, sizeof(struct table), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (names->table == MAP_FAILED) {
-		r = err_sys(err, "map name table %s", path);
-		close(fd);
-		free(names);
-		return r;
-	}
-	*out = names;
-	return 0;
+	return r;
 }
 
 void names_include_others(struct names *names)

@@ -180,6 +180,17 @@ int names_job_get(struct names *names, struct rpid keeper, struct name_job *out)
 	return found ? 0 : -ENOENT;
 }
 
+bool names_job_of_other(struct names *names, struct rpid keeper)
+{
+	bool ours;
+
+	if (table_lock(names) < 0)
+		return false;
+	ours = table_find_job(names->table, keeper.n) != NULL;
+	table_unlock(names);
+	return !ours;
+}
+
 int names_jobs_snapshot(struct names *names, struct name_job **out)
 {
 	struct name_job *jobs = malloc(TABLE_JOBS * sizeof(*jobs));

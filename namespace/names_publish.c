@@ -28,7 +28,7 @@ static int publish_path(char path[PATH_MAX], struct err *err)
 	int r = dirs_refuge(path, DIRS_TABLES, err);
 	size_t len = strlen(path);
 
-	if (r == 0 && snprintf(path + len, PATH_MAX - len, "/%u.%d", table_version(), (int)getpid()) >=
+	if (r == 0 && snprintf(path + len, PATH_MAX - len, "/%u.%d", names_own_version(), (int)getpid()) >=
 			      (int)(PATH_MAX - len))
 		r = err_code(err, -ENAMETOOLONG, "%s", path);
 	return r;
@@ -108,7 +108,7 @@ void names_unpublish(void)
 
 	if (dirs_find_refuge(path) < 0)
 		return;
-	snprintf(path + strlen(path), 48, "/" DIRS_TABLES "/%u.%d", table_version(), (int)getpid());
+	snprintf(path + strlen(path), 48, "/" DIRS_TABLES "/%u.%d", names_own_version(), (int)getpid());
 	unlink(path);
 	*strrchr(path, '/') = 0;
 	rmdir(path); /* the last one */

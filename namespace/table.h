@@ -224,8 +224,6 @@ must_check int table_start_ticks(int32_t pid, uint64_t *ticks);
 bool table_alive(int32_t pid, uint64_t start_ticks);
 /* As table_alive(), but false for a zombie. For keepers, since an orphan may be reaped late. */
 bool table_runs(int32_t pid, uint64_t start_ticks);
-/* The version of this program's table. PBEAM_TEST_TABLE_VERSION stands for a program of another one. */
-uint32_t table_version(void);
 /* Makes RUNTIME/names.VERSION, which may not be there. 0 or -errno. */
 must_check int table_place(uint32_t version, char path[PATH_MAX + 32]);
 /* True if `path` is the file behind `fd`. */

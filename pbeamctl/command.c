@@ -5,9 +5,13 @@
 #include <string.h>
 
 const struct command *const command_table[] = {
-	&ps_command,	 &checkpoint_command, &log_command,   &rollback_command, &kill_command,
-	&attach_command, &stack_command,      &image_command, &migrate_command,	 &hosts_command,
-	&doctor_command, &completion_command, NULL,
+	&ps_command,	     &checkpoint_command,
+	&log_command,	     &rollback_command,
+	&kill_command,	     &attach_command,
+	&stack_command,	     &image_command,
+	&migrate_command,    &hosts_command,
+	&upgrade_command,    &doctor_command,
+	&completion_command, NULL,
 };
 
 const struct command_option command_no_options[] = {{NULL, 0, NULL, NULL, NULL}};

@@ -73,7 +73,7 @@ int command_misused(const struct command *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 extern const struct command ps_command, checkpoint_command, log_command, rollback_command, migrate_command,
-	kill_command, attach_command, stack_command, image_command, hosts_command, doctor_command,
-	completion_command;
+	kill_command, upgrade_command, attach_command, stack_command, image_command, hosts_command,
+	doctor_command, completion_command;
 
 #endif

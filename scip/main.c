@@ -18,6 +18,7 @@
 #include "scip/job/part.h"
 #include "scip/job/receive.h"
 #include "scip/reconnect/reconnect.h"
+#include "scip/supervisor/successor.h"
 
 enum { STATUS_USAGE = 125 };
 
@@ -179,6 +180,23 @@ static int main_stack(int argc, char **argv, const char *program)
 	return argc == word + 1 ? image_stack_run(program, argv[word]) : main_usage("stack needs one image");
 }
 
+/* What a keeper or scip of another version executes. */
+static int main_succeed(int argc, char **argv)
+{
+	struct successor from;
+
+	if (argc > 0 && !strcmp(argv[0], "check"))
+		return successor_answer(argc, argv);
+	if (successor_parse(&from, argc, argv) < 0)
+		return main_usage("succeed is for the programs of a running job");
+	if (!strcmp(from.role, "keeper"))
+		keeper_take_over(&from);
+	if (!strcmp(from.role, "scip"))
+		supervisor_take_over(&from);
+	successor_go_back(&from, "this version does not know the program's part in the job");
+	return STATUS_USAGE;
+}
+
 int main(int argc, char **argv)
 {
 	log_open("scip", NULL);
@@ -190,6 +208,8 @@ int main(int argc, char **argv)
 		return main_attach(argc - 1, argv + 1);
 	if (!strcmp(argv[1], "stack"))
 		return main_stack(argc - 1, argv + 1, strstr(argv[0], "pbeamctl") ? "pbeamctl" : "scip");
+	if (!strcmp(argv[1], "succeed"))
+		return main_succeed(argc - 2, argv + 2);
 	if (!strcmp(argv[1], "reconnect")) /* pbeamd's */
 		return reconnect_main();
 	if (!strcmp(argv[1], "part")) /* pbeamd's */

@@ -176,6 +176,29 @@ static int handle_migrate(struct connection *connection, const ProtobufCMessage 
 				err);
 }
 
+static int handle_upgrade(struct connection *connection, const ProtobufCMessage *message, struct err *err)
+{
+	const Pbeam__UpgradeRequest *wish = (const Pbeam__UpgradeRequest *)message;
+	Pbeam__UpgradeRequest passed = *wish;
+	Pbeam__Target vpid;
+	struct target target;
+	int r = handlers_check_target(wish->target, err);
+
+	if (r == 0)
+		r = find_to_pass_on(connection, wish->target, &target, &vpid, err);
+	if (r < 0)
+		return r;
+	if (names_job_of_other(connection->server->names, target.job.keeper))
+		return err_set(
+			err, -ENOTSUP,
+			"%s: it is in the name table of another version, and cannot change to this one "
+			"while it runs; `pbeamctl checkpoint --kill` and `pbeamctl rollback` move it",
+			target.who);
+	passed.target = &vpid;
+	return handlers_forward(connection, &target, PBEAM__DAEMON_REQUEST__DAEMON_UPGRADE, &passed.base,
+				err);
+}
+
 /* ---- rollback: in the keeper while there is one, else the job is started again from its image ---- */
 
 /* Finds the requested image; a relative path starts at the user's directory. */
@@ -297,6 +320,8 @@ static const struct handler {
 	 handle_rollback, offsetof(Pbeam__RollbackRequest, target)},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_MIGRATE, &pbeam__migrate_request__descriptor,
 	 handle_migrate, offsetof(Pbeam__MigrateRequest, target)},
+	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_UPGRADE, &pbeam__upgrade_request__descriptor,
+	 handle_upgrade, NOWHERE},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_CANCEL, &pbeam__target__descriptor, handle_cancel,
 	 0},
 	{CONNECTION_GREETED, PBEAM__DAEMON_REQUEST__DAEMON_STACK, &pbeam__target__descriptor, handle_stack,

@@ -18,6 +18,7 @@ enum coordinator_kind {
 	COORDINATOR_MIGRATE,  /* processes go to another host */
 	COORDINATOR_RECEIVE,  /* ... and arrive there */
 	COORDINATOR_PART,     /* a part of a cut over several hosts is saved */
+	COORDINATOR_UPGRADE,  /* the scips change to this program */
 	COORDINATOR_SETTLE,   /* ... its outcome is not known: the coordinator was killed */
 };
 

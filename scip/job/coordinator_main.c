@@ -13,6 +13,7 @@
 #include "scip/job/husk.h"
 #include "scip/job/links.h"
 #include "scip/job/remote_console.h"
+#include "scip/job/upgrade.h"
 #include "scip/rollback/rollback_look.h"
 #include "scip/rollback/rollback_run.h"
 #include "scip/supervisor/pool.h"
@@ -21,7 +22,7 @@ const char *const coordinator_kind_names[] = {
 	[COORDINATOR_CHECKPOINT] = "checkpoint",     [COORDINATOR_RESTORE] = "restore",
 	[COORDINATOR_ROLLBACK] = "rollback",	     [COORDINATOR_MIGRATE] = "migration",
 	[COORDINATOR_PART] = "checkpoint",	     [COORDINATOR_RECEIVE] = "arrival",
-	[COORDINATOR_SETTLE] = "end of a migration",
+	[COORDINATOR_SETTLE] = "end of a migration", [COORDINATOR_UPGRADE] = "upgrade",
 };
 
 /* Of a rollback: an image of the whole job replaces all of it, whichever process was named; else it is the
@@ -348,6 +349,8 @@ static int coordinator_run(struct job *job, const struct coordinator_wish *wish,
 		return run_settle(job, wish, keeper_sock, outcome);
 	case COORDINATOR_PART:
 		return run_part(job, wish, keeper_sock, outcome);
+	case COORDINATOR_UPGRADE:
+		return upgrade_scips(job, &outcome->processes, &outcome->err);
 	case COORDINATOR_RESTORE:
 	case COORDINATOR_ROLLBACK:
 		break;

@@ -32,6 +32,7 @@
 #include "scip/job/remote_console.h"
 #include "scip/job/request_migrate.h"
 #include "scip/job/requests.h"
+#include "scip/job/upgrade.h"
 #include "scip/job/user_terminal.h"
 #include "scip/job/viewer.h"
 #include "scip/supervisor/pool.h"
@@ -628,6 +629,44 @@ _Noreturn static void keeper_main(struct keeper *keeper, int console_sock)
 		log_debug("the job's directory stays in use");
 	for (;;)
 		loop_step(&keeper->job.loop);
+}
+
+void keeper_take_over(const struct successor *from)
+{
+	static struct keeper keeper = {.report = -1};
+	struct job *job = &keeper.job;
+	struct err err = ERR_INIT;
+	int connection = -1, r;
+
+	prctl(PR_SET_NAME, "scip-keeper");
+	log_open_shared("scip");
+	job->console_ends[0] = job->console_ends[1] = job->console_ends[2] = -1;
+	job->links_sock = job->arrival = job->home_dir = -1;
+	r = loop_open(&job->loop);
+	if (r == 0)
+		r = watch_signals(&keeper, &err);
+	if (r == 0)
+		r = upgrade_take_over(job, from, before_scip, &connection, &err);
+	if (r == 0)
+		r = loop_watch(&job->loop, pool_wake_fd(job->pool), on_pool_low, job);
+	if (r < 0) {
+		successor_go_back(from, err.text[0] ? err.text : strerror(-r));
+		_exit(1);
+	}
+	successor_close(from, pool_seat(job->pool));
+	home_open(job);
+	if (from->refused) {
+		upgrade_refused(connection, from->refused);
+	} else {
+		if (pool_retire(job->pool) == 0)
+			fill_pool(job); /* else when they have ended: a new one could take the message of an
+					   old one */
+		upgrade_go_on(job, connection);
+	}
+	keeper_reap_children(&keeper); /* a child may have ended before the signalfd was made */
+	check_end(&keeper);
+	for (;;)
+		loop_step(&job->loop);
 }
 
 _Noreturn static void become_keeper(const struct keeper_options *options, int console_sock)

@@ -50,6 +50,10 @@ struct keeper_options {
  * -errno. The events come over it, those of a failed start included. */
 must_check int keeper_start(const struct keeper_options *options, struct err *err);
 
+struct successor;
+/* Goes on as the keeper that has executed this program (supervisor/successor.h). */
+_Noreturn void keeper_take_over(const struct successor *from);
+
 /* The calling process becomes a guest keeper (options->begin). */
 _Noreturn void keeper_receive(const struct keeper_options *options);
 

@@ -120,6 +120,7 @@ static const struct {
 	{PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL, &pbeam__remote_signal__descriptor, request_signal},
 	{PBEAM__DAEMON_REQUEST__DAEMON_ORPHAN, &pbeam__target__descriptor, request_orphan},
 	{PBEAM__DAEMON_REQUEST__DAEMON_SAVE_PART, &pbeam__cut_request__descriptor, request_save_part},
+	{PBEAM__DAEMON_REQUEST__DAEMON_UPGRADE, &pbeam__upgrade_request__descriptor, request_upgrade},
 	{PBEAM__DAEMON_REQUEST__DAEMON_RECEIVE, &pbeam__migrate_begin__descriptor, request_receive},
 };
 
@@ -132,7 +133,7 @@ static bool job_is_over(const struct job *job, uint32_t type, const ProtobufCMes
 
 	if (!job->root_gone || type == PBEAM__DAEMON_REQUEST__DAEMON_RECEIVE ||
 	    type == PBEAM__DAEMON_REQUEST__DAEMON_SAVE_PART || type == PBEAM__DAEMON_REQUEST__DAEMON_SIGNAL ||
-	    type == PBEAM__DAEMON_REQUEST__DAEMON_ORPHAN)
+	    type == PBEAM__DAEMON_REQUEST__DAEMON_ORPHAN || type == PBEAM__DAEMON_REQUEST__DAEMON_UPGRADE)
 		return false;
 	if (message->descriptor == &pbeam__target__descriptor)
 		target = (const Pbeam__Target *)(const void *)message;
@@ -221,7 +222,7 @@ int requests_place_checkpoints(const struct job *job, struct err *err)
 	return store_place(store, dir, err);
 }
 
-static int requests_path(const struct job *job, char path[PATH_MAX], struct err *err)
+static int place_socket(const struct job *job, char path[PATH_MAX], struct err *err)
 {
 	int r = dirs_runtime(path, "job", err);
 	size_t len = strlen(path);
@@ -248,7 +249,7 @@ int requests_return(struct job *job, struct err *err)
 	struct requests *requests = job->requests;
 	char path[PATH_MAX];
 	auto_close int listener = -1;
-	int r = requests ? requests_path(job, path, err) : 0;
+	int r = requests ? place_socket(job, path, err) : 0;
 
 	if (r < 0 || !requests)
 		return r;
@@ -276,7 +277,7 @@ int requests_open(struct job *job, struct err *err)
 		return err_code(err, -ENOMEM, "listen for requests");
 	requests->listener = -1;
 	job->requests = requests;
-	r = requests_path(job, requests->path, err);
+	r = place_socket(job, requests->path, err);
 	if (r < 0)
 		return r;
 	requests->listener = serve_listen(requests->path, err);
@@ -292,6 +293,28 @@ int requests_serve(struct job *job, struct err *err)
 		return err_code(err, r, "listen on %s", requests->path);
 	job->requests->served = true;
 	return 0;
+}
+
+int requests_adopt(struct job *job, int listener, const char *path, struct err *err)
+{
+	struct requests *requests = calloc(1, sizeof(*requests));
+
+	if (!requests)
+		return err_code(err, -ENOMEM, "listen for requests");
+	requests->listener = listener;
+	snprintf(requests->path, sizeof(requests->path), "%s", path);
+	job->requests = requests;
+	return requests_serve(job, err);
+}
+
+int requests_listener(const struct job *job)
+{
+	return job->requests->listener;
+}
+
+const char *requests_path(const struct job *job)
+{
+	return job->requests->path;
 }
 
 void requests_close(struct job *job)

@@ -20,6 +20,11 @@ bool requests_are_reachable(const struct job *job);
 /* Makes the socket again, where it is looked for. */
 must_check int requests_return(struct job *job, struct err *err);
 must_check int requests_serve(struct job *job, struct err *err);
+/* In a program that has succeeded another one (supervisor/successor.h): serves the socket that it has left.
+ */
+must_check int requests_adopt(struct job *job, int listener, const char *path, struct err *err);
+int requests_listener(const struct job *job);
+const char *requests_path(const struct job *job);
 /* Removes the socket; connections end. */
 void requests_close(struct job *job);
 
@@ -60,6 +65,8 @@ must_check int request_receive(struct request *request, const ProtobufCMessage *
 must_check int request_cancel(struct request *request, const ProtobufCMessage *message, struct err *err);
 must_check int request_signal(struct request *request, const ProtobufCMessage *message, struct err *err);
 must_check int request_orphan(struct request *request, const ProtobufCMessage *message, struct err *err);
+/* ---- upgrade.c ---- */
+must_check int request_upgrade(struct request *request, const ProtobufCMessage *message, struct err *err);
 /* ---- request_stack.c ---- */
 must_check int request_stack(struct request *request, const ProtobufCMessage *message, struct err *err);
 

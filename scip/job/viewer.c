@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "proto/message.h"
 
 enum { LOOK_AGAIN_NS = 100000000 };
 
@@ -31,7 +32,7 @@ static void viewer_keep(struct viewer *viewer, const char *bytes, size_t n)
 {
 	if (!viewer->bytes)
 		viewer->bytes = malloc(VIEWER_BACKLOG);
-	if (!viewer->bytes)
+	if (!viewer->bytes || !n)
 		return;
 	if (viewer->len + n > VIEWER_BACKLOG) {
 		/* drops half at once, up to the end of a line: this is rare, and the rest is readable */
@@ -187,4 +188,22 @@ void viewer_alone(struct job *job)
 {
 	if (job->viewer->sock < 0)
 		start_draining(job);
+}
+
+int viewer_save(const struct job *job, int32_t *sock, ProtobufCBinaryData *backlog)
+{
+	*sock = job->viewer->sock;
+	return message_bytes(backlog, job->viewer->bytes, job->viewer->len);
+}
+
+int viewer_adopt(struct job *job, int sock, const ProtobufCBinaryData *backlog, struct err *err)
+{
+	int r = viewer_open(job, sock, err);
+
+	if (r < 0)
+		return r;
+	if (backlog->len <= VIEWER_BACKLOG)
+		viewer_keep(job->viewer, (const char *)backlog->data, backlog->len);
+	viewer_alone(job);
+	return 0;
 }

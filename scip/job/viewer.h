@@ -14,6 +14,10 @@ must_check int viewer_open(struct job *job, int sock, struct err *err);
  * the newest VIEWER_BACKLOG bytes. */
 must_check int viewer_watch(struct job *job, struct err *err);
 enum { VIEWER_BACKLOG = 256 << 10 };
+/* For another program that succeeds this one (supervisor/successor.h): the console's socket, -1 none, and the
+ * bytes that were kept. -ENOMEM. */
+must_check int viewer_save(const struct job *job, int32_t *sock, ProtobufCBinaryData *backlog);
+must_check int viewer_adopt(struct job *job, int sock, const ProtobufCBinaryData *backlog, struct err *err);
 /* Sends an event to the console, if there is one. */
 void viewer_tell(struct job *job, Pbeam__KeeperEvent__Type type, int value, const char *text);
 /* Another console takes over: the present one gets an event, and is forgotten. *sock (the new one's end of

@@ -307,6 +307,7 @@ static const struct row {
 	{PBEAM__SCIP_REQUEST__SCIP_HOLD, NEED_FROZEN, NULL, control_hold},
 	{PBEAM__SCIP_REQUEST__SCIP_STUB_STOP, NEED_NOTHING, &pbeam__scip_stub_stop__descriptor,
 	 control_stub_stop},
+	{PBEAM__SCIP_REQUEST__SCIP_SUCCEED, NEED_FROZEN, &pbeam__scip_succeed__descriptor, control_succeed},
 	{PBEAM__SCIP_REQUEST__SCIP_ADOPT, NEED_FROZEN, &pbeam__scip_adopt__descriptor, control_adopt},
 };
 

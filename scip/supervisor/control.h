@@ -37,6 +37,13 @@ void control_await_coordinator(struct control *control, pid_t coordinator);
 /* The process is gone: answers requests that waited for its end, fails the others, closes all connections. */
 void control_process_gone(struct control *control, struct process *process);
 
+/* The file that a request wants the scip to execute, NULL for none. */
+const char *control_successor(const struct control *control);
+/* It could not be executed. */
+void control_refuse_successor(struct control *control, const struct err *why);
+/* In the new program: it goes on. */
+void control_confirm_successor(struct control *control);
+
 /* ---- restore_fork.c ---- */
 /* Makes the held or frozen process fork a child, which is handed over, held. *rpid is its number, bound to
  * `vpid` (0: any number). fill_signs.taken is rung when another scip has it. On failure *rpid is 0, or a

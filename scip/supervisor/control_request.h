@@ -48,6 +48,7 @@ struct control {
 			    */
 	uint64_t look_ns;  /* when to check again that it exists */
 	struct control_vfork vfork;
+	char *successor; /* the file that the scip is to execute (control_succeed.c), NULL none */
 };
 
 /* A request on its way through its handler. */
@@ -86,6 +87,13 @@ must_check int control_restore_exit(struct control_request *request, struct err 
 must_check int control_run_filled(struct control *control, struct process *process, struct err *err);
 /* No connection drives the husk any more: it ends, or becomes the stub again. */
 void control_give_up_husk(struct control *control, struct process *process);
+
+/* ---- control_succeed.c ---- */
+must_check int control_succeed(struct control_request *request, struct err *err);
+/* In a new program: the control socket, and the connection that waits for the reply. -errno; the text may be
+ * empty. */
+must_check int control_inherit(struct control **out, const struct seat *seat, int listener, int connection,
+			       const char *path, struct err *err);
 
 /* ---- control_vfork.c ---- */
 /* Called while a request waits for the process to stop. True with the reason in err if a thread waits in

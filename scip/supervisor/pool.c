@@ -51,6 +51,8 @@ static void pool_free(struct pool *pool)
 		close(pool->seat.give);
 	if (pool->seat.wake >= 0)
 		close(pool->seat.wake);
+	if (pool->seat.page >= 0)
+		close(pool->seat.page);
 	if (pool->seat.shared)
 		munmap(pool->seat.shared, sizeof(*pool->seat.shared));
 	free(pool->scips);
@@ -67,7 +69,8 @@ int pool_open(struct pool **out, struct names *names, void (*before_scip)(void *
 
 	if (!pool)
 		return err_code(err, -ENOMEM, "make the pool of scips");
-	pool->seat = (struct seat){.names = names, .take = -1, .give = -1, .wake = -1, .keeper = getpid()};
+	pool->seat = (struct seat){
+		.names = names, .take = -1, .give = -1, .wake = -1, .page = -1, .keeper = getpid()};
 	pool->before_scip = before_scip;
 	pool->arg = arg;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
@@ -83,8 +86,13 @@ int pool_open(struct pool **out, struct names *names, void (*before_scip)(void *
 		r = err_sys(err, "make the pool's eventfd");
 		goto fail;
 	}
-	page = mmap(NULL, sizeof(*pool->seat.shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		    0);
+	/* A file, so that it can be mapped again by a program that the keeper or a scip executes. */
+	pool->seat.page = memfd_create("pbeam-seats", MFD_CLOEXEC);
+	if (pool->seat.page < 0 || ftruncate(pool->seat.page, sizeof(*pool->seat.shared)) < 0) {
+		r = err_sys(err, "make the pool's page");
+		goto fail;
+	}
+	page = mmap(NULL, sizeof(*pool->seat.shared), PROT_READ | PROT_WRITE, MAP_SHARED, pool->seat.page, 0);
 	if (page == MAP_FAILED) {
 		r = err_sys(err, "map the pool's page");
 		goto fail;
@@ -98,6 +106,55 @@ int pool_open(struct pool **out, struct names *names, void (*before_scip)(void *
 fail:
 	pool_free(pool);
 	return r;
+}
+
+int pool_adopt(struct pool **out, const struct seat *seat, const int32_t *scips, size_t nscips,
+	       void (*before_scip)(void *arg), void *arg)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+
+	if (!pool)
+		return -ENOMEM;
+	pool->scips = calloc(nscips + 1, sizeof(*pool->scips));
+	if (!pool->scips) {
+		free(pool);
+		return -ENOMEM;
+	}
+	for (size_t i = 0; i < nscips; i++)
+		pool->scips[i] = scips[i];
+	pool->nscips = nscips;
+	pool->room = nscips + 1;
+	pool->seat = *seat;
+	pool->before_scip = before_scip;
+	pool->arg = arg;
+	*out = pool;
+	return 0;
+}
+
+const struct seat *pool_seat(const struct pool *pool)
+{
+	return &pool->seat;
+}
+
+size_t pool_scips(const struct pool *pool, const pid_t **scips)
+{
+	*scips = pool->scips;
+	return pool->nscips;
+}
+
+int pool_retire(struct pool *pool)
+{
+	const struct handoff retire = {.flags = HANDOFF_RETIRE};
+	int n = 0;
+
+	/* First: an old scip whose process ends from now on does not become idle. */
+	pool->seat.generation = atomic_fetch_add(&pool->seat.shared->generation, 1) + 1;
+	while (atomic_load(&pool->seat.shared->idle) > 0 &&
+	       handoff_message_send(pool->seat.give, &retire) == 0) {
+		atomic_fetch_sub(&pool->seat.shared->idle, 1);
+		n++;
+	}
+	return n;
 }
 
 int pool_wake_fd(const struct pool *pool)

@@ -28,6 +28,15 @@ struct pool;
  * the keeper's own descriptors. */
 must_check int pool_open(struct pool **out, struct names *names, void (*before_scip)(void *arg), void *arg,
 			 struct err *err);
+/* In a program that has succeeded another one (successor.h): the pool with this seat and these scips.
+ * -ENOMEM. */
+must_check int pool_adopt(struct pool **out, const struct seat *seat, const int32_t *scips, size_t nscips,
+			  void (*before_scip)(void *arg), void *arg);
+const struct seat *pool_seat(const struct pool *pool);
+/* The scips that live; the array is the pool's. */
+size_t pool_scips(const struct pool *pool, const pid_t **scips);
+/* Ends the idle scips, and returns their number; pool_fill() makes new ones, best once these have ended. */
+int pool_retire(struct pool *pool);
 /* Ends all scips and thereby their processes. */
 void pool_close(struct pool *pool);
 /* Readable when spares are needed: the caller then calls pool_fill(). */

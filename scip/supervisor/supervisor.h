@@ -24,17 +24,20 @@ struct seat_shared {
 	_Atomic uint32_t surplus;    /* a scip that would exceed this exits */
 	_Atomic uint64_t handed;     /* hand-overs so far */
 	_Atomic int32_t coordinator; /* the active coordinator, 0 none */
+	_Atomic uint32_t generation; /* how often the job has changed to another version (docs/UPGRADE.md) */
 	struct fill_signs signs;
 };
 
 /* A scip's place in its job. */
 struct seat {
 	struct names *names;
-	int take;     /* hand-over socket: idle scips receive ... */
-	int give;     /* ... and supervisors send */
-	int wake;     /* eventfd: the pool needs spares */
-	pid_t keeper; /* the scip dies with the keeper, and the process with the scip */
-	pid_t scip;   /* the scip at this place; 0 for the keeper */
+	int take;	     /* hand-over socket: idle scips receive ... */
+	int give;	     /* ... and supervisors send */
+	int wake;	     /* eventfd: the pool needs spares */
+	int page;	     /* memory file of `shared` */
+	pid_t keeper;	     /* the scip dies with the keeper, and the process with the scip */
+	pid_t scip;	     /* the scip at this place; 0 for the keeper */
+	uint32_t generation; /* of the program of this scip: an older one leaves the job when it is idle */
 	struct seat_shared *shared;
 };
 
@@ -46,5 +49,9 @@ void supervisor_drop_thread(const struct seat *seat, struct tracee *tracee);
 
 /* Runs a scip. Never returns. */
 _Noreturn void supervisor_main(const struct seat *seat);
+
+struct successor;
+/* Goes on as the scip that has executed this program (successor.h). */
+_Noreturn void supervisor_take_over(const struct successor *from);
 
 #endif

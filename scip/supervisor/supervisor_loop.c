@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -38,6 +39,7 @@
 #include "scip/supervisor/decide.h"
 #include "scip/supervisor/handoff.h"
 #include "scip/supervisor/handoff_message.h"
+#include "scip/supervisor/scip_state.h"
 #include "scip/supervisor/stub.h"
 #include "scip/supervisor/supervisor.h"
 #include "scip/syscall/syscall.h"
@@ -427,6 +429,20 @@ static void arm_deadline(struct supervisor *s)
 	s->armed = deadline;
 }
 
+/* Every thread is held: no maker has an event to report, so those that were met are known by now. */
+static void supervisor_succeed(struct supervisor *s)
+{
+	struct err err = ERR_INIT;
+
+	if (!control_successor(s->control))
+		return;
+	if (s->vfork_tid || s->diverging)
+		err_set(&err, -EBUSY, "vpid %d: it is making a process", s->process->vpid.n);
+	else if (scip_state_exec(s->seat, s->process, s->control, control_successor(s->control), &err) == 0)
+		err_set(&err, -EIO, "vpid %d: its supervisor has not been replaced", s->process->vpid.n);
+	control_refuse_successor(s->control, &err);
+}
+
 static void answer_knock(struct supervisor *s)
 {
 	uint32_t knocks = knock_take();
@@ -439,6 +455,8 @@ static void answer_knock(struct supervisor *s)
 		return;
 	block_calls(true);
 	control_serve(s->control, s->process);
+	if (s->process)
+		supervisor_succeed(s);
 	block_calls(false);
 }
 
@@ -585,7 +603,8 @@ static bool wait_for_process(struct supervisor *s)
 /* A scip that would exceed the surplus leaves the pool. */
 static bool back_to_pool(const struct seat *seat)
 {
-	if (atomic_fetch_add(&seat->shared->idle, 1) < (int32_t)atomic_load(&seat->shared->surplus))
+	if (atomic_fetch_add(&seat->shared->idle, 1) < (int32_t)atomic_load(&seat->shared->surplus) &&
+	    atomic_load(&seat->shared->generation) == seat->generation)
 		return true;
 	atomic_fetch_sub(&seat->shared->idle, 1);
 	return false;
@@ -606,6 +625,21 @@ static void open_control(struct supervisor *s)
 		log_error("open the control socket; this scip cannot take checkpoints: %s", err.text);
 }
 
+/* One process after the other. */
+_Noreturn static void supervisor_serve(struct supervisor *s)
+{
+	do {
+		if (!wait_for_process(s))
+			break;
+		open_control(s);
+		atomic_fetch_add(&s->seat->shared->handed, 1);
+		supervisor_adopt(s, &s->handoff);
+	} while (back_to_pool(s->seat));
+	if (s->control)
+		control_close(s->control);
+	_exit(0);
+}
+
 _Noreturn void supervisor_main(const struct seat *seat)
 {
 	static struct supervisor s;
@@ -616,14 +650,40 @@ _Noreturn void supervisor_main(const struct seat *seat)
 	set_up_signals();
 	open_control(&s);
 	block_calls(false);
-	do {
-		if (!wait_for_process(&s))
-			break;
-		open_control(&s);
-		atomic_fetch_add(&seat->shared->handed, 1);
-		supervisor_adopt(&s, &s.handoff);
-	} while (back_to_pool(seat));
-	if (s.control)
-		control_close(s.control);
+	supervisor_serve(&s);
+}
+
+void supervisor_take_over(const struct successor *from)
+{
+	static struct supervisor s;
+	static struct seat seat;
+	struct err err = ERR_INIT;
+	int r;
+
+	prctl(PR_SET_NAME, "scip");
+	set_up_signals();
+	r = scip_state_take(from, &seat, &s.process, &s.control, &err);
+	if (r < 0) {
+		successor_go_back(from, err.text);
+		_exit(1); /* the process ends with it (PTRACE_O_EXITKILL) */
+	}
+	successor_close(from, &seat);
+	if (from->refused) /* still the old program */
+		seat.generation--;
+	s.seat = &seat;
+	if (getppid() != seat.keeper)
+		keeper_gone(&s);
+	if (from->refused) {
+		err_set(&err, -ENOTSUP, "%s", from->refused);
+		control_refuse_successor(s.control, &err);
+	} else {
+		control_confirm_successor(s.control);
+	}
+	block_calls(false);
+	kill(getpid(), SIGIO); /* what came meanwhile may have been noted by no signal */
+	supervisor_run(&s);
+	if (back_to_pool(s.seat))
+		supervisor_serve(&s);
+	control_close(s.control);
 	_exit(0);
 }

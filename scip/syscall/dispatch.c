@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "proto/message.h"
 #include "scip/syscall/call.h"
 #include "scip/tracee/regs.h"
 
@@ -241,6 +242,29 @@ int syscall_attach(struct process *process)
 {
 	process->calls = calloc(1, sizeof(*process->calls));
 	return process->calls ? 0 : -ENOMEM;
+}
+
+int syscall_save(const struct process *process, Pbeam__ScipState *out)
+{
+	const struct syscall_state *calls = process->calls;
+
+	out->traps_receive = calls->traps_receive;
+	out->traps_send = calls->traps_send;
+	out->unknown_calls = calls->unknown_calls;
+	return message_bytes(&out->signalfds, calls->signalfds, sizeof(calls->signalfds));
+}
+
+int syscall_load(struct process *process, const Pbeam__ScipState *saved)
+{
+	struct syscall_state *calls = process->calls;
+
+	if (saved->signalfds.len != sizeof(calls->signalfds))
+		return -EPROTO;
+	calls->traps_receive = saved->traps_receive;
+	calls->traps_send = saved->traps_send;
+	calls->unknown_calls = saved->unknown_calls;
+	memcpy(calls->signalfds, saved->signalfds.data, sizeof(calls->signalfds));
+	return 0;
 }
 
 void syscall_detach(struct process *process)

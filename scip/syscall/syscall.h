@@ -23,6 +23,7 @@
 
 #include <linux/filter.h>
 
+#include "proto/successor.pb-c.h"
 #include "scip/tracee/process.h"
 
 enum syscall_filter {
@@ -44,6 +45,11 @@ enum syscall_filter syscall_filter_restored(struct names *names);
  */
 must_check int syscall_attach(struct process *process);
 void syscall_detach(struct process *process);
+
+/* What of that another version's scip needs (proto/successor.proto): into and out of the message. -ENOMEM,
+ * -EPROTO. */
+must_check int syscall_save(const struct process *process, Pbeam__ScipState *out);
+must_check int syscall_load(struct process *process, const Pbeam__ScipState *saved);
 
 /* The filter as a BPF program, malloc'd; for seccomp(SECCOMP_SET_MODE_FILTER). */
 must_check int syscall_filter_build(enum syscall_filter which, struct sock_fprog *out, struct err *err);
