@@ -92,6 +92,7 @@ static int command_rollback_run(const struct command_line *line)
 	client_target(line->words[0], &target);
 	request.target = &target;
 	request.force = command_flag(line, "force");
+	request.replace = command_flag(line, "replace");
 	request.dry_run = command_flag(line, "dry-run");
 	if (command_flag(line, "json") && !request.dry_run)
 		return command_misused(line->command, "--json requires --dry-run");
@@ -128,6 +129,7 @@ static const struct command_option rollback_options[] = {
 	 NULL},
 	{"on", 0, "HOST=HOST", "restore on the second host what was on the first", NULL},
 	{"force", 0, NULL, "continue although files cannot be restored as they were", NULL},
+	{"replace", 0, NULL, "end the old processes first: for a lack of memory; a failure loses them", NULL},
 	{"dry-run", 0, NULL, "only list the files of the image with what would happen to each", NULL},
 	{"json", 0, NULL, "with --dry-run: one JSON document, {\"files\": [...]}", NULL},
 	{NULL, 0, NULL, NULL, NULL},
@@ -135,7 +137,8 @@ static const struct command_option rollback_options[] = {
 
 const struct command rollback_command = {
 	.name = "rollback",
-	.synopsis = "[--to N|FILE] [--on HOST=HOST[,...]] [--force] [--dry-run [--json]] VPID|NAME",
+	.synopsis =
+		"[--to N|FILE] [--on HOST=HOST[,...]] [--force] [--replace] [--dry-run [--json]] VPID|NAME",
 	.summary = "replace the running processes with those of a checkpoint",
 	.text = "Replaces the running processes with those of the newest checkpoint, or of the\n"
 		"one that --to names. The console stays. A job that has ended, or that\n"

@@ -35,6 +35,7 @@ struct coordinator_wish {
 	uint64_t save_files_max; /* checkpoint */
 	bool dry_run;		 /* rollback: only list what happens */
 	bool force;		 /* restore, rollback: although files changed */
+	bool replace;		 /* rollback: the old processes end before the new ones are made */
 	const struct migrate_options *migrate;
 	const struct migrate_settling *settling;
 	int channel;			  /* receive, part */

@@ -73,6 +73,7 @@ static int run_restore(struct job *job, const struct coordinator_wish *wish, int
 	struct rebuild_options options = {
 		.path = wish->path,
 		.force = wish->force,
+		.old_end_first = wish->replace,
 		.console = job->console,
 		.keeper_socket = keeper_sock,
 		.keeper = job->entry.keeper,

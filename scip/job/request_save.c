@@ -293,6 +293,7 @@ int request_rollback(struct request *request, const ProtobufCMessage *message, s
 	struct coordinator_wish what = {.kind = COORDINATOR_ROLLBACK,
 					.target = request_target(request->job, wish->target),
 					.force = wish->force,
+					.replace = wish->replace,
 					.dry_run = wish->dry_run};
 	struct saving *saving;
 	int r = make_saving(request, &saving, err);

@@ -46,6 +46,7 @@ struct rebuild;
 struct rebuild_options {
 	const char *path; /* of the image, for messages */
 	bool force;
+	bool old_end_first; /* a rollback: the old processes are killed before the new ones are made */
 	const int *console; /* 3 descriptors for the job's standard streams, -1 none */
 	int keeper_socket;  /* to the keeper: proto/keeper.proto */
 	struct vpid

@@ -100,6 +100,8 @@ static const char *find_obstacle(struct rebuild *rebuild)
 	const struct rebuild_options *options = rebuild->options;
 	struct name_job job;
 
+	if (options->old_end_first)
+		return "--replace";
 	if (options->external || options->part || names_job_get(rebuild->names, options->keeper, &job) < 0 ||
 	    job.spread)
 		return "the job has been on several hosts";
@@ -127,6 +129,8 @@ int rebuild_beside_decide(struct rebuild *rebuild)
 	if (!obstacle)
 		r = object_restore_borrow(rebuild->objects, rpids, rebuild->nstill, &obstacle, rebuild->err);
 	rebuild->beside = r == 0 && !obstacle;
+	if (rebuild->beside)
+		r = rebuild_check_room(rebuild);
 	if (obstacle)
 		log_info("restore: the old processes end before the new ones are made: %s", obstacle);
 	return r;

@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/host_memory.h"
 #include "base/io.h"
 #include "scip/object/inet.h"
 #include "scip/rebuild/rebuild_parts.h"
@@ -226,6 +227,25 @@ static int limit_memory(const Pbeam__Manifest *manifest, struct err *err)
 	return err_set(err, -ENOMEM,
 		       "the program has %lu MiB of memory and this machine has %lu MiB left; end others",
 		       (unsigned long)(need >> 20), (unsigned long)(have >> 20));
+}
+
+int rebuild_check_room(struct rebuild *rebuild)
+{
+	uint64_t need = bytes_of(rebuild->manifest);
+	struct host_memory size;
+	struct stat image;
+
+	/* Pages that processes share are in the image once. */
+	if (stat(rebuild->options->path, &image) == 0 && (uint64_t)image.st_size < need)
+		need = (uint64_t)image.st_size;
+	host_memory_size("/proc", &size);
+	if (need <= size.available)
+		return 0;
+	return err_set(
+		rebuild->err, -ENOMEM,
+		"the image has %lu MiB of memory, and %lu MiB are free while the present processes exist; "
+		"end other programs, or use --replace, which ends these first",
+		(unsigned long)(need >> 20), (unsigned long)(size.available >> 20));
 }
 
 int rebuild_check_limits(struct rebuild *rebuild)

@@ -32,7 +32,7 @@ class Group:
         legacy = (top / "memory/cgroup.procs").exists()
         self.names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control") if legacy else ("memory.max", "memory.current", "memory.events")
         top = top / "memory" if legacy else top
-        self.path = top / f"pbeam-test-{os.getpid()}-{host.name}"
+        self.path = top / f"pbeam-test-{os.getpid()}-{host.top.name}"
         try:
             if not legacy:
                 (top / "cgroup.subtree_control").write_text("+memory")
@@ -110,3 +110,24 @@ def test_memory_full(group_of, make_lab, point, more):
     balloon.wait()
     assert group.killed() > 0 and moving.errors().count("\n") == 1, moving.errors()
     assert check_one_place(lab, vpid, job) == ("a" if status else "b")  # it may have been the balloon
+
+
+def test_no_room_for_a_rollback(group_of, host):
+    """The old and the new processes exist at once: a lack of memory is found out before anything changes. --replace ends the old ones first."""
+    host.detach("python3", "-u", "-c", PROGRAM, name="counter", env={"PBEAM_LOG": "info"})
+    host.wait_until(lambda: (host.home / "out").exists() and count(host) > 3, 20, "the program to count")
+    host.checkpoint("counter")
+    group = group_of(host)
+    for pid in host.processes():
+        (group.path / "cgroup.procs").write_text(str(pid))
+    group.limit(60 * MIB)
+    before = count(host)
+    refused = host.ctl("rollback", "counter", check=False)
+    assert refused.returncode == 1 and "MiB are free" in refused.stderr and "--replace" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+    host.wait_until(lambda: count(host) > before, 20, "the old program to go on")
+    group.limit(400 * MIB)
+    host.rollback("counter", "--replace")
+    assert "the old processes end before the new ones are made: --replace" in host.log()
+    before = count(host)
+    host.wait_until(lambda: count(host) > before, 20, "the restored program to go on")
+    host.ctl("kill", "-s", "KILL", "counter")
