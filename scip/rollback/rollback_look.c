@@ -1,6 +1,7 @@
 #include "scip/rollback/rollback_look.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "image/file_guard.h"
 #include "proto/message.h"
@@ -19,6 +20,19 @@ int rollback_check(struct names *names, struct image_reader *image, const struct
 	return r;
 }
 
+/* True if the user has given this file to the program again: `scip restore IMAGE >FILE`. The shell has
+ * written to it then. */
+static bool is_own_stream(const struct rebuild_options *options, const char *path)
+{
+	struct stat named, stream;
+
+	for (int i = 0; options->console && i < 3; i++)
+		if (options->console[i] >= 0 && fstat(options->console[i], &stream) == 0 &&
+		    stat(path, &named) == 0 && named.st_dev == stream.st_dev && named.st_ino == stream.st_ino)
+			return true;
+	return false;
+}
+
 static int list_fates(struct names *names, struct image_reader *image, const struct rebuild_options *options,
 		      Pbeam__FileFate ***fates, size_t *n, struct err *err)
 {
@@ -29,7 +43,12 @@ static int list_fates(struct names *names, struct image_reader *image, const str
 		return r;
 	r = object_restore_forecast(restore, fates, n, err);
 	object_restore_close(restore);
-	return r < 0 ? r : file_guard_mark(options->path, *fates, *n, err);
+	if (r == 0)
+		r = file_guard_mark(options->path, *fates, *n, err);
+	for (size_t i = 0; r == 0 && i < *n; i++)
+		if ((*fates)[i]->foreign && is_own_stream(options, (*fates)[i]->path))
+			(*fates)[i]->foreign = false;
+	return r;
 }
 
 int rollback_forecast(struct names *names, struct image_reader *image, const struct rebuild_options *options,
