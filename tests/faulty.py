@@ -481,7 +481,7 @@ def campaign(operation, revive, roles, long, label, sample=3):
     """Runs the operation with one fault after the other: every call in the long form, else `sample` calls of each role and way. Every violation is
     collected; `revive` makes a world in which the next fault can be tried. PBEAM_FAULT_SEED chooses the sample; PBEAM_CALL=LABEL/ROLE:AT:TURN or
     ...:kill repeats one fault."""
-    seed = int(os.environ.get("PBEAM_FAULT_SEED", time.time_ns() % 1000000))
+    seed = int(os.environ.get("PBEAM_FAULT_SEED", time.time_ns() % 1000000 if long else 2))
     wanted = os.environ.get("PBEAM_CALL", "")
     print(f"PBEAM_FAULT_SEED={seed}")
     generator = random.Random(f"{seed} {label}")

@@ -67,6 +67,7 @@ static void on_husk_ready(void *arg, int fd)
 
 	if (r == 0 && husk->root && job->root > 0 && (!job->root_gone || job->replacing)) {
 		job->next_root = husk->handoff.rpid;
+		job->next_root_vpid.n = husk->handoff.vpid;
 	} else if (r == 0 && husk->root) {
 		r = job_set_root(job, husk->handoff.rpid, (struct vpid){husk->handoff.vpid});
 		if (r < 0)

@@ -19,7 +19,7 @@ int job_replace_root(struct job *job)
 	pid_t root = job->next_root;
 
 	job->next_root = 0;
-	return root ? job_set_root(job, root, job->entry.root) : 0;
+	return root ? job_set_root(job, root, job->next_root_vpid) : 0;
 }
 
 int job_spreads(struct job *job)

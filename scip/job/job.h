@@ -32,10 +32,11 @@ struct job {
 	int pty_master; /* -1 none */
 	int arrival; /* the channel that the first processes of a guest's come over; -1: not yet, or any more
 		      */
-	sigset_t saved_mask; /* the console's, for the program */
-	pid_t root;	     /* real pid of the job's first process, 0 before it is there */
-	pid_t next_root;     /* of a rollback: what takes its place, 0 none */
-	bool root_gone;	     /* ... and root_status is its wait status */
+	sigset_t saved_mask;	    /* the console's, for the program */
+	pid_t root;		    /* real pid of the job's first process, 0 before it is there */
+	pid_t next_root;	    /* of a rollback: what takes its place, 0 none */
+	struct vpid next_root_vpid; /* another one for an image of an earlier run of that name */
+	bool root_gone;		    /* ... and root_status is its wait status */
 	int root_status;
 	const char *home; /* of a guest keeper: the host where the job was started; else NULL */
 	bool replacing;	  /* a rollback is at work: deaths of the old processes are not the job's end */
