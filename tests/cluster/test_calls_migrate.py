@@ -7,7 +7,7 @@ ACTORS = {"source": ["pbeamctl", "pbeamd,pbeamd+", "pbeam-channel", "scip-keeper
           "target": ["pbeamd,pbeamd+", "pbeam-channel", "scip-keeper", COORDINATOR, "scip", "scip-link"]}
 
 
-@pytest.mark.long
+@pytest.mark.long(only=True)
 @pytest.mark.parametrize("side", ACTORS)
 def test_calls(make_lab, long, side):
     """It runs on one host, and nothing is left over."""
