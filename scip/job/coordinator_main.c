@@ -51,18 +51,15 @@ static int restore_guarded(struct job *job, struct image_reader *image, const st
 			   struct rebuild_result *result, struct coordinator_outcome *outcome)
 {
 	struct rollback_kept kept = {0};
-	bool recorded = file_guard_has_record(options->path);
 	int r = options->replace.n ? 0 : rollback_guard(job->names, image, options, &kept, &outcome->err);
 
 	if (r < 0)
 		return r;
-	/* From now on we change the files. If this process is killed they are put back, with other times. */
+	/* From now on we change the files. After a failure they are put back, with other times. */
 	file_guard_forget(options->path);
 	r = rollback_run(job->names, image, options, result, &outcome->err);
 	if (r < 0) {
 		file_guard_drop(kept.paths, kept.npaths);
-		if (recorded)
-			file_guard_record(options->path);
 		return r;
 	}
 	outcome->obstacles = kept.notes;

@@ -236,6 +236,13 @@ def test_an_idle_job_is_small_and_sleeps(host):
     """A keeper, a scip, one spare; nothing wakes them. After a burst of processes the spares end."""
     host.detach("sleep", "100", name="idle")
     ours = host.wait_until(lambda: len(own := host.named("scip") + host.named("scip-keeper")) == 3 and own, 5, "a keeper and two scips")
+
+    def asleep():
+        before = switches(ours)
+        time.sleep(.5)
+        return switches(ours) == before
+
+    host.wait_until(asleep, 10, "the start to be over")
     before = switches(ours)
     time.sleep(3)
     assert switches(ours) == before
