@@ -47,7 +47,9 @@ static void sweep_dir(const char *sub)
 		size_t digits = strspn(entry->d_name, "0123456789");
 		pid_t pid = atoi(entry->d_name);
 
-		if (!digits || entry->d_name[digits] || pid <= 0 || is_owner_alive(pid))
+		/* PID.PID: a socket that has not got its name yet (frame_listen()). */
+		if (!digits || (entry->d_name[digits] && entry->d_name[digits] != '.') || pid <= 0 ||
+		    is_owner_alive(pid))
 			continue;
 		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
 		    S_ISSOCK(st.st_mode) && time(NULL) - st.st_ctime > 1)
