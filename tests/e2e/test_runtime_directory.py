@@ -12,7 +12,8 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def all_works(host, vpid, out):
-    host.wait_until(lambda: vpid in host.vpids(), 10, "the job to be found")
+    # In the moment of the removal pbeamd may not start.
+    host.wait_until(lambda: host.ctl("ps", check=False).returncode == 0 and vpid in host.vpids(), 10, "the job to be found")
     counts(host, out)
     host.checkpoint("count")
     counts(host, out)
