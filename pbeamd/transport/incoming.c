@@ -103,7 +103,7 @@ static void incoming_on_end(struct stream *stream, const struct err *err)
 
 /* ---- which are taken ---- */
 
-/* Whether the source is that of a host: one that has greeted, or whose address is known as a number. */
+/* True for a source that is a host of the cluster: it has greeted, or its address is known as a number. */
 static bool is_known(const struct cluster *cluster, const struct origin *origin)
 {
 	struct origin other;
