@@ -23,7 +23,7 @@
 #include "scip/rebuild/rebuild_parts.h"
 #include "scip/tracee/procfs.h"
 
-enum { COORDINATOR_FDS = 64, TEXT_MAX = 1 << 16, UNIX_HEAD = sizeof(sa_family_t) };
+enum { COORDINATOR_FDS = 64, UNIX_HEAD = sizeof(sa_family_t) };
 
 /* ---- addresses ---- */
 
@@ -211,22 +211,15 @@ static uint64_t bytes_of(const Pbeam__Manifest *manifest)
 
 static int limit_memory(const Pbeam__Manifest *manifest, struct err *err)
 {
-	auto_free char *text = NULL;
-	const char *available, *swap;
-	uint64_t need = bytes_of(manifest), have;
+	uint64_t need = bytes_of(manifest);
+	struct host_memory size;
 
-	if (io_slurp(AT_FDCWD, "/proc/meminfo", TEXT_MAX, &text, NULL) < 0)
-		return 0;
-	available = procfs_field(text, "MemAvailable");
-	swap = procfs_field(text, "SwapFree");
-	if (!available)
-		return 0;
-	have = (strtoull(available, NULL, 10) + (swap ? strtoull(swap, NULL, 10) : 0)) << 10;
-	if (need <= have)
+	host_memory_size("/proc", &size);
+	if (need <= size.available)
 		return 0;
 	return err_set(err, -ENOMEM,
 		       "the program has %lu MiB of memory and this machine has %lu MiB left; end others",
-		       (unsigned long)(need >> 20), (unsigned long)(have >> 20));
+		       (unsigned long)(need >> 20), (unsigned long)(size.available >> 20));
 }
 
 int rebuild_check_room(struct rebuild *rebuild)
