@@ -49,7 +49,6 @@ static int add_state(Pbeam__FileStates *states, const Pbeam__FileIdentity *file)
 	state->ino = st.st_ino;
 	state->size = (uint64_t)st.st_size;
 	state->mtime_ns = time_ns(&st.st_mtim);
-	state->ctime_ns = time_ns(&st.st_ctim);
 	return 0;
 }
 
@@ -129,7 +128,7 @@ bool file_guard_has_record(const char *image_path)
 static bool is_as_recorded(const Pbeam__FileState *state, const struct stat *st)
 {
 	return state->dev == st->st_dev && state->ino == st->st_ino && state->size == (uint64_t)st->st_size &&
-	       state->mtime_ns == time_ns(&st->st_mtim) && state->ctime_ns == time_ns(&st->st_ctim);
+	       state->mtime_ns == time_ns(&st->st_mtim);
 }
 
 static bool is_foreign(const Pbeam__FileStates *states, const char *path)

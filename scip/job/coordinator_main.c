@@ -55,13 +55,13 @@ static int restore_guarded(struct job *job, struct image_reader *image, const st
 
 	if (r < 0)
 		return r;
-	/* From now on we change the files. After a failure they are put back, with other times. */
-	file_guard_forget(options->path);
 	r = rollback_run(job->names, image, options, result, &outcome->err);
 	if (r < 0) {
 		file_guard_drop(kept.paths, kept.npaths);
 		return r;
 	}
+	/* The job changes them from now on. After a failure they are as they were recorded. */
+	file_guard_forget(options->path);
 	outcome->obstacles = kept.notes;
 	outcome->nobstacles = kept.nnotes;
 	return 0;

@@ -91,7 +91,15 @@ def test_large_memory_damaged(host):
     for at in (size // 4 | 1, size // 2, size - size // 4, size - (1 << 20)):
         refused(host.run(["scip", "restore", altered(host, image, flip(at))], check=False), "damaged")
         assert log.read_bytes() == left and mapped.read_bytes() == held and not host.vpids()
-    host.rollback("large")
+    whole = image.read_bytes()
+    image.write_bytes(whole[: size // 2] + bytes([whole[size // 2] ^ 1]) + whole[size // 2 + 1 :])
+    refused(host.ctl("rollback", "large", check=False), "damaged")
+    image.write_bytes(whole)
+    mapped.write_bytes(b"mine" * 1024)  # the failed rollback has not made the job's files forgotten
+    refused(host.ctl("rollback", "large", check=False), "written to since the job ended")
+    assert mapped.read_bytes() == b"mine" * 1024
+    host.rollback("large", "--force")
+    assert (host.home / "mapped.before-rollback-1").read_bytes() == b"mine" * 1024
     host.wait_until(lambda: saved <= counted(log) < saved + 300 and log.read_bytes() != left, what="the file as it was")
     counts(host, log, more=45)
     assert int(mapped.read_bytes()[:8]) >= saved
