@@ -2,6 +2,10 @@
  * The log: one line to standard error, or to the file given to log_open(), prefixed by the program's name.
  * Levels above the threshold cost a compare. The threshold comes from PBEAM_LOG (error, warn, info, debug;
  * default warn).
+ *
+ * In a file a line that equals the one before is counted, not written. The shared log, RUNTIME/log, is
+ * bounded: the writer that finds it longer than PBEAM_LOG_SIZE (8 MiB) renames it to log.old, and every
+ * writer goes on in the new one.
  */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H

@@ -640,6 +640,7 @@ void keeper_take_over(const struct successor *from)
 
 	prctl(PR_SET_NAME, "scip-keeper");
 	log_open_shared("scip");
+	log_take_stderr();
 	job->console_ends[0] = job->console_ends[1] = job->console_ends[2] = -1;
 	job->links_sock = job->arrival = job->home_dir = -1;
 	r = loop_open(&job->loop);

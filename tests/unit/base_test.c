@@ -8,12 +8,14 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/dirs.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/log.h"
 #include "base/logout.h"
 #include "base/text.h"
 #include "base/u64_map.h"
@@ -241,6 +243,116 @@ static void test_logout(void **state)
 	assert_non_null(strstr(logout_sentence(LOGOUT_KILLS), "enable-linger"));
 }
 
+/* Writes numbered lines into the shared log. */
+static void write_lines(int writer, int n)
+{
+	log_open_shared("test");
+	for (int i = 0; i < n; i++)
+		log_error("writer %d line %d %0100d", writer, i, 0);
+}
+
+static off_t size_of(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) < 0 ? -1 : st.st_size;
+}
+
+/* Several writers: two bounded files, of whole lines, the last one among them. */
+static void test_log_is_bounded(void **state)
+{
+	enum { WRITERS = 4, LINES = 2000, MAX = 65536 };
+	char path[PATH_MAX], old[PATH_MAX + 8], line[256];
+	int ended = 0, status;
+	struct err err = ERR_INIT;
+	FILE *f;
+
+	assert_int_equal(setenv("XDG_RUNTIME_DIR", *state, 1), 0);
+	assert_int_equal(setenv("PBEAM_LOG_SIZE", "64K", 1), 0);
+	for (int i = 0; i < WRITERS; i++)
+		if (fork() == 0) {
+			write_lines(i, LINES);
+			_exit(0);
+		}
+	for (int i = 0; i < WRITERS; i++)
+		assert_true(wait(&status) > 0 && status == 0);
+	if (fork() == 0) {
+		write_lines(9, 1);
+		_exit(0);
+	}
+	assert_true(wait(&status) > 0 && status == 0);
+	assert_int_equal(dirs_runtime(path, NULL, &err), 0);
+	strcat(path, "/log");
+	snprintf(old, sizeof(old), "%s.old", path);
+	assert_in_range(size_of(path), 1, 2 * MAX);
+	assert_in_range(size_of(old), MAX, 2 * MAX);
+	for (int i = 0; i < 2; i++) {
+		f = fopen(i ? old : path, "re");
+		assert_non_null(f);
+		while (fgets(line, sizeof(line), f)) {
+			assert_non_null(strstr(line, "error: writer "));
+			assert_int_equal(strlen(strstr(line, " 000")), 102);
+			ended += strstr(line, " 9 line 0 ") != NULL;
+		}
+		fclose(f);
+	}
+	assert_int_equal(ended, 1);
+	unlink(old);
+	unlink(path);
+}
+
+static void test_log_counts_repeated_lines(void **state)
+{
+	char path[PATH_MAX], text[8192] = "";
+	struct err err = ERR_INIT;
+	int fd, status;
+
+	assert_int_equal(dirs_runtime(path, NULL, &err), 0);
+	strcat(path, "/log");
+	if (fork() == 0) {
+		log_open_shared("test");
+		for (int i = 0; i < 250; i++)
+			log_error("again");
+		unlink(path); /* the directory was removed */
+		log_error("other");
+		log_error("other");
+		log_error("last");
+		_exit(0);
+	}
+	assert_true(wait(&status) > 0 && status == 0);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0 && io_read_full(fd, text, sizeof(text) - 1) > 0);
+	close(fd);
+	assert_null(strstr(text, "error: again"));
+	assert_non_null(strstr(text, "repeated 249 times"));
+	assert_non_null(strstr(text, "repeated 1 times"));
+	assert_non_null(strstr(text, "error: last"));
+	unlink(path);
+}
+
+/* A descriptor that was closed and is another file's now gets no lines. */
+static void test_log_is_closed(void **state)
+{
+	char path[PATH_MAX];
+	struct err err = ERR_INIT;
+	int status;
+
+	assert_int_equal(dirs_runtime(path, NULL, &err), 0);
+	strcat(path, "/log");
+	if (fork() == 0) {
+		log_open_shared("test");
+		close_range(3, ~0u, 0);
+		for (int i = 3; i < 20; i++)
+			if (open("other", O_RDWR | O_CREAT | O_CLOEXEC, 0600) < 0)
+				_exit(1);
+		log_error("lost");
+		_exit(size_of("other") != 0);
+	}
+	assert_true(wait(&status) > 0 && status == 0);
+	unlink("other");
+	unlink(path);
+}
+
 static int compare_chars(const void *a, const void *b)
 {
 	return *(const char *)a - *(const char *)b;
@@ -349,6 +461,9 @@ int main(void)
 		cmocka_unit_test(test_foreign_directory),
 		cmocka_unit_test(test_refuge),
 		cmocka_unit_test(test_logout),
+		cmocka_unit_test(test_log_is_bounded),
+		cmocka_unit_test(test_log_counts_repeated_lines),
+		cmocka_unit_test(test_log_is_closed),
 		cmocka_unit_test(test_empty_ranges),
 		cmocka_unit_test(test_map),
 
