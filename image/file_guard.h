@@ -3,9 +3,9 @@
  *
  * When a job ends its keeper records what the files of the newest image are then (inode, size, time of the
  * last write), in DIR/ended beside the image. A restore compares. The time of the last change of the inode
- * says nothing: a restore that failed and was undone has changed it, and so has chmod(). A file that is another one by then is not overwritten, or
- * with --force kept beside as NAME.before-rollback-N. A keeper that was killed leaves no record; then nothing
- * is known and nothing is refused.
+ * says nothing: a restore that failed and was undone has changed it, and so has chmod(). A file that is
+ * another one by then is not overwritten, or with --force kept beside as NAME.before-rollback-N. A keeper
+ * that was killed leaves no record; then nothing is known and nothing is refused.
  */
 #ifndef IMAGE_FILE_GUARD_H
 #define IMAGE_FILE_GUARD_H
