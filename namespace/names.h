@@ -97,6 +97,14 @@ bool names_is_found(const struct names *names);
 /* Removes this process's link, before it ends. */
 void names_unpublish(void);
 
+/* With `limited` an operation fails with -ETIMEDOUT, changing nothing, if another process keeps the table
+ * locked for some seconds: it is stopped. Else it waits. For programs that a user waits for; what supervisors
+ * record must not be lost. */
+void names_limit_wait(struct names *names, bool limited);
+/* Sets the sentence for an operation that failed with `r`: of -ETIMEDOUT, which process keeps the table
+ * locked. Returns `r`. */
+int names_explain(const struct names *names, int r, struct err *err);
+
 /* ---- jobs ---- */
 must_check int names_job_add(struct names *names, const struct name_job *job,
 			     struct err *err); /* -EEXIST: name in use; -ESTALE: the table

@@ -17,8 +17,7 @@
 #include "base/io.h"
 #include "namespace/table.h"
 
-/* Reads the start time of a process, never 0, and the letter of its state. See table_start_ticks(). */
-static int read_start_and_state(int32_t pid, uint64_t *ticks, char *state)
+int table_start_and_state(int32_t pid, uint64_t *ticks, char *state)
 {
 	char path[32], text[1024];
 	unsigned long long start;
@@ -47,7 +46,7 @@ int table_start_ticks(int32_t pid, uint64_t *ticks)
 {
 	char state;
 
-	return read_start_and_state(pid, ticks, &state);
+	return table_start_and_state(pid, ticks, &state);
 }
 
 /* Any other failure (no descriptor, no memory) says nothing about the process. */
@@ -75,37 +74,11 @@ bool table_runs(int32_t pid, uint64_t start_ticks)
 {
 	uint64_t ticks;
 	char state;
-	int r = pid > 0 ? read_start_and_state(pid, &ticks, &state) : -ESRCH;
+	int r = pid > 0 ? table_start_and_state(pid, &ticks, &state) : -ESRCH;
 
 	if (r < 0)
 		return !shows_death(r);
 	return ticks == start_ticks && state != 'Z' && state != 'X';
-}
-
-int table_lock(struct names *names)
-{
-	int r = pthread_mutex_lock(&names->table->mutex);
-
-	if (r == EOWNERDEAD) {
-		table_repair(names->table);
-		r = pthread_mutex_consistent(&names->table->mutex);
-	}
-	return -r;
-}
-
-void table_unlock(struct names *names)
-{
-	pthread_mutex_unlock(&names->table->mutex);
-}
-
-int names_lock(struct names *names)
-{
-	return table_lock(names);
-}
-
-void names_unlock(struct names *names)
-{
-	table_unlock(names);
 }
 
 static void boot_id(char out[40])

@@ -111,7 +111,7 @@ int names_job_add(struct names *names, const struct name_job *job, struct err *e
 		return r;
 	r = table_lock(names);
 	if (r < 0)
-		return err_code(err, r, "lock the name table");
+		return names_explain(names, r, err);
 	r = names_is_found(names) ? names_add_job(names->table, job, ticks, err)
 				  : err_set(err, -ESTALE, "the name table was removed");
 	table_unlock(names);

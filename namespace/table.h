@@ -206,6 +206,8 @@ struct names {
 	int fd;		   /* holds the shared flock */
 	bool test_diverge; /* PBEAM_TEST_DIVERGE: gives every newborn a number that is not its own */
 	bool others;	   /* names_include_others() */
+	bool limited;	   /* names_limit_wait() */
+	int32_t stuck; /* the thread that did not release the lock in time, when last waited for; 0 none */
 };
 
 /* The version that a file name in the runtime directory stands for; false if it is no table's. */
@@ -213,12 +215,15 @@ bool table_file_version(const char *name, uint32_t *version);
 /* The head of a new table. */
 void table_head_fill(struct table_head *head, uint32_t version);
 
-/* Locks the table, and repairs it if a writer has died. -errno if it cannot be repaired. */
+/* Locks the table, and repairs it if a writer has died. -ETIMEDOUT after names_limit_wait() if the holder
+ * does not release it, or -errno if it cannot be repaired. */
 must_check int table_lock(struct names *names);
 void table_unlock(struct names *names);
 /* Reads the start time of a process in clock ticks since boot. -ENOENT or -ESRCH if there is no such process;
  * other errors (no descriptor is free) say nothing about it. */
 must_check int table_start_ticks(int32_t pid, uint64_t *ticks);
+/* As table_start_ticks(), with the letter of its state. The time is never 0. */
+must_check int table_start_and_state(int32_t pid, uint64_t *ticks, char *state);
 /* True if the process registered with that start time exists, perhaps as a zombie, or if that cannot be found
  * out: what is forgotten is lost. */
 bool table_alive(int32_t pid, uint64_t start_ticks);

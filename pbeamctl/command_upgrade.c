@@ -81,12 +81,13 @@ static int upgrade_all(struct err *err)
 	if (r < 0)
 		return command_failed(err);
 	names_include_others(names);
+	names_limit_wait(names, true);
 	n = names_jobs_snapshot(names, &jobs);
+	if (n < 0)
+		names_explain(names, n, err);
 	names_close(names);
-	if (n < 0) {
-		err_code(err, n, "list the jobs");
+	if (n < 0)
 		return command_failed(err);
-	}
 	for (int i = 0; i < n; i++) {
 		Pbeam__Target target = PBEAM__TARGET__INIT;
 		char shown[NAME_TEXT_MAX + 32];

@@ -112,6 +112,17 @@ static int open_socket(struct server *server, struct err *err)
 
 /* ---- events ---- */
 
+static int server_open_names(struct names **names, struct err *err)
+{
+	int r = names_open(names, err);
+
+	if (r < 0)
+		return r;
+	names_include_others(*names);
+	names_limit_wait(*names, true);
+	return 0;
+}
+
 /* The table was made after the directory of another one had been removed, and replaced by that. A cluster's
  * table is never replaced: it is published. */
 static void server_renew_names(struct server *server)
@@ -121,7 +132,7 @@ static void server_renew_names(struct server *server)
 
 	if (server->cluster || names_is_found(server->names))
 		return;
-	if (names_open(&names, &err) < 0) {
+	if (server_open_names(&names, &err) < 0) {
 		log_warn("%s", err.text);
 		return;
 	}
@@ -284,9 +295,8 @@ int server_run(const struct server_options *options, struct err *err)
 	file_undo_recover();
 	r = open_socket(&server, err);
 	if (r == 0)
-		r = names_open(&server.names, err);
+		r = server_open_names(&server.names, err);
 	if (r == 0) {
-		names_include_others(server.names);
 		server.base = event_base_new();
 		r = server.base ? server_add_events(&server, err)
 				: err_set(err, -ENOMEM, "no memory for the event loop");
@@ -296,6 +306,8 @@ int server_run(const struct server_options *options, struct err *err)
 	} else if (r == 0) {
 		config_forget();
 		r = names_cluster_set(server.names, NULL);
+		if (r < 0)
+			names_explain(server.names, r, err);
 	}
 	if (r == 0) {
 		tell_ready(options);

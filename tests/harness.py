@@ -32,7 +32,7 @@ class Stage(base.Stage):
                 (self.cluster / path.name).chmod(0o755)
         self.tools = self.top / "tools"
         self.tools.mkdir()
-        for name in ("channel", "fail_call", "registry", "split_image", "other_vdso"):
+        for name in ("channel", "fail_call", "registry", "split_image", "other_vdso", "hold_table"):
             shutil.copy(BUILD / "tests" / "tools" / name, self.tools)
         self.build = BUILD / "tests" / "flavours"
         self.flavours = self.top / "flavours"

@@ -335,13 +335,13 @@ static void numbers_doubt_place(struct look *look, int32_t vpid, uint64_t versio
 			(struct doubt){vpid, remove, version, looks_before(look->numbers, vpid, remove) + 1};
 }
 
-/* True if a process, thread or group has the number. */
+/* True if a process, thread or group has the number, or that cannot be found out. */
 static bool is_in_use(struct names *names, struct vpid vpid)
 {
 	struct name_process process;
 	int32_t real = names_real(names, vpid).n;
 
-	if (names_process_get(names, vpid, &process) == 0)
+	if (names_process_get(names, vpid, &process) != -ENOENT)
 		return true;
 	return real != vpid.n && real != NAMES_NOBODY && (kill(real, 0) == 0 || kill(-real, 0) == 0);
 }
@@ -396,8 +396,8 @@ static void look_at_places(struct numbers *numbers)
 /* ---- the beginning ---- */
 
 /* Claims the numbers of processes that run already, before other hosts can lease them; again after this
- * host was removed and has come back. */
-static void claim_existing(struct numbers *numbers)
+ * host was removed and has come back. -errno if they are not known. */
+static int claim_existing(struct numbers *numbers)
 {
 	struct names *names = numbers->cluster->server->names;
 	auto_free struct name_process *all = NULL;
@@ -405,6 +405,7 @@ static void claim_existing(struct numbers *numbers)
 
 	for (int i = 0; i < n; i++)
 		claim_if_free(numbers, (uint32_t)all[i].vpid.n >> NAMES_BLOCK_BITS);
+	return n < 0 ? n : 0;
 }
 
 void numbers_tick(struct cluster *cluster, uint64_t now_ns)
@@ -413,8 +414,8 @@ void numbers_tick(struct cluster *cluster, uint64_t now_ns)
 
 	if (!registry_copy_ready(cluster->copy))
 		return;
-	if (!numbers->begun)
-		claim_existing(numbers);
+	if (!numbers->begun && claim_existing(numbers) < 0)
+		return;
 	claim_ahead(numbers);
 	lease_spare(numbers);
 	numbers_begin(numbers);

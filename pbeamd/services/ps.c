@@ -171,14 +171,18 @@ void ps_work(struct server *server, int sock, const void *arg)
 	struct err err = ERR_INIT;
 	char host[256];
 	struct row *rows;
-	int n, njobs;
+	int n, njobs, r;
 
 	n = names_snapshot(server->names, (struct rpid){0}, &processes);
 	njobs = names_jobs_snapshot(server->names, &jobs);
 	rows = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(*rows));
 	list.processes = n < 0 ? NULL : calloc((size_t)n + 1, sizeof(Pbeam__ProcessInfo *));
 	if (!jobs || !rows || !list.processes) {
-		err_code(&err, n < 0 ? n : njobs < 0 ? njobs : -ENOMEM, "list the processes");
+		r = n < 0 ? n : njobs < 0 ? njobs : -ENOMEM;
+		if (r == -ENOMEM)
+			err_code(&err, r, "list the processes");
+		else
+			names_explain(server->names, r, &err);
 		rpc_refuse(sock, &err);
 		return;
 	}

@@ -60,20 +60,24 @@ static int wait_for_keeper(struct server *server, const struct target *target, s
 	struct timespec step = {0, LOOK_EVERY_NS};
 	struct name_job job;
 
-	/* The list is without those whose keeper has ended. */
-	while (names_job_count(server->names) >= 0 &&
-	       names_job_get(server->names, target->job.keeper, &job) == 0) {
+	for (;;) {
 		struct name_process root;
+		int r = names_job_count(server->names); /* removes those whose keeper has ended */
 
+		if (r >= 0)
+			r = names_job_get(server->names, target->job.keeper, &job);
+		if (r == -ENOENT)
+			return 0;
+		if (r < 0)
+			return names_explain(server->names, r, err);
 		if (io_now_ns(CLOCK_MONOTONIC) > until)
 			return err_set(err, -EBUSY,
 				       "%s: it is ending but does not come to its end; try again",
 				       target->who);
-		if (names_process_get(server->names, job.root, &root) < 0)
+		if (names_process_get(server->names, job.root, &root) == -ENOENT)
 			kill_leftovers(server, job.keeper);
 		nanosleep(&step, NULL);
 	}
-	return 0;
 }
 
 static _Noreturn void revive_execute_scip(const char *scip, const struct revive *revive, int out, int err)

@@ -129,8 +129,11 @@ static int find_stored(const Pbeam__Target *wish, struct target *out)
 
 /* `r`: why it was not found. A table that cannot be read is not one without the job: a job that runs would be
  * restored beside itself. */
-static int target_refuse(int r, const Pbeam__Target *wish, const char *what, struct err *err)
+static int target_refuse(const struct server *server, int r, const Pbeam__Target *wish, const char *what,
+			 struct err *err)
 {
+	if (r == -ETIMEDOUT)
+		return names_explain(server->names, r, err);
 	if (r != -ESRCH && r != -ENOENT)
 		return err_code(err, r, "look for the program in the name table");
 	if (wish->vpid > 0)
@@ -160,7 +163,7 @@ int target_find_live(struct server *server, const Pbeam__Target *wish, struct ta
 {
 	int r = target_find_local(server, wish, out);
 
-	return r < 0 ? target_refuse(r, wish, "", err) : 0;
+	return r < 0 ? target_refuse(server, r, wish, "", err) : 0;
 }
 
 int target_find(struct server *server, const Pbeam__Target *wish, struct target *out, struct err *err)
@@ -173,5 +176,5 @@ int target_find(struct server *server, const Pbeam__Target *wish, struct target 
 		memset(out, 0, sizeof(*out));
 		r = find_stored(wish, out);
 	}
-	return r < 0 ? target_refuse(r, wish, " and no checkpoint of one", err) : 0;
+	return r < 0 ? target_refuse(server, r, wish, " and no checkpoint of one", err) : 0;
 }

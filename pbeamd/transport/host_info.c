@@ -87,6 +87,7 @@ void host_info_refresh(const struct cluster *cluster, Pbeam__HostInfo *info)
 {
 	struct host_memory size;
 	double load;
+	int n = names_process_count(cluster->server->names, (struct rpid){0});
 
 	if (getloadavg(&load, 1) == 1)
 		info->load = load;
@@ -94,7 +95,8 @@ void host_info_refresh(const struct cluster *cluster, Pbeam__HostInfo *info)
 	info->memory_total = size.total;
 	info->memory_free = size.available;
 	cluster->calls->refresh(cluster, info);
-	info->processes = (uint32_t)names_process_count(cluster->server->names, (struct rpid){0});
+	if (n >= 0)
+		info->processes = (uint32_t)n;
 	info->seen_ns = io_now_ns(CLOCK_REALTIME);
 }
 

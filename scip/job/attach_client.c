@@ -37,8 +37,12 @@ static int attach_find_job(struct names *names, const char *target, struct name_
 	int n;
 
 	if (vpid) {
-		if (names_process_get(names, (struct vpid){vpid}, &process) < 0 ||
-		    names_job_get(names, process.keeper, out) < 0)
+		n = names_process_get(names, (struct vpid){vpid}, &process);
+		if (n == 0)
+			n = names_job_get(names, process.keeper, out);
+		if (n < 0 && n != -ENOENT)
+			return names_explain(names, n, err);
+		if (n < 0)
 			return err_set(err, -ESRCH,
 				       "vpid %d: there is no such process; `pbeamctl ps` lists all", vpid);
 		return 0;
@@ -50,7 +54,7 @@ static int attach_find_job(struct names *names, const char *target, struct name_
 			return 0;
 		}
 	if (n < 0)
-		return err_code(err, n, "look for the job in the name table");
+		return names_explain(names, n, err);
 	return err_set(err, -ESRCH, "%s: there is no job of that name; `pbeamctl ps` lists all", target);
 }
 
@@ -143,6 +147,7 @@ static int attach_take_over(const char *target, struct relay_options *out, char 
 	if (r < 0)
 		return r;
 	names_include_others(names);
+	names_limit_wait(names, true);
 	r = attach_find_job(names, target, &job, err);
 	names_close(names);
 	snprintf(host, NAME_TEXT_MAX, "%s", job.home);

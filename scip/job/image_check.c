@@ -16,6 +16,8 @@ int image_check_run(const char *path, bool force)
 	int r = names_open(&names, &err), status;
 
 	if (r == 0)
+		names_limit_wait(names, true);
+	if (r == 0)
 		r = rebuild_list_obstacles(names, path, force, &obstacles, &err);
 	for (size_t i = 0; i < obstacles.n; i++)
 		printf("%s\n", obstacles.v[i]);

@@ -436,8 +436,10 @@ static bool name_is_left(const struct job *job)
  * must not be refused. */
 static int keeper_add_job(struct job *job, struct err *err)
 {
-	int r = names_job_add(job->names, &job->entry, err);
+	int r;
 
+	names_limit_wait(job->names, true);
+	r = names_job_add(job->names, &job->entry, err);
 	for (int tries = 0; r == -ESTALE && tries < 10; tries++) {
 		names_close(job->names);
 		job->names = NULL;
@@ -451,6 +453,8 @@ static int keeper_add_job(struct job *job, struct err *err)
 		err_clear(err);
 		r = names_job_add(job->names, &job->entry, err);
 	}
+	if (r == 0)
+		names_limit_wait(job->names, false); /* from now on it records what must not be lost */
 	return r;
 }
 
