@@ -7,9 +7,9 @@
 
 enum { ESCAPED = 4 }; /* bytes of \xNN */
 
-/* Decodes one character of UTF-8. Returns its length, 0 if it is not well-formed: RFC 3629, section 4. */
-static size_t text_decode(const uint8_t *s, uint32_t *out)
+size_t text_decode(const char *text, uint32_t *out)
 {
+	const uint8_t *s = (const uint8_t *)text;
 	static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
 	size_t n = s[0] < 0x80 ? 1 : (s[0] & 0xe0) == 0xc0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : 4;
 	uint32_t c = n == 1 ? s[0] : s[0] & (0x7fu >> n);
@@ -27,7 +27,7 @@ static size_t text_decode(const uint8_t *s, uint32_t *out)
 	return n;
 }
 
-static bool is_obeyed(uint32_t c)
+bool text_is_obeyed(uint32_t c)
 {
 	bool control = c < 0x20 || (c >= 0x7f && c < 0xa0);
 	bool direction = c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
@@ -42,10 +42,10 @@ void text_make_visible(char *text, size_t size)
 
 	while (text[at]) {
 		uint32_t c = 0;
-		size_t n = text_decode((const uint8_t *)text + at, &c), left;
+		size_t n = text_decode(text + at, &c), left;
 		char escaped[ESCAPED + 1];
 
-		if (n > 0 && !is_obeyed(c)) {
+		if (n > 0 && !text_is_obeyed(c)) {
 			at += n;
 			continue;
 		}
@@ -63,4 +63,11 @@ void text_make_visible(char *text, size_t size)
 		at += ESCAPED;
 		text[at + left] = 0;
 	}
+}
+
+const char *text_copy_visible(char *to, size_t size, const char *text)
+{
+	snprintf(to, size, "%s", text ? text : "");
+	text_make_visible(to, size);
+	return to;
 }

@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/parse.h"
+#include "base/text.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/progress.h"
 #include "proto/ask.h"
@@ -53,5 +54,5 @@ void client_print_notes(char *const *notes, size_t n)
 {
 	fflush(stdout);
 	for (size_t i = 0; i < n; i++)
-		fprintf(stderr, "pbeamctl: %s\n", notes[i]);
+		fprintf(stderr, "pbeamctl: %s\n", text_visible(notes[i]));
 }

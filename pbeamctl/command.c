@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/text.h"
+
 const struct command *const command_table[] = {
 	&ps_command,	     &checkpoint_command,
 	&log_command,	     &rollback_command,
@@ -61,13 +63,15 @@ int command_failed(const struct err *err)
 
 int command_misused(const struct command *command, const char *fmt, ...)
 {
+	const char *gap = command ? " " : "", *name = command ? command->name : "";
+	char problem[1024];
 	va_list ap;
 
-	fprintf(stderr, "pbeamctl%s%s: ", command ? " " : "", command ? command->name : "");
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	vsnprintf(problem, sizeof(problem), fmt, ap);
 	va_end(ap);
-	fprintf(stderr, "; try `pbeamctl%s%s --help`\n", command ? " " : "", command ? command->name : "");
+	fprintf(stderr, "pbeamctl%s%s: %s; try `pbeamctl%s%s --help`\n", gap, name, text_visible(problem),
+		gap, name);
 	return STATUS_USAGE;
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/parse.h"
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
@@ -55,11 +56,11 @@ static int command_checkpoint_run(const struct command_line *line)
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_CHECKPOINT, &request.base,
 		       &pbeam__checkpoint_reply__descriptor, &done, &err) < 0)
 		return command_failed(&err);
-	puts(done->path);
+	format_path(done->path);
 	fflush(stdout);
 	for (size_t i = 0; i < done->n_outside; i++)
 		fprintf(stderr, "pbeamctl: %s, which is outside the checkpoint: a rollback resets it\n",
-			done->outside[i]);
+			text_visible(done->outside[i]));
 	if (isatty(STDERR_FILENO) && !request.no_wait) {
 		format_size(done->bytes, size);
 		format_span(done->pause_ns, pause);
@@ -69,7 +70,8 @@ static int command_checkpoint_run(const struct command_line *line)
 			done->processes == 1 ? "" : "es", size, pause, total);
 	}
 	for (size_t i = 0; i < done->n_incomplete; i++)
-		fprintf(stderr, "pbeamctl: the checkpoint is incomplete: %s\n", done->incomplete[i]);
+		fprintf(stderr, "pbeamctl: the checkpoint is incomplete: %s\n",
+			text_visible(done->incomplete[i]));
 	r = done->n_incomplete ? STATUS_INCOMPLETE : STATUS_DONE;
 	message_free(done);
 	return r;

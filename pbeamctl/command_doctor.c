@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
@@ -26,7 +27,7 @@ static const char *word_in_colour(enum finding finding)
 
 static void print_row(const struct check *check, enum finding finding, const char *found)
 {
-	printf("%-5s %-18s %s\n", word_in_colour(finding), check->name, found);
+	printf("%-5s %-18s %s\n", word_in_colour(finding), check->name, text_visible(found));
 	if (finding == FINDING_GOOD)
 		return;
 	printf("      %-18s %s\n", "", check->meaning);
@@ -74,7 +75,8 @@ static uint64_t unknown_calls(const Pbeam__ProcessList *list, bool json)
 
 		if (p->unknown_calls && !json)
 			printf("%-5s %-18s vpid %d (%s): %llu\n", word_in_colour(FINDING_LACKS),
-			       "unknown calls", p->vpid, p->name, (unsigned long long)p->unknown_calls);
+			       "unknown calls", p->vpid, text_visible(p->name),
+			       (unsigned long long)p->unknown_calls);
 		sum += p->unknown_calls;
 	}
 	return sum;

@@ -1,5 +1,6 @@
 #include <stdio.h>
 
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
@@ -43,11 +44,12 @@ static void hosts_print_table(const Pbeam__HostList *list)
 
 		format_size(host->memory_free, available);
 		format_size(host->memory_total, total);
-		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %s %s%s\n", host->name,
+		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %s %s%s\n", text_visible(host->name),
 		       hosts_state_word(host, i == 0), host->load, available, total, host->processors,
-		       host->processes, host->kernel, host->machine, host->central ? "  (central)" : "");
+		       host->processes, text_visible(host->kernel), text_visible(host->machine),
+		       host->central ? "  (central)" : "");
 		for (size_t j = 0; j < host->n_depends; j++)
-			printf("    %s\n", host->depends[j]);
+			printf("    %s\n", text_visible(host->depends[j]));
 	}
 }
 

@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
+#include "base/text.h"
 #include "image/image.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
@@ -9,8 +11,10 @@
 
 static void print_bytes(const ProtobufCBinaryData *bytes)
 {
-	for (size_t i = 0; i < bytes->len && bytes->data[i]; i++)
-		putchar(bytes->data[i] < 32 || bytes->data[i] == 127 ? '?' : bytes->data[i]);
+	auto_free char *text = bytes->len ? strndup((const char *)bytes->data, bytes->len) : NULL;
+
+	if (text)
+		format_text(text, -1);
 }
 
 static const char *object_name(Pbeam__Object__KindCase kind)
@@ -77,16 +81,17 @@ static void show_manifest(const char *path, const struct image_reader *image)
 	format_time(m->created_ns, when);
 	format_size(image_reader_size(image), size);
 	format_span(m->pause_ns, pause);
-	printf("image      %s\n", path);
-	printf("written    %s by %s, format %u, %s, paused for %s\n", when, m->writer, m->format, size,
-	       pause);
+	printf("image      %s\n", text_visible(path));
+	printf("written    %s by %s, format %u, %s, paused for %s\n", when, text_visible(m->writer),
+	       m->format, size, pause);
 	if (m->host)
-		printf("host       %s, Linux %s, %s\n", m->host->name, m->host->kernel, m->host->machine);
+		printf("host       %s, Linux %s, %s\n", text_visible(m->host->name),
+		       text_visible(m->host->kernel), text_visible(m->host->machine));
 	if (m->job)
-		printf("job        %s, first process vpid %d\n", m->job->name[0] ? m->job->name : "(no name)",
-		       m->job->root_vpid);
+		printf("job        %s, first process vpid %d\n",
+		       m->job->name[0] ? text_visible(m->job->name) : "(no name)", m->job->root_vpid);
 	if (m->parent)
-		printf("parent     %s, in the same directory\n", m->parent->name);
+		printf("parent     %s, in the same directory\n", text_visible(m->parent->name));
 	printf("user       %u, group %u\n", m->uid, m->gid);
 	show_objects(m);
 	printf("files      %zu with contents, %zu shared memory\n\n", m->n_files, m->n_shared);
@@ -127,7 +132,7 @@ static int image_check(const char *path)
 	if (open_whole(&image, path, &err) < 0)
 		return command_failed(&err);
 	image_reader_close(image);
-	printf("%s: whole\n", path);
+	printf("%s: whole\n", text_visible(path));
 	return STATUS_DONE;
 }
 

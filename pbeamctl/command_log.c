@@ -2,6 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
@@ -45,7 +46,7 @@ static void print_hosts(const Pbeam__LogEntry *e)
 	int width = 0;
 
 	for (size_t k = 0; k < e->n_copies; k++)
-		width += printf("%s%s", k ? "," : "", e->copies[k]->host);
+		width += printf("%s%s", k ? "," : "", text_visible(e->copies[k]->host));
 	printf("%*s", width < HOST_COLUMNS ? HOST_COLUMNS - width + 1 : 1, "");
 }
 
@@ -63,7 +64,7 @@ static void log_print_table(const Pbeam__CheckpointLog *list)
 		format_size(e->bytes, size);
 		format_span(e->pause_ns, pause);
 		snprintf(number, sizeof(number), "(%u)", e->number);
-		printf("%3s %-19s %7s ", e->to[0] ? e->to : number, when, size);
+		printf("%3s %-19s %7s ", e->to[0] ? text_visible(e->to) : number, when, size);
 		if (e->problem[0])
 			printf("%10s %9s ", "-", "-");
 		else

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/parse.h"
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/migrate_all.h"
@@ -42,9 +43,9 @@ static int migrate_parse_maps(const struct command_line *line, Pbeam__MigrateReq
 static int show_dry_run(const Pbeam__MigrateReply *done)
 {
 	for (size_t i = 0; i < done->n_obstacles; i++)
-		printf("%s\n", done->obstacles[i]);
+		printf("%s\n", text_visible(done->obstacles[i]));
 	if (!done->n_obstacles)
-		fprintf(stderr, "vpid %d can go to %s\n", done->vpid, done->host);
+		fprintf(stderr, "vpid %d can go to %s\n", done->vpid, text_visible(done->host));
 	return done->n_obstacles ? STATUS_FAILED : STATUS_DONE;
 }
 

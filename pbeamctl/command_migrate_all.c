@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
@@ -25,8 +26,8 @@ void migrate_print(const Pbeam__MigrateReply *done)
 	format_span(done->pause_ns, pause);
 	format_span(done->total_ns, total);
 	fprintf(stderr, "vpid %d (%u process%s) runs on %s: %s sent in %s (%u round%s), paused for %s\n",
-		done->vpid, done->processes, done->processes == 1 ? "" : "es", done->host, size, total,
-		done->rounds, done->rounds == 1 ? "" : "s", pause);
+		done->vpid, done->processes, done->processes == 1 ? "" : "es", text_visible(done->host), size,
+		total, done->rounds, done->rounds == 1 ? "" : "s", pause);
 }
 
 static bool is_refused(const struct refused *refused, int32_t vpid)
@@ -117,7 +118,7 @@ static int list_dependants(const char *from, struct err *err)
 		return r;
 	for (size_t i = 0; i < list->n_hosts; i++)
 		for (size_t j = 0; j < list->hosts[i]->n_depends && !strcmp(list->hosts[i]->name, from); j++)
-			n += printf("%s\n", list->hosts[i]->depends[j]) > 0;
+			n += printf("%s\n", text_visible(list->hosts[i]->depends[j])) > 0;
 	message_free(list);
 	return n;
 }

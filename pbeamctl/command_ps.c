@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
@@ -29,7 +30,7 @@ static void print_missing(const Pbeam__ProcessList *list)
 {
 	for (size_t i = 0; i < list->n_missing; i++)
 		fprintf(stderr, "pbeamctl: host %s does not answer; its processes are not listed\n",
-			list->missing[i]);
+			text_visible(list->missing[i]));
 }
 
 /* Processes whose migration has an outcome that only the central host knows. */
@@ -54,8 +55,8 @@ static void ps_print_table(const Pbeam__ProcessList *list)
 		const Pbeam__ProcessInfo *p = list->processes[i];
 
 		format_size(p->memory, memory);
-		printf("%7d %7d %-12.12s %-9s %7u %7s %-16s ", p->vpid, p->vppid, p->host, p->state,
-		       p->threads, memory, p->name);
+		printf("%7d %7d %-12.12s %-9s %7u %7s %-16s ", p->vpid, p->vppid, text_visible(p->host),
+		       text_visible(p->state), p->threads, memory, text_visible(p->name));
 		format_text(p->command, COMMAND_COLUMNS);
 		putchar('\n');
 	}

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/parse.h"
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/format.h"
@@ -66,7 +67,7 @@ static void print_fates(const Pbeam__RollbackReply *done, bool json)
 		format_size(fate->bytes, bytes);
 		format_size(fate->before, before);
 		format_size(fate->size, after);
-		printf("%-9s %8s %9s %9s ", fate->fate, bytes, before, after);
+		printf("%-9s %8s %9s %9s ", text_visible(fate->fate), bytes, before, after);
 		format_text(fate->path, -1);
 		if (fate->foreign)
 			printf(" (written by others since the job ended: requires --force)");
@@ -118,7 +119,8 @@ static int command_rollback_run(const struct command_line *line)
 	}
 	if (isatty(STDERR_FILENO)) {
 		format_span(done->total_ns, total);
-		fprintf(stderr, "vpid %d runs again as in %s, after %s\n", done->vpid, done->path, total);
+		fprintf(stderr, "vpid %d runs again as in %s, after %s\n", done->vpid,
+			text_visible(done->path), total);
 	}
 	message_free(done);
 	return STATUS_DONE;

@@ -6,6 +6,7 @@
 
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
+#include "pbeamctl/format.h"
 #include "proto/daemon.h"
 #include "proto/message.h"
 
@@ -27,7 +28,6 @@ static int stack_run(const struct command_line *line)
 	struct err err = ERR_INIT;
 	Pbeam__Target target;
 	Pbeam__StackReply *reply;
-	const char *text;
 	struct stat st;
 
 	client_target(line->words[0], &target);
@@ -36,10 +36,7 @@ static int stack_run(const struct command_line *line)
 	if (client_ask(PBEAM__DAEMON_REQUEST__DAEMON_STACK, &target.base, &pbeam__stack_reply__descriptor,
 		       &reply, &err) < 0)
 		return command_failed(&err);
-	text = reply->text;
-	fputs(text, stdout);
-	if (*text && text[strlen(text) - 1] != '\n')
-		putchar('\n');
+	format_lines(reply->text);
 	message_free(reply);
 	return STATUS_DONE;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "namespace/names.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
@@ -66,7 +67,7 @@ static int upgrade_job(Pbeam__Target *target, const char *shown, struct err *err
 		       &pbeam__upgrade_reply__descriptor, &reply, err);
 	if (r < 0)
 		return r;
-	printf("%s runs under %s\n", shown, reply->program);
+	printf("%s runs under %s\n", text_visible(shown), text_visible(reply->program));
 	message_free(reply);
 	return 0;
 }

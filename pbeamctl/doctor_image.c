@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "pbeamctl/client.h"
 #include "pbeamctl/command.h"
 #include "pbeamctl/doctor.h"
@@ -35,7 +36,7 @@ static FILE *start_check(const char *path, pid_t *child, struct err *err)
 		close(ends[0]);
 		close(ends[1]);
 		execl(scip, "scip", "restore", "--check", "--", path, (char *)NULL);
-		fprintf(stderr, "pbeamctl: execute %s: %s\n", scip, strerror(errno));
+		fprintf(stderr, "pbeamctl: execute %s: %s\n", text_visible(scip), strerror(errno));
 		_exit(STATUS_USAGE);
 	}
 	close(ends[1]);
@@ -68,7 +69,7 @@ int doctor_image(const char *path, bool json)
 		if (json)
 			json_string(NULL, line);
 		else
-			printf("%s\n", line);
+			puts(text_visible(line));
 	}
 	fclose(out);
 	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
@@ -80,7 +81,7 @@ int doctor_image(const char *path, bool json)
 		json_close('}');
 		json_end();
 	} else if (status == 0) {
-		printf("Nothing prevents a restore of %s here.\n", path);
+		printf("Nothing prevents a restore of %s here.\n", text_visible(path));
 	}
 	return status ? STATUS_FAILED : STATUS_DONE;
 }

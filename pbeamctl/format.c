@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 void format_size(uint64_t bytes, char out[16])
 {
 	static const char units[] = "KMGTPE";
@@ -44,8 +46,45 @@ void format_time(uint64_t ns, char out[32])
 
 void format_text(const char *text, int width)
 {
-	for (int n = 0; *text && (width < 0 || n < width); text++, n++)
-		putchar((unsigned char)*text < 32 || *text == 127 ? '?' : *text);
+	format_text_to(stdout, text, width);
+}
+
+/* Control characters of ASCII are frequent in command lines, and shown as one column. */
+void format_text_to(FILE *to, const char *text, int width)
+{
+	char *copy = strdup(text);
+	const char *shown;
+	int n = 0;
+
+	for (char *c = copy; c && *c; c++)
+		if ((unsigned char)*c < 32 || *c == 127)
+			*c = '?';
+	shown = text_visible(copy);
+	while (*shown && (width < 0 || n++ < width)) {
+		uint32_t c;
+		size_t len = text_decode(shown, &c);
+
+		fwrite(shown, 1, len ? len : 1, to);
+		shown += len ? len : 1;
+	}
+	free(copy);
+}
+
+void format_lines(const char *text)
+{
+	while (*text) {
+		char *line = strndup(text, strcspn(text, "\n"));
+
+		puts(text_visible(line));
+		free(line);
+		text += strcspn(text, "\n");
+		text += *text == '\n';
+	}
+}
+
+void format_path(const char *path)
+{
+	puts(isatty(STDOUT_FILENO) ? text_visible(path) : path);
 }
 
 bool format_colour(void)
@@ -66,38 +105,23 @@ void format_heading(const char *line)
 
 static bool comma; /* a value precedes on this level */
 
-/* The length of the UTF-8 sequence at `s`, or 0. Does not look for all overlong forms or for surrogates. */
-static int utf8_length(const unsigned char *s)
-{
-	int n = s[0] < 0x80		      ? 1
-		: s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-		: (s[0] & 0xf0) == 0xe0	      ? 3
-		: s[0] >= 0xf0 && s[0] < 0xf5 ? 4
-					      : 0;
-
-	for (int i = 1; i < n; i++)
-		if ((s[i] & 0xc0) != 0x80)
-			return 0;
-	return n;
-}
-
+/* Characters that a terminal obeys are escaped: a document is often looked at as it is. */
 static void json_quote(const char *text)
 {
-	const unsigned char *s = (const unsigned char *)text;
-
 	putchar('"');
-	while (*s) {
-		int n = utf8_length(s);
+	while (*text) {
+		uint32_t c;
+		size_t n = text_decode(text, &c);
 
-		if (*s == '"' || *s == '\\')
-			printf("\\%c", *s);
-		else if (*s < 32 || *s == 127)
-			printf("\\u%04x", *s);
-		else if (n == 0)
+		if (n == 0)
 			fputs("\\ufffd", stdout);
+		else if (c == '"' || c == '\\')
+			printf("\\%c", (int)c);
+		else if (text_is_obeyed(c))
+			printf("\\u%04x", c);
 		else
-			fwrite(s, 1, (size_t)n, stdout);
-		s += n ? n : 1;
+			fwrite(text, 1, n, stdout);
+		text += n ? n : 1;
 	}
 	putchar('"');
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* "512", "4.0K", "1.5G". */
 void format_size(uint64_t bytes, char out[16]);
@@ -13,8 +14,14 @@ void format_size(uint64_t bytes, char out[16]);
 void format_span(uint64_t ns, char out[24]);
 /* "2026-11-21 08:15:00", local time. */
 void format_time(uint64_t ns, char out[32]);
-/* Prints at most `width` characters (-1: all) of text from another process, control characters as "?". */
+/* Prints at most `width` characters (-1: all) of text from another process: visible (base/text.h), ASCII's
+ * control characters as "?". */
 void format_text(const char *text, int width);
+void format_text_to(FILE *to, const char *text, int width);
+/* Prints lines of text from another process, visible. */
+void format_lines(const char *text);
+/* Prints a line with a path, visible on a terminal. In a pipe it is as it is, for the next program. */
+void format_path(const char *path);
 /* Prints a heading, in bold on a terminal unless NO_COLOR is set. */
 void format_heading(const char *line);
 bool format_colour(void);

@@ -7,6 +7,7 @@
 
 #include "base/io.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "pbeamd/config.h"
 #include "pbeamd/server_run.h"
 #include "pbeamd/transport/cluster.h"
@@ -119,7 +120,8 @@ static int daemon_parse_options(int argc, char **argv, struct command_line *line
 			return r;
 	}
 	if (optind < argc) {
-		fprintf(stderr, "pbeamd: %s: it takes no arguments; try `pbeamd --help`\n", argv[optind]);
+		fprintf(stderr, "pbeamd: %s: it takes no arguments; try `pbeamd --help`\n",
+			text_visible(argv[optind]));
 		return STATUS_USAGE;
 	}
 	return 0;

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/parse.h"
+#include "base/text.h"
 #include "image/store.h"
 #include "scip/cut/cut.h"
 #include "scip/job/attach.h"
@@ -47,7 +48,7 @@ static const char usage_text[] =
 static int main_usage(const char *problem)
 {
 	if (problem)
-		fprintf(stderr, "scip: %s; scip --help tells how it is used\n", problem);
+		fprintf(stderr, "scip: %s; scip --help tells how it is used\n", text_visible(problem));
 	else
 		fputs(usage_text, stdout);
 	return problem ? STATUS_USAGE : 0;

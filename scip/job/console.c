@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/logout.h"
+#include "base/text.h"
 #include "proto/daemon.h"
 #include "proto/message.h"
 #include "scip/job/event.h"
@@ -96,9 +97,9 @@ static int console_await_start(int events, struct vpid *vpid)
 		vpid->n = event->value;
 		for (char *line = strtok_r(event->text, "\n", &rest); line;
 		     line = strtok_r(NULL, "\n", &rest))
-			fprintf(stderr, "scip: %s\n", line);
+			fprintf(stderr, "scip: %s\n", text_visible(line));
 	} else {
-		fprintf(stderr, "scip: %s\n", event->text);
+		fprintf(stderr, "scip: %s\n", text_visible(event->text));
 		status = event->value > 0 ? event->value : STATUS_SCIP;
 	}
 	message_free(event);

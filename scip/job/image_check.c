@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "base/text.h"
 #include "namespace/names.h"
 #include "scip/rebuild/rebuild_obstacles.h"
 
@@ -20,7 +21,7 @@ int image_check_run(const char *path, bool force)
 	if (r == 0)
 		r = rebuild_list_obstacles(names, path, force, &obstacles, &err);
 	for (size_t i = 0; i < obstacles.n; i++)
-		printf("%s\n", obstacles.v[i]);
+		puts(text_visible(obstacles.v[i]));
 	if (r == 0 && fflush(stdout) != 0)
 		r = err_sys(&err, "write to standard output");
 	if (r < 0)

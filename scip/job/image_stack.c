@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/text.h"
 #include "image/image.h"
 #include "scip/tracee/stack.h"
 
@@ -148,7 +149,7 @@ static int write_process(struct image_reader *image, const Pbeam__Process *proce
 		struct user_regs_struct regs;
 		auto_free char *comm = text_of(&thread->comm);
 
-		printf("thread %d (%s)\n", thread->vtid, comm ? comm : "?");
+		printf("thread %d (%s)\n", thread->vtid, comm ? text_visible(comm) : "?");
 		if (thread->registers.len != sizeof(regs))
 			continue; /* the leader has ended, others run on */
 		memcpy(&regs, thread->registers.data, sizeof(regs));
@@ -176,6 +177,6 @@ int image_stack_run(const char *program, const char *path)
 	if (r == 0 && fflush(stdout) != 0)
 		r = err_sys(&err, "write to standard output");
 	if (r < 0)
-		fprintf(stderr, "%s: %s\n", program, err.text);
+		fprintf(stderr, "%s: %s\n", text_visible(program), err.text);
 	return r < 0 ? STATUS_FAILED : 0;
 }

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "image/image.h"
 #include "image/store.h"
 #include "scip/job/user_terminal.h"
@@ -262,5 +263,5 @@ void streams_print_notes(void)
 {
 	for (int i = 0; i < 3; i++)
 		if (notes[i][0])
-			fprintf(stderr, "scip: %s\n", notes[i]);
+			fprintf(stderr, "scip: %s\n", text_visible(notes[i]));
 }

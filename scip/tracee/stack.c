@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 
 #include "base/io.h"
+#include "base/text.h"
 #include "scip/tracee/memory.h"
 #include "scip/tracee/procfs.h"
 #include "scip/tracee/regs.h"
@@ -188,9 +189,11 @@ static void write_frame(const struct stack_program *program, unsigned number, ui
 
 	fprintf(out, "  #%-3u 0x%016llx ", number, (unsigned long long)ip);
 	if (symbols && symbols_find(symbols, address - m->start + m->offset, &name, &into))
-		fprintf(out, "%s+0x%llx (%s)\n", name, (unsigned long long)(into + (ip - address)), m->name);
+		fprintf(out, "%s+0x%llx (%s)\n", text_visible(name),
+			(unsigned long long)(into + (ip - address)), text_visible(m->name));
 	else if (m && *m->name)
-		fprintf(out, "%s+0x%llx\n", m->name, (unsigned long long)(ip - m->start + m->offset));
+		fprintf(out, "%s+0x%llx\n", text_visible(m->name),
+			(unsigned long long)(ip - m->start + m->offset));
 	else
 		fprintf(out, "?\n");
 	symbols_close(symbols);
@@ -234,7 +237,8 @@ static int write_tracee(const struct stack_program *program, const struct tracee
 
 	if (procfs_stat_read(tracee->process->pid, tracee->tid, &stat, NULL) < 0)
 		stat.comm[0] = 0;
-	fprintf(out, "thread %d (%s)\n", tracee->vtid.n ? tracee->vtid.n : tracee->tid, stat.comm);
+	fprintf(out, "thread %d (%s)\n", tracee->vtid.n ? tracee->vtid.n : tracee->tid,
+		text_visible(stat.comm));
 	code = tracee->stop == TRACEE_RUNNING ? -ESRCH : regs_get(tracee, &regs);
 	if (code < 0) {
 		fprintf(out, "  not stopped\n");
