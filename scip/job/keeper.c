@@ -39,16 +39,17 @@
 #include "scip/syscall/syscall.h"
 #include "scip/tracee/procfs.h"
 
-enum { STATUS_SCIP = 125 };
+enum { STATUS_SCIP = 125, END_LOOKS = 5 };
 #define MS 1000000ull
 
 /* The keeper itself: the job, and what only beginning and end are about. */
 struct keeper {
 	struct job job;
-	int report;	   /* the pipe that reports whether the program is executed; -1 once that is known */
-	bool report_began; /* its process has got as far as execve() */
-	int early_stop;	   /* wait status of a stop before that was known, 0 none */
-	bool restoring;	   /* the console gets the event of the restore before that of the end */
+	int report;	    /* the pipe that reports whether the program is executed; -1 once that is known */
+	bool report_began;  /* its process has got as far as execve() */
+	int early_stop;	    /* wait status of a stop before that was known, 0 none */
+	unsigned end_looks; /* since something ended last */
+	bool restoring;	    /* the console gets the event of the restore before that of the end */
 };
 
 /* ---- the job's end ---- */
@@ -93,21 +94,40 @@ _Noreturn static void keeper_fail(struct keeper *keeper, int status, const char 
 
 static void keeper_reap_children(struct keeper *keeper);
 
+static void check_end_again(void *arg);
+
 /* Descendants of the first process may go on after its end: the keeper ends with the last of them. A
- * process's names are removed just after its end shows to the keeper, which may not have seen it yet. */
-static void check_end(void *arg)
+ * process's names are removed just after its end shows to the keeper. Its scip then sends SIGCHLD; if the
+ * scip is killed in between, its own end does. A few looks more are for what others remove (coordinators,
+ * links to other hosts); after that nothing wakes the keeper. */
+static void check_end(struct keeper *keeper)
+{
+	struct job *job = &keeper->job;
+
+	keeper->end_looks = 0;
+	loop_timer_stop(&job->loop, check_end_again, keeper);
+	check_end_again(keeper);
+}
+
+static void check_end_again(void *arg)
 {
 	struct keeper *keeper = arg;
 	struct job *job = &keeper->job;
+	uint64_t after = 50 * MS << keeper->end_looks;
 
+	if (job->pool)
+		pool_report_ends(job->pool, job->root_gone); /* before the table is looked at */
 	if (!job->root_gone || job->coordinator)
 		return;
 	if (names_process_count(job->names, job->entry.keeper) <= 0) {
 		keeper_reap_children(keeper);
 		keeper_exit(keeper);
 	}
-	loop_timer_stop(&job->loop, check_end, keeper);
-	if (loop_timer_start(&job->loop, 50 * MS, check_end, keeper) < 0)
+	if (keeper->end_looks == END_LOOKS && !job->entry.spread)
+		return;
+	if (keeper->end_looks < END_LOOKS)
+		keeper->end_looks++;
+	if (loop_timer_start(&job->loop, after, check_end_again, keeper) < 0)
 		log_debug("no alarm to spare: the job's end is noticed at the next death");
 }
 

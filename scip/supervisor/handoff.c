@@ -248,6 +248,7 @@ static void handoff_abandon(const struct seat *seat, const struct handoff *hando
 		      __WALL); /* only while it is attached here: the parent then sees the end */
 	names_process_remove(seat->names, (struct vpid){handoff->vpid}, (struct rpid){handoff->rpid});
 	names_number_release(seat->names, (struct vpid){handoff->vpid}, (struct rpid){handoff->rpid});
+	seat_report_end(seat);
 }
 
 int handoff_send(const struct seat *seat, const struct process *parent, pid_t child, struct vpid vpid,

@@ -167,6 +167,11 @@ struct fill_signs *pool_signs(const struct pool *pool)
 	return &pool->seat.shared->signs;
 }
 
+void pool_report_ends(struct pool *pool, bool report)
+{
+	atomic_store(&pool->seat.shared->ending, report);
+}
+
 void pool_set_coordinator(struct pool *pool, pid_t pid)
 {
 	atomic_store(&pool->seat.shared->coordinator, pid);

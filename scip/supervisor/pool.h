@@ -51,6 +51,8 @@ bool pool_reaped(struct pool *pool, pid_t pid, int status);
 /* Hands a child of the keeper (the job's first process or a husk) to a spare scip. */
 must_check int pool_hand_over(struct pool *pool, const struct handoff *handoff, struct err *err);
 struct fill_signs *pool_signs(const struct pool *pool);
+/* With `report` the keeper gets SIGCHLD whenever a process has left the name table. */
+void pool_report_ends(struct pool *pool, bool report);
 /* Sets the active coordinator, 0 for none: the husks of a coordinator that has ended end themselves. */
 void pool_set_coordinator(struct pool *pool, pid_t pid);
 

@@ -24,7 +24,7 @@
 #include "scip/supervisor/supervisor.h"
 
 #define SUCCESSOR_VERSION 1u /* of the messages in proto/successor.proto */
-#define SEAT_VERSION	  1u /* of struct seat_shared and message Handoff */
+#define SEAT_VERSION	  2u /* of struct seat_shared and message Handoff */
 
 /* How the new program is called: `scip succeed ROLE STATE SELF [REASON]`. */
 struct successor {

@@ -11,6 +11,7 @@
 
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "base/err.h"
 #include "namespace/names.h"
@@ -26,6 +27,7 @@ struct seat_shared {
 	_Atomic int32_t coordinator; /* the active coordinator, 0 none */
 	_Atomic uint32_t generation; /* how often the job has changed to another version (docs/UPGRADE.md) */
 	struct fill_signs signs;
+	_Atomic bool ending; /* scips tell the keeper whenever a process has left the name table */
 };
 
 /* A scip's place in its job. */
@@ -46,6 +48,14 @@ struct seat {
 
 /* Drops a thread that is gone, and releases its number. */
 void supervisor_drop_thread(const struct seat *seat, struct tracee *tracee);
+
+/* A process has left the name table: tells the keeper if that wants to know (pool_report_ends()), which then
+ * looks as if a child of its own had ended. */
+static inline void seat_report_end(const struct seat *seat)
+{
+	if (atomic_load(&seat->shared->ending))
+		kill(seat->keeper, SIGCHLD);
+}
 
 /* Runs a scip. Never returns. */
 _Noreturn void supervisor_main(const struct seat *seat);

@@ -360,6 +360,7 @@ static void leave_names(struct supervisor *s)
 	names_number_release(names, process->vpid, entry.rpid);
 	if (process->filters && !entry.aside)
 		record_filter_forget(process->keeper, process->vpid);
+	seat_report_end(s->seat);
 }
 
 /* Blocks the signals around calls that must not be interrupted. */
@@ -552,6 +553,7 @@ static void supervisor_adopt(struct supervisor *s, const struct handoff *handoff
 			log_error("vpid %d is killed: take it over: %s", handoff->vpid, err.text);
 		names_process_remove(s->seat->names, process->vpid, (struct rpid){process->pid});
 		names_number_release(s->seat->names, process->vpid, (struct rpid){process->pid});
+		seat_report_end(s->seat);
 		if (process->tracees)
 			supervisor_run(s); /* still attached: wait for its end */
 		else

@@ -1,5 +1,7 @@
 """scip run is the program's console: streams, signals, exit status."""
 import os
+import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -264,3 +266,24 @@ def test_births_on_a_busy_machine(host):
         for loop in loops:
             loop.kill()
             loop.wait()
+
+
+def test_nothing_wakes_the_keeper_of_orphans(host):
+    """A job whose first process has ended sleeps until the last process ends, and ends with it at once."""
+    vpid, _ = host.detach("sh", "-c", "sleep 600 & sleep 601 & sleep 0.3", name="orphans")
+    host.wait_until(lambda: vpid not in host.vpids(), what="the first process to end")
+    keeper, = host.named("scip-keeper")
+
+    def switches():
+        return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", pathlib.Path(f"/proc/{keeper}/status").read_text(), re.M)[1])
+
+    def is_still():
+        before = switches()
+        time.sleep(2)
+        return switches() == before
+
+    host.wait_until(is_still, 12, "the keeper to sleep")
+    for pid in host.pids_of("sleep"):
+        os.kill(pid, signal.SIGKILL)
+    host.wait_until(lambda: not host.named("scip-keeper"), 3, "the keeper to end")
+    assert not host.vpids()
