@@ -19,7 +19,8 @@
  * - Transfers with a short count: transfer.c.
  *
  * A call that is made again with other arguments runs with PTRACE_SYSCALL, and the program's own
- * arguments are restored at its exit stop. If a handler is to run instead, they are restored before.
+ * arguments are restored at its exit stop. If a handler is to run instead, the call ends with EINTR: it is
+ * not made again, and the program's own arguments are restored before.
  *
  * A relative timeout began when the thread fell asleep. That is se.exec_start in its sched file: the
  * time when it last ran, in the clock of that processor's run queue. The clock is not monotonic time:
@@ -319,13 +320,15 @@ static int64_t decode_call(const struct process *process, uint64_t rip)
 	return number;
 }
 
-/* True if the program has a handler for the signal of this stop. */
-static bool has_handler(const struct tracee *tracee)
+/* True if the tracee is to be resumed with a signal for which the program has a handler. */
+static bool runs_handler(const struct tracee *tracee)
 {
 	char path[64], *text;
 	const char *caught;
 	uint64_t set = 0;
 
+	if (tracee->stop != TRACEE_SIGNAL_DELIVERY_STOP || tracee->signal <= 0)
+		return false;
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/status", tracee->process->pid, tracee->tid);
 	if (io_slurp(AT_FDCWD, path, SCHED_TEXT_MAX, &text, NULL) < 0)
 		return true;
@@ -424,7 +427,7 @@ void pending_note(struct tracee *tracee)
 	else if (tracee->restart_call < 0)
 		tracee->restart_call = decode_call(tracee->process, regs.rip);
 	note_deadline(tracee, &regs, restarted);
-	if (p->active && tracee->stop == TRACEE_SIGNAL_DELIVERY_STOP && has_handler(tracee)) {
+	if (p->active && runs_handler(tracee)) {
 		pending_give_up(tracee, &regs);
 		changed = true;
 	}
@@ -466,7 +469,7 @@ void pending_before_resume(struct tracee *tracee)
 	uint64_t args[6], left;
 
 	if (tracee->restart_call < 0 || !p->timed || regs_get(tracee, &regs) < 0 ||
-	    !remote_arch_in_restart(&regs))
+	    !remote_arch_in_restart(&regs) || runs_handler(tracee))
 		return;
 	regs_unpack_args(&regs, args);
 	where = syscall_timeout(tracee->restart_call, p->active ? p->args : args);
@@ -525,6 +528,13 @@ static bool run_on(struct tracee *tracee)
 	return true;
 }
 
+/* True if this is not the continued call: a handler has run, and that call is over. The next piece of a
+ * transfer may be requested by a call of another number (transfer.c). */
+static bool is_another_call(const struct tracee_pending *p, const struct __ptrace_syscall_info *info)
+{
+	return !p->done && (int64_t)info->entry.nr != p->number && info->entry.nr != SYS_restart_syscall;
+}
+
 bool pending_syscall_stop(struct tracee *tracee)
 {
 	struct __ptrace_syscall_info info;
@@ -534,6 +544,10 @@ bool pending_syscall_stop(struct tracee *tracee)
 	if (ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof(info), &info) < 0 ||
 	    regs_get(tracee, &regs) < 0)
 		return true;
+	if (info.op == PTRACE_SYSCALL_INFO_ENTRY && is_another_call(&tracee->pending, &info)) {
+		tracee->pending.active = tracee->pending.timed = false;
+		tracee->restart_call = -1;
+	}
 	if (info.op != PTRACE_SYSCALL_INFO_EXIT)
 		return run_on(tracee);
 	ret = (int64_t)regs.rax;
