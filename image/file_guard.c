@@ -14,7 +14,10 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/u64_map.h"
 #include "image/file_copy.h"
+#include "image/file_tree.h"
+#include "image/hash.h"
 #include "image/image.h"
 #include "proto/message.h"
 #include "proto/undo.pb-c.h"
@@ -34,13 +37,12 @@ static uint64_t time_ns(const struct timespec *time)
 	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
 }
 
-static int add_state(Pbeam__FileStates *states, const Pbeam__FileIdentity *file)
+static int add_path(Pbeam__FileStates *states, const char *path)
 {
-	auto_free char *path = file ? strndup((const char *)file->path.data, file->path.len) : NULL;
 	Pbeam__FileState *state;
 	struct stat st;
 
-	if (!path || stat(path, &st) < 0)
+	if (stat(path, &st) < 0)
 		return 0;
 	state = message_add(states, files, pbeam__file_state__descriptor);
 	if (!state || message_text(&state->path, path) < 0)
@@ -52,18 +54,47 @@ static int add_state(Pbeam__FileStates *states, const Pbeam__FileIdentity *file)
 	return 0;
 }
 
+static int add_state(Pbeam__FileStates *states, const Pbeam__FileIdentity *file)
+{
+	auto_free char *path = file ? strndup((const char *)file->path.data, file->path.len) : NULL;
+
+	return path ? add_path(states, path) : 0;
+}
+
+static int add_named(void *arg, const char *path, const struct stat *st, bool mounted)
+{
+	return S_ISREG(st->st_mode) && !mounted ? add_path(arg, path) : 0;
+}
+
+/* All files of the tracked directories, so that one that others make is known. */
+static int list_trees(Pbeam__FileStates *states, const Pbeam__Manifest *manifest)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < manifest->n_trees && r == 0; i++) {
+		auto_free char *path = message_dup_text(&manifest->trees[i]->path);
+
+		if (!path || message_append_bytes(&states->trees, &states->n_trees, path, strlen(path)) < 0)
+			return -ENOMEM;
+		r = file_tree_walk(path, add_named, states);
+		if (r == -ENOENT || r == -ENOTDIR)
+			r = 0;
+	}
+	return r;
+}
+
 static int list_states(Pbeam__FileStates *states, const Pbeam__Manifest *manifest)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < manifest->n_files && r == 0; i++)
-		if (!manifest->files[i]->unlinked)
+		if (!manifest->files[i]->unlinked && !manifest->files[i]->by_tree)
 			r = add_state(states, manifest->files[i]->file);
 	for (size_t i = 0; i < manifest->n_shared && r == 0; i++)
 		if (manifest->shared[i]->kind == PBEAM__SHARED_MEMORY__KIND__POSIX_FILE &&
 		    manifest->shared[i]->file && !manifest->shared[i]->file->deleted)
 			r = add_state(states, manifest->shared[i]->file);
-	return r;
+	return r == 0 ? list_trees(states, manifest) : r;
 }
 
 static int write_record(const char *path, const Pbeam__FileStates *states)
@@ -131,23 +162,43 @@ static bool is_as_recorded(const Pbeam__FileState *state, const struct stat *st)
 	       state->mtime_ns == time_ns(&st->st_mtim);
 }
 
-static bool is_foreign(const Pbeam__FileStates *states, const char *path)
+static bool is_in_recorded_tree(const Pbeam__FileStates *states, const char *path)
 {
+	for (size_t i = 0; i < states->n_trees; i++)
+		if (strlen(path) > states->trees[i].len && path[states->trees[i].len] == '/' &&
+		    !strncmp(path, (const char *)states->trees[i].data, states->trees[i].len))
+			return true;
+	return false;
+}
+
+/* `index`: of the record's files, by the hash of their paths. */
+static bool is_foreign(const Pbeam__FileStates *states, const struct u64_map *index, const char *path)
+{
+	size_t i = u64_map_find(index, XXH3_64bits(path, strlen(path)));
 	struct stat st;
 
-	if (stat(path, &st) < 0)
+	if (lstat(path, &st) < 0)
 		return false;
-	for (size_t i = 0; i < states->n_files; i++)
-		if (states->files[i]->path.len == strlen(path) &&
-		    !memcmp(states->files[i]->path.data, path, strlen(path)))
-			return !is_as_recorded(states->files[i], &st);
-	return false;
+	if (i == U64_MAP_NONE) /* it was not there, or is no file of the job's */
+		return S_ISREG(st.st_mode) && is_in_recorded_tree(states, path);
+	return stat(path, &st) == 0 && !is_as_recorded(states->files[i], &st);
+}
+
+static int index_record(const Pbeam__FileStates *states, struct u64_map *index)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < states->n_files && r == 0; i++)
+		r = u64_map_set(index, XXH3_64bits(states->files[i]->path.data, states->files[i]->path.len),
+				i);
+	return r;
 }
 
 int file_guard_mark(const char *image_path, Pbeam__FileFate *const *fates, size_t n, struct err *err)
 {
 	auto_free char *packed = NULL;
 	Pbeam__FileStates *states;
+	struct u64_map index = {0};
 	char path[PATH_MAX];
 	size_t len;
 	int r = guard_path(image_path, path);
@@ -162,11 +213,13 @@ int file_guard_mark(const char *image_path, Pbeam__FileFate *const *fates, size_
 			       "%s, which says how the job left its files, is damaged; look at them, then "
 			       "remove it",
 			       path);
-	for (size_t i = 0; i < n; i++)
-		fates[i]->foreign =
-			strcmp(fates[i]->fate, "unchanged") != 0 && is_foreign(states, fates[i]->path);
+	r = index_record(states, &index);
+	for (size_t i = 0; i < n && r == 0; i++)
+		fates[i]->foreign = strcmp(fates[i]->fate, "unchanged") != 0 &&
+				    is_foreign(states, &index, fates[i]->path);
+	u64_map_free(&index);
 	message_free(states);
-	return 0;
+	return r < 0 ? err_code(err, r, "read %s", path) : 0;
 }
 
 static int copy_file(const char *from, const char *to)

@@ -18,6 +18,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "image/file_copy.h"
+#include "image/file_tree.h"
 #include "image/file_undo_parts.h"
 #include "image/hash.h"
 #include "proto/message.h"
@@ -175,13 +176,43 @@ static void drop_copy(const Pbeam__UndoFile *file)
 			 strerror(errno));
 }
 
-void file_journal_drop(struct file_journal *journal)
+static void set_attributes(const struct file_journal *journal, bool back)
+{
+	for (size_t i = 0; i < journal->message->n_attributes; i++) {
+		int r = file_tree_set_attributes(journal->message->attributes[i], back);
+		auto_free char *path = r < 0 ? journal_text(&journal->message->attributes[i]->path) : NULL;
+
+		if (r < 0)
+			log_warn("mode and time of %s cannot be set: %s", path, strerror(-r));
+	}
+}
+
+static void set_earlier_attributes(const struct file_journal *journal)
+{
+	set_attributes(journal, true);
+}
+
+static void set_new_attributes(const struct file_journal *journal)
+{
+	set_attributes(journal, false);
+}
+
+/* `last` is done when the copies are removed, which changes the times of directories. */
+static void journal_remove(struct file_journal *journal, void (*last)(const struct file_journal *journal))
 {
 	for (size_t i = 0; i < journal->message->n_files; i++)
 		drop_copy(journal->message->files[i]);
+	for (size_t i = 0; i < journal->message->n_steps; i++)
+		file_tree_step_drop(journal->message->steps[i]);
+	last(journal);
 	if (unlink(journal->path) < 0 && errno != ENOENT)
 		log_warn("%s cannot be removed: %s", journal->path, strerror(errno));
 	file_journal_close(journal);
+}
+
+void file_journal_drop(struct file_journal *journal)
+{
+	journal_remove(journal, set_earlier_attributes);
 }
 
 static void name_failure(const char *path, const char *copy, int r, struct err *err)
@@ -197,9 +228,26 @@ static void name_failure(const char *path, const char *copy, int r, struct err *
 			 path, strerror(-r), copy ? copy : "no file");
 }
 
-void file_journal_take_back(struct file_journal *journal, struct err *err)
+/* Names of a directory tree. True if one could not be put back. */
+static bool take_back_names(const struct file_journal *journal, struct err *err)
 {
 	bool failed = false;
+
+	for (size_t i = journal->message->n_steps; i-- > 0;) {
+		const Pbeam__UndoStep *step = journal->message->steps[i];
+		auto_free char *path = journal_text(&step->path), *old = journal_text(&step->old);
+		int r = file_tree_step_back(step);
+
+		if (r < 0)
+			name_failure(path ? path : "", old, r, err);
+		failed |= r < 0;
+	}
+	return failed;
+}
+
+void file_journal_take_back(struct file_journal *journal, struct err *err)
+{
+	bool failed = take_back_names(journal, err);
 
 	for (size_t i = journal->message->n_files; i-- > 0;) {
 		const Pbeam__UndoFile *file = journal->message->files[i];
@@ -239,7 +287,9 @@ void file_journal_finish(struct file_journal *journal)
 {
 	for (size_t i = 0; i < journal->message->n_files; i++)
 		finish_file(journal->message->files[i]);
-	file_journal_drop(journal);
+	for (size_t i = 0; i < journal->message->n_steps; i++)
+		file_tree_step_finish(journal->message->steps[i]);
+	journal_remove(journal, set_new_attributes);
 }
 
 /* ---- after a kill ---- */

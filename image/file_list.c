@@ -34,7 +34,7 @@ int file_undo_add_saved(struct file_undo *undo, const Pbeam__SavedFile *saved, s
 
 	if (!path)
 		return err_code(err, -ENOMEM, "list the files that change");
-	if (saved->unlinked)
+	if (saved->unlinked || saved->by_tree)
 		return 0;
 	if (stat(path, &st) == 0 && file_undo_is_unchanged(saved, &st))
 		return file_undo_add_unchanged(undo, path, &st, err);
@@ -71,7 +71,7 @@ int file_undo_add_shared(struct file_undo *undo, const Pbeam__SharedMemory *shar
 
 int file_undo_add_all(struct file_undo *undo, const Pbeam__Manifest *manifest, struct err *err)
 {
-	int r = 0;
+	int r = file_undo_add_trees(undo, manifest, err);
 
 	for (size_t i = 0; i < manifest->n_files && r == 0; i++)
 		r = file_undo_add_saved(undo, manifest->files[i], err);

@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "image/file_copy.h"
+#include "image/file_tree.h"
 #include "image/file_undo_parts.h"
 #include "image/image.h"
 #include "proto/message.h"
@@ -24,6 +25,8 @@ struct file_undo {
 	pid_t keeper;
 	struct file_change *changes;
 	size_t n;
+	struct file_tree **trees;
+	size_t ntrees;
 	struct file_journal journal; /* fd -1: no file changes, or not yet prepared */
 	bool armed;		     /* files may have changed */
 	bool placed, switched;
@@ -50,10 +53,9 @@ bool file_undo_has(const struct file_undo *undo, int fd)
 		return false;
 	for (size_t i = 0; i < undo->n; i++) {
 		const struct file_change *change = &undo->changes[i];
-		struct stat own;
 
-		if (change->fd >= 0 && fstat(change->fd, &own) == 0 && own.st_dev == st.st_dev &&
-		    own.st_ino == st.st_ino)
+		if (change->fd >= 0 && change->before.st_dev == st.st_dev &&
+		    change->before.st_ino == st.st_ino)
 			return true;
 	}
 	return false;
@@ -65,6 +67,35 @@ static bool has_path(const struct file_undo *undo, const char *path)
 		if (!strcmp(undo->changes[i].path, path))
 			return true;
 	return false;
+}
+
+static bool is_in_tree(const struct file_undo *undo, const char *path)
+{
+	for (size_t i = 0; i < undo->ntrees; i++)
+		if (file_tree_has(undo->trees[i], path))
+			return true;
+	return false;
+}
+
+int file_undo_add_trees(struct file_undo *undo, const Pbeam__Manifest *manifest, struct err *err)
+{
+	undo->trees = calloc(manifest->n_trees + 1, sizeof(*undo->trees));
+	if (!undo->trees)
+		return err_code(err, -ENOMEM, "prepare the directories that change");
+	for (size_t i = 0; i < manifest->n_trees; i++) {
+		struct file_tree *tree = NULL;
+		struct stat image;
+		int r = fstat(image_reader_fd(undo->image), &image) < 0
+				? err_sys(err, "look at the image")
+				: file_tree_plan(&tree, undo, manifest, manifest->trees[i], &image, err);
+
+		if (r < 0) {
+			file_tree_free(tree);
+			return r;
+		}
+		undo->trees[undo->ntrees++] = tree;
+	}
+	return 0;
 }
 
 /* A file that was added as unchanged may have been changed through a mapping: it is compared now. */
@@ -83,9 +114,13 @@ int file_undo_add(struct file_undo *undo, const struct file_wish *wish, struct e
 	struct file_change change = {.wish = *wish, .fd = -1}, *more;
 	int r;
 
-	drop_entry(undo, wish->path);
-	if (has_path(undo, wish->path))
+	if (!wish->by_tree && is_in_tree(undo, wish->path))
 		return 0;
+	if (!wish->by_tree) {
+		drop_entry(undo, wish->path);
+		if (has_path(undo, wish->path))
+			return 0;
+	}
 	change.path = strdup(wish->path);
 	change.wish.path = change.path;
 	r = change.path ? file_change_plan(&change, undo->image, err)
@@ -166,6 +201,9 @@ int file_undo_list_fates(const struct file_undo *undo, Pbeam__FileFate ***fates,
 		fate->before = forecast.before;
 		fate->size = forecast.size;
 	}
+	for (size_t i = 0; i < undo->ntrees; i++)
+		if (file_tree_list_fates(undo->trees[i], fates, n) < 0)
+			return -ENOMEM;
 	return 0;
 }
 
@@ -263,6 +301,8 @@ static int begin_journal(struct file_undo *undo, bool keep_tails, struct err *er
 		if (r == 0)
 			r = journal_file(undo, change);
 	}
+	for (size_t i = 0; i < undo->ntrees && r == 0; i++)
+		r = file_tree_list(undo->trees[i], undo->journal.message, err);
 	if (r < 0)
 		return err->code ? r : err_code(err, r, "prepare the files that change");
 	return file_journal_write(&undo->journal, err);
@@ -342,6 +382,26 @@ static int make_undo_files(struct file_undo *undo, struct err *err)
 	return r;
 }
 
+static int make_trees(struct file_undo *undo, struct err *err)
+{
+	size_t step = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < undo->ntrees && r == 0; i++) {
+		r = file_tree_make(undo->trees[i], undo->image, undo->journal.message, step, err);
+		step += undo->trees[i]->nsteps;
+	}
+	return r;
+}
+
+static bool trees_change(const struct file_undo *undo)
+{
+	for (size_t i = 0; i < undo->ntrees; i++)
+		if (file_tree_changes(undo->trees[i]))
+			return true;
+	return false;
+}
+
 static void drop_unchanged(struct file_undo *undo)
 {
 	size_t kept = 0;
@@ -367,6 +427,8 @@ static int prepare_all(struct file_undo *undo, bool keep_tails, struct err *err)
 	if (r < 0)
 		return r;
 	r = make_undo_files(undo, err);
+	if (r == 0)
+		r = make_trees(undo, err);
 	if (r < 0)
 		return r;
 	r = file_journal_write(&undo->journal, err);
@@ -385,7 +447,7 @@ int file_undo_prepare(struct file_undo *undo, bool keep_tails, struct err *err)
 	int r;
 
 	drop_unchanged(undo);
-	if (undo->n == 0)
+	if (undo->n == 0 && !trees_change(undo))
 		return 0;
 	r = prepare_all(undo, keep_tails, err);
 	if (r < 0)
@@ -412,6 +474,10 @@ int file_undo_place(struct file_undo *undo, struct err *err)
 	if (!undo || undo->placed)
 		return 0;
 	undo->placed = true;
+	if (undo->journal.fd < 0)
+		return 0;
+	for (size_t i = 0; i < undo->ntrees && r == 0; i++)
+		r = file_tree_place(undo->trees[i], err);
 	for (size_t i = 0; i < undo->n && r == 0; i++) {
 		const struct file_change *change = &undo->changes[i];
 
@@ -478,6 +544,9 @@ void file_undo_close(struct file_undo *undo)
 	file_journal_close(&undo->journal);
 	for (size_t i = 0; i < undo->n; i++)
 		file_change_free(&undo->changes[i]);
+	for (size_t i = 0; i < undo->ntrees; i++)
+		file_tree_free(undo->trees[i]);
+	free(undo->trees);
 	free(undo->changes);
 	free(undo);
 }

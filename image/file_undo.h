@@ -9,6 +9,7 @@
  *   - a missing file is made under another name (.NAME.pbeam-new-PID.N) and gets its name later,
  *   - all of this is written to disk, with a journal, STATE/.undo/PID.journal,
  *   - the room that the new contents need is allocated.
+ * Names in directory trees change by renames: image/file_tree.h.
  *
  * The journal's state says what happens when the process that changes the files is killed, or the power
  * fails:
@@ -40,6 +41,7 @@ struct image_reader;
 struct file_wish {
 	const char *path;
 	bool contents; /* false: only the length is set, and the file must exist */
+	bool by_tree;  /* the file is in a tree; other wishes for it are not needed */
 	uint64_t size;
 	uint64_t mtime_ns; /* 0: as it is */
 	mode_t mode;	   /* of a file that is made */
@@ -69,6 +71,8 @@ must_check int file_undo_add_unchanged(struct file_undo *undo, const char *path,
 must_check int file_undo_add_saved(struct file_undo *undo, const Pbeam__SavedFile *saved, struct err *err);
 must_check int file_undo_add_shared(struct file_undo *undo, const Pbeam__SharedMemory *shared,
 				    struct err *err);
+/* Adds the directory trees of an image: before its files. 0 or -errno. */
+must_check int file_undo_add_trees(struct file_undo *undo, const Pbeam__Manifest *manifest, struct err *err);
 must_check int file_undo_add_all(struct file_undo *undo, const Pbeam__Manifest *manifest, struct err *err);
 /* True if the file has not been written to, nor its attributes been changed, since it was saved. */
 bool file_undo_is_unchanged(const Pbeam__SavedFile *saved, const struct stat *st);

@@ -63,8 +63,8 @@ must_check int file_journal_write(struct file_journal *journal, struct err *err)
 /* Changes the state, on disk when this returns. */
 must_check int file_journal_set_state(struct file_journal *journal, enum journal_state state,
 				      struct err *err);
-/* Puts back what the journal lists, removes the copies and the journal. Files that cannot be put back keep
- * it, and are named at the end of `err`, which may be NULL. */
+/* Puts back what the journal lists, names in trees first, removes the copies and the journal. Files that
+ * cannot be put back keep it, and are named at the end of `err`, which may be NULL. */
 void file_journal_take_back(struct file_journal *journal, struct err *err);
 /* Removes the copies and the journal: no file has changed, or all is done. */
 void file_journal_drop(struct file_journal *journal);

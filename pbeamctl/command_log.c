@@ -24,7 +24,7 @@ static void log_print_json(const Pbeam__CheckpointLog *list)
 		for (size_t k = 0; k < e->n_copies; k++)
 			json_string(NULL, e->copies[k]->host);
 		json_close(']');
-		json_fields(&e->base, "created_ns bytes pause_ns processes problem incomplete");
+		json_fields(&e->base, "created_ns bytes pause_ns processes problem incomplete track");
 		json_close('}');
 	}
 	json_close(']');
@@ -83,6 +83,12 @@ static void log_print_table(const Pbeam__CheckpointLog *list)
 		}
 		if (e->n_incomplete)
 			putchar(')');
+		for (size_t k = 0; k < e->n_track; k++) {
+			printf(k ? ", " : " (tracks ");
+			format_text(e->track[k], -1);
+		}
+		if (e->n_track)
+			putchar(')');
 		putchar('\n');
 	}
 }
@@ -125,7 +131,7 @@ const struct command log_command = {
 		"rolled back to at present. A damaged image is listed with the reason, and so is\n"
 		"an incomplete one, to which a rollback was impossible when it was made. A\n"
 		"rollback changes the files that the program had open, not those that it opens\n"
-		"and closes by name.",
+		"and closes by name, unless the line says `tracks DIR` (scip run --track).",
 	.options = log_options,
 	.words = WORDS_TARGET,
 	.least = 1,

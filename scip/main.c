@@ -18,6 +18,7 @@
 #include "scip/job/image_stack.h"
 #include "scip/job/part.h"
 #include "scip/job/receive.h"
+#include "scip/job/tracking.h"
 #include "scip/reconnect/reconnect.h"
 #include "scip/supervisor/successor.h"
 
@@ -25,7 +26,7 @@ enum { STATUS_USAGE = 125 };
 
 static const char usage_text[] =
 	"Usage: scip run [-d] [--name NAME] [--interval TIME] [--keep N] [--dir DIR] [--group NAME] "
-	"[--save-files SIZE] [--close-inherited] [--] PROGRAM [ARG...]\n"
+	"[--save-files SIZE] [--track DIR]... [--close-inherited] [--] PROGRAM [ARG...]\n"
 	"       scip restore [-d] [--force] [--check] IMAGE\n"
 	"       scip attach VPID|NAME\n"
 	"\n"
@@ -40,6 +41,7 @@ static const char usage_text[] =
 	"      --dir DIR         keep them in DIR\n"
 	"      --group NAME      a group of jobs, also on other hosts, that is saved as one\n"
 	"      --save-files SIZE save contents of open files up to SIZE each (all)\n"
+	"      --track DIR       save DIR as a whole; a rollback puts all of it back (repeatable)\n"
 	"      --close-inherited close the descriptors from 3 on that the program would inherit\n"
 	"      --force           restore although files have changed since\n"
 	"      --check           restore nothing: print what would prevent it here; 0 nothing, 1 something\n"
@@ -62,6 +64,7 @@ enum {
 	OPTION_GROUP,
 	OPTION_SAVE_FILES,
 	OPTION_CLOSE_INHERITED,
+	OPTION_TRACK,
 	OPTION_FORCE,
 	OPTION_CHECK,
 	OPTION_STREAMS,
@@ -76,6 +79,7 @@ static const struct option run_options[] = {
 	{"dir", required_argument, NULL, OPTION_DIR},
 	{"group", required_argument, NULL, OPTION_GROUP},
 	{"save-files", required_argument, NULL, OPTION_SAVE_FILES},
+	{"track", required_argument, NULL, OPTION_TRACK},
 	{"close-inherited", no_argument, NULL, OPTION_CLOSE_INHERITED},
 	{"help", no_argument, NULL, OPTION_HELP},
 	{NULL, 0, NULL, 0},
@@ -117,6 +121,8 @@ static const char *take_option(int option, const char *value, struct keeper_opti
 		return store_check_name(value, err) < 0 ? err->text : NULL;
 	case OPTION_SAVE_FILES:
 		return parse_size(value, &job->save_files_max, err) < 0 ? err->text : NULL;
+	case OPTION_TRACK:
+		return tracking_add(job, value, err) < 0 ? err->text : NULL;
 	case OPTION_CLOSE_INHERITED:
 		console->close_inherited = true;
 		return NULL;
@@ -155,6 +161,8 @@ static int run_or_restore(int argc, char **argv, bool restore)
 		return main_usage(restore ? "missing image" : "missing program");
 	if (restore && optind + 1 < argc)
 		return main_usage("unexpected argument after the image");
+	if (tracking_check_store(&job, &err) < 0)
+		return main_usage(err.text);
 	if (check)
 		return image_check_run(argv[optind], job.force);
 	if (restore)

@@ -33,6 +33,12 @@ static int describe_manifest(Pbeam__LogEntry *entry, const Pbeam__Manifest *mani
 		if (message_append_string(&entry->incomplete, &entry->n_incomplete, manifest->incomplete[i]) <
 		    0)
 			return -ENOMEM;
+	for (size_t i = 0; i < manifest->n_trees; i++) {
+		auto_free char *path = message_dup_text(&manifest->trees[i]->path);
+
+		if (!path || message_append_string(&entry->track, &entry->n_track, path) < 0)
+			return -ENOMEM;
+	}
 	entry->root = manifest->job ? manifest->job->root_vpid : 0;
 	return manifest->job ? message_string(&entry->job, manifest->job->uuid) : 0;
 }

@@ -10,6 +10,8 @@ struct checkpoint_options {
 	bool kill, alone;
 	bool numbered; /* the path is one of the job's own: large files are stored beside it */
 	uint64_t save_files_max;
+	char *const *track; /* directories that are saved as a whole */
+	size_t ntrack;
 	const int *console; /* 3 descriptors */
 	const struct name_job *job;
 	/* Refuses an image that could not be restored now. It has a manifest and no contents. */

@@ -7,6 +7,7 @@
 #include "scip/checkpoint/checkpoint.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -18,8 +19,26 @@
 #include "scip/capture/capture.h"
 #include "scip/object/object.h"
 
+/* A rollback takes away what was not in a tracked directory: the image must not be there. */
+static int checkpoint_check_place(const struct checkpoint_options *options, struct err *err)
+{
+	const char *slash = strrchr(options->path, '/');
+	auto_free char *dir = strndup(options->path, slash ? (size_t)(slash - options->path) + 1 : 0);
+	auto_free char *real = dir ? realpath(*dir ? dir : ".", NULL) : NULL;
+
+	for (size_t i = 0; real && i < options->ntrack; i++) {
+		size_t n = strlen(options->track[i]);
+
+		if (!strncmp(real, options->track[i], n) && (!real[n] || real[n] == '/'))
+			return err_set(err, -EINVAL,
+				       "%s is in %s, which the job tracks; an image cannot be there",
+				       options->path, options->track[i]);
+	}
+	return dir ? 0 : -ENOMEM;
+}
+
 /* Captures everything that needs the processes frozen. */
-static int capture_processes(struct capture *c, struct err *err)
+static int capture_processes(struct capture *c, const struct checkpoint_options *options, struct err *err)
 {
 	int r = capture_freeze(c, err);
 
@@ -27,6 +46,8 @@ static int capture_processes(struct capture *c, struct err *err)
 		r = capture_dump(c, PBEAM__SCIP_DUMP__WHAT__ALL, err);
 	if (r >= 0)
 		r = capture_shared(c, err);
+	if (r >= 0)
+		r = object_trees_save(c->writer, c->manifest, options->track, options->ntrack, err);
 	return r < 0 ? r : capture_objects(c, err);
 }
 
@@ -60,7 +81,7 @@ static int find_reasons(struct capture *c, const struct checkpoint_options *opti
 static int save_processes(struct capture *c, const struct checkpoint_options *options,
 			  struct capture_result *result, struct err *err)
 {
-	int r = capture_processes(c, err);
+	int r = capture_processes(c, options, err);
 
 	if (r < 0 || !options->kill)
 		capture_thaw(c);
@@ -129,8 +150,10 @@ int checkpoint_run(struct names *names, const struct checkpoint_options *options
 		   struct capture_result *result, struct err *err)
 {
 	struct capture_retry retry = {.last_ms = CAPTURE_RETRY_MS};
-	int r;
+	int r = checkpoint_check_place(options, err);
 
+	if (r < 0)
+		return r;
 	do
 		r = attempt_checkpoint(names, options, result, err);
 	while (capture_should_retry(&retry, options->target, r, err));

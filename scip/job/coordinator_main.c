@@ -127,6 +127,8 @@ static int run_checkpoint(struct job *job, const struct coordinator_wish *wish, 
 			  struct coordinator_outcome *outcome)
 {
 	struct checked checked = {job, wish, keeper_sock};
+	/* What the other processes of the job do in a tracked directory is not undone with a part of it. */
+	bool is_whole = !wish->alone && (!wish->target.n || wish->target.n == job->entry.root.n);
 	struct checkpoint_options options = {
 		.target = wish->target.n ? wish->target : job->entry.root,
 		.path = wish->path,
@@ -136,6 +138,8 @@ static int run_checkpoint(struct job *job, const struct coordinator_wish *wish, 
 		.save_files_max = wish->save_files_max,
 		.console = job->console,
 		.job = &job->entry,
+		.track = job->track,
+		.ntrack = is_whole ? job->ntrack : 0,
 		.check = check_restorable,
 		.check_arg = &checked,
 	};

@@ -30,8 +30,10 @@ struct job {
 	struct name_job entry; /* as in the table; change with names_job_update() */
 	int console[3]; /* the job's standard streams, -1 none; closed when the first process is gone */
 	int pty_master; /* -1 none */
-	int arrival; /* the channel that the first processes of a guest's come over; -1: not yet, or any more
-		      */
+	int arrival;  /* the channel that the first processes of a guest's come over; -1: not yet, or any more
+		       */
+	char **track; /* directories that its checkpoints save as a whole */
+	size_t ntrack;
 	sigset_t saved_mask;	    /* the console's, for the program */
 	pid_t root;		    /* real pid of the job's first process, 0 before it is there */
 	pid_t next_root;	    /* of a rollback: what takes its place, 0 none */

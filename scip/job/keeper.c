@@ -314,6 +314,8 @@ static int describe_job(struct job *job, struct err *err)
 	entry->keeper.n = getpid();
 	entry->interval_ns = options->interval_ns;
 	entry->keep = options->keep;
+	job->track = options->track;
+	job->ntrack = options->ntrack;
 	entry->start_ns = io_now_ns(CLOCK_REALTIME);
 	if (options->name)
 		snprintf(entry->name, sizeof(entry->name), "%s", options->name);
@@ -346,8 +348,13 @@ static int describe_job_of_image(struct job *job, bool *leads, struct err *err)
 		entry->interval_ns = saved->interval_ns;
 		entry->keep = saved->keep;
 	}
+	for (size_t i = 0; i < manifest->n_trees && r == 0; i++) {
+		auto_free char *path = message_dup_text(&manifest->trees[i]->path);
+
+		r = path ? message_append_string(&job->track, &job->ntrack, path) : -ENOMEM;
+	}
 	image_reader_close(image);
-	return 0;
+	return r < 0 ? err_code(err, r, "start the job of %s", job->options->image) : 0;
 }
 
 /* A guest keeper serves the job of the processes that arrive. */

@@ -29,14 +29,16 @@
 
 /* What a job is started with. The console fills it in; all of it is inherited by fork. */
 struct keeper_options {
-	char *const *argv;	 /* the program and its arguments, NULL terminated; NULL for a restore */
-	const char *image;	 /* the image to restore, when argv is NULL */
-	bool force;		 /* restore: go on although files changed */
-	const char *name;	 /* --name, or NULL */
-	const char *group;	 /* --group, or NULL */
-	const char *dir;	 /* --dir: where numbered checkpoints go, or NULL */
-	uint64_t interval_ns;	 /* --interval, 0 for none */
-	uint32_t keep;		 /* --keep */
+	char *const *argv;    /* the program and its arguments, NULL terminated; NULL for a restore */
+	const char *image;    /* the image to restore, when argv is NULL */
+	bool force;	      /* restore: go on although files changed */
+	const char *name;     /* --name, or NULL */
+	const char *group;    /* --group, or NULL */
+	const char *dir;      /* --dir: where numbered checkpoints go, or NULL */
+	uint64_t interval_ns; /* --interval, 0 for none */
+	uint32_t keep;	      /* --keep */
+	char **track;	      /* --track: directories, absolute */
+	size_t ntrack;
 	uint64_t save_files_max; /* --save-files: bytes of a file that are saved with an image */
 	/* A guest keeper: processes of a job that was started on another host arrive over `channel`. */
 	const Pbeam__MigrateBegin *begin; /* NULL otherwise */

@@ -41,6 +41,9 @@ static int save_job(struct job *job, Pbeam__KeeperState *out)
 	if (message_string(&out->incarnation, job->incarnation) < 0 ||
 	    message_string(&out->path, requests_path(job)) < 0)
 		return -ENOMEM;
+	for (size_t i = 0; i < job->ntrack; i++)
+		if (message_append_string(&out->track, &out->n_track, job->track[i]) < 0)
+			return -ENOMEM;
 	return viewer_save(job, &out->viewer, &out->backlog);
 }
 
@@ -163,6 +166,10 @@ int upgrade_take_over(struct job *job, const struct successor *from, void (*befo
 	if (r == 0) {
 		options.save_files_max = state->save_files_max;
 		job->options = &options;
+		for (size_t i = 0; i < state->n_track && r == 0; i++)
+			r = message_append_string(&job->track, &job->ntrack, state->track[i]);
+	}
+	if (r == 0) {
 		r = load_job(job, state, &seat, before_scip, err);
 	}
 	if (r == 0 && !from->refused)

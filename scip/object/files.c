@@ -123,14 +123,33 @@ int object_files_write(struct image_writer *writer, Pbeam__Manifest *manifest, i
 	return object_files_write_pages(writer, fd, size, n, pages, err);
 }
 
+int object_files_save_new(struct image_writer *writer, Pbeam__Manifest *manifest, int fd,
+			  const struct stat *st, const char *path, bool unlinked, uint32_t *index,
+			  struct err *err)
+{
+	Pbeam__SavedFile *saved = object_message(Pbeam__SavedFile, pbeam__saved_file__init);
+	int r;
+
+	if (!saved || object_append(manifest->files, manifest->n_files, saved) < 0) {
+		free(saved);
+		return object_no_memory(err);
+	}
+	r = object_identity(st, path, unlinked, &saved->file, err);
+	if (r < 0)
+		return r;
+	saved->unlinked = unlinked;
+	saved->mode = st->st_mode & 07777;
+	saved->ctime_ns = object_ctime_ns(st);
+	*index = (uint32_t)manifest->n_files;
+	return object_files_write(writer, manifest, fd, st, &saved->n_pages, &saved->pages, err);
+}
+
 int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, int fd, const struct stat *st,
 		      const char *path, bool unlinked, bool always, uint64_t limit, uint32_t *index,
 		      struct err *err)
 {
 	uint64_t size = (uint64_t)st->st_size;
-	Pbeam__SavedFile *saved;
 	auto_close int source = -1;
-	int r;
 
 	*index = 0;
 	for (size_t i = 0; i < manifest->n_files; i++)
@@ -146,19 +165,7 @@ int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, in
 		return err_code(err, source, "open it for reading, to save its contents");
 	if (!always && size > limit && data_bytes(source, size) > limit && !can_clone(writer, source, size))
 		return 0;
-	saved = object_message(Pbeam__SavedFile, pbeam__saved_file__init);
-	if (!saved || object_append(manifest->files, manifest->n_files, saved) < 0) {
-		free(saved);
-		return object_no_memory(err);
-	}
-	r = object_identity(st, path, unlinked, &saved->file, err);
-	if (r < 0)
-		return r;
-	saved->unlinked = unlinked;
-	saved->mode = st->st_mode & 07777;
-	saved->ctime_ns = object_ctime_ns(st);
-	*index = (uint32_t)manifest->n_files;
-	return object_files_write(writer, manifest, source, st, &saved->n_pages, &saved->pages, err);
+	return object_files_save_new(writer, manifest, source, st, path, unlinked, index, err);
 }
 
 /* The first file that the image lacks although the processes can change it in place. */
@@ -241,7 +248,7 @@ int object_files_check(struct object_restore *restore, struct err *err)
 		path = object_text(&saved->file->path);
 		if (!path)
 			return object_no_memory(err);
-		if (saved->unlinked || object_regular_replaced(restore, (uint32_t)i + 1))
+		if (saved->unlinked || saved->by_tree || object_regular_replaced(restore, (uint32_t)i + 1))
 			continue;
 		if (stat(path, &st) < 0) {
 			auto_free char *dir = strdup(path);

@@ -24,7 +24,7 @@ static int list_cut(struct object_restore *restore, struct file_undo *undo, stru
 int object_files_list(struct object_restore *restore, struct file_undo *undo, struct err *err)
 {
 	const Pbeam__Manifest *manifest = restore->manifest;
-	int r = 0;
+	int r = file_undo_add_trees(undo, manifest, err);
 
 	for (size_t i = 0; i < manifest->n_files && r == 0; i++)
 		if (!object_regular_replaced(restore, (uint32_t)i + 1))

@@ -221,6 +221,10 @@ must_check int object_files_check_saved(const Pbeam__Manifest *manifest, struct 
  * what they change from now on. Best effort, but for a full disk: -ENOSPC. `max`: bytes of a file. */
 must_check int object_files_ahead(struct image_writer *writer, const struct rpid *rpids, size_t n,
 				  uint64_t max, struct err *err);
+/* Saves these directories as a whole, before the objects: a file in them is saved once (tree.c). 0 or -errno.
+ */
+must_check int object_trees_save(struct image_writer *writer, Pbeam__Manifest *manifest, char *const *paths,
+				 size_t n, struct err *err);
 /* For their `dump`: what the description's kind would have put into `out`. */
 must_check int object_dump_as_usual(struct object_dump *dump, const struct object_source *source,
 				    Pbeam__Object *out, struct err *err);

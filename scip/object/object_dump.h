@@ -50,6 +50,10 @@ must_check int object_locks_parse(const char *fdinfo, int fd, const struct stat 
 must_check int object_files_save(struct image_writer *writer, Pbeam__Manifest *manifest, int fd,
 				 const struct stat *st, const char *path, bool unlinked, bool always,
 				 uint64_t limit, uint32_t *index, struct err *err);
+/* The same for a file that is open for reading and that the manifest does not have. */
+must_check int object_files_save_new(struct image_writer *writer, Pbeam__Manifest *manifest, int fd,
+				     const struct stat *st, const char *path, bool unlinked, uint32_t *index,
+				     struct err *err);
 /* True if this file is stored by blocks (image/blocks.h). */
 bool object_files_by_blocks(struct image_writer *writer, int fd, uint64_t size);
 /* The data of an open file as page runs in the image. */
