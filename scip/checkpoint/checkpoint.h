@@ -4,6 +4,9 @@
 
 #include "scip/capture/capture.h"
 
+/* Adds one sentence. 0 or -ENOMEM. */
+typedef int checkpoint_add_reason(void *arg, const char *why);
+
 struct checkpoint_options {
 	struct vpid target;
 	const char *path; /* final path */
@@ -14,8 +17,10 @@ struct checkpoint_options {
 	size_t ntrack;
 	const int *console; /* 3 descriptors */
 	const struct name_job *job;
-	/* Refuses an image that could not be restored now. It has a manifest and no contents. */
-	int (*check)(void *arg, struct image_reader *image, struct err *err);
+	/* Calls `add` with each reason why the image could not be restored as things are. It has a manifest
+	 * and no contents. 0, also if there are some; -errno if they could not be looked for. */
+	int (*check)(void *arg, struct image_reader *image, checkpoint_add_reason *add, void *add_arg,
+		     struct err *err);
 	void *check_arg;
 };
 

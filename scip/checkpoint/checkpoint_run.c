@@ -51,10 +51,19 @@ static int capture_processes(struct capture *c, const struct checkpoint_options 
 	return r < 0 ? r : capture_objects(c, err);
 }
 
-static int add_reason(struct capture *c, struct capture_result *result, const struct err *why)
+struct reasons {
+	Pbeam__Manifest *manifest;
+	struct capture_result *result;
+};
+
+static int add_reason(void *arg, const char *why)
 {
-	return message_append_string(&c->manifest->incomplete, &c->manifest->n_incomplete, why->text) < 0 ||
-			       message_append_string(&result->incomplete, &result->nincomplete, why->text) < 0
+	struct reasons *reasons = arg;
+	Pbeam__Manifest *manifest = reasons->manifest;
+	struct capture_result *result = reasons->result;
+
+	return message_append_string(&manifest->incomplete, &manifest->n_incomplete, why) < 0 ||
+			       message_append_string(&result->incomplete, &result->nincomplete, why) < 0
 		       ? -ENOMEM
 		       : 0;
 }
@@ -63,17 +72,17 @@ static int add_reason(struct capture *c, struct capture_result *result, const st
 static int find_reasons(struct capture *c, const struct checkpoint_options *options,
 			struct capture_result *result, struct err *err)
 {
+	struct reasons reasons = {c->manifest, result};
 	struct image_reader *image;
 	struct err why = ERR_INIT;
-	int r = object_files_check_saved(c->manifest, &why) < 0 ? add_reason(c, result, &why) : 0;
+	int r = object_files_check_saved(c->manifest, &why) < 0 ? add_reason(&reasons, why.text) : 0;
 
 	if (r < 0 || !options->check)
 		return r;
-	err_clear(&why);
 	r = image_reader_of_manifest(&image, options->path, c->manifest, err);
 	if (r < 0)
 		return r;
-	r = options->check(options->check_arg, image, &why) < 0 ? add_reason(c, result, &why) : 0;
+	r = options->check(options->check_arg, image, add_reason, &reasons, err);
 	image_reader_close(image);
 	return r < 0 ? err_code(err, r, "check %s", options->path) : 0;
 }

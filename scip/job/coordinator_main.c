@@ -14,6 +14,7 @@
 #include "scip/job/links.h"
 #include "scip/job/remote_console.h"
 #include "scip/job/upgrade.h"
+#include "scip/rebuild/rebuild_obstacles.h"
 #include "scip/rollback/rollback_look.h"
 #include "scip/rollback/rollback_run.h"
 #include "scip/supervisor/pool.h"
@@ -105,8 +106,10 @@ struct checked {
 	int keeper_sock;
 };
 
-/* Would a rollback to this image be refused? The processes that it is of are here and would be replaced. */
-static int check_restorable(void *arg, struct image_reader *image, struct err *err)
+/* Finds why a rollback to this image, or its restore after the job has ended, would be refused. The processes
+ * of the image are here and would be replaced. */
+static int check_restorable(void *arg, struct image_reader *image, checkpoint_add_reason *add, void *add_arg,
+			    struct err *err)
 {
 	const struct checked *checked = arg;
 	struct job *job = checked->job;
@@ -118,9 +121,17 @@ static int check_restorable(void *arg, struct image_reader *image, struct err *e
 		.trusted = true,
 		.signs = pool_signs(job->pool),
 	};
-	int r = choose_replaced(job, checked->wish, image, &options.replace, err);
+	struct rebuild_obstacles obstacles = {NULL, 0};
+	struct err why = ERR_INIT;
+	int r;
 
-	return r < 0 ? r : rollback_check(job->names, image, &options, err);
+	if (choose_replaced(job, checked->wish, image, &options.replace, &why) < 0)
+		return add(add_arg, why.text);
+	r = rebuild_list_obstacles_saved(job->names, image, &options, &obstacles, err);
+	for (size_t i = 0; i < obstacles.n && r == 0; i++)
+		r = add(add_arg, obstacles.v[i]);
+	rebuild_obstacles_free(&obstacles);
+	return r;
 }
 
 static int run_checkpoint(struct job *job, const struct coordinator_wish *wish, int keeper_sock,

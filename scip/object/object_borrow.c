@@ -348,7 +348,9 @@ int object_restore_borrow(struct object_restore *restore, const struct rpid *rpi
 
 	for (size_t i = 0; i < restore->nslots; i++)
 		named = named || socket_is_named(restore->slots[i].object);
-	r = named ? gather(restore, rpids, n, err) : 0;
+	if (!object_pipes_have_room(restore))
+		*obstacle = "fs.pipe-user-pages-soft does not allow its pipes twice";
+	r = named && !*obstacle ? gather(restore, rpids, n, err) : 0;
 	for (size_t i = 0; i < restore->nslots && r == 0 && !*obstacle; i++)
 		*obstacle = borrow_object(restore, &restore->slots[i]);
 	restore->beside = r == 0 && !*obstacle;

@@ -47,6 +47,12 @@ bool object_address(const Pbeam__Object *object, struct object_address *out);
 void object_renew_address(struct object_restore *restore, const Pbeam__Object *object, int fd);
 /* True for a UDP socket that is not connected: every sender may be its other end. */
 bool object_is_port(const Pbeam__Object *object);
+/* A pipe that is larger than those that the kernel makes above fs.pipe-user-pages-soft; no FIFO. */
+bool object_pipe_is_large(const Pbeam__Object *object);
+struct object_restore;
+/* False if the user may not have the large pipes of the image now, beside all others (pipe(7)). */
+bool object_pipes_have_room(const struct object_restore *restore);
+
 /* A terminal's or console stream's terminal, in the object; NULL: it is none. */
 Pbeam__Tty *object_tty_of(const Pbeam__Object *object);
 

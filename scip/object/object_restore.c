@@ -214,6 +214,10 @@ int object_restore_make_all(struct object_restore *restore, struct err *err)
 
 	if (r == 0 && restore->early)
 		r = file_undo_switch(restore->undo, err);
+	/* The others would use up pages of the user's that the large pipes need (pipe(7)). */
+	for (size_t i = 0; i < restore->nslots && r >= 0; i++)
+		if (object_pipe_is_large(restore->slots[i].object))
+			r = object_restore_get(restore, (uint32_t)i + 1, err);
 	for (size_t i = 0; i < restore->nslots && r >= 0; i++)
 		if (!restore->slots[i].ops->late)
 			r = object_restore_get(restore, (uint32_t)i + 1, err);

@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,9 +25,13 @@
 #include "base/io.h"
 #include "scip/object/common.h"
 #include "scip/object/object_end.h"
+#include "scip/object/object_restore.h"
 #include "scip/object/object_table.h"
 
 #define PACKET_MAX 4096u
+
+/* A pipe above fs.pipe-user-pages-soft has two pages (PIPE_MIN_DEF_BUFFERS). */
+enum { SMALL_PAGES = 2, RESERVE_MAX = 2048 };
 
 static bool pipe_match(struct object_dump *dump, const struct object_source *source)
 {
@@ -320,6 +325,57 @@ static int make_base(struct object_restore *restore, const Pbeam__Pipe *saved, s
 		return base;
 	r = object_restore_keep(restore, PBEAM__OBJECT__KIND_PIPE, saved->ino, base, err);
 	return r < 0 ? r : base;
+}
+
+bool object_pipe_is_large(const Pbeam__Object *object)
+{
+	return object->kind_case == PBEAM__OBJECT__KIND_PIPE && !object->pipe->fifo &&
+	       object->pipe->capacity > SMALL_PAGES * (uint32_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Reserves the pages for a moment, in a few pipes of the greatest size, as the user's use cannot be read. The
+ * kernel refuses a size with which the user would exceed the soft limit (pipe_set_size() in fs/pipe.c, 6.18).
+ * Other failures say nothing about that limit. */
+static bool can_have_pages(uint64_t pages)
+{
+	auto_free char *text = NULL;
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), most;
+	int ends[RESERVE_MAX][2], made = 0;
+	bool can = true;
+
+	if (pages == 0 || io_slurp(AT_FDCWD, "/proc/sys/fs/pipe-max-size", 64, &text, NULL) < 0)
+		return true;
+	most = strtoull(text, NULL, 10) / page;
+
+	while (can && pages > 0 && made < RESERVE_MAX) {
+		uint64_t some = SMALL_PAGES;
+
+		if (pipe2(ends[made], O_CLOEXEC) < 0)
+			break;
+		while (some * 2 <= pages && some * 2 <= most)
+			some *= 2;
+		can = fcntl(ends[made][1], F_SETPIPE_SZ, (int)(some * page)) >= 0 || errno != EPERM;
+		made++;
+		pages = some < pages ? pages - some : 0;
+	}
+	while (made-- > 0) {
+		close(ends[made][0]);
+		close(ends[made][1]);
+	}
+	return can;
+}
+
+bool object_pipes_have_room(const struct object_restore *restore)
+{
+	uint64_t pages = 0;
+
+	for (size_t i = 0; i < restore->nslots; i++) {
+		const Pbeam__Object *object = restore->slots[i].object;
+
+		if (object_pipe_is_large(object) && object->pipe->read_end)
+			pages += object->pipe->capacity / (uint64_t)sysconf(_SC_PAGESIZE);
+	}
+	return can_have_pages(pages);
 }
 
 static int set_capacity(const Pbeam__Pipe *saved, int fd, struct err *err)

@@ -20,6 +20,7 @@
 #include "base/host_memory.h"
 #include "base/io.h"
 #include "scip/object/inet.h"
+#include "scip/object/object_end.h"
 #include "scip/rebuild/rebuild_parts.h"
 #include "scip/tracee/procfs.h"
 
@@ -138,15 +139,42 @@ static int check_processes(const Pbeam__Manifest *manifest, struct err *err)
 		(unsigned long)need, (unsigned long)tasks.n, (unsigned long)limit.rlim_cur);
 }
 
+static uint64_t sysctl_number(const char *path)
+{
+	auto_free char *text = NULL;
+
+	return io_slurp(AT_FDCWD, path, 64, &text, NULL) < 0 ? 0 : strtoull(text, NULL, 10);
+}
+
+static size_t count_inotify(const Pbeam__Manifest *manifest)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		n += manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_INOTIFY;
+	return n;
+}
+
+static int check_inotify_ceiling(const Pbeam__Manifest *manifest, struct err *err)
+{
+	uint64_t limit = sysctl_number("/proc/sys/fs/inotify/max_user_instances");
+	size_t need = count_inotify(manifest);
+
+	if (limit == 0 || need <= limit)
+		return 0;
+	return err_set(err, -EMFILE,
+		       "%zu inotify instances are needed and a user may have %lu; raise "
+		       "fs.inotify.max_user_instances",
+		       need, (unsigned long)limit);
+}
+
 /* Makes as many inotify instances as the image has, and closes them. */
 static int check_inotify(const Pbeam__Manifest *manifest, struct err *err)
 {
-	size_t need = 0, made = 0;
+	size_t need = count_inotify(manifest), made = 0;
 	auto_free int *fds = NULL;
 	bool full = false;
 
-	for (size_t i = 0; i < manifest->n_objects; i++)
-		need += manifest->objects[i]->kind_case == PBEAM__OBJECT__KIND_INOTIFY;
 	fds = calloc(need + 1, sizeof(*fds));
 	if (!fds)
 		return err_code(err, -ENOMEM, "check of the image");
@@ -166,15 +194,8 @@ static int check_inotify(const Pbeam__Manifest *manifest, struct err *err)
 		    : 0;
 }
 
-static uint64_t sysctl_number(const char *path)
-{
-	auto_free char *text = NULL;
-
-	return io_slurp(AT_FDCWD, path, 64, &text, NULL) < 0 ? 0 : strtoull(text, NULL, 10);
-}
-
-/* A pipe above the user's soft limit gets one or two pages, and can then not be made larger. The use by other
- * programs cannot be read. */
+/* Above the user's soft limit a pipe gets two pages, and cannot be made larger; such pipes of the program are
+ * restored last (object_restore_make_all()). The use by other programs cannot be read. */
 static int check_pipes(const Pbeam__Manifest *manifest, struct err *err)
 {
 	uint64_t soft = sysctl_number("/proc/sys/fs/pipe-user-pages-soft"),
@@ -184,7 +205,7 @@ static int check_pipes(const Pbeam__Manifest *manifest, struct err *err)
 	for (size_t i = 0; i < manifest->n_objects; i++) {
 		const Pbeam__Object *object = manifest->objects[i];
 
-		if (object->kind_case == PBEAM__OBJECT__KIND_PIPE && object->pipe->read_end)
+		if (object_pipe_is_large(object) && object->pipe->read_end)
 			pages += object->pipe->capacity / page;
 	}
 	if (geteuid() == 0 || soft == 0 || pages <= soft)
@@ -239,6 +260,17 @@ int rebuild_check_room(struct rebuild *rebuild)
 		"the image has %lu MiB of memory, and %lu MiB are free while the present processes exist; "
 		"end other programs, or use --replace, which ends these first",
 		(unsigned long)(need >> 20), (unsigned long)(size.available >> 20));
+}
+
+int rebuild_check_ceilings(struct rebuild *rebuild)
+{
+	static int (*const checks[])(const Pbeam__Manifest *, struct err *) = {check_inotify_ceiling,
+									       check_pipes};
+	int r = 0;
+
+	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]) && r == 0; i++)
+		r = rebuild_obstacle(rebuild, checks[i](rebuild->manifest, rebuild->err));
+	return r;
 }
 
 int rebuild_check_limits(struct rebuild *rebuild)

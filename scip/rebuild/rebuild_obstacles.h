@@ -21,6 +21,12 @@ struct rebuild_obstacles {
  * made. The caller frees the list in either case. */
 must_check int rebuild_list_obstacles(struct names *names, const char *path, bool force,
 				      struct rebuild_obstacles *out, struct err *err);
+/* The same for an image that is being saved, while its processes are here and hold what they use: names are
+ * not tried, and limits are compared with the need of the program alone. The image may be without contents
+ * if options->trusted. */
+must_check int rebuild_list_obstacles_saved(struct names *names, struct image_reader *image,
+					    const struct rebuild_options *options,
+					    struct rebuild_obstacles *out, struct err *err);
 void rebuild_obstacles_free(struct rebuild_obstacles *obstacles);
 
 #endif

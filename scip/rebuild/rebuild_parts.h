@@ -120,6 +120,8 @@ must_check int rebuild_obstacle(struct rebuild *rebuild, int r);
 /* ---- rebuild_limits.c ---- */
 /* Addresses in use, and limits: only while obstacles are listed. */
 must_check int rebuild_check_limits(struct rebuild *rebuild);
+/* Limits that the program alone exceeds, whatever else the user runs. */
+must_check int rebuild_check_ceilings(struct rebuild *rebuild);
 /* Refuses a rollback for which memory does not suffice while the processes that it replaces exist. Reports
  * -ENOMEM. */
 must_check int rebuild_check_room(struct rebuild *rebuild);
