@@ -107,7 +107,7 @@ static int receive_queue(int sock, char **data, size_t *len, size_t *room, struc
 	return exchange_transfer(sock, *data, *len, false, err);
 }
 
-static size_t socket_queued_output(int sock)
+static size_t unread_here(int sock)
 {
 	int n = 0;
 
@@ -127,12 +127,11 @@ static int send_staying(int sock, const char *data, size_t len, size_t expected,
 			struct err *err)
 {
 	uint64_t moved_at = io_now_ns(CLOCK_MONOTONIC);
-	size_t done = 0, seen = socket_queued_output(sock), left = len;
+	size_t done = 0, seen = unread_here(sock), left = len;
 
-	for (unsigned round = 0; done < len || socket_queued_output(sock) < expected || on_the_way(sock);
-	     round++) {
+	for (unsigned round = 0; done < len || unread_here(sock) < expected || on_the_way(sock); round++) {
 		ssize_t n = done < len ? send(sock, data + done, len - done, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
-		size_t now = socket_queued_output(sock), way = on_the_way(sock);
+		size_t now = unread_here(sock), way = on_the_way(sock);
 
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return err_sys(err, "fill a new connection");
@@ -182,7 +181,7 @@ int end_tcp_exchange(struct end_tcp *end, bool connected, struct err *err)
 	log_debug("reconnect: %zu bytes to be read here, of which %zu have come; %zu sent, %zu on the way; "
 		  "buffer "
 		  "%d, was %d",
-		  end->unread_len, socket_queued_output(sock), (size_t)their_len, on_the_way(sock),
+		  end->unread_len, unread_here(sock), (size_t)their_len, on_the_way(sock),
 		  socket_option(sock, SOL_SOCKET, SO_RCVBUF, 0), end->receive_buffer);
 	socket_set_option(sock, IPPROTO_TCP, TCP_NODELAY, 0);
 	socket_room_restore(&room);
