@@ -348,11 +348,18 @@ int object_restore_borrow(struct object_restore *restore, const struct rpid *rpi
 
 	for (size_t i = 0; i < restore->nslots; i++)
 		named = named || socket_is_named(restore->slots[i].object);
-	if (!object_pipes_have_room(restore))
-		*obstacle = "fs.pipe-user-pages-soft does not allow its pipes twice";
-	r = named && !*obstacle ? gather(restore, rpids, n, err) : 0;
+	r = named ? gather(restore, rpids, n, err) : 0;
 	for (size_t i = 0; i < restore->nslots && r == 0 && !*obstacle; i++)
 		*obstacle = borrow_object(restore, &restore->slots[i]);
+	/* Other programs may have the pages: were the old processes ended first, the new pipes could still
+	 * fail. */
+	if (r == 0 && !*obstacle && !object_pipes_have_room(restore))
+		r = err_set(
+			err, -ENOMEM,
+			"fs.pipe-user-pages-soft does not allow the pipes of the image beside those that are "
+			"there now; raise it, end other programs, or use --replace, which ends these "
+			"processes "
+			"first");
 	restore->beside = r == 0 && !*obstacle;
 	if (!restore->beside)
 		object_restore_give_back(restore);
