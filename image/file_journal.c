@@ -317,6 +317,9 @@ static int open_left(struct file_journal *journal)
 	    XXH3_64bits(packed, head.length) != head.digest)
 		return head.state == JOURNAL_PREPARING ? -EBADMSG : -EIO;
 	journal->message = pbeam__undo_journal__unpack(NULL, head.length, packed);
+	for (size_t i = 0; journal->message && i < journal->message->n_steps; i++)
+		if (!file_tree_step_is_valid(journal->message->steps[i]))
+			return -EPROTO;
 	return journal->message ? head.state : -EBADMSG;
 }
 

@@ -456,12 +456,12 @@ static int list_step(struct file_tree *tree, size_t i, Pbeam__UndoJournal *journ
 	if (!out || message_text(&out->path, step->path) < 0)
 		return -ENOMEM;
 	out->old_ino = step->old_ino;
-	if (step->old_ino && asprintf(&step->old, "%.*s.%.180s.pbeam-old-%d.%zu", dir, step->path, slash + 1,
+	if (step->old_ino && asprintf(&step->old, "%.*s.%.180s" TREE_OLD "%d.%zu", dir, step->path, slash + 1,
 				      (int)getpid(), number) < 0) {
 		step->old = NULL;
 		return -ENOMEM;
 	}
-	if (step->top != SIZE_MAX && asprintf(&step->new, "%.*s.%.180s.pbeam-new-%d.%zu", dir, step->path,
+	if (step->top != SIZE_MAX && asprintf(&step->new, "%.*s.%.180s" TREE_NEW "%d.%zu", dir, step->path,
 					      slash + 1, (int)getpid(), number) < 0) {
 		step->new = NULL;
 		return -ENOMEM;

@@ -23,6 +23,10 @@ struct tree_node {
 	enum { NODE_KEPT, NODE_WRITTEN, NODE_NEW } state;
 	struct stat before; /* but of NODE_NEW */
 };
+/* What the names beside have in them. */
+#define TREE_OLD ".pbeam-old-"
+#define TREE_NEW ".pbeam-new-"
+
 struct tree_step {
 	char *path, *old, *new;
 	size_t top; /* index of the entry that is made, with what is in it */
@@ -63,6 +67,8 @@ void file_tree_free(struct file_tree *tree);
 must_check int file_tree_move(const char *from, const char *to);
 /* Removes a file, or a directory with all that is in it on the same mount. 0 or -errno. */
 must_check int file_tree_remove(const char *path);
+/* False for a step whose names are not those that file_tree_list() chooses: what they name is not removed. */
+bool file_tree_step_is_valid(const Pbeam__UndoStep *step);
 must_check int file_tree_step_back(const Pbeam__UndoStep *step);
 void file_tree_step_drop(const Pbeam__UndoStep *step);	 /* removes what was made */
 void file_tree_step_finish(const Pbeam__UndoStep *step); /* removes what was moved away */

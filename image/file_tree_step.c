@@ -97,6 +97,25 @@ static bool has_inode(const char *path, uint64_t ino)
 	return path && lstat(path, &st) == 0 && st.st_ino == ino;
 }
 
+/* True for a name that list_step() in file_tree.c gives: hidden, beside `path`, with the mark. */
+static bool is_name_beside(const char *name, const char *path, const char *mark)
+{
+	const char *slash = strrchr(path, '/');
+	size_t dir = slash ? (size_t)(slash - path) + 1 : 0;
+
+	return !*name || (dir && !strncmp(name, path, dir) && name[dir] == '.' && !strchr(name + dir, '/') &&
+			  strstr(name + dir, mark));
+}
+
+bool file_tree_step_is_valid(const Pbeam__UndoStep *step)
+{
+	auto_free char *path = message_dup_text(&step->path), *old = message_dup_text(&step->old),
+		       *new = message_dup_text(&step->new_);
+
+	return path && old && new &&path[0] == '/' && is_name_beside(old, path, TREE_OLD) &&
+	       is_name_beside(new, path, TREE_NEW);
+}
+
 int file_tree_step_back(const Pbeam__UndoStep *step)
 {
 	auto_free char *path = message_dup_text(&step->path), *old = message_dup_text(&step->old),
