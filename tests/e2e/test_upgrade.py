@@ -59,6 +59,15 @@ def test_number_in_use_elsewhere(host):
 
 # ---- pbeamctl upgrade ----
 
+
+def start_family(host, **more):
+    """Returns when the child is there too: an upgrade before that has one supervisor to replace."""
+    vpid, out = host.detach(*FAMILY, name="family", **more)
+    host.wait_until(lambda: len(host.vpids()) == 2, what="the child")
+    return vpid, out
+
+
+
 # Counts in two threads and a child; makes a new child now and then.
 FAMILY = ["python3", "-uc", """
 import os, threading, time
@@ -106,7 +115,7 @@ def supervisors(host):
 
 def test_upgrade_again_and_again(host):
     """Twenty changes between two versions: the program notices nothing, and all supervisors are of the new version."""
-    vpid, out = host.detach(*FAMILY, name="family")
+    vpid, out = start_family(host)
     folders = [install(host, "one"), install(host, "two")]
     counts(host, out)
     keeper = host.pids_of("scip-keeper")
@@ -149,7 +158,7 @@ def test_upgrade_on_a_terminal(host):
 def test_upgrade_fails(host, point):
     """The new keeper or scip cannot go on: the old one does, and another attempt works."""
     fault = host.file("fault")
-    vpid, out = host.detach(*FAMILY, name="family", env={"PBEAM_FAULT": str(fault)})
+    vpid, out = start_family(host, env={"PBEAM_FAULT": str(fault)})
     folder = install(host, "new")
     fault.write_text(f"{point}:fail\n")
     done = host.run([str(folder / "pbeamctl"), "upgrade", "family"], check=False)
@@ -170,7 +179,7 @@ def test_upgrade_fails(host, point):
 def test_upgrade_coordinator_killed(host):
     """Some supervisors are of the old version then; the job works, and the next attempt replaces the others."""
     fault = host.file("fault")
-    vpid, out = host.detach(*FAMILY, name="family", env={"PBEAM_FAULT": str(fault)})
+    vpid, out = start_family(host, env={"PBEAM_FAULT": str(fault)})
     folder = install(host, "new")
     fault.write_text("upgrade-process:kill:2\n")
     done = host.run([str(folder / "pbeamctl"), "upgrade", "family"], check=False)
