@@ -67,7 +67,6 @@ def start_family(host, **more):
     return vpid, out
 
 
-
 # Counts in two threads and a child; makes a new child now and then.
 FAMILY = ["python3", "-uc", """
 import os, threading, time

@@ -29,7 +29,7 @@ def started(host, **env):
 
 def restored(host, image, name="restored"):
     job = host.start(["scip", "restore", image], name)
-    host.wait_until(lambda: any(CASE in line and " running " in line for line in host.ctl("ps").stdout.splitlines()), what="the restored job")
+    host.wait_until(lambda: any(row["name"] == CASE and row["state"] in ("running", "sleeping") for row in host.ps()["processes"]), what="the restored job")
     return job
 
 
