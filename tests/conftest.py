@@ -1,6 +1,7 @@
 """Fixtures of the end-to-end tests. A test that takes `host` runs as an ordinary user, one that takes `root_host` as root."""
 import os
 import signal
+import subprocess
 
 import harness
 import pytest
@@ -104,6 +105,18 @@ def root_host(request, stage):
     if os.getuid() != 0:
         pytest.skip("needs root to run as root")
     yield from _host(request, stage, None)
+
+
+@pytest.fixture
+def small_disk(request, host):
+    """A file system at home/small: indirect parametrization with its size as in mount(8)."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    path = host.home / "small"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={request.param},mode=777,uid={host.user.pw_uid}", "none", path], check=True)
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
 
 
 @pytest.fixture

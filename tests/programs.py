@@ -65,3 +65,14 @@ def numbers(path):
     assert len({tuple(row[:4]) for row in rows}) <= 1, rows[-5:]
     assert [row[4] for row in rows] == list(range(len(rows))), [row[4] for row in rows][-50:]
     return (rows[0][:4] if rows else None), len(rows)
+
+
+def fill_disk(path):
+    """Makes a file that takes all the room that is left."""
+    with open(path, "wb", 0) as file:
+        for size in (65536, 512):
+            try:
+                while file.write(bytes(size)) == size:
+                    pass
+            except OSError:
+                pass

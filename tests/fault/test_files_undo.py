@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 import pytest
+from programs import fill_disk
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -93,31 +94,13 @@ def folder(host):
     return path
 
 
-@pytest.fixture
-def small_disk(host):
-    """A file system of 5 MiB at home/small."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to mount a small file system")
-    path = host.home / "small"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=5m,mode=777,uid={host.user.pw_uid}", "none", path], check=True)
-    yield path
-    subprocess.run(["umount", "-l", path], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["5m"], indirect=True)
 @pytest.mark.parametrize("mode", ["overwrite", "shrink"])
 def test_full_disk(host, small_disk, mode):
     """There is no room for the earlier contents, or for the later ones: nothing changes, and the program goes on."""
     image, first, second = begin(host, small_disk, mode)
     ballast = small_disk / "ballast"
-    with open(ballast, "wb", 0) as file:
-        try:
-            while file.write(bytes(65536)) == 65536:
-                pass
-            while file.write(bytes(512)) == 512:
-                pass
-        except OSError:
-            pass
+    fill_disk(ballast)
     done = host.ctl("rollback", "files", check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "No space left" in done.stderr, done.stderr
     assert state(small_disk) == second

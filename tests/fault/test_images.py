@@ -3,7 +3,6 @@ import os
 import random
 import shutil
 import socket
-import subprocess
 
 import pytest
 from programs import COUNT, counted, counts
@@ -156,18 +155,7 @@ def test_unwritable_directory(host, count):
     host.ctl("image", "verify", before)
 
 
-@pytest.fixture
-def small_disk(host):
-    """A file system of 6 MiB at home/small."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to mount a small file system")
-    path = host.home / "small"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=6m,mode=777,uid={host.user.pw_uid}", "none", path], check=True)
-    yield path
-    subprocess.run(["umount", "-l", path], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["6m"], indirect=True)
 def test_full_disk(host, small_disk):
     """The dump does not fit: the older image is whole, no part of the new one remains, the program runs."""
     hold = ["python3", "-uc", """

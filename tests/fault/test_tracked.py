@@ -6,6 +6,7 @@ import signal
 import subprocess
 
 import pytest
+from programs import fill_disk
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -223,18 +224,7 @@ def test_keeper_killed_as_well(host, folder, point):
     host.wait_until_swept()
 
 
-@pytest.fixture
-def small_disk(host):
-    """A file system of 2 MiB at home/small."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to mount a small file system")
-    path = host.home / "small"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=2m,mode=777,uid={host.user.pw_uid}", "none", path], check=True)
-    yield path
-    subprocess.run(["umount", "-l", path], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["2m"], indirect=True)
 def test_full_disk(host, small_disk):
     """There is no room for what is put back: nothing changes, and the program goes on."""
     folder = small_disk / "folder"
@@ -242,12 +232,7 @@ def test_full_disk(host, small_disk):
     host.own(folder)
     image, first, second = begin(host, folder)
     ballast = small_disk / "ballast"
-    with open(ballast, "wb", 0) as file:
-        try:
-            while file.write(bytes(4096)) == 4096:
-                pass
-        except OSError:
-            pass
+    fill_disk(ballast)
     done = host.ctl("rollback", "tree", check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "No space left" in done.stderr, done.stderr
     assert state(folder) == second
