@@ -228,3 +228,10 @@ int dirs_find_refuge(char *buf)
 
 	return r < 0 ? r : dirs_is_private(buf) ? 0 : -ENOENT;
 }
+
+bool dirs_contain(const char *dir, const char *path)
+{
+	size_t n = strlen(dir);
+
+	return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
+}

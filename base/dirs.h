@@ -17,6 +17,8 @@
 #ifndef BASE_DIRS_H
 #define BASE_DIRS_H
 
+#include <stdbool.h>
+
 #include "base/err.h"
 
 /* Below the refuge: links to the tables of processes whose directory was removed (namespace/names_publish.c).
@@ -30,5 +32,8 @@ must_check int dirs_runtime(char *buf, const char *sub, struct err *err);
 must_check int dirs_find_refuge(char *buf);
 must_check int dirs_refuge(char *buf, const char *sub, struct err *err);
 must_check int dirs_state(char *buf, const char *sub, struct err *err);
+
+/* True if `path` is `dir` or below it. Both are absolute, without "." and "..", and end in no slash. */
+bool dirs_contain(const char *dir, const char *path);
 
 #endif

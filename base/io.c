@@ -209,6 +209,11 @@ ssize_t io_send(int sock, const void *buf, size_t len, int flags)
 	return io_sendmsg(sock, &message, flags);
 }
 
+uint64_t io_time_ns(const struct timespec *time)
+{
+	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
+}
+
 uint64_t io_now_ns(int clock_id)
 {
 	struct timespec now;

@@ -46,7 +46,9 @@ struct msghdr;
 must_check ssize_t io_sendmsg(int sock, const struct msghdr *message, int flags);
 must_check ssize_t io_send(int sock, const void *buf, size_t len, int flags);
 
-/* Seconds and nanoseconds as one number. */
+struct timespec;
+/* Seconds and nanoseconds as one number: of the clock now, and of a time after 1970. */
 uint64_t io_now_ns(int clock_id);
+uint64_t io_time_ns(const struct timespec *time);
 
 #endif

@@ -17,6 +17,7 @@
 #include "base/io.h"
 #include "image/blocks_layout.h"
 #include "image/digest.h"
+#include "image/file_undo.h"
 #include "image/hash.h"
 #include "image/image.h"
 #include "image/layout.h"
@@ -25,8 +26,6 @@
 #define NOWHERE	  UINT32_MAX
 #define GROUP	  (1u << 20) /* is read at once */
 #define PER_GROUP (GROUP / BLOCKS_SIZE)
-/* A file's ctime advances in ticks. One that is older than this changes with the next write. */
-#define TICK_NS	  100000000u
 
 struct place {
 	uint32_t source; /* index of the file N.blocks; NOWHERE: the block is zeros */
@@ -358,10 +357,10 @@ static int blocks_read_file(struct blocks *blocks, int fd, const struct stat *st
 
 static bool is_unchanged(const struct known *known, const struct stat *st)
 {
-	uint64_t ctime = (uint64_t)st->st_ctim.tv_sec * 1000000000u + (uint64_t)st->st_ctim.tv_nsec;
+	uint64_t ctime = io_time_ns(&st->st_ctim);
 
 	return known->current || (!known->mapped && known->size == (uint64_t)st->st_size &&
-				  known->ctime_ns == ctime && ctime + TICK_NS < known->seen_ns);
+				  known->ctime_ns == ctime && ctime + FILE_TICK_NS < known->seen_ns);
 }
 
 /* ---- the manifest ---- */

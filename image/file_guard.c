@@ -32,11 +32,6 @@ static int guard_path(const char *image, char path[PATH_MAX])
 	return n < PATH_MAX - 8 ? 0 : -ENAMETOOLONG;
 }
 
-static uint64_t time_ns(const struct timespec *time)
-{
-	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
-}
-
 static int add_path(Pbeam__FileStates *states, const char *path)
 {
 	Pbeam__FileState *state;
@@ -50,7 +45,7 @@ static int add_path(Pbeam__FileStates *states, const char *path)
 	state->dev = st.st_dev;
 	state->ino = st.st_ino;
 	state->size = (uint64_t)st.st_size;
-	state->mtime_ns = time_ns(&st.st_mtim);
+	state->mtime_ns = io_time_ns(&st.st_mtim);
 	return 0;
 }
 
@@ -159,7 +154,7 @@ bool file_guard_has_record(const char *image_path)
 static bool is_as_recorded(const Pbeam__FileState *state, const struct stat *st)
 {
 	return state->dev == st->st_dev && state->ino == st->st_ino && state->size == (uint64_t)st->st_size &&
-	       state->mtime_ns == time_ns(&st->st_mtim);
+	       state->mtime_ns == io_time_ns(&st->st_mtim);
 }
 
 static bool is_in_recorded_tree(const Pbeam__FileStates *states, const char *path)

@@ -4,15 +4,11 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "image/file_undo.h"
 #include "proto/message.h"
 
 enum { MODE_BITS = 07777, SHARED_MODE_BITS = 0777 };
-
-static uint64_t in_nanoseconds(const struct timespec *time)
-{
-	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
-}
 
 static char *path_of_file(const Pbeam__FileIdentity *file)
 {
@@ -23,8 +19,8 @@ bool file_undo_is_unchanged(const Pbeam__SavedFile *saved, const struct stat *st
 {
 	return st->st_dev == saved->file->dev && st->st_ino == saved->file->ino &&
 	       (uint64_t)st->st_size == saved->file->size &&
-	       in_nanoseconds(&st->st_mtim) == saved->file->mtime_ns &&
-	       in_nanoseconds(&st->st_ctim) == saved->ctime_ns;
+	       io_time_ns(&st->st_mtim) == saved->file->mtime_ns &&
+	       io_time_ns(&st->st_ctim) == saved->ctime_ns;
 }
 
 int file_undo_add_saved(struct file_undo *undo, const Pbeam__SavedFile *saved, struct err *err)

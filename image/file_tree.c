@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/dirs.h"
+#include "base/io.h"
 #include "base/u64_map.h"
 #include "image/hash.h"
 #include "proto/message.h"
@@ -26,15 +28,6 @@ struct planning {
 	bool has_copy;
 	struct err *err;
 };
-
-/* The times of files advance in ticks: a file that was written to shortly before may have been written to
- * once more without a trace. */
-#define TICK_NS 100000000u
-
-static uint64_t tree_time_ns(const struct timespec *time)
-{
-	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
-}
 
 static const Pbeam__TreeEntry *tree_entry_of(const struct file_tree *tree, size_t i)
 {
@@ -248,7 +241,7 @@ static int plan_file(struct planning *planning, size_t i)
 	if (u64_map_set(&planning->inodes, key, i) < 0)
 		return -ENOMEM;
 	if (u64_map_find(&planning->mapped, st->st_ino) == U64_MAP_NONE &&
-	    saved->ctime_ns + TICK_NS < planning->tree->manifest->created_ns &&
+	    saved->ctime_ns + FILE_TICK_NS < planning->tree->manifest->created_ns &&
 	    file_undo_is_unchanged(saved, st))
 		return 0;
 	return plan_write(planning, i);
@@ -434,7 +427,7 @@ static bool differs(const struct tree_node *node, const Pbeam__TreeEntry *entry)
 	if (node->state == NODE_NEW || !entry->mode || S_ISLNK(entry->mode))
 		return false;
 	return (node->before.st_mode & 07777) != (entry->mode & 07777) ||
-	       (S_ISDIR(entry->mode) && tree_time_ns(&node->before.st_mtim) != entry->mtime_ns);
+	       (S_ISDIR(entry->mode) && io_time_ns(&node->before.st_mtim) != entry->mtime_ns);
 }
 
 bool file_tree_changes(const struct file_tree *tree)
@@ -487,7 +480,7 @@ static int list_attributes(const struct file_tree *tree, size_t i, Pbeam__UndoJo
 	out->ino = node->before.st_ino;
 	out->new_mode = entry->mode & 07777;
 	if (S_ISDIR(entry->mode)) {
-		out->mtime_ns = tree_time_ns(&node->before.st_mtim);
+		out->mtime_ns = io_time_ns(&node->before.st_mtim);
 		out->new_mtime_ns = entry->mtime_ns;
 	}
 	return 0;
@@ -530,18 +523,11 @@ static int list_removed(void *arg, const char *path, const struct stat *st, bool
 	return add_fate(arg, path, "removed", (uint64_t)st->st_size, 0, false);
 }
 
-static bool tree_is_below(const char *path, const char *top)
-{
-	size_t n = strlen(top);
-
-	return !strncmp(path, top, n) && (path[n] == '/' || !path[n]);
-}
-
 static int list_made(const struct file_tree *tree, const struct tree_step *step,
 		     const struct listing *listing, const struct stat *replaced)
 {
 	for (size_t i = step->top;
-	     i < tree->saved->n_entries && tree_is_below(tree->nodes[i].path, step->path); i++) {
+	     i < tree->saved->n_entries && dirs_contain(step->path, tree->nodes[i].path); i++) {
 		const Pbeam__TreeEntry *entry = tree_entry_of(tree, i);
 		uint64_t size = S_ISREG(entry->mode) ? saved_of(tree, i)->file->size : 0;
 		bool is_replaced = i == step->top && replaced;

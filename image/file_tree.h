@@ -23,6 +23,7 @@ struct tree_node {
 	enum { NODE_KEPT, NODE_WRITTEN, NODE_NEW } state;
 	struct stat before; /* but of NODE_NEW */
 };
+
 /* What the names beside have in them. */
 #define TREE_OLD ".pbeam-old-"
 #define TREE_NEW ".pbeam-new-"

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/dirs.h"
 #include "base/fault.h"
 #include "image/file_copy.h"
 #include "image/file_tree.h"
@@ -121,7 +122,7 @@ static int make_step(struct file_tree *tree, struct image_reader *image, const s
 		const char *path = tree->nodes[end].path;
 		auto_free char *made = NULL;
 
-		if (strncmp(path, step->path, n) != 0 || (path[n] && path[n] != '/'))
+		if (!dirs_contain(step->path, path))
 			break;
 		if (asprintf(&made, "%s%s", step->new, path + n) < 0) {
 			made = NULL;

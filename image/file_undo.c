@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "image/file_copy.h"
 #include "image/file_tree.h"
@@ -256,11 +257,6 @@ static int list_ranges(const struct file_change *change, Pbeam__UndoFile *file)
 	return 0;
 }
 
-static uint64_t nanoseconds(const struct timespec *time)
-{
-	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
-}
-
 static int journal_file(struct file_undo *undo, const struct file_change *change)
 {
 	Pbeam__UndoJournal *message = undo->journal.message;
@@ -275,8 +271,8 @@ static int journal_file(struct file_undo *undo, const struct file_change *change
 	file->ino = change->before.st_ino;
 	file->size = change->missing ? 0 : (uint64_t)change->before.st_size;
 	file->mode = change->before.st_mode & 07777;
-	file->atime_ns = change->missing ? 0 : nanoseconds(&change->before.st_atim);
-	file->mtime_ns = change->missing ? 0 : nanoseconds(&change->before.st_mtim);
+	file->atime_ns = change->missing ? 0 : io_time_ns(&change->before.st_atim);
+	file->mtime_ns = change->missing ? 0 : io_time_ns(&change->before.st_mtim);
 	file->cut = change->cut_late;
 	file->length = change->wish.size;
 	file->new_mtime_ns = change->wish.mtime_ns;
@@ -410,7 +406,7 @@ static void drop_unchanged(struct file_undo *undo)
 		const struct file_change *change = &undo->changes[i];
 		bool none = file_change_is_none(change) &&
 			    (!change->wish.mtime_ns ||
-			     nanoseconds(&change->before.st_mtim) == change->wish.mtime_ns);
+			     io_time_ns(&change->before.st_mtim) == change->wish.mtime_ns);
 
 		if (none)
 			file_change_free(&undo->changes[i]);

@@ -38,6 +38,9 @@ struct file_undo;
 struct image_reader;
 
 /* What a file becomes. */
+/* A file's times advance in ticks. A time that is older than this changes with the next write. */
+#define FILE_TICK_NS 100000000u
+
 struct file_wish {
 	const char *path;
 	bool contents; /* false: only the length is set, and the file must exist */

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/dirs.h"
 #include "base/fault.h"
 #include "base/io.h"
 #include "image/store.h"
@@ -27,9 +28,7 @@ static int checkpoint_check_place(const struct checkpoint_options *options, stru
 	auto_free char *real = dir ? realpath(*dir ? dir : ".", NULL) : NULL;
 
 	for (size_t i = 0; real && i < options->ntrack; i++) {
-		size_t n = strlen(options->track[i]);
-
-		if (!strncmp(real, options->track[i], n) && (!real[n] || real[n] == '/'))
+		if (dirs_contain(options->track[i], real))
 			return err_set(err, -EINVAL,
 				       "%s is in %s, which the job tracks; an image cannot be there",
 				       options->path, options->track[i]);

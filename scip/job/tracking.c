@@ -11,18 +11,11 @@
 #include "base/dirs.h"
 #include "proto/message.h"
 
-static bool tracking_is_in(const char *path, const char *dir)
-{
-	size_t n = strlen(dir);
-
-	return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
-}
-
 static int check_own(const char *dir, const char *own, const char *what, struct err *err)
 {
 	auto_free char *real = realpath(own, NULL);
 
-	if (!real || (!tracking_is_in(real, dir) && !tracking_is_in(dir, real)))
+	if (!real || (!dirs_contain(dir, real) && !dirs_contain(real, dir)))
 		return 0;
 	return err_set(
 		err, -EINVAL,
