@@ -47,7 +47,10 @@ bool object_address(const Pbeam__Object *object, struct object_address *out);
 void object_renew_address(struct object_restore *restore, const Pbeam__Object *object, int fd);
 /* True for a UDP socket that is not connected: every sender may be its other end. */
 bool object_is_port(const Pbeam__Object *object);
-/* A pipe that is larger than those that the kernel makes above fs.pipe-user-pages-soft; no FIFO. */
+/* The pages of a pipe that is larger than those that the kernel makes above fs.pipe-user-pages-soft; 0 for a
+ * smaller one, a FIFO and its write end, whose pages are counted with the read end. */
+uint64_t object_pipe_pages(const Pbeam__Object *object);
+/* True for either end of such a pipe. */
 bool object_pipe_is_large(const Pbeam__Object *object);
 struct object_restore;
 /* False if the user may not have the large pipes of the image now, beside all others (pipe(7)). */

@@ -333,6 +333,13 @@ bool object_pipe_is_large(const Pbeam__Object *object)
 	       object->pipe->capacity > SMALL_PAGES * (uint32_t)sysconf(_SC_PAGESIZE);
 }
 
+uint64_t object_pipe_pages(const Pbeam__Object *object)
+{
+	return object_pipe_is_large(object) && object->pipe->read_end
+		       ? object->pipe->capacity / (uint64_t)sysconf(_SC_PAGESIZE)
+		       : 0;
+}
+
 /* Reserves the pages for a moment, in a few pipes of the greatest size, as the user's use cannot be read. The
  * kernel refuses a size with which the user would exceed the soft limit (pipe_set_size() in fs/pipe.c, 6.18).
  * Other failures say nothing about that limit. */
@@ -369,12 +376,8 @@ bool object_pipes_have_room(const struct object_restore *restore)
 {
 	uint64_t pages = 0;
 
-	for (size_t i = 0; i < restore->nslots; i++) {
-		const Pbeam__Object *object = restore->slots[i].object;
-
-		if (object_pipe_is_large(object) && object->pipe->read_end)
-			pages += object->pipe->capacity / (uint64_t)sysconf(_SC_PAGESIZE);
-	}
+	for (size_t i = 0; i < restore->nslots; i++)
+		pages += object_pipe_pages(restore->slots[i].object);
 	return can_have_pages(pages);
 }
 

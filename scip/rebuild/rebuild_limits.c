@@ -198,16 +198,10 @@ static int check_inotify(const Pbeam__Manifest *manifest, struct err *err)
  * restored last (object_restore_make_all()). The use by other programs cannot be read. */
 static int check_pipes(const Pbeam__Manifest *manifest, struct err *err)
 {
-	uint64_t soft = sysctl_number("/proc/sys/fs/pipe-user-pages-soft"),
-		 page = (uint64_t)sysconf(_SC_PAGESIZE);
-	uint64_t pages = 0;
+	uint64_t soft = sysctl_number("/proc/sys/fs/pipe-user-pages-soft"), pages = 0;
 
-	for (size_t i = 0; i < manifest->n_objects; i++) {
-		const Pbeam__Object *object = manifest->objects[i];
-
-		if (object_pipe_is_large(object) && object->pipe->read_end)
-			pages += object->pipe->capacity / page;
-	}
+	for (size_t i = 0; i < manifest->n_objects; i++)
+		pages += object_pipe_pages(manifest->objects[i]);
 	if (geteuid() == 0 || soft == 0 || pages <= soft)
 		return 0;
 	return err_set(

@@ -169,7 +169,7 @@ struct fill_signs *pool_signs(const struct pool *pool)
 
 void pool_report_ends(struct pool *pool, bool report)
 {
-	atomic_store(&pool->seat.shared->ending, report);
+	atomic_store(&pool->seat.shared->reports_ends, report);
 }
 
 void pool_set_coordinator(struct pool *pool, pid_t pid)

@@ -27,7 +27,7 @@ struct seat_shared {
 	_Atomic int32_t coordinator; /* the active coordinator, 0 none */
 	_Atomic uint32_t generation; /* how often the job has changed to another version (docs/UPGRADE.md) */
 	struct fill_signs signs;
-	_Atomic bool ending; /* scips tell the keeper whenever a process has left the name table */
+	_Atomic bool reports_ends; /* scips tell the keeper whenever a process has left the name table */
 };
 
 /* A scip's place in its job. */
@@ -53,7 +53,7 @@ void supervisor_drop_thread(const struct seat *seat, struct tracee *tracee);
  * looks as if a child of its own had ended. */
 static inline void seat_report_end(const struct seat *seat)
 {
-	if (atomic_load(&seat->shared->ending))
+	if (atomic_load(&seat->shared->reports_ends))
 		kill(seat->keeper, SIGCHLD);
 }
 
