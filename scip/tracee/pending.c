@@ -528,8 +528,9 @@ static bool run_on(struct tracee *tracee)
 	return true;
 }
 
-/* True if this is not the continued call: a handler has run, and that call is over. The next piece of a
- * transfer may be requested by a call of another number (transfer.c). */
+/* True if this is not the continued call, which is over: a handler has run that another thread installed
+ * after runs_handler() had looked. The next piece of a transfer may be requested by a call of another number
+ * (transfer.c). */
 static bool is_another_call(const struct tracee_pending *p, const struct __ptrace_syscall_info *info)
 {
 	return !p->done && (int64_t)info->entry.nr != p->number && info->entry.nr != SYS_restart_syscall;
