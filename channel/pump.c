@@ -41,17 +41,24 @@ struct pump {
 	bool local_eof, tcp_eof;   /* end of input from there */
 	bool told_local, told_tcp; /* ... passed on to the other side */
 	bool hung;		   /* no process holds the other end of the local side */
-	bool cut;		   /* the connection has ended */
+	bool cut;		   /* the connection takes nothing more */
 	int asked;		   /* the descriptor that requests the connection; -1: none */
 };
 
 /* ---- the encrypted side ---- */
 
-/* The connection has ended: bytes already received still go to the local side. */
+/* The connection takes nothing more. What the peer sent before it closed is still there: the reason. */
+static void lose_sending(struct pump *pump)
+{
+	pump->cut = pump->local_eof = pump->told_tcp = true;
+	pump->due = pump->encrypted = 0;
+}
+
+/* The connection has ended: bytes already decrypted still go to the local side. */
 static void lose_connection(struct pump *pump)
 {
-	pump->cut = pump->tcp_eof = pump->local_eof = pump->told_tcp = true;
-	pump->due = pump->encrypted = 0;
+	lose_sending(pump);
+	pump->tcp_eof = true;
 }
 
 static void send_records(struct pump *pump)
@@ -59,7 +66,7 @@ static void send_records(struct pump *pump)
 	int r = pump->cut ? 0 : tls_send(pump->tls, MSG_DONTWAIT);
 
 	if (r < 0 && r != -EAGAIN)
-		lose_connection(pump);
+		lose_sending(pump);
 }
 
 static void decrypt_records(struct pump *pump)
@@ -85,7 +92,7 @@ static void encrypt_local(struct pump *pump)
 			tls_write(pump->tls, pump->outgoing + pump->encrypted, pump->due - pump->encrypted);
 
 		if (n < 0) {
-			lose_connection(pump);
+			lose_sending(pump);
 			return;
 		}
 		pump->encrypted += (size_t)n;

@@ -58,33 +58,40 @@ int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err)
 	return 0;
 }
 
-/* Sending failed because the other host has closed the channel. The reason that it sent before can be
- * read. */
-static int take_reason(int channel, struct err *err)
+/* If sending failed because the other host has closed the channel: reads the reason that it sent before. */
+static int explain_sent(int channel, int r, struct err *err)
 {
 	struct frame frame = {0};
-	int r = wire_take_any(channel, &frame, err);
+	struct err said = ERR_INIT;
 
-	if (r < 0)
+	if (r != -EPIPE && r != -ECONNRESET)
 		return r;
+	r = wire_take_any(channel, &frame, &said);
+	if (r < 0)
+		return err_set(err, r, "%s", said.text);
 	frame_free(&frame);
 	return err_set(err, -EPIPE, "the connection with %s has ended", other_host);
 }
 
-int wire_send_file(int channel, int file, uint64_t bytes, struct err *err)
+int wire_send(int channel, uint32_t type, const ProtobufCMessage *message, struct err *err)
 {
-	off_t at = 0;
+	return explain_sent(channel, frame_send(channel, type, message, NULL, 0, err), err);
+}
 
-	while ((uint64_t)at < bytes) {
-		ssize_t n = sendfile(channel, file, &at, bytes - (uint64_t)at);
+int wire_send_range(int channel, int file, uint64_t from, uint64_t bytes, const char *what, struct err *err)
+{
+	off_t at = (off_t)from;
+
+	while ((uint64_t)at < from + bytes) {
+		ssize_t n = sendfile(channel, file, &at, from + bytes - (uint64_t)at);
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
-			return take_reason(channel, err);
+			return explain_sent(channel, -errno, err);
 		if (n <= 0)
-			return err_set(err, n < 0 ? -errno : -EIO, "send the image: %s",
-				       n < 0 ? strerror(errno) : "it ends too early");
+			return err_set(err, n < 0 ? -errno : -ESTALE, "send %s: %s", what,
+				       n < 0 ? strerror(errno) : "it has become shorter");
 	}
 	return 0;
 }

@@ -26,8 +26,12 @@ must_check int wire_is(struct frame *frame, uint32_t type, const ProtobufCMessag
 enum { WIRE_PART_MAX = 4 << 20 /* bytes of bulk data with one MIGRATE_FILE */ };
 /* Receives bulk data. 0 or -errno. */
 must_check int wire_take_bytes(int channel, void *to, uint64_t bytes, struct err *err);
-/* Sends the first `bytes` of the file. 0, the peer's error when it has closed the channel, or -errno. */
-must_check int wire_send_file(int channel, int file, uint64_t bytes, struct err *err);
+/* Sends a frame. 0, the peer's error when it has closed the channel, or -errno. */
+must_check int wire_send(int channel, uint32_t type, const ProtobufCMessage *message, struct err *err);
+/* Sends a part of the file; `what` is in the message. 0, the peer's error when it has closed the channel, or
+ * -errno. */
+must_check int wire_send_range(int channel, int file, uint64_t from, uint64_t bytes, const char *what,
+			       struct err *err);
 /* Receives bulk data into a new memory file. Returns the descriptor, which the caller owns, or -errno. */
 must_check int wire_take_file(int channel, uint64_t bytes, struct err *err);
 

@@ -22,8 +22,9 @@
 #include "image/file_guard.h"
 #include "image/image.h"
 
-#define SUFFIX ".ckpt"
-#define COPY   ".copy"
+#define SUFFIX	  ".ckpt"
+#define COPY	  ".copy"
+#define TEMPORARY ".tmp-"
 
 int store_check_name(const char *name, struct err *err)
 {
@@ -237,16 +238,17 @@ static bool is_copy(const char *name)
 	return strspn(name, "0123456789") > 0 && !strcmp(name + strspn(name, "0123456789"), COPY);
 }
 
-/* Removes N.ckpt.tmp-PID of processes that have ended, and copies: a job that is being saved is not being
- * rolled back. */
+/* Removes N.ckpt.tmp-PID and N.copy.tmp-PID of processes that have ended, and copies: a job that is being
+ * saved is not being rolled back. */
 static void sweep_leftovers(const char *dir)
 {
 	auto_closedir DIR *d = opendir(dir);
 	struct dirent *entry;
 
 	while (d && (entry = readdir(d))) {
-		const char *tail = strstr(entry->d_name, SUFFIX ".tmp-");
-		pid_t pid = tail ? atoi(tail + sizeof(SUFFIX ".tmp-") - 1) : 0;
+		const char *tail =
+			isdigit((unsigned char)entry->d_name[0]) ? strstr(entry->d_name, TEMPORARY) : NULL;
+		pid_t pid = tail ? atoi(tail + strlen(TEMPORARY)) : 0;
 
 		if ((pid > 0 && kill(pid, 0) < 0 && errno == ESRCH) || is_copy(entry->d_name))
 			unlinkat(dirfd(d), entry->d_name, 0);

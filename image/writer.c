@@ -8,7 +8,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,11 +18,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/fault.h"
 #include "base/io.h"
-#include "base/log.h"
 #include "image/arena.h"
 #include "image/digest.h"
+#include "image/file_replace.h"
 #include "image/hash.h"
 #include "image/reader.h"
 
@@ -259,56 +257,6 @@ static int write_digests(struct image_writer *writer, struct image_trailer *trai
 	return r < 0 ? err_code(err, r, "write %s", writer->temporary) : 0;
 }
 
-static int sync_image_directory(const char *path, struct err *err)
-{
-	char copy[PATH_MAX];
-	auto_close int fd = -1;
-	int r = fault_point("image-renamed", err);
-
-	if (r < 0)
-		return r;
-	snprintf(copy, sizeof(copy), "%s", path);
-	fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
-		return err_sys(err, "sync the directory of %s", path);
-	return 0;
-}
-
-/* Gives the image its name. If the directory cannot be synced a crash may lose the name, so it is no
- * checkpoint: the name is taken back, and leads again to the file that it led to before, which is kept under
- * another name meanwhile (a kill leaves that name, which store_claim() removes). On a file system without
- * hard links only a new name can be taken back. */
-static int give_image_name(struct image_writer *writer, bool durable, struct err *err)
-{
-	char old[PATH_MAX + 8];
-	bool kept, is_new;
-	int r;
-
-	snprintf(old, sizeof(old), "%s.old", writer->temporary);
-	unlink(old);
-	kept = durable && link(writer->path, old) == 0;
-	is_new = durable && !kept && errno == ENOENT;
-	if (rename(writer->temporary, writer->path) < 0) {
-		r = err_sys(err, "rename %s to %s", writer->temporary, writer->path);
-		unlink(old);
-		return r;
-	}
-	r = durable ? sync_image_directory(writer->path, err) : 0;
-	if (r < 0 && kept) {
-		if (rename(old, writer->path) < 0)
-			log_error("put %s back: %s", writer->path, strerror(errno));
-		return r;
-	}
-	if (r < 0 && is_new) {
-		unlink(writer->path);
-		return r;
-	}
-	if (kept)
-		unlink(old);
-	writer->committed = true;
-	return r;
-}
-
 int image_writer_commit(struct image_writer *writer, Pbeam__Manifest *manifest, bool durable, uint64_t *bytes,
 			struct err *err)
 {
@@ -335,7 +283,7 @@ int image_writer_commit(struct image_writer *writer, Pbeam__Manifest *manifest, 
 	*bytes = trailer.size + others;
 	if (!writer->path[0])
 		return 0;
-	r = give_image_name(writer, durable, err);
+	r = file_replace_commit(writer->temporary, writer->path, durable, &writer->committed, err);
 	if (writer->committed && writer->blocks)
 		blocks_keep(writer->blocks);
 	return r;

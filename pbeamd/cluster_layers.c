@@ -13,6 +13,7 @@
 #include "base/dirs.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "image/file_replace.h"
 #include "pbeamd/config.h"
 #include "pbeamd/registry/central.h"
 #include "pbeamd/registry/registry_engine.h"
@@ -37,20 +38,27 @@ enum { TICK_MS = 500 };
 
 /* ---- a random number that distinguishes this host from others of the same name ---- */
 
+/* The name is given to a whole file: a full disk leaves none, and the next start makes one. */
 static int make_instance(const char *path, uint8_t instance[CLUSTER_INSTANCE_SIZE], struct err *err)
 {
+	char beside[PATH_MAX + 8];
 	auto_close int fd = -1;
+	bool named = false;
 	int r;
 
 	if (getrandom(instance, CLUSTER_INSTANCE_SIZE, 0) != CLUSTER_INSTANCE_SIZE)
 		return err_sys(err, "make %s", path);
-	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	snprintf(beside, sizeof(beside), "%s.new", path);
+	fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
-		return err_sys(err, "make %s", path);
+		return err_sys(err, "make %s", beside);
 	r = io_write_full(fd, instance, CLUSTER_INSTANCE_SIZE);
 	if (r == 0 && fsync(fd) < 0)
 		r = -errno;
-	return r < 0 ? err_code(err, r, "make %s", path) : 0;
+	r = r < 0 ? err_code(err, r, "make %s", path) : file_replace_commit(beside, path, true, &named, err);
+	if (r < 0 && !named)
+		unlink(beside);
+	return r;
 }
 
 static int load_instance(uint8_t instance[CLUSTER_INSTANCE_SIZE], struct err *err)

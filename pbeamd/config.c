@@ -202,10 +202,14 @@ int config_remember(const struct cluster_options *options, struct err *err)
 		options->startups.full);
 	for (int i = 0; i < options->nmaps; i++)
 		fprintf(f, "map = %s\n", options->maps[i]);
-	r = ferror(f) ? -EIO : 0;
-	if (fclose(f) != 0 || r < 0 || rename(beside, path) < 0)
-		return err_sys(err, "write %s", path);
-	return 0;
+	r = fflush(f) != 0 ? -errno : ferror(f) ? -EIO : 0;
+	if (fclose(f) != 0 && r == 0)
+		r = -errno;
+	if (r == 0 && rename(beside, path) < 0)
+		r = -errno;
+	if (r < 0)
+		unlink(beside);
+	return r < 0 ? err_code(err, r, "write %s", path) : 0;
 }
 
 void config_forget(void)

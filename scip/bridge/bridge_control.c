@@ -432,6 +432,6 @@ void control_describe(struct bridge *bridge)
 		if (!stream->over)
 			fprintf(f, "%s\t%d\t%s\t%s\n", stream->anchor ? "anchor" : "float",
 				stream->about->vpid, stream->about->program, stream->about->text);
-	if (fflush(f) == 0)
-		(void)!rename(beside, path);
+	if (fflush(f) != 0 || ferror(f) || rename(beside, path) < 0)
+		unlink(beside);
 }

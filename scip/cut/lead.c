@@ -45,6 +45,15 @@ bool lead_host_is_up(const struct lead *lead, const char *name)
 	return false;
 }
 
+int lead_open_store(const char *host, struct err *err)
+{
+	int channel = channel_open(host, PBEAM__CHANNEL_KIND__CHANNEL_CUT, NULL, err);
+
+	if (channel >= 0)
+		rpc_set_timeout(channel, PATIENCE_S * 1000);
+	return channel;
+}
+
 int lead_store(struct lead *lead, const char *host, struct err *err)
 {
 	struct lead_host new = {.channel = -1};
@@ -53,10 +62,9 @@ int lead_store(struct lead *lead, const char *host, struct err *err)
 		if (!strcmp(lead->known[i].name, host))
 			return lead->known[i].channel;
 	snprintf(new.name, sizeof(new.name), "%s", host);
-	new.channel = channel_open(host, PBEAM__CHANNEL_KIND__CHANNEL_CUT, NULL, err);
+	new.channel = lead_open_store(host, err);
 	if (new.channel < 0)
 		return new.channel;
-	rpc_set_timeout(new.channel, PATIENCE_S * 1000);
 	if (object_append(lead->known, lead->nknown, new) < 0) {
 		close(new.channel);
 		return err_code(err, -ENOMEM, "host %s", host);

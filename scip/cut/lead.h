@@ -68,6 +68,8 @@ void *lead_ask(uint32_t type, const ProtobufCMessage *request, const ProtobufCMe
 	       struct err *err);
 /* The processes of all hosts. */
 Pbeam__ProcessList *lead_list(struct err *err);
+/* Opens a channel to the image store of a host. Returns the descriptor, the caller's, or -errno. */
+must_check int lead_open_store(const char *host, struct err *err);
 /* The host's channel, opened when it is needed first. -errno. */
 must_check int lead_store(struct lead *lead, const char *host, struct err *err);
 bool lead_host_is_up(const struct lead *lead, const char *name);

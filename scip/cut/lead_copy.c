@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "image/image.h"
@@ -175,6 +176,23 @@ int lead_copy(struct lead *lead, char path[PATH_MAX], struct err *err)
 	return r;
 }
 
+/* A transfer that failed has ended the channel: the host is asked on another one. */
+static void drop_at_host(struct lead *lead, const struct lead_host *host, const Pbeam__CutRequest *request)
+{
+	struct err err = ERR_INIT;
+	Pbeam__CutReply *reply = cut_ask(host->channel, request, &err);
+	auto_close int again = -1;
+
+	if (!reply && lead_host_is_up(lead, host->name)) {
+		again = lead_open_store(host->name, &err);
+		reply = again < 0 ? NULL : cut_ask(again, request, &err);
+	}
+	if (!reply)
+		log_info("%s: host %s keeps images of checkpoint %u until the next one: %s", lead->name,
+			 host->name, lead->number, err.text);
+	message_free(reply);
+}
+
 void lead_drop(struct lead *lead)
 {
 	Pbeam__CutRequest request = PBEAM__CUT_REQUEST__INIT;
@@ -183,6 +201,6 @@ void lead_drop(struct lead *lead)
 	request.name = lead->name;
 	request.number = lead->number;
 	for (size_t i = 0; i < lead->nknown; i++)
-		message_free(cut_ask(lead->known[i].channel, &request, NULL));
+		drop_at_host(lead, &lead->known[i], &request);
 	store_drop_parts(lead->name, lead->number);
 }

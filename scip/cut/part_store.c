@@ -1,8 +1,8 @@
 /* The images of parts: which there are, and how they come to another host. */
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "channel/wire.h"
+#include "image/file_replace.h"
 #include "image/image.h"
 #include "image/store.h"
 #include "proto/message.h"
@@ -29,7 +30,8 @@ static int send_image(int channel, const char *path, uint64_t bytes, struct err 
 {
 	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	return fd < 0 ? err_sys(err, "open %s", path) : wire_send_file(channel, fd, bytes, err);
+	return fd < 0 ? err_sys(err, "open %s", path)
+		      : wire_send_range(channel, fd, 0, bytes, "an image", err);
 }
 
 static int take_bytes(int channel, int fd, uint64_t bytes, struct err *err)
@@ -48,36 +50,31 @@ static int take_bytes(int channel, int fd, uint64_t bytes, struct err *err)
 	return r;
 }
 
-static int sync_directory(const char *path, struct err *err)
-{
-	char copy[PATH_MAX];
-	auto_close int fd = -1;
-
-	snprintf(copy, sizeof(copy), "%s", path);
-	fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd < 0 || (fsync(fd) < 0 && errno != EINVAL) ? err_sys(err, "sync the directory of %s", path)
-							    : 0;
-}
-
 /* Into a file that has its name when it is whole and durable. */
 static int take_image(int channel, const char *path, uint64_t bytes, struct err *err)
 {
 	char temporary[PATH_MAX + 32];
 	auto_close int fd = -1;
+	bool named = false;
 	int r;
 
 	snprintf(temporary, sizeof(temporary), "%s.tmp-%d", path, (int)getpid());
 	fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0700);
 	if (fd < 0)
 		return err_sys(err, "make %s", temporary);
-	r = take_bytes(channel, fd, bytes, err);
+	r = file_replace_reserve(fd, bytes);
+	if (r < 0)
+		err_code(err, r, "make room for an image of %llu bytes in %s", (unsigned long long)bytes,
+			 temporary);
+	if (r == 0)
+		r = take_bytes(channel, fd, bytes, err);
 	if (r == 0 && fsync(fd) < 0)
 		r = err_sys(err, "sync %s", temporary);
-	if (r == 0 && rename(temporary, path) < 0)
-		r = err_sys(err, "rename %s to %s", temporary, path);
-	if (r < 0)
+	if (r == 0)
+		r = file_replace_commit(temporary, path, true, &named, err);
+	if (r < 0 && !named)
 		unlink(temporary);
-	return r < 0 ? r : sync_directory(path, err);
+	return r;
 }
 
 static int size_of(const char *path, uint64_t *bytes, struct err *err)

@@ -25,6 +25,7 @@ struct listing {
 	const struct name_process *process;
 	const struct paths *paths;
 	char comm[64];
+	struct err *err;
 };
 
 uint64_t files_mtime_ns(const struct stat *st)
@@ -112,6 +113,7 @@ static int list_file(const struct listing *listing, const char *path, const stru
 	file->mode = st->st_mode;
 	file->ino = st->st_ino;
 	file->size = (uint64_t)st->st_size;
+	file->allocated = (uint64_t)st->st_blocks * 512;
 	file->mtime_ns = files_mtime_ns(st);
 	file->ctime_ns = files_ctime_ns(st);
 	snprintf(who, sizeof(who), "vpid %d (%s): %s", listing->process->vpid.n, listing->comm, what);
@@ -193,16 +195,27 @@ static int read_open_flags(const struct listing *listing, int fd)
 	return value ? (int)strtol(value, NULL, 8) : -ENOENT;
 }
 
-/* Other hosts do not see in a file's times what an NFS client has not written to its server. */
-static void flush_nfs(const char *link)
+/* Other hosts do not see in a file's times what an NFS client has not written to its server. An error of the
+ * server is told by fdatasync() or by close(), once (nfs_file_fsync(), nfs_file_flush() in fs/nfs/file.c):
+ * the data that it concerns is lost, so the program must not go where it would read the server's. */
+static int flush_nfs(const struct listing *listing, const char *link, struct err *err)
 {
 	struct statfs fs;
-	int fd = statfs(link, &fs) == 0 && fs.f_type == NFS_MAGIC ? open(link, O_WRONLY | O_CLOEXEC) : -1;
+	int fd, r = 0;
 
-	if (fd >= 0) {
-		fdatasync(fd);
-		close(fd);
-	}
+	if (statfs(link, &fs) < 0 || fs.f_type != NFS_MAGIC)
+		return 0;
+	/* The file may have become read-only for us since the program opened it. */
+	fd = open(link, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		fd = open(link, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || fdatasync(fd) < 0)
+		r = -errno;
+	if (fd >= 0 && close(fd) < 0 && r == 0)
+		r = -errno;
+	return r < 0 ? err_code(err, r, "vpid %d (%s): write %s to its NFS server", listing->process->vpid.n,
+				listing->comm, link)
+		     : 0;
 }
 
 static int list_descriptor(int fd, void *arg)
@@ -211,7 +224,7 @@ static int list_descriptor(int fd, void *arg)
 	uint32_t use = PBEAM__MIGRATE_FILE__USE__READ;
 	char link[32], proc[64], what[32];
 	struct stat st;
-	int flags;
+	int flags, r = 0;
 
 	snprintf(link, sizeof(link), "fd/%d", fd);
 	snprintf(proc, sizeof(proc), "/proc/%d/%s", listing->process->rpid.n, link);
@@ -224,8 +237,10 @@ static int list_descriptor(int fd, void *arg)
 		use = PBEAM__MIGRATE_FILE__USE__DIRECTORY;
 	else if (!(flags & O_PATH) && (flags & O_ACCMODE) != O_RDONLY) {
 		use = PBEAM__MIGRATE_FILE__USE__WRITTEN;
-		flush_nfs(proc);
+		r = flush_nfs(listing, proc, listing->err);
 	}
+	if (r < 0)
+		return r;
 	snprintf(what, sizeof(what), "fd %d", fd);
 	return list_link(listing, link, use, what);
 }
@@ -241,7 +256,7 @@ static bool is_exiting(pid_t pid, struct procfs_stat *stat)
 int files_list_add(struct files_list *list, const struct name_process *process, const struct paths *paths,
 		   struct err *err)
 {
-	struct listing listing = {.list = list, .process = process, .paths = paths};
+	struct listing listing = {.list = list, .process = process, .paths = paths, .err = err};
 	struct procfs_stat stat;
 	char dir[64];
 	int r;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -12,6 +13,7 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "channel/wire.h"
+#include "image/file_replace.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/files/files_receiver.h"
@@ -429,7 +431,27 @@ static struct files_entry *find_awaited(const struct files_receiver *receiver, c
 	return NULL;
 }
 
-static int begin_file(struct files_receiver *receiver, const Pbeam__MigrateFilePart *part, struct err *err)
+/* A file without holes gets its blocks before its contents. Where it has holes the room is only looked at: so
+ * that a file that does not fit is refused at once, not after most of it has come. */
+static int reserve_file(const struct files_receiver *receiver, const Pbeam__MigrateFile *file,
+			struct err *err)
+{
+	const uint64_t allocated = file->allocated < file->size ? file->allocated : file->size;
+	struct statvfs fs;
+	int r = ftruncate(receiver->fd, (off_t)file->size) < 0 ? -errno : 0;
+
+	if (r == 0 && allocated == file->size)
+		r = file_replace_reserve(receiver->fd, file->size);
+	else if (r == 0 && fstatvfs(receiver->fd, &fs) == 0 && fs.f_frsize &&
+		 allocated / fs.f_frsize > fs.f_bavail)
+		r = -ENOSPC;
+	return r < 0 ? err_code(err, r, "make room for a file of %llu bytes in %s of %s",
+				(unsigned long long)allocated, receiver->store.top, receiver->own_host)
+		     : 0;
+}
+
+static int begin_file(struct files_receiver *receiver, const Pbeam__MigrateFilePart *part,
+		      const Pbeam__MigrateFile *file, struct err *err)
 {
 	if (receiver->fd >= 0 && !memcmp(receiver->digest, part->digest.data, IMAGE_DIGEST))
 		return 0;
@@ -438,9 +460,7 @@ static int begin_file(struct files_receiver *receiver, const Pbeam__MigrateFileP
 	if (receiver->fd < 0)
 		return receiver->fd;
 	memcpy(receiver->digest, part->digest.data, IMAGE_DIGEST);
-	return ftruncate(receiver->fd, (off_t)part->size) < 0
-		       ? err_sys(err, "make room for a file of %llu bytes", (unsigned long long)part->size)
-		       : 0;
+	return reserve_file(receiver, file, err);
 }
 
 /* The file is complete: enters it in the cache, and serves all that wait for it. */
@@ -484,7 +504,7 @@ static int receive_part(struct files_receiver *receiver, int channel, const Pbea
 		return r;
 	if (part->size != entry->announced->size)
 		return err_set(err, -EPROTO, "malformed part of a file");
-	r = begin_file(receiver, part, err);
+	r = begin_file(receiver, part, entry->announced, err);
 	if (r == 0 && part->bytes) {
 		r = io_pwrite_full(receiver->fd, room, part->bytes, (off_t)part->offset);
 		if (r < 0)

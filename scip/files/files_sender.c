@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sendfile.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -137,7 +136,7 @@ static int request_answers(int channel, Pbeam__MigrateFile **files, size_t n,
 	message.n_files = n;
 	message.files = files;
 	*found = NULL;
-	r = frame_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_FILES, &message.base, NULL, 0, err);
+	r = wire_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_FILES, &message.base, err);
 	if (r == 0)
 		r = wire_take(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_FILES_FOUND,
 			      &pbeam__migrate_files_found__descriptor, found, err);
@@ -262,18 +261,10 @@ static void limit_file_rate(const struct files_sender *sender)
 static int send_range(struct files_sender *sender, int channel, int fd, const Pbeam__MigrateFilePart *part,
 		      struct err *err)
 {
-	off_t at = (off_t)part->offset;
-	int r = frame_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_FILE, &part->base, NULL, 0, err);
+	int r = wire_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_FILE, &part->base, err);
 
-	while (r == 0 && (uint64_t)at < part->offset + part->bytes) {
-		ssize_t n = sendfile(channel, fd, &at, part->offset + part->bytes - (uint64_t)at);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return err_set(err, n < 0 ? -errno : -ESTALE, "send a file: %s",
-				       n < 0 ? strerror(errno) : "it has become shorter");
-	}
+	if (r == 0)
+		r = wire_send_range(channel, fd, part->offset, part->bytes, "a file", err);
 	sender->sent += part->bytes;
 	limit_file_rate(sender);
 	return r;

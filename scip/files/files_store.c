@@ -15,6 +15,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "image/digest.h"
+#include "image/file_copy.h"
 #include "scip/files/files.h"
 
 #define DAY_S	 (24 * 3600)
@@ -93,42 +94,35 @@ int files_store_has(const struct files_store *store, const uint8_t digest[IMAGE_
 	return unlink(path) < 0 ? -errno : 0;
 }
 
-static int copy_contents(int in, int out)
+/* Copies `from` to `to`, which has its name when it is whole and durable: a name that exists is taken for the
+ * whole file later. With `interpreter` the copy is a program that asks for that one. */
+static int copy_whole(const struct files_store *store, const char *from, const char *to,
+		      const char *interpreter, struct err *err)
 {
-	struct stat st;
-
-	if (fstat(in, &st) < 0)
-		return -errno;
-	for (off_t left = st.st_size; left > 0;) {
-		ssize_t n = copy_file_range(in, NULL, out, NULL, (size_t)left, 0);
-
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		left -= n;
-	}
-	return 0;
-}
-
-/* Makes a hard link, or a copy where the file system has no hard links. */
-static int link_or_copy(const char *from, const char *to)
-{
+	auto_close int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
+	char name[48], temporary[PATH_MAX];
 	struct stat st;
 	int r;
 
-	if (link(from, to) == 0 || errno == EEXIST)
-		return 0;
-	if (errno != EPERM && errno != EMLINK && errno != ENOTSUP)
-		return -errno;
-	auto_close int in = open(from, O_RDONLY | O_CLOEXEC);
-	if (in < 0 || fstat(in, &st) < 0)
-		return -errno;
-	auto_close int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, st.st_mode & 0700);
-	if (out < 0)
-		return errno == EEXIST ? 0 : -errno;
-	r = copy_contents(in, out);
+	/* The pid in the name tells a later sweep whether the file is in use. */
+	snprintf(name, sizeof(name), NEW_NAME "%d-copy", (int)getpid());
+	r = make_place(store, "/cache", name, temporary, err);
 	if (r < 0)
-		unlink(to);
-	return r;
+		return r;
+	if (in < 0 || fstat(in, &st) < 0)
+		return err_sys(err, "read %s", from);
+	out = open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (out < 0)
+		return err_sys(err, "make %s", temporary);
+	r = ftruncate(out, st.st_size) < 0 ? -errno : file_copy_range(in, out, 0, (uint64_t)st.st_size);
+	if (r == 0 && interpreter)
+		r = files_elf_set_interpreter(out, interpreter);
+	if (r == 0 && (fchmod(out, interpreter ? 0500 : st.st_mode & 0500) < 0 || fsync(out) < 0 ||
+		       rename(temporary, to) < 0))
+		r = -errno;
+	if (r < 0)
+		unlink(temporary);
+	return r < 0 ? err_code(err, r, "copy %s to %s", from, to) : 0;
 }
 
 int files_store_link(const struct files_store *store, const uint8_t digest[IMAGE_DIGEST], bool executable,
@@ -143,15 +137,19 @@ int files_store_link(const struct files_store *store, const uint8_t digest[IMAGE
 		r = make_place(store, sub, base, path, err);
 	if (r < 0)
 		return r;
-	r = link_or_copy(from, path);
-	return r < 0 ? err_code(err, r, "link %s to %s", path, from) : 0;
+	if (link(from, path) == 0 || errno == EEXIST)
+		return 0;
+	/* A file system without hard links, or one with a limit to them. */
+	if (errno != EPERM && errno != EMLINK && errno != ENOTSUP)
+		return err_sys(err, "link %s to %s", path, from);
+	return copy_whole(store, from, path, NULL, err);
 }
 
 int files_store_program(const struct files_store *store, const uint8_t digest[IMAGE_DIGEST], const char *from,
 			const char *interpreter, char path[PATH_MAX], struct err *err)
 {
 	char sub[128], hex[HEX], now[PATH_MAX];
-	auto_close int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
+	auto_close int in = open(from, O_RDONLY | O_CLOEXEC);
 	int r;
 
 	if (in < 0 || !files_elf_interpreter(in, now))
@@ -161,17 +159,10 @@ int files_store_program(const struct files_store *store, const uint8_t digest[IM
 	r = make_place(store, sub, strrchr(from, '/') + 1, path, err);
 	if (r < 0)
 		return r;
-	out = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
-	if (out < 0 && errno == EEXIST)
+	if (access(path, F_OK) == 0)
 		return 1;
-	r = out < 0 ? -errno : copy_contents(in, out);
-	if (r == 0)
-		r = files_elf_set_interpreter(out, interpreter);
-	if (r == 0 && fchmod(out, 0500) < 0)
-		r = -errno;
-	if (r < 0)
-		unlink(path);
-	return r < 0 ? err_code(err, r, "make %s", path) : 1;
+	r = copy_whole(store, from, path, interpreter, err);
+	return r < 0 ? r : 1;
 }
 
 int files_store_written(const struct files_store *store, const char *name, bool make, char path[PATH_MAX],
@@ -365,9 +356,8 @@ void files_job_ended(struct names *names, const char *uuid)
 	struct files_store store;
 	char host[NAME_TEXT_MAX], path[PATH_MAX];
 
-	if (!paths_generation(names) || !names_cluster(names, host) ||
-	    files_store_open(&store, host, uuid, NULL) < 0 || join_path(path, store.top, "/job", uuid) < 0 ||
-	    access(path, F_OK) < 0)
+	if (!names_cluster(names, host) || files_store_open(&store, host, uuid, NULL) < 0 ||
+	    join_path(path, store.top, "/job", uuid) < 0 || access(path, F_OK) < 0)
 		return;
 	remove_tree(AT_FDCWD, path);
 	sweep_cache(&store);

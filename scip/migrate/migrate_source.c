@@ -201,7 +201,7 @@ static int exchange_begin(struct departure *d, const Pbeam__MigrateBegin *begin,
 	if (r < 0)
 		return r;
 	rpc_set_timeout(d->channel, READY_S * 1000);
-	r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &begin->base, NULL, 0, err);
+	r = wire_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_BEGIN, &begin->base, err);
 	if (r < 0)
 		return r;
 	return wire_take(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY, &pbeam__migrate_ready__descriptor,
@@ -399,8 +399,8 @@ static int send_state(struct departure *d, int image, uint64_t bytes, struct err
 	state.bytes = bytes;
 	state.n_precopied = d->nprecopied;
 	state.precopied = d->precopied;
-	r = frame_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state.base, NULL, 0, err);
-	return r < 0 ? r : wire_send_file(d->channel, image, bytes, err);
+	r = wire_send(d->channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_STATE, &state.base, err);
+	return r < 0 ? r : wire_send_range(d->channel, image, 0, bytes, "the image", err);
 }
 
 static int await_held(struct departure *d, struct err *err)

@@ -144,9 +144,10 @@ static int send_skeleton(struct precopy *p, const struct capture *c, uint64_t by
 
 	state.bytes = bytes;
 	p->usable = true;
-	r = frame_send(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_SKELETON, &state.base, NULL, 0,
-		       err);
-	return r < 0 ? r : wire_send_file(p->options.channel, image_writer_fd(c->writer), bytes, err);
+	r = wire_send(p->options.channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_SKELETON, &state.base, err);
+	return r < 0 ? r
+		     : wire_send_range(p->options.channel, image_writer_fd(c->writer), 0, bytes, "the image",
+				       err);
 }
 
 /* Captures and sends the skeleton, and begins to track. The processes go on in every case. */

@@ -334,3 +334,75 @@ def test_killed_in_the_middle(make_lab, place, point):
     assert told("next") == "line 1 of a"
     assert told("answer") == "42"
     told.end()
+
+
+@pytest.fixture
+def small_store(three):
+    """A small disk for the file store of host b, and our path of it; small_store.unmount() gives b its own again."""
+    b = three[1]
+    store = b.state / "pbeam" / ".files"
+    store.mkdir(parents=True, exist_ok=True)
+    b.own(store)
+    b.space.do("mount", "-t", "tmpfs", "-o", f"size=4m,mode=700,uid={store.stat().st_uid}", "none", str(store))
+    seen = pathlib.Path(f"/proc/{b.space.pid}/root{store}")
+    yield seen
+    b.space.do("umount", "-l", str(store))
+
+
+def left_in(store):
+    """The files in the store, but no directory: what is there is whole, and no temporary file is."""
+    found = [path for path in store.rglob("*") if path.is_file()]
+    assert not [path for path in found if path.name.startswith("new-")], found
+    return found
+
+
+@pytest.mark.parametrize("hole", [0, 300 << 20], ids=["solid", "sparse"])
+def test_full_disk(three, place, small_store, hole):
+    """A file that does not fit is refused before its contents come; nothing of it is left, and the program goes on and can move later."""
+    a, b, c = three
+    own = install(a, place)
+
+    def big(data):
+        with open(own / "big", "wb") as file:
+            file.write(b"begin\n")
+            file.seek(hole, os.SEEK_CUR)
+            file.write(os.urandom(data))
+        a.own(own / "big")
+
+    big(8 << 20)
+    told = Told(a, place, place / "big")
+    assert told("next") == "begin"
+    for _ in range(2):
+        done = migrate(a, told.vpid, b, check=False)
+        assert done.returncode == 1 and "make room for a file of 8" in done.stderr and "No space left" in done.stderr, done.stderr
+        assert told("answer") == "42"
+        b.wait_until(lambda: not list(small_store.glob("*/job/*")), 20, "the links to be gone")
+        assert all(path.stat().st_size < 4 << 20 for path in left_in(small_store))
+    migrate(a, told.vpid, c)
+    assert told("answer") == "42" and told(f"size {place}/big") == str(6 + hole + (8 << 20))
+    told.end()
+    big(1 << 20)
+    told = Told(a, place, place / "big")
+    migrate(a, told.vpid, b)
+    assert told("answer") == "42" and told(f"size {place}/big") == str(6 + hole + (1 << 20))
+    told.end()
+
+
+def test_full_disk_for_written_file(three, place, small_store):
+    """A written file that goes along does not fit: the program goes on where it was, with its file, and nothing half is left."""
+    a, b, c = three
+    out = install(a, place) / "work" / "out"
+    told = Told(a, place, place / "lines", place / "work" / "out")
+    told("write " + "x" * 1000)
+    with open(out, "ab") as file:
+        file.write(bytes(range(256)) * (8 << 12))
+    done = migrate(a, told.vpid, b, "--send-files", check=False)
+    assert done.returncode == 1 and "there is no room for the" in done.stderr and "No space left" in done.stderr, done.stderr
+    assert not [path for path in left_in(small_store) if "written" in path.parts]
+    told("write end")
+    assert out.read_bytes()[1000:1003] == b"end"
+    before = out.read_bytes()
+    migrate(a, told.vpid, c, "--send-files")
+    migrate(c, told.vpid, a)
+    assert out.read_bytes() == before
+    told.end()

@@ -1,6 +1,8 @@
 """A group of jobs on several hosts: one consistent cut, and its rollback."""
+import contextlib
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -44,6 +46,20 @@ def end_all(*pairs):
     for host, job, name in pairs:
         host.ctl("kill", "-s", "KILL", name)
         assert job.wait(20) == 128 + signal.SIGKILL
+
+
+@contextlib.contextmanager
+def mounted(path, size):
+    """A new file system of that size at `path`."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700,uid={path.stat().st_uid}", "none", path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def resize(path, size):
+    subprocess.run(["mount", "-o", f"remount,size={size}", path], check=True)
 
 
 def test_two_jobs(make_lab):
@@ -281,3 +297,38 @@ def test_on_live_host(make_lab):
     b.rollback("g")
     assert {row["job_name"]: row["host"] for row in a.ps()["processes"]} == {"listen": "a", "connect": "c"}
     end_cluster(lab, jobs)
+
+
+def test_full_disk(make_lab):
+    """The image store of a host has no room for another host's part: no checkpoint is made, the earlier one is whole, and no half image is left."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    a, b = make_lab(2).start().hosts
+    store = b.state / "pbeam"
+    store.mkdir(exist_ok=True)
+    b.own(store)
+    with mounted(store, "200m"):
+        code = "import os; data = os.urandom(24 << 20)\n" + COUNTER
+        big = a.start(["bash", "-o", "pipefail", "-c", 'scip run --name "$1" --group g -- python3 -u -c "$2" | cat', "bash", "big", code], "big")
+        a.wait_until(lambda: len(big.lines()) > 3, 20, "big to count")
+        little = count(b, "little")
+        a.checkpoint("g")
+        images = {path: path.read_bytes() for path in store.rglob("*.ckpt")}
+        assert len(images) == 3  # two parts and their manifest
+        room = os.statvfs(store)
+        used = (room.f_blocks - room.f_bfree) * room.f_frsize
+        resize(store, used + (16 << 20))
+        for command in (a, b):
+            done = command.ctl("checkpoint", "g", check=False)
+            assert done.returncode == 1 and "No space left" in done.stderr, done.stderr
+            assert {path: path.read_bytes() for path in store.rglob("*.ckpt*")} == images
+        jobs = big, little
+        for job in jobs:
+            job.start = len(job.lines())
+        first = [last(job) for job in jobs]
+        resize(store, 200 << 20)
+        a.rollback("g")
+        for job, value in zip(jobs, first):
+            goes_back(a, job, 0, value)
+        a.checkpoint("g")
+        end_all((a, big, "big"), (b, little, "little"))
