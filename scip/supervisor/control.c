@@ -27,6 +27,7 @@ enum {
 	PEER_TIMEOUT_S = 20,
 	BRIEF_TIMEOUT_S = 10,
 	LOOK_AGAIN_NS = 200000000,
+	ACCEPT_AGAIN_NS = 50000000,
 	FILES_LOOK_NS = 1000000,
 	FILES_LOOKS = 60000,
 };
@@ -424,13 +425,24 @@ static void settle_replacement(struct control *control, const struct control_con
 		log_error("vpid %d: %s", process->vpid.n, err.text);
 }
 
+/* A coordinator that was killed before its first request has left a connection without one. So has a process
+ * that is no coordinator: it has no effect on a husk that a coordinator drives. */
+static bool leaves_husk(const struct control *control, const struct control_connection *c)
+{
+	bool driven = false;
+
+	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
+		driven = driven || (control->connections[i].sock >= 0 && control->connections[i].drives);
+	return c->drives || (c->silent && !driven);
+}
+
 static void end_connection(struct control *control, struct control_connection *c, struct process *process)
 {
 	close(c->sock);
 	c->sock = -1;
 	if (process)
 		settle_replacement(control, c, process);
-	if (process && (c->drives || c->silent) && process->held && !c->keeps)
+	if (process && leaves_husk(control, c) && process->held && !c->keeps)
 		control_give_up_husk(control, process);
 	if (c->froze && !c->keeps)
 		control_thaw(control, c, process);
@@ -438,16 +450,20 @@ static void end_connection(struct control *control, struct control_connection *c
 	c->froze = c->replaces = c->keeps = c->drives = c->decides = c->silent = false;
 }
 
-static void take_connection(struct control *control)
+/* False if the connection cannot be accepted now, for lack of a descriptor for instance: it waits for the
+ * next attempt. */
+static bool take_connection(struct control *control)
 {
 	struct timeval timeout = {.tv_sec = PEER_TIMEOUT_S};
 	struct err err = ERR_INIT;
 	int sock = frame_accept(control->listener, &err);
 
-	if (sock < 0) {
+	if (sock < 0 && sock != -EAGAIN) {
 		log_warn("control: %s", err.text);
-		return;
+		control->accept_ns = io_now_ns(CLOCK_MONOTONIC) + ACCEPT_AGAIN_NS;
 	}
+	if (sock < 0)
+		return false;
 	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
 		struct control_connection *c = &control->connections[i];
 
@@ -459,10 +475,11 @@ static void take_connection(struct control *control)
 		(void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
 		if (make_async(sock) < 0)
 			end_connection(control, c, NULL);
-		return;
+		return true;
 	}
 	log_warn("control: too many connections");
 	close(sock);
+	return true;
 }
 
 static bool is_readable(int fd)
@@ -574,6 +591,11 @@ static int control_listen(const char *path, struct err *err)
 	return steal_fd(&fd);
 }
 
+static bool is_removed(const char *path)
+{
+	return access(path, F_OK) < 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
 /* The socket was removed, or its directory is another one by now: it is made again. */
 static void control_return_socket(struct control *control)
 {
@@ -581,8 +603,7 @@ static void control_return_socket(struct control *control)
 	struct err err = ERR_INIT;
 	int fd;
 
-	if (socket_path(path, getpid(), NULL) < 0 ||
-	    (strcmp(path, control->path) == 0 && access(path, F_OK) == 0))
+	if (socket_path(path, getpid(), NULL) < 0 || (strcmp(path, control->path) == 0 && !is_removed(path)))
 		return;
 	fd = control_listen(path, &err);
 	if (fd < 0) {
@@ -603,11 +624,11 @@ void control_serve(struct control *control, struct process *process)
 			close(sock);
 		return;
 	}
-	if (is_readable(control->listener))
-		while (is_readable(control->listener))
-			take_connection(control);
-	else
+	control->accept_ns = 0;
+	if (!is_readable(control->listener))
 		control_return_socket(control);
+	while (is_readable(control->listener) && take_connection(control))
+		continue;
 	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
 		while (serve_one(control, &control->connections[i], process))
 			continue;
@@ -647,6 +668,8 @@ uint64_t control_deadline(const struct control *control)
 	uint64_t first = control->coordinator ? control->look_ns : 0;
 	uint64_t vfork = control_vfork_deadline(&control->vfork);
 
+	if (control->accept_ns && (!first || control->accept_ns < first))
+		first = control->accept_ns;
 	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++) {
 		const struct control_connection *c = &control->connections[i];
 

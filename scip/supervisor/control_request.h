@@ -47,6 +47,7 @@ struct control {
 	pid_t coordinator; /* the coordinator whose husk the process is and that has not connected yet, 0 none
 			    */
 	uint64_t look_ns;  /* when to check again that it exists */
+	uint64_t accept_ns; /* when to accept a connection again, after a failure; 0: at once */
 	struct control_vfork vfork;
 	char *successor; /* the file that the scip is to execute (control_succeed.c), NULL none */
 };
