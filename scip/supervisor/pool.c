@@ -35,6 +35,7 @@ struct pool {
 	uint64_t seen_handed, seen_ns; /* shared->handed when it was last seen to have changed */
 	struct doubt *doubts;
 	size_t ndoubts;
+	bool uncertain; /* more scips may be idle than were counted */
 };
 
 /* A newborn that may have no scip: its maker's scip, or an idle one, has died. */
@@ -258,12 +259,39 @@ static void pool_set_high(struct pool *pool, uint32_t high)
 	shared->surplus = high == POOL_CALM ? POOL_CALM : high > POOL_SURPLUS ? high : POOL_SURPLUS;
 }
 
+/* Corrects the count of idle scips while nothing is handed over. It is wrong after a scip was killed whose
+ * process had left the table already: that one was counted as idle. */
+static void pool_recount(struct pool *pool)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(pool->seat.names, (struct rpid){pool->seat.keeper}, &list);
+	int32_t seen = atomic_load(&pool->seat.shared->idle), idle = 0;
+
+	for (int i = 0; i < n; i++)
+		if (list[i].state == NAME_STATE_BORN)
+			return; /* not quiet */
+	for (size_t i = 0; i < pool->nscips && n >= 0; i++) {
+		bool busy = false;
+
+		for (int k = 0; k < n; k++)
+			busy = busy || list[k].scip.n == pool->scips[i];
+		idle += !busy;
+	}
+	if (n < 0 || idle <= seen || atomic_load(&pool->seat.shared->handed) != pool->seen_handed)
+		return;
+	log_debug("%d scips are idle, not %d", idle, seen);
+	atomic_fetch_add(&pool->seat.shared->idle, idle - seen);
+}
+
 /* Ends all spares but one. One that is taken meanwhile is not missed: its successor is forked at once. */
 static void pool_calm(struct pool *pool)
 {
 	const struct handoff retire = {.flags = HANDOFF_RETIRE};
 
 	pool_set_high(pool, POOL_CALM);
+	if (pool->uncertain)
+		pool_recount(pool);
+	pool->uncertain = false;
 	while (atomic_load(&pool->seat.shared->idle) > POOL_CALM &&
 	       handoff_message_send(pool->seat.give, &retire) == 0)
 		atomic_fetch_sub(&pool->seat.shared->idle, 1);
@@ -284,7 +312,8 @@ static void pool_adapt(struct pool *pool, bool woken)
 		pool_set_high(pool, shared->high * 2);
 	else if (woken && atomic_load(&shared->idle) > 0 && shared->high > POOL_HIGH)
 		pool_set_high(pool, shared->high / 2);
-	else if (shared->high > POOL_CALM && now - pool->seen_ns >= POOL_QUIET_MS * 1000000ull)
+	else if ((shared->high > POOL_CALM || pool->uncertain) &&
+		 now - pool->seen_ns >= POOL_QUIET_MS * 1000000ull)
 		pool_calm(pool);
 }
 
@@ -320,7 +349,7 @@ int pool_fill(struct pool *pool, struct err *err)
 	pool_adapt(pool, woken > 0);
 	if (pool_top_up(pool) || pool->ndoubts > 0)
 		return POOL_RETRY_MS;
-	return pool->seat.shared->high > POOL_CALM ? POOL_QUIET_MS : 0;
+	return pool->seat.shared->high > POOL_CALM || pool->uncertain ? POOL_QUIET_MS : 0;
 }
 
 /* True if a scip has taken the process, or the process has ended. */
@@ -413,9 +442,11 @@ bool pool_reaped(struct pool *pool, pid_t pid, int status)
 			return true;
 		log_warn("scip %d ended unexpectedly (wait status %#x)", pid, (unsigned)status);
 		control_clean_up(pid);
-		/* An idle scip was counted. (In doubt one spare more is made.) */
-		if (clean_up_after(pool, pid) == 0)
+		/* An idle scip was counted. (In doubt one spare more is made, until the next recount.) */
+		if (clean_up_after(pool, pid) == 0) {
 			atomic_fetch_sub(&pool->seat.shared->idle, 1);
+			pool->uncertain = true;
+		}
 		return true;
 	}
 	return false;
