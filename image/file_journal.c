@@ -26,7 +26,7 @@
 #define MAGIC  "PBEAMUN1"
 #define SUFFIX ".journal"
 
-enum { MESSAGE_MAX = 64 << 20 };
+enum { MESSAGE_MAX = 64 << 20, STAT_MAX = 4096, LOOK_NS = 1000000, WRITER_LOOKS = 3000 };
 
 struct head {
 	char magic[8];
@@ -167,13 +167,15 @@ static int put_file_back(const Pbeam__UndoFile *file, const char *path, const ch
 	return r == 0 && fsync(fd) < 0 && errno != EINVAL ? -errno : r;
 }
 
-static void drop_copy(const Pbeam__UndoFile *file)
+/* False if it stays. */
+static bool drop_copy(const Pbeam__UndoFile *file)
 {
 	auto_free char *copy = journal_text(&file->copy);
 
-	if (copy && unlink(copy) < 0 && errno != ENOENT)
-		log_warn("%s, a copy that is not needed any more, cannot be removed: %s", copy,
-			 strerror(errno));
+	if (!copy || unlink(copy) == 0 || errno == ENOENT)
+		return true;
+	log_warn("%s, a copy that is not needed any more, cannot be removed now: %s", copy, strerror(errno));
+	return false;
 }
 
 static void set_attributes(const struct file_journal *journal, bool back)
@@ -197,22 +199,40 @@ static void set_new_attributes(const struct file_journal *journal)
 	set_attributes(journal, false);
 }
 
-/* `last` is done when the copies are removed, which changes the times of directories. */
-static void journal_remove(struct file_journal *journal, void (*last)(const struct file_journal *journal))
+/* The files are as they are to be: whoever finds the journal only removes copies. */
+static void journal_set_done(struct file_journal *journal)
 {
+	struct err err = ERR_INIT;
+
+	if (file_journal_set_state(journal, JOURNAL_DONE, &err) < 0)
+		log_warn("%s", err.text);
+}
+
+/* Removes the copies, then, if `all` else is removed, the journal. What cannot be removed now is removed by
+ * the next file_undo_recover(). `last` is done when the copies are removed, which changes the times of
+ * directories. */
+static void journal_remove(struct file_journal *journal, bool all,
+			   void (*last)(const struct file_journal *journal))
+{
+
 	for (size_t i = 0; i < journal->message->n_files; i++)
-		drop_copy(journal->message->files[i]);
+		all &= drop_copy(journal->message->files[i]);
 	for (size_t i = 0; i < journal->message->n_steps; i++)
-		file_tree_step_drop(journal->message->steps[i]);
-	last(journal);
-	if (unlink(journal->path) < 0 && errno != ENOENT)
-		log_warn("%s cannot be removed: %s", journal->path, strerror(errno));
+		all &= file_tree_step_drop(journal->message->steps[i]);
+	if (last)
+		last(journal);
+	if (!all) {
+		journal_set_done(journal);
+	} else if (unlink(journal->path) < 0 && errno != ENOENT) {
+		log_warn("%s cannot be removed now: %s", journal->path, strerror(errno));
+		journal_set_done(journal);
+	}
 	file_journal_close(journal);
 }
 
 void file_journal_drop(struct file_journal *journal)
 {
-	journal_remove(journal, set_earlier_attributes);
+	journal_remove(journal, true, set_earlier_attributes);
 }
 
 static void name_failure(const char *path, const char *copy, int r, struct err *err)
@@ -263,10 +283,12 @@ void file_journal_take_back(struct file_journal *journal, struct err *err)
 			name_failure(path ? path : "", copy, r, err);
 		failed |= r < 0;
 	}
-	if (!failed)
-		file_journal_drop(journal);
-	else
+	if (failed) {
 		file_journal_close(journal);
+		return;
+	}
+	journal_set_done(journal);
+	file_journal_drop(journal);
 }
 
 static void finish_file(const Pbeam__UndoFile *file)
@@ -285,63 +307,117 @@ static void finish_file(const Pbeam__UndoFile *file)
 
 void file_journal_finish(struct file_journal *journal)
 {
+	bool all = true;
+
 	for (size_t i = 0; i < journal->message->n_files; i++)
 		finish_file(journal->message->files[i]);
 	for (size_t i = 0; i < journal->message->n_steps; i++)
-		file_tree_step_finish(journal->message->steps[i]);
-	journal_remove(journal, set_new_attributes);
+		all &= file_tree_step_finish(journal->message->steps[i]);
+	journal_remove(journal, all, set_new_attributes);
+}
+
+/* Files that could not be removed when they were not needed any more. */
+static void journal_clean(struct file_journal *journal)
+{
+	bool all = true;
+
+	for (size_t i = 0; i < journal->message->n_steps; i++)
+		all &= file_tree_step_finish(journal->message->steps[i]);
+	journal_remove(journal, all, NULL);
 }
 
 /* ---- after a kill ---- */
 
-/* Opens and locks a journal. Returns its state, 0 if it is in use or gone, or -errno. */
-static int open_left(struct file_journal *journal)
+/* Reads the message of a journal. Returns the journal's state, or -errno: -EBADMSG if it was never completed,
+ * -EUCLEAN if it is damaged. */
+static int journal_read(struct file_journal *journal)
 {
 	auto_free uint8_t *packed = NULL;
 	struct head head;
+	ssize_t n = io_pread_full(journal->fd, &head, sizeof(head), 0);
 
-	journal->fd = open(journal->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-	if (journal->fd < 0)
-		return errno == ENOENT ? 0 : -errno;
-	if (flock(journal->fd, LOCK_EX | LOCK_NB) < 0)
-		return errno == EWOULDBLOCK ? 0 : -errno;
-	if (access(journal->path, F_OK) < 0)
-		return 0; /* its owner has just finished */
-	if (io_pread_full(journal->fd, &head, sizeof(head), 0) != sizeof(head) ||
-	    memcmp(head.magic, MAGIC, sizeof(head.magic)) != 0 || head.length > MESSAGE_MAX)
+	if (n < 0)
+		return (int)n;
+	if (n != sizeof(head) || memcmp(head.magic, MAGIC, sizeof(head.magic)) != 0 ||
+	    head.length > MESSAGE_MAX)
 		return -EBADMSG;
 	packed = malloc(head.length + 1);
 	if (!packed)
 		return -ENOMEM;
-	if (io_pread_full(journal->fd, packed, head.length, sizeof(head)) != (ssize_t)head.length ||
-	    XXH3_64bits(packed, head.length) != head.digest)
-		return head.state == JOURNAL_PREPARING ? -EBADMSG : -EIO;
+	n = io_pread_full(journal->fd, packed, head.length, sizeof(head));
+	if (n < 0)
+		return (int)n;
+	if (n != (ssize_t)head.length || XXH3_64bits(packed, head.length) != head.digest)
+		return head.state == JOURNAL_PREPARING ? -EBADMSG : -EUCLEAN;
 	journal->message = pbeam__undo_journal__unpack(NULL, head.length, packed);
 	for (size_t i = 0; journal->message && i < journal->message->n_steps; i++)
 		if (!file_tree_step_is_valid(journal->message->steps[i]))
-			return -EPROTO;
+			return -EUCLEAN;
 	return journal->message ? head.state : -EBADMSG;
 }
 
-/* The keeper, or a process that has got its number since, which then delays the decision. */
-static bool keeper_lives(pid_t keeper)
+/* True if the keeper runs, or a process that has got its number since, which then delays the decision, or if
+ * that cannot be found out. */
+static bool keeper_runs(pid_t keeper)
 {
-	auto_free char *comm = NULL;
+	auto_free char *text = NULL;
+	const char *name, *state;
 	char path[40];
+	int r;
 
-	snprintf(path, sizeof(path), "/proc/%d/comm", (int)keeper);
-	return keeper > 1 && io_slurp(AT_FDCWD, path, 64, &comm, NULL) == 0 &&
-	       strncmp(comm, "scip-keeper", 11) == 0;
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)keeper);
+	r = keeper > 1 ? io_slurp(AT_FDCWD, path, STAT_MAX, &text, NULL) : -ESRCH;
+	if (r < 0)
+		return r != -ENOENT && r != -ESRCH;
+	name = strchr(text, '(');
+	state = strrchr(text, ')');
+	return name && state && !strncmp(name, "(scip-keeper", 12) && state[1] == ' ' && state[2] != 'Z' &&
+	       state[2] != 'X';
 }
 
-/* `decider`: its held journals are decided; 0: all journals but held ones with a living keeper. */
-static void journal_carry_out(struct file_journal *journal, pid_t decider, bool committed)
+/* The writer of a journal ends with its keeper, but not at the same moment. True if it may have. */
+static bool await_writer(struct file_journal *journal)
 {
-	int state = open_left(journal);
+	const struct timespec step = {.tv_nsec = LOOK_NS};
+	int state = journal_read(journal);
+	bool runs = state < 0 || keeper_runs(journal->message->keeper);
+
+	message_free(journal->message);
+	journal->message = NULL;
+	for (int i = 0; i < WRITER_LOOKS && !runs; i++) {
+		if (flock(journal->fd, LOCK_EX | LOCK_NB) == 0)
+			return true;
+		nanosleep(&step, NULL);
+	}
+	return false;
+}
+
+/* Opens and locks a journal. Returns its state, 0 if it is in use or gone, or -errno. */
+static int open_left(struct file_journal *journal)
+{
+	journal->fd = open(journal->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (journal->fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (flock(journal->fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK)
+			return -errno;
+		if (!await_writer(journal))
+			return 0;
+	}
+	if (access(journal->path, F_OK) < 0)
+		return errno == ENOENT ? 0 : -errno; /* its owner has just finished */
+	return journal_read(journal);
+}
+
+/* `decider`: its held journals are decided; 0: all journals but held ones with a living keeper. Returns
+ * -errno if the journal cannot be read now. */
+static int journal_carry_out(struct file_journal *journal, pid_t decider, bool committed, struct err *err)
+{
+	int state = open_left(journal), r = 0;
 
 	if (state > 0 && decider && (state != JOURNAL_HELD || journal->message->keeper != decider))
 		state = 0;
-	else if (state == JOURNAL_HELD && !decider && keeper_lives(journal->message->keeper))
+	else if (state == JOURNAL_HELD && !decider && keeper_runs(journal->message->keeper))
 		state = 0;
 	if (state == JOURNAL_SETTLED || (state == JOURNAL_HELD && decider && committed)) {
 		file_journal_finish(journal);
@@ -350,42 +426,65 @@ static void journal_carry_out(struct file_journal *journal, pid_t decider, bool 
 		file_journal_take_back(journal, NULL);
 	} else if (state == JOURNAL_PREPARING) {
 		file_journal_drop(journal);
+	} else if (state == JOURNAL_DONE) {
+		journal_clean(journal);
 	} else if (state == -EBADMSG) { /* killed, or without power, before any file was touched */
 		log_info("%s was never completed; it is removed", journal->path);
 		unlink(journal->path);
+	} else if (state == -EUCLEAN) {
+		log_warn("%s is damaged and is left alone", journal->path);
 	} else if (state < 0) {
-		log_warn("%s: %s", journal->path, strerror(-state));
+		r = err_code(err, state, "read %s, the journal of an earlier restore", journal->path);
 	}
 	file_journal_close(journal);
+	return r;
 }
 
-static void each_journal(pid_t decider, bool committed)
+static bool journal_path(const char *dir, const char *name, struct file_journal *journal)
+{
+	size_t len = strlen(name), suffix = sizeof(SUFFIX) - 1;
+
+	return len > suffix && strcmp(name + len - suffix, SUFFIX) == 0 &&
+	       snprintf(journal->path, sizeof(journal->path), "%s/%s", dir, name) <
+		       (int)sizeof(journal->path);
+}
+
+static int each_journal(pid_t decider, bool committed, struct err *err)
 {
 	char dir[PATH_MAX];
 	auto_closedir DIR *list = NULL;
-	const struct dirent *entry;
+	const struct dirent *entry = NULL;
+	int r = journal_dir(dir, err);
 
-	if (journal_dir(dir, NULL) < 0)
-		return;
+	if (r < 0)
+		return r;
 	list = opendir(dir);
-	while (list && (entry = readdir(list)) != NULL) {
-		size_t len = strlen(entry->d_name), suffix = sizeof(SUFFIX) - 1;
+	if (!list)
+		return errno == ENOENT ? 0 : err_sys(err, "list %s, the journals of earlier restores", dir);
+	do {
 		struct file_journal journal = {.fd = -1};
+		int one;
 
-		if (len <= suffix || strcmp(entry->d_name + len - suffix, SUFFIX) != 0 ||
-		    snprintf(journal.path, sizeof(journal.path), "%s/%s", dir, entry->d_name) >=
-			    (int)sizeof(journal.path))
+		errno = 0;
+		entry = readdir(list);
+		if (!entry || !journal_path(dir, entry->d_name, &journal))
 			continue;
-		journal_carry_out(&journal, decider, committed);
-	}
+		one = journal_carry_out(&journal, decider, committed, r == 0 ? err : NULL);
+		if (r == 0)
+			r = one;
+	} while (entry);
+	return r == 0 && errno ? err_sys(err, "list %s, the journals of earlier restores", dir) : r;
 }
 
-void file_undo_recover(void)
+int file_undo_recover(struct err *err)
 {
-	each_journal(0, false);
+	return each_journal(0, false, err);
 }
 
 void file_undo_decide(pid_t keeper, bool committed)
 {
-	each_journal(keeper, committed);
+	struct err err = ERR_INIT;
+
+	if (each_journal(keeper, committed, &err) < 0)
+		log_error("%s", err.text);
 }

@@ -71,8 +71,9 @@ must_check int file_tree_remove(const char *path);
 /* False for a step whose names are not those that file_tree_list() chooses: what they name is not removed. */
 bool file_tree_step_is_valid(const Pbeam__UndoStep *step);
 must_check int file_tree_step_back(const Pbeam__UndoStep *step);
-void file_tree_step_drop(const Pbeam__UndoStep *step);	 /* removes what was made */
-void file_tree_step_finish(const Pbeam__UndoStep *step); /* removes what was moved away */
+/* Removes what was made; what was moved away. False if it stays, which is logged. */
+bool file_tree_step_drop(const Pbeam__UndoStep *step);
+bool file_tree_step_finish(const Pbeam__UndoStep *step);
 /* Sets the earlier time, or the new time and mode. 0 or -errno. */
 must_check int file_tree_set_attributes(const Pbeam__UndoAttributes *attributes, bool back);
 

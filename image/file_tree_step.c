@@ -131,23 +131,24 @@ int file_tree_step_back(const Pbeam__UndoStep *step)
 	return r < 0 ? r : file_copy_sync_directory(path);
 }
 
-static void remove_or_log(const ProtobufCBinaryData *text)
+static bool remove_or_log(const ProtobufCBinaryData *text)
 {
 	auto_free char *path = message_dup_text(text);
 	int r = path && *path ? file_tree_remove(path) : 0;
 
 	if (r < 0)
-		log_warn("%s, which is not needed any more, cannot be removed: %s", path, strerror(-r));
+		log_warn("%s, which is not needed any more, cannot be removed now: %s", path, strerror(-r));
+	return r == 0;
 }
 
-void file_tree_step_drop(const Pbeam__UndoStep *step)
+bool file_tree_step_drop(const Pbeam__UndoStep *step)
 {
-	remove_or_log(&step->new_);
+	return remove_or_log(&step->new_);
 }
 
-void file_tree_step_finish(const Pbeam__UndoStep *step)
+bool file_tree_step_finish(const Pbeam__UndoStep *step)
 {
-	remove_or_log(&step->old);
+	return remove_or_log(&step->old);
 }
 
 int file_tree_set_attributes(const Pbeam__UndoAttributes *attributes, bool back)

@@ -18,6 +18,7 @@
  *   ARMED      files may have changed: they are put back, then the copies are removed
  *   HELD       the same, but as long as the keeper lives the outcome of a migration decides
  *   SETTLED    the commit is past: files are cut to their length, then the copies are removed
+ *   DONE       the files are as they are to be: copies that could not be removed are
  *
  * file_undo_recover() does that. The writer holds a lock (flock) on its journal, so that a journal in use is
  * left alone.
@@ -104,8 +105,10 @@ void file_undo_settle(struct file_undo *undo);
 void file_undo_close(struct file_undo *undo);
 
 /* Carries out the journals of processes that were killed. Call it where no restore of this user can rely on
- * them: before a restore, when a coordinator has been killed, when the daemon starts. */
-void file_undo_recover(void);
+ * them: before a restore, when a coordinator has been killed, when the daemon starts. 0, or -errno if a
+ * journal cannot be read now: the files that it lists are not to be changed then, since they would be put
+ * back later. */
+must_check int file_undo_recover(struct err *err);
 /* Decides the HELD journals of this keeper: `committed` keeps the new files. */
 void file_undo_decide(pid_t keeper, bool committed);
 

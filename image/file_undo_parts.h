@@ -50,6 +50,7 @@ enum journal_state {
 	JOURNAL_ARMED = 'A',
 	JOURNAL_HELD = 'H',
 	JOURNAL_SETTLED = 'S',
+	JOURNAL_DONE = 'D',
 };
 struct file_journal {
 	int fd; /* -1 none */

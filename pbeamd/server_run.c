@@ -292,7 +292,9 @@ int server_run(const struct server_options *options, struct err *err)
 		signal(SIGHUP, SIG_IGN);
 	io_raise_descriptor_limit(); /* every client is one */
 	server.active_ns = io_now_ns(CLOCK_MONOTONIC);
-	file_undo_recover();
+	if (file_undo_recover(err) < 0)
+		log_error("%s", err->text);
+	err_clear(err);
 	r = open_socket(&server, err);
 	if (r == 0)
 		r = server_open_names(&server.names, err);

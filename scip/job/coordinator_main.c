@@ -82,9 +82,10 @@ static int run_restore(struct job *job, const struct coordinator_wish *wish, int
 		.keeper = job->entry.keeper,
 		.signs = pool_signs(job->pool),
 	};
-	int r;
+	int r = file_undo_recover(&outcome->err);
 
-	file_undo_recover();
+	if (r < 0)
+		return r;
 	r = image_reader_open(&image, wish->path, &outcome->err);
 	if (r < 0)
 		return r;
@@ -290,8 +291,10 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 						.signs = pool_signs(job->pool)};
 
 	struct rebuild_result result = {0};
-	int r;
+	int r = file_undo_recover(&outcome->err);
 
+	if (r < 0)
+		return r;
 	if (remote_console_moves_here(job, wish->begin) && remote_console_cut_pipes(job, &outcome->err) < 0)
 		return outcome->err.code;
 	r = wish->begin->cut ? return_part_run(job->names, &arrival, &result, &outcome->err)

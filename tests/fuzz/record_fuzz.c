@@ -163,7 +163,7 @@ static void use_journal(const uint8_t *data, size_t size, unsigned how)
 	if (how & 0x40)
 		file_undo_decide(KEEPER, how & 0x80);
 	else
-		file_undo_recover();
+		(void)!file_undo_recover(NULL);
 	free(packed.data);
 	message_free(journal);
 }
