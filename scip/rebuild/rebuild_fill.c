@@ -240,20 +240,28 @@ int rebuild_fill_all(struct rebuild *rebuild)
 	return r < 0 ? r : await_fills(rebuild);
 }
 
-/* Closes the connection to a scip that cannot be reached, so that no reply is awaited. */
-static void send_run(struct rebuild *rebuild, int node)
+static void note_release(struct rebuild *rebuild, int node, int r, const struct err *why, int *first)
 {
-	struct made *made = &rebuild->made[node];
-	struct err err = ERR_INIT;
-	int r = scip_link_ask(made->sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN, NULL, NULL, 0, &err);
-
-	if (r == 0)
-		r = fault_point("restore-let-go", &err);
 	if (r == 0)
 		return;
-	log_warn("vpid %d: %s", rebuild->plan.nodes[node].vpid, err.text);
-	close(made->sock);
-	made->sock = -1;
+	log_warn("vpid %d: %s", rebuild->plan.nodes[node].vpid, why->text);
+	if (*first == 0)
+		*first = err_set(rebuild->err, r, "vpid %d: %s", rebuild->plan.nodes[node].vpid, why->text);
+}
+
+/* Closes the connection to a scip that cannot be asked. After a commit the process runs then. */
+static int send_run(struct rebuild *rebuild, int node, struct err *err)
+{
+	struct made *made = &rebuild->made[node];
+	int r = scip_link_ask(made->sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN, NULL, NULL, 0, err);
+
+	if (r == 0)
+		r = fault_point("restore-let-go", err);
+	if (r < 0) {
+		close(made->sock);
+		made->sock = -1;
+	}
+	return r;
 }
 
 /* Releases all processes, even if one of them does not answer because its scip was killed. */
@@ -261,18 +269,24 @@ int rebuild_fill_release(struct rebuild *rebuild)
 {
 	int r = 0;
 
-	for (int i = 0; i < rebuild->plan.nnodes; i++)
-		if (is_filled(rebuild, i))
-			send_run(rebuild, i);
 	for (int i = 0; i < rebuild->plan.nnodes; i++) {
 		struct err err = ERR_INIT;
-		int one;
 
-		if (!is_filled(rebuild, i))
-			continue;
-		one = scip_link_answer(rebuild->made[i].sock, &pbeam__scip_done__descriptor, NULL, &err);
-		if (one < 0 && r == 0)
-			r = err_set(rebuild->err, one, "vpid %d: %s", rebuild->plan.nodes[i].vpid, err.text);
+		if (is_filled(rebuild, i))
+			note_release(rebuild, i, send_run(rebuild, i, &err), &err, &r);
+	}
+	if (rebuild->committed) {
+		r = 0;
+		err_clear(rebuild->err);
+	}
+	for (int i = 0; i < rebuild->plan.nnodes; i++) {
+		struct err err = ERR_INIT;
+
+		if (is_filled(rebuild, i) && rebuild->made[i].sock >= 0)
+			note_release(rebuild, i,
+				     scip_link_answer(rebuild->made[i].sock, &pbeam__scip_done__descriptor,
+						      NULL, &err),
+				     &err, &r);
 	}
 	return r;
 }

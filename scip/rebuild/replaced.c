@@ -28,7 +28,14 @@
 #include "scip/rebuild/rebuild_parts.h"
 #include "scip/tracee/procfs.h"
 
-enum { CLEAR_MS = 10000, LOOK_AGAIN_NS = 500000, DEPTH_MAX = 65536, FREEZE_MS = 3000, PASSES = 8 };
+enum {
+	CLEAR_MS = 10000,
+	LOOK_AGAIN_NS = 500000,
+	DEPTH_MAX = 65536,
+	FREEZE_MS = 3000,
+	LEAVE_MS = 500,
+	PASSES = 8
+};
 
 /* The depth of the process below `root`, or below the job's first process with `root` 0. -1 if it is no
  * descendant. */
@@ -196,12 +203,48 @@ static int list_running(struct rebuild *rebuild, struct victim **out, bool *newb
 	return kept;
 }
 
-static void give_up_freeze(struct still *still, const struct err *err)
+/* Waits until the process has left the name table. False: it stays. */
+static bool is_leaving(struct rebuild *rebuild, const struct still *still)
 {
-	log_info("vpid %d cannot be frozen: %s", still->vpid.n, err->text);
+	uint64_t end = io_now_ns(CLOCK_MONOTONIC) + LEAVE_MS * 1000000ull;
+	const struct timespec pause = {0, LOOK_AGAIN_NS};
+	struct name_process now;
+
+	while (names_process_get_real(rebuild->names, still->vpid, (struct rpid){still->rpid}, &now) == 0 &&
+	       now.state != NAME_STATE_DEAD) {
+		if (io_now_ns(CLOCK_MONOTONIC) > end)
+			return false;
+		nanosleep(&pause, NULL);
+	}
+	return true;
+}
+
+/* A process that ends now, or cannot be stopped in time, does not stand in the way: the former is dropped
+ * from the list, the latter is killed as it is. After any other failure the rollback is refused: nothing has
+ * changed yet. */
+static int give_up_freeze(struct rebuild *rebuild, struct still *still, const struct err *err)
+{
 	if (still->sock >= 0)
 		close(still->sock);
 	still->sock = -1;
+	log_info("vpid %d cannot be frozen: %s", still->vpid.n, err->text);
+	if (err->code == -ETIMEDOUT || rebuild->ends || rebuild->options->old_end_first)
+		return 0;
+	if (!is_leaving(rebuild, still))
+		return err_set(rebuild->err, err->code, "vpid %d cannot be frozen: %s", still->vpid.n,
+			       err->text);
+	still->rpid = 0;
+	return 0;
+}
+
+static void drop_gone(struct rebuild *rebuild)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < rebuild->nstill; i++)
+		if (rebuild->still[i].rpid)
+			rebuild->still[kept++] = rebuild->still[i];
+	rebuild->nstill = kept;
 }
 
 static int ask_to_freeze(struct rebuild *rebuild, const struct victim *victim)
@@ -219,7 +262,7 @@ static int ask_to_freeze(struct rebuild *rebuild, const struct victim *victim)
 	request.replaced = true;
 	if (still->sock < 0 ||
 	    scip_link_ask(still->sock, PBEAM__SCIP_REQUEST__SCIP_FREEZE, &request.base, NULL, 0, &err) < 0)
-		give_up_freeze(still, &err);
+		return give_up_freeze(rebuild, still, &err);
 	return 0;
 }
 
@@ -238,8 +281,9 @@ static int freeze_level(struct rebuild *rebuild, const struct victim *victims, i
 
 		if (still->sock >= 0 &&
 		    scip_link_answer(still->sock, &pbeam__scip_frozen__descriptor, NULL, &err) < 0)
-			give_up_freeze(still, &err);
+			r = give_up_freeze(rebuild, still, &err);
 	}
+	drop_gone(rebuild);
 	return r < 0 ? r : asked;
 }
 
