@@ -27,6 +27,7 @@ enum { LAST_WORDS_MS = 3000 };
 
 struct coordinator {
 	enum coordinator_kind kind;
+	struct vpid target; /* the process that is saved, rolled back or moved */
 	pid_t pid;
 	int sock;
 	coordinator_done_fn done;
@@ -37,6 +38,7 @@ struct coordinator {
 	Pbeam__CoordinatorOutcome *message; /* has the outcome's strings */
 	struct frame_reader reader;
 	bool moved;			  /* the processes have moved, also if the coordinator fails later */
+	bool rolled_back;		  /* the new processes run, also if the coordinator is killed later */
 	const Pbeam__MigrateBegin *begin; /* of an arrival */
 	coordinator_progress_fn progress;
 };
@@ -95,6 +97,18 @@ static void note_moved(struct job *job)
 		remote_console_become_home(job, begin);
 }
 
+/* True if a rollback has set processes aside: its new processes are complete before the commit. */
+static bool has_aside(const struct job *job)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(job->names, job->entry.keeper, &list);
+
+	for (int i = 0; i < n; i++)
+		if (list[i].aside)
+			return true;
+	return false;
+}
+
 static void coordinator_serve_request(struct job *job, const struct frame *frame)
 {
 	struct coordinator *coordinator = job->coordinator;
@@ -111,6 +125,7 @@ static void coordinator_serve_request(struct job *job, const struct frame *frame
 		job->replacing = true;
 		break;
 	case PBEAM__KEEPER_REQUEST__KEEPER_REPLACED:
+		coordinator->rolled_back = has_aside(job);
 		r = job_replace_root(job);
 		break;
 	case PBEAM__KEEPER_REQUEST__KEEPER_MOVED:
@@ -267,6 +282,7 @@ int coordinator_start(struct job *job, const struct coordinator_wish *wish, coor
 	if (!coordinator)
 		return err_code(err, -ENOMEM, "start the coordinator");
 	*coordinator = (struct coordinator){.kind = wish->kind,
+					    .target = wish->target.n ? wish->target : job->entry.root,
 					    .sock = -1,
 					    .done = done,
 					    .arg = arg,
@@ -323,6 +339,7 @@ static void settle_rollback(struct job *job)
 {
 	bool committed = atomic_load(&pool_signs(job->pool)->condemned);
 
+	job->coordinator->rolled_back |= committed && has_aside(job);
 	if (committed) {
 		if (job_replace_root(job) < 0)
 			log_error("the new first process is not in the name table");
@@ -337,15 +354,28 @@ static void settle_rollback(struct job *job)
 static void settle_changes(struct job *job)
 {
 	const struct coordinator *coordinator = job->coordinator;
+	struct err err = ERR_INIT;
 
 	if (!coordinator->outcome_known && coordinator->kind == COORDINATOR_ROLLBACK)
 		settle_rollback(job);
-	if (!coordinator->outcome_known && coordinator->kind != COORDINATOR_CHECKPOINT)
-		file_undo_recover();
+	if (!coordinator->outcome_known && coordinator->kind != COORDINATOR_CHECKPOINT &&
+	    file_undo_recover(&err) < 0)
+		log_error("%s", err.text);
 	if (coordinator->outcome_known && coordinator->kind == COORDINATOR_SETTLE)
 		file_undo_decide(job->entry.keeper.n, coordinator->outcome.moved);
 	job->next_root = 0;
 	atomic_store(&pool_signs(job->pool)->unsettled, false);
+}
+
+static uint32_t count_processes(const struct job *job)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(job->names, job->entry.keeper, &list);
+	uint32_t count = 0;
+
+	for (int i = 0; i < n; i++)
+		count += list[i].state != NAME_STATE_DEAD;
+	return count;
 }
 
 bool coordinator_reaped(struct job *job, pid_t pid, int status)
@@ -360,13 +390,22 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	read_last_words(job);
 	outcome = job->coordinator->outcome;
 	settle_changes(job);
-	if (!job->coordinator->outcome_known) {
+	if (!job->coordinator->outcome_known && job->coordinator->rolled_back) {
+		log_warn("the coordinator of a rollback was killed after the commit (wait status %#x)",
+			 (unsigned)status);
+		outcome.root = job->coordinator->target;
+		outcome.processes = count_processes(job);
+	} else if (!job->coordinator->outcome_known) {
 		memset(&outcome, 0, sizeof(outcome));
 		outcome.killed = true;
 		outcome.moved = job->coordinator->moved;
 		err_set(&outcome.err, -EIO, "the coordinator of the %s was killed (wait status %#x)",
 			coordinator_kind_names[job->coordinator->kind], (unsigned)status);
 	}
+	/* From a keeper -ESRCH means that its job has ended, not a process that the coordinator has missed.
+	 */
+	if (outcome.err.code == -ESRCH && !job->root_gone)
+		outcome.err.code = -ECONNRESET;
 	message = steal_ptr(&job->coordinator->message);
 	done = job->coordinator->done;
 	arg = job->coordinator->arg;
