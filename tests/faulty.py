@@ -241,10 +241,12 @@ class World:
 
     def nothing_left(self, before, outcome=None):
         """No temporary file, no process of an operation, no socket of the dead; no descriptor more than before. A file whose removal was made to fail
-        may be there."""
+        may be there: of the files of a restore until the next one."""
         seen = []
         if outcome and "unlink" in (outcome.hit or ""):
-            self.host.run(["rm", "-f", *[path for path in re.findall(r"^path (/.*)$", outcome.report, re.M) if ".tmp-" in path or ".pbeam-" in path]])
+            self.host.run(["rm", "-f", *[path for path in re.findall(r"^path (/.*)$", outcome.report, re.M) if ".tmp-" in path]])
+            if re.search(r"^path .*(\.pbeam-|\.journal$)", outcome.report, re.M):
+                self.host.ctl("rollback", "--dry-run", "work")
 
         def clean():
             reap_orphans()
@@ -337,28 +339,53 @@ class World:
         if outcome.returncode not in (0, 128 + 9):
             self.said(outcome)
 
+    def supervisors(self):
+        """The pids of the scips of the program."""
+        found = set()
+        for pid in self.programs():
+            try:
+                found.add(int(re.search(r"^TracerPid:\t(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M)[1]))
+            except (OSError, TypeError):
+                continue
+        return found
+
+    def ended_with_its_scip(self, fault, outcome, older):
+        """True if the fault has killed the keeper, the scip of an old process, or after the commit that of a new one."""
+        if not outcome.hit or not fault.kill or fault.role not in FATAL:
+            return False
+        return fault.role == "scip-keeper" or outcome.returncode == 0 or int(outcome.hit.split()[2]) in older
+
     def rollback(self, fault):
         """It runs, the old one or the new one, unless a supervisor or the keeper was killed."""
         image = self.images()[-1]
-        before = self.held()
+        before, older = self.held(), self.supervisors()
         outcome = inject(self.host, fault, ["pbeamctl", "rollback", "work"], self.actors())
+        may_end = self.ended_with_its_scip(fault, outcome, older)
         if outcome.hit:
-            assert outcome.returncode == 0 or self.programs() or (fault.kill and fault.role in FATAL), "lost"
+            assert outcome.returncode == 0 or self.programs() or may_end, "lost"
+            self.host.ctl("image", "verify", image)
         if outcome.returncode == 0:
             self.again()
-        if outcome.hit:
-            self.host.ctl("image", "verify", image)
+        if may_end and (len(self.programs()) < PROCESSES or not self.seen_to_go_on()):
+            self.end()  # one of its processes has ended, or both have
         if not self.programs():
             self.gone()
             self.host.run(["scip", "restore", "-d", image])
             self.again()
-        else:
-            self.once()
+        self.once()
         if outcome.hit:
-            self.nothing_left({} if fault.kill else {key: value for key, value in before.items() if key[0] in ("pbeamd", "scip-keeper")})
+            self.nothing_left({} if fault.kill else {key: value for key, value in before.items() if key[0] in ("pbeamd", "scip-keeper")}, outcome)
             if not fault.kill:
                 self.said(outcome)
         return outcome
+
+    def seen_to_go_on(self, timeout=2):
+        """Waits until it is seen to go on (true), or has ended."""
+        try:
+            self.goes_on(timeout)
+            return True
+        except AssertionError:
+            return False
 
 
 class Pair:
@@ -449,7 +476,7 @@ class Pair:
             if fault.kill and "pbeamd" in fault.role:
                 self.home.wait_until(lambda: all(len(self.lab.up(one)) == 2 for one in self.lab.hosts), 20, "the hosts to be up")
             lost = fault.kill and fault.role in FATAL
-            if lost and not self.goes_on_or_ends():
+            if lost and not self.world.seen_to_go_on(4):
                 self.end()
                 self.begin()
                 return outcome
@@ -469,31 +496,28 @@ class Pair:
         self.nothing_left()
         return outcome
 
-    def goes_on_or_ends(self):
-        """Waits until it is seen to go on (true), or has ended."""
-        try:
-            self.world.goes_on(4)
-            return True
-        except AssertionError:
-            return False
-
 
 def campaign(operation, revive, roles, long, label, sample=3):
     """Runs the operation with one fault after the other: every call in the long form, else `sample` calls of each role and way. Every violation is
     collected; `revive` makes a world in which the next fault can be tried. PBEAM_FAULT_SEED chooses the sample; PBEAM_CALL=LABEL/ROLE:AT:TURN or
-    ...:kill repeats one fault."""
+    ...:kill repeats one fault, PBEAM_CALL=LABEL/ROLE all of one role; PBEAM_FAULT_SHARE=I/N tries every N-th call, from the I-th on."""
     seed = int(os.environ.get("PBEAM_FAULT_SEED", time.time_ns() % 1000000 if long else 2))
     wanted = os.environ.get("PBEAM_CALL", "")
+    first, step = (int(word) for word in os.environ.get("PBEAM_FAULT_SHARE", "1/1").split("/"))
     print(f"PBEAM_FAULT_SEED={seed}")
     generator = random.Random(f"{seed} {label}")
     violations, runs = [], 0
     for role in roles:
+        if wanted and not wanted.startswith(f"{label}/{role}"):
+            continue
         for kill in ([False] if role == REMOTE else [False, True]):
+            if wanted.endswith(":kill") and not kill:
+                continue
             last = LAST_REMOTE[label] if role == REMOTE else operation(Fault(role, kill=kill)).calls
             print(f"{label}, {role}, {'kill' if kill else 'fail'}: {last} calls", flush=True)
-            for at in range(1, last + 1) if long or wanted else sorted(generator.sample(range(1, last + 1), min(sample, last))):
+            for at in range(first, last + 1, step) if long or wanted else sorted(generator.sample(range(1, last + 1), min(sample, last))):
                 fault = Fault(role, at, at, kill)
-                if wanted and wanted != f"{label}/{fault}":
+                if wanted not in ("", label, f"{label}/{role}", f"{label}/{fault}"):
                     continue
                 try:
                     outcome = operation(fault)
