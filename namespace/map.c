@@ -45,24 +45,27 @@ uint32_t slots_get(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
 	return find_word(slots, bits, key, &word) < 0 ? 0 : map_value(word);
 }
 
-int slots_set(_Atomic uint64_t *slots, unsigned bits, uint32_t key, uint32_t value)
+int slots_place(const _Atomic uint64_t *slots, unsigned bits, uint32_t key)
 {
 	const uint32_t count = 1u << bits;
-	uint64_t word = (uint64_t)value << 32 | key;
 	int at = slots_find(slots, bits, key);
+	uint32_t i = map_place(key, bits), n = 0;
 
-	if (at < 0) {
-		uint32_t i = map_place(key, bits), n = 0;
-
-		while (n < count && map_used(atomic_load(&slots[i]))) {
-			i = (i + 1) % count;
-			n++;
-		}
-		if (n == count)
-			return -ENOSPC;
-		at = (int)i;
+	if (at >= 0)
+		return at;
+	while (n < count && map_used(atomic_load(&slots[i]))) {
+		i = (i + 1) % count;
+		n++;
 	}
-	atomic_store_explicit(&slots[at], word, memory_order_release);
+	return n == count ? -ENOSPC : (int)i;
+}
+
+int slots_set(_Atomic uint64_t *slots, unsigned bits, uint32_t key, uint32_t value)
+{
+	int at = slots_place(slots, bits, key);
+
+	if (at >= 0)
+		slots_put(slots, at, key, value);
 	return at;
 }
 

@@ -50,20 +50,23 @@ static void ipc_drop(struct ipc_map *map, uint32_t virtual)
 
 static int ipc_insert(struct ipc_map *map, uint32_t virtual, uint32_t real, int32_t keeper)
 {
-	uint32_t before = slots_get(map->backward, IPC_BITS, real);
+	uint32_t before = slots_get(map->forward, IPC_BITS, virtual);
+	uint32_t stale = slots_get(map->backward, IPC_BITS, real);
 	int at;
 
-	if (slots_get(map->forward, IPC_BITS, virtual))
-		ipc_drop(map, virtual);
-	if (before && before != virtual)
-		ipc_drop(map, before); /* that segment was removed, and the kernel has used its id again */
-	if (map->n >= IPC_SLOTS / 2)
+	if (stale && stale != virtual)
+		ipc_drop(map, stale); /* that segment was removed, and the kernel has used its id again */
+	if (!before && map->n >= IPC_SLOTS / 2)
 		return -ENOSPC;
-	at = slots_set(map->forward, IPC_BITS, virtual, real);
+	at = slots_place(map->forward, IPC_BITS, virtual);
 	if (at < 0)
 		return at;
 	map->owner[at] = keeper;
-	map->n++;
+	slots_put(map->forward, at, virtual, real);
+	if (before && before != real && slots_get(map->backward, IPC_BITS, before) == virtual)
+		slots_remove(map->backward, IPC_BITS, before);
+	if (!before)
+		map->n++;
 	at = slots_set(map->backward, IPC_BITS, real, virtual);
 	atomic_fetch_add(&map->generation, 1);
 	return at < 0 ? at : 0;

@@ -73,11 +73,12 @@ static int number_insert(struct table *table, uint32_t virtual, uint32_t real, i
 	if (stale && stale != virtual)
 		table_number_drop(table, stale,
 				  real); /* its real number was given to a new process: it has ended */
-	at = map_set(&table->forward, virtual, real);
+	at = slots_place(table->forward.slots, MAP_BITS, virtual);
 	if (at < 0)
 		return at;
 	table->owner[at] = keeper;
 	table->released[at] = 0;
+	slots_put(table->forward.slots, at, virtual, real);
 	if (before && before != real && map_get(&table->backward, before) == virtual)
 		map_remove(&table->backward, before);
 	if (!before)

@@ -63,17 +63,20 @@ static void table_sweep(struct table *table)
 static int names_add_job(struct table *table, const struct name_job *job, uint64_t ticks, struct err *err)
 {
 	struct table_job *place = NULL;
+	unsigned nfree = 0;
 
 	for (unsigned i = 0; i < TABLE_JOBS; i++) {
 		struct table_job *at = &table->jobs[i];
 
 		if (!table_used(&at->used)) {
+			nfree++;
 			if (!place)
 				place = at;
 			continue;
 		}
 		if (at->j.keeper.n == job->keeper.n && at->start_ticks != ticks) {
 			drop_job(table, at); /* an older keeper had this number */
+			nfree++;
 			place = place ? place : at;
 			continue;
 		}
@@ -85,10 +88,11 @@ static int names_add_job(struct table *table, const struct name_job *job, uint64
 			return err_set(err, -EEXIST, "the name %s is in use by job %d; choose another",
 				       job->name, at->j.root.n ? at->j.root.n : at->j.keeper.n);
 		drop_job(table, at);
+		nfree++;
 		place = place ? place : at;
 	}
-	if (!place)
-		return err_set(err, -ENOSPC, "the name table holds %u jobs already", TABLE_JOBS);
+	if (nfree < 2) /* one for replace_job() */
+		return err_set(err, -ENOSPC, "the name table holds %u jobs already", TABLE_JOBS - 1);
 	place->j = *job;
 	place->j.name[NAME_TEXT_MAX - 1] = 0;
 	place->replacing = 0;
@@ -121,20 +125,22 @@ int names_job_add(struct names *names, const struct name_job *job, struct err *e
 }
 
 /* Writes the whole entry to another slot, then clears the old one: a writer that dies in between leaves
- * one or both, never half of one. */
-static void replace_job(struct table *table, struct table_job *old, const struct name_job *job)
+ * one or both, never half of one. names_add_job() leaves a slot for it. */
+static int replace_job(struct table *table, struct table_job *old, const struct name_job *job)
 {
-	struct table_job *place = old;
+	struct table_job *place = NULL;
 
-	for (unsigned i = 0; i < TABLE_JOBS && place == old; i++)
+	for (unsigned i = 0; i < TABLE_JOBS && !place; i++)
 		if (!table_used(&table->jobs[i].used))
 			place = &table->jobs[i];
+	if (!place)
+		return -ENOSPC;
 	place->j = *job;
 	place->start_ticks = old->start_ticks;
 	place->replacing = old->replacing;
 	atomic_store_explicit(&place->used, 1, memory_order_release);
-	if (place != old)
-		atomic_store_explicit(&old->used, 0, memory_order_release);
+	atomic_store_explicit(&old->used, 0, memory_order_release);
+	return 0;
 }
 
 int names_job_update(struct names *names, const struct name_job *job)
@@ -145,10 +151,9 @@ int names_job_update(struct names *names, const struct name_job *job)
 	if (r < 0)
 		return r;
 	found = table_find_job(names->table, job->keeper.n);
-	if (found)
-		replace_job(names->table, found, job);
+	r = found ? replace_job(names->table, found, job) : -ENOENT;
 	table_unlock(names);
-	return found ? 0 : -ENOENT;
+	return r;
 }
 
 void names_job_remove(struct names *names, struct rpid keeper)
@@ -283,11 +288,10 @@ static int add_process(struct table *table, const struct name_process *process, 
 	old = names_lookup_process(table, &table->by_rpid, process->rpid.n);
 	if (old)
 		table_unlink_process(table, old); /* its number was given to a new process: it has ended */
-	entry = names_free_slot(table);
-	if (!entry) {
+	/* One is left for replace_process(). */
+	if (table->nprocesses >= TABLE_PROCESSES - 1)
 		table_sweep(table);
-		entry = names_free_slot(table);
-	}
+	entry = table->nprocesses < TABLE_PROCESSES - 1 ? names_free_slot(table) : NULL;
 	if (!entry)
 		return -ENOSPC;
 	entry->p = *process;
@@ -317,7 +321,7 @@ int names_process_add(struct names *names, const struct name_process *process)
 	return r;
 }
 
-/* Writes the new entry before it clears the old one, as for jobs. */
+/* Writes the new entry before it clears the old one, as for jobs. add_process() leaves a slot for it. */
 static int replace_process(struct table *table, struct table_process *old, const struct name_process *process)
 {
 	struct table_process *entry = names_free_slot(table);
@@ -325,10 +329,8 @@ static int replace_process(struct table *table, struct table_process *old, const
 
 	now.vpid = old->p.vpid;
 	now.aside = false;
-	if (!entry) { /* the table is full */
-		old->p = now;
-		return table_link_process(table, old);
-	}
+	if (!entry)
+		return -ENOSPC;
 	entry->p = now;
 	entry->start_ticks = old->start_ticks;
 	atomic_store_explicit(&entry->used, 1, memory_order_release);

@@ -7,9 +7,13 @@
  * other process has the file mapped.
  *
  * Writers hold the robust mutex. After a writer that dies inside, the lock reports EOWNERDEAD, and the next
- * writer repairs the table. Process entries are valid if their `used` word, written last, is set; the maps of
- * processes are rebuilt from them. Of the two maps of numbers the forward one (virtual -> real), written
- * first, is correct, and the backward one is made to agree.
+ * writer repairs the table. Entries are valid if their `used` word, written last, is set; the maps of
+ * processes are rebuilt from them. A changed entry is written to a free slot before the old one is cleared:
+ * one slot of each kind is kept free for that. Of the two maps of numbers the forward one (virtual -> real),
+ * written first, is correct, and the backward one is made to agree. Owner and release of a number are stored
+ * before the word of the map that makes them count.
+ * So a writer may be killed after any store: each name has the value from before or after the change
+ * (tests/unit/names_model_test.c; docs/TESTING.md has the invariants).
  *
  * Readers of numbers take no lock: a map is open addressing over 64-bit words {key, value}, each written by
  * one store, never moved. A reader searches from the key's place to the first empty word. A removed word is a
@@ -88,7 +92,7 @@ struct ipc_map {
 enum { CLUSTER_NONE, CLUSTER_JOINING, CLUSTER_JOINED };
 
 struct table_address {
-	uint32_t used;
+	_Atomic uint32_t used;
 	uint32_t host, born;	       /* indices */
 	uint32_t next_name, next_real; /* index + 1 of the next of the same hash */
 	uint32_t first;		       /* by which the real address is found */
@@ -112,7 +116,7 @@ struct table_cluster {
 };
 
 struct table_socket {
-	uint64_t ino; /* 0: free */
+	_Atomic uint64_t ino; /* 0: free */
 	struct name_socket name;
 };
 
@@ -290,6 +294,14 @@ bool table_block_ours(const struct table *table, uint32_t n);
 uint32_t slots_get(const _Atomic uint64_t *slots, unsigned bits, uint32_t key);
 /* As slots_get(), but returns the slot, or -1. */
 int slots_find(const _Atomic uint64_t *slots, unsigned bits, uint32_t key);
+/* Returns the slot that a key has, or would get, or -ENOSPC. Under the lock. */
+must_check int slots_place(const _Atomic uint64_t *slots, unsigned bits, uint32_t key);
+/* Enters a key at its slot. What belongs to the slot in other arrays is stored before: a writer may be killed
+ * between any two stores. */
+static inline void slots_put(_Atomic uint64_t *slots, int at, uint32_t key, uint32_t value)
+{
+	atomic_store_explicit(&slots[at], (uint64_t)value << 32 | key, memory_order_release);
+}
 /* Sets a key's value. Returns its slot, or -ENOSPC. Under the lock. */
 must_check int slots_set(_Atomic uint64_t *slots, unsigned bits, uint32_t key, uint32_t value);
 void slots_remove(_Atomic uint64_t *slots, unsigned bits, uint32_t key);

@@ -58,7 +58,7 @@ static void repair_processes(struct table *table)
 
 static void repair_numbers(struct table *table)
 {
-	uint32_t n = 0;
+	uint32_t n = 0, released = 0;
 
 	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
 		uint64_t word = atomic_load(&table->forward.slots[i]);
@@ -66,6 +66,7 @@ static void repair_numbers(struct table *table)
 		if (!map_used(word))
 			continue;
 		n++;
+		released += table->released[i] != 0;
 		if (map_get(&table->backward, map_value(word)) != map_key(word) &&
 		    map_set(&table->backward, map_value(word), map_key(word)) < 0)
 			map_remove(&table->forward, map_key(word));
@@ -77,6 +78,7 @@ static void repair_numbers(struct table *table)
 			map_remove(&table->backward, map_key(word));
 	}
 	table->nnumbers = n;
+	table->nreleased = released;
 }
 
 /* The forward map is correct; the backward one is rebuilt. */

@@ -220,18 +220,18 @@ static void test_processes(void **state)
 	assert_int_equal(names_process_get(names, p.vpid, &q), -ENOENT);
 	assert_int_equal(names_process_update(names, &p), -ENOENT);
 	names_process_remove(names, p.vpid, p.rpid);
-	for (int i = 1; i <= (int)TABLE_PROCESSES; i++) {
+	for (int i = 1; i < (int)TABLE_PROCESSES; i++) {
 		p = process(i, 5000000 + i);
 		assert_int_equal(names_process_add(names, &p), 0);
 	}
 	p = process(7000000, 7000000);
 	assert_int_equal(names_process_add(names, &p), -ENOSPC);
 	/* nothing is truncated when the table is full */
-	assert_int_equal(names_snapshot(names, all, &out), TABLE_PROCESSES);
-	for (int i = 0; i < (int)TABLE_PROCESSES; i++)
+	assert_int_equal(names_snapshot(names, all, &out), TABLE_PROCESSES - 1);
+	for (int i = 0; i < (int)TABLE_PROCESSES - 1; i++)
 		assert_int_equal(out[i].rpid.n, 5000000 + out[i].vpid.n);
 	free(out);
-	for (int i = 1; i <= (int)TABLE_PROCESSES; i++)
+	for (int i = 1; i < (int)TABLE_PROCESSES; i++)
 		names_process_remove(names, (struct vpid){i}, (struct rpid){5000000 + i});
 	assert_int_equal(names->table->nprocesses, 0);
 }
