@@ -194,3 +194,8 @@ const struct syscall_timeout *syscall_timeout(int64_t nr, const uint64_t args[6]
 		return NULL;
 	return &row->timeout;
 }
+
+bool syscall_timeout_is_of_socket(const struct syscall_timeout *timeout)
+{
+	return timeout->unit >= TIMEOUT_UNIT_RECEIVE;
+}

@@ -61,10 +61,17 @@ struct syscall_condition {
 enum syscall_file_use { FILE_USE_OTHER, FILE_USE_LOOK, FILE_USE_CHANGE, FILE_USE_EXECUTE };
 
 /* The relative timeout of a call. */
-enum timeout_unit { TIMEOUT_UNIT_NONE, TIMEOUT_UNIT_MS, TIMEOUT_UNIT_TIMESPEC };
+enum timeout_unit {
+	TIMEOUT_UNIT_NONE,
+	TIMEOUT_UNIT_MS,
+	TIMEOUT_UNIT_TIMESPEC, /* passed by its address */
+	TIMEOUT_UNIT_RECEIVE,  /* SO_RCVTIMEO of a socket, whose descriptor the argument is */
+	TIMEOUT_UNIT_SEND,     /* SO_SNDTIMEO */
+	TIMEOUT_UNIT_CONNECT,  /* SO_SNDTIMEO; the call then answers EINPROGRESS, not EAGAIN */
+};
 struct syscall_timeout {
 	struct syscall_condition relative; /* else it is a moment, or none */
-	uint8_t unit;			   /* enum timeout_unit; a TIMESPEC is passed by its address */
+	uint8_t unit;			   /* enum timeout_unit */
 	uint8_t arg;
 	uint8_t left;	   /* the argument with the address that receives the time left, 0: none */
 	bool kernel_keeps; /* the call is interrupted with -516: the kernel keeps the end of the wait */
@@ -127,6 +134,8 @@ bool syscall_has_path(const struct syscall_row *row);
 /* The relative timeout of a call with these arguments, or NULL. Whether the program has given one is for the
  * caller to read. */
 const struct syscall_timeout *syscall_timeout(int64_t nr, const uint64_t args[6]);
+/* True if a socket has the timeout, not the call. */
+bool syscall_timeout_is_of_socket(const struct syscall_timeout *timeout);
 
 /* Makes docs/SYSCALLS.md. */
 void syscall_write_document(FILE *out);

@@ -175,6 +175,7 @@ static int load_process(const Pbeam__ScipState *saved, const struct seat *seat, 
 	process->dumpable = saved->dumpable;
 	process->scratch.a = saved->scratch;
 	process->timeouts.a = saved->timeouts;
+	process->socket_waits = true;
 	process->frozen = process->freezing = true;
 	if (saved->pid <= 0 || saved->n_cpu_before != CPU_TIMES || !saved->n_threads)
 		return -EPROTO;

@@ -45,6 +45,7 @@
 #include "scip/syscall/syscall.h"
 #include "scip/tracee/knock.h"
 #include "scip/tracee/remote.h"
+#include "scip/tracee/socket_wait.h"
 #include "scip/tracee/stops.h"
 
 enum { MET_MAX = 16, CONTROL_TRIES = 3 };
@@ -54,7 +55,7 @@ struct supervisor {
 	struct control *control;
 	struct process *process; /* NULL while idle */
 	struct handoff handoff;	 /* the last received */
-	uint64_t armed;		 /* the deadline of the alarm: control_deadline(), 0 when it is off */
+	uint64_t armed;		 /* when the alarm rings, monotonic; 0: it is off */
 	pid_t vfork_tid;	 /* the thread that waits in vfork */
 	struct {		 /* threads that stopped before their maker's event; they may be gone */
 		pid_t tid;
@@ -413,12 +414,15 @@ static void keeper_gone(struct supervisor *s)
 	_exit(0);
 }
 
-/* Sets SIGALRM for the first request that waits for a stop. */
+/* Sets SIGALRM for the first request that waits for a stop, or the first wait on a socket that ends. */
 static void arm_deadline(struct supervisor *s)
 {
 	uint64_t deadline = s->control ? control_deadline(s->control) : 0, now, left;
+	uint64_t wait = socket_wait_deadline(s->process);
 	struct itimerval timer = {0};
 
+	if (wait && (!deadline || wait < deadline))
+		deadline = wait;
 	if (deadline == s->armed)
 		return;
 	if (deadline) {
@@ -452,6 +456,8 @@ static void answer_knock(struct supervisor *s)
 		keeper_gone(s);
 	if (knocks & (1u << SIGALRM))
 		s->armed = 0;
+	if (s->process)
+		socket_wait_expire(s->process);
 	if (!knocks || !s->control)
 		return;
 	block_calls(true);

@@ -51,6 +51,7 @@
 #include "scip/tracee/regs.h"
 #include "scip/tracee/remote.h"
 #include "scip/tracee/remote_arch.h"
+#include "scip/tracee/socket_wait.h"
 #include "scip/tracee/transfer.h"
 #include "syscalls/syscall_table.h"
 
@@ -196,6 +197,8 @@ static bool read_timeout(const struct process *process, const struct syscall_tim
 	uint64_t value = args[where->arg];
 	struct timespec ts;
 
+	if (syscall_timeout_is_of_socket(where))
+		return socket_wait_timeout(process, (int)value, where->unit, ns);
 	if (where->unit == TIMEOUT_UNIT_MS) {
 		*ns = (uint64_t)(uint32_t)value * NSEC_PER_MSEC;
 		return (int32_t)value >= 0;
@@ -411,6 +414,7 @@ void pending_note(struct tracee *tracee)
 	struct user_regs_struct regs;
 	bool changed, restarted;
 
+	p->expiring = false;
 	if (regs_get(tracee, &regs) < 0)
 		return;
 	if (!pending_recognize(tracee, &regs, &changed)) {
@@ -429,6 +433,10 @@ void pending_note(struct tracee *tracee)
 	note_deadline(tracee, &regs, restarted);
 	if (p->active && runs_handler(tracee)) {
 		pending_give_up(tracee, &regs);
+		changed = true;
+	} else if (socket_wait_ended(tracee, &regs)) {
+		p->active = p->timed = false;
+		tracee->restart_call = -1;
 		changed = true;
 	}
 	if (changed && regs_set(tracee, &regs) < 0)
@@ -461,20 +469,53 @@ static bool write_left(const struct process *process, uint64_t at, uint64_t left
 	return memory_write(process, (struct taddr){at}, &ts, sizeof(ts)) == 0;
 }
 
+/* Maps the page for timeouts, through a stopped tracee. */
+static void map_timeouts(struct tracee *tracee)
+{
+	const uint64_t args[6] = {0,	      PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				  UINT64_MAX, 0};
+	int64_t ret;
+
+	if (!tracee->process->timeouts.a && remote_call(tracee, &ret, NULL, SYS_mmap, args) == 0 &&
+	    (ret > 0 || ret < -4095))
+		tracee->process->timeouts.a = (uint64_t)ret;
+}
+
+/* Puts the time left into the arguments of a call that is made again. False: the call begins anew. */
+static bool replace_timeout(struct tracee *tracee, const struct syscall_timeout *where, uint64_t args[6])
+{
+	struct process *process = tracee->process;
+	uint64_t left = time_left(&tracee->pending, io_now_ns(CLOCK_MONOTONIC));
+
+	if (syscall_timeout_is_of_socket(where)) {
+		process->socket_waits = true;
+		return true;
+	}
+	if (where->unit == TIMEOUT_UNIT_MS) {
+		left = (left + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
+		args[where->arg] = left > INT32_MAX ? INT32_MAX : left;
+		return true;
+	}
+	map_timeouts(tracee);
+	if (!process->timeouts.a)
+		return false;
+	args[where->arg] = timeout_slot(tracee);
+	return write_left(process, args[where->arg], left);
+}
+
 void pending_before_resume(struct tracee *tracee)
 {
 	struct tracee_pending *p = &tracee->pending;
 	const struct syscall_timeout *where;
 	struct user_regs_struct regs;
-	uint64_t args[6], left;
+	uint64_t args[6];
 
 	if (tracee->restart_call < 0 || !p->timed || regs_get(tracee, &regs) < 0 ||
 	    !remote_arch_in_restart(&regs) || runs_handler(tracee))
 		return;
 	regs_unpack_args(&regs, args);
 	where = syscall_timeout(tracee->restart_call, p->active ? p->args : args);
-	if (!where || where->kernel_keeps ||
-	    (where->unit == TIMEOUT_UNIT_TIMESPEC && !tracee->process->timeouts.a))
+	if (!where || where->kernel_keeps)
 		return;
 	if (!p->active) {
 		p->number = tracee->restart_call;
@@ -482,15 +523,8 @@ void pending_before_resume(struct tracee *tracee)
 		p->rip = regs.rip;
 		p->done = 0;
 	}
-	left = time_left(p, io_now_ns(CLOCK_MONOTONIC));
-	if (where->unit == TIMEOUT_UNIT_MS) {
-		left = (left + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
-		args[where->arg] = left > INT32_MAX ? INT32_MAX : left;
-	} else {
-		args[where->arg] = timeout_slot(tracee);
-		if (!write_left(tracee->process, args[where->arg], left))
-			return;
-	}
+	if (!replace_timeout(tracee, where, args))
+		return;
 	regs_pack_args(&regs, args);
 	p->active = regs_set(tracee, &regs) == 0;
 }
@@ -564,18 +598,6 @@ bool pending_syscall_stop(struct tracee *tracee)
 	return tracee->want_exit_stop ? false : run_on(tracee);
 }
 
-/* Maps the page for timeouts, through a stopped tracee. */
-static void map_timeouts(struct tracee *tracee)
-{
-	const uint64_t args[6] = {0,	      PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-				  UINT64_MAX, 0};
-	int64_t ret;
-
-	if (!tracee->process->timeouts.a && remote_call(tracee, &ret, NULL, SYS_mmap, args) == 0 &&
-	    (ret > 0 || ret < -4095))
-		tracee->process->timeouts.a = (uint64_t)ret;
-}
-
 void pending_prepare(struct process *process)
 {
 	for (struct tracee *t = process->tracees; t; t = t->next) {
@@ -588,7 +610,7 @@ void pending_prepare(struct process *process)
 			continue;
 		regs_unpack_args(&regs, args);
 		where = syscall_timeout(t->restart_call, args);
-		if (!where || where->kernel_keeps || where->unit == TIMEOUT_UNIT_MS)
+		if (!where || where->kernel_keeps || where->unit != TIMEOUT_UNIT_TIMESPEC)
 			continue;
 		map_timeouts(t);
 		return;

@@ -42,6 +42,7 @@ struct tracee_pending {
 	uint64_t sampled_timeout, sampled_switches, sampled_ns, asleep_ns;
 	bool timed; /* the interrupted call has a relative timeout, which ends at deadline_ns (monotonic) */
 	uint64_t deadline_ns, stopped_ns;
+	bool expiring;	/* interrupted because the wait is over: socket_wait.h */
 	bool active;	/* made again with other arguments, which are restored at its exit: */
 	int64_t number; /* the program's own call */
 	uint64_t args[6];
@@ -101,6 +102,7 @@ struct process {
 				 never dumped; forgotten at exec */
 	struct taddr timeouts; /* a page mapped by scip for timeouts of calls made again, 0 = none; never
 				  dumped; forgotten at exec */
+	bool socket_waits;     /* a thread may be in a wait of socket_wait.h */
 	int dumpable; /* 1 + the program's value of PR_SET_DUMPABLE (answered without effect); 0 = none */
 	bool filters; /* the program has installed seccomp filters: namespace/record.h has them */
 	int64_t cpu_before[CPU_TIMES]; /* processor time in ns that it had used before it was restored, less
