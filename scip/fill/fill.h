@@ -24,6 +24,9 @@ must_check int fill_husk(struct process *process, const Pbeam__ScipFill *fill, c
 /* Makes the held husk exit with this wait status. Returns 0 once the husk is dying; the supervisor's loop
  * then handles the exit like any other. */
 must_check int fill_exit(struct process *process, int status, struct err *err);
+/* Has the filled process take locks and make semop() calls, as `take` says. -EAGAIN: another process holds a
+ * lock; the locks before it have been taken, and may be taken again. */
+must_check int fill_take(struct process *process, const Pbeam__ScipTake *take, struct err *err);
 /* Resumes the filled process, or leaves it stopped if it was stopped when it was saved. */
 must_check int fill_release(struct process *process, const Pbeam__Process *saved, struct err *err);
 

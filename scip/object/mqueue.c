@@ -1,8 +1,9 @@
 /*
  * POSIX message queues. Messages cannot be peeked at. All are received, in the order of their priorities, and
  * sent again in the same order, which gives the same queue; the group is frozen meanwhile. A queue outlives
- * its processes: on restore it is emptied and filled with what it held. A pending mq_notify() cannot be read
- * back and is refused.
+ * its processes: on restore it is emptied and filled with what it held, in a rollback after the commit, since
+ * the processes that are replaced have the same queue. A pending mq_notify() cannot be read back and is
+ * refused.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -148,18 +149,32 @@ static int mqueue_restore(struct object_restore *restore, const Pbeam__Object *o
 	return *fd < 0 ? err_sys(err, "open message queue %s", name) : 0;
 }
 
-static int mqueue_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+/* Opens the queue to fill it, and checks that the saved messages fit: it may be another one of the name. */
+static int open_to_fill(const Pbeam__MessageQueue *saved, struct mq_attr *attr, struct err *err)
 {
-	const Pbeam__MessageQueue *saved = object->mqueue;
-	auto_free char *name = object_text(&saved->name), *buf = NULL;
-	auto_close int both = -1;
-	struct mq_attr attr;
+	auto_free char *name = object_text(&saved->name);
+	auto_close int both = name ? mq_open(name, O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1;
 
-	if (!saved->has_queue)
-		return 0;
-	both = name ? mq_open(name, O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1;
-	if (both < 0 || mq_getattr(both, &attr) < 0)
+	if (both < 0 || mq_getattr(both, attr) < 0)
 		return err_sys(err, "open message queue %s to fill it", name ? name : "");
+	if ((uint64_t)attr->mq_maxmsg < saved->n_queue || (uint64_t)attr->mq_msgsize < saved->message_size)
+		return err_set(
+			err, -ENOSPC,
+			"message queue %s has room for %ld messages of %ld bytes now, and had %lu of %lu; "
+			"unlink it, then try again",
+			name, attr->mq_maxmsg, attr->mq_msgsize, (unsigned long)saved->max_messages,
+			(unsigned long)saved->message_size);
+	return steal_fd(&both);
+}
+
+static int fill_queue(struct object_restore *restore, const Pbeam__MessageQueue *saved, struct err *err)
+{
+	struct mq_attr attr;
+	auto_close int both = open_to_fill(saved, &attr, err);
+	auto_free char *buf = NULL;
+
+	if (both < 0)
+		return both;
 	buf = malloc((size_t)attr.mq_msgsize + 1);
 	if (!buf)
 		return object_no_memory(err);
@@ -173,9 +188,30 @@ static int mqueue_finish(struct object_restore *restore, const Pbeam__Object *ob
 		if (r < 0)
 			return r;
 		if (mq_send(both, data, len, saved->queue[i]->priority) < 0)
-			return err_sys(err, "refill message queue %s", name);
+			return err_sys(err, "refill a message queue");
 	}
 	return 0;
+}
+
+static int mqueue_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	struct mq_attr attr;
+	int both;
+
+	if (!object->mqueue->has_queue)
+		return 0;
+	if (!object_restore_is_beside(restore))
+		return fill_queue(restore, object->mqueue, err);
+	both = open_to_fill(object->mqueue, &attr, err);
+	if (both >= 0)
+		close(both);
+	return both < 0 ? both : 0;
+}
+
+static int mqueue_take_over(struct object_restore *restore, const Pbeam__Object *object, int fd,
+			    struct err *err)
+{
+	return object->mqueue->has_queue ? fill_queue(restore, object->mqueue, err) : 0;
 }
 
 const struct object_ops object_mqueue = {
@@ -186,5 +222,6 @@ const struct object_ops object_mqueue = {
 	.dump = mqueue_dump,
 	.restore = mqueue_restore,
 	.finish = mqueue_finish,
+	.take_over = mqueue_take_over,
 	.shift = object_shift_none,
 };

@@ -64,6 +64,25 @@ static int netlink_restore(struct object_restore *restore, const Pbeam__Object *
 	return socket_options_restore(saved->options, *fd, err);
 }
 
+/* A socket that is shared with the process that is replaced. */
+static int netlink_take_over(struct object_restore *restore, const Pbeam__Object *object, int fd,
+			     struct err *err)
+{
+	const Pbeam__NetlinkSocket *saved = object->netlink;
+	struct sockaddr_nl name = {
+		.nl_family = AF_NETLINK, .nl_pid = saved->port, .nl_groups = saved->groups};
+	struct sockaddr_nl now = {.nl_pid = 0};
+	socklen_t len = sizeof(now);
+
+	if (getsockname(fd, (struct sockaddr *)&now, &len) < 0 || now.nl_pid != saved->port)
+		return 0;
+	while (recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) >= 0 || errno == ENOBUFS)
+		;
+	if (now.nl_groups != saved->groups && bind(fd, (struct sockaddr *)&name, sizeof(name)) < 0)
+		return err_sys(err, "bind a netlink socket again");
+	return socket_options_renew(saved->options, fd, err);
+}
+
 const struct object_ops object_netlink = {
 	.name = "netlink socket",
 	.kind = PBEAM__OBJECT__KIND_NETLINK,
@@ -71,5 +90,6 @@ const struct object_ops object_netlink = {
 	.match = netlink_match,
 	.dump = netlink_dump,
 	.restore = netlink_restore,
+	.take_over = netlink_take_over,
 	.shift = object_shift_none,
 };

@@ -168,6 +168,10 @@ struct object_ops {
 	/* After every object exists: queues refilled, connections shut down, settings that depend on others.
 	 * May be NULL. */
 	int (*finish)(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err);
+	/* Of a rollback, when the processes that are replaced have ended: what `restore` and `finish` left
+	 * out because those had the same object (object_restore_is_beside()). May be NULL. */
+	int (*take_over)(struct object_restore *restore, const Pbeam__Object *object, int fd,
+			 struct err *err);
 	/* Calls for the process to make itself once its descriptors are in place; `fd` is its number there.
 	 * May be NULL. */
 	int (*install)(struct names *names, const Pbeam__Object *object, const Pbeam__Process *process,
@@ -271,6 +275,10 @@ bool object_restore_wait(struct object_restore *restore);
  * and after a failure, nothing is borrowed. */
 must_check int object_restore_borrow(struct object_restore *restore, const struct rpid *rpids, size_t n,
 				     const char **obstacle, struct err *err);
+/* True until the commit of a rollback whose processes exist beside the new ones. */
+bool object_restore_is_beside(const struct object_restore *restore);
+/* Refuses if another program has a lock that the image has, or waits for one. Before the commit. */
+must_check int object_locks_check(struct object_restore *restore, struct err *err);
 /* Gives it back; the processes go on. */
 void object_restore_give_back(struct object_restore *restore);
 /* The processes have ended. Does all that can be done; the last error is returned. */

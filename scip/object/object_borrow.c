@@ -10,6 +10,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -45,6 +46,7 @@ struct object_borrowed {
 		struct sockaddr any;
 		struct sockaddr_un un;
 		struct sockaddr_in6 v6;
+		struct sockaddr_nl netlink;
 		struct sockaddr_storage room;
 	} name;
 };
@@ -53,6 +55,7 @@ struct object_borrowed {
 
 struct gathering {
 	struct object_restore *restore;
+	bool sockets, locks; /* what is looked for */
 	struct u64_map seen;
 	int pid, pidfd;
 	int process_fds; /* /proc/PID/fd */
@@ -112,8 +115,11 @@ static int look_at_fd(int number, void *arg)
 	int fd, r;
 
 	snprintf(name, sizeof(name), "%d", number);
-	if (io_readlink(gathering->process_fds, name, link, sizeof(link)) < 0 ||
-	    sscanf(link, "socket:[%llu]", &ino) != 1 || u64_map_find(&gathering->seen, ino) != U64_MAP_NONE)
+	r = io_readlink(gathering->process_fds, name, link, sizeof(link));
+	if (gathering->locks && (r < 0 || link[0] == '/')) /* a long path does not fit */
+		return object_locks_gather(gathering->restore, gathering->pid, gathering->pidfd, number);
+	if (r < 0 || !gathering->sockets || sscanf(link, "socket:[%llu]", &ino) != 1 ||
+	    u64_map_find(&gathering->seen, ino) != U64_MAP_NONE)
 		return 0;
 	r = u64_map_set(&gathering->seen, ino, 0);
 	if (r < 0)
@@ -155,13 +161,20 @@ static bool socket_is_named(const Pbeam__Object *object)
 
 static int gather(struct object_restore *restore, const struct rpid *rpids, size_t n, struct err *err)
 {
-	struct gathering gathering = {.restore = restore};
+	struct gathering gathering = {.restore = restore, .locks = object_locks_saved(restore->manifest)};
 	int r = 0;
 
-	for (size_t i = 0; i < n && r == 0; i++)
+	for (size_t i = 0; i < restore->nslots; i++)
+		gathering.sockets = gathering.sockets || socket_is_named(restore->slots[i].object);
+	restore->replaced = calloc(n + 1, sizeof(*restore->replaced));
+	if (!restore->replaced)
+		return object_no_memory(err);
+	for (size_t i = 0; i < n; i++)
+		restore->replaced[restore->nreplaced++] = rpids[i];
+	for (size_t i = 0; i < n && r == 0 && (gathering.sockets || gathering.locks); i++)
 		r = look_at_process(&gathering, rpids[i].n);
 	u64_map_free(&gathering.seen);
-	return r < 0 ? err_code(err, r, "look at the sockets of the processes that are replaced") : 0;
+	return r < 0 ? err_code(err, r, "look at the descriptors of the processes that are replaced") : 0;
 }
 
 /* ---- what is done about each ---- */
@@ -215,10 +228,29 @@ static const char *share(struct object_slot *slot, struct object_borrowed *socke
 {
 	slot->fd = fcntl(socket->fd, F_DUPFD_CLOEXEC, 3);
 	if (slot->fd < 0)
-		return "there is no descriptor for a listening socket";
+		return "a socket for which there is no descriptor left";
 	slot->state = OBJECT_MADE;
 	slot->shared = socket->taken = true;
 	return NULL;
+}
+
+/* Shares a socket that was bound, and neither listened nor connected, if it is as it was. */
+static bool share_idle(struct object_restore *restore, struct object_slot *slot,
+		       const struct inet_address *local)
+{
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		struct object_borrowed *socket = &restore->borrowed[i];
+		struct inet_address name = inet_name(socket);
+		struct tcp_info info = {.tcpi_state = 0};
+		socklen_t len = sizeof(info);
+
+		if (is_inet(socket, SOCK_STREAM) && !socket->taken &&
+		    socket->family == slot->object->tcp->family && inet_same(&name, local) &&
+		    getsockopt(socket->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+		    info.tcpi_state == TCP_CLOSE)
+			return share(slot, socket) == NULL;
+	}
+	return false;
 }
 
 static const char *borrow_tcp(struct object_restore *restore, struct object_slot *slot)
@@ -229,12 +261,15 @@ static const char *borrow_tcp(struct object_restore *restore, struct object_slot
 
 	if (!inet_address_parse(&saved->local, &local) || !find_port(restore, SOCK_STREAM, &local))
 		return NULL;
+	if (saved->state == TCP_CLOSE && !saved->shutdown && !saved->accept_of &&
+	    share_idle(restore, slot, &local))
+		return NULL;
 	if (!saved->listening)
 		return saved->accept_of || saved->state == TCP_CLOSE || saved->state == TCP_SYN_SENT
-			       ? "it has bound the port of a TCP socket"
+			       ? "the port of a bound TCP socket"
 			       : NULL;
 	if (waits_to_be_accepted(restore, saved->ino))
-		return "a TCP client of its own waits to be accepted";
+		return "a TCP client of its own that waits to be accepted";
 	for (size_t i = 0; i < restore->nborrowed; i++) {
 		struct inet_address name;
 
@@ -244,7 +279,7 @@ static const char *borrow_tcp(struct object_restore *restore, struct object_slot
 		    found->family == saved->family && inet_same(&name, &local))
 			return share(slot, found);
 	}
-	return "it has the port of a listening socket in another way";
+	return "the port of a listening socket, which it has in another way now";
 }
 
 static const char *borrow_udp(struct object_restore *restore, const Pbeam__UdpSocket *saved)
@@ -261,7 +296,7 @@ static const char *borrow_udp(struct object_restore *restore, const Pbeam__UdpSo
 			continue;
 		socket->reuse = socket_int(socket->fd, SO_REUSEADDR);
 		if (setsockopt(socket->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
-			return "the port of a UDP socket cannot be shared";
+			return "the port of a UDP socket, which cannot be shared";
 	}
 	return NULL;
 }
@@ -309,16 +344,24 @@ static const char *borrow_unix(struct object_restore *restore, struct object_slo
 				       socket->type == (int)saved->type && !is_called(restore, saved) &&
 				       is_at_its_path(saved)
 			       ? share(slot, socket)
-			       : "it has the name of a UNIX socket";
+			       : "the name of a UNIX socket";
 	}
 	return NULL;
 }
 
-static const char *borrow_netlink(const struct object_restore *restore)
+/* A port is the process's real number mostly, which the new process does not have: the socket is shared. */
+static const char *borrow_netlink(struct object_restore *restore, struct object_slot *slot)
 {
-	for (size_t i = 0; i < restore->nborrowed; i++)
-		if (restore->borrowed[i].family == AF_NETLINK)
-			return "it has a netlink socket";
+	const Pbeam__NetlinkSocket *saved = slot->object->netlink;
+
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		struct object_borrowed *socket = &restore->borrowed[i];
+
+		if (socket->family == AF_NETLINK && !socket->taken && socket->name.netlink.nl_pid &&
+		    socket->name.netlink.nl_pid == saved->port &&
+		    socket_int(socket->fd, SO_PROTOCOL) == (int)saved->protocol)
+			return share(slot, socket);
+	}
 	return NULL;
 }
 
@@ -326,29 +369,24 @@ static const char *borrow_object(struct object_restore *restore, struct object_s
 {
 	const Pbeam__Object *object = slot->object;
 
-	if (object->kind_case == PBEAM__OBJECT__KIND_MQUEUE)
-		return "it has a POSIX message queue";
-	if (object->kind_case == PBEAM__OBJECT__KIND_PIPE)
-		return object->pipe->fifo_path.len ? "it has a FIFO open" : NULL;
+	if (object->lease)
+		return "its lease of a file";
+	object_locks_share(restore, slot);
 	if (!socket_is_named(object))
 		return NULL;
 	if (object->kind_case == PBEAM__OBJECT__KIND_TCP)
 		return borrow_tcp(restore, slot);
 	if (object->kind_case == PBEAM__OBJECT__KIND_UDP)
 		return borrow_udp(restore, object->udp);
-	return object->kind_case == PBEAM__OBJECT__KIND_NETLINK ? borrow_netlink(restore)
+	return object->kind_case == PBEAM__OBJECT__KIND_NETLINK ? borrow_netlink(restore, slot)
 								: borrow_unix(restore, slot);
 }
 
 int object_restore_borrow(struct object_restore *restore, const struct rpid *rpids, size_t n,
 			  const char **obstacle, struct err *err)
 {
-	bool named = false;
-	int r;
+	int r = gather(restore, rpids, n, err);
 
-	for (size_t i = 0; i < restore->nslots; i++)
-		named = named || socket_is_named(restore->slots[i].object);
-	r = named ? gather(restore, rpids, n, err) : 0;
 	for (size_t i = 0; i < restore->nslots && r == 0 && !*obstacle; i++)
 		*obstacle = borrow_object(restore, &restore->slots[i]);
 	/* Other programs may have the pages: were the old processes ended first, the new pipes could still
@@ -381,6 +419,10 @@ static void forget_borrowed(struct object_restore *restore, bool give_back)
 	free(restore->borrowed);
 	restore->borrowed = NULL;
 	restore->nborrowed = 0;
+	object_locks_forget(restore);
+	free(restore->replaced);
+	restore->replaced = NULL;
+	restore->nreplaced = 0;
 }
 
 void object_restore_give_back(struct object_restore *restore)
@@ -415,20 +457,20 @@ static void reset_clients(int listener)
 	}
 }
 
-static int take_listener(struct object_restore *restore, const struct object_slot *slot, struct err *err)
+/* A socket that listens, or a TCP socket that is bound and no more. */
+static int take_over_socket(struct object_restore *restore, const struct object_slot *slot, struct err *err)
 {
 	const Pbeam__Object *object = slot->object;
 	const bool tcp = object->kind_case == PBEAM__OBJECT__KIND_TCP;
-	const int backlog = (int)(tcp ? object->tcp->backlog : object->unix_socket->backlog), off = 0;
 
-	reset_clients(slot->fd);
-	if (listen(slot->fd, backlog) < 0)
-		return err_sys(err, "listen again");
-	(void)!setsockopt(slot->fd, SOL_SOCKET, SO_REUSEADDR, &off, sizeof(off));
+	if (socket_int(slot->fd, SO_ACCEPTCONN) == 1) {
+		reset_clients(slot->fd);
+		if (listen(slot->fd, (int)(tcp ? object->tcp->backlog : object->unix_socket->backlog)) < 0)
+			return err_sys(err, "listen again");
+	}
 	if (tcp)
 		object_renew_address(restore, object, slot->fd);
-	return socket_options_restore(tcp ? object->tcp->options : object->unix_socket->options, slot->fd,
-				      err);
+	return socket_options_renew(tcp ? object->tcp->options : object->unix_socket->options, slot->fd, err);
 }
 
 static void take_port_alone(const struct object_slot *slot)
@@ -442,20 +484,35 @@ static void take_port_alone(const struct object_slot *slot)
 		log_warn("restore: %s", err.text);
 }
 
+static int take_over_slot(struct object_restore *restore, struct object_slot *slot, struct err *err)
+{
+	const Pbeam__Object *object = slot->object;
+	int r = 0;
+
+	if (object->kind_case == PBEAM__OBJECT__KIND_UDP && object->udp->bound && restore->nborrowed)
+		take_port_alone(slot);
+	if (slot->shared && (object->kind_case == PBEAM__OBJECT__KIND_TCP ||
+			     object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET))
+		r = take_over_socket(restore, slot, err);
+	if (r == 0 && slot->ops->take_over)
+		r = slot->ops->take_over(restore, object, slot->fd, err);
+	if (r < 0)
+		return object_restore_name_error(restore, slot, r, err);
+	return slot->shared ? object_restore_set_state(restore, slot, err) : 0;
+}
+
 int object_restore_take_over(struct object_restore *restore, struct err *err)
 {
-	int r = 0;
+	int r = object_locks_take(restore, err);
 
 	for (size_t i = 0; i < restore->nslots; i++) {
 		struct object_slot *slot = &restore->slots[i];
 
-		if (slot->object->kind_case == PBEAM__OBJECT__KIND_UDP && slot->object->udp->bound &&
-		    restore->nborrowed)
-			take_port_alone(slot);
-		if (!slot->shared)
-			continue;
-		if (take_listener(restore, slot, err) < 0 || object_restore_set_state(restore, slot, err) < 0)
+		if (take_over_slot(restore, slot, err) < 0) {
+			log_error("restore: %s", err->text);
 			r = err->code;
+			err_clear(err);
+		}
 		slot->shared = false;
 	}
 	forget_borrowed(restore, false);

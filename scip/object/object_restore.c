@@ -12,18 +12,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/io.h"
 #include "image/file_undo.h"
 #include "namespace/record.h"
 #include "scip/object/common.h"
 #include "scip/object/object_end.h"
 #include "scip/object/terminal.h"
-
-/* What F_SETFL can change, but for O_ASYNC, whose signals name a descriptor of the process. */
-#define STATUS_FLAGS (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME)
 
 /* Adds the slot to those with an end of its inode number. 0 or -ENOMEM. */
 static int index_inode(struct object_restore *restore, struct object_slot *slot)
@@ -88,7 +85,6 @@ int object_restore_open(struct object_restore **out, struct names *names, struct
 			bool force, const int console[3], struct err *err)
 {
 	struct object_restore *restore = calloc(1, sizeof(*restore));
-	struct rlimit limit;
 	int r;
 
 	if (!restore)
@@ -99,10 +95,7 @@ int object_restore_open(struct object_restore **out, struct names *names, struct
 	restore->force = force;
 	for (int i = 0; i < 3; i++)
 		restore->console[i] = console ? console[i] : -1;
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit); /* best effort */
-	}
+	io_raise_descriptor_limit();
 	r = fill_slots(restore, err);
 	if (r < 0) {
 		object_restore_close(restore);
@@ -284,8 +277,9 @@ static int set_status(const Pbeam__Object *object, int fd, struct err *err)
 	flags = fcntl(fd, F_GETFL);
 	if (flags < 0)
 		return err_sys(err, "read its flags");
-	if ((flags ^ (int)object->flags) & STATUS_FLAGS &&
-	    fcntl(fd, F_SETFL, (flags & ~STATUS_FLAGS) | (int)(object->flags & STATUS_FLAGS)) < 0)
+	if ((flags ^ (int)object->flags) & OBJECT_STATUS_FLAGS &&
+	    fcntl(fd, F_SETFL, (flags & ~OBJECT_STATUS_FLAGS) | (int)(object->flags & OBJECT_STATUS_FLAGS)) <
+		    0)
 		return err_sys(err, "set its flags to 0%o", object->flags);
 	return 0;
 }

@@ -5,6 +5,9 @@
 #include "base/u64_map.h"
 #include "scip/object/object.h"
 
+/* What F_SETFL can change, but for O_ASYNC, whose signals name a descriptor of the process. */
+#define OBJECT_STATUS_FLAGS (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME)
+
 enum object_state { OBJECT_ABSENT, OBJECT_MAKING, OBJECT_MADE };
 
 struct object_slot {
@@ -28,6 +31,14 @@ struct object_pts {
 	int saved, now;
 };
 
+/* An open file description of a process that is replaced, with locks. */
+struct object_locked {
+	int fd; /* duplicate */
+	uint64_t ino;
+	char *lines; /* its fdinfo */
+	bool shared; /* it is an object of the image as well */
+};
+
 struct object_restore {
 	struct names *names;
 	struct image_reader *image;
@@ -45,9 +56,13 @@ struct object_restore {
 	struct u64_map kept_keys; /* key -> index of the last one kept with it */
 	struct object_pts *pts;
 	size_t npts;
-	bool beside;			  /* the processes that are replaced exist */
+	bool beside;	       /* the processes that are replaced exist */
+	struct rpid *replaced; /* those processes */
+	size_t nreplaced;
 	struct object_borrowed *borrowed; /* object_borrow.c */
 	size_t nborrowed;
+	struct object_locked *locked; /* object_locks_pass.c */
+	size_t nlocked;
 };
 
 /* Sets the description's flags and owner. */
@@ -64,6 +79,16 @@ must_check int object_restore_name_error(const struct object_restore *restore, c
 /* The description's own locks (object_locks.c). */
 must_check int object_locks_restore(const Pbeam__Object *object, int fd, struct err *err);
 must_check int object_locks_install(const Pbeam__Process *process, struct batch *batch);
+
+/* ---- object_locks_pass.c ---- */
+bool object_locks_saved(const Pbeam__Manifest *manifest);
+/* Keeps the description behind this descriptor of a process that is replaced, if it has locks. */
+must_check int object_locks_gather(struct object_restore *restore, pid_t pid, int pidfd, int number);
+/* Lets a file with locks be the old processes' description of it, if they have one. */
+void object_locks_share(struct object_restore *restore, struct object_slot *slot);
+/* Takes the locks of descriptions over, after the commit. Errors are logged; the first one is returned. */
+must_check int object_locks_take(struct object_restore *restore, struct err *err);
+void object_locks_forget(struct object_restore *restore);
 
 /* True if all holders of this saved file (index + 1) get another console stream in its place: the file is
  * left alone (regular.c). */

@@ -159,6 +159,11 @@ int object_get_extent(struct object_restore *restore, const Pbeam__Extent *exten
 	return 0;
 }
 
+bool object_restore_is_beside(const struct object_restore *restore)
+{
+	return restore->beside;
+}
+
 int object_restore_name_error(const struct object_restore *restore, const struct object_slot *slot, int code,
 			      struct err *err)
 {
@@ -190,7 +195,7 @@ int object_restore_get(struct object_restore *restore, uint32_t id, struct err *
 		r = restore->external->make(restore->external->arg, restore, slot->object, &fd, err);
 	else
 		r = slot->ops->restore(restore, slot->object, &fd, err);
-	if (r == 0)
+	if (r == 0 && !restore->beside)
 		r = object_locks_restore(slot->object, fd, err);
 	if (r < 0) {
 		if (fd >= 0 && fd != slot->fd)

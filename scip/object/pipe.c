@@ -11,7 +11,9 @@
  * POLLHUP.
  *
  * On restore the pipe is made once, and both ends are kept until everything is finished, so that no process
- * sees an end of file early; every further description of an end is opened through /proc/self/fd.
+ * sees an end of file early; every further description of an end is opened through /proc/self/fd. In a
+ * rollback the FIFO of a path is the one that the processes to be replaced have open: it gets its contents
+ * after the commit.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -427,10 +429,13 @@ static int make_pipe(struct object_restore *restore, const Pbeam__Pipe *saved, s
 
 	if (base < 0)
 		return base;
-	r = set_capacity(saved, base, err);
+	if (saved->fifo && object_restore_is_beside(restore))
+		r = fcntl(base, F_GETPIPE_SZ) < (int)saved->capacity ? set_capacity(saved, base, err) : 0;
+	else
+		r = set_capacity(saved, base, err);
 	if (r < 0)
 		return r;
-	if (!contents || !contents->contents)
+	if (!contents || !contents->contents || (saved->fifo && object_restore_is_beside(restore)))
 		return base;
 	writer = object_reopen(base, O_WRONLY | O_NONBLOCK);
 	if (writer < 0)
@@ -455,6 +460,26 @@ static int pipe_restore(struct object_restore *restore, const Pbeam__Object *obj
 		return 0; /* given its end just now */
 	*fd = object_reopen(base, mode | O_NONBLOCK);
 	return *fd < 0 ? err_code(err, *fd, "open an end of a pipe") : 0;
+}
+
+static int pipe_take_over(struct object_restore *restore, const Pbeam__Object *object, int fd,
+			  struct err *err)
+{
+	const Pbeam__Pipe *saved = object->pipe;
+	auto_close int both = -1, writer = -1;
+	char waste[4096];
+	int r;
+
+	if (!saved->fifo || !saved->has_contents)
+		return 0;
+	both = object_reopen(fd, O_RDWR | O_NONBLOCK);
+	writer = object_reopen(fd, O_WRONLY | O_NONBLOCK);
+	if (both < 0 || writer < 0)
+		return err_code(err, both < 0 ? both : writer, "open a FIFO again");
+	while (read(both, waste, sizeof(waste)) > 0)
+		;
+	r = set_capacity(saved, both, err);
+	return r == 0 && saved->contents ? fill_through(restore, saved, writer, err) : r;
 }
 
 static int pipe_visit_files(Pbeam__Object *object, const struct object_visitor *visitor)
@@ -508,6 +533,7 @@ const struct object_ops object_pipe = {
 	.verify = pipe_verify,
 	.check = pipe_check,
 	.restore = pipe_restore,
+	.take_over = pipe_take_over,
 	.visit_files = pipe_visit_files,
 	.shift = pipe_shift,
 	.end = &pipe_end,

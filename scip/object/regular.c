@@ -367,6 +367,15 @@ static int regular_restore(struct object_restore *restore, const Pbeam__Object *
 	return 0;
 }
 
+/* A description with locks is shared with the process that is replaced (object_locks_pass.c). */
+static int regular_take_over(struct object_restore *restore, const Pbeam__Object *object, int fd,
+			     struct err *err)
+{
+	return !object->regular->console && lseek(fd, (off_t)object->regular->offset, SEEK_SET) < 0
+		       ? err_sys(err, "put back the offset of a file")
+		       : 0;
+}
+
 static int regular_visit_files(Pbeam__Object *object, const struct object_visitor *visitor)
 {
 	Pbeam__RegularFile *regular = object->regular;
@@ -393,6 +402,7 @@ const struct object_ops object_regular = {
 	.verify = regular_verify,
 	.check = regular_check,
 	.restore = regular_restore,
+	.take_over = regular_take_over,
 	.visit_files = regular_visit_files,
 	.shift = regular_shift,
 };

@@ -217,6 +217,41 @@ int socket_options_restore(const Pbeam__SocketOptions *list, int fd, struct err 
 	return 0;
 }
 
+static bool lists_option(const Pbeam__SocketOptions *list, int level, int name)
+{
+	for (size_t i = 0; list && i < list->n_options; i++)
+		if (list->options[i]->level == level && list->options[i]->name == name)
+			return true;
+	return false;
+}
+
+int socket_options_renew(const Pbeam__SocketOptions *list, int fd, struct err *err)
+{
+	auto_close int fresh = socket(socket_option(fd, SOL_SOCKET, SO_DOMAIN, AF_UNIX),
+				      socket_option(fd, SOL_SOCKET, SO_TYPE, SOCK_STREAM) | SOCK_CLOEXEC,
+				      socket_option(fd, SOL_SOCKET, SO_PROTOCOL, 0));
+	const int off = 0;
+
+	for (size_t i = 0; fresh >= 0 && i < sizeof(options) / sizeof(options[0]); i++) {
+		char value[64] = {0}, usual[64] = {0};
+		socklen_t len = sizeof(value), usual_len = sizeof(usual);
+		int level = options[i].level, name = options[i].name;
+
+		/* A size that was set cannot be given back to the kernel. */
+		if (lists_option(list, level, name) ||
+		    (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF)) ||
+		    getsockopt(fd, level, name, value, &len) < 0 ||
+		    getsockopt(fresh, level, name, usual, &usual_len) < 0 || len != usual_len ||
+		    memcmp(value, usual, sizeof(value)) == 0)
+			continue;
+		(void)!setsockopt(fd, level, name, usual,
+				  usual_len); /* some cannot be set once it is bound */
+	}
+	if (!lists_option(list, SOL_SOCKET, SO_ATTACH_FILTER))
+		(void)!setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &off, sizeof(off));
+	return socket_options_restore(list, fd, err);
+}
+
 struct socket_room socket_room_make(int fd)
 {
 	struct socket_room room = {

@@ -21,7 +21,11 @@ static int wait_for_scip(struct rebuild *rebuild, pid_t rpid, struct name_proces
 		uint32_t seen = bell_count(&rebuild->options->signs->taken);
 
 		if (names_process_find_real(rebuild->names, (struct rpid){rpid}, process) < 0)
-			return err_set(rebuild->err, -ESRCH, "the husk %d was killed", rpid);
+			return err_set(rebuild->err, -ESRCH,
+				       "process %d, made for it, was killed before its scip had it; the log "
+				       "says why if its scip could not attach to it (under strace, for "
+				       "instance)",
+				       rpid);
 		if (process->scip.n && process->state == NAME_STATE_FROZEN)
 			return 0;
 		bell_wait(&rebuild->options->signs->taken, seen, LOOK_ANYWAY_NS);

@@ -56,18 +56,6 @@ static bool saves_sysv(const Pbeam__Manifest *manifest)
 	return manifest->n_sysv_sets || manifest->n_sysv_queues;
 }
 
-static bool saves_locks(const Pbeam__Manifest *manifest)
-{
-	for (size_t i = 0; i < manifest->n_objects; i++)
-		if (manifest->objects[i]->flock || manifest->objects[i]->lease ||
-		    manifest->objects[i]->n_ofd_locks)
-			return true;
-	for (size_t i = 0; i < manifest->n_processes; i++)
-		if (manifest->processes[i]->n_locks)
-			return true;
-	return false;
-}
-
 /* A session has the job's terminal until its leader ends. */
 static bool leads_console(const struct rebuild *rebuild)
 {
@@ -109,8 +97,6 @@ static const char *find_obstacle(struct rebuild *rebuild)
 		return "a process could not be frozen";
 	if (saves_sysv(rebuild->manifest) && has_sysv(rebuild))
 		return "it has System V objects";
-	if (saves_locks(rebuild->manifest))
-		return "it has locked files";
 	if (leads_console(rebuild))
 		return "its first process leads the terminal's session";
 	return NULL;

@@ -33,7 +33,7 @@ static int check_all_there(struct rebuild *rebuild)
 				       "vpid %d, which would be replaced, was killed meanwhile",
 				       rebuild->still[i].vpid.n);
 	for (int i = 0; i < rebuild->plan.nnodes; i++)
-		if (rebuild->made[i].sock >= 0 && connection_has_ended(rebuild->made[i].sock))
+		if (rebuild_is_filled(rebuild, i) && connection_has_ended(rebuild->made[i].sock))
 			return err_set(rebuild->err, -ESRCH, "vpid %d was killed before it could run",
 				       rebuild->plan.nodes[i].vpid);
 	if (rebuild->above.sock >= 0 && connection_has_ended(rebuild->above.sock))
@@ -45,7 +45,7 @@ static int check_all_there(struct rebuild *rebuild)
 /* Errors are logged: the new processes run in any case. */
 static void note_failure(struct rebuild *rebuild, int r)
 {
-	if (r < 0)
+	if (r < 0 && rebuild->err->code)
 		log_error("restore: %s", rebuild->err->text);
 	err_clear(rebuild->err);
 }
@@ -61,6 +61,7 @@ static void end_old(struct rebuild *rebuild)
 		note_failure(rebuild, rebuild_sysv_clear(rebuild));
 	}
 	note_failure(rebuild, object_restore_take_over(rebuild->objects, rebuild->err));
+	note_failure(rebuild, rebuild_fill_take(rebuild));
 	note_failure(rebuild,
 		     object_restore_record(rebuild->objects, rebuild->options->keeper, rebuild->err));
 	rebuild_beside_set_terminals(rebuild);
@@ -79,6 +80,9 @@ int rebuild_commit(struct rebuild *rebuild)
 	if (r < 0)
 		return r;
 	r = fault_point("restore-before-commit", rebuild->err);
+	if (r < 0)
+		return r;
+	r = object_locks_check(rebuild->objects, rebuild->err);
 	if (r < 0)
 		return r;
 	r = check_all_there(rebuild);

@@ -6,15 +6,19 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "base/u64_map.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "scip/rebuild/rebuild_parts.h"
+
+enum { TAKE_AGAIN_US = 10000, TAKE_S = 10 };
 
 static const Pbeam__Object *find_saved_object(const Pbeam__Manifest *manifest, uint32_t id)
 {
@@ -171,6 +175,8 @@ static int send_fill(struct rebuild *rebuild, int node, int round)
 	int r = inherit_request(made->has, rebuild->plan.nodes[node].process,
 				&rebuild->plan.inherit.passing[node], round, &request, &next);
 
+	if (rebuild->beside)
+		request.process.n_locks = 0; /* the old process has them: rebuild_fill_take() */
 	if (r < 0)
 		err_code(rebuild->err, r, "memory of vpid %d", rebuild->plan.nodes[node].vpid);
 	else
@@ -212,7 +218,7 @@ static int send_stub(struct rebuild *rebuild, int node)
 			     &image, 1, rebuild->err);
 }
 
-static bool is_filled(const struct rebuild *rebuild, int node)
+bool rebuild_is_filled(const struct rebuild *rebuild, int node)
 {
 	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
 
@@ -224,7 +230,7 @@ static int await_fills(struct rebuild *rebuild)
 	int r = 0;
 
 	for (int i = 0; i < rebuild->plan.nnodes && r == 0; i++)
-		if (is_filled(rebuild, i))
+		if (rebuild_is_filled(rebuild, i))
 			r = scip_link_answer(rebuild->made[i].sock, &pbeam__scip_done__descriptor, NULL,
 					     rebuild->err);
 	return r;
@@ -235,9 +241,44 @@ int rebuild_fill_all(struct rebuild *rebuild)
 	int r = 0;
 
 	for (int i = 0; i < rebuild->plan.nnodes && r == 0; i++)
-		if (is_filled(rebuild, i))
+		if (rebuild_is_filled(rebuild, i))
 			r = is_stub(rebuild, i) ? send_stub(rebuild, i) : send_fill(rebuild, i, 0);
 	return r < 0 ? r : await_fills(rebuild);
+}
+
+/* Takes the record locks of a process, which another program may have got since the old process ended. */
+static int take_locks(struct rebuild *rebuild, int node)
+{
+	const uint64_t end = io_now_ns(CLOCK_MONOTONIC) + TAKE_S * 1000000000ull;
+	const Pbeam__Process *process = rebuild->plan.nodes[node].process;
+	Pbeam__ScipTake request = PBEAM__SCIP_TAKE__INIT;
+	int r;
+
+	request.n_locks = process->n_locks;
+	request.locks = process->locks;
+	while ((r = scip_link_call(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_TAKE,
+				   &request.base, &pbeam__scip_done__descriptor, NULL, rebuild->err)) ==
+		       -EAGAIN &&
+	       io_now_ns(CLOCK_MONOTONIC) < end) {
+		err_clear(rebuild->err);
+		usleep(TAKE_AGAIN_US);
+	}
+	return r;
+}
+
+int rebuild_fill_take(struct rebuild *rebuild)
+{
+	int r = 0;
+
+	for (int i = 0; i < rebuild->plan.nnodes; i++) {
+		if (!rebuild_is_filled(rebuild, i) || is_stub(rebuild, i) ||
+		    !rebuild->plan.nodes[i].process->n_locks || take_locks(rebuild, i) == 0)
+			continue;
+		log_error("restore: %s", rebuild->err->text);
+		r = rebuild->err->code;
+		err_clear(rebuild->err);
+	}
+	return r;
 }
 
 static void note_release(struct rebuild *rebuild, int node, int r, const struct err *why, int *first)
@@ -272,7 +313,7 @@ int rebuild_fill_release(struct rebuild *rebuild)
 	for (int i = 0; i < rebuild->plan.nnodes; i++) {
 		struct err err = ERR_INIT;
 
-		if (is_filled(rebuild, i))
+		if (rebuild_is_filled(rebuild, i))
 			note_release(rebuild, i, send_run(rebuild, i, &err), &err, &r);
 	}
 	if (rebuild->committed) {
@@ -282,7 +323,7 @@ int rebuild_fill_release(struct rebuild *rebuild)
 	for (int i = 0; i < rebuild->plan.nnodes; i++) {
 		struct err err = ERR_INIT;
 
-		if (is_filled(rebuild, i) && rebuild->made[i].sock >= 0)
+		if (rebuild_is_filled(rebuild, i) && rebuild->made[i].sock >= 0)
 			note_release(rebuild, i,
 				     scip_link_answer(rebuild->made[i].sock, &pbeam__scip_done__descriptor,
 						      NULL, &err),
@@ -296,7 +337,7 @@ static int fill_ask_all(struct rebuild *rebuild, uint32_t request)
 	int r = 0;
 
 	for (int i = 0; i < rebuild->plan.nnodes && r == 0; i++)
-		if (is_filled(rebuild, i))
+		if (rebuild_is_filled(rebuild, i))
 			r = scip_link_ask(rebuild->made[i].sock, request, NULL, NULL, 0, rebuild->err);
 	return r < 0 ? r : await_fills(rebuild);
 }

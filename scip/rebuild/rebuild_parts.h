@@ -193,6 +193,11 @@ void rebuild_tree_kill(struct rebuild *rebuild);
 must_check int rebuild_fill_round(struct rebuild *rebuild, int node, int round);
 /* Fills all processes. */
 must_check int rebuild_fill_all(struct rebuild *rebuild);
+/* True for a process with a scip, which awaits its release; false for a zombie and for a helper. */
+bool rebuild_is_filled(const struct rebuild *rebuild, int node);
+/* After the commit: gives the processes the record locks that the old ones had. Errors are logged; the last
+ * one is returned. */
+must_check int rebuild_fill_take(struct rebuild *rebuild);
 /* Keeps the processes held even when the coordinator is killed. */
 must_check int rebuild_fill_keep(struct rebuild *rebuild);
 /* From now on `condemned` (fill_signs.h) decides whether the end of the connections makes the processes run,

@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/io.h"
 #include "base/log.h"
 #include "scip/rebuild/precopied_parts.h"
 
@@ -25,12 +25,7 @@ static bool is_whole(const struct rebuild *rebuild)
  * which an administrator may have restricted to descendants (Yama). */
 static void prepare_coordinator(void)
 {
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-	}
+	io_raise_descriptor_limit();
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 }
 

@@ -296,6 +296,8 @@ static const struct row {
 	 control_restore_exec},
 	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_FILL, NEED_HELD, &pbeam__scip_fill__descriptor,
 	 control_restore_fill},
+	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_TAKE, NEED_HELD, &pbeam__scip_take__descriptor,
+	 control_restore_take},
 	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_RUN, NEED_HELD, NULL, control_restore_run},
 	{PBEAM__SCIP_REQUEST__SCIP_RESTORE_FORK, NEED_STILL, &pbeam__scip_fork__descriptor,
 	 control_restore_fork},

@@ -180,6 +180,11 @@ int control_run_filled(struct control *control, struct process *process, struct 
 	return 0;
 }
 
+int control_restore_take(struct control_request *request, struct err *err)
+{
+	return fill_take(request->process, (const void *)request->message, err);
+}
+
 int control_restore_run(struct control_request *request, struct err *err)
 {
 	int r = control_run_filled(request->control, request->process, err);

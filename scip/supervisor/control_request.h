@@ -81,6 +81,7 @@ must_check int control_diverge(struct control_request *request, struct err *err)
 must_check int control_restore_call(struct control_request *request, struct err *err);
 must_check int control_restore_exec(struct control_request *request, struct err *err);
 must_check int control_restore_fill(struct control_request *request, struct err *err);
+must_check int control_restore_take(struct control_request *request, struct err *err);
 must_check int control_restore_run(struct control_request *request, struct err *err);
 must_check int control_restore_fork(struct control_request *request, struct err *err);
 must_check int control_restore_exit(struct control_request *request, struct err *err);
