@@ -39,8 +39,9 @@ static bool vfork_read_switches(pid_t pid, uint64_t *out)
 	return true;
 }
 
-/* True if the child has slept, or been stopped by a signal, since the last look. */
-static bool vfork_has_slept(struct control_vfork *vfork)
+/* True if the child has slept, or been stopped by a signal, since the last look. A thread of the same process
+ * is held by the freeze itself. */
+static bool vfork_has_slept(struct control_vfork *vfork, bool thread)
 {
 	uint64_t before = vfork->switches;
 	struct procfs_stat stat;
@@ -48,13 +49,15 @@ static bool vfork_has_slept(struct control_vfork *vfork)
 	if (!vfork_read_switches(vfork->child, &vfork->switches) ||
 	    procfs_stat_read(vfork->child, 0, &stat, NULL) < 0)
 		return false;
-	return vfork->switches == before && (stat.state == 'S' || stat.state == 'T');
+	return vfork->switches == before &&
+	       (stat.state == 'S' || stat.state == 'T' || (thread && stat.state == 't'));
 }
 
 bool control_vfork_blocks(struct control_vfork *vfork, const struct process *process, struct err *err)
 {
 	uint64_t now = io_now_ns(CLOCK_MONOTONIC);
 	bool first = vfork->child != process->vfork_child;
+	bool thread = process_find_tracee(process, process->vfork_child);
 	int32_t child;
 
 	if (!process->vfork_pending || !process->vfork_child) {
@@ -66,13 +69,17 @@ bool control_vfork_blocks(struct control_vfork *vfork, const struct process *pro
 	else if (now < vfork->look_ns)
 		return false;
 	vfork->look_ns = now + VFORK_LOOK_NS;
-	if ((!vfork_has_slept(vfork) || first) && now - vfork->began_ns < VFORK_MOST_NS)
+	if ((!vfork_has_slept(vfork, thread) || first) && now - vfork->began_ns < VFORK_MOST_NS)
 		return false;
 	child = names_virtual(process->names, (struct rpid){vfork->child}).n;
 	err_set(err, -ETIMEDOUT,
-		"vpid %d cannot be stopped: it waits in vfork for its child, vpid %d, which has neither "
-		"executed a program nor ended; try again when it has, or end it (pbeamctl kill %d)",
-		process->vpid.n, child, child);
+		thread ? "vpid %d cannot be stopped: a thread waits in vfork for thread %d, which has not "
+			 "ended; try "
+			 "again when it has, or end the process (pbeamctl kill %d)"
+		       : "vpid %d cannot be stopped: it waits in vfork for its child, vpid %d, which has "
+			 "neither "
+			 "executed a program nor ended; try again when it has, or end it (pbeamctl kill %d)",
+		process->vpid.n, child, thread ? process->vpid.n : child);
 	return true;
 }
 

@@ -186,7 +186,8 @@ static void find_thread(struct supervisor *s, struct tracee *parent, pid_t tid)
 		log_debug("thread %d is gone already", tid);
 }
 
-/* At the event of a fork or clone. */
+/* At the event of a fork or clone. The event does not tell a thread from a process: the kernel chooses it by
+ * the exit signal and CLONE_VFORK (kernel/fork.c, kernel_clone()), which a thread may have too. */
 static void find_child(struct supervisor *s, struct tracee *parent)
 {
 	struct process *process = s->process;
@@ -200,11 +201,10 @@ static void find_child(struct supervisor *s, struct tracee *parent)
 	pid = (pid_t)message;
 	if (parent->event == PTRACE_EVENT_VFORK)
 		process->vfork_child = pid;
-	if (parent->event == PTRACE_EVENT_CLONE && take_met(s, pid, &vtid)) {
+	if (take_met(s, pid, &vtid)) {
 		if (vtid.n != pid)
 			expect_birth(s, parent);
-	} else if (parent->event == PTRACE_EVENT_CLONE &&
-		   (process_find_tracee(process, pid) || syscall(SYS_tgkill, process->pid, pid, 0) == 0)) {
+	} else if (process_find_tracee(process, pid) || syscall(SYS_tgkill, process->pid, pid, 0) == 0) {
 		find_thread(s, parent, pid);
 	} else if (stops_wait_child(process, pid, &status) == 0) {
 		send_child(s, pid, parent);

@@ -3,14 +3,14 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static struct tracee **bucket_of(struct process *process, pid_t tid)
+static unsigned bucket_of(pid_t tid)
 {
-	return &process->buckets[(unsigned)tid % PROCESS_BUCKETS];
+	return (unsigned)tid % PROCESS_BUCKETS;
 }
 
-struct tracee *process_find_tracee(struct process *process, pid_t tid)
+struct tracee *process_find_tracee(const struct process *process, pid_t tid)
 {
-	for (struct tracee *t = *bucket_of(process, tid); t; t = t->bucket)
+	for (struct tracee *t = process->buckets[bucket_of(tid)]; t; t = t->bucket)
 		if (t->tid == tid)
 			return t;
 	return NULL;
@@ -36,8 +36,8 @@ int process_add_tracee(struct process *process, pid_t tid, struct tracee **out)
 			at = &(*at)->next;
 		t->next = *at;
 		*at = t;
-		t->bucket = *bucket_of(process, tid);
-		*bucket_of(process, tid) = t;
+		t->bucket = process->buckets[bucket_of(tid)];
+		process->buckets[bucket_of(tid)] = t;
 		process->ntracees++;
 	}
 	*out = t;
@@ -48,7 +48,7 @@ void process_remove_tracee(struct process *process, struct tracee *tracee)
 {
 	struct tracee **at;
 
-	for (at = bucket_of(process, tracee->tid); *at && *at != tracee; at = &(*at)->bucket)
+	for (at = &process->buckets[bucket_of(tracee->tid)]; *at && *at != tracee; at = &(*at)->bucket)
 		;
 	if (*at)
 		*at = tracee->bucket;

@@ -116,7 +116,7 @@ struct process {
 
 /* Finds a thread, or adds it with stop = TRACEE_RUNNING. Fails with -ENOMEM only. */
 must_check int process_add_tracee(struct process *process, pid_t tid, struct tracee **out);
-struct tracee *process_find_tracee(struct process *process, pid_t tid);
+struct tracee *process_find_tracee(const struct process *process, pid_t tid);
 void process_remove_tracee(struct process *process, struct tracee *tracee);
 struct tracee *process_leader(struct process *process);
 /* A thread of a frozen or held process that can make calls: the leader, or another if that has ended. NULL
