@@ -26,9 +26,12 @@ void arrival_open(struct arrival *a, struct names *names, const struct arrival_o
 {
 	const Pbeam__MigrateBegin *begin = options->begin;
 
-	*a = (struct arrival){
-		.options = options,
-		.target = {.names = names, .begin = begin, .from = begin->from, .keeper = options->keeper}};
+	*a = (struct arrival){.options = options,
+			      .target = {.names = names,
+					 .begin = begin,
+					 .from = begin->from,
+					 .keeper = options->keeper,
+					 .channel = options->channel}};
 	snprintf(a->target.uuid, sizeof(a->target.uuid), "%s", begin->uuid);
 	a->external = external_of_target(&a->target);
 	record_init(&a->record, begin->uuid);

@@ -6,10 +6,15 @@
  *   BEGIN -> READY      all; where each waits for the connections of others
  *   STATE -> CHECKED    every image and every file has been checked; nothing has been changed yet
  *   GO    -> CHECKED    its processes are stopped on all hosts, so that none sees another end
- *   GO    -> HELD       the old processes are gone, the new ones whole, connected, held
- *   commit, COMMIT -> RUNS
+ *   GO    -> HELD       the new processes are whole, connected, held; the old ones still stand by
+ *   commit, COMMIT -> RUNS   the old processes are gone
+ *
+ * HELD is a part's vote. Before the commit any failure, of whatever actor, ends the new processes on all
+ * hosts and lets the old ones go on. Where the old processes of a part must end first
+ * (rebuild_order_obstacle()) those of all parts end at the second GO.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +73,8 @@ static int add_relations(const struct returning *v, size_t n, const struct retur
 	return 0;
 }
 
-static int send_begin(const struct lead *lead, const char *uuid, bool force, const struct returning *v,
-		      size_t n, struct returning *returning, struct err *err)
+static int send_begin(const struct lead *lead, const char *uuid, const Pbeam__RollbackRequest *wish,
+		      const struct returning *v, size_t n, struct returning *returning, struct err *err)
 {
 	Pbeam__MigrateBegin *begin = message_new(&pbeam__migrate_begin__descriptor);
 	int r = -ENOMEM;
@@ -93,7 +98,8 @@ static int send_begin(const struct lead *lead, const char *uuid, bool force, con
 	begin->cut->ends = returning->ends;
 	for (size_t i = 0; i < returning->nwith && r == 0; i++)
 		r = message_append_u32(&begin->cut->with, &begin->cut->n_with, returning->with[i]);
-	begin->cut->force = force;
+	begin->cut->force = wish->force;
+	begin->cut->old_end_first = wish->replace;
 	if (r < 0) {
 		err_code(err, r, "begin");
 		goto out;
@@ -110,13 +116,13 @@ out:
 	return r < 0 ? fail_at_host(returning, r, err) : 0;
 }
 
-static int begin_rollback(const struct lead *lead, const char *uuid, bool force, struct returning *v,
-			  size_t n, struct err *err)
+static int begin_rollback(const struct lead *lead, const char *uuid, const Pbeam__RollbackRequest *wish,
+			  struct returning *v, size_t n, struct err *err)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < n && r == 0; i++)
-		r = send_begin(lead, uuid, force, v, n, &v[i], err);
+		r = send_begin(lead, uuid, wish, v, n, &v[i], err);
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = wire_take(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_READY,
 			      &pbeam__migrate_ready__descriptor, &v[i].ready, err);
@@ -126,25 +132,72 @@ static int begin_rollback(const struct lead *lead, const char *uuid, bool force,
 	return r;
 }
 
-/* Sends the same request to all parts and waits for all answers. `type` 0: only waits. */
-static int send_to_all(struct returning *v, size_t n, const char *uuid, uint32_t type, uint32_t answer,
+static int send_to_all(const struct returning *v, size_t n, uint32_t type, const Pbeam__MigrateDone *message,
 		       struct err *err)
 {
-	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
 	int r = 0;
 
-	done.uuid = (char *)(uintptr_t)uuid;
-	for (size_t i = 0; i < n && r == 0 && type; i++) {
-		r = frame_send(v[i].channel, type, &done.base, NULL, 0, err);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		r = frame_send(v[i].channel, type, &message->base, NULL, 0, err);
 		if (r < 0)
 			fail_at_host(&v[i], r, err);
 	}
+	return r;
+}
+
+static int await_all(const struct returning *v, size_t n, uint32_t answer, struct err *err)
+{
+	int r = 0;
+
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = wire_take(v[i].channel, answer, NULL, NULL, err);
 		if (r < 0)
 			fail_at_host(&v[i], r, err);
 	}
 	return r;
+}
+
+/* Waits until all parts have come so far. *old_end_first: the old processes of one of them must end before
+ * the new ones are made. */
+static int await_checked(const struct returning *v, size_t n, bool *old_end_first, struct err *err)
+{
+	int r = 0;
+
+	*old_end_first = false;
+	for (size_t i = 0; i < n && r == 0; i++) {
+		Pbeam__MigrateDone *checked = NULL;
+
+		r = wire_take(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED,
+			      &pbeam__migrate_done__descriptor, &checked, err);
+		if (r < 0)
+			fail_at_host(&v[i], r, err);
+		else if (checked->obstacle[0])
+			log_info("host %s: the old processes of all parts end first: %s", v[i].host,
+				 checked->obstacle);
+		*old_end_first |= r == 0 && checked->obstacle[0];
+		message_free(checked);
+	}
+	return r;
+}
+
+/* Stops the old processes on all hosts, then has the new ones made. */
+static int replace_all(const struct returning *v, size_t n, const char *uuid, struct err *err)
+{
+	Pbeam__MigrateDone go = PBEAM__MIGRATE_DONE__INIT;
+	bool old_end_first;
+	int r = await_checked(v, n, &old_end_first, err);
+
+	go.uuid = (char *)(uintptr_t)uuid;
+	if (r == 0)
+		r = send_to_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, &go, err);
+	if (r == 0)
+		r = await_checked(v, n, &old_end_first, err);
+	if (r == 0)
+		r = fault_point("cut-lead-stopped", err);
+	go.old_end_first = old_end_first;
+	if (r == 0)
+		r = send_to_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, &go, err);
+	return r < 0 ? r : await_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_HELD, err);
 }
 
 /* ---- the one point ---- */
@@ -192,6 +245,20 @@ static struct record_move *add_moves(const struct returning *v, size_t n, const 
 	return move;
 }
 
+/* A part whose coordinator has been killed since its vote could not continue its bridges. */
+static int check_all_hold(const struct returning *v, size_t n, struct err *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct pollfd poll_fd = {.fd = v[i].channel, .events = POLLIN};
+
+		if (poll(&poll_fd, 1, 0) != 0)
+			return fail_at_host(
+				&v[i], err_set(err, -ECONNRESET, "the part was given up before the commit"),
+				err);
+	}
+	return 0;
+}
+
 static int commit_rollback(const struct lead *lead, struct record *record, const struct returning *v,
 			   size_t n, struct err *err)
 {
@@ -206,6 +273,8 @@ static int commit_rollback(const struct lead *lead, struct record *record, const
 			at = (size_t)(add_moves(v, n, &v[i], &places[at], &moves[at]) - moves);
 	if (r == 0)
 		r = fault_point("cut-lead-before-commit", err);
+	if (r == 0)
+		r = check_all_hold(v, n, err);
 	if (r == 0)
 		r = record_commit_all(record, names, moves, at, err);
 	if (names)
@@ -224,7 +293,20 @@ static void abort_all(const struct returning *v, size_t n, const char *uuid)
 			log_debug("host %s is gone", v[i].host);
 }
 
-static int bring_back(const struct lead *lead, struct returning *v, size_t n, bool force, struct err *err)
+/* All parts are back: a part that does not receive the message reads the registry. */
+static int tell_committed(const struct returning *v, size_t n, const char *uuid, struct err *err)
+{
+	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
+	int r = fault_point("cut-lead-committed", err);
+
+	done.uuid = (char *)(uintptr_t)uuid;
+	if (r == 0)
+		r = send_to_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT, &done, err);
+	return r < 0 ? r : await_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, err);
+}
+
+static int bring_back(const struct lead *lead, struct returning *v, size_t n,
+		      const Pbeam__RollbackRequest *wish, struct err *err)
 {
 	struct record record;
 	char uuid[40];
@@ -235,19 +317,11 @@ static int bring_back(const struct lead *lead, struct returning *v, size_t n, bo
 	record_init(&record, uuid);
 	r = record_prepare(&record, lead->own, lead->name, err);
 	if (r == 0)
-		r = begin_rollback(lead, uuid, force, v, n, err);
+		r = begin_rollback(lead, uuid, wish, v, n, err);
 	if (r == 0)
 		r = return_connect(lead, v, n, err);
 	if (r == 0)
-		r = send_to_all(v, n, uuid, 0, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
-	if (r == 0)
-		r = send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO,
-				PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
-	if (r == 0)
-		r = fault_point("cut-lead-stopped", err);
-	if (r == 0)
-		r = send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO,
-				PBEAM__CHANNEL_MESSAGE__MIGRATE_HELD, err);
+		r = replace_all(v, n, uuid, err);
 	if (r == 0)
 		r = commit_rollback(lead, &record, v, n, err);
 	if (r < 0) {
@@ -255,9 +329,7 @@ static int bring_back(const struct lead *lead, struct returning *v, size_t n, bo
 	} else {
 		struct err late = ERR_INIT;
 
-		/* All parts are back: a part that does not receive this message reads the registry. */
-		if (send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT,
-				PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, &late) < 0)
+		if (tell_committed(v, n, uuid, &late) < 0)
 			log_warn("%s: %s", lead->name, late.text);
 		else
 			record_remove(&record);
@@ -390,7 +462,7 @@ static int roll_back(struct lead *lead, const Pbeam__RollbackRequest *wish, cons
 		if (!v[i].ends)
 			r = return_bring_images(lead, &v[i], err);
 	if (r == 0)
-		r = bring_back(lead, v, n, wish->force, err);
+		r = bring_back(lead, v, n, wish, err);
 	if (r == 0)
 		answer_rollback(lead, v, n, path, begin_ns);
 	return_free(v, n);

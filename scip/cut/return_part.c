@@ -73,6 +73,7 @@ static int open_part_rebuild(struct part *part, struct err *err)
 
 	part->options = (struct rebuild_options){.path = part->path,
 						 .force = part->cut->force,
+						 .old_end_first = part->cut->old_end_first,
 						 .trusted = part->cut->n_with > 0, /* cut_join() verifies */
 						 .console = options->console,
 						 .keeper_socket = options->keeper_socket,
@@ -85,14 +86,25 @@ static int open_part_rebuild(struct part *part, struct err *err)
 	return rebuild_open(&part->rebuild, part->arrival.target.names, part->image, &part->options, err);
 }
 
-/* Reports that this part has come so far, and waits until all others have. */
+/* Reports that this part has come so far, and waits until all others have. If the old processes of one part
+ * must end first, so do those of all: else a failure would leave some parts without any. */
 static int await_others(struct part *part, struct err *err)
 {
 	const int channel = part->arrival.options->channel;
+	const char *obstacle = rebuild_order_obstacle(part->rebuild);
 	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
-	int r = frame_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, &done.base, NULL, 0, err);
+	Pbeam__MigrateDone *go = NULL;
+	int r;
 
-	return r < 0 ? r : wire_take(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, NULL, NULL, err);
+	done.obstacle = (char *)(uintptr_t)(obstacle ? obstacle : "");
+	r = frame_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, &done.base, NULL, 0, err);
+	if (r == 0)
+		r = wire_take(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, &pbeam__migrate_done__descriptor,
+			      &go, err);
+	if (r == 0 && go->old_end_first)
+		rebuild_end_old_first(part->rebuild);
+	message_free(go);
+	return r;
 }
 
 static int stop_processes(struct part *part, struct err *err)
@@ -126,6 +138,7 @@ static int replace_processes(struct part *part, struct err *err)
 	r = arrival_commit(&part->arrival, err);
 	if (r < 0)
 		return r;
+	rebuild_commit_part(part->rebuild);
 	rebuild_run_committed(part->rebuild);
 	return 0;
 }

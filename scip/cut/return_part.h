@@ -7,10 +7,11 @@
  *   BEGIN                                        READY: the ports where other parts connect
  *   STATE     which ends connect to which        CHECKED: everything that can be refused is checked
  *   GO        all parts are checked              CHECKED: the processes to be replaced are frozen
- *   GO        all parts stand still              HELD: they are killed, and the new ones are held
- *   COMMIT    all parts hold                     RUNS
+ *   GO        all parts stand still              HELD: the new ones are complete and held
+ *   COMMIT    all parts hold                     RUNS: the old ones are gone
  *
- * Until the second GO the rollback can be given up: the old processes go on.
+ * Until it is committed the rollback can be given up: the old processes go on. If one part needs the old
+ * order (rebuild.h) they do so only until the second GO, at which all parts kill them.
  */
 #ifndef SCIP_CUT_RETURN_PART_H
 #define SCIP_CUT_RETURN_PART_H

@@ -230,13 +230,14 @@ static void address_source_close(struct migrate_source *source, void **state)
 
 /* ---- target ---- */
 
-static bool can_bind(int protocol, const union name_sockaddr *address)
+/* `beside`: the sockets that are replaced exist, and share a UDP port. */
+static bool can_bind(int protocol, const union name_sockaddr *address, bool beside)
 {
 	auto_close int probe = socket(address->sa.sa_family,
 				      (protocol == IPPROTO_TCP ? SOCK_STREAM : SOCK_DGRAM) | SOCK_CLOEXEC, 0);
 	int on = 1;
 
-	if (protocol == IPPROTO_TCP)
+	if (protocol == IPPROTO_TCP || beside)
 		(void)!setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	return probe >= 0 && bind(probe, &address->sa, address_size(address)) == 0 &&
 	       (protocol != IPPROTO_TCP || listen(probe, 1) == 0);
@@ -250,7 +251,7 @@ static void set_wildcard(union name_sockaddr *address, int family)
 
 /* Chooses the address at which this host binds the socket of the record. */
 static struct inet_address choose_address(const struct migrate_target *target,
-					  const struct object_address *bound)
+					  const struct object_address *bound, bool beside)
 {
 	struct inet_address out = {0};
 	char own[NAME_TEXT_MAX] = "";
@@ -263,7 +264,7 @@ static struct inet_address choose_address(const struct migrate_target *target,
 	anywhere = address_is_wildcard(&at) || address_is_loopback(&at);
 	/* a connected socket's name is used by its peer only and does not tell its host */
 	home = !strcmp(own, *bound->host) || (bound->connected && !anywhere);
-	if (!home || !can_bind(bound->protocol, &at)) {
+	if (!home || !can_bind(bound->protocol, &at, beside)) {
 		if (!anywhere && (!address_own(&at) || !address_in_family(&at, bound->family)))
 			set_wildcard(&at, bound->family);
 		address_set_port(&at, 0);
@@ -281,7 +282,7 @@ int address_restore(const struct migrate_target *target, struct object_restore *
 
 	if (!object_address(object, &bound))
 		return address_malformed(err);
-	at = choose_address(target, &bound);
+	at = choose_address(target, &bound, object_restore_is_beside(restore));
 	return object_end_ops_of(object)->restore_at(restore, object, &at, fd, err);
 }
 
@@ -331,7 +332,7 @@ static int address_make(struct migrate_target *target, void **state, struct obje
 	return r < 0 ? r : address_restore(target, restore, object, fd, err);
 }
 
-/* Updates the registry after a rollback, where no commit does. The former holder of the address has ended. */
+/* Updates the registry after a rollback, where the record of the commit does not. */
 static void renew_entry(const struct migrate_target *target, const Pbeam__Object *object, int fd)
 {
 	struct inet_address at = {.len = sizeof(at.v6)}, name;
@@ -353,6 +354,25 @@ static void renew_entry(const struct migrate_target *target, const Pbeam__Object
 		log_warn("restore: a bound socket is not visible to other hosts: %s", err.text);
 }
 
+/* Sockets of a rollback, which other hosts find from the commit on. */
+struct renewals {
+	struct renewal {
+		const Pbeam__Object *object;
+		int fd; /* of the rebuild, until after the commit */
+	} * v;
+	size_t n;
+};
+
+static int renew_later(void **state, const Pbeam__Object *object, int fd, struct err *err)
+{
+	struct renewals *renewals = *state ? *state : (*state = calloc(1, sizeof(*renewals)));
+	const struct renewal new = {object, fd};
+
+	return renewals && object_append(renewals->v, renewals->n, new) == 0
+		       ? 0
+		       : err_code(err, -ENOMEM, "addresses");
+}
+
 static int address_finish(struct migrate_target *target, void **state, struct object_restore *restore,
 			  const Pbeam__Object *object, int fd, struct err *err)
 {
@@ -361,9 +381,19 @@ static int address_finish(struct migrate_target *target, void **state, struct ob
 
 	if (r == 0)
 		r = address_arrived(target, object, fd, err);
-	if (r == 0 && target->begin->cut)
+	if (r == 0 && target->begin->cut && object_restore_is_beside(restore))
+		r = renew_later(state, object, fd, err);
+	else if (r == 0 && target->begin->cut)
 		renew_entry(target, object, fd);
 	return r;
+}
+
+static void address_committed(struct migrate_target *target, void **state)
+{
+	const struct renewals *renewals = *state;
+
+	for (size_t i = 0; renewals && i < renewals->n; i++)
+		renew_entry(target, renewals->v[i].object, renewals->v[i].fd);
 }
 
 static int address_ready(struct migrate_target *target, void **state, ProtobufCBinaryData *rendezvous,
@@ -381,6 +411,11 @@ static int address_ready(struct migrate_target *target, void **state, ProtobufCB
 
 static void address_target_close(struct migrate_target *target, void **state)
 {
+	struct renewals *renewals = *state;
+
+	if (renewals)
+		free(renewals->v);
+	free(renewals);
 	message_free(target->arrivals);
 	target->arrivals = NULL;
 }
@@ -393,5 +428,6 @@ const struct external_provider address_provider = {
 	.make = address_make,
 	.finish = address_finish,
 	.ready = address_ready,
+	.target_committed = address_committed,
 	.target_close = address_target_close,
 };

@@ -76,6 +76,7 @@ struct migrate_target {
 	Pbeam__AddressArrivals *arrivals; /* restored bound sockets: end_address.h */
 	const Pbeam__MigrateState *links; /* connections to other parts of a cut; or NULL */
 	struct acceptor *acceptor;	  /* accepts the ends of other parts that connect; or NULL */
+	int channel; /* of a part of a cut: readable when the rollback is given up while it is made */
 	void *state[EXTERNAL_PROVIDERS_MAX];
 };
 

@@ -17,6 +17,11 @@ struct fill_signs {
 	/* Set while a restore changes files and numbers. If its coordinator is killed, the keeper settles
 	 * them as `condemned` says and clears this; until then these processes stay as they are. */
 	_Atomic bool unsettled;
+	/* Set from the moment in which a part of a rollback over several hosts reports that it is held, until
+	 * its outcome is carried out: the registry alone knows that outcome. If the coordinator is killed
+	 * meanwhile both the old and the new processes stay as they are, and the keeper starts another
+	 * coordinator, which asks (rebuild_settle()). */
+	_Atomic bool voted;
 };
 
 #endif

@@ -109,6 +109,19 @@ static bool has_aside(const struct job *job)
 	return false;
 }
 
+/* The new first process is the job's; the end of the old one is not reported to other hosts. */
+static int replace_root(struct job *job)
+{
+	bool is_new = job->next_root != 0;
+	int r = job_replace_root(job);
+
+	if (r < 0)
+		log_error("the new first process is not in the name table");
+	if (is_new)
+		links_renew(job, job->entry.root, job->root);
+	return r;
+}
+
 static void coordinator_serve_request(struct job *job, const struct frame *frame)
 {
 	struct coordinator *coordinator = job->coordinator;
@@ -125,8 +138,8 @@ static void coordinator_serve_request(struct job *job, const struct frame *frame
 		job->replacing = true;
 		break;
 	case PBEAM__KEEPER_REQUEST__KEEPER_REPLACED:
-		coordinator->rolled_back = has_aside(job);
-		r = job_replace_root(job);
+		coordinator->rolled_back = coordinator->kind == COORDINATOR_ROLLBACK && has_aside(job);
+		r = replace_root(job);
 		break;
 	case PBEAM__KEEPER_REQUEST__KEEPER_MOVED:
 		note_moved(job);
@@ -341,30 +354,43 @@ static void settle_rollback(struct job *job)
 
 	job->coordinator->rolled_back |= committed && has_aside(job);
 	if (committed) {
-		if (job_replace_root(job) < 0)
-			log_error("the new first process is not in the name table");
+		replace_root(job);
 		kill_old(job);
 	}
 	file_undo_decide(job->entry.keeper.n, committed);
 	names_replace_end(job->names, job->entry.keeper, committed);
 }
 
+/* The coordinator of a part of a cut was killed before its vote: nothing was committed. */
+static void give_up_part(struct job *job)
+{
+	file_undo_decide(job->entry.keeper.n, false);
+	names_replace_end(job->names, job->entry.keeper, false);
+}
+
 /* A coordinator that was killed has left files and numbers to the keeper; the files of an arrival follow the
- * processes. */
-static void settle_changes(struct job *job)
+ * processes. False: it had voted for a rollback over several hosts, and the next coordinator settles that. */
+static bool settle_changes(struct job *job)
 {
 	const struct coordinator *coordinator = job->coordinator;
+	struct fill_signs *signs = pool_signs(job->pool);
+	bool known = coordinator->outcome_known, voted = !known && atomic_load(&signs->voted);
 	struct err err = ERR_INIT;
 
-	if (!coordinator->outcome_known && coordinator->kind == COORDINATOR_ROLLBACK)
+	if (!known && coordinator->kind == COORDINATOR_ROLLBACK)
 		settle_rollback(job);
-	if (!coordinator->outcome_known && coordinator->kind != COORDINATOR_CHECKPOINT &&
-	    file_undo_recover(&err) < 0)
+	if (!known && !voted && coordinator->begin && coordinator->begin->cut)
+		give_up_part(job);
+	if (!known && coordinator->kind != COORDINATOR_CHECKPOINT && file_undo_recover(&err) < 0)
 		log_error("%s", err.text);
-	if (coordinator->outcome_known && coordinator->kind == COORDINATOR_SETTLE)
+	if (known && coordinator->kind == COORDINATOR_SETTLE)
 		file_undo_decide(job->entry.keeper.n, coordinator->outcome.moved);
+	if (voted)
+		return false;
 	job->next_root = 0;
-	atomic_store(&pool_signs(job->pool)->unsettled, false);
+	atomic_store(&signs->voted, false);
+	atomic_store(&signs->unsettled, false);
+	return true;
 }
 
 static uint32_t count_processes(const struct job *job)
@@ -384,12 +410,13 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	Pbeam__CoordinatorOutcome *message;
 	coordinator_done_fn done;
 	void *arg;
+	bool settled;
 
 	if (!job->coordinator || pid != job->coordinator->pid)
 		return false;
 	read_last_words(job);
 	outcome = job->coordinator->outcome;
-	settle_changes(job);
+	settled = settle_changes(job);
 	if (!job->coordinator->outcome_known && job->coordinator->rolled_back) {
 		log_warn("the coordinator of a rollback was killed after the commit (wait status %#x)",
 			 (unsigned)status);
@@ -411,7 +438,7 @@ bool coordinator_reaped(struct job *job, pid_t pid, int status)
 	arg = job->coordinator->arg;
 	free_coordinator(job);
 	pool_set_coordinator(job->pool, 0);
-	job->replacing = false;
+	job->replacing = !settled;
 	if (done)
 		done(arg, &outcome);
 	message_free(message);

@@ -9,6 +9,7 @@
 #include "proto/rpc.h"
 #include "scip/checkpoint/checkpoint.h"
 #include "scip/cut/return_part.h"
+#include "scip/cut/return_settle.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/husk.h"
 #include "scip/job/links.h"
@@ -303,6 +304,18 @@ static int run_receive(struct job *job, const struct coordinator_wish *wish, int
 	return r;
 }
 
+static int settle_part(struct job *job, const struct migrate_settling *settling, int keeper_sock)
+{
+	const struct return_settling part = {.uuid = settling->uuid,
+					     .known = settling->known,
+					     .ends = settling->ends,
+					     .keeper = job->entry.keeper,
+					     .keeper_socket = keeper_sock,
+					     .signs = pool_signs(job->pool)};
+
+	return return_settle(job->names, &part);
+}
+
 static int run_settle(struct job *job, const struct coordinator_wish *wish, int keeper_sock,
 		      struct coordinator_outcome *outcome)
 {
@@ -312,10 +325,12 @@ static int run_settle(struct job *job, const struct coordinator_wish *wish, int 
 	settling.job = &job->entry;
 	settling.progress = send_progress;
 	settling.progress_arg = &keeper_sock;
-	r = migrate_settle(job->names, &settling, &outcome->err);
+	r = settling.part ? settle_part(job, &settling, keeper_sock)
+			  : migrate_settle(job->names, &settling, &outcome->err);
 	outcome->moved = r > 0;
 	if (r == 0 && settling.arrival)
-		return err_set(&outcome->err, -ECANCELED, "the migration was given up");
+		return err_set(&outcome->err, -ECANCELED, "%s was given up",
+			       settling.part ? "the rollback" : "the migration");
 	if (r > 0 && settling.arrival)
 		links_end_consoles(job, (struct vpid){0});
 	return r < 0 ? r : 0;

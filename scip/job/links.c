@@ -129,13 +129,14 @@ int links_under_way(const struct job *job)
 	return job->links ? job->links->nsignals : 0;
 }
 
-/* A process that returns home does so into its stub. Another process with its number was made by a rollback.
- */
+/* A process that returns home does so into its stub. Another process with its number was made by a rollback,
+ * which may be given up as long as the stub exists. */
 static bool is_replaced(const struct job *job, struct vpid vpid, int32_t stub)
 {
 	struct name_process process;
 
-	return stub && names_process_get(job->names, vpid, &process) == 0 && process.rpid.n != stub;
+	return stub && names_process_get_real(job->names, vpid, (struct rpid){stub}, &process) < 0 &&
+	       names_process_get(job->names, vpid, &process) == 0;
 }
 
 static bool is_running(const struct job *job, struct vpid vpid, struct name_process *process)

@@ -230,8 +230,11 @@ int arrival_settle(struct job *job, const Pbeam__MigrateBegin *begin, struct err
 bool arrival_ask(struct job *job, const Pbeam__MigrateBegin *begin, const struct coordinator_outcome *killed,
 		 coordinator_done_fn done, void *arg)
 {
-	const struct migrate_settling settling = {
-		.uuid = begin->uuid, .arrival = true, .known = killed->moved};
+	const struct migrate_settling settling = {.uuid = begin->uuid,
+						  .arrival = true,
+						  .known = killed->moved,
+						  .part = begin->cut != NULL,
+						  .ends = begin->cut && begin->cut->ends};
 	const struct coordinator_wish wish = {.kind = COORDINATOR_SETTLE, .settling = &settling};
 	struct err err = ERR_INIT;
 	int r = coordinator_start(job, &wish, done, arg, &err);
@@ -245,6 +248,7 @@ static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
 {
 	struct arriving *arriving = arg;
 	struct job *job = arriving->job;
+	const struct vpid root = {arriving->begin->root};
 	struct err err = ERR_INIT;
 
 	if (outcome->killed && arrival_ask(job, arriving->begin, outcome, on_arrived, arriving))
@@ -254,7 +258,7 @@ static void on_arrived(void *arg, const struct coordinator_outcome *outcome)
 	else if (arrival_settle(job, arriving->begin, &err) < 0)
 		log_error("vpid %d: %s", arriving->begin->root, err.text);
 	if (!outcome->err.code && arriving->begin->cut) {
-		links_renew(job, outcome->root, names_real(job->names, outcome->root).n);
+		links_renew(job, root, names_real(job->names, root).n);
 		if (remote_console_moves_here(job, arriving->begin))
 			remote_console_become_home(job, arriving->begin);
 		else

@@ -71,6 +71,8 @@ struct migrate_settling {
 	const struct name_job *job;
 	bool arrival; /* this host was the target, else the source */
 	bool known;   /* the processes have moved for certain; the record may be gone */
+	bool part;    /* the arrival was that of a part of a cut: return_settle() */
+	bool ends;    /* the part has no image */
 	bool stub;
 	struct vpid target;						      /* the first process */
 	void (*progress)(void *arg, const struct migrate_progress *progress); /* may be NULL */

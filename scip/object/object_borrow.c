@@ -223,6 +223,43 @@ static bool waits_to_be_accepted(const struct object_restore *restore, uint64_t 
 	return false;
 }
 
+/* In a cluster a bound socket has a name, which other hosts find it by. It is its address, or another one if
+ * it has come from another host. */
+static struct inet_address find_name(const struct object_restore *restore,
+				     const struct object_borrowed *socket)
+{
+	struct inet_address name = inet_name(socket);
+	struct name_socket known;
+	struct stat st;
+
+	if (fstat(socket->fd, &st) == 0 && names_socket_get(restore->names, st.st_ino, &known) == 0 &&
+	    known.own.sa.sa_family)
+		memcpy(&name.v6, &known.own, sizeof(name.v6));
+	return name;
+}
+
+static bool has_saved_name(const struct object_restore *restore, const struct object_borrowed *socket,
+			   const Pbeam__TcpSocket *saved)
+{
+	struct inet_address name = find_name(restore, socket), wanted;
+
+	return inet_address_parse(saved->name_own.len ? &saved->name_own : &saved->local, &wanted) &&
+	       inet_same(&name, &wanted);
+}
+
+/* True if an old socket has this address as its name alone: a bridge of it may have the address itself. */
+static bool is_name_of_bridge(const struct object_restore *restore, int type,
+			      const struct inet_address *address)
+{
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		struct inet_address name = find_name(restore, &restore->borrowed[i]);
+
+		if (is_inet(&restore->borrowed[i], type) && inet_same(&name, address))
+			return true;
+	}
+	return false;
+}
+
 /* The object is this description. */
 static const char *share(struct object_slot *slot, struct object_borrowed *socket)
 {
@@ -246,6 +283,7 @@ static bool share_idle(struct object_restore *restore, struct object_slot *slot,
 
 		if (is_inet(socket, SOCK_STREAM) && !socket->taken &&
 		    socket->family == slot->object->tcp->family && inet_same(&name, local) &&
+		    has_saved_name(restore, socket, slot->object->tcp) &&
 		    getsockopt(socket->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
 		    info.tcpi_state == TCP_CLOSE)
 			return share(slot, socket) == NULL;
@@ -259,8 +297,12 @@ static const char *borrow_tcp(struct object_restore *restore, struct object_slot
 	struct object_borrowed *found;
 	struct inet_address local;
 
-	if (!inet_address_parse(&saved->local, &local) || !find_port(restore, SOCK_STREAM, &local))
+	if (!inet_address_parse(&saved->local, &local))
 		return NULL;
+	if (!find_port(restore, SOCK_STREAM, &local))
+		return saved->listening && is_name_of_bridge(restore, SOCK_STREAM, &local)
+			       ? "the port of a listening socket, which a bridge of it has"
+			       : NULL;
 	if (saved->state == TCP_CLOSE && !saved->shutdown && !saved->accept_of &&
 	    share_idle(restore, slot, &local))
 		return NULL;
@@ -276,7 +318,8 @@ static const char *borrow_tcp(struct object_restore *restore, struct object_slot
 		found = &restore->borrowed[i];
 		name = inet_name(found);
 		if (is_inet(found, SOCK_STREAM) && found->listening && !found->taken &&
-		    found->family == saved->family && inet_same(&name, &local))
+		    found->family == saved->family && inet_same(&name, &local) &&
+		    has_saved_name(restore, found, saved))
 			return share(slot, found);
 	}
 	return "the port of a listening socket, which it has in another way now";
@@ -287,8 +330,11 @@ static const char *borrow_udp(struct object_restore *restore, const Pbeam__UdpSo
 	struct inet_address local;
 	int on = 1;
 
-	if (!inet_address_parse(&saved->local, &local) || !find_port(restore, SOCK_DGRAM, &local))
+	if (!inet_address_parse(&saved->local, &local))
 		return NULL;
+	if (!find_port(restore, SOCK_DGRAM, &local))
+		return is_name_of_bridge(restore, SOCK_DGRAM, &local) ? "a UDP port, which a bridge of it has"
+								      : NULL;
 	for (size_t i = 0; i < restore->nborrowed; i++) {
 		struct object_borrowed *socket = &restore->borrowed[i];
 
@@ -468,8 +514,6 @@ static int take_over_socket(struct object_restore *restore, const struct object_
 		if (listen(slot->fd, (int)(tcp ? object->tcp->backlog : object->unix_socket->backlog)) < 0)
 			return err_sys(err, "listen again");
 	}
-	if (tcp)
-		object_renew_address(restore, object, slot->fd);
 	return socket_options_renew(tcp ? object->tcp->options : object->unix_socket->options, slot->fd, err);
 }
 
@@ -501,6 +545,17 @@ static int take_over_slot(struct object_restore *restore, struct object_slot *sl
 	return slot->shared ? object_restore_set_state(restore, slot, err) : 0;
 }
 
+/* Other hosts find the new socket from now on. */
+static void renew_slot_address(struct object_restore *restore, const struct object_slot *slot)
+{
+	const Pbeam__Object *object = slot->object;
+	const bool tcp =
+		object->kind_case == PBEAM__OBJECT__KIND_TCP && (object->tcp->listening || slot->shared);
+
+	if (slot->fd >= 0 && (tcp || object->kind_case == PBEAM__OBJECT__KIND_UDP))
+		object_renew_address(restore, object, slot->fd);
+}
+
 int object_restore_take_over(struct object_restore *restore, struct err *err)
 {
 	int r = object_locks_take(restore, err);
@@ -508,6 +563,7 @@ int object_restore_take_over(struct object_restore *restore, struct err *err)
 	for (size_t i = 0; i < restore->nslots; i++) {
 		struct object_slot *slot = &restore->slots[i];
 
+		renew_slot_address(restore, slot);
 		if (take_over_slot(restore, slot, err) < 0) {
 			log_error("restore: %s", err->text);
 			r = err->code;

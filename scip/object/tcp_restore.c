@@ -593,7 +593,7 @@ int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int 
 	const Pbeam__TcpSocket *saved = object->tcp;
 	const Pbeam__Object *peer = tcp_peer_of(restore, object);
 
-	if (saved->listening)
+	if (saved->listening && !restore->beside) /* else in object_restore_take_over() */
 		object_renew_address(restore, object, fd);
 	if (saved->listening)
 		return start_listening(saved, fd, err);

@@ -228,7 +228,8 @@ static int udp_finish(struct object_restore *restore, const Pbeam__Object *objec
 	size_t lost = 0;
 	char text[INET_TEXT_MAX];
 
-	object_renew_address(restore, object, fd);
+	if (!restore->beside) /* else in object_restore_take_over() */
+		object_renew_address(restore, object, fd);
 	/* Not saved->local: the socket may have another address here. */
 	if (saved->bound && getsockname(fd, &local.any, &local.len) == 0)
 		for (size_t i = 0; i < saved->n_queue; i++) {

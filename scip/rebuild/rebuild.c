@@ -141,6 +141,7 @@ int rebuild_stop(struct rebuild *rebuild)
 {
 	int r = rebuild->precopied ? 0 : above_hold(rebuild);
 
+	atomic_store(&rebuild->options->signs->voted, false);
 	if (r < 0)
 		return r;
 	r = rebuild->options->replace.n > 0 ? replaced_freeze(rebuild) : 0;
@@ -158,9 +159,7 @@ int rebuild_clear(struct rebuild *rebuild)
 {
 	int r;
 
-	if (rebuild->ends)
-		return replaced_kill(rebuild);
-	if (rebuild->options->replace.n <= 0)
+	if (rebuild->ends || rebuild->options->replace.n <= 0)
 		return 0;
 	if (rebuild->beside)
 		return rebuild_beside_begin(rebuild);
@@ -266,16 +265,6 @@ int rebuild_fill(struct rebuild *rebuild)
 	return r < 0 ? r : fault_point("restore-before-run", rebuild->err);
 }
 
-int rebuild_hold(struct rebuild *rebuild)
-{
-	int r;
-
-	if (rebuild->ends)
-		return 0;
-	r = object_restore_hold(rebuild->objects, rebuild->err);
-	return r < 0 ? r : rebuild_fill_keep(rebuild);
-}
-
 static int adopt_processes(struct rebuild *rebuild)
 {
 	int r = above_commit(rebuild);
@@ -342,6 +331,7 @@ int rebuild_undo(struct rebuild *rebuild, int r)
 		return err_wrap(rebuild->err, r, "restore %s", rebuild->options->path);
 	auto_free struct pollfd *ends = rebuild->beside ? rebuild_beside_watch_ends(rebuild, &n) : NULL;
 
+	atomic_store(&rebuild->options->signs->voted, false);
 	rebuild_tree_kill(rebuild);
 	rebuild_beside_await_ends(ends, n);
 	rebuild_beside_end(rebuild, false);

@@ -10,7 +10,9 @@
  *   rebuild_make    objects, then husks in the right places of the process tree
  *   rebuild_fill    the husks become the saved processes; all of them are held
  *   rebuild_commit  of a rollback: from here on it has happened; the replaced processes are killed
- *   rebuild_hold    of a migration or cut: they stay held even when the coordinator is killed
+ *   rebuild_hold    of a migration or cut: they stay held even when the coordinator is killed. For a part of
+ *                   a cut it is the vote: what is replaced stays frozen as well
+ *   rebuild_commit_part  of a part of a cut, once it is decided: the replaced processes are killed
  *   rebuild_run     they are adopted by a living parent, and run
  *
  * A rollback is a migration onto the same host. The old processes stand still, whole, with all that they own,
@@ -21,10 +23,10 @@
  *   - Sockets: a listening socket is the same open file description for both; a UDP port is bound twice; TCP
  *     connections between processes of the image get other ports (object_borrow.c).
  *   - The job's terminal and its streams belong to the keeper; its settings are changed after the commit.
- * The commit is one store (rebuild_commit.c). Whatever fails before it, and whoever is killed (the keeper
- * excepted, whose end ends the job), the old processes go on as if nothing had happened. What cannot exist
- * twice yet (rebuild_beside_decide() has the list) needs the old order: such processes are killed in
- * rebuild_clear(), and from there on there is no way back to them.
+ * The commit is one store, or for several parts one entry of the registry (rebuild_commit.c). Whatever fails
+ * before it, and whoever is killed (the keeper excepted, whose end ends the job), the old processes go on as
+ * if nothing had happened. What cannot exist twice yet (rebuild_beside_decide() has the list) needs the old
+ * order: such processes are killed in rebuild_clear(), and from there on there is no way back to them.
  *
  * After any failure before the commit rebuild_undo() kills whatever was made, and what is frozen goes on at
  * rebuild_close(). The image is never written to.
@@ -75,12 +77,18 @@ must_check int rebuild_open(struct rebuild **out, struct names *names, struct im
 			    const struct rebuild_options *options, struct err *err);
 must_check int rebuild_check(struct rebuild *rebuild);
 must_check int rebuild_stop(struct rebuild *rebuild);
+/* Between rebuild_stop() and rebuild_clear(): what needs the old order, or NULL. If that is one part of
+ * several, all of them take the old order: rebuild_end_old_first(). */
+const char *rebuild_order_obstacle(const struct rebuild *rebuild);
+void rebuild_end_old_first(struct rebuild *rebuild);
 must_check int rebuild_clear(struct rebuild *rebuild);
 must_check int rebuild_make(struct rebuild *rebuild);
 must_check int rebuild_fill(struct rebuild *rebuild);
 /* No effect without processes that are replaced, and in the old order. A failure is one before the commit. */
 must_check int rebuild_commit(struct rebuild *rebuild);
 must_check int rebuild_hold(struct rebuild *rebuild);
+/* After the commit. Failures are logged. No effect in the old order. */
+void rebuild_commit_part(struct rebuild *rebuild);
 must_check int rebuild_run(struct rebuild *rebuild);
 /* rebuild_run() after a commit: the processes exist nowhere else any more. Failures are logged, and every
  * process that can run does. */
@@ -90,6 +98,18 @@ void rebuild_run_committed(struct rebuild *rebuild);
 must_check int rebuild_undo(struct rebuild *rebuild, int r);
 struct rebuild_result rebuild_result(const struct rebuild *rebuild);
 void rebuild_close(struct rebuild *rebuild);
+
+/* ---- rebuild_settle.c ---- */
+struct rebuild_settling {
+	struct rpid keeper;
+	int keeper_socket;
+	struct fill_signs *signs;
+	bool ends; /* the part has no image */
+};
+/* In another coordinator, after that of a part of a cut was killed: carries out what was decided. The job
+ * then consists of the new processes (`committed`) or the old ones, and they run. It may be repeated after it
+ * was killed itself. Failures are logged. */
+void rebuild_settle(struct names *names, const struct rebuild_settling *settling, bool committed);
 
 /* ---- rebuild_check.c ---- */
 /* Refuses an image whose processor, kernel or user do not fit this host. */

@@ -74,27 +74,39 @@ static bool leads_console(const struct rebuild *rebuild)
 	return false;
 }
 
+/* What one host has of a job over several hosts may have no process that runs. */
 static bool all_are_still(const struct rebuild *rebuild)
 {
 	for (size_t i = 0; i < rebuild->nstill; i++)
 		if (rebuild->still[i].sock < 0)
 			return false;
-	return rebuild->nstill > 0;
+	return rebuild->nstill > 0 || rebuild->options->part;
+}
+
+/* True if a process that is replaced is on another host: the end of its stub is what ends it there. Other
+ * parts of a cut see to their processes themselves. */
+static bool replaces_stub(struct rebuild *rebuild)
+{
+	auto_free struct name_process *list = NULL;
+	int n = names_snapshot(rebuild->names, rebuild->options->keeper, &list);
+
+	for (int i = 0; i < n && !rebuild->options->part; i++)
+		if (list[i].state == NAME_STATE_STUB && replaced_includes(rebuild, &list[i]))
+			return true;
+	return n < 0;
 }
 
 /* What needs the old processes to be gone, or NULL. */
 static const char *find_obstacle(struct rebuild *rebuild)
 {
 	const struct rebuild_options *options = rebuild->options;
-	struct name_job job;
 
 	if (options->old_end_first)
 		return "--replace";
-	if (options->external || options->part || names_job_get(rebuild->names, options->keeper, &job) < 0 ||
-	    job.spread)
-		return "the job has been on several hosts";
 	if (!all_are_still(rebuild))
 		return "a process could not be frozen";
+	if (replaces_stub(rebuild))
+		return "a process of it is on another host";
 	if (saves_sysv(rebuild->manifest) && has_sysv(rebuild))
 		return "it has System V objects";
 	if (leads_console(rebuild))
@@ -115,11 +127,24 @@ int rebuild_beside_decide(struct rebuild *rebuild)
 	if (!obstacle)
 		r = object_restore_borrow(rebuild->objects, rpids, rebuild->nstill, &obstacle, rebuild->err);
 	rebuild->beside = r == 0 && !obstacle;
+	rebuild->obstacle = obstacle;
 	if (rebuild->beside)
 		r = rebuild_check_room(rebuild);
 	if (obstacle)
 		log_info("restore: the old processes end before the new ones are made: %s", obstacle);
 	return r;
+}
+
+const char *rebuild_order_obstacle(const struct rebuild *rebuild)
+{
+	return rebuild->obstacle;
+}
+
+void rebuild_end_old_first(struct rebuild *rebuild)
+{
+	if (rebuild->beside)
+		object_restore_give_back(rebuild->objects);
+	rebuild->beside = false;
 }
 
 /* ---- numbers ---- */

@@ -1,10 +1,14 @@
 /*
  * The commit of a rollback whose new processes are complete while the old ones still exist.
  *
- * It is one store into memory that the job's keeper and scips share (fill_signs.h, `condemned`). Before it
- * the end of the coordinator, for whatever reason, kills the new processes and thaws the old ones. After it
- * the same event kills the old ones and lets the new ones run. Everything after it is done here, or by the
- * keeper if the coordinator has been killed (scip/job/coordinator.c), and is not allowed to fail.
+ * Of one job it is one store into memory that the job's keeper and scips share (fill_signs.h, `condemned`).
+ * Before it the end of the coordinator, for whatever reason, kills the new processes and thaws the old ones.
+ * After it the same event kills the old ones and lets the new ones run. Everything after it is done here, or
+ * by the keeper if the coordinator has been killed (scip/job/coordinator.c), and is not allowed to fail.
+ *
+ * Of several parts it is an entry of the registry (scip/cut/lead_rollback.c). A part votes by the report that
+ * it is held: from then on (fill_signs.h, `voted`) the end of its coordinator changes nothing, until another
+ * one has read the entry (rebuild_settle.c).
  */
 #include <errno.h>
 #include <poll.h>
@@ -52,6 +56,10 @@ static void note_failure(struct rebuild *rebuild, int r)
 
 static void end_old(struct rebuild *rebuild)
 {
+	if (rebuild->ends) {
+		note_failure(rebuild, replaced_kill(rebuild));
+		return;
+	}
 	note_failure(rebuild,
 		     rebuild_ask_keeper(rebuild, PBEAM__KEEPER_REQUEST__KEEPER_REPLACED, NULL, NULL));
 	note_failure(rebuild, replaced_kill(rebuild));
@@ -65,6 +73,13 @@ static void end_old(struct rebuild *rebuild)
 	note_failure(rebuild,
 		     object_restore_record(rebuild->objects, rebuild->options->keeper, rebuild->err));
 	rebuild_beside_set_terminals(rebuild);
+}
+
+static void commit_now(struct rebuild *rebuild)
+{
+	atomic_store(&rebuild->options->signs->condemned, true);
+	rebuild->committed = true;
+	end_old(rebuild);
 }
 
 int rebuild_commit(struct rebuild *rebuild)
@@ -88,8 +103,34 @@ int rebuild_commit(struct rebuild *rebuild)
 	r = check_all_there(rebuild);
 	if (r < 0)
 		return r;
-	atomic_store(&rebuild->options->signs->condemned, true);
-	rebuild->committed = true;
-	end_old(rebuild);
+	commit_now(rebuild);
 	return 0;
+}
+
+/* The processes stay held whatever happens to the coordinator. */
+static int hold_made(struct rebuild *rebuild)
+{
+	int r = object_restore_hold(rebuild->objects, rebuild->err);
+
+	if (r < 0)
+		return r;
+	return rebuild->beside ? rebuild_fill_decide(rebuild) : rebuild_fill_keep(rebuild);
+}
+
+int rebuild_hold(struct rebuild *rebuild)
+{
+	int r = rebuild->ends ? 0 : hold_made(rebuild);
+
+	if (r < 0 || !rebuild->options->part)
+		return r;
+	r = rebuild->beside || rebuild->ends ? check_all_there(rebuild) : 0;
+	if (r == 0)
+		atomic_store(&rebuild->options->signs->voted, true);
+	return r;
+}
+
+void rebuild_commit_part(struct rebuild *rebuild)
+{
+	if (rebuild->beside || rebuild->ends)
+		commit_now(rebuild);
 }

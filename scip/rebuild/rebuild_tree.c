@@ -255,6 +255,14 @@ int rebuild_tree_make(struct rebuild *rebuild)
 	return r;
 }
 
+/* Else the scip of a process that has been told SCIP_DECIDE waits until the files are settled, before it sees
+ * the end of the process. */
+static void tell_given_up(const struct made *made)
+{
+	if (scip_link_ask(made->sock, PBEAM__SCIP_REQUEST__SCIP_GIVE_UP, NULL, NULL, 0, NULL) < 0)
+		log_debug("process %d has ended already", made->rpid);
+}
+
 /* Waits for the children that were forked from the stub before the restore failed. The stub never waits,
  * and the program would find them when it returns. */
 static void bereave_stub(struct rebuild *rebuild)
@@ -282,6 +290,8 @@ void rebuild_tree_kill(struct rebuild *rebuild)
 	for (int i = rebuild->plan.nnodes - 1; i >= 0 && made; i--) {
 		if (made[i].rpid <= 1 || made[i].stub)
 			continue;
+		if (made[i].sock >= 0 && rebuild->beside)
+			tell_given_up(&made[i]);
 		if (made[i].sock >= 0)
 			close(made[i].sock);
 		made[i].sock = -1;

@@ -157,16 +157,25 @@ static bool links_claim(void *arg, const uint8_t cookie[ACCEPTOR_COOKIE_SIZE], i
 	return false;
 }
 
+static bool was_given_up(const struct migrate_target *target)
+{
+	struct pollfd poll_fd = {.fd = target->channel, .events = POLLIN};
+
+	return poll(&poll_fd, 1, 0) != 0;
+}
+
 static int link_await(const struct migrate_target *target, struct links *links, const struct link *link,
 		      struct err *err)
 {
 	const uint64_t end_ns = io_now_ns(CLOCK_MONOTONIC) + CALL_MS * 1000000ull;
 
 	while (link->fd < 0) {
-		int r = acceptor_wait(target->acceptor, LOOK_MS, -1, links_claim, links, err);
+		int r = acceptor_wait(target->acceptor, LOOK_MS, target->channel, links_claim, links, err);
 
 		if (r < 0)
 			return r;
+		if (link->fd < 0 && was_given_up(target))
+			return err_set(err, -ECANCELED, "another part has given up");
 		if (link->fd < 0 && io_now_ns(CLOCK_MONOTONIC) > end_ns)
 			return err_set(err, -ETIMEDOUT,
 				       "the other end of a connection has not connected within %d s",

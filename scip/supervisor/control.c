@@ -406,9 +406,9 @@ static bool await_settlement(const struct control *control)
 	return true;
 }
 
-/* The coordinator of a rollback is gone: one flag says whether that was before its commit. */
-static void settle_replacement(struct control *control, const struct control_connection *c,
-			       struct process *process)
+/* The coordinator of a rollback is gone: one flag says whether that was before its commit. After the vote of
+ * a part the process stays as it is. */
+static void settle_replacement(struct control *control, struct control_connection *c, struct process *process)
 {
 	bool old = c->froze && c->replaces, new = c->decides && process->held;
 	struct err err = ERR_INIT;
@@ -416,6 +416,10 @@ static void settle_replacement(struct control *control, const struct control_con
 
 	if (!old && !new && !(c->froze && c->trial.child))
 		return;
+	if (atomic_load(&control->seat->shared->signs.voted)) {
+		c->keeps = true;
+		return;
+	}
 	if (!await_settlement(control)) {
 		kill(process->pid, SIGKILL);
 		return;

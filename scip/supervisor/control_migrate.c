@@ -34,6 +34,7 @@ int control_stub(struct control_request *request, struct err *err)
  * when the connection of the killed coordinator ended, or may have been resumed. */
 int control_give_up(struct control_request *request, struct err *err)
 {
+	request->connection->decides = false;
 	if (request->process->held)
 		control_give_up_husk(request->control, request->process);
 	return 0;

@@ -153,7 +153,7 @@ def test_end_told_late(make_lab):
     lines = b.named("scip-link")
     word.write_text("restore-frozen:sleep")
     asked = b.start(["pbeamctl", "rollback", "pair"], "asked")
-    for number, then in ((signal.SIGSTOP, "restore-cleared:sleep"), (signal.SIGKILL, "")):
+    for number, then in ((signal.SIGSTOP, "restore-condemned:sleep"), (signal.SIGKILL, "")):
         a.wait_until(lambda: word.read_text().endswith(":reached"), what="the rollback to be there")
         for pid in lines:
             os.kill(pid, number)

@@ -255,35 +255,129 @@ def test_outside(make_lab):
     end_all((a, job, "out"), (b, other, "count"))
 
 
-@pytest.mark.messy
-def test_rollback_given_up(make_lab):
-    """The leader of a rollback is killed. If the old processes are only frozen they go on, and those stopped by the user stay stopped; if they are gone the next rollback restores them."""
+# The steps of a part of a rollback before the commit.
+STEPS = ("restore-checked", "restore-frozen", "restore-made-objects", "restore-made-tree", "restore-before-run", "migrate-target-held")
+
+
+def faulty_lab(make_lab):
     lab = make_lab(2)
-    a, b = lab.hosts
     for host in lab.hosts:
         host.env["PBEAM_FAULT"] = str(host.file("fault"))
-    lab.start()
+    return lab.start()
+
+
+def give_up(lab, leader, name, host, fault):
+    """The rollback of `name` fails because of the fault on `host`: the processes are those that were there before, and run."""
+    before = [each.program_pids() for each in lab.hosts]
+    host.file("fault", fault)
+    done = leader.ctl("rollback", name, check=False)
+    host.file("fault")
+    assert done.returncode == 1, fault
+    for each, pids in zip(lab.hosts, before):
+        each.wait_until(lambda each=each, pids=pids: each.program_pids() == pids, 20, lambda each=each, pids=pids: f"{fault}: {pids} to be what runs, not {each.program_pids()}")
+    leader.wait_until(lambda: not any("frozen" in row["state"] for row in leader.ps()["processes"]), 20, f"{fault}: all to run")
+    return done
+
+
+@pytest.mark.messy
+def test_rollback_given_up(make_lab):
+    """The leader of a rollback is killed before its commit: the old processes go on, and those stopped by the user stay stopped. After its commit the new ones run."""
+    lab = faulty_lab(make_lab)
+    a, b = lab.hosts
     jobs = [count(host, f"count-{host.name}") for host in (a, b)]
+    first = [last(job) for job in jobs]
     a.checkpoint("g")
-    a.file("fault", "cut-lead-stopped:kill")
+    before = [last(job) for job in jobs]
     b.ctl("kill", "-s", "STOP", "count-b")
     b.wait_until(lambda: "stopped" in b.ctl("ps").stdout, what="it to be stopped")
-    stopped = last(jobs[1])
-    assert a.ctl("rollback", "g", check=False).returncode == 1
-    for host, job in zip((a, b), jobs):
-        seen = last(job)
-        host.wait_until(lambda job=job, seen=seen: last(job) > seen + 3, 20, "the program to go on")
-        if host is a:
-            assert last(jobs[1]) == stopped
-            b.ctl("kill", "-s", "CONT", "count-b")  # and its console with it
-    a.file("fault", "cut-lead-before-commit:kill")
-    assert a.ctl("rollback", "g", check=False).returncode == 1
+    for point in ("cut-lead-stopped", "cut-lead-before-commit"):
+        stopped = last(jobs[1])
+        give_up(lab, a, "g", a, f"{point}:kill")
+        seen = last(jobs[0])
+        a.wait_until(lambda seen=seen: last(jobs[0]) > seen + 3, 20, "the program to go on")
+        assert last(jobs[1]) == stopped
+    b.ctl("kill", "-s", "CONT", "count-b")  # and its console with it
+    seen = last(jobs[1])
+    b.wait_until(lambda: last(jobs[1]) > seen + 3, 20, "the program to go on")
     for job in jobs:
-        job.wait(30)
+        job.start = len(job.lines())
+    a.file("fault", "cut-lead-committed:kill")
+    a.ctl("rollback", "g", check=False)
     a.file("fault")
-    a.wait_until(lambda: not a.vpids(), 20, "nobody to be left")
-    b.rollback("g")
+    for job, *between in zip(jobs, first, before):
+        goes_back(a, job, *between)
     assert sorted(row["job_name"] + row["host"] for row in a.ps()["processes"]) == ["count-aa", "count-bb"]
+    assert [len(host.program_pids()) for host in lab.hosts] == [1, 1]
+
+
+@pytest.mark.messy
+def test_part_given_up(make_lab):
+    """One part of a rollback fails, or its coordinator is killed, at each step before the commit: the old processes of both go on, connected as before. Killed after the commit: the new ones."""
+    lab = faulty_lab(make_lab)
+    a, b = lab.hosts
+    jobs = start_streams(lab, (a, b), ["how=block", "pace=500"], ["how=edge", "pace=500"])
+    a.checkpoint("g")
+    for action in ("fail", "kill"):
+        for point in STEPS:
+            give_up(lab, a, "g", b, f"{point}:{action}")
+    before = b.program_pids()
+    b.file("fault", "restore-condemned:kill")
+    a.rollback("g")
+    b.file("fault")
+    b.wait_until(lambda: len(b.program_pids()) == 1 and b.program_pids() != before, 20, "the new process alone to run")
+    b.wait_until(lambda: b.ctl("rollback", "g", check=False).returncode == 0, 20, "the next rollback")
+    end_cluster(lab, jobs)
+
+
+@pytest.mark.messy
+@pytest.mark.parametrize("victim", ["coordinate", "keeper"])
+def test_killed_after_vote(make_lab, victim):
+    """The coordinator of a part, or its keeper, is killed when all parts have voted: nothing is committed. The old processes go on, but for those of the keeper, which end with it."""
+    lab = faulty_lab(make_lab)
+    a, b = lab.hosts
+    jobs = [count(host, f"count-{host.name}") for host in (a, b)]
+    a.checkpoint("g")
+    before = [host.program_pids() for host in lab.hosts]
+    a.file("fault", "cut-lead-before-commit:sleep")
+    back = a.start(["pbeamctl", "rollback", "g"], "back")
+    a.wait_until(lambda: "reached" in (a.home / "fault").read_text(), 20, "all votes")
+    assert [len(host.program_pids()) for host in lab.hosts] == [2, 2]
+    (pid,) = b.named(f"scip-{victim}")
+    channels = len(a.named("pbeam-channel"))
+    os.kill(pid, signal.SIGKILL)
+    a.wait_until(lambda: len(a.named("pbeam-channel")) < channels, 20, "the leader to lose the part")
+    a.file("fault")
+    assert back.wait(30) == 1
+    if victim == "keeper":
+        before[1] = []
+    for host, pids in zip(lab.hosts, before):
+        host.wait_until(lambda host=host, pids=pids: host.program_pids() == pids, 20, lambda host=host, pids=pids: f"{pids} to be what runs, not {host.program_pids()}")
+    for job in jobs if victim == "coordinate" else jobs[:1]:
+        seen = last(job)
+        a.wait_until(lambda job=job, seen=seen: last(job) > seen + 3, 20, "the program to go on")
+    a.rollback("g")
+    assert sorted(row["job_name"] + row["host"] for row in a.ps()["processes"]) == ["count-aa", "count-bb"]
+
+
+@pytest.mark.messy
+def test_old_order(make_lab):
+    """--replace, or one part that needs it (a System V segment), ends the old processes of all parts first: a failure leaves none, and the next rollback restores all."""
+    lab = faulty_lab(make_lab)
+    a, b = lab.hosts
+    segment = "import ctypes\nassert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0\nopen('made', 'w').close()\n"
+    for host, program, options in ((a, segment + COUNTER, ()), (b, COUNTER, ())):
+        host.start(["scip", "run", "-d", "--name", f"count-{host.name}", "--group", "g", *options, "--", "python3", "-u", "-c", program])
+    a.wait_until(lambda: len(a.ps()["processes"]) == 2, what="both to run")
+    a.wait_until(lambda: (a.home / "made").exists(), what="the segment")
+    time.sleep(.3)
+    a.checkpoint("g")
+    for options in ((), ("--replace",)):
+        b.file("fault", "restore-made-objects:fail")
+        assert a.ctl("rollback", *options, "g", check=False).returncode == 1
+        b.file("fault")
+        a.wait_until(lambda: not a.vpids() and not a.program_pids() and not b.program_pids(), 20, "none to be left")
+        a.rollback("g")
+        assert sorted(row["job_name"] + row["host"] for row in a.ps()["processes"]) == ["count-aa", "count-bb"]
 
 
 def test_on_live_host(make_lab):

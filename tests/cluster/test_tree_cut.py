@@ -6,7 +6,7 @@ import time
 import pytest
 
 from test_parent_elsewhere import Family, move
-from test_group import lose
+from test_group import STEPS, faulty_lab, give_up, lose
 
 # A parent and a child (or two programs that meet at the path `sock`) that send each other every number in order, `ahead` of them on their way, over pipes
 # or a UNIX connection. The file `go` ends it.
@@ -276,6 +276,56 @@ def test_given_up(make_lab):
     assert pair.where() == ("a", "b")
     a.file("go")
     a.wait_until(lambda: not a.vpids(), 30, "both to end")
+
+
+@pytest.mark.messy
+@pytest.mark.parametrize("how", ["pipe", "socket"])
+def test_rollback_given_up(make_lab, how):
+    """The part of the parent or of the child fails, or its coordinator is killed, at each step of a rollback before the commit: both go on with the same pids, and the numbers on their way arrive. Killed after the commit the new ones run."""
+    lab = faulty_lab(make_lab)
+    a, b = lab.hosts
+    pair = Pair(a, b, how)
+    pair.until_counts()
+    a.checkpoint("pair")
+    for host in (a, b):
+        for point in STEPS:
+            give_up(lab, a, "pair", host, f"{point}:kill")
+    give_up(lab, b, "pair", a, "restore-made-tree:fail")
+    give_up(lab, b, "pair", b, "cut-lead-before-commit:kill")
+    pair.until_counts(1)
+    for host in (a, b):
+        host.file("fault", "restore-condemned:kill")
+        seen = pair.counts()
+        a.rollback("pair")
+        host.file("fault")
+        a.wait_until(lambda: any(y <= x for x, y in zip(pair.counts()[len(seen) - 1:], pair.counts()[len(seen):])), 20, "the numbers to go back")
+        pair.until_counts(1)
+        assert pair.where() == ("a", "b")
+    pair.end()
+
+
+@pytest.mark.messy
+def test_rollback_of_one_that_left_given_up(make_lab):
+    """The child has moved since the checkpoint: it ends there and is restored here. The rollback fails on either host: both go on where they are. Killed after the commit: the child is here alone."""
+    lab = faulty_lab(make_lab)
+    a, b = lab.hosts
+    pair = Pair(a, None, "pipe")
+    pair.until_counts()
+    a.checkpoint("pair")
+    for host in (a, b):
+        move(a, pair.child, b, "--alone")
+        pair.until_counts(1)
+        for each in (a, b):
+            for point in ("restore-frozen", "migrate-target-held"):
+                give_up(lab, a, "pair", each, f"{point}:kill")
+        pair.until_counts(1)
+        assert pair.where() == ("a", "b")
+        host.file("fault", "restore-condemned:kill")
+        a.rollback("pair")
+        host.file("fault")
+        a.wait_until(lambda: pair.where() == ("a", "a") and not b.program_pids(), 20, "both to be here alone")
+        pair.until_counts(1)
+    pair.end()
 
 
 OUTSIDE = """import os, sys, time
