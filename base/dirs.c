@@ -36,9 +36,13 @@ static int dirs_finish(char *buf, int len, const char *sub, struct err *err)
 
 	if (len >= PATH_MAX)
 		return err_code(err, -ENAMETOOLONG, "directory %s", buf);
-	r = io_mkdirs(buf, err);
-	if (r == 0)
-		r = check_private(buf, err);
+	r = check_private(buf, err);
+	if (r == -ENOENT) {
+		err_clear(err);
+		r = io_mkdirs(buf, err);
+		if (r == 0)
+			r = check_private(buf, err);
+	}
 	if (r < 0 || !sub)
 		return r;
 	if (snprintf(buf + len, PATH_MAX - (size_t)len, "/%s", sub) >= PATH_MAX - len)
@@ -197,12 +201,17 @@ int dirs_runtime(char *buf, const char *sub, struct err *err)
 {
 	char refuge[PATH_MAX];
 	int len = 0, refuge_len = 0;
-	bool session = dirs_session(buf, &len), gone = session && dirs_is_gone(buf), refuged;
+	bool session = dirs_session(buf, &len), gone = false, refuged;
 
 	if (session) {
+		const int end = len;
+
 		len += snprintf(buf + len, PATH_MAX - (size_t)len, "/pbeam");
 		if (len < PATH_MAX && dirs_has_table(buf))
 			return dirs_finish(buf, len, sub, err);
+		buf[end] = 0;
+		gone = dirs_is_gone(buf);
+		buf[end] = '/';
 	}
 	refuged = dirs_refuge_path(refuge, &refuge_len, NULL) == 0 && dirs_is_in_use(refuge);
 	if (!refuged && session && !gone)

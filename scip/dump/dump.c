@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +66,7 @@ int dump_withdraw(struct tracee *caller, bool opened, int r, struct err *err)
 static int read_status(struct dump *dump, struct err *err)
 {
 	pid_t pid = dump->caller->tid;
+	const char *ignored;
 	char path[64];
 	int r = procfs_stat_read(pid, 0, &dump->stat, err);
 
@@ -79,7 +81,11 @@ static int read_status(struct dump *dump, struct err *err)
 		return r;
 	snprintf(path, sizeof(path), "/proc/%d/status", pid);
 	r = io_slurp(AT_FDCWD, path, STATUS_MAX, &dump->status, NULL);
-	return r < 0 ? err_code(err, r, "read %s", path) : 0;
+	if (r < 0)
+		return err_code(err, r, "read %s", path);
+	ignored = procfs_field(dump->status, "SigIgn");
+	dump->process->trap_unignored = ignored && !(strtoull(ignored, NULL, 16) >> (SIGTRAP - 1) & 1);
+	return 0;
 }
 
 /* No file of /proc shows mlockall(MCL_FUTURE), but with it a new mapping has its page at once. Tried only in
@@ -233,9 +239,39 @@ typedef int dump_step_fn(struct dump *dump, struct err *err);
 static dump_step_fn *const OUTSIDE[] = {dump_threads, dump_attributes, dump_filters, dump_memory_fields,
 					NULL};
 static dump_step_fn *const INSIDE[] = {
-	dump_attributes_inside, dump_actions,  dump_timers,	dump_threads_inside,
-	dump_semaphores,	dump_policies, ask_lock_future, NULL,
+	dump_timers, dump_threads_inside, dump_semaphores, dump_policies, ask_lock_future, NULL,
 };
+
+/* What the first batch asks. */
+static const struct question {
+	int (*ask)(struct dump *dump, struct batch *batch, struct dump_asked *asked);
+	int (*take)(struct dump *dump, struct batch *batch, const struct dump_asked *asked);
+} QUESTIONS[] = {
+	{dump_ask_attributes, dump_take_attributes}, {dump_ask_actions, dump_take_actions},
+	{dump_ask_itimers, dump_take_itimers},	     {dump_ask_thread, dump_take_thread},
+	{dump_ask_policies, dump_take_policies},
+};
+
+enum { NQUESTIONS = sizeof(QUESTIONS) / sizeof(QUESTIONS[0]) };
+
+/* In one batch: each further one costs two stops and a dozen calls of ptrace. */
+static int ask_questions(struct dump *dump, struct err *err)
+{
+	struct dump_asked asked[NQUESTIONS] = {{.n = 0}};
+	struct batch *batch;
+	int r = batch_begin(dump->process, &batch, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < NQUESTIONS && r >= 0; i++)
+		r = QUESTIONS[i].ask(dump, batch, &asked[i]);
+	if (r >= 0)
+		r = batch_run(batch, dump->caller, err);
+	for (size_t i = 0; i < NQUESTIONS && r >= 0; i++)
+		r = QUESTIONS[i].take(dump, batch, &asked[i]);
+	batch_end(batch);
+	return r < 0 ? err_wrap(err, r, "attributes") : 0;
+}
 
 static int run_steps(struct dump *dump, dump_step_fn *const *steps, struct err *err)
 {
@@ -271,7 +307,7 @@ static int dump_frozen(struct dump *dump, Pbeam__ScipDump__What what, struct map
 	if (r < 0)
 		return r;
 	if (!skeleton)
-		dump->prescan = prescan_start(dump->caller->tid, written);
+		dump->prescan = prescan_start(dump->caller->tid, dump->status, written);
 	r = skeleton ? 0 : dump_leave_vdso(dump, err);
 	if (r < 0)
 		return r;
@@ -284,7 +320,9 @@ static int dump_frozen(struct dump *dump, Pbeam__ScipDump__What what, struct map
 	r = dump_inject(dump->process, dump->caller, injected, err);
 	if (r < 0)
 		return r;
-	r = run_steps(dump, INSIDE, err);
+	r = ask_questions(dump, err);
+	if (r >= 0)
+		r = run_steps(dump, INSIDE, err);
 	if (r < 0 || skeleton)
 		return r;
 	return write_mappings(dump, mappings, written, image_fd, arena, &out->bytes, err);
@@ -309,6 +347,7 @@ int dump_process(struct process *process, Pbeam__ScipDump__What what, int image_
 	prescan_free(dump.prescan);
 	mappings_free(&mappings);
 	r = dump_withdraw(dump.caller, injected, r, err);
+	process->trap_unignored = false;
 	free(dump.status);
 	return r < 0 ? err_wrap(err, r, "vpid %d (%s)", process->vpid.n, dump.stat.comm) : 0;
 }

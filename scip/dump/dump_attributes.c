@@ -118,11 +118,10 @@ static int collect_directory(struct dump *dump, const char *what, const char *as
 static int collect_cpu_times(struct dump *dump)
 {
 	const uint64_t tick = 1000000000u / (uint64_t)sysconf(_SC_CLK_TCK);
-	struct procfs_stat stat;
-	int r = procfs_stat_read(dump->process->pid, 0, &stat, NULL);
+	int r = 0;
 
 	for (int i = 0; i < CPU_TIMES && r >= 0; i++) {
-		int64_t ns = (int64_t)stat.cpu_ns[i] + dump->process->cpu_before[i];
+		int64_t ns = (int64_t)dump->stat.cpu_ns[i] + dump->process->cpu_before[i];
 
 		r = message_append_u64(&dump->out->cpu_times_ns, &dump->out->n_cpu_times_ns,
 				       (uint64_t)(ns > 0 ? ns : 0) + (i < CPU_CHILDREN_USER ? tick : 0));
@@ -185,47 +184,49 @@ int dump_attributes(struct dump *dump, struct err *err)
 	return r < 0 ? err_wrap(err, r, "attributes") : 0;
 }
 
-int dump_attributes_inside(struct dump *dump, struct err *err)
-{
-	struct batch *batch;
-	struct taddr at;
-	int dumpable, thp, brk, r = batch_begin(dump->process, &batch, err);
-	struct {
-		uint64_t xcomp;
-		int32_t subreaper, pad;
-	} * got;
+struct attributes {
+	uint64_t xcomp;
+	int32_t subreaper, pad;
+};
 
-	if (r < 0)
-		return r;
-	r = batch_data(batch, NULL, sizeof(*got), &at);
-	if (r < 0)
-		goto out_batch;
-	dumpable = batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_DUMPABLE));
-	thp = batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_THP_DISABLE));
+enum { ASKED_DUMPABLE, ASKED_THP, ASKED_BRK };
+
+int dump_ask_attributes(struct dump *dump, struct batch *batch, struct dump_asked *asked)
+{
+	int r = batch_data(batch, NULL, sizeof(struct attributes), &asked->at);
+	const uint64_t subreaper = asked->at.a + offsetof(struct attributes, subreaper);
+
+	if (r >= 0)
+		r = asked->calls[ASKED_DUMPABLE] =
+			batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_DUMPABLE));
+	if (r >= 0)
+		r = asked->calls[ASKED_THP] =
+			batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_THP_DISABLE));
 	/* [heap] ends at the next page: the exact value is in no file of /proc. */
-	brk = batch_add(batch, INJECT_CALL_ANY, SYS_brk, remote_args(0));
-	if (dumpable < 0 || thp < 0 || brk < 0 ||
-	    batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_CHILD_SUBREAPER, at.a + 8)) < 0 ||
-	    batch_add(batch, INJECT_CALL_ANY, SYS_arch_prctl, remote_args(ARCH_GET_XCOMP_PERM_CALL, at.a)) <
-		    0) {
-		r = -ENOSPC;
-		goto out_batch;
-	}
-	got = batch_local(batch, at);
-	memset(got, 0, sizeof(*got));
-	r = batch_run(batch, dump->caller, err);
-	if (r < 0)
-		goto out_batch;
+	if (r >= 0)
+		r = asked->calls[ASKED_BRK] = batch_add(batch, INJECT_CALL_ANY, SYS_brk, remote_args(0));
+	if (r >= 0)
+		r = batch_add(batch, INJECT_CALL_ANY, SYS_prctl,
+			      remote_args(PR_GET_CHILD_SUBREAPER, subreaper));
+	if (r >= 0)
+		r = batch_add(batch, INJECT_CALL_ANY, SYS_arch_prctl,
+			      remote_args(ARCH_GET_XCOMP_PERM_CALL, asked->at.a));
+	return r;
+}
+
+int dump_take_attributes(struct dump *dump, struct batch *batch, const struct dump_asked *asked)
+{
+	const struct attributes *got = batch_local(batch, asked->at);
+	const int dumpable = asked->calls[ASKED_DUMPABLE];
+
 	/* what the program asked for is not done for real: scip would be kept out */
 	dump->out->dumpable = dump->process->dumpable ? (uint32_t)dump->process->dumpable - 1
 						      : (uint32_t)batch_call(batch, dumpable)->ret;
-	dump->out->memory->thp_disable = batch_call(batch, thp)->ret == 1;
-	dump->out->memory->brk = (uint64_t)batch_call(batch, brk)->ret;
+	dump->out->memory->thp_disable = batch_call(batch, asked->calls[ASKED_THP])->ret == 1;
+	dump->out->memory->brk = (uint64_t)batch_call(batch, asked->calls[ASKED_BRK])->ret;
 	dump->out->child_subreaper = got->subreaper != 0;
 	dump->out->xcomp_perm = got->xcomp;
-out_batch:
-	batch_end(batch);
-	return r < 0 ? err_wrap(err, r, "attributes") : 0;
+	return 0;
 }
 
 int dump_memory_fields(struct dump *dump, struct err *err)

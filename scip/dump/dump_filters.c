@@ -155,7 +155,7 @@ static int append_filter(Pbeam__Process *out, const void *filter, size_t bytes)
 
 int dump_filters(struct dump *dump, struct err *err)
 {
-	for (unsigned i = 0;; i++) {
+	for (unsigned i = 0; dump->process->filters; i++) {
 		auto_free void *filter = NULL;
 		size_t bytes;
 		int r = record_filter_get(dump->process->keeper, dump->process->vpid, i, &filter, &bytes);
@@ -168,6 +168,7 @@ int dump_filters(struct dump *dump, struct err *err)
 		if (r < 0)
 			return r;
 	}
+	return 0;
 }
 
 bool dump_may_call(const struct dump *dump, int nr)

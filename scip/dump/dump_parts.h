@@ -2,9 +2,9 @@
  * The parts of a process's dump, inside scip/dump.
  *
  * Collecting has two halves. What /proc and ptrace tell is asked first, from outside. What only the process
- * itself may ask (its alternate stacks, clear_child_tid, handlers, timers) is asked by the injected code in
- * as few batches as there are threads; so long as it runs all other threads stand still. Nothing that is
- * asked changes the process.
+ * itself may ask (its alternate stacks, clear_child_tid, handlers, timers) is asked by the injected code:
+ * by one batch for the process and its first thread, and one for each further thread. So long as a batch runs
+ * all other threads stand still. Nothing that is asked changes the process.
  */
 #ifndef SCIP_DUMP_DUMP_PARTS_H
 #define SCIP_DUMP_DUMP_PARTS_H
@@ -20,6 +20,13 @@ enum { DUMP_SIGNALS = 64, DUMP_AREA = 256 * 1024 };
 struct prescan;
 struct sock_filter;
 struct seccomp_data;
+
+/* Where the answers are, for the questions of a part. */
+struct dump_asked {
+	struct taddr at; /* in the batch's data */
+	int calls[3];	 /* whose results are answers */
+	size_t n;
+};
 
 struct dump {
 	struct process *process;
@@ -44,7 +51,10 @@ must_check int dump_withdraw(struct tracee *caller, bool opened, int r, struct e
 /* Registers, extended state, masks, pending signals, scheduling: for every live thread one Thread, the leader
  * first. */
 must_check int dump_threads(struct dump *dump, struct err *err);
-/* From inside: names, alternate stacks, clear_child_tid and the like. */
+/* From inside: names, alternate stacks, clear_child_tid and the like. dump_ask_thread() is for the caller;
+ * dump_threads_inside() asks all others, each by a batch of its own, and goes last. */
+must_check int dump_ask_thread(struct dump *dump, struct batch *batch, struct dump_asked *asked);
+must_check int dump_take_thread(struct dump *dump, struct batch *batch, const struct dump_asked *asked);
 must_check int dump_threads_inside(struct dump *dump, struct err *err);
 
 /* ---- dump_vdso.c ---- */
@@ -58,10 +68,15 @@ must_check int dump_vdso_text(const struct process *process, Pbeam__Mapping *out
  * stop holds is the thread's first. */
 must_check int dump_pending(const struct tracee *tracee, Pbeam__Thread *thread, Pbeam__Process *process,
 			    struct err *err);
-/* Handlers that are not SIG_DFL, by one batch. */
-must_check int dump_actions(struct dump *dump, struct err *err);
+/* From inside: handlers that are not SIG_DFL. */
+must_check int dump_ask_actions(struct dump *dump, struct batch *batch, struct dump_asked *asked);
+must_check int dump_take_actions(struct dump *dump, struct batch *batch, const struct dump_asked *asked);
 
 /* ---- dump_timers.c ---- */
+/* From inside: interval timers. */
+must_check int dump_ask_itimers(struct dump *dump, struct batch *batch, struct dump_asked *asked);
+must_check int dump_take_itimers(struct dump *dump, struct batch *batch, const struct dump_asked *asked);
+/* POSIX timers; from inside where there are any. */
 must_check int dump_timers(struct dump *dump, struct err *err);
 /* Text of /proc/PID/timers into `out->timers`, without times. Numbers of threads stay real. */
 must_check int dump_parse_timers(const char *text, Pbeam__Process *out, struct err *err);
@@ -80,7 +95,9 @@ struct dump_policy {
 	int32_t mode, reserved;
 	uint64_t nodes[DUMP_POLICY_NODES / 64];
 };
-/* NUMA policies of the mappings, from inside. */
+/* NUMA policies of the mappings, from inside: of the first ones, and of the rest by further batches. */
+must_check int dump_ask_policies(struct dump *dump, struct batch *batch, struct dump_asked *asked);
+must_check int dump_take_policies(struct dump *dump, struct batch *batch, const struct dump_asked *asked);
 must_check int dump_policies(struct dump *dump, struct err *err);
 /* Into *out, if it is not the default. */
 must_check int dump_add_policy(const struct dump_policy *got, Pbeam__MemoryPolicy **out);
@@ -89,7 +106,8 @@ must_check int dump_add_policy(const struct dump_policy *got, Pbeam__MemoryPolic
 /* Names of the process, credentials, limits, directories: what /proc and prlimit tell. */
 must_check int dump_attributes(struct dump *dump, struct err *err);
 /* And what prctl tells inside. */
-must_check int dump_attributes_inside(struct dump *dump, struct err *err);
+must_check int dump_ask_attributes(struct dump *dump, struct batch *batch, struct dump_asked *asked);
+must_check int dump_take_attributes(struct dump *dump, struct batch *batch, const struct dump_asked *asked);
 /* The mm fields of /proc/PID/stat, brk, auxv. */
 must_check int dump_memory_fields(struct dump *dump, struct err *err);
 

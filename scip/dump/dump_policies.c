@@ -31,46 +31,66 @@ static bool has_policy(const Pbeam__Mapping *mapping)
 	       mapping->kind != PBEAM__MAPPING__KIND__VSYSCALL;
 }
 
-static int ask_policies(struct dump *dump, size_t first, size_t end, struct err *err)
+/* Asks for those from number `first` on. */
+static int ask_from(struct dump *dump, struct batch *batch, size_t first, struct dump_asked *asked)
 {
 	Pbeam__Memory *memory = dump->out->memory;
-	struct dump_policy *got;
-	struct batch *batch;
-	struct taddr at;
-	int r = batch_begin(dump->process, &batch, err);
+	int r;
 
-	if (r < 0)
-		return r;
-	r = batch_data(batch, NULL, (end - first) * sizeof(*got), &at);
-	if (r >= 0)
-		memset(batch_local(batch, at), 0, (end - first) * sizeof(*got));
-	for (size_t i = first; i < end && r >= 0; i++) {
-		uint64_t where = at.a + (i - first) * sizeof(*got);
+	asked->n = memory->n_mappings - first < AT_ONCE ? memory->n_mappings - first : AT_ONCE;
+	r = batch_data(batch, NULL, asked->n * sizeof(struct dump_policy), &asked->at);
+	for (size_t i = 0; i < asked->n && r >= 0; i++) {
+		uint64_t where = asked->at.a + i * sizeof(struct dump_policy);
+		const Pbeam__Mapping *mapping = memory->mappings[first + i];
 
-		if (has_policy(memory->mappings[i]))
+		if (has_policy(mapping))
 			r = batch_add(batch, INJECT_CALL_ANY, SYS_get_mempolicy,
 				      remote_args(where + offsetof(struct dump_policy, mode),
 						  where + offsetof(struct dump_policy, nodes),
-						  DUMP_POLICY_NODES, memory->mappings[i]->start,
-						  MPOL_F_ADDR));
+						  DUMP_POLICY_NODES, mapping->start, MPOL_F_ADDR));
 	}
-	if (r >= 0)
-		r = batch_run(batch, dump->caller, err);
-	got = r >= 0 ? batch_local(batch, at) : NULL;
-	for (size_t i = first; i < end && r >= 0; i++)
-		r = dump_add_policy(&got[i - first], &memory->mappings[i]->policy);
-	batch_end(batch);
 	return r;
+}
+
+static int take_from(struct dump *dump, struct batch *batch, size_t first, const struct dump_asked *asked)
+{
+	const struct dump_policy *got = batch_local(batch, asked->at);
+	int r = 0;
+
+	for (size_t i = 0; i < asked->n && r >= 0; i++)
+		r = dump_add_policy(&got[i], &dump->out->memory->mappings[first + i]->policy);
+	return r;
+}
+
+int dump_ask_policies(struct dump *dump, struct batch *batch, struct dump_asked *asked)
+{
+	return dump_may_call(dump, SYS_get_mempolicy) ? ask_from(dump, batch, 0, asked) : 0;
+}
+
+int dump_take_policies(struct dump *dump, struct batch *batch, const struct dump_asked *asked)
+{
+	return asked->n ? take_from(dump, batch, 0, asked) : 0;
 }
 
 int dump_policies(struct dump *dump, struct err *err)
 {
-	size_t n = dump->out->memory->n_mappings;
 	int r = 0;
 
 	if (!dump_may_call(dump, SYS_get_mempolicy))
 		return 0;
-	for (size_t first = 0; first < n && r >= 0; first += AT_ONCE)
-		r = ask_policies(dump, first, first + AT_ONCE < n ? first + AT_ONCE : n, err);
+	for (size_t first = AT_ONCE; first < dump->out->memory->n_mappings && r >= 0; first += AT_ONCE) {
+		struct dump_asked asked = {.n = 0};
+		struct batch *batch;
+
+		r = batch_begin(dump->process, &batch, err);
+		if (r < 0)
+			break;
+		r = ask_from(dump, batch, first, &asked);
+		if (r >= 0)
+			r = batch_run(batch, dump->caller, err);
+		if (r >= 0)
+			r = take_from(dump, batch, first, &asked);
+		batch_end(batch);
+	}
 	return r < 0 ? err_wrap(err, r, "NUMA policies") : 0;
 }

@@ -104,29 +104,25 @@ static int append_action(Pbeam__Process *out, int sig, const struct kernel_actio
 	return 0;
 }
 
-int dump_actions(struct dump *dump, struct err *err)
+int dump_ask_actions(struct dump *dump, struct batch *batch, struct dump_asked *asked)
 {
-	struct batch *batch;
-	struct kernel_action *got;
-	struct taddr at;
-	int r = batch_begin(dump->process, &batch, err);
+	int r = batch_data(batch, NULL, DUMP_SIGNALS * sizeof(struct kernel_action), &asked->at);
 
-	if (r < 0)
-		return r;
-	r = batch_data(batch, NULL, DUMP_SIGNALS * sizeof(*got), &at);
 	for (int sig = 1; sig <= DUMP_SIGNALS && r >= 0; sig++) {
-		uint64_t where = at.a + (uint64_t)(sig - 1) * sizeof(*got);
+		uint64_t where = asked->at.a + (uint64_t)(sig - 1) * sizeof(struct kernel_action);
 
 		if (sig != SIGKILL && sig != SIGSTOP)
 			r = batch_add(batch, 0, SYS_rt_sigaction, remote_args((uint64_t)sig, 0, where, 8));
 	}
-	if (r >= 0) {
-		got = batch_local(batch, at);
-		memset(got, 0, DUMP_SIGNALS * sizeof(*got));
-		r = batch_run(batch, dump->caller, err);
-	}
+	return r;
+}
+
+int dump_take_actions(struct dump *dump, struct batch *batch, const struct dump_asked *asked)
+{
+	const struct kernel_action *got = batch_local(batch, asked->at);
+	int r = 0;
+
 	for (int sig = 1; sig <= DUMP_SIGNALS && r >= 0; sig++)
 		r = append_action(dump->out, sig, &got[sig - 1]);
-	batch_end(batch);
-	return r < 0 ? err_wrap(err, r, "signal handlers") : 0;
+	return r;
 }

@@ -169,58 +169,77 @@ struct answers {
 	char comm[16];
 };
 
-static int ask_thread(struct dump *dump, struct tracee *tracee, Pbeam__Thread *out, struct err *err)
-{
-	struct batch *batch;
-	struct answers *got;
-	struct taddr at;
-	int bits, slack, policy, r;
+enum { ASKED_BITS, ASKED_SLACK };
 
-	r = batch_begin(dump->process, &batch, err);
-	if (r < 0)
-		return r;
-	r = batch_data(batch, NULL, sizeof(*got), &at);
-	if (r < 0)
-		goto out_batch;
-#define ask(...) batch_add(batch, INJECT_CALL_ANY, __VA_ARGS__)
-	if (ask(SYS_sigaltstack, remote_args(0, at.a + offsetof(struct answers, altstack))) < 0 ||
-	    ask(SYS_prctl,
-		remote_args(PR_GET_TID_ADDRESS, at.a + offsetof(struct answers, clear_child_tid))) < 0 ||
-	    ask(SYS_prctl, remote_args(PR_GET_PDEATHSIG, at.a + offsetof(struct answers, pdeath))) < 0 ||
-	    ask(SYS_prctl, remote_args(PR_GET_TSC, at.a + offsetof(struct answers, tsc))) < 0 ||
-	    ask(SYS_prctl, remote_args(PR_GET_NAME, at.a + offsetof(struct answers, comm))) < 0) {
-		r = -ENOSPC;
-		goto out_batch;
-	}
-	bits = ask(SYS_prctl, remote_args(PR_GET_SECUREBITS));
-	slack = ask(SYS_prctl, remote_args(PR_GET_TIMERSLACK));
-	policy = dump_may_call(dump, SYS_get_mempolicy)
-			 ? ask(SYS_get_mempolicy,
-			       remote_args(at.a + offsetof(struct answers, policy.mode),
-					   at.a + offsetof(struct answers, policy.nodes), DUMP_POLICY_NODES))
-			 : 0;
-#undef ask
-	if (bits < 0 || slack < 0 || policy < 0) {
-		r = -ENOSPC;
-		goto out_batch;
-	}
-	got = batch_local(batch, at);
-	memset(got, 0, sizeof(*got));
-	r = batch_run(batch, tracee, err);
-	if (r < 0)
-		goto out_batch;
+int dump_ask_thread(struct dump *dump, struct batch *batch, struct dump_asked *asked)
+{
+	int r = batch_data(batch, NULL, sizeof(struct answers), &asked->at);
+	const uint64_t at = asked->at.a;
+	const struct {
+		int64_t nr;
+		uint64_t args[3];
+	} asks[] = {
+		{SYS_sigaltstack, {0, at + offsetof(struct answers, altstack)}},
+		{SYS_prctl, {PR_GET_TID_ADDRESS, at + offsetof(struct answers, clear_child_tid)}},
+		{SYS_prctl, {PR_GET_PDEATHSIG, at + offsetof(struct answers, pdeath)}},
+		{SYS_prctl, {PR_GET_TSC, at + offsetof(struct answers, tsc)}},
+		{SYS_prctl, {PR_GET_NAME, at + offsetof(struct answers, comm)}},
+	};
+
+	for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]) && r >= 0; i++)
+		r = batch_add(batch, INJECT_CALL_ANY, asks[i].nr,
+			      remote_args(asks[i].args[0], asks[i].args[1]));
+	if (r >= 0)
+		r = asked->calls[ASKED_BITS] =
+			batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_SECUREBITS));
+	if (r >= 0)
+		r = asked->calls[ASKED_SLACK] =
+			batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_TIMERSLACK));
+	if (r >= 0 && dump_may_call(dump, SYS_get_mempolicy))
+		r = batch_add(batch, INJECT_CALL_ANY, SYS_get_mempolicy,
+			      remote_args(at + offsetof(struct answers, policy.mode),
+					  at + offsetof(struct answers, policy.nodes), DUMP_POLICY_NODES));
+	return r;
+}
+
+static int take_answers(struct batch *batch, const struct dump_asked *asked, Pbeam__Thread *out)
+{
+	const struct answers *got = batch_local(batch, asked->at);
+	int r;
+
 	out->altstack_sp = (uint64_t)got->altstack.ss_sp;
 	out->altstack_flags = (uint32_t)got->altstack.ss_flags;
 	out->altstack_size = got->altstack.ss_size;
 	out->clear_child_tid = got->clear_child_tid;
 	out->pdeath_signal = (uint32_t)got->pdeath;
 	out->tsc_mode = (uint64_t)got->tsc;
-	out->securebits = (uint32_t)batch_call(batch, bits)->ret;
-	out->timer_slack_ns = (uint64_t)batch_call(batch, slack)->ret;
+	out->securebits = (uint32_t)batch_call(batch, asked->calls[ASKED_BITS])->ret;
+	out->timer_slack_ns = (uint64_t)batch_call(batch, asked->calls[ASKED_SLACK])->ret;
 	r = message_bytes(&out->comm, got->comm, strnlen(got->comm, sizeof(got->comm)));
+	return r < 0 ? r : dump_add_policy(&got->policy, &out->policy);
+}
+
+int dump_take_thread(struct dump *dump, struct batch *batch, const struct dump_asked *asked)
+{
+	for (size_t i = 0; i < dump->out->n_threads; i++)
+		if (dump->out->threads[i]->vtid == dump->caller->vtid.n)
+			return take_answers(batch, asked, dump->out->threads[i]);
+	return 0;
+}
+
+static int ask_other(struct dump *dump, struct tracee *tracee, Pbeam__Thread *out, struct err *err)
+{
+	struct dump_asked asked = {.n = 0};
+	struct batch *batch;
+	int r = batch_begin(dump->process, &batch, err);
+
+	if (r < 0)
+		return r;
+	r = dump_ask_thread(dump, batch, &asked);
 	if (r >= 0)
-		r = dump_add_policy(&got->policy, &out->policy);
-out_batch:
+		r = batch_run(batch, tracee, err);
+	if (r >= 0)
+		r = take_answers(batch, &asked, out);
 	batch_end(batch);
 	return r < 0 ? err_wrap(err, r, "thread %d", tracee->tid) : 0;
 }
@@ -234,9 +253,9 @@ int dump_threads_inside(struct dump *dump, struct err *err)
 
 		while (t && (t->vtid.n != thread->vtid || !is_alive(t)))
 			t = t->next;
-		if (!t)
+		if (!t || t == dump->caller)
 			continue;
-		r = ask_thread(dump, t, thread, err);
+		r = ask_other(dump, t, thread, err);
 		if (r < 0)
 			return r;
 	}
@@ -274,9 +293,7 @@ int dump_death_signals(struct process *process, uint64_t *signals, struct err *e
 {
 	Pbeam__Process *own = message_new(&pbeam__process__descriptor);
 	struct dump dump = {.process = process, .out = own};
-	int r = !own		   ? err_code(err, -ENOMEM, "ask for signals")
-		: process->filters ? dump_filters(&dump, err)
-				   : 0;
+	int r = own ? dump_filters(&dump, err) : err_code(err, -ENOMEM, "ask for signals");
 
 	*signals = 0;
 	for (struct tracee *t = process->tracees; t && r == 0; t = t->next)

@@ -125,22 +125,21 @@ static uint64_t to_nanoseconds(const struct timespec *t)
 	return (uint64_t)t->tv_sec * NS + (uint64_t)t->tv_nsec;
 }
 
-static int ask_itimers(struct dump *dump, struct err *err)
+int dump_ask_itimers(struct dump *dump, struct batch *batch, struct dump_asked *asked)
 {
-	struct batch *batch;
-	struct itimerval *got;
-	struct taddr at;
-	int r = batch_begin(dump->process, &batch, err);
+	int r = batch_data(batch, NULL, ITIMERS * sizeof(struct itimerval), &asked->at);
 
-	if (r < 0)
-		return r;
-	r = batch_data(batch, NULL, ITIMERS * sizeof(*got), &at);
 	for (unsigned which = 0; which < ITIMERS && r >= 0; which++)
-		r = batch_add(batch, 0, SYS_getitimer, remote_args(which, at.a + which * sizeof(*got)));
-	if (r >= 0)
-		r = batch_run(batch, dump->caller, err);
-	got = r >= 0 ? batch_local(batch, at) : NULL;
-	for (unsigned which = 0; which < ITIMERS && r >= 0; which++) {
+		r = batch_add(batch, 0, SYS_getitimer,
+			      remote_args(which, asked->at.a + which * sizeof(struct itimerval)));
+	return r;
+}
+
+int dump_take_itimers(struct dump *dump, struct batch *batch, const struct dump_asked *asked)
+{
+	const struct itimerval *got = batch_local(batch, asked->at);
+
+	for (unsigned which = 0; which < ITIMERS; which++) {
 		const struct itimerval *it = &got[which];
 		Pbeam__IntervalTimer *out;
 
@@ -148,17 +147,14 @@ static int ask_itimers(struct dump *dump, struct err *err)
 		    !it->it_interval.tv_usec)
 			continue;
 		out = message_add(dump->out, itimers, pbeam__interval_timer__descriptor);
-		if (!out) {
-			r = -ENOMEM;
-			break;
-		}
+		if (!out)
+			return -ENOMEM;
 		out->which = which;
 		out->value_us = (uint64_t)it->it_value.tv_sec * 1000000u + (uint64_t)it->it_value.tv_usec;
 		out->interval_us =
 			(uint64_t)it->it_interval.tv_sec * 1000000u + (uint64_t)it->it_interval.tv_usec;
 	}
-	batch_end(batch);
-	return r;
+	return 0;
 }
 
 /* Reads the times of up to TIMERS_AT_ONCE timers, from number `from` of the list on. */
@@ -199,8 +195,6 @@ int dump_timers(struct dump *dump, struct err *err)
 {
 	int r = read_list(dump, err);
 
-	if (r >= 0)
-		r = ask_itimers(dump, err);
 	for (size_t from = 0; from < dump->out->n_timers && r >= 0; from += TIMERS_AT_ONCE) {
 		size_t n = dump->out->n_timers - from;
 

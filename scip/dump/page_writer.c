@@ -29,7 +29,8 @@ struct page_writer {
 	struct tracee *caller;
 	int image_fd;
 	int mem;       /* /proc/TID/mem */
-	int remote_fd; /* the image in the process, -1 when scip writes */
+	bool inside;   /* the process writes, else scip */
+	int remote_fd; /* the image in the process, -1 while it is not open there */
 	struct image_arena *arena;
 	uint64_t bytes;
 	uint8_t *buffer;
@@ -37,29 +38,6 @@ struct page_writer {
 	size_t npieces;
 	uint64_t pending;
 };
-
-static int open_inside(struct page_writer *writer, struct err *err)
-{
-	struct batch *batch;
-	struct taddr where;
-	char path[64];
-	int call, r;
-
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", getpid(), writer->image_fd);
-	r = batch_begin(writer->process, &batch, err);
-	if (r < 0)
-		return r;
-	r = batch_data(batch, path, strlen(path) + 1, &where);
-	if (r >= 0)
-		r = call = batch_add(batch, INJECT_CALL_ANY, SYS_openat,
-				     remote_args((uint64_t)AT_FDCWD, where.a, O_WRONLY | O_CLOEXEC));
-	if (r >= 0)
-		r = batch_run(batch, writer->caller, err);
-	if (r >= 0 && batch_call(batch, call)->ret >= 0)
-		writer->remote_fd = (int)batch_call(batch, call)->ret;
-	batch_end(batch);
-	return r < 0 ? r : 0;
-}
 
 /* Not process_vm_readv: it pins the pages, and pinning a page that is shared copy-on-write for reading makes
  * a copy of it in the process (gup_must_unshare(), Linux 5.19), which ends the sharing and costs the memory.
@@ -107,8 +85,7 @@ int page_writer_open(struct page_writer **out, struct process *process, struct t
 	r = writer->buffer && writer->pieces ? 0 : -ENOMEM;
 	if (r == 0)
 		r = writer->mem = open_memory(caller->tid, err);
-	if (r >= 0 && may_write(process))
-		r = open_inside(writer, err);
+	writer->inside = may_write(process);
 	if (r < 0) {
 		page_writer_close(writer);
 		return r;
@@ -183,17 +160,69 @@ static size_t group_of(const struct page_writer *writer, size_t i)
 	return n;
 }
 
+/* The calls of one batch that open the image in the process and close it; -1: the batch has no such call. */
+struct image_calls {
+	int open, close;
+};
+
+/* Adds a call that has the image's descriptor as its first argument. */
+static int add_for_image(struct page_writer *writer, struct batch *batch, const struct image_calls *calls,
+			 uint32_t flags, int64_t nr, const uint64_t args[4])
+{
+	const uint32_t from = calls->open >= 0 ? INJECT_CALL_FROM : 0;
+	int r = batch_add(batch, flags | from, nr,
+			  remote_args((uint64_t)writer->remote_fd, args[1], args[2], args[3]));
+
+	if (r >= 0 && from)
+		batch_call(batch, r)->from_call = (uint16_t)calls->open;
+	return r;
+}
+
+static int add_open(struct page_writer *writer, struct batch *batch, struct image_calls *calls)
+{
+	struct taddr where;
+	char path[64];
+	int r;
+
+	if (writer->remote_fd >= 0)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", getpid(), writer->image_fd);
+	r = batch_data(batch, path, strlen(path) + 1, &where);
+	if (r >= 0)
+		r = batch_add(batch, 0, SYS_openat,
+			      remote_args((uint64_t)AT_FDCWD, where.a, O_WRONLY | O_CLOEXEC));
+	if (r < 0)
+		return r;
+	calls->open = r;
+	batch_call(batch, r)->ret = -1; /* not made yet */
+	return 0;
+}
+
+/* Whatever the batch has come to: the image is open in the process, or is not. */
+static void note_image(struct page_writer *writer, struct batch *batch, const struct image_calls *calls)
+{
+	if (calls->open >= 0)
+		writer->remote_fd = (int)batch_call(batch, calls->open)->ret;
+	if (calls->open >= 0 && writer->remote_fd < 0) {
+		writer->inside = false; /* it has no free descriptor, for example */
+		writer->remote_fd = -1;
+	}
+	if (calls->close >= 0 && batch_call(batch, calls->close)->ret == 0)
+		writer->remote_fd = -1;
+}
+
 /* Adds the call for `n` pieces. -ENOSPC when the area is full. */
-static int add_call(struct page_writer *writer, struct batch *batch, const struct piece *pieces, size_t n)
+static int add_call(struct page_writer *writer, struct batch *batch, const struct image_calls *calls,
+		    const struct piece *pieces, size_t n)
 {
 	struct iovec vecs[VECS_MAX];
-	uint64_t bytes = 0, fd = (uint64_t)writer->remote_fd;
+	uint64_t bytes = 0;
 	struct taddr where;
 	int r;
 
 	if (n == 1)
-		return batch_add(batch, INJECT_CALL_FULL, SYS_pwrite64,
-				 remote_args(fd, pieces[0].address, pieces[0].bytes, pieces[0].offset));
+		return add_for_image(writer, batch, calls, INJECT_CALL_FULL, SYS_pwrite64,
+				     remote_args(0, pieces[0].address, pieces[0].bytes, pieces[0].offset));
 	for (size_t i = 0; i < n; i++) {
 		vecs[i] = (struct iovec){(void *)pieces[i].address, pieces[i].bytes};
 		bytes += pieces[i].bytes;
@@ -201,59 +230,77 @@ static int add_call(struct page_writer *writer, struct batch *batch, const struc
 	r = batch_data(batch, vecs, n * sizeof(vecs[0]), &where);
 	if (r < 0)
 		return r;
-	r = batch_add(batch, INJECT_CALL_EXACT, SYS_pwritev,
-		      remote_args(fd, where.a, n, pieces[0].offset, 0));
+	r = add_for_image(writer, batch, calls, INJECT_CALL_EXACT, SYS_pwritev,
+			  remote_args(0, where.a, n, pieces[0].offset));
 	if (r >= 0)
 		batch_call(batch, r)->expect = (int64_t)bytes;
 	return r;
 }
 
-/* Runs one batch for pieces from number `from` on. Returns how many pieces it has written. */
-static int run_batch(struct page_writer *writer, size_t from, struct err *err)
+/* Adds the calls for pieces from number `from` on. Returns the number of the first one that has no room. The
+ * last of all pieces is followed by the close, if nothing more is expected. */
+static size_t fill_batch(struct page_writer *writer, struct batch *batch, struct image_calls *calls,
+			 size_t from, bool last)
 {
-	struct batch *batch;
 	size_t to = from;
+
+	if (add_open(writer, batch, calls) < 0)
+		return from;
+	while (to < writer->npieces) {
+		size_t n = group_of(writer, to);
+
+		if (add_call(writer, batch, calls, &writer->pieces[to], n) < 0)
+			return to;
+		to += n;
+	}
+	if (last)
+		calls->close =
+			add_for_image(writer, batch, calls, INJECT_CALL_ANY, SYS_close, remote_args(0));
+	if (calls->close >= 0)
+		batch_call(batch, calls->close)->ret = -1; /* not made yet */
+	return to;
+}
+
+/* Runs one batch for pieces from number `from` on. Returns how many pieces it has written. */
+static int run_batch(struct page_writer *writer, size_t from, bool last, struct err *err)
+{
+	struct image_calls calls = {-1, -1};
+	struct err inner = ERR_INIT;
+	struct batch *batch;
+	size_t to;
 	int r = batch_begin(writer->process, &batch, err);
 
 	if (r < 0)
 		return r;
-	while (to < writer->npieces) {
-		size_t n = group_of(writer, to);
-
-		r = add_call(writer, batch, &writer->pieces[to], n);
-		if (r < 0)
-			break;
-		to += n;
+	to = fill_batch(writer, batch, &calls, from, last);
+	r = batch_run(batch, writer->caller, &inner);
+	if (r == -ESRCH) {
+		batch_end(batch);
+		return err_set(err, r, "%s", inner.text);
 	}
-	if (to > from) {
-		struct err inner = ERR_INIT;
-
-		r = batch_run(batch, writer->caller, &inner);
-		if (r == -ESRCH)
-			r = err_set(err, r, "%s", inner.text);
-		else if (r < 0) {
-			/* Repeated from outside, which works or yields the reason. */
-			r = 0;
-			for (size_t i = from; i < to && r >= 0; i++)
-				r = write_outside(writer, &writer->pieces[i], err);
-		} else {
-			for (size_t i = from; i < to; i++) {
-				image_arena_written(writer->arena, writer->pieces[i].offset,
-						    writer->pieces[i].bytes);
-				writer->bytes += writer->pieces[i].bytes;
-			}
-		}
-	}
+	note_image(writer, batch, &calls);
 	batch_end(batch);
-	return r < 0 ? r : (int)(to - from);
+	for (size_t i = from; i < to && r >= 0; i++) {
+		image_arena_written(writer->arena, writer->pieces[i].offset, writer->pieces[i].bytes);
+		writer->bytes += writer->pieces[i].bytes;
+	}
+	if (r >= 0)
+		return (int)(to - from);
+	/* Repeated from outside, which works or yields the reason. */
+	for (size_t i = from; i < to; i++) {
+		r = write_outside(writer, &writer->pieces[i], err);
+		if (r < 0)
+			return r;
+	}
+	return (int)(to - from);
 }
 
-int page_writer_flush(struct page_writer *writer, struct err *err)
+static int write_pieces(struct page_writer *writer, bool last, struct err *err)
 {
 	size_t done = 0;
 
 	while (done < writer->npieces) {
-		int n = run_batch(writer, done, err);
+		int n = run_batch(writer, done, last, err);
 
 		if (n < 0)
 			return n;
@@ -264,12 +311,17 @@ int page_writer_flush(struct page_writer *writer, struct err *err)
 	return 0;
 }
 
+int page_writer_flush(struct page_writer *writer, struct err *err)
+{
+	return write_pieces(writer, true, err);
+}
+
 int page_writer_add(struct page_writer *writer, uint64_t address, uint64_t count, uint64_t offset,
 		    bool unreadable, struct err *err)
 {
 	struct piece whole = {address, count * PAGE, offset};
 
-	if (unreadable || writer->remote_fd < 0)
+	if (unreadable || !writer->inside)
 		return write_outside(writer, &whole, err);
 	while (whole.bytes) {
 		uint64_t n = whole.bytes < CALL_BYTES ? whole.bytes : CALL_BYTES;
@@ -280,7 +332,7 @@ int page_writer_add(struct page_writer *writer, uint64_t address, uint64_t count
 		whole.offset += n;
 		whole.bytes -= n;
 		if (writer->npieces == PIECES_MAX || writer->pending >= BATCH_BYTES) {
-			int r = page_writer_flush(writer, err);
+			int r = write_pieces(writer, false, err);
 
 			if (r < 0)
 				return r;

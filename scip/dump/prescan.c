@@ -55,9 +55,18 @@ static int choose_ranges(struct prescan *prescan, const struct procfs_maps *maps
 	return prescan->n ? 0 : -ENOENT;
 }
 
-struct prescan *prescan_start(pid_t tid, bool written)
+/* What is in memory or swapped out, by the text of /proc/PID/status. */
+static uint64_t bytes_used(const char *status)
 {
-	struct prescan *prescan = calloc(1, sizeof(*prescan));
+	const char *resident = procfs_field(status, "VmRSS"), *swapped = procfs_field(status, "VmSwap");
+
+	return ((resident ? strtoull(resident, NULL, 10) : 0) + (swapped ? strtoull(swapped, NULL, 10) : 0)) *
+	       1024;
+}
+
+struct prescan *prescan_start(pid_t tid, const char *status, bool written)
+{
+	struct prescan *prescan = bytes_used(status) < LARGE ? NULL : calloc(1, sizeof(*prescan));
 	struct procfs_maps maps = {NULL, 0};
 	struct err err = ERR_INIT;
 

@@ -10,9 +10,10 @@
 
 struct prescan;
 
-/* Starts on the private memory of the stopped process; `written` as in struct page_scanner. NULL where that
- * does not pay or fails; then memory is scanned when it is needed. The caller frees it. */
-struct prescan *prescan_start(pid_t tid, bool written);
+/* Starts on the private memory of the stopped process; `status` is the text of its /proc/PID/status,
+ * `written` as in struct page_scanner. NULL where that does not pay or fails; then memory is scanned when it
+ * is needed. The caller frees it. */
+struct prescan *prescan_start(pid_t tid, const char *status, bool written);
 /* Waits, and appends what page_scan() without `shares` would. False if this range was not scanned. */
 bool prescan_take(struct prescan *prescan, uint64_t start, uint64_t end, struct page_runs *runs, int *r);
 void prescan_free(struct prescan *prescan);

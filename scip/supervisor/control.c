@@ -495,8 +495,8 @@ static bool is_readable(int fd)
 	return fd >= 0 && poll(&p, 1, 0) == 1;
 }
 
-/* Serves one request of this connection; false if none has arrived. */
-static bool serve_one(struct control *control, struct control_connection *c, struct process *process)
+/* Serves one request of this connection, or its end. */
+static void serve_one(struct control *control, struct control_connection *c, struct process *process)
 {
 	struct frame frame;
 	struct control_request request = {
@@ -504,18 +504,15 @@ static bool serve_one(struct control *control, struct control_connection *c, str
 	struct err err = ERR_INIT;
 	int r;
 
-	if (!is_readable(c->sock))
-		return false;
 	r = frame_recv(c->sock, &frame, &err);
 	if (r <= 0) {
 		if (r < 0)
 			log_warn("control: %s", err.text);
 		end_connection(control, c, process);
-		return false;
+		return;
 	}
 	control_serve_request(&request);
 	frame_free(&frame);
-	return true;
 }
 
 void control_await_coordinator(struct control *control, pid_t coordinator)
@@ -602,13 +599,16 @@ static bool is_removed(const char *path)
 	return access(path, F_OK) < 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-/* The socket was removed, or its directory is another one by now: it is made again. */
-static void control_return_socket(struct control *control)
+/* The socket was removed, or its directory is another one by now: it is made again. The directory is looked
+ * up only after a signal that no request explains (frame_connect_to()). */
+static void control_return_socket(struct control *control, bool served)
 {
 	char path[PATH_MAX];
 	struct err err = ERR_INIT;
 	int fd;
 
+	if (served && access(control->path, F_OK) == 0)
+		return;
 	if (socket_path(path, getpid(), NULL) < 0 || (strcmp(path, control->path) == 0 && !is_removed(path)))
 		return;
 	fd = control_listen(path, &err);
@@ -623,6 +623,8 @@ static void control_return_socket(struct control *control)
 
 void control_serve(struct control *control, struct process *process)
 {
+	bool served = false;
+
 	if (!process) {
 		int sock; /* idle: connections are refused */
 
@@ -630,14 +632,12 @@ void control_serve(struct control *control, struct process *process)
 			close(sock);
 		return;
 	}
-	control->accept_ns = 0;
-	if (!is_readable(control->listener))
-		control_return_socket(control);
-	while (is_readable(control->listener) && take_connection(control))
-		continue;
+	for (; is_readable(control->listener); served = true)
+		take_connection(control);
 	for (unsigned i = 0; i < CONTROL_CONNECTIONS_MAX; i++)
-		while (serve_one(control, &control->connections[i], process))
-			continue;
+		for (; is_readable(control->connections[i].sock); served = true)
+			serve_one(control, &control->connections[i], process);
+	control_return_socket(control, served);
 	check_deadlines(control, process);
 }
 

@@ -65,11 +65,11 @@ static int make_file(size_t total, struct err *err)
 	return steal_fd(&fd);
 }
 
-/* Makes a call that must succeed; `what` names it in the error. */
+/* Makes a call that must succeed and does not wait; `what` names it in the error. */
 static int inject_call_must(struct remote_frame *frame, int64_t *ret, struct err *err, const char *what,
 			    int64_t nr, const uint64_t args[6])
 {
-	int code = remote_frame_call(frame, ret, err, nr, args);
+	int code = remote_frame_quick_call(frame, ret, err, nr, args);
 
 	if (code < 0)
 		return code;
@@ -85,7 +85,7 @@ static int open_there(struct remote_frame *frame, uint64_t path, int64_t *fd, st
 	const uint64_t args[6] = {(uint64_t)AT_FDCWD, path, O_RDWR | O_CLOEXEC};
 	pid_t pid = frame->tracee->process->pid;
 	struct rlimit old, lifted;
-	int code = remote_frame_call(frame, fd, err, SYS_openat, args);
+	int code = remote_frame_quick_call(frame, fd, err, SYS_openat, args);
 
 	if (code < 0)
 		return code;

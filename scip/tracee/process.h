@@ -89,10 +89,11 @@ struct process {
 	bool frozen;
 	bool freezing; /* from freeze_begin() to thaw_process(): a thread that is resumed is interrupted again
 			*/
-	bool returning;	    /* a stub whose process is coming back: held, a husk */
-	bool tracked;	    /* a migration watches its memory with a userfaultfd */
-	bool vfork_pending; /* a thread waits in vfork for its child */
-	pid_t vfork_child;  /* that child, real; 0 before the event has told */
+	bool returning;	     /* a stub whose process is coming back: held, a husk */
+	bool tracked;	     /* a migration watches its memory with a userfaultfd */
+	bool trap_unignored; /* it stands still, and does not ignore SIGTRAP (remote_frame_call()) */
+	bool vfork_pending;  /* a thread waits in vfork for its child */
+	pid_t vfork_child;   /* that child, real; 0 before the event has told */
 	bool exiting;
 	int exit_status;	   /* wait status, once gone */
 	struct taddr syscall_insn; /* of a `syscall` instruction (in the vdso), 0 = not looked up; forgotten

@@ -95,6 +95,7 @@ enum step { STEP_PASS, STEP_SYSCALL, STEP_TRAP };
 static int take_exec(struct remote_frame *frame)
 {
 	frame->executed = true;
+	frame->insn.a = 0;
 	frame->tracee->process->syscall_insn.a = 0;
 	frame->tracee->process->scratch.a = 0;
 	frame->tracee->process->timeouts.a = 0;
@@ -311,23 +312,83 @@ static bool cannot_fetch(const struct remote_frame *frame, struct taddr insn)
 	return frame->at == REMOTE_AT_SIGNAL && regs_get(frame->tracee, &regs) == 0 && regs.rip == insn.a;
 }
 
+static int find_insn(struct remote_frame *frame, struct err *err)
+{
+	struct process *process = frame->tracee->process;
+	int code = frame->insn.a ? 0 : remote_arch_find_insn(process, &frame->insn);
+
+	return code < 0 ? err_code(err, code, "find a syscall instruction in %d", process->pid) : 0;
+}
+
 int remote_frame_call(struct remote_frame *frame, int64_t *ret, struct err *err, int64_t nr,
 		      const uint64_t args[6])
 {
 	struct process *process = frame->tracee->process;
 	struct taddr insn, other;
-	int code = remote_arch_find_insn(process, &insn);
+	int code = find_insn(frame, err);
 
 	if (code < 0)
-		return err_code(err, code, "find a syscall instruction in %d", process->pid);
+		return code;
+	insn = frame->insn;
 	code = call_at(frame, insn, ret, err, nr, args);
 	if (code != -EFAULT || !cannot_fetch(frame, insn))
 		return code;
-	process->syscall_insn.a = 0;
+	process->syscall_insn.a = frame->insn.a = 0;
 	if (remote_arch_find_insn(process, &other) < 0 || other.a == insn.a)
 		return code;
 	err_clear(err);
 	return call_at(frame, other, ret, err, nr, args);
+}
+
+/* The thread has trapped: after the call at `insn`, if that was the step. */
+static int take_step(struct remote_frame *frame, struct taddr insn, int64_t *ret, struct err *err)
+{
+	struct user_regs_struct regs;
+	int code = regs_get(frame->tracee, &regs);
+
+	if (code < 0)
+		return err_code(err, code, "read the registers of thread %d", frame->tracee->tid);
+	if (regs.rip != insn.a + REMOTE_ARCH_INSN_LEN)
+		return err_set(err, -EFAULT, "thread %d trapped at %#llx in a call made for it",
+			       frame->tracee->tid, (unsigned long long)regs.rip);
+	*ret = (int64_t)regs.rax;
+	return 0;
+}
+
+int remote_frame_quick_call(struct remote_frame *frame, int64_t *ret, struct err *err, int64_t nr,
+			    const uint64_t args[6])
+{
+	struct tracee *tracee = frame->tracee;
+	struct user_regs_struct regs = frame->saved;
+	struct inject_call fault = {.nr = nr};
+	int code;
+
+	/* The exit of a skipped call would end the step too early. */
+	if (!tracee->process->trap_unignored || frame->skip_exit)
+		return remote_frame_call(frame, ret, err, nr, args);
+	if (remote_fault_pick(&fault, 1) == 0) {
+		*ret = fault.ret;
+		return 0;
+	}
+	code = find_insn(frame, err);
+	if (code < 0)
+		return code;
+	remote_arch_set_call(&regs, frame->insn, nr, args);
+	code = regs_set(tracee, &regs);
+	if (code < 0)
+		return err_code(err, code, "set the registers of thread %d", tracee->tid);
+	do
+		code = next_stop(frame, PTRACE_SINGLESTEP, err);
+	while (code == STEP_PASS);
+	if (code == STEP_TRAP)
+		code = take_step(frame, frame->insn, ret, err);
+	else if (code >= 0)
+		code = err_set(err, -EIO, "thread %d stopped at a call instead of after it", tracee->tid);
+	if (code == -EFAULT && cannot_fetch(frame, frame->insn)) { /* which looks elsewhere */
+		err_clear(err);
+		return remote_frame_call(frame, ret, err, nr, args);
+	}
+	return code < 0 ? err_wrap(err, code, "make call %lld", (long long)nr) : 0;
 }
 
 int remote_frame_code(struct remote_frame *frame, struct taddr code_start, struct taddr code_end,

@@ -4,6 +4,9 @@
 
 #include "scip/tracee/process.h"
 
+/* Of the `syscall` instruction. */
+enum { REMOTE_ARCH_INSN_LEN = 2 };
+
 /* False for a thread that runs 32-bit code. */
 bool remote_arch_can(const struct user_regs_struct *regs);
 /* Finds a `syscall` instruction in the process. The address is remembered but checked each time, since the

@@ -23,7 +23,7 @@ enum {
 	TEXT_CHUNK = 8192,
 };
 
-static const unsigned char syscall_bytes[2] = {0x0f, 0x05};
+static const unsigned char syscall_bytes[REMOTE_ARCH_INSN_LEN] = {0x0f, 0x05};
 
 bool remote_arch_can(const struct user_regs_struct *regs)
 {
