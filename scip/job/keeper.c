@@ -123,10 +123,8 @@ static void check_end_again(void *arg)
 		keeper_reap_children(keeper);
 		keeper_exit(keeper);
 	}
-	if (keeper->end_looks == END_LOOKS && !job->entry.spread)
+	if (keeper->end_looks++ == END_LOOKS)
 		return;
-	if (keeper->end_looks < END_LOOKS)
-		keeper->end_looks++;
 	if (loop_timer_start(&job->loop, after, check_end_again, keeper) < 0)
 		log_debug("no alarm to spare: the job's end is noticed at the next death");
 }

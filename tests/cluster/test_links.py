@@ -1,5 +1,7 @@
 """The links of a job's processes on other hosts: one connection carries them all, and a killed process of theirs is replaced."""
 import os
+import pathlib
+import re
 import signal
 import subprocess
 import threading
@@ -74,6 +76,33 @@ def test_one_connection(make_lab):
         sockets = [os.readlink(f"/proc/{carrier}/fd/{fd}") for fd in os.listdir(f"/proc/{carrier}/fd")]
         assert sum(target.startswith("socket:") for target in sockets) == 4, "to the keeper, to the host of the stubs, and two for the loop's signals"
     children.end(1)
+
+
+def test_keepers_of_orphans_sleep(make_lab):
+    """Nothing wakes the keepers of a job whose first process has ended and whose last one is on another host. They end with it."""
+    a, b = make_lab(2).start().hosts
+    os.mkfifo(a.home / "ready")
+    a.own(a.home / "ready")
+    first, out = a.detach("sh", "-c", "sleep 600 & echo $!; read end < ready", name="orphan")
+    orphan = int(a.wait_until(lambda: out.read_text().split(), what="the child")[0])
+    a.ctl("migrate", orphan, b.name)
+    (a.home / "ready").write_text("end\n")
+    a.wait_until(lambda: first not in a.vpids(), what="the first process to end")
+    keepers = a.named("scip-keeper") + b.named("scip-keeper")
+
+    def woken():
+        return [re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M) for pid in keepers]
+
+    def is_still():
+        before = woken()
+        time.sleep(2)
+        return woken() == before
+
+    assert len(keepers) == 2
+    a.wait_until(is_still, 20, "the keepers to sleep")
+    a.ctl("kill", "-s", "KILL", orphan)
+    for host in (a, b):
+        host.wait_until(lambda host=host: not host.named("scip-keeper"), 5, f"the keeper on {host.name} to end")
 
 
 @pytest.mark.messy
