@@ -175,20 +175,17 @@ int dump_ask_thread(struct dump *dump, struct batch *batch, struct dump_asked *a
 {
 	int r = batch_data(batch, NULL, sizeof(struct answers), &asked->at);
 	const uint64_t at = asked->at.a;
-	const struct {
-		int64_t nr;
-		uint64_t args[3];
-	} asks[] = {
-		{SYS_sigaltstack, {0, at + offsetof(struct answers, altstack)}},
-		{SYS_prctl, {PR_GET_TID_ADDRESS, at + offsetof(struct answers, clear_child_tid)}},
-		{SYS_prctl, {PR_GET_PDEATHSIG, at + offsetof(struct answers, pdeath)}},
-		{SYS_prctl, {PR_GET_TSC, at + offsetof(struct answers, tsc)}},
-		{SYS_prctl, {PR_GET_NAME, at + offsetof(struct answers, comm)}},
-	};
+	const uint64_t places[][2] = {{PR_GET_TID_ADDRESS, offsetof(struct answers, clear_child_tid)},
+				      {PR_GET_PDEATHSIG, offsetof(struct answers, pdeath)},
+				      {PR_GET_TSC, offsetof(struct answers, tsc)},
+				      {PR_GET_NAME, offsetof(struct answers, comm)}};
 
-	for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]) && r >= 0; i++)
-		r = batch_add(batch, INJECT_CALL_ANY, asks[i].nr,
-			      remote_args(asks[i].args[0], asks[i].args[1]));
+	if (r >= 0)
+		r = batch_add(batch, INJECT_CALL_ANY, SYS_sigaltstack,
+			      remote_args(0, at + offsetof(struct answers, altstack)));
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && r >= 0; i++)
+		r = batch_add(batch, INJECT_CALL_ANY, SYS_prctl,
+			      remote_args(places[i][0], at + places[i][1]));
 	if (r >= 0)
 		r = asked->calls[ASKED_BITS] =
 			batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_SECUREBITS));

@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "scip/supervisor/control.h"
 
-enum { POOL_CALM = 1, POOL_HIGH = 6, POOL_HIGH_BURST = 64, POOL_SURPLUS = 24 };
+enum { POOL_CALM = 0, POOL_FIRST = 2, POOL_HIGH = 6, POOL_HIGH_BURST = 64, POOL_SURPLUS = 24 };
 enum { POOL_RETRY_MS = 100, POOL_QUIET_MS = 2000 };
 /* Longer than a scip that has received a process can be without the processor. */
 #define DOUBT_NS 5000000000ull
@@ -283,7 +283,7 @@ static void pool_recount(struct pool *pool)
 	atomic_fetch_add(&pool->seat.shared->idle, idle - seen);
 }
 
-/* Ends all spares but one. One that is taken meanwhile is not missed: its successor is forked at once. */
+/* Ends all spares. One that is taken meanwhile is not missed: its successor is forked at once. */
 static void pool_calm(struct pool *pool)
 {
 	const struct handoff retire = {.flags = HANDOFF_RETIRE};
@@ -309,7 +309,7 @@ static void pool_adapt(struct pool *pool, bool woken)
 		pool->seen_ns = now;
 	}
 	if (woken && atomic_load(&shared->idle) <= 0 && shared->high < POOL_HIGH_BURST)
-		pool_set_high(pool, shared->high * 2);
+		pool_set_high(pool, shared->high ? shared->high * 2 : POOL_FIRST);
 	else if (woken && atomic_load(&shared->idle) > 0 && shared->high > POOL_HIGH)
 		pool_set_high(pool, shared->high / 2);
 	else if ((shared->high > POOL_CALM || pool->uncertain) &&
@@ -317,13 +317,15 @@ static void pool_adapt(struct pool *pool, bool woken)
 		pool_calm(pool);
 }
 
-/* Forks spares up to the high mark. True if processes wait and no scip can be made. */
+/* Forks spares up to the high mark; a doubt is settled only by an idle scip. True if processes wait and no
+ * scip can be made. */
 static bool pool_top_up(struct pool *pool)
 {
 	struct seat_shared *shared = pool->seat.shared;
+	const int32_t wanted = shared->high || !pool->ndoubts ? (int32_t)shared->high : 1;
 	int r = 0;
 
-	while (atomic_load(&shared->idle) < (int32_t)shared->high && r == 0) {
+	while (atomic_load(&shared->idle) < wanted && r == 0) {
 		r = fork_spare(pool);
 		if (r < 0)
 			break;
