@@ -4,6 +4,7 @@ import signal
 import time
 
 import pytest
+from test_group import count, faulty_lab, give_up, last, programs
 from test_parent_elsewhere import move
 from test_tree_cut import Pair
 
@@ -164,6 +165,30 @@ def test_end_told_late(make_lab):
     assert asked.wait() == 0, asked.errors()
     pair.until_counts()
     pair.end()
+
+
+@pytest.mark.messy
+def test_given_up(make_lab):
+    """The rollback of a job that has moved fails, or its coordinator is killed: the old process goes on. Killed after the commit the new one does, and its console at home neither sees the end of the old one nor misses that of the new one."""
+    lab = faulty_lab(make_lab)
+    a, b = lab.hosts
+    job = count(a, "count")
+    a.ctl("migrate", "count", "b")
+    a.checkpoint("count")
+    for step in ("restore-frozen:kill", "restore-made-tree:fail", "restore-before-commit:kill"):
+        give_up(lab, a, "count", b, step)
+        seen = last(job)
+        a.wait_until(lambda seen=seen: last(job) > seen + 3, 20, "the program to go on")
+    seen = last(job)
+    before = programs(lab)
+    b.file("fault", "restore-condemned:kill")
+    b.ctl("rollback", "count", check=False)
+    b.file("fault")
+    b.wait_until(lambda: len(programs(lab)) == len(before) and programs(lab) != before, 20, "the new process alone to run")
+    a.wait_until(lambda: last(job) > seen + 3, 20, "it to count on")
+    assert job.process.poll() is None
+    b.ctl("kill", "-s", "TERM", "count")
+    assert job.wait(20) == 128 + signal.SIGTERM
 
 
 SERVER = """import os, socket, sys, time

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from test_parent_elsewhere import Family, move
-from test_group import STEPS, faulty_lab, give_up, lose
+from test_group import STEPS, faulty_lab, give_up, lose, programs, replaced
 
 # A parent and a child (or two programs that meet at the path `sock`) that send each other every number in order, `ahead` of them on their way, over pipes
 # or a UNIX connection. The file `go` ends it.
@@ -294,10 +294,8 @@ def test_rollback_given_up(make_lab, how):
     give_up(lab, b, "pair", b, "cut-lead-before-commit:kill")
     pair.until_counts(1)
     for host in (a, b):
-        host.file("fault", "restore-condemned:kill")
         seen = pair.counts()
-        a.rollback("pair")
-        host.file("fault")
+        replaced(lab, a, "pair", host, "restore-condemned:kill")
         a.wait_until(lambda: any(y <= x for x, y in zip(pair.counts()[len(seen) - 1:], pair.counts()[len(seen):])), 20, "the numbers to go back")
         pair.until_counts(1)
         assert pair.where() == ("a", "b")
@@ -323,7 +321,7 @@ def test_rollback_of_one_that_left_given_up(make_lab):
         host.file("fault", "restore-condemned:kill")
         a.rollback("pair")
         host.file("fault")
-        a.wait_until(lambda: pair.where() == ("a", "a") and not b.program_pids(), 20, "both to be here alone")
+        a.wait_until(lambda: pair.where() == ("a", "a") and len(programs(lab)) == 2, 20, "both to be here alone")
         pair.until_counts(1)
     pair.end()
 
