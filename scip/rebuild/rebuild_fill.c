@@ -305,7 +305,8 @@ static int send_run(struct rebuild *rebuild, int node, struct err *err)
 	return r;
 }
 
-/* Releases all processes, even if one of them does not answer because its scip was killed. */
+/* Releases all processes, even if one of them does not answer because its scip was killed. After a commit
+ * that is the end of a process that runs, not a failure. */
 int rebuild_fill_release(struct rebuild *rebuild)
 {
 	int r = 0;
@@ -316,10 +317,6 @@ int rebuild_fill_release(struct rebuild *rebuild)
 		if (rebuild_is_filled(rebuild, i))
 			note_release(rebuild, i, send_run(rebuild, i, &err), &err, &r);
 	}
-	if (rebuild->committed) {
-		r = 0;
-		err_clear(rebuild->err);
-	}
 	for (int i = 0; i < rebuild->plan.nnodes; i++) {
 		struct err err = ERR_INIT;
 
@@ -329,7 +326,10 @@ int rebuild_fill_release(struct rebuild *rebuild)
 						      NULL, &err),
 				     &err, &r);
 	}
-	return r;
+	if (!rebuild->committed)
+		return r;
+	err_clear(rebuild->err);
+	return 0;
 }
 
 static int fill_ask_all(struct rebuild *rebuild, uint32_t request)

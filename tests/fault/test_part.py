@@ -211,7 +211,7 @@ def test_at_points(host, kind):
         family.settle(name)
         committed = name not in BEFORE_COMMIT
         assert (name in family.ended) == (kind.startswith("new") if committed else kind == "child")
-        assert done == (kind in ("idle", "beside") or (committed and kind == "child") or (not committed and kind.startswith("new") and not killed))
+        assert done == (kind in ("idle", "beside") or committed or (kind.startswith("new") and not killed))
         if kind == "beside" and "beside" not in family.ended:
             family.settle("beside")
             assert "beside" in family.ended

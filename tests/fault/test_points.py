@@ -136,12 +136,14 @@ def test_rollback_before_commit(host, action):
 
 
 def test_rollback_killed_after_commit(host):
-    """The new processes run without their coordinator."""
+    """The new processes run without their coordinator, and the user is told that the rollback is done."""
     tree = Tree(host)
     host.checkpoint("tree")
     tree.go_on()
     before = tree.pids()
-    tree.disturbed("restore-condemned", "kill")
+    tree.fault.write_text("restore-condemned:kill\n")
+    host.ctl("rollback", "tree")
+    tree.fault.write_text("")
     host.wait_until(lambda: len(tree.pids()) == 3 and not set(before.values()) & set(tree.pids().values()), what="the new processes")
     tree.go_on()
     tree.finish()
