@@ -221,7 +221,7 @@ static void free_coordinator(struct job *job)
 	free(coordinator);
 	job->coordinator = NULL;
 	job->coordinator_pid = 0;
-	job->departing = false;
+	job->departing = job->arrives = job->rolls_back = false;
 }
 
 /* In the child. */
@@ -322,6 +322,8 @@ int coordinator_start(struct job *job, const struct coordinator_wish *wish, coor
 	}
 	job->coordinator_pid = coordinator->pid;
 	job->departing = wish->kind == COORDINATOR_MIGRATE || (wish->settling && !wish->settling->arrival);
+	job->arrives = wish->kind == COORDINATOR_RECEIVE;
+	job->rolls_back = wish->kind == COORDINATOR_ROLLBACK || (wish->begin && wish->begin->cut);
 	if (coordinator->pid == 0)
 		start_child(job, wish, theirs);
 	return 0;

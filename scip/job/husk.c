@@ -65,7 +65,7 @@ static void on_husk_ready(void *arg, int fd)
 	struct err err = ERR_INIT;
 	int r = pool_hand_over(job->pool, &husk->handoff, &err);
 
-	if (r == 0 && husk->root && job->root > 0 && (!job->root_gone || job->replacing)) {
+	if (r == 0 && husk->root && job->root > 0 && job->rolls_back) {
 		job->next_root = husk->handoff.rpid;
 		job->next_root_vpid.n = husk->handoff.vpid;
 	} else if (r == 0 && husk->root) {

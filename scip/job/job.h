@@ -41,6 +41,9 @@ struct job {
 	bool root_gone;		    /* ... and root_status is its wait status */
 	int root_status;
 	const char *home; /* of a guest keeper: the host where the job was started; else NULL */
+	bool rolls_back;  /* the coordinator's new first process takes the old one's place at the commit; that
+			     of an arrival does at once, when the one made in advance was killed */
+	bool arrives;	  /* the coordinator receives processes */
 	bool replacing;	  /* a rollback is at work: deaths of the old processes are not the job's end */
 	struct pool *pool;
 	struct coordinator *coordinator; /* NULL when none is at work */

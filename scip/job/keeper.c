@@ -219,7 +219,8 @@ static void child_ended(struct keeper *keeper, pid_t pid, int status)
 		job->root_status = status;
 		while (keeper->report >= 0) /* its reports come first */
 			on_report(keeper, keeper->report);
-		if (!job->replacing && !keeper->restoring)
+		/* Else when the coordinator has ended: another first process may take its place. */
+		if (!job->replacing && !job->arrives && !keeper->restoring)
 			root_ended(keeper);
 	}
 }
