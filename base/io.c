@@ -121,6 +121,13 @@ int io_readlink(int dirfd, const char *path, char *buf, size_t size)
 	return 0;
 }
 
+int io_next_entry(DIR *dir, const struct dirent **entry)
+{
+	errno = 0;
+	*entry = readdir(dir);
+	return *entry ? 1 : -errno;
+}
+
 int io_mkdirs(const char *path, struct err *err)
 {
 	char part[PATH_MAX];

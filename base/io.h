@@ -3,6 +3,7 @@
 #ifndef BASE_IO_H
 #define BASE_IO_H
 
+#include <dirent.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -27,6 +28,11 @@ must_check int io_slurp(int dirfd, const char *path, size_t max, char **out, siz
 
 /* Reads a symbolic link, whole, NUL-terminated. -ENAMETOOLONG if it does not fit. */
 must_check int io_readlink(int dirfd, const char *path, char *buf, size_t size);
+
+/* readdir(3), of which a failure is easily taken for the end. Returns 1 with an entry, 0 at the end, or
+ * -errno.
+ */
+must_check int io_next_entry(DIR *dir, const struct dirent **entry);
 
 /* mkdir -p with mode 0700 for what is made. */
 must_check int io_mkdirs(const char *path, struct err *err);

@@ -113,12 +113,13 @@ static int list_dir(const char *dir, uint32_t **numbers, struct err *err)
 	auto_closedir DIR *d = opendir(dir);
 	auto_free uint32_t *v = NULL;
 	size_t n = 0, room = 0;
-	struct dirent *entry;
+	const struct dirent *entry;
+	int r;
 
 	*numbers = NULL;
 	if (!d)
 		return errno == ENOENT ? 0 : err_sys(err, "list %s", dir);
-	while ((entry = readdir(d))) {
+	while ((r = io_next_entry(d, &entry)) > 0) {
 		uint32_t number = store_number_of(entry->d_name);
 
 		if (!number)
@@ -132,6 +133,8 @@ static int list_dir(const char *dir, uint32_t **numbers, struct err *err)
 		}
 		v[n++] = number;
 	}
+	if (r < 0)
+		return err_code(err, r, "list %s", dir);
 	if (n)
 		bytes_sort(v, n, sizeof(*v), compare_numbers);
 	*numbers = steal_ptr(&v);

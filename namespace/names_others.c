@@ -229,7 +229,7 @@ static int others_read(const struct names *names, struct others *others)
 {
 	auto_closedir DIR *d = NULL;
 	char path[PATH_MAX];
-	struct dirent *entry;
+	const struct dirent *entry;
 	uint32_t version;
 	int r = dirs_runtime(path, NULL, NULL);
 
@@ -239,9 +239,11 @@ static int others_read(const struct names *names, struct others *others)
 	d = opendir(path);
 	if (!d)
 		return -errno;
-	while (r == 0 && (entry = readdir(d)))
+	while (r == 0 && (r = io_next_entry(d, &entry)) > 0) {
+		r = 0;
 		if (table_file_version(entry->d_name, &version) && version != names->table->head.version)
 			r = others_take(others, dirfd(d), entry->d_name, version);
+	}
 	if (r < 0)
 		others_free(others);
 	return r;

@@ -127,11 +127,13 @@ static int stream_queue_output(struct stream *stream, struct output *output)
 		stream->first = output;
 	stream->last = output;
 	stream->queued += output->len;
-	if (event_add(stream->writable, NULL) < 0) {
-		log_error("cannot send a message: no memory");
-		return -ENOMEM;
-	}
-	return 0;
+	if (event_add(stream->writable, NULL) == 0)
+		return 0;
+	/* The kernel has no memory for the event. The socket has room in most cases. */
+	if (stream_write_some(stream) && !stream->first)
+		return 0;
+	log_error("cannot send a message: no memory");
+	return -ENOMEM;
 }
 
 void stream_flush(struct stream *stream)

@@ -62,7 +62,7 @@ def pytest_runtest_makereport(item, call):
         return
     values = list(item.funcargs.values())
     for value in values + [host for made in getattr(item, "labs", []) for host in made.hosts]:
-        if isinstance(value, harness.Host):
+        if isinstance(value, harness.base.Host):
             report.sections.append(("commands", "\n".join(value.history[-40:])))
             report.sections.append(("processes", "\n".join(f"{pid} {line}" for pid, line in value.processes().items())))
             report.sections.append(("output", value.outputs()))

@@ -374,13 +374,14 @@ static int check_threads(struct rpid rpid, struct table *table, const Pbeam__Pro
 {
 	char path[64];
 	auto_closedir DIR *dir = NULL;
-	struct dirent *item;
+	const struct dirent *item;
+	int more;
 
 	snprintf(path, sizeof(path), "/proc/%d/task", rpid.n);
 	dir = opendir(path);
 	if (!dir)
 		return err_sys(err, "open %s", path);
-	while ((item = readdir(dir)) != NULL) {
+	while ((more = io_next_entry(dir, &item)) > 0) {
 		struct rpid tid = {atoi(item->d_name)};
 		struct table other = {.n = 0};
 		int r;
@@ -404,7 +405,7 @@ static int check_threads(struct rpid rpid, struct table *table, const Pbeam__Pro
 		free(table->fds);
 		*table = other;
 	}
-	return 0;
+	return more < 0 ? err_code(err, more, "list %s", path) : 0;
 }
 
 /* Finds a process of those in `order` with the same descriptor table, or takes this one in: sorted as
