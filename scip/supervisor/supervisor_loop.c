@@ -62,6 +62,7 @@ struct supervisor {
 		struct vpid vtid;
 	} met[MET_MAX];
 	unsigned nmet;
+	bool awaited;	/* a thread may have awaits_filter */
 	bool diverging; /* load the filter at the exit stop of the call that made a diverged number */
 };
 
@@ -87,13 +88,11 @@ static struct vpid claim_number(struct supervisor *s, pid_t number)
 	return v;
 }
 
-/* The thread has made a child whose number differs, by a call that the born filter lets pass. Its result
- * is translated at the exit stop, where calls can be made in the thread and the process gets the other
+/* The thread has made a child whose number differs, perhaps by a call that the born filter lets pass. Its
+ * result is translated at the exit stop, where calls can be made in the thread and the process gets the other
  * filter. */
 static void expect_birth(struct supervisor *s, struct tracee *parent)
 {
-	if (s->process->diverged)
-		return;
 	if (syscall_expect_birth(parent) < 0)
 		log_debug("thread %d is gone", parent->tid);
 	s->diverging = true;
@@ -133,6 +132,8 @@ static void greet_thread(struct supervisor *s, struct tracee *thread)
 	thread->vtid = claim_number(s, thread->tid);
 	if (thread->vtid.n == thread->tid)
 		return;
+	thread->awaits_filter = !process->diverged;
+	s->awaited |= thread->awaits_filter;
 	if (syscall_newborn(process, thread->tid, thread->vtid) < 0)
 		log_debug("new thread %d is gone", thread->tid);
 }
@@ -180,7 +181,7 @@ static void find_thread(struct supervisor *s, struct tracee *parent, pid_t tid)
 	greet_thread(s, thread);
 	if (thread->vtid.n != tid)
 		expect_birth(s, parent);
-	if (process->frozen && freeze_hold(thread))
+	if ((process->frozen && freeze_hold(thread)) || thread->awaits_filter)
 		return;
 	if (stops_resume(thread, STOPS_CONT) < 0)
 		log_debug("thread %d is gone already", tid);
@@ -241,6 +242,23 @@ static void supervisor_resume(struct tracee *tracee, enum stops_resume how)
 		log_error("resume thread %d: %s", tracee->tid, strerror(-r));
 }
 
+/* At the exit stop of the call that made a child or thread with a diverged number: the process gets the
+ * filter, and threads with such a number run. */
+static void finish_birth(struct supervisor *s, struct tracee *maker)
+{
+	inject_restored_filter(s->process, maker);
+	if (!s->awaited)
+		return;
+	s->awaited = false;
+	for (struct tracee *t = s->process->tracees; t; t = t->next) {
+		if (!t->awaits_filter)
+			continue;
+		t->awaits_filter = false;
+		if (!t->frozen && t->stop == TRACEE_EVENT_STOP)
+			supervisor_resume(t, STOPS_CONT);
+	}
+}
+
 static void supervisor_act(struct supervisor *s, struct tracee *tracee, unsigned actions)
 {
 	struct process *process = s->process;
@@ -264,7 +282,7 @@ static void supervisor_act(struct supervisor *s, struct tracee *tracee, unsigned
 	if (actions & ACTION_LEAVE_CALL) {
 		r = syscall_exit(tracee);
 		if (r == 0 && s->diverging)
-			inject_restored_filter(process, tracee);
+			finish_birth(s, tracee);
 		s->diverging = false;
 	}
 	if (actions & ACTION_TRANSLATE_SIGNAL)
@@ -285,7 +303,7 @@ static void supervisor_act(struct supervisor *s, struct tracee *tracee, unsigned
 		return; /* killed: its exit status follows */
 	if ((actions & ACTION_HOLD) && freeze_hold(tracee))
 		return;
-	if (actions & ACTION_RESUME)
+	if ((actions & ACTION_RESUME) && !tracee->awaits_filter)
 		supervisor_resume(tracee, how);
 }
 

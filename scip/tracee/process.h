@@ -66,6 +66,7 @@ struct tracee {
 				 restart_syscall(219)), else -1 */
 	struct tracee_pending pending;
 	void *frame;	     /* state of a call between enter and exit; owned by scip/syscall */
+	bool awaits_filter;  /* new, with a diverged number: stays stopped until the filter is loaded */
 	bool want_exit_stop; /* the current call's handler requested the exit stop */
 };
 

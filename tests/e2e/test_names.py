@@ -86,3 +86,36 @@ def test_unknown_calls_are_counted(host):
     assert document["unknown_calls"] == 3, document
     host.ctl("kill", "-s", "KILL", "unknown")
     job.wait(20)
+
+
+HOLDS = """
+import threading
+for _ in range(50):
+    threading.Thread(target=threading.Event().wait).start()
+print("ready", flush=True)
+"""
+
+TAKEN = """
+echo 1000 >/proc/sys/kernel/ns_last_pid
+scip run -d --name holds -- python3 -c "$1" >holds.out
+until grep -q ready holds.out; do sleep 0.05; done
+first=$(pbeamctl ps | awk '/holds/ { print $1; exit }')
+pbeamctl checkpoint --kill holds
+echo 10000 >/proc/sys/kernel/ns_last_pid
+pbeamctl rollback holds
+for round in 1 2 3; do
+    echo $((first - 5)) >/proc/sys/kernel/ns_last_pid
+    scip run -- "$2" || true
+done
+pbeamctl kill -s KILL holds
+"""
+
+
+def test_threads_with_taken_numbers(host):
+    """The kernel gives new threads of a program numbers that a restored job holds: the first of them runs behind the filter, too."""
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    own = host.file("elsewhere")
+    own.unlink()
+    host.run(["mkdir", "-m", "700", own])
+    done = host.run([*inside, "sh", "-euc", TAKEN, "sh", HOLDS, host.stage.cases / "names_newborn"], env={"XDG_RUNTIME_DIR": str(own)})
+    assert done.stdout.count("pass") == 3, done.stdout + done.stderr
