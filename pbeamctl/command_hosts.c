@@ -26,7 +26,7 @@ static void hosts_print_json(const Pbeam__HostList *list)
 		json_string("state", hosts_state_word(host, i == 0));
 		json_fields(&host->base,
 			    "central address port load memory=memory_total memory_free processes "
-			    "cpus=processors kernel machine depends");
+			    "cpus=processors kernel machine version depends");
 		json_close('}');
 	}
 	json_close(']');
@@ -38,15 +38,16 @@ static void hosts_print_table(const Pbeam__HostList *list)
 {
 	char total[16], available[16];
 
-	format_heading("HOST             STATE   LOAD    FREE  MEMORY CPUS PROCESSES KERNEL");
+	format_heading("HOST             STATE   LOAD    FREE  MEMORY CPUS PROCESSES VERSION  KERNEL");
 	for (size_t i = 0; i < list->n_hosts; i++) {
 		const Pbeam__HostInfo *host = list->hosts[i];
 
 		format_size(host->memory_free, available);
 		format_size(host->memory_total, total);
-		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %s %s%s\n", text_visible(host->name),
+		printf("%-16s %-5s %6.2f %7s %7s %4u %9u %-8s %s %s%s\n", text_visible(host->name),
 		       hosts_state_word(host, i == 0), host->load, available, total, host->processors,
-		       host->processes, text_visible(host->kernel), text_visible(host->machine),
+		       host->processes, host->version[0] ? text_visible(host->version) : "-",
+		       text_visible(host->kernel), text_visible(host->machine),
 		       host->central ? "  (central)" : "");
 		for (size_t j = 0; j < host->n_depends; j++)
 			printf("    %s\n", text_visible(host->depends[j]));
@@ -90,10 +91,11 @@ const struct command hosts_command = {
 	.synopsis = "[--json] [--remove HOST | --take-over]",
 	.summary = "list the hosts of the name space",
 	.text = "Lists the hosts of the name space, the local one first: state, load, memory,\n"
-		"processors, number of processes in the name space, kernel, and the processes\n"
-		"elsewhere that depend on the host. --take-over makes the local host the central\n"
-		"one. You vouch that the old central host is lost for good; the command is\n"
-		"refused while any host receives messages from it.",
+		"processors, number of processes in the name space, version (- for one that does\n"
+		"not tell), kernel, and the processes elsewhere that depend on the host.\n"
+		"--take-over makes the local host the central one. You vouch that the old central\n"
+		"host is lost for good; the command is refused while any host receives messages\n"
+		"from it.",
 	.options = hosts_options,
 	.words = WORDS_NONE,
 	.run = hosts_run,

@@ -53,6 +53,7 @@ static void record_host(struct cluster *cluster, const Pbeam__HostInfo *said)
 	info.port = said->port;
 	info.kernel = said->kernel;
 	info.machine = said->machine;
+	info.version = said->version;
 	info.processors = said->processors;
 	info.memory_total = said->memory_total;
 	info.instance = said->instance;

@@ -49,6 +49,7 @@ static int hosts_add_host(Pbeam__HostList *list, const struct host *host)
 	if (message_string(&info->address, said->address) < 0 ||
 	    message_string(&info->kernel, said->kernel) < 0 ||
 	    message_string(&info->machine, said->machine) < 0 ||
+	    message_string(&info->version, said->version) < 0 ||
 	    message_bytes(&info->vdso_digest, said->vdso_digest.data, said->vdso_digest.len) < 0)
 		return -ENOMEM;
 	return 0;

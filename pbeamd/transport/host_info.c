@@ -136,6 +136,7 @@ Pbeam__HostInfo *host_info_new(const struct cluster *cluster)
 	if (message_string(&info->name, cluster->options->name) < 0 ||
 	    message_string(&info->kernel, name.release) < 0 ||
 	    message_string(&info->machine, name.machine) < 0 ||
+	    message_string(&info->version, PBEAM_VERSION) < 0 ||
 	    message_bytes(&info->instance, cluster->instance, sizeof(cluster->instance)) < 0 ||
 	    host_info_set_address(cluster, info) < 0 || cluster->calls->describe(cluster, info) < 0 ||
 	    digest_vdso(info) < 0 || add_addresses(info) < 0) {

@@ -53,6 +53,7 @@ def test_hosts(make_lab):
         assert [row["name"] for row in rows if row["central"]] == ["a"]
         for row in rows:
             assert row["cpus"] > 0 and row["memory"] > row["memory_free"] > 0 and row["kernel"] and row["port"] == 7113, row
+            assert f"pbeamd {row['version']}\n" == host.run(["pbeamd", "--version"]).stdout
     assert "c " in lab.hosts[0].ctl("hosts").stdout
 
 
