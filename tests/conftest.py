@@ -1,5 +1,6 @@
 """Fixtures of the end-to-end tests. A test that takes `host` runs as an ordinary user, one that takes `root_host` as root."""
 import os
+import pwd
 import signal
 import subprocess
 
@@ -9,6 +10,7 @@ from programs import COUNT, counted
 
 DEFAULT_TIMEOUT = 120
 LONG_FACTOR = 30
+NOBODY = 65534
 
 
 def pytest_addoption(parser):
@@ -97,6 +99,14 @@ def _host(request, stage, user):
 def host(request, stage):
     """A host with an ordinary user."""
     yield from _host(request, stage, harness.ordinary_user())
+
+
+@pytest.fixture
+def nobody_host(request, stage):
+    """A host with the user 65534, which is the same everywhere."""
+    if os.getuid() not in (0, NOBODY):
+        pytest.skip("needs root to run as user 65534")
+    yield from _host(request, stage, pwd.getpwuid(NOBODY) if os.getuid() == 0 else None)
 
 
 @pytest.fixture

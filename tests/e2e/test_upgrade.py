@@ -12,6 +12,8 @@ OTHER = {"PBEAM_TEST_TABLE_VERSION": "14"}
 
 
 def end_daemon(host):
+    """Ends the pbeamd that `scip run` has started. It does not wait for it, and under load it comes late: then it would be the one that serves."""
+    host.wait_until(lambda: host.pids_of("pbeamd"), what="pbeamd to be there")
     for pid in host.pids_of("pbeamd"):
         os.kill(pid, signal.SIGTERM)
     host.wait_until(lambda: not host.pids_of("pbeamd"), what="pbeamd to be gone")
