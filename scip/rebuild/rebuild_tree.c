@@ -21,6 +21,8 @@
 #include "proto/message.h"
 #include "scip/rebuild/precopied_parts.h"
 
+enum { FORKS_AT_ONCE = 32 };
+
 /* Connects to the husk's scip, unless that has been done. Not as soon as the husk is forked: it is taken over
  * while its parent forks the next one. */
 static int connect_node(struct rebuild *rebuild, int node)
@@ -65,17 +67,22 @@ static int step_husk(struct rebuild *rebuild, int node)
 }
 
 /* `sock` is connected to the scip of the forking process. */
-static int fork_node(struct rebuild *rebuild, int node, int sock, pid_t replaces)
+static int ask_fork(struct rebuild *rebuild, int node, int sock, pid_t replaces)
 {
 	Pbeam__ScipFork request = PBEAM__SCIP_FORK__INIT;
-	ProtobufCMessage *answer = NULL;
-	int r;
 
 	request.vpid = rebuild->plan.nodes[node].vpid;
 	request.exit_signal = rebuild->plan.nodes[node].exit_signal;
 	request.replaces = replaces;
-	r = scip_link_call(sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FORK, &request.base,
-			   &pbeam__scip_forked__descriptor, &answer, rebuild->err);
+	return scip_link_ask(sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_FORK, &request.base, NULL, 0,
+			     rebuild->err);
+}
+
+static int await_fork(struct rebuild *rebuild, int node, int sock, struct err *err)
+{
+	ProtobufCMessage *answer = NULL;
+	int r = scip_link_answer(sock, &pbeam__scip_forked__descriptor, &answer, err);
+
 	if (r < 0)
 		return r;
 	rebuild->made[node].rpid = ((Pbeam__ScipForked *)(void *)answer)->rpid;
@@ -83,15 +90,56 @@ static int fork_node(struct rebuild *rebuild, int node, int sock, pid_t replaces
 	return 0;
 }
 
-static int step_fork(struct rebuild *rebuild, int node, int parent)
+static int fork_node(struct rebuild *rebuild, int node, int sock, pid_t replaces)
 {
-	int r = precopied_hide(rebuild, parent, true), shown;
+	int r = ask_fork(rebuild, node, sock, replaces);
 
-	rebuild->made[node].has = rebuild->made[parent].has;
+	return r < 0 ? r : await_fork(rebuild, node, sock, rebuild->err);
+}
+
+/* Has a process fork `n` nodes one after another. The requests are sent ahead of the answers, so that its
+ * scip does not wait for the coordinator in between. All answers are taken, after a failure too: they have
+ * the numbers of children that must be killed. */
+static int fork_nodes(struct rebuild *rebuild, const struct plan_step *steps, int n)
+{
+	const struct made *parent = &rebuild->made[steps->other];
+	int asked = 0, r = 0;
+
+	for (; asked < n && r == 0; asked++) {
+		rebuild->made[steps[asked].node].has = parent->has;
+		r = ask_fork(rebuild, steps[asked].node, parent->sock, 0);
+	}
+	asked -= r < 0;
+	for (int i = 0; i < asked; i++) {
+		struct err more = ERR_INIT;
+		int one = await_fork(rebuild, steps[i].node, parent->sock, r < 0 ? &more : rebuild->err);
+
+		r = r < 0 ? r : one;
+	}
+	return r;
+}
+
+/* Counts the steps from `steps` on in which the same process forks, up to FORKS_AT_ONCE. */
+static int forks_in_row(const struct plan_step *steps, const struct plan_step *end)
+{
+	int n = 0;
+
+	while (steps + n < end && n < FORKS_AT_ONCE && steps[n].kind == PLAN_FORK &&
+	       steps[n].other == steps->other)
+		n++;
+	return n;
+}
+
+/* Returns how many steps were done, or -errno. */
+static int step_forks(struct rebuild *rebuild, const struct plan_step *steps, const struct plan_step *end)
+{
+	int n = forks_in_row(steps, end);
+	int r = precopied_hide(rebuild, steps->other, true), shown;
+
 	if (r == 0)
-		r = fork_node(rebuild, node, rebuild->made[parent].sock, 0);
-	shown = precopied_hide(rebuild, parent, false);
-	return r < 0 ? r : shown;
+		r = fork_nodes(rebuild, steps, n);
+	shown = precopied_hide(rebuild, steps->other, false);
+	return r < 0 ? r : shown < 0 ? shown : n;
 }
 
 static int step_exec(struct rebuild *rebuild, int node)
@@ -166,7 +214,7 @@ static int do_step(struct rebuild *rebuild, const struct plan_step *step, pid_t 
 	int64_t nr;
 	int r = connect_node(rebuild, step->node);
 
-	if (r == 0 && (step->kind == PLAN_FORK || step->kind == PLAN_REAP))
+	if (r == 0 && step->kind == PLAN_REAP)
 		r = connect_node(rebuild, step->other);
 	if (r < 0)
 		return r;
@@ -175,8 +223,6 @@ static int do_step(struct rebuild *rebuild, const struct plan_step *step, pid_t 
 		return rebuild->above.sock >= 0
 			       ? fork_node(rebuild, step->node, rebuild->above.sock, rebuild->above.replaces)
 			       : step_husk(rebuild, step->node);
-	case PLAN_FORK:
-		return step_fork(rebuild, step->node, step->other);
 	case PLAN_EXEC:
 		return step_exec(rebuild, step->node);
 	case PLAN_MEMORY:
@@ -204,6 +250,7 @@ static int do_step(struct rebuild *rebuild, const struct plan_step *step, pid_t 
 		args[0] = (uint64_t)*ended;
 		args[2] = __WALL;
 		break;
+	case PLAN_FORK: /* step_forks() */
 	default:
 		return err_set(rebuild->err, -EINVAL, "unknown step %d", (int)step->kind);
 	}
@@ -244,11 +291,22 @@ int rebuild_tree_make(struct rebuild *rebuild)
 	if (begins && rebuild->above.sock < 0 && !has_remote_parent(rebuild, 0) &&
 	    root->vppid != root->vpid && !is_planned(plan, root->vppid))
 		bind_keeper(rebuild, root->vppid, keeper);
-	for (int i = 0; i < plan->nsteps && r == 0; i++) {
-		r = do_step(rebuild, &plan->steps[i], &ended);
+	for (int i = 0; i < plan->nsteps && r >= 0;) {
+		const struct plan_step *step = &plan->steps[i];
+
+		if (step->kind == PLAN_FORK) {
+			r = connect_node(rebuild, step->other);
+			if (r == 0)
+				r = step_forks(rebuild, step, plan->steps + plan->nsteps);
+		} else {
+			r = do_step(rebuild, step, &ended);
+			r = r < 0 ? r : 1;
+		}
 		if (r < 0)
-			err_wrap(rebuild->err, r, "make vpid %d", plan->nodes[plan->steps[i].node].vpid);
+			err_wrap(rebuild->err, r, "make vpid %d", plan->nodes[step->node].vpid);
+		i += r;
 	}
+	r = r < 0 ? r : 0;
 	for (int i = 0; i < plan->nnodes && r == 0; i++)
 		if (plan->nodes[i].process && plan->nodes[i].process->state != PBEAM__PROCESS__STATE__ZOMBIE)
 			r = connect_node(rebuild, i);
