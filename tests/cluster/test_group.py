@@ -344,6 +344,38 @@ def test_part_given_up(make_lab):
 
 
 @pytest.mark.messy
+def test_file_given_up(make_lab):
+    """The rollback changes a file, and is given up at each step: the file has what the old process wrote, and the process goes on in it. Killed after the commit it is the image's."""
+    lab = faulty_lab(make_lab)
+    a, b = lab.hosts
+    program = "out = open('count', 'w', buffering=1)\n" + COUNTER.replace("print(i, flush=True)", "out.write(f'{i}\\n')")
+    for host in lab.hosts:
+        host.run(["scip", "run", "-d", "--name", f"count-{host.name}", "--group", "g", "--", "python3", "-c", program])
+
+    def counted(host):
+        numbers = (host.home / "count").read_text().split()
+        assert numbers == [str(i) for i in range(len(numbers))]
+        return len(numbers)
+
+    for host in lab.hosts:
+        host.wait_until(lambda host=host: (host.home / "count").exists() and counted(host) > 3, what="it to count")
+    a.checkpoint("g")
+    saved = counted(b)
+    b.wait_until(lambda: counted(b) > saved + 20, what="it to count on")
+    for fault in (*(f"{step}:kill" for step in STEPS[1:]), "migrate-target-held:fail"):
+        seen = [counted(host) for host in lab.hosts]
+        give_up(lab, a, "g", b, fault)
+        for host, n in zip(lab.hosts, seen):
+            assert counted(host) >= n, fault
+            host.wait_until(lambda host=host, n=n: counted(host) > n, what="it to count on")
+    replaced(lab, a, "g", b, "restore-condemned:kill")
+    for host in lab.hosts:
+        n = counted(host)
+        host.wait_until(lambda host=host, n=n: counted(host) > n + 3, what="it to count on")
+        assert not [path for path in host.home.iterdir() if "pbeam-" in path.name]
+
+
+@pytest.mark.messy
 @pytest.mark.parametrize("victim", ["coordinate", "keeper"])
 def test_killed_after_vote(make_lab, victim):
     """The coordinator of a part, or its keeper, is killed when all parts have voted: nothing is committed. The old processes go on, but for those of the keeper, which end with it."""
