@@ -474,7 +474,8 @@ class Pair:
         outcome = inject(self.home, fault, ["pbeamctl", "migrate", "work", self.away.name], self.side(host), 300)
         if outcome.hit:
             if fault.kill and "pbeamd" in fault.role:
-                self.home.wait_until(lambda: all(len(self.lab.up(one)) == 2 for one in self.lab.hosts), 20, "the hosts to be up")
+                # Each asks its own pbeamd, which starts it again.
+                self.home.wait_until(lambda: [len(self.lab.up(one)) for one in self.lab.hosts] == [2, 2], 20, "the hosts to be up")
             lost = fault.kill and fault.role in FATAL
             if lost and not self.world.seen_to_go_on(4):
                 self.end()

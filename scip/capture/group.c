@@ -255,7 +255,10 @@ void group_thaw(struct group *group)
 		struct member *member = group->v[i];
 
 		if (member->asked) {
-			/* Its reply is no longer awaited: the end of the connection thaws the process. */
+			/* Its reply is no longer awaited: the end of the connection thaws the process. What
+			 * was asked may be to stay frozen at that end (SCIP_KEEP), so it is thawed before. */
+			if (frame_send(member->sock, PBEAM__SCIP_REQUEST__SCIP_THAW, NULL, NULL, 0, NULL) < 0)
+				log_debug("vpid %d is thawed by its scip", member->vpid.n);
 			close(member->sock);
 			member->sock = -1;
 			member->asked = member->frozen = false;

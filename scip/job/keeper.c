@@ -23,6 +23,7 @@
 #include "image/store.h"
 #include "namespace/record.h"
 #include "proto/message.h"
+#include "proto/rpc.h"
 #include "scip/files/files.h"
 #include "scip/job/coordinator.h"
 #include "scip/job/home.h"
@@ -653,8 +654,12 @@ _Noreturn static void keeper_main(struct keeper *keeper, int console_sock)
 	prctl(PR_SET_NAME, "scip-keeper");
 	log_open_shared("scip");
 	r = keeper_open(keeper, console_sock, &err);
+	if (r < 0 && !err.text[0])
+		err_code(&err, r, "start the keeper");
+	if (r < 0 && keeper->job.arrival >= 0)
+		rpc_refuse(keeper->job.arrival, &err);
 	if (r < 0)
-		keeper_fail(keeper, STATUS_SCIP, err.text[0] ? err.text : strerror(-r));
+		keeper_fail(keeper, STATUS_SCIP, err.text);
 	if (chdir("/") < 0)
 		log_debug("the job's directory stays in use");
 	for (;;)

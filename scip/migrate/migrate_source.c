@@ -427,6 +427,9 @@ static int request_all(struct group *group, uint32_t type, struct err *err)
 	for (size_t i = 0; i < group->n; i++)
 		if (!group->v[i]->zombie)
 			group_ask(group->v[i], type, NULL, NULL, 0);
+	r = fault_point("migrate-asked", err);
+	if (r < 0)
+		return r;
 	r = group_gather(group, &pbeam__scip_done__descriptor, ANSWER_MS, err);
 	return r < 0 ? r : group_problem(group, err);
 }

@@ -68,7 +68,7 @@ def start(lab, env=None, born=0):
 
 @pytest.mark.parametrize("action", ["fail", "kill"])
 @pytest.mark.parametrize("point,moved", [("migrate-before-rounds", False), ("migrate-after-rounds", False), ("migrate-frozen", False),
-                                         ("migrate-before-state", False), ("migrate-held", False), ("migrate-before-commit", False), ("migrate-committed", True), ("migrate-runs", True), ("migrate-withdrawn", True)])
+                                         ("migrate-before-state", False), ("migrate-held", False), ("migrate-asked", False), ("migrate-before-commit", False), ("migrate-committed", True), ("migrate-runs", True), ("migrate-withdrawn", True)])
 def test_source(make_lab, point, moved, action):
     lab = make_lab(2).start()
     job, vpid = start(lab, {"PBEAM_FAULT": f"{point}:{action}"})
@@ -98,8 +98,8 @@ def test_committed_target(make_lab, action):
     assert lab.hosts[0].run(["pbeamctl", "migrate", vpid, "b"], check=False).returncode == 0
     assert check_one_place(lab, vpid, job) == "b"
 
-AT_SOURCE = ["migrate-before-rounds", "migrate-round", "migrate-after-rounds", "migrate-frozen", "migrate-before-state", "migrate-held", "migrate-before-commit"]
-SAID = ["migrate-held", "migrate-before-commit"]  # the target has reported that it has everything: its end may be noticed before the commit or after
+AT_SOURCE = ["migrate-before-rounds", "migrate-round", "migrate-after-rounds", "migrate-frozen", "migrate-before-state", "migrate-held", "migrate-asked", "migrate-before-commit"]
+SAID = ["migrate-held", "migrate-asked", "migrate-before-commit"]  # the target has reported that it has everything: its end may be noticed before the commit or after
 AT_TARGET = ["migrate-target-state", "restore-before-run", "migrate-target-held"]
 
 
