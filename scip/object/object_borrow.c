@@ -307,11 +307,9 @@ static const char *borrow_tcp(struct object_restore *restore, struct object_slot
 	    share_idle(restore, slot, &local))
 		return NULL;
 	if (!saved->listening)
-		return saved->accept_of || saved->state == TCP_CLOSE || saved->state == TCP_SYN_SENT
+		return saved->state == TCP_CLOSE && !saved->shutdown && !saved->accept_of
 			       ? "the port of a bound TCP socket"
 			       : NULL;
-	if (waits_to_be_accepted(restore, saved->ino))
-		return "a TCP client of its own that waits to be accepted";
 	for (size_t i = 0; i < restore->nborrowed; i++) {
 		struct inet_address name;
 
@@ -347,10 +345,18 @@ static const char *borrow_udp(struct object_restore *restore, const Pbeam__UdpSo
 	return NULL;
 }
 
-static bool same_unix_name(const struct object_borrowed *socket, const Pbeam__UnixSocket *saved)
+static bool same_unix_name(const struct object_borrowed *socket, const ProtobufCBinaryData *name)
 {
-	return socket->family == AF_UNIX && socket->len == saved->name.len &&
-	       bytes_equal((const uint8_t *)&socket->name, saved->name.data, saved->name.len);
+	return socket->family == AF_UNIX && socket->len == name->len &&
+	       bytes_equal((const uint8_t *)&socket->name, name->data, name->len);
+}
+
+bool object_restore_has_unix_name(const struct object_restore *restore, const ProtobufCBinaryData *name)
+{
+	for (size_t i = 0; i < restore->nborrowed; i++)
+		if (same_unix_name(&restore->borrowed[i], name))
+			return true;
+	return false;
 }
 
 /* True if a connection must be accepted from the listener again. */
@@ -380,19 +386,20 @@ static bool is_at_its_path(const Pbeam__UnixSocket *saved)
 static const char *borrow_unix(struct object_restore *restore, struct object_slot *slot)
 {
 	const Pbeam__UnixSocket *saved = slot->object->unix_socket;
+	bool abstract = false;
 
 	for (size_t i = 0; i < restore->nborrowed; i++) {
 		struct object_borrowed *socket = &restore->borrowed[i];
 
-		if (!same_unix_name(socket, saved))
+		if (!same_unix_name(socket, &saved->name))
 			continue;
-		return saved->listening && socket->listening && !socket->taken &&
-				       socket->type == (int)saved->type && !is_called(restore, saved) &&
-				       is_at_its_path(saved)
-			       ? share(slot, socket)
-			       : "the name of a UNIX socket";
+		if (saved->listening && socket->listening && !socket->taken &&
+		    socket->type == (int)saved->type && !is_called(restore, saved) && is_at_its_path(saved))
+			return share(slot, socket);
+		abstract = abstract || !saved->name.data[offsetof(struct sockaddr_un, sun_path)];
 	}
-	return NULL;
+	/* One with a path is bound beside: unix_aside.c. */
+	return abstract ? "the abstract name of a UNIX socket" : NULL;
 }
 
 /* A port is the process's real number mostly, which the new process does not have: the socket is shared. */
@@ -460,7 +467,8 @@ static void forget_borrowed(struct object_restore *restore, bool give_back)
 		if (give_back && socket->reuse >= 0)
 			(void)!setsockopt(socket->fd, SOL_SOCKET, SO_REUSEADDR, &socket->reuse,
 					  sizeof(socket->reuse));
-		close(socket->fd);
+		if (socket->fd >= 0)
+			close(socket->fd);
 	}
 	free(restore->borrowed);
 	restore->borrowed = NULL;
@@ -483,6 +491,7 @@ void object_restore_give_back(struct object_restore *restore)
 		slot->shared = false;
 		slot->state = OBJECT_ABSENT;
 	}
+	unix_aside_end(restore, false);
 	forget_borrowed(restore, true);
 	restore->beside = false;
 }
@@ -528,23 +537,6 @@ static void take_port_alone(const struct object_slot *slot)
 		log_warn("restore: %s", err.text);
 }
 
-static int take_over_slot(struct object_restore *restore, struct object_slot *slot, struct err *err)
-{
-	const Pbeam__Object *object = slot->object;
-	int r = 0;
-
-	if (object->kind_case == PBEAM__OBJECT__KIND_UDP && object->udp->bound && restore->nborrowed)
-		take_port_alone(slot);
-	if (slot->shared && (object->kind_case == PBEAM__OBJECT__KIND_TCP ||
-			     object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET))
-		r = take_over_socket(restore, slot, err);
-	if (r == 0 && slot->ops->take_over)
-		r = slot->ops->take_over(restore, object, slot->fd, err);
-	if (r < 0)
-		return object_restore_name_error(restore, slot, r, err);
-	return slot->shared ? object_restore_set_state(restore, slot, err) : 0;
-}
-
 /* Other hosts find the new socket from now on. */
 static void renew_slot_address(struct object_restore *restore, const struct object_slot *slot)
 {
@@ -556,21 +548,68 @@ static void renew_slot_address(struct object_restore *restore, const struct obje
 		object_renew_address(restore, object, slot->fd);
 }
 
-int object_restore_take_over(struct object_restore *restore, struct err *err)
+static int take_over_shared(struct object_restore *restore, struct object_slot *slot, struct err *err)
 {
-	int r = object_locks_take(restore, err);
+	const Pbeam__Object *object = slot->object;
+
+	renew_slot_address(restore, slot);
+	if (object->kind_case == PBEAM__OBJECT__KIND_UDP && object->udp->bound && restore->nborrowed)
+		take_port_alone(slot);
+	return slot->shared && (object->kind_case == PBEAM__OBJECT__KIND_TCP ||
+				object->kind_case == PBEAM__OBJECT__KIND_UNIX_SOCKET)
+		       ? take_over_socket(restore, slot, err)
+		       : 0;
+}
+
+static int take_over_rest(struct object_restore *restore, struct object_slot *slot, struct err *err)
+{
+	int r = slot->ops->take_over && !slot->object->external
+			? slot->ops->take_over(restore, slot->object, slot->fd, err)
+			: 0;
+
+	return r == 0 && slot->shared ? object_restore_set_state(restore, slot, err) : r;
+}
+
+typedef int take_over_step(struct object_restore *restore, struct object_slot *slot, struct err *err);
+
+static int take_over_each(struct object_restore *restore, take_over_step *step, struct err *err)
+{
+	int r = 0;
 
 	for (size_t i = 0; i < restore->nslots; i++) {
 		struct object_slot *slot = &restore->slots[i];
 
-		renew_slot_address(restore, slot);
-		if (take_over_slot(restore, slot, err) < 0) {
-			log_error("restore: %s", err->text);
-			r = err->code;
-			err_clear(err);
-		}
-		slot->shared = false;
+		if (step(restore, slot, err) == 0)
+			continue;
+		r = object_restore_name_error(restore, slot, err->code, err);
+		log_error("restore: %s", err->text);
+		err_clear(err);
 	}
-	forget_borrowed(restore, false);
 	return r;
+}
+
+/* The old sockets end with the last descriptor, and keep their ports until then. */
+static void close_borrowed(struct object_restore *restore)
+{
+	for (size_t i = 0; i < restore->nborrowed; i++) {
+		close(restore->borrowed[i].fd);
+		restore->borrowed[i].fd = -1;
+	}
+}
+
+/* The sockets that listen first: clients of the image call them. */
+int object_restore_take_over(struct object_restore *restore, struct err *err)
+{
+	int locks = object_locks_take(restore, err);
+
+	close_borrowed(restore);
+
+	int shared = take_over_each(restore, take_over_shared, err);
+	int rest = take_over_each(restore, take_over_rest, err);
+
+	for (size_t i = 0; i < restore->nslots; i++)
+		restore->slots[i].shared = false;
+	unix_aside_end(restore, true);
+	forget_borrowed(restore, false);
+	return locks < 0 ? locks : shared < 0 ? shared : rest;
 }

@@ -39,6 +39,12 @@ struct object_locked {
 	bool shared; /* it is an object of the image as well */
 };
 
+/* The file of a UNIX socket that is bound beside that of a process which is replaced. */
+struct object_aside {
+	char *path, *beside;
+	bool gone; /* the path has no socket in the image */
+};
+
 struct object_restore {
 	struct names *names;
 	struct image_reader *image;
@@ -63,6 +69,8 @@ struct object_restore {
 	size_t nborrowed;
 	struct object_locked *locked; /* object_locks_pass.c */
 	size_t nlocked;
+	struct object_aside *aside; /* unix_aside.c */
+	size_t naside;
 };
 
 /* Sets the description's flags and owner. */
@@ -79,6 +87,11 @@ must_check int object_restore_name_error(const struct object_restore *restore, c
 /* The description's own locks (object_locks.c). */
 must_check int object_locks_restore(const Pbeam__Object *object, int fd, struct err *err);
 must_check int object_locks_install(const Pbeam__Process *process, struct batch *batch);
+
+/* True if a process that is replaced has a UNIX socket of this name. */
+bool object_restore_has_unix_name(const struct object_restore *restore, const ProtobufCBinaryData *name);
+/* Gives the new sockets their paths, or removes them (unix_aside.c). */
+void unix_aside_end(struct object_restore *restore, bool committed);
 
 /* ---- object_locks_pass.c ---- */
 bool object_locks_saved(const Pbeam__Manifest *manifest);

@@ -267,6 +267,7 @@ const struct object_ops object_tcp = {
 	.check = tcp_check,
 	.restore = tcp_restore,
 	.finish = tcp_finish,
+	.take_over = tcp_take_over,
 	.shift = tcp_shift,
 	.end = &tcp_end,
 };

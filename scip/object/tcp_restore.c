@@ -33,6 +33,7 @@
 #include "scip/object/tcp_socket.h"
 
 #define PATIENCE_NS 4000000000ull
+#define AFTER_NS    1000000000ull /* the new processes stand still */
 #define REFILL_NS   10000000000ull
 #define PORT_RANGE  51 /* IP_LOCAL_PORT_RANGE */
 
@@ -378,6 +379,13 @@ static int make_apart(struct object_restore *restore, const Pbeam__TcpSocket *sa
 	return r < 0 ? r : tcp_keep_name(object_restore_names(restore), saved, *fd, err);
 }
 
+/* True for a client that waits to be accepted, or for the answer to its SYN. Until the commit of a rollback
+ * the processes to be replaced have its port, and the listener, whose waiting clients are reset then. */
+static bool calls_later(const struct object_restore *restore, const Pbeam__TcpSocket *saved)
+{
+	return restore->beside && (saved->accept_of || saved->state == TCP_SYN_SENT);
+}
+
 int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err)
 {
 	const Pbeam__TcpSocket *saved = object->tcp;
@@ -391,7 +399,7 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 	*fd = tcp_new_socket(saved, err);
 	if (*fd < 0)
 		return *fd;
-	if (!saved->bound || !inet_address_parse(&saved->local, &local))
+	if (!saved->bound || calls_later(restore, saved) || !inet_address_parse(&saved->local, &local))
 		return 0;
 	if (saved->state == TCP_SYN_SENT && inet_is_local(&local) == 0)
 		return 0; /* it connects from another host now */
@@ -593,6 +601,8 @@ int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int 
 	const Pbeam__TcpSocket *saved = object->tcp;
 	const Pbeam__Object *peer = tcp_peer_of(restore, object);
 
+	if (calls_later(restore, saved))
+		return 0;
 	if (saved->listening && !restore->beside) /* else in object_restore_take_over() */
 		object_renew_address(restore, object, fd);
 	if (saved->listening)
@@ -603,6 +613,21 @@ int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int 
 		return peer ? finish_pair(restore, object, peer, fd, err)
 			    : finish_alone(restore, saved, fd, err);
 	return set_options(saved, fd, err);
+}
+
+int tcp_take_over(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err)
+{
+	const Pbeam__TcpSocket *saved = object->tcp;
+	struct inet_address local;
+	int r;
+
+	if (!calls_later(restore, saved))
+		return 0;
+	if (saved->bound && inet_address_parse(&saved->local, &local) && inet_is_local(&local) > 0 &&
+	    (local = inet_in_family(&local, saved->family), inet_bind(fd, &local, AFTER_NS)) < 0)
+		log_warn("restore: a TCP client has another port: its own is still in use");
+	r = call_again(restore, object, fd, err);
+	return r < 0 ? r : tcp_keep_name(object_restore_names(restore), saved, fd, err);
 }
 
 /* ---- the other end is not in the image ---- */

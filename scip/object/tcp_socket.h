@@ -35,6 +35,7 @@ must_check int tcp_dump_name(struct names *names, Pbeam__TcpSocket *out);
 
 int tcp_check(struct object_restore *restore, const Pbeam__Object *object, struct err *err);
 int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int *fd, struct err *err);
+int tcp_take_over(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err);
 int tcp_finish(struct object_restore *restore, const Pbeam__Object *object, int fd, struct err *err);
 extern const struct object_end_ops tcp_end;
 

@@ -83,17 +83,11 @@ static int remove_stale(const char *path, int type, struct err *err)
 }
 
 /* Binds to the saved name. A relative one is bound from its directory, so that it reads the same. */
-static int bind_path(const Pbeam__UnixSocket *saved, int fd, struct err *err)
+static int bind_at(const Pbeam__UnixSocket *saved, const char *path, int fd, struct err *err)
 {
-	auto_free char *path = object_text(&saved->bound_file->path);
 	auto_close int back = -1;
 	int r;
 
-	if (!path)
-		return object_no_memory(err);
-	r = remove_stale(path, (int)saved->type, err);
-	if (r < 0)
-		return r;
 	if (saved->name.data[HEAD] != '/') {
 		size_t tail = strnlen((const char *)saved->name.data + HEAD, saved->name.len - HEAD);
 		auto_free char *dir = tail < strlen(path) ? strndup(path, strlen(path) - tail) : NULL;
@@ -112,12 +106,27 @@ static int bind_path(const Pbeam__UnixSocket *saved, int fd, struct err *err)
 	return r;
 }
 
-static int bind_name(const Pbeam__UnixSocket *saved, int fd, struct err *err)
+static int bind_path(struct object_restore *restore, const Pbeam__UnixSocket *saved, int fd, struct err *err)
+{
+	auto_free char *path = object_text(&saved->bound_file->path);
+	bool aside;
+	int r;
+
+	if (!path)
+		return object_no_memory(err);
+	aside = unix_aside_is_wanted(restore, saved, path);
+	r = aside ? unix_aside_begin(restore, saved, path, err) : remove_stale(path, (int)saved->type, err);
+	if (r == 0)
+		r = bind_at(saved, path, fd, err);
+	return aside ? unix_aside_bound(restore, r, err) : r;
+}
+
+static int bind_name(struct object_restore *restore, const Pbeam__UnixSocket *saved, int fd, struct err *err)
 {
 	if (!unix_has_name(&saved->name))
 		return 0;
 	if (saved->name.data[HEAD])
-		return bind_path(saved, fd, err);
+		return bind_path(restore, saved, fd, err);
 	if (bind(fd, (const struct sockaddr *)(const void *)saved->name.data, (socklen_t)saved->name.len) < 0)
 		return err_sys(err, "bind a UNIX socket to the abstract name @%.*s",
 			       (int)(saved->name.len - HEAD - 1), (const char *)saved->name.data + HEAD + 1);
@@ -125,12 +134,12 @@ static int bind_name(const Pbeam__UnixSocket *saved, int fd, struct err *err)
 }
 
 /* Removes the file if the name had none at the checkpoint. */
-static void forget_path(const Pbeam__UnixSocket *saved, bool always)
+static void forget_path(struct object_restore *restore, const Pbeam__UnixSocket *saved, bool always)
 {
 	auto_free char *path = saved->bound_file ? object_text(&saved->bound_file->path) : NULL;
 
 	if (path && (always || saved->bound_file->deleted))
-		unlink(path);
+		unix_aside_unlink(restore, path);
 }
 
 /* Returns the image's listener of this name, made now if necessary; -1 if there is none. */
@@ -166,20 +175,20 @@ static int unix_connect_pair(struct object_restore *restore, const Pbeam__UnixSo
 		temporary = listener = unix_new_socket(server, err);
 		if (listener < 0)
 			return listener;
-		r = bind_name(server, listener, err);
+		r = bind_name(restore, server, listener, err);
 		if (r == 0 && listen(listener, 1) < 0)
 			r = err_sys(err, "listen on a UNIX socket");
 	}
 	if (r == 0 && client && unix_has_name(client_name))
-		r = bind_name(client, caller, err);
+		r = bind_name(restore, client, caller, err);
 	if (r == 0 && server->bound_file) {
 		auto_free char *path = object_text(&server->bound_file->path);
 
 		memset(&name, 0, sizeof(name));
 		name.sun_family = AF_UNIX;
-		if (!path || strlen(path) >= sizeof(name.sun_path))
+		if (!path || strlen(unix_aside_path(restore, path)) >= sizeof(name.sun_path))
 			return err_set(err, -ENAMETOOLONG, "the path of a UNIX socket is too long");
-		strcpy(name.sun_path, path);
+		strcpy(name.sun_path, unix_aside_path(restore, path));
 	} else if (r == 0) {
 		bytes_copy(&name, server->name.data, server->name.len);
 		len = (socklen_t)server->name.len;
@@ -187,7 +196,7 @@ static int unix_connect_pair(struct object_restore *restore, const Pbeam__UnixSo
 	if (r == 0 && connect(caller, (struct sockaddr *)&name, len) < 0)
 		r = err_sys(err, "connect a UNIX socket");
 	if (temporary >= 0)
-		forget_path(server, true);
+		forget_path(restore, server, true);
 	if (r < 0)
 		return r;
 	fds[0] = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -195,7 +204,7 @@ static int unix_connect_pair(struct object_restore *restore, const Pbeam__UnixSo
 		return err_sys(err, "accept a UNIX connection");
 	fds[1] = steal_fd(&caller);
 	if (client)
-		forget_path(client, false);
+		forget_path(restore, client, false);
 	return 0;
 }
 
@@ -259,18 +268,18 @@ static bool is_pair(const Pbeam__Object *object, const Pbeam__Object *peer)
 	       (!peer || !unix_has_name(&saved->name));
 }
 
-static int make_single(const Pbeam__UnixSocket *saved, struct err *err)
+static int make_single(struct object_restore *restore, const Pbeam__UnixSocket *saved, struct err *err)
 {
 	auto_close int fd = unix_new_socket(saved, err);
 	int r;
 
 	if (fd < 0)
 		return fd;
-	r = bind_name(saved, fd, err);
+	r = bind_name(restore, saved, fd, err);
 	if (r == 0 && saved->listening && listen(fd, (int)saved->backlog) < 0)
 		r = err_sys(err, "listen on a UNIX socket");
 	if (r == 0)
-		forget_path(saved, false);
+		forget_path(restore, saved, false);
 	return r < 0 ? r : steal_fd(&fd);
 }
 
@@ -281,7 +290,7 @@ int unix_restore(struct object_restore *restore, const Pbeam__Object *object, in
 	int fds[2], r;
 
 	if (!is_pair(object, peer)) {
-		*fd = make_single(saved, err);
+		*fd = make_single(restore, saved, err);
 		return *fd < 0 ? *fd : 0;
 	}
 	r = make_pair(restore, saved, peer ? peer->unix_socket : NULL, fds, err);
@@ -297,10 +306,14 @@ int unix_restore(struct object_restore *restore, const Pbeam__Object *object, in
 
 /* ---- finish ---- */
 
-static int connect_to_peer(const Pbeam__UnixSocket *saved, int fd, struct err *err)
+static int connect_to_peer(struct object_restore *restore, const Pbeam__UnixSocket *saved, int fd,
+			   struct err *err)
 {
-	if (connect(fd, (const struct sockaddr *)(const void *)saved->peer_name.data,
-		    (socklen_t)saved->peer_name.len) < 0)
+	struct sockaddr_un name;
+	socklen_t len;
+
+	unix_reach(restore, &saved->peer_name, &name, &len);
+	if (connect(fd, (const struct sockaddr *)&name, len) < 0)
 		return err_sys(err, "connect a UNIX socket to its peer");
 	return 0;
 }
@@ -347,13 +360,13 @@ static int connect_waiting(struct object_restore *restore, const Pbeam__UnixSock
 		return 0;
 	if (!listener || listener->kind_case != PBEAM__OBJECT__KIND_UNIX_SOCKET ||
 	    !listener->unix_socket->bound_file)
-		return connect_to_peer(saved, fd, err);
+		return connect_to_peer(restore, saved, fd, err);
 	path = object_text(&listener->unix_socket->bound_file->path);
-	if (!path || strlen(path) >= sizeof(name.sun_path))
+	if (!path || strlen(unix_aside_path(restore, path)) >= sizeof(name.sun_path))
 		return err_set(err, -ENAMETOOLONG, "the path of a UNIX socket is too long");
 	memset(&name, 0, sizeof(name));
 	name.sun_family = AF_UNIX;
-	strcpy(name.sun_path, path);
+	strcpy(name.sun_path, unix_aside_path(restore, path));
 	return connect(fd, (struct sockaddr *)&name, sizeof(name)) < 0
 		       ? err_sys(err, "connect a UNIX socket to %s", path)
 		       : 0;
@@ -379,7 +392,8 @@ static int unix_find_sender(struct object_restore *restore, const ProtobufCBinar
 static int send_datagram(struct object_restore *restore, const Pbeam__UnixSocket *saved,
 			 const Pbeam__Datagram *piece, struct err *err)
 {
-	const struct sockaddr *to = (const void *)saved->name.data;
+	struct sockaddr_un to;
+	socklen_t to_len;
 	int sender = unix_find_sender(restore, &piece->source);
 	auto_close int temporary = -1;
 	struct socket_room room;
@@ -393,8 +407,9 @@ static int send_datagram(struct object_restore *restore, const Pbeam__UnixSocket
 			(void)!bind(sender, (const struct sockaddr *)(const void *)piece->source.data,
 				    (socklen_t)piece->source.len);
 	}
+	unix_reach(restore, &saved->name, &to, &to_len);
 	room = socket_room_make(sender);
-	r = socket_queue_send(restore, piece, sender, false, to, (socklen_t)saved->name.len, err);
+	r = socket_queue_send(restore, piece, sender, false, (const struct sockaddr *)&to, to_len, err);
 	socket_room_restore(&room);
 	return r;
 }
@@ -473,7 +488,7 @@ int unix_finish(struct object_restore *restore, const Pbeam__Object *object, int
 		r = unix_refill_queue(restore, object, -1, err);
 		if (r == 0 && saved->connected)
 			r = saved->accept_of ? connect_waiting(restore, saved, fd, err)
-					     : connect_to_peer(saved, fd, err);
+					     : connect_to_peer(restore, saved, fd, err);
 		if (r == 0 && saved->connected)
 			r = unix_shut_down(saved, fd, err);
 	}

@@ -205,7 +205,7 @@ int rebuild_make(struct rebuild *rebuild)
 	r = rebuild_tree_make(rebuild);
 	if (r < 0)
 		return r;
-	r = rebuild_sysv_give_undo(rebuild);
+	r = rebuild->beside ? 0 : rebuild_sysv_give_undo(rebuild);
 	log_duration(rebuild, "making the processes");
 	return r < 0 ? r : fault_point("restore-made-tree", rebuild->err);
 }
@@ -335,6 +335,8 @@ int rebuild_undo(struct rebuild *rebuild, int r)
 	rebuild_tree_kill(rebuild);
 	rebuild_beside_await_ends(ends, n);
 	rebuild_beside_end(rebuild, false);
+	if (rebuild->beside)
+		rebuild_sysv_undo(rebuild);
 	if (rebuild->objects) {
 		object_restore_give_back(rebuild->objects);
 		object_restore_take_back(rebuild->objects, rebuild->err);

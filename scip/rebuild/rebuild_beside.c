@@ -11,10 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/ipc.h>
-#include <sys/msg.h>
-#include <sys/sem.h>
-#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,30 +27,6 @@
 enum { END_MS = 2000 };
 
 /* ---- whether it is possible ---- */
-
-/* True if the job has System V objects now. */
-static bool has_sysv(const struct rebuild *rebuild)
-{
-	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++) {
-		auto_free int32_t *ids = NULL;
-		size_t n = 0;
-
-		if (record_ipc_list(rebuild->options->keeper, kind, &ids, &n) < 0)
-			return true;
-		for (size_t i = 0; i < n; i++)
-			if (rebuild_sysv_exists(kind, ids[i]))
-				return true;
-	}
-	return false;
-}
-
-static bool saves_sysv(const Pbeam__Manifest *manifest)
-{
-	for (size_t i = 0; i < manifest->n_shared; i++)
-		if (manifest->shared[i]->kind == PBEAM__SHARED_MEMORY__KIND__SYSV)
-			return true;
-	return manifest->n_sysv_sets || manifest->n_sysv_queues;
-}
 
 /* A session has the job's terminal until its leader ends. */
 static bool leads_console(const struct rebuild *rebuild)
@@ -74,15 +46,6 @@ static bool leads_console(const struct rebuild *rebuild)
 	return false;
 }
 
-/* What one host has of a job over several hosts may have no process that runs. */
-static bool all_are_still(const struct rebuild *rebuild)
-{
-	for (size_t i = 0; i < rebuild->nstill; i++)
-		if (rebuild->still[i].sock < 0)
-			return false;
-	return rebuild->nstill > 0 || rebuild->options->part;
-}
-
 /* True if a process that is replaced is on another host: the end of its stub is what ends it there. Other
  * parts of a cut see to their processes themselves. */
 static bool replaces_stub(struct rebuild *rebuild)
@@ -96,43 +59,100 @@ static bool replaces_stub(struct rebuild *rebuild)
 	return n < 0;
 }
 
-/* What needs the old processes to be gone, or NULL. */
-static const char *find_obstacle(struct rebuild *rebuild)
+/* A process that could not be frozen, or NULL. */
+static const struct still *find_moving(const struct rebuild *rebuild)
+{
+	for (size_t i = 0; i < rebuild->nstill; i++)
+		if (rebuild->still[i].sock < 0 && rebuild->still[i].rpid > 0)
+			return &rebuild->still[i];
+	return NULL;
+}
+
+/* A process that needs calls of its own after the commit, which its filter may forbid. */
+static bool is_filtered(const struct rebuild *rebuild)
+{
+	for (size_t i = 0; i < rebuild->manifest->n_processes; i++) {
+		const Pbeam__Process *process = rebuild->manifest->processes[i];
+
+		if (process->n_seccomp_filters && (process->n_locks || process->n_sysv_undo))
+			return true;
+	}
+	return false;
+}
+
+/* Why the old processes end first without a question, or NULL. */
+static const char *find_reason(struct rebuild *rebuild)
 {
 	const struct rebuild_options *options = rebuild->options;
 
 	if (options->old_end_first)
 		return "--replace";
-	if (!all_are_still(rebuild))
-		return "a process could not be frozen";
 	if (replaces_stub(rebuild))
 		return "a process of it is on another host";
-	if (saves_sysv(rebuild->manifest) && has_sysv(rebuild))
-		return "it has System V objects";
+	return rebuild->nstill || options->part ? NULL : "none of them runs";
+}
+
+/* What prevents that old and new processes exist at once, or NULL. */
+static const char *find_obstacle(const struct rebuild *rebuild)
+{
 	if (leads_console(rebuild))
-		return "its first process leads the terminal's session";
+		return "the terminal, whose session its first process leads";
+	if (is_filtered(rebuild))
+		return "the locks or semaphores of a process with a seccomp filter";
 	return NULL;
 }
 
-int rebuild_beside_decide(struct rebuild *rebuild)
+#define HOW_TO_REPLACE "use --replace, which ends them first (if the restore then fails nothing runs)"
+
+static int refuse_beside(const struct rebuild *rebuild, const char *obstacle)
+{
+	return err_set(rebuild->err, -EBUSY,
+		       "the image needs %s, which the present processes have; " HOW_TO_REPLACE, obstacle);
+}
+
+static int borrow_objects(struct rebuild *rebuild, const char **obstacle)
 {
 	auto_free struct rpid *rpids = calloc(rebuild->nstill + 1, sizeof(*rpids));
-	const char *obstacle = find_obstacle(rebuild);
-	int r = 0;
 
 	if (!rpids)
 		return err_code(rebuild->err, -ENOMEM, "list of processes");
 	for (size_t i = 0; i < rebuild->nstill; i++)
 		rpids[i].n = rebuild->still[i].rpid;
-	if (!obstacle)
-		r = object_restore_borrow(rebuild->objects, rpids, rebuild->nstill, &obstacle, rebuild->err);
-	rebuild->beside = r == 0 && !obstacle;
-	rebuild->obstacle = obstacle;
-	if (rebuild->beside)
-		r = rebuild_check_room(rebuild);
+	return object_restore_borrow(rebuild->objects, rpids, rebuild->nstill, obstacle, rebuild->err);
+}
+
+/* Of several parts all take the old order if one needs it (scip/cut/lead_rollback.c). */
+static int take_old_order(struct rebuild *rebuild, const char *why)
+{
+	rebuild->obstacle = why;
+	log_info("restore: the old processes end before the new ones are made: %s", why);
+	return 0;
+}
+
+int rebuild_beside_decide(struct rebuild *rebuild)
+{
+	const char *reason = find_reason(rebuild), *obstacle = find_obstacle(rebuild);
+	const struct still *moving = find_moving(rebuild);
+	int r;
+
+	if (reason)
+		return take_old_order(rebuild, reason);
+	if (moving && rebuild->options->part)
+		return take_old_order(rebuild, "a process that does not stop");
+	if (moving)
+		return err_set(rebuild->err, -EBUSY,
+			       "vpid %d does not stop (a vfork that does not end, for instance); "
+			       "try again, or " HOW_TO_REPLACE,
+			       moving->vpid.n);
+	r = obstacle ? 0 : borrow_objects(rebuild, &obstacle);
+	if (r < 0)
+		return r;
 	if (obstacle)
-		log_info("restore: the old processes end before the new ones are made: %s", obstacle);
-	return r;
+		return rebuild->options->part ? take_old_order(rebuild, obstacle)
+					      : refuse_beside(rebuild, obstacle);
+	rebuild->beside = true;
+	r = rebuild_check_room(rebuild);
+	return r < 0 ? r : rebuild_check_tasks(rebuild);
 }
 
 const char *rebuild_order_obstacle(const struct rebuild *rebuild)

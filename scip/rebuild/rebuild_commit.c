@@ -68,6 +68,7 @@ static void end_old(struct rebuild *rebuild)
 		record_peer_forget(rebuild->options->keeper);
 		note_failure(rebuild, rebuild_sysv_clear(rebuild));
 	}
+	rebuild_sysv_take_over(rebuild);
 	note_failure(rebuild, object_restore_take_over(rebuild->objects, rebuild->err));
 	note_failure(rebuild, rebuild_fill_take(rebuild));
 	note_failure(rebuild,
@@ -112,6 +113,8 @@ static int hold_made(struct rebuild *rebuild)
 {
 	int r = object_restore_hold(rebuild->objects, rebuild->err);
 
+	if (r == 0)
+		r = object_locks_check(rebuild->objects, rebuild->err);
 	if (r < 0)
 		return r;
 	return rebuild->beside ? rebuild_fill_decide(rebuild) : rebuild_fill_keep(rebuild);

@@ -2,7 +2,6 @@
  * Names that are taken and limits that are too low for an image: tried on a small scale, or computed, and
  * nothing is kept. A restore meets them itself; this is for the list of obstacles (rebuild_obstacles.h).
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,7 +21,6 @@
 #include "scip/object/inet.h"
 #include "scip/object/object_end.h"
 #include "scip/rebuild/rebuild_parts.h"
-#include "scip/tracee/procfs.h"
 
 enum { COORDINATOR_FDS = 64, UNIX_HEAD = sizeof(sa_family_t) };
 
@@ -100,43 +98,6 @@ static int check_descriptors(const Pbeam__Manifest *manifest, struct err *err)
 		return 0;
 	return err_set(err, -EMFILE, "%lu descriptors are needed and the limit is %lu; raise it (ulimit -Hn)",
 		       (unsigned long)need, (unsigned long)limit.rlim_max);
-}
-
-struct tasks {
-	uid_t uid;
-	uint64_t n;
-};
-
-static int count_tasks(int pid, void *arg)
-{
-	struct tasks *tasks = arg;
-	struct procfs_stat stat;
-	struct stat st;
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d", pid);
-	if (lstat(path, &st) == 0 && st.st_uid == tasks->uid && procfs_stat_read(pid, 0, &stat, NULL) == 0)
-		tasks->n += stat.num_threads > 0 ? (uint64_t)stat.num_threads : 1;
-	return 0;
-}
-
-/* Each process has a scip; keeper, coordinator and a spare scip come on top. */
-static int check_processes(const Pbeam__Manifest *manifest, struct err *err)
-{
-	struct tasks tasks = {.uid = getuid()};
-	uint64_t need = 3;
-	struct rlimit limit;
-
-	for (size_t i = 0; i < manifest->n_processes; i++)
-		need += 1 + manifest->processes[i]->n_threads;
-	if (tasks.uid == 0 || getrlimit(RLIMIT_NPROC, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
-	    procfs_each_number("/proc", count_tasks, &tasks) != 0 || tasks.n + need <= limit.rlim_cur)
-		return 0;
-	return err_set(
-		err, -EAGAIN,
-		"%lu processes and threads are needed beside your %lu, and the limit is %lu; end some, or "
-		"raise it (ulimit -u)",
-		(unsigned long)need, (unsigned long)tasks.n, (unsigned long)limit.rlim_cur);
 }
 
 static uint64_t sysctl_number(const char *path)
@@ -270,12 +231,14 @@ int rebuild_check_ceilings(struct rebuild *rebuild)
 int rebuild_check_limits(struct rebuild *rebuild)
 {
 	static int (*const checks[])(const Pbeam__Manifest *, struct err *) = {
-		check_descriptors, check_processes, check_inotify, check_pipes, limit_memory};
+		check_descriptors, check_inotify, check_pipes, limit_memory};
 	const Pbeam__Manifest *manifest = rebuild->manifest;
 	int r = 0;
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]) && r == 0; i++)
 		r = rebuild_obstacle(rebuild, checks[i](manifest, rebuild->err));
+	if (r == 0)
+		r = rebuild_obstacle(rebuild, rebuild_check_tasks(rebuild));
 	for (size_t i = 0; i < manifest->n_objects && r == 0; i++)
 		r = rebuild_obstacle(rebuild, try_name(manifest->objects[i], rebuild->err));
 	return r;

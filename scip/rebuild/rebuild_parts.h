@@ -19,6 +19,12 @@ struct shared_made {
 	bool made;     /* the segment or file did not exist before */
 };
 
+/* A semaphore set or message queue of the image. */
+struct sysv_object {
+	int real;
+	bool made; /* it did not exist before */
+};
+
 struct rebuild_shared {
 	struct shared_made *v;
 	size_t n;
@@ -70,6 +76,8 @@ struct rebuild {
 	const struct rebuild_options *options;
 	struct object_restore *objects;
 	struct rebuild_shared shared;
+	struct sysv_object *sysv; /* sets, then queues, in the manifest's order */
+	size_t nsysv;
 	struct plan plan;
 	bool whole; /* a whole job: the first process becomes the job's */
 	bool ends;  /* there is no image: the job's processes here end */
@@ -126,6 +134,8 @@ must_check int rebuild_check_ceilings(struct rebuild *rebuild);
 /* Refuses a rollback for which memory does not suffice while the processes that it replaces exist. Reports
  * -ENOMEM. */
 must_check int rebuild_check_room(struct rebuild *rebuild);
+/* The same for processes and threads: -EAGAIN. */
+must_check int rebuild_check_tasks(struct rebuild *rebuild);
 
 /* ---- rebuild_vdso.c ---- */
 /* Says whether images of this host can be restored here, as far as the vdso is concerned. */
@@ -154,6 +164,8 @@ must_check int rebuild_shared_memory_file(const Pbeam__SharedMemory *saved);
 /* True if shared memory that others can see has no contents before object_restore_put_back(): files that
  * exist, no System V objects. */
 bool rebuild_shared_may_wait(const Pbeam__Manifest *manifest);
+/* Gives a segment its saved contents. */
+must_check int rebuild_shared_fill_sysv(struct rebuild *rebuild, const struct shared_made *made);
 const struct shared_made *rebuild_shared_find(const struct rebuild_shared *shared, uint32_t id);
 /* Seals files, and removes segments that were removed while in use: after all processes have mapped them. */
 must_check int rebuild_shared_finish(struct rebuild *rebuild);
@@ -172,14 +184,16 @@ void rebuild_beside_await_ends(struct pollfd *ends, size_t n);
 void rebuild_beside_free(struct rebuild *rebuild);
 
 /* ---- rebuild_sysv.c ---- */
-/* True if the kernel has the object with this real id. */
-bool rebuild_sysv_exists(enum names_ipc kind, int32_t real);
 /* Removes what the job made after the checkpoint, when the whole job is rolled back and its processes are
  * gone. */
 must_check int rebuild_sysv_clear(struct rebuild *rebuild);
 /* Makes semaphores and queues with their contents; after rebuild_shared_make_all(), before there are
  * processes. */
 must_check int rebuild_sysv_make_all(struct rebuild *rebuild);
+/* After the commit of a rollback: does what was left out before. Errors are logged. */
+void rebuild_sysv_take_over(struct rebuild *rebuild);
+/* Removes what was made for a rollback that has failed. */
+void rebuild_sysv_undo(struct rebuild *rebuild);
 /* Gives the processes their semaphore adjustments; between rebuild_tree_make() and rebuild_fill_all(). */
 must_check int rebuild_sysv_give_undo(struct rebuild *rebuild);
 

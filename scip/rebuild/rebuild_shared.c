@@ -147,13 +147,28 @@ bool rebuild_shared_may_wait(const Pbeam__Manifest *manifest)
 	return !manifest->n_sysv_sets && !manifest->n_sysv_queues;
 }
 
+int rebuild_shared_fill_sysv(struct rebuild *rebuild, const struct shared_made *made)
+{
+	const Pbeam__SharedMemory *saved = made->saved;
+	void *at = shmat(made->sysv_id, NULL, 0);
+	int r;
+
+	if (at == (void *)-1)
+		return err_sys(rebuild->err, "attach the shared memory segment with key %#x",
+			       (unsigned)saved->sysv_key);
+	if (!made->made && !saved->precopied)
+		memset(at, 0, saved->size); /* what the image has no page of was zero */
+	r = read_pages(rebuild, saved, at, saved->size);
+	shmdt(at);
+	return r;
+}
+
 /* Reuses a segment that outlived its processes, so that its id stays the same; else makes a new one. */
 static int make_sysv(struct rebuild *rebuild, struct shared_made *made)
 {
 	const Pbeam__SharedMemory *saved = made->saved;
 	int old = names_ipc_real(rebuild->names, NAMES_IPC_SHM, saved->sysv_id);
 	struct shmid_ds ds;
-	void *at;
 	int r;
 
 	made->sysv_id = -1;
@@ -166,24 +181,22 @@ static int make_sysv(struct rebuild *rebuild, struct shared_made *made)
 		made->sysv_id =
 			shmget(key, saved->size, IPC_CREAT | IPC_EXCL | (int)(saved->sysv_mode & MODE_BITS));
 		if (made->sysv_id < 0)
-			return err_sys(
-				rebuild->err,
-				"make the shared memory segment with key %#x; remove the old one with ipcrm",
-				(unsigned)saved->sysv_key);
+			return err_sys(rebuild->err,
+				       "make the shared memory segment with key %#x; remove the old one with "
+				       "ipcrm, or use "
+				       "--replace if the program has made it since the checkpoint",
+				       (unsigned)saved->sysv_key);
 		made->made = true;
 	}
-	r = names_ipc_bind(rebuild->names, NAMES_IPC_SHM, saved->sysv_id, made->sysv_id,
-			   rebuild->options->keeper);
+	if (rebuild->beside && !made->made)
+		return 0; /* the old processes have it: rebuild_sysv_take_over() */
+	r = rebuild->beside ? 0
+			    : names_ipc_bind(rebuild->names, NAMES_IPC_SHM, saved->sysv_id, made->sysv_id,
+					     rebuild->options->keeper);
 	if (r < 0)
 		return err_code(rebuild->err, r, "name the shared memory segment with key %#x",
 				(unsigned)saved->sysv_key);
-	at = shmat(made->sysv_id, NULL, 0);
-	if (at == (void *)-1)
-		return err_sys(rebuild->err, "attach the shared memory segment with key %#x",
-			       (unsigned)saved->sysv_key);
-	r = read_pages(rebuild, saved, at, saved->size);
-	shmdt(at);
-	return r;
+	return rebuild_shared_fill_sysv(rebuild, made);
 }
 
 static int make_one(struct rebuild *rebuild, struct shared_made *made)

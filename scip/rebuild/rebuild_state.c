@@ -92,6 +92,7 @@ void rebuild_destroy(struct rebuild *rebuild)
 		rebuild->states = state->next;
 		inherit_state_free(state);
 	}
+	free(rebuild->sysv);
 	rebuild_shared_free(&rebuild->shared);
 	plan_free(&rebuild->plan);
 	precopied_release(rebuild->precopied);

@@ -8,6 +8,11 @@
  * A process gets its adjustments by operations of its own that leave the values as they are: the semaphore
  * down to zero, the adjustment with SEM_UNDO and back without, the semaphore up again, all in one semop().
  * Setting values from outside would clear adjustments, and comes before.
+ *
+ * In a rollback an object that the old processes have keeps its contents until the commit, and so do the
+ * names. When they have ended, which applies their adjustments, it gets the saved contents, and the new
+ * processes their adjustments (SCIP_RESTORE_TAKE). An object that was made for a rollback that fails is
+ * removed.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +31,10 @@
 #include "scip/rebuild/rebuild_parts.h"
 #include "scip/tracee/remote.h"
 
-enum { MODE_BITS = 0777, VALUE_MAX = 32767 };
+enum { MODE_BITS = 0777, VALUE_MAX = 32767, OPS_MAX = 4 };
+
+#define HOW_TO_REMOVE                                                                                        \
+	"remove the old one with ipcrm, or use --replace if the program has made it since the checkpoint"
 
 union semun {
 	int val;
@@ -63,25 +71,6 @@ static void remove_object(struct rebuild *rebuild, unsigned kind, int32_t real)
 	names_ipc_release(rebuild->names, kind, virtual);
 }
 
-bool rebuild_sysv_exists(enum names_ipc kind, int32_t real)
-{
-	struct shmid_ds shm;
-	struct semid_ds sem;
-	struct msqid_ds msg;
-
-	switch (kind) {
-	case NAMES_IPC_SHM:
-		return shmctl(real, IPC_STAT, &shm) == 0;
-	case NAMES_IPC_SEM:
-		return semctl(real, 0, IPC_STAT, (union semun){.buf = &sem}) == 0;
-	case NAMES_IPC_MSG:
-		return msgctl(real, IPC_STAT, &msg) == 0;
-	case NAMES_IPC_KINDS:
-		break;
-	}
-	return false;
-}
-
 int rebuild_sysv_clear(struct rebuild *rebuild)
 {
 	for (unsigned kind = 0; kind < NAMES_IPC_KINDS; kind++) {
@@ -101,13 +90,15 @@ int rebuild_sysv_clear(struct rebuild *rebuild)
 
 /* ---- semaphores ---- */
 
-static int find_set(struct rebuild *rebuild, const Pbeam__SysvSet *saved)
+/* Both return the real id of the object that exists, or of a new one. */
+static int find_set(struct rebuild *rebuild, const Pbeam__SysvSet *saved, bool *made)
 {
 	int real = names_ipc_real(rebuild->names, NAMES_IPC_SEM, saved->id);
 	struct semid_ds ds;
 
-	if (real >= 0 && semctl(real, 0, IPC_STAT, (union semun){.buf = &ds}) == 0 &&
-	    ds.sem_perm.__key == saved->key && ds.sem_nsems == saved->n_values)
+	*made = real < 0 || semctl(real, 0, IPC_STAT, (union semun){.buf = &ds}) < 0 ||
+		ds.sem_perm.__key != saved->key || ds.sem_nsems != saved->n_values;
+	if (!*made)
 		return real;
 	return semget(saved->key, (int)saved->n_values,
 		      IPC_CREAT | IPC_EXCL | (int)(saved->mode & MODE_BITS));
@@ -124,23 +115,25 @@ static int set_permissions(struct semid_ds *ds, const Pbeam__SysvSet *saved, int
 	return semctl(real, 0, IPC_SET, (union semun){.buf = ds});
 }
 
-static int make_set(struct rebuild *rebuild, const Pbeam__SysvSet *saved, int *real)
+static int make_set(struct rebuild *rebuild, const Pbeam__SysvSet *saved, struct sysv_object *object)
+{
+	object->real = saved->id < 0 || saved->n_values == 0 ? -1 : find_set(rebuild, saved, &object->made);
+	return object->real < 0 ? err_sys(rebuild->err, "make the semaphores with key %#x; " HOW_TO_REMOVE,
+					  (unsigned)saved->key)
+				: 0;
+}
+
+static int fill_set(struct rebuild *rebuild, const Pbeam__SysvSet *saved, int real)
 {
 	auto_free unsigned short *values = calloc(saved->n_values + 1, sizeof(*values));
 	struct semid_ds ds;
 
-	*real = saved->id < 0 || saved->n_values == 0 ? -1 : find_set(rebuild, saved);
 	if (!values)
-		return -ENOMEM;
+		return err_code(rebuild->err, -ENOMEM, "set semaphores");
 	for (size_t i = 0; i < saved->n_values; i++)
 		values[i] = (unsigned short)(saved->values[i] & VALUE_MAX);
-	if (*real < 0)
-		return err_sys(rebuild->err,
-			       "make the semaphores with key %#x; remove the old ones with ipcrm",
-			       (unsigned)saved->key);
-	if (semctl(*real, 0, SETALL, (union semun){.array = values}) < 0 ||
-	    semctl(*real, 0, IPC_STAT, (union semun){.buf = &ds}) < 0 ||
-	    set_permissions(&ds, saved, *real) < 0)
+	if (semctl(real, 0, SETALL, (union semun){.array = values}) < 0 ||
+	    semctl(real, 0, IPC_STAT, (union semun){.buf = &ds}) < 0 || set_permissions(&ds, saved, real) < 0)
 		return err_sys(rebuild->err, "set the semaphores with key %#x", (unsigned)saved->key);
 	return 0;
 }
@@ -152,12 +145,13 @@ struct text {
 	char data[];
 };
 
-static int find_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved)
+static int find_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, bool *made)
 {
 	int real = names_ipc_real(rebuild->names, NAMES_IPC_MSG, saved->id);
 	struct msqid_ds ds;
 
-	if (real >= 0 && msgctl(real, IPC_STAT, &ds) == 0 && ds.msg_perm.__key == saved->key)
+	*made = real < 0 || msgctl(real, IPC_STAT, &ds) < 0 || ds.msg_perm.__key != saved->key;
+	if (!*made)
 		return real;
 	return msgget(saved->key, IPC_CREAT | IPC_EXCL | (int)(saved->mode & MODE_BITS));
 }
@@ -173,7 +167,7 @@ static int refill_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, 
 		int r = 0;
 
 		if (!buf)
-			return -ENOMEM;
+			return err_code(rebuild->err, -ENOMEM, "refill a message queue");
 		buf->type = message->type;
 		if (len)
 			r = image_reader_get(rebuild->image, message->data, buf->data, rebuild->err);
@@ -186,26 +180,31 @@ static int refill_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, 
 	return 0;
 }
 
-static int make_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, int *real)
+static int make_queue(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, struct sysv_object *object)
+{
+	object->real = saved->id < 0 ? -1 : find_queue(rebuild, saved, &object->made);
+	return object->real < 0 ? err_sys(rebuild->err, "make the message queue with key %#x; " HOW_TO_REMOVE,
+					  (unsigned)saved->key)
+				: 0;
+}
+
+static int fill_queue_again(struct rebuild *rebuild, const Pbeam__SysvQueue *saved, int real)
 {
 	struct msqid_ds ds;
 
-	*real = saved->id < 0 ? -1 : find_queue(rebuild, saved);
-	if (*real < 0 || msgctl(*real, IPC_STAT, &ds) < 0)
-		return err_sys(rebuild->err,
-			       "make the message queue with key %#x; remove the old one with ipcrm",
-			       (unsigned)saved->key);
+	if (msgctl(real, IPC_STAT, &ds) < 0)
+		return err_sys(rebuild->err, "look at the message queue with key %#x", (unsigned)saved->key);
 	if (ds.msg_perm.uid != saved->uid || ds.msg_perm.gid != saved->gid ||
 	    (ds.msg_perm.mode & MODE_BITS) != saved->mode || ds.msg_qbytes != saved->max_bytes) {
 		ds.msg_perm.uid = saved->uid;
 		ds.msg_perm.gid = saved->gid;
 		ds.msg_perm.mode = saved->mode & MODE_BITS;
 		ds.msg_qbytes = saved->max_bytes;
-		if (msgctl(*real, IPC_SET, &ds) < 0)
+		if (msgctl(real, IPC_SET, &ds) < 0)
 			return err_sys(rebuild->err, "set owner and size of the message queue with key %#x",
 				       (unsigned)saved->key);
 	}
-	return refill_queue(rebuild, saved, *real);
+	return refill_queue(rebuild, saved, real);
 }
 
 /* ---- all objects ---- */
@@ -228,21 +227,27 @@ static int record_object(struct rebuild *rebuild, unsigned kind, int32_t virtual
 	return r < 0 ? err_code(rebuild->err, r, "record System V object %d", virtual) : 0;
 }
 
-int rebuild_sysv_make_all(struct rebuild *rebuild)
+/* The objects of the image with their contents: sets, then queues. */
+static int fill_object(struct rebuild *rebuild, size_t i)
 {
 	const Pbeam__Manifest *manifest = rebuild->manifest;
-	int r = 0, real;
+	const size_t sets = manifest->n_sysv_sets;
 
-	for (size_t i = 0; i < manifest->n_sysv_sets && r == 0; i++) {
-		r = make_set(rebuild, manifest->sysv_sets[i], &real);
-		if (r == 0)
-			r = record_object(rebuild, NAMES_IPC_SEM, manifest->sysv_sets[i]->id, real);
-	}
-	for (size_t i = 0; i < manifest->n_sysv_queues && r == 0; i++) {
-		r = make_queue(rebuild, manifest->sysv_queues[i], &real);
-		if (r == 0)
-			r = record_object(rebuild, NAMES_IPC_MSG, manifest->sysv_queues[i]->id, real);
-	}
+	return i < sets ? fill_set(rebuild, manifest->sysv_sets[i], rebuild->sysv[i].real)
+			: fill_queue_again(rebuild, manifest->sysv_queues[i - sets], rebuild->sysv[i].real);
+}
+
+static int record_all(struct rebuild *rebuild)
+{
+	const size_t sets = rebuild->manifest->n_sysv_sets;
+	int r = 0;
+
+	for (size_t i = 0; i < rebuild->nsysv && r == 0; i++)
+		r = i < sets ? record_object(rebuild, NAMES_IPC_SEM, rebuild->manifest->sysv_sets[i]->id,
+					     rebuild->sysv[i].real)
+			     : record_object(rebuild, NAMES_IPC_MSG,
+					     rebuild->manifest->sysv_queues[i - sets]->id,
+					     rebuild->sysv[i].real);
 	for (size_t i = 0; i < rebuild->shared.n && r == 0; i++) {
 		const struct shared_made *made = &rebuild->shared.v[i];
 
@@ -250,6 +255,50 @@ int rebuild_sysv_make_all(struct rebuild *rebuild)
 			r = record_object(rebuild, NAMES_IPC_SHM, made->saved->sysv_id, made->sysv_id);
 	}
 	return r;
+}
+
+int rebuild_sysv_make_all(struct rebuild *rebuild)
+{
+	const Pbeam__Manifest *manifest = rebuild->manifest;
+	const size_t n = manifest->n_sysv_sets + manifest->n_sysv_queues;
+	int r = 0;
+
+	rebuild->sysv = calloc(n + 1, sizeof(*rebuild->sysv));
+	if (!rebuild->sysv)
+		return err_code(rebuild->err, -ENOMEM, "System V objects");
+	for (size_t i = 0; i < n && r == 0; i++) {
+		struct sysv_object *object = &rebuild->sysv[rebuild->nsysv++];
+
+		r = i < manifest->n_sysv_sets
+			    ? make_set(rebuild, manifest->sysv_sets[i], object)
+			    : make_queue(rebuild, manifest->sysv_queues[i - manifest->n_sysv_sets], object);
+		if (r == 0 && (!rebuild->beside || object->made))
+			r = fill_object(rebuild, i);
+	}
+	return r < 0 || rebuild->beside ? r : record_all(rebuild);
+}
+
+/* Errors are logged. */
+static void note_sysv(struct rebuild *rebuild, int r)
+{
+	if (r < 0)
+		log_error("restore: %s", rebuild->err->text);
+	err_clear(rebuild->err);
+}
+
+void rebuild_sysv_undo(struct rebuild *rebuild)
+{
+	for (size_t i = 0; i < rebuild->nsysv; i++) {
+		if (!rebuild->sysv[i].made || rebuild->sysv[i].real < 0)
+			continue;
+		if (i < rebuild->manifest->n_sysv_sets)
+			(void)!semctl(rebuild->sysv[i].real, 0, IPC_RMID);
+		else
+			(void)!msgctl(rebuild->sysv[i].real, IPC_RMID, NULL);
+	}
+	for (size_t i = 0; i < rebuild->shared.n; i++)
+		if (rebuild->shared.v[i].sysv_id >= 0 && rebuild->shared.v[i].made)
+			(void)!shmctl(rebuild->shared.v[i].sysv_id, IPC_RMID, NULL);
 }
 
 /* ---- in the processes ---- */
@@ -305,18 +354,28 @@ static unsigned write_ops(struct sembuf *ops, const Pbeam__SysvUndo *undo, int v
 	return sembuf_add_operation(ops, n, undo->number, value == VALUE_MAX ? 1 : -1, 0);
 }
 
-static int give_one(struct rebuild *rebuild, int node, const struct page *page, const Pbeam__SysvUndo *undo)
+/* Writes the operations of one adjustment. Returns how many, or a negative error. */
+static int plan_adjustment(struct rebuild *rebuild, int node, const Pbeam__SysvUndo *undo, int *real,
+			   struct sembuf *ops)
 {
-	int real = names_ipc_real(rebuild->names, NAMES_IPC_SEM, undo->id);
-	int value = semctl(real, (int)undo->number, GETVAL);
-	unsigned n;
+	int value;
 
+	*real = names_ipc_real(rebuild->names, NAMES_IPC_SEM, undo->id);
+	value = semctl(*real, (int)undo->number, GETVAL);
 	if (value < 0 || undo->value > VALUE_MAX || undo->value < -VALUE_MAX)
 		return err_set(rebuild->err, -EINVAL,
 			       "vpid %d has an adjustment for a semaphore that does not exist",
 			       rebuild->plan.nodes[node].vpid);
-	n = write_ops(page->ops, undo, value);
-	return (int)rebuild_husk_call(rebuild, node, SYS_semop, remote_args((uint64_t)real, page->there, n));
+	return (int)write_ops(ops, undo, value);
+}
+
+static int give_one(struct rebuild *rebuild, int node, const struct page *page, const Pbeam__SysvUndo *undo)
+{
+	int real, n = plan_adjustment(rebuild, node, undo, &real, page->ops);
+
+	return n < 0 ? n
+		     : (int)rebuild_husk_call(rebuild, node, SYS_semop,
+					      remote_args((uint64_t)real, page->there, (uint64_t)n));
 }
 
 /* The last process to operate on a semaphore is its last user: the others come first. */
@@ -363,4 +422,46 @@ int rebuild_sysv_give_undo(struct rebuild *rebuild)
 		r = give_adjustments(rebuild, &page, true);
 	munmap(page.ops, PAGE);
 	return r;
+}
+
+static int take_adjustment(struct rebuild *rebuild, int node, const Pbeam__SysvUndo *undo)
+{
+	Pbeam__ScipTake__Semop semop = PBEAM__SCIP_TAKE__SEMOP__INIT, *semops[1] = {&semop};
+	Pbeam__ScipTake request = PBEAM__SCIP_TAKE__INIT;
+	struct sembuf ops[OPS_MAX];
+	int n = plan_adjustment(rebuild, node, undo, &semop.id, ops);
+
+	if (n < 0)
+		return n;
+	semop.operations = (ProtobufCBinaryData){(size_t)n * sizeof(ops[0]), (uint8_t *)ops};
+	request.n_semops = 1;
+	request.semops = semops;
+	return scip_link_call(rebuild->made[node].sock, PBEAM__SCIP_REQUEST__SCIP_RESTORE_TAKE, &request.base,
+			      &pbeam__scip_done__descriptor, NULL, rebuild->err);
+}
+
+/* The same when the processes are complete. All are tried. */
+static void take_adjustments(struct rebuild *rebuild)
+{
+	for (int last = 0; last <= 1; last++)
+		for (int node = 0; node < rebuild->plan.nnodes; node++) {
+			const Pbeam__Process *process = rebuild->plan.nodes[node].process;
+
+			for (size_t i = 0; rebuild_is_filled(rebuild, node) && i < process->n_sysv_undo; i++)
+				if (process->sysv_undo[i]->last == (last != 0))
+					note_sysv(rebuild,
+						  take_adjustment(rebuild, node, process->sysv_undo[i]));
+		}
+}
+
+void rebuild_sysv_take_over(struct rebuild *rebuild)
+{
+	note_sysv(rebuild, record_all(rebuild));
+	for (size_t i = 0; i < rebuild->nsysv; i++)
+		if (!rebuild->sysv[i].made)
+			note_sysv(rebuild, fill_object(rebuild, i));
+	for (size_t i = 0; i < rebuild->shared.n; i++)
+		if (rebuild->shared.v[i].sysv_id >= 0 && !rebuild->shared.v[i].made)
+			note_sysv(rebuild, rebuild_shared_fill_sysv(rebuild, &rebuild->shared.v[i]));
+	take_adjustments(rebuild);
 }

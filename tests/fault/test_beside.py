@@ -72,7 +72,63 @@ class Idle:
     def get(self):
         assert self.socket.getsockname() == ("127.0.0.1", 20727); return bool(self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
-thing = {"flock": Flock, "record": Record, "ofd": Ofd, "fifo": Fifo, "queue": Queue, "netlink": Netlink, "idle": Idle}[how]()
+class Segment:
+    def __init__(self):
+        libc.shmat.restype = ctypes.c_void_p
+        self.id = calls(libc.shmget(0x5e000000 + os.getpid(), 3 * 4096, 0o1600))
+        self.at = (ctypes.c_char * (3 * 4096)).from_address(libc.shmat(self.id, None, 0)); self.at[0:5] = b"saved"
+    def set(self, changed): self.at[0:5] = b"other"; self.at[8192:8196] = b"more"
+    def get(self):
+        state = self.at[0:5], self.at[8192:8196]
+        assert state in ((b"saved", bytes(4)), (b"other", b"more")), state
+        return state[0] != b"saved"
+
+class Semaphore:
+    def __init__(self): self.id = calls(libc.semget(0x5e000000 + os.getpid(), 2, 0o1600)); self.op(0, 5, 0o10000); self.op(1, 1, 0)
+    def op(self, number, n, flags): calls(libc.semop(self.id, struct.pack("hhh", number, n, flags), 1))
+    def set(self, changed): self.op(0, -2, 0o10000); self.op(1, 7, 0)
+    def get(self):
+        values = [libc.semctl(self.id, n, 12) for n in range(2)]
+        assert values in ([5, 1], [3, 8]), values
+        return values != [5, 1]
+
+class Messages:
+    def __init__(self): self.id = calls(libc.msgget(0x5e000000 + os.getpid(), 0o1600)); self.send(b"saved")
+    def send(self, text): calls(libc.msgsnd(self.id, struct.pack("l", 1) + text, len(text), 0))
+    def take(self):
+        room = ctypes.create_string_buffer(100); n = calls(libc.msgrcv(self.id, room, 92, 0, 0o4000)); return room.raw[8:8 + n]
+    def set(self, changed): self.take(); self.send(b"changed")
+    def get(self):
+        text = self.take(); self.send(text); assert text in (b"saved", b"changed"); return text != b"saved"
+
+class Datagram:
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); self.socket.bind(os.path.abspath("datagrams"))
+        self.sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); self.sender.bind("sender"); self.sender.connect(os.path.abspath("datagrams"))
+        self.sender.send(b"saved")
+    def set(self, changed): self.socket.recv(100); self.sender.send(b"changed")
+    def get(self):
+        text, source = self.socket.recvfrom(100); self.sender.send(text)
+        assert source == "sender" and text in (b"saved", b"changed") and self.socket.getsockname() == os.path.abspath("datagrams"), (text, source)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as caller:
+            caller.sendto(b"call", "datagrams"); assert self.socket.recvfrom(100) == (text, "sender") and self.socket.recv(100) == b"call"
+        self.sender.send(text)
+        return text != b"saved"
+
+class Server:
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_UNIX); self.socket.bind("server"); self.socket.listen()
+        self.client = socket.socket(socket.AF_UNIX); self.client.connect("server"); self.peer = self.socket.accept()[0]
+        self.waiting = socket.socket(socket.AF_UNIX); self.waiting.connect("server"); self.client.send(b"saved")
+    def set(self, changed): self.peer.recv(100); self.client.send(b"changed")
+    def get(self):
+        text = self.peer.recv(100); self.client.send(text)
+        assert self.peer.getsockname() == self.client.getpeername() == "server" and text in (b"saved", b"changed")
+        next_one = self.socket.accept()[0]; self.waiting.send(b"hello"); assert next_one.recv(100) == b"hello"
+        self.waiting = socket.socket(socket.AF_UNIX); self.waiting.connect("server")
+        return text != b"saved"
+
+thing = {"flock": Flock, "record": Record, "ofd": Ofd, "fifo": Fifo, "queue": Queue, "netlink": Netlink, "idle": Idle, "segment": Segment, "semaphore": Semaphore, "messages": Messages, "datagram": Datagram, "server": Server}[how]()
 n, changed = 0, False
 assert thing.get() is False
 while True:
@@ -84,14 +140,14 @@ while True:
     n += 1
     time.sleep(0.01)
 """
-KINDS = ["flock", "record", "ofd", "fifo", "queue", "netlink", "idle"]
+KINDS = ["flock", "record", "ofd", "fifo", "queue", "netlink", "idle", "segment", "semaphore", "messages", "datagram", "server"]
 
 
 class Program:
     def __init__(self, host, how):
         self.host, self.fault = host, host.file("fault")
         host.file("program.py", PROGRAM)
-        _, self.out = host.detach("python3", "program.py", how, name="has", env={"PBEAM_FAULT": str(self.fault)})
+        self.vpid, self.out = host.detach("python3", "program.py", how, name="has", env={"PBEAM_FAULT": str(self.fault)})
         self.goes_on("saved")
         host.checkpoint("has")
         host.file("change")
@@ -131,7 +187,23 @@ def test_fails(host, how):
     program.returns()
     host.kill_programs()
     if how == "queue":
-        (host.run(["python3", "-c", "import ctypes; ctypes.CDLL(None).mq_unlink(b'/pbeam-test-beside')"]))
+        host.run(["python3", "-c", "import ctypes; ctypes.CDLL(None).mq_unlink(b'/pbeam-test-beside')"])
+    option = {"segment": "-M", "semaphore": "-S", "messages": "-Q"}.get(how)
+    if option:
+        host.run(["ipcrm", option, hex(0x5e000000 + program.vpid)])
+
+
+def test_adjustment(host):
+    """The new process has the adjustment of the image: its end applies that, and not the one of the old process."""
+    program = Program(host, "semaphore")
+    program.fails("restore-before-commit", "fail")
+    program.returns()
+    key = 0x5e000000 + program.vpid
+    line, = [line.split() for line in open("/proc/sysvipc/sem") if line.split()[0] == str(key)]
+    host.kill_programs()
+    value = "import ctypes, sys; print([ctypes.CDLL(None).semctl(int(sys.argv[1]), n, 12) for n in range(2)])"
+    assert host.run(["python3", "-c", value, line[1]]).stdout == "[0, 1]\n"
+    host.run(["ipcrm", "-s", line[1]])
 
 
 OTHER = """
@@ -213,5 +285,88 @@ def test_scip_cannot_attach(host):
     assert host.ps()["processes"][0]["pid"] == before
     counts(host, out)
     host.rollback("count")
+    counts(host, out)
+    host.kill_programs()
+
+
+# Has something that cannot exist twice.
+SINGLE = """
+import fcntl, os, socket, sys, time
+if sys.argv[1] == "abstract":
+    has = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    has.bind("\\0pbeam-test-single-%d" % os.getpid())
+else:
+    open("leased", "w").close()
+    has = open("leased")
+    fcntl.fcntl(has, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+n = 0
+while True:
+    print(n, flush=True)
+    n += 1
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("how,what", [("abstract", "the abstract name of a UNIX socket"), ("lease", "its lease of a file")])
+def test_refused(host, how, what):
+    """The refusal names the way that kills the old processes first, and changes nothing."""
+    host.file("single.py", SINGLE)
+    _, out = host.detach("python3", "single.py", how, name="single")
+    host.wait_until(lambda: counted(out) > 3, what="counting")
+    host.checkpoint("single")
+    before = host.ps()["processes"][0]["pid"]
+    done = host.ctl("rollback", "single", check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and what in done.stderr and "--replace" in done.stderr, done
+    assert host.ps()["processes"][0]["pid"] == before
+    counts(host, out)
+    host.rollback("single", "--replace")
+    assert host.ps()["processes"][0]["pid"] != before
+    counts(host, out)
+    host.kill_programs()
+
+
+THREADS = """
+import threading, time
+threading.stack_size(65536)
+for _ in range(700):
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+n = 0
+while True:
+    print(n, flush=True)
+    n += 1
+    time.sleep(0.01)
+"""
+
+
+def tasks_of_user(host):
+    """How many processes and threads the kernel counts for the user: a fork works with one more (more or less: others come and go)."""
+    low, high = 0, 1 << 16
+    while low + 1 < high:
+        middle = (low + high) // 2
+        works = host.run(["prlimit", f"--nproc={middle}", "sh", "-c", "/bin/true; exit $?"], check=False).returncode == 0
+        low, high = (low, middle) if works else (middle, high)
+    return high
+
+
+def test_limit_of_processes(host):
+    """The threads of the old and the new process are too many for the limit: found out before anything changes."""
+    host.file("threads.py", THREADS)
+    _, out = host.detach("python3", "threads.py", name="threads")
+    host.wait_until(lambda: counted(out) > 3, what="counting")
+    host.checkpoint("threads")
+    keeper, = host.named("scip-keeper")
+
+    def refused():
+        """Other processes of the user come and go: the coordinator cannot be started then, or both have room."""
+        before = host.ps()["processes"][0]["pid"]
+        host.run(["prlimit", "--pid", str(keeper), f"--nproc={tasks_of_user(host) + 350}:"])
+        done = host.ctl("rollback", "threads", check=False)
+        if done.returncode == 0 or "start the coordinator" in done.stderr:
+            return False
+        assert done.returncode == 1 and done.stderr.count("\n") == 1 and "ulimit -u" in done.stderr and "--replace" in done.stderr, done
+        assert host.ps()["processes"][0]["pid"] == before
+        return True
+
+    host.wait_until(refused, 90, "the refusal")
     counts(host, out)
     host.kill_programs()
