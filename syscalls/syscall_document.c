@@ -18,6 +18,7 @@ static const char *const kind_names[KIND_COUNT] = {
 	[KIND_VTID] = "vtid",
 	[KIND_VPGID] = "vpgid",
 	[KIND_VPID_ALL] = "vpid or -vpgid",
+	[KIND_CLOCK] = "clock",
 	[KIND_SOCKADDR_IN] = "address",
 	[KIND_SOCKADDR_OUT] = "address out",
 	[KIND_RET_FD] = "fd",

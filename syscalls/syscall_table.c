@@ -18,6 +18,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "syscalls/clock_id.h"
+
 /* Sizes of the kernel's structures. */
 enum { SCHED_PARAM = 4, SCHED_ATTR = 56 /* Linux 5.3 */, RLIMIT64 = 16 };
 
@@ -61,7 +63,13 @@ enum { SCHED_PARAM = 4, SCHED_ATTR = 56 /* Linux 5.3 */, RLIMIT64 = 16 };
 #define PRCTLS                                                                                               \
 	IN(0, PR_SET_SECCOMP, PR_SET_DUMPABLE, PR_GET_DUMPABLE, PR_SET_PTRACER, 62 /* PR_SCHED_CORE \
 												      */)
-#define RUSAGES IN(0, RUSAGE_SELF, (uint32_t)RUSAGE_CHILDREN)
+/* Clocks of other processes and threads: clock_id.h. */
+#define NAMED_CLOCKS                                                                                         \
+	0x80000000, 0x80000000 | CLOCK_ID_VIRT, 0x80000000 | CLOCK_ID_SCHED, 0x80000000 | CLOCK_ID_THREAD,   \
+		0x80000000 | CLOCK_ID_THREAD | CLOCK_ID_VIRT, 0x80000000 | CLOCK_ID_THREAD | CLOCK_ID_SCHED
+#define NAMED_CLOCK   IN_MASKED(0, 0x80000000 | CLOCK_ID_LOW, NAMED_CLOCKS)
+#define PROCESS_CLOCK IN_MASKED(0, 0x80000000 | CLOCK_ID_LOW, CLOCK_PROCESS_CPUTIME_ID, NAMED_CLOCKS)
+#define RUSAGES	      IN(0, RUSAGE_SELF, (uint32_t)RUSAGE_CHILDREN)
 #define FUTEX_PI                                                                                             \
 	IN_MASKED(1, 0x7f, FUTEX_LOCK_PI, FUTEX_UNLOCK_PI, FUTEX_TRYLOCK_PI, FUTEX_WAIT_REQUEUE_PI,          \
 		  FUTEX_CMP_REQUEUE_PI, 13 /* FUTEX_LOCK_PI2 */)
@@ -80,6 +88,7 @@ enum { SCHED_PARAM = 4, SCHED_ATTR = 56 /* Linux 5.3 */, RLIMIT64 = 16 };
 #define VTID			KIND_VTID
 #define VPGID			KIND_VPGID
 #define VPID_ALL		KIND_VPID_ALL
+#define CLOCK			KIND_CLOCK
 #define SOCKADDR_IN		KIND_SOCKADDR_IN
 #define SOCKADDR_OUT		KIND_SOCKADDR_OUT
 #define RET_FD			KIND_RET_FD

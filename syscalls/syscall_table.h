@@ -36,6 +36,7 @@ enum syscall_kind {
 	KIND_VTID,     /* a thread, 0: the caller */
 	KIND_VPGID,    /* a process group, 0: the caller's */
 	KIND_VPID_ALL, /* as in kill(): a negative number is a group, -1 all processes */
+	KIND_CLOCK,    /* may name a process or thread: clock_id.h */
 	KIND_SOCKADDR_IN,
 	KIND_SOCKADDR_OUT,
 	KIND_RET_FD,

@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "proto/message.h"
+#include "syscalls/clock_id.h"
 
 enum { ITIMERS = 3, TIMERS_TEXT_MAX = 8 << 20, TIMERS_AT_ONCE = 256 };
 
@@ -113,6 +114,11 @@ static int read_list(struct dump *dump, struct err *err)
 	for (size_t i = 0; i < dump->out->n_timers; i++) {
 		Pbeam__PosixTimer *timer = dump->out->timers[i];
 
+		if (clock_id_number(timer->clock) > 0)
+			timer->clock = clock_id_of(timer->clock,
+						   names_virtual(dump->process->names,
+								 (struct rpid){clock_id_number(timer->clock)})
+							   .n);
 		if (timer->notify_vtid)
 			timer->notify_vtid =
 				names_virtual(dump->process->names, (struct rpid){timer->notify_vtid}).n;

@@ -18,6 +18,7 @@
 #include "scip/fill/fill_batch.h"
 #include "scip/syscall/syscall.h"
 #include "scip/tracee/kernel_structs.h"
+#include "syscalls/clock_id.h"
 
 #ifndef PR_TIMER_CREATE_RESTORE_IDS
 #define PR_TIMER_CREATE_RESTORE_IDS 77
@@ -165,16 +166,20 @@ static int fill_posix_timer(struct fill *fill, const Pbeam__PosixTimer *saved)
 			     (long)(saved->interval_ns % 1000000000)},
 			    {(time_t)(saved->value_ns / 1000000000), (long)(saved->value_ns % 1000000000)}},
 		  .id = saved->id};
+	int32_t clock = saved->clock;
 	uint64_t where;
 	int r = fill_reserve(fill, 2, sizeof(args));
 
 	if (saved->notify & NOTIFY_THREAD_ID && fill->process->names)
 		args.event.tid = names_real(fill->process->names, (struct vpid){saved->notify_vtid}).n;
+	if (clock_id_number(clock) > 0 && fill->process->names)
+		clock = clock_id_of(
+			clock, names_real(fill->process->names, (struct vpid){clock_id_number(clock)}).n);
 	if (r == 0)
 		r = fill_data(fill, &args, sizeof(args), &where);
 	if (r == 0)
 		r = fill_do(fill, SYS_timer_create,
-			    remote_args((uint64_t)(int64_t)saved->clock, where,
+			    remote_args((uint64_t)(int64_t)clock, where,
 					where + ((uintptr_t)&args.id - (uintptr_t)&args)));
 	if (r == 0 && (saved->value_ns || saved->interval_ns))
 		r = fill_do(fill, SYS_timer_settime,

@@ -117,7 +117,7 @@ call_handler enter_getppid, enter_getpgid, enter_getpgrp, enter_getsid, enter_ex
 call_handler enter_about, enter_kill, enter_tkill, enter_tgkill, enter_sigqueue, enter_tgsigqueue,
 	enter_sigtimedwait, exit_sigtimedwait;
 call_handler enter_wait4, exit_wait4, enter_waitid, exit_waitid;
-call_handler enter_cputime, exit_times, exit_getrusage, exit_clock_gettime;
+call_handler enter_cputime, enter_clock_gettime, exit_times, exit_getrusage, exit_clock_gettime;
 call_handler enter_priority, enter_ioprio, enter_capability;
 call_handler enter_fcntl, exit_fcntl, enter_ioctl, exit_ioctl;
 call_handler enter_exit_only, enter_shmget, exit_shmget, enter_semget, exit_semget, enter_msgget, exit_msgget,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "scip/syscall/call.h"
+#include "syscalls/clock_id.h"
 
 enum { NSEC_PER_SEC = 1000000000, NSEC_PER_USEC = 1000, USEC_PER_SEC = 1000000 };
 
@@ -74,15 +75,34 @@ int exit_getrusage(struct call *call)
 	return 0;
 }
 
-int exit_clock_gettime(struct call *call)
+/* The time that `clock` of this process had measured before the restore, 0 for all other clocks. */
+static int64_t clock_before(const struct call *call, int32_t clock)
 {
 	const int64_t *before = call->process->cpu_before;
+	const int32_t number = clock_id_number(clock);
+
+	if (clock == CLOCK_PROCESS_CPUTIME_ID)
+		return before[CPU_USER] + before[CPU_SYSTEM];
+	if (number < 0 || clock & CLOCK_ID_THREAD || (number > 0 && number != call->process->vpid.n))
+		return 0;
+	return before[CPU_USER] + ((clock & CLOCK_ID_KIND) == CLOCK_ID_VIRT ? 0 : before[CPU_SYSTEM]);
+}
+
+int enter_clock_gettime(struct call *call)
+{
+	int r = call_enter_regular(call);
+
+	return r == SYSCALL_CONTINUE && clock_before(call, (int32_t)call->args[0]) ? SYSCALL_WANT_EXIT : r;
+}
+
+int exit_clock_gettime(struct call *call)
+{
 	struct timespec ts;
 	int64_t ns;
 
 	if (call->rval < 0 || call_read(call, call->args[1], &ts, sizeof(ts)) < 0)
 		return 0;
-	ns = (int64_t)ts.tv_sec * NSEC_PER_SEC + ts.tv_nsec + before[CPU_USER] + before[CPU_SYSTEM];
+	ns = (int64_t)ts.tv_sec * NSEC_PER_SEC + ts.tv_nsec + clock_before(call, (int32_t)call->args[0]);
 	ns = ns < 0 ? 0 : ns;
 	ts.tv_sec = ns / NSEC_PER_SEC;
 	ts.tv_nsec = ns % NSEC_PER_SEC;

@@ -17,6 +17,7 @@
 #include "proto/message.h"
 #include "scip/syscall/call.h"
 #include "scip/tracee/regs.h"
+#include "syscalls/clock_id.h"
 
 int call_enter_regular(struct call *call)
 {
@@ -35,6 +36,14 @@ int call_enter_regular(struct call *call)
 			real = number < 0 && row->args[i] != KIND_VPID_ALL ? number : call_real(call, number);
 			if (real != number)
 				r = call_set_arg(call, i, (uint64_t)(int64_t)real);
+			break;
+		case KIND_CLOCK:
+			number = clock_id_number(number);
+			real = number > 0 ? call_real(call, number) : number;
+			if (real != number)
+				r = call_set_arg(
+					call, i,
+					(uint64_t)(int64_t)clock_id_of((int32_t)call->args[i], real));
 			break;
 		case KIND_PATH:
 			r = proc_path_enter(call, i > 0 && row->args[i - 1] == KIND_DIRFD ? (int)i - 1 : -1,

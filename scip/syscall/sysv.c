@@ -234,12 +234,14 @@ int enter_timer_create(struct call *call)
 	/* sigev_notify_thread_id, which not every libc names */
 	int32_t *tid = (int32_t *)((char *)&event + offsetof(struct sigevent, sigev_notify) + sizeof(int));
 
-	if (call_read(call, call->args[1], &event, sizeof(event)) < 0 ||
+	int r = call_enter_regular(call);
+
+	if (r < 0 || !call->args[1] || call_read(call, call->args[1], &event, sizeof(event)) < 0 ||
 	    event.sigev_notify != SIGEV_THREAD_ID)
-		return SYSCALL_CONTINUE;
+		return r;
 	real = *tid > 0 ? call_real(call, *tid) : *tid;
 	if (real == *tid)
-		return SYSCALL_CONTINUE;
+		return r;
 	*tid = real;
 	return call_replace(call, 1, &event, sizeof(event));
 }
