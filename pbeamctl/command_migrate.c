@@ -46,6 +46,7 @@ static int show_dry_run(const Pbeam__MigrateReply *done)
 		printf("%s\n", text_visible(done->obstacles[i]));
 	if (!done->n_obstacles)
 		fprintf(stderr, "vpid %d can go to %s\n", done->vpid, text_visible(done->host));
+	client_print_notes(done->notes, done->n_notes);
 	return done->n_obstacles ? STATUS_FAILED : STATUS_DONE;
 }
 

@@ -28,6 +28,7 @@ void migrate_print(const Pbeam__MigrateReply *done)
 	fprintf(stderr, "vpid %d (%u process%s) runs on %s: %s sent in %s (%u round%s), paused for %s\n",
 		done->vpid, done->processes, done->processes == 1 ? "" : "es", text_visible(done->host), size,
 		total, done->rounds, done->rounds == 1 ? "" : "s", pause);
+	client_print_notes(done->notes, done->n_notes);
 }
 
 static bool is_refused(const struct refused *refused, int32_t vpid)

@@ -374,7 +374,8 @@ static void on_input(evutil_socket_t fd, short events, void *arg)
 	home_await_input(h);
 }
 
-/* The program has read standard input up to `count`: so does this end. */
+/* The program has read standard input up to `count`: so does this end. Not beyond what is there, whatever the
+ * other host says: a read would wait for it, and all links of the job with it. */
 static void home_take_input(const struct console_home *h, uint64_t count)
 {
 	_Atomic uint64_t *taken = &h->process->job->console_positions->taken;
@@ -383,10 +384,15 @@ static void home_take_input(const struct console_home *h, uint64_t count)
 	if (count > h->sent)
 		count = h->sent;
 	while (*taken < count && h->input != INPUT_TTY) {
-		const uint64_t left = count - *taken;
-		ssize_t n =
-			read(h->process->job->console[0], bytes, left < sizeof(bytes) ? left : sizeof(bytes));
+		uint64_t left = count - *taken;
+		int there = 0;
+		ssize_t n;
 
+		if (ioctl(h->process->job->console[0], FIONREAD, &there) < 0 || there <= 0)
+			break;
+		if (left > (uint64_t)there)
+			left = (uint64_t)there;
+		n = read(h->process->job->console[0], bytes, left < sizeof(bytes) ? left : sizeof(bytes));
 		if (n <= 0)
 			break;
 		*taken += (uint64_t)n;

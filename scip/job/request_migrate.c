@@ -39,6 +39,21 @@ static void moving_forget_request(struct request *request)
 	request->saving = NULL;
 }
 
+/* The job's processes are on more than one host then, or it has a keeper that knows of no directory. */
+static void add_track_notes(const struct job *job, bool moved, Pbeam__MigrateReply *done)
+{
+	for (size_t i = 0; i < job->ntrack; i++) {
+		auto_free char *note = NULL;
+
+		if (asprintf(&note, "%s of the job of vpid %d includes the directory %s (scip run --track)",
+			     moved ? "from now on no checkpoint" : "after the migration no checkpoint",
+			     done->vpid, job->track[i]) < 0)
+			note = NULL;
+		else if (message_append_string(&done->notes, &done->n_notes, note) < 0)
+			log_warn("no memory to say: %s", note);
+	}
+}
+
 static void moving_reply(const struct moving *moving, const struct coordinator_outcome *outcome)
 {
 	Pbeam__MigrateReply done = PBEAM__MIGRATE_REPLY__INIT;
@@ -52,7 +67,11 @@ static void moving_reply(const struct moving *moving, const struct coordinator_o
 	done.processes = outcome->processes;
 	done.n_obstacles = outcome->nobstacles;
 	done.obstacles = outcome->obstacles;
+	add_track_notes(moving->job, outcome->processes > 0, &done);
 	request_reply(moving->request, PBEAM__RPC__RPC_REPLY, &done.base, NULL, 0);
+	for (size_t i = 0; i < done.n_notes; i++)
+		free(done.notes[i]);
+	free(done.notes);
 }
 
 static void on_gone(void *arg, const struct coordinator_outcome *outcome);

@@ -52,6 +52,19 @@ def test_round_trip(three):
     assert len({(line[0], line[1]) for line in lines}) == 1
 
 
+def test_tracked(three):
+    """A job with a tracked directory moves: the command says, also in advance, that no checkpoint has the directory any more."""
+    a, b, _ = three
+    folder = a.home / "folder"
+    folder.mkdir()
+    a.own(folder)
+    vpid, _ = a.detach("sleep", "1000", name="tracked", options=("--track", str(folder)))
+    what = f"no checkpoint of the job of vpid {vpid} includes the directory {folder} (scip run --track)"
+    assert f"after the migration {what}" in a.run(["pbeamctl", "migrate", "--dry-run", "tracked", b.name]).stderr
+    assert f"from now on {what}" in move(a, "tracked", b)
+    a.ctl("kill", "-s", "KILL", "tracked")
+
+
 ENDS_THERE = """
 import os, sys
 host = lambda: os.readlink("/proc/self/ns/net")
