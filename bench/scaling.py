@@ -92,5 +92,5 @@ def measure_jobs(host, n):
         row["daemon_switches"] = _switches(daemons) - daemon_before
     finally:
         host.kill_programs()
-        host.wait_until(lambda: not host.vpids(), 60, "the end of the jobs")
+        host.wait_until(lambda: not host.named("scip-keeper"), 120, "the end of the jobs")
     return row

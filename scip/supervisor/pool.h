@@ -7,10 +7,10 @@
  * keeper forks more. So a fork costs the keeper nothing while spares exist, and only the socket's
  * buffer limits bursts.
  *
- * A quiet job has no spare: it would be a third of the job's memory, and saves the first fork about half a
- * millisecond. The first fork makes the pool want two, and each time that it has become empty it wants twice
- * as many, up to 64. When no process has been handed over for two seconds, all are told to end
- * (HANDOFF_RETIRE, which one of them receives). After that nothing wakes the keeper.
+ * A quiet job has no spare: a thousand jobs would have a thousand processes (0.1 MiB and the kernel's share
+ * each) that save a first fork half a millisecond. The first fork makes the pool want two, and each time that
+ * it has become empty it wants twice as many, up to 64. When no process has been handed over for two seconds,
+ * all are told to end (HANDOFF_RETIRE, which one of them receives). After that nothing wakes the keeper.
  *
  * If no scip can be made (RLIMIT_NPROC, memory), processes wait in the hand-over socket and the keeper
  * tries again. If for a whole minute none could be made and no process was taken by a scip whose own
