@@ -22,7 +22,8 @@
 #include "scip/object/object_end.h"
 #include "scip/rebuild/rebuild_parts.h"
 
-enum { COORDINATOR_FDS = 64, UNIX_HEAD = sizeof(sa_family_t) };
+/* Descriptors of a coordinator beside those of objects and scips. */
+enum { COORDINATOR_FDS = 13, UNIX_HEAD = sizeof(sa_family_t) };
 
 /* ---- addresses ---- */
 
@@ -90,8 +91,7 @@ static int try_name(const Pbeam__Object *object, struct err *err)
 
 static int check_descriptors(const Pbeam__Manifest *manifest, struct err *err)
 {
-	uint64_t need =
-		manifest->n_objects + manifest->n_shared + 2 * manifest->n_processes + COORDINATOR_FDS;
+	uint64_t need = manifest->n_objects + manifest->n_shared + manifest->n_processes + COORDINATOR_FDS;
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || need <= limit.rlim_max)

@@ -93,9 +93,40 @@ def test_running_and_damaged(host, saved):
 
 def test_limits(host, saved):
     image, port, name = saved
-    done = host.run(["sh", "-c", f"ulimit -n 60; exec scip restore --check {image}"], check=False)
+    done = host.run(["sh", "-c", f"ulimit -n 16; exec scip restore --check {image}"], check=False)
     assert done.returncode == 1 and "ulimit -Hn" in done.stdout and done.stdout.count("\n") == 1, done
 
 
 def test_wrong_use(host):
     assert host.run(["scip", "restore", "--check"], check=False).returncode == 125
+
+
+PIPES = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        break
+has = [os.pipe() for _ in range(12)]
+print("ready", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_descriptors_suffice(host):
+    """The smallest limit with which the restore works is that from which on nothing prevents it."""
+    job = host.scip_run("python3", "-c", PIPES, name="pipes")
+    host.wait_until(lambda: job.text().count("ready") == 5, what="five processes")
+    image = host.checkpoint("pipes", "--kill")
+    job.wait(20)
+
+    def restores(limit):
+        return host.run(["sh", "-c", f"ulimit -n {limit}; exec scip restore -d {image}"], check=False).returncode == 0
+
+    def allowed(limit):
+        return host.run(["sh", "-c", f"ulimit -n {limit}; exec scip restore --check {image}"], check=False).returncode == 0
+
+    least = next(limit for limit in range(100, 300) if allowed(limit))
+    assert not restores(least - 2)
+    assert restores(least)
+    host.kill_programs()
