@@ -407,14 +407,14 @@ def test_killed_after_vote(make_lab, victim):
 
 @pytest.mark.messy
 def test_old_order(make_lab):
-    """--replace, or one part that needs it (a System V segment), ends the old processes of all parts first: a failure leaves none, and the next rollback restores all."""
+    """--replace, or one part that needs it (an abstract name), ends the old processes of all parts first: a failure leaves none, and the next rollback restores all."""
     lab = faulty_lab(make_lab)
     a, b = lab.hosts
-    segment = "import ctypes\nassert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0\nopen('made', 'w').close()\n"
-    for host, program, options in ((a, segment + COUNTER, ()), (b, COUNTER, ())):
+    name = "import os, socket\nhas = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\nhas.bind('\\0pbeam-order-%d' % os.getpid())\nopen('made', 'w').close()\n"
+    for host, program, options in ((a, name + COUNTER, ()), (b, COUNTER, ())):
         host.start(["scip", "run", "-d", "--name", f"count-{host.name}", "--group", "g", *options, "--", "python3", "-u", "-c", program])
     a.wait_until(lambda: len(a.ps()["processes"]) == 2, what="both to run")
-    a.wait_until(lambda: (a.home / "made").exists(), what="the segment")
+    a.wait_until(lambda: (a.home / "made").exists(), what="the name")
     time.sleep(.3)
     a.checkpoint("g")
     for options in ((), ("--replace",)):
