@@ -366,3 +366,16 @@ def test_connection_whose_port_is_not_free(host):
         host.rollback("calls")
         goes_on()
     host.kill_programs()
+
+
+def test_action_of_sigtrap_stays(host):
+    """The code that scip runs in a program ends with a forced SIGTRAP, which resets the action of a program that ignores it."""
+    for action in ("SIG_IGN", "SIG_DFL"):
+        program = f"import signal, time; signal.signal(signal.SIGTRAP, signal.{action}); print('set', flush=True); time.sleep(1000)"
+        vpid, out = host.detach("python3", "-c", program, name=action)
+        host.wait_until(out.read_text, what="the action to be set")
+        for _ in range(2):
+            host.checkpoint(action)
+            ignored = next(line for line in open(f"/proc/{vpid}/status") if line.startswith("SigIgn"))
+            assert bool(int(ignored.split()[1], 16) >> signal.SIGTRAP - 1 & 1) == (action == "SIG_IGN")
+        host.ctl("kill", "-s", "KILL", action)
