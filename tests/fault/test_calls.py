@@ -23,7 +23,7 @@ def test_calls(host, long, operation):
     try_calls(host, long, operation)
 
 
-@pytest.mark.long(only=True)
+@pytest.mark.long
 def test_calls_rollback(host, long):
     """The old program goes on or the new one runs, exactly once."""
     try_calls(host, long, "rollback")
