@@ -237,7 +237,7 @@ def test_listening(make_lab, wildcard):
 
 
 def test_refused_before_anything_ends(make_lab):
-    """Two UDP sockets connected to each other on an address of the host where they were saved: the rollback on another host is refused with the reason, and the job goes on."""
+    """Two UDP sockets connected to each other on an address of the host where they were saved: the rollback on another host is refused with the reason, and the job goes on. Back at home a bridge of the job has their ports until it ends: --replace."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     talk = """import socket, sys, time
@@ -257,6 +257,10 @@ for n in range(10**9):
     before = len(job.lines())
     a.wait_until(lambda: len(job.lines()) > before + 5, what="it to go on")
     a.ctl("migrate", "talk", "a")
-    a.rollback("talk")
+    refused = a.ctl("rollback", "talk", check=False)
+    assert refused.returncode == 1 and "--replace" in refused.stderr, refused.stderr
+    before = len(job.lines())
+    a.wait_until(lambda: len(job.lines()) > before + 5, what="it to go on")
+    a.rollback("talk", "--replace")
     a.ctl("kill", "-s", "KILL", "talk")
     assert job.wait(20) == 128 + 9
