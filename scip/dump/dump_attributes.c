@@ -18,7 +18,13 @@
 #include "proto/message.h"
 #include "scip/dump/mappings.h"
 
-enum { ARCH_GET_XCOMP_PERM_CALL = 0x1022, AUXV_MAX = 4096, SMALL_TEXT_MAX = 4096, CAP_SETS = 5 };
+enum {
+	ARCH_GET_XCOMP_PERM_CALL = 0x1022,
+	MEMBARRIER_CMD_GET_REGISTRATIONS_CALL = 1 << 9 /* Linux 6.3 */,
+	AUXV_MAX = 4096,
+	SMALL_TEXT_MAX = 4096,
+	CAP_SETS = 5
+};
 
 static int proc_text(pid_t pid, const char *what, size_t max, char **text, size_t *len, struct err *err)
 {
@@ -189,7 +195,7 @@ struct attributes {
 	int32_t subreaper, pad;
 };
 
-enum { ASKED_DUMPABLE, ASKED_THP, ASKED_BRK };
+enum { ASKED_DUMPABLE, ASKED_THP, ASKED_BRK, ASKED_MEMBARRIER };
 
 int dump_ask_attributes(struct dump *dump, struct batch *batch, struct dump_asked *asked)
 {
@@ -202,6 +208,11 @@ int dump_ask_attributes(struct dump *dump, struct batch *batch, struct dump_aske
 	if (r >= 0)
 		r = asked->calls[ASKED_THP] =
 			batch_add(batch, INJECT_CALL_ANY, SYS_prctl, remote_args(PR_GET_THP_DISABLE));
+	asked->calls[ASKED_MEMBARRIER] = -1;
+	if (r >= 0 && dump_may_call(dump, SYS_membarrier))
+		r = asked->calls[ASKED_MEMBARRIER] =
+			batch_add(batch, INJECT_CALL_ANY, SYS_membarrier,
+				  remote_args(MEMBARRIER_CMD_GET_REGISTRATIONS_CALL, 0, 0));
 	/* [heap] ends at the next page: the exact value is in no file of /proc. */
 	if (r >= 0)
 		r = asked->calls[ASKED_BRK] = batch_add(batch, INJECT_CALL_ANY, SYS_brk, remote_args(0));
@@ -217,13 +228,15 @@ int dump_ask_attributes(struct dump *dump, struct batch *batch, struct dump_aske
 int dump_take_attributes(struct dump *dump, struct batch *batch, const struct dump_asked *asked)
 {
 	const struct attributes *got = batch_local(batch, asked->at);
-	const int dumpable = asked->calls[ASKED_DUMPABLE];
+	const int dumpable = asked->calls[ASKED_DUMPABLE], membarrier = asked->calls[ASKED_MEMBARRIER];
 
 	/* what the program asked for is not done for real: scip would be kept out */
 	dump->out->dumpable = dump->process->dumpable ? (uint32_t)dump->process->dumpable - 1
 						      : (uint32_t)batch_call(batch, dumpable)->ret;
 	dump->out->memory->thp_disable = batch_call(batch, asked->calls[ASKED_THP])->ret == 1;
 	dump->out->memory->brk = (uint64_t)batch_call(batch, asked->calls[ASKED_BRK])->ret;
+	if (membarrier >= 0 && batch_call(batch, membarrier)->ret > 0)
+		dump->out->membarrier = (uint32_t)batch_call(batch, membarrier)->ret;
 	dump->out->child_subreaper = got->subreaper != 0;
 	dump->out->xcomp_perm = got->xcomp;
 	return 0;

@@ -24,7 +24,7 @@ struct seccomp_data;
 /* Where the answers are, for the questions of a part. */
 struct dump_asked {
 	struct taddr at; /* in the batch's data */
-	int calls[3];	 /* whose results are answers */
+	int calls[4];	 /* whose results are answers */
 	size_t n;
 };
 

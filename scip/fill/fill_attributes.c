@@ -191,6 +191,9 @@ int fill_attributes(struct fill *fill)
 		r = fill_do(fill, SYS_prctl, remote_args(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 	if (r == 0)
 		r = fill_do(fill, SYS_prctl, remote_args(PR_SET_CHILD_SUBREAPER, saved->child_subreaper));
+	for (uint32_t bit = 1; r == 0 && bit && bit <= saved->membarrier; bit <<= 1)
+		if (saved->membarrier & bit)
+			r = fill_do(fill, SYS_membarrier, remote_args(bit, 0, 0));
 	if (r == 0 && saved->xcomp_perm >> XFEATURE_TILEDATA & 1)
 		r = fill_do(fill, SYS_arch_prctl, remote_args(ARCH_REQ_XCOMP_PERM_CALL, XFEATURE_TILEDATA));
 	if (r < 0)

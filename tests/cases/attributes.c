@@ -1,15 +1,22 @@
 /* Working directory, umask, limits, nice, affinity, scheduling, names, personality, dumpable, timer slack,
- * oom score, descriptors' flags. */
+ * oom score, descriptors' flags, registrations for memory barriers. */
 /* case: root */
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "tests/cases/case.h"
+
+static int barrier(int command)
+{
+	return (int)syscall(SYS_membarrier, command, 0, 0);
+}
 
 int main(void)
 {
@@ -29,8 +36,13 @@ int main(void)
 	      prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
 	CHECK(personality(ADDR_NO_RANDOMIZE) != -1);
 	CHECK(dup2(1, 55) == 55 && fcntl(55, F_SETFD, FD_CLOEXEC) == 0);
+	CHECK(barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
+	      barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ) == 0);
 
 	case_wait();
+	CHECK(barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0 &&
+	      barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ) == 0);
+	CHECK(barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE) == -1 && errno == EPERM);
 	CHECK(getcwd(now, sizeof(now)) != NULL && strcmp(now, before) == 0);
 	CHECK(umask(0) == 027);
 	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == 77 && limit.rlim_max == 99);
