@@ -18,6 +18,8 @@ parsers=(
 	"files scip/files/files_receiver.c scip/files/files_localize.c scip/files/files_store.c"
 	"frame proto/frame.c"
 	"image image/reader.c image/digest.c"
+	"link scip/job/link_guest.c scip/job/link_stub.c scip/job/link_peer.c"
+	"link scip/job/remote_console_guest.c scip/job/remote_console_home.c scip/job/remote_console_output.c scip/job/remote_console_positions.c"
 	"manifest scip/rebuild/plan.c scip/rebuild/inherit.c scip/rebuild/extents.c scip/rebuild/rebuild_check.c scip/rebuild/rebuild_shared.c"
 	"manifest scip/object image/file_undo.c"
 	"maps scip/tracee/procfs.c"

@@ -101,6 +101,31 @@ def reconnect_seeds():
     write("reconnect", "queue", record(1, bytes([len(queue)]) + queue + b"byte"))
 
 
+def link_seeds():
+    links = ["HELLO", "STATUS", "DONE", "SIGNAL", "SIGNALLED", "CLOSE", "REFUSED", "PARENT"]
+    consoles = ["HELLO", "START", "DATA", "TAKEN", "WRITTEN", "END", "FLUSH", "FLUSHED", "WINSIZE", "REFUSED"]
+
+    def link(name, text=""):
+        return record(links.index(name), pack("cluster", "StubLink", "vpid: 5 " + text))
+
+    def console(name, text=""):
+        return record(len(links) + consoles.index(name), pack("cluster", "RemoteConsole", text))
+
+    size = struct.pack("<4H", 24, 80, 0, 0)
+    octal = "".join(f"\\{byte:03o}" for byte in size)
+    hello = console("HELLO", "vpid: 5 fresh: true instance: 7 written: 0 written: 0 written: 0")
+    again = console("HELLO", "vpid: 5 given: 11 count: 4 instance: 7 written: 0 written: 6 written: 0")
+    data = console("DATA", 'stream: 1 data: "output"')
+    write("link", "home_link", b"\0" + link("HELLO", "stub: 7") + link("STATUS", "status: 4991") + link("SIGNALLED", "seq: 3") + link("HELLO") + link("CLOSE"))
+    write("link", "home_console", b"\0" + hello + data + console("TAKEN", "count: 5") + console("FLUSH", "count: 1") + again + again)
+    write("link", "home_beyond", b"\0" + again.replace(b"\x0b", b"\x7f") + console("TAKEN", "count: 100") + console("DATA", 'stream: 1 count: 9 data: "x"'))
+    write("link", "guest_link", b"\1" + link("SIGNAL", "signal: 10 from: 3 seq: 1") + link("SIGNAL", "signal: 10 seq: 1") + link("PARENT", "parent: 1 stub: 7") + link("DONE") + link("CLOSE"))
+    write("link", "guest_refused", b"\1" + link("REFUSED") + console("REFUSED"))
+    write("link", "guest_console", b"\1" + console("START", "count: 0 written: 0 written: 0") + console("DATA", 'data: "typed"') + console("WRITTEN", "stream: 1 count: 6")
+          + console("WINSIZE", f'data: "{octal}"') + console("FLUSHED", "count: 1") + console("END", "stream: 1") + console("END"))
+    write("link", "guest_unsent", b"\1" + console("START", "written: 0 written: 1000000"))
+
+
 def bridge_seeds():
     kinds = ["STREAM", "MESSAGES", "LISTENER", "PORT", "TERMINAL"]
     old = record(1, pack("cluster", "BridgeRecord", 'stream: 9 number: 0 data: "earlier"'))[3:]
@@ -237,10 +262,20 @@ def manifest_seed(path):
         write(fuzzer, pathlib.Path(path).parent.name, pack("image", "Manifest", render(fields)))
 
 
+def tracked_seed():
+    """A manifest with files, and a tracked directory: packed messages that follow each other are merged."""
+    entries = ['path: "a" mode: 33188 mtime_ns: 5 saved: 1', 'path: "b" mode: 33188 saved: 1', 'path: "d" mode: 16877', 'path: "d/l" mode: 41471 target: "../a"',
+               'path: "d/m"', 'path: "../up" mode: 33188 saved: 9']
+    for name, most in (("tracked", 5), ("tracked_upwards", 6)):
+        tree = "".join(f"entries {{ {entry} }} " for entry in entries[:most])
+        write("manifest", name, (SEEDS / "manifest" / "files").read_bytes() + pack("image", "Manifest", f'trees {{ path: "/in" ino: 3 {tree}}}'))
+
+
 def main():
     page_seeds()
     file_seeds()
     reconnect_seeds()
+    link_seeds()
     bridge_seeds()
     wire_seeds()
     cut_seeds()
@@ -249,6 +284,7 @@ def main():
     elf_seeds()
     for path in sys.argv[1:]:
         manifest_seed(path)
+    tracked_seed()
 
 
 if __name__ == "__main__":
