@@ -10,8 +10,7 @@
  *   commit, COMMIT -> RUNS   the old processes are gone
  *
  * HELD is a part's vote. Before the commit any failure, of whatever actor, ends the new processes on all
- * hosts and lets the old ones go on. Where the old processes of a part must end first
- * (rebuild_order_obstacle()) those of all parts end at the second GO.
+ * hosts and lets the old ones go on. With --replace the old processes end at the second GO.
  */
 #include <errno.h>
 #include <poll.h>
@@ -132,13 +131,14 @@ static int begin_rollback(const struct lead *lead, const char *uuid, const Pbeam
 	return r;
 }
 
-static int send_to_all(const struct returning *v, size_t n, uint32_t type, const Pbeam__MigrateDone *message,
-		       struct err *err)
+static int send_to_all(const struct returning *v, size_t n, const char *uuid, uint32_t type, struct err *err)
 {
+	Pbeam__MigrateDone message = PBEAM__MIGRATE_DONE__INIT;
 	int r = 0;
 
+	message.uuid = (char *)(uintptr_t)uuid;
 	for (size_t i = 0; i < n && r == 0; i++) {
-		r = frame_send(v[i].channel, type, &message->base, NULL, 0, err);
+		r = frame_send(v[i].channel, type, &message.base, NULL, 0, err);
 		if (r < 0)
 			fail_at_host(&v[i], r, err);
 	}
@@ -157,46 +157,19 @@ static int await_all(const struct returning *v, size_t n, uint32_t answer, struc
 	return r;
 }
 
-/* Waits until all parts have come so far. *old_end_first: the old processes of one of them must end before
- * the new ones are made. */
-static int await_checked(const struct returning *v, size_t n, bool *old_end_first, struct err *err)
-{
-	int r = 0;
-
-	*old_end_first = false;
-	for (size_t i = 0; i < n && r == 0; i++) {
-		Pbeam__MigrateDone *checked = NULL;
-
-		r = wire_take(v[i].channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED,
-			      &pbeam__migrate_done__descriptor, &checked, err);
-		if (r < 0)
-			fail_at_host(&v[i], r, err);
-		else if (checked->obstacle[0])
-			log_info("host %s: the old processes of all parts end first: %s", v[i].host,
-				 checked->obstacle);
-		*old_end_first |= r == 0 && checked->obstacle[0];
-		message_free(checked);
-	}
-	return r;
-}
-
 /* Stops the old processes on all hosts, then has the new ones made. */
 static int replace_all(const struct returning *v, size_t n, const char *uuid, struct err *err)
 {
-	Pbeam__MigrateDone go = PBEAM__MIGRATE_DONE__INIT;
-	bool old_end_first;
-	int r = await_checked(v, n, &old_end_first, err);
+	int r = await_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
 
-	go.uuid = (char *)(uintptr_t)uuid;
 	if (r == 0)
-		r = send_to_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, &go, err);
+		r = send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, err);
 	if (r == 0)
-		r = await_checked(v, n, &old_end_first, err);
+		r = await_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, err);
 	if (r == 0)
 		r = fault_point("cut-lead-stopped", err);
-	go.old_end_first = old_end_first;
 	if (r == 0)
-		r = send_to_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, &go, err);
+		r = send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, err);
 	return r < 0 ? r : await_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_HELD, err);
 }
 
@@ -296,12 +269,10 @@ static void abort_all(const struct returning *v, size_t n, const char *uuid)
 /* All parts are back: a part that does not receive the message reads the registry. */
 static int tell_committed(const struct returning *v, size_t n, const char *uuid, struct err *err)
 {
-	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
 	int r = fault_point("cut-lead-committed", err);
 
-	done.uuid = (char *)(uintptr_t)uuid;
 	if (r == 0)
-		r = send_to_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT, &done, err);
+		r = send_to_all(v, n, uuid, PBEAM__CHANNEL_MESSAGE__MIGRATE_COMMIT, err);
 	return r < 0 ? r : await_all(v, n, PBEAM__CHANNEL_MESSAGE__MIGRATE_RUNS, err);
 }
 

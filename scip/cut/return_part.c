@@ -86,25 +86,14 @@ static int open_part_rebuild(struct part *part, struct err *err)
 	return rebuild_open(&part->rebuild, part->arrival.target.names, part->image, &part->options, err);
 }
 
-/* Reports that this part has come so far, and waits until all others have. If the old processes of one part
- * must end first, so do those of all: else a failure would leave some parts without any. */
+/* Reports that this part has come so far, and waits until all others have. */
 static int await_others(struct part *part, struct err *err)
 {
 	const int channel = part->arrival.options->channel;
-	const char *obstacle = rebuild_order_obstacle(part->rebuild);
 	Pbeam__MigrateDone done = PBEAM__MIGRATE_DONE__INIT;
-	Pbeam__MigrateDone *go = NULL;
-	int r;
+	int r = frame_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, &done.base, NULL, 0, err);
 
-	done.obstacle = (char *)(uintptr_t)(obstacle ? obstacle : "");
-	r = frame_send(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_CHECKED, &done.base, NULL, 0, err);
-	if (r == 0)
-		r = wire_take(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, &pbeam__migrate_done__descriptor,
-			      &go, err);
-	if (r == 0 && go->old_end_first)
-		rebuild_end_old_first(part->rebuild);
-	message_free(go);
-	return r;
+	return r < 0 ? r : wire_take(channel, PBEAM__CHANNEL_MESSAGE__MIGRATE_GO, NULL, NULL, err);
 }
 
 static int stop_processes(struct part *part, struct err *err)

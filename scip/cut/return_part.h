@@ -10,8 +10,8 @@
  *   GO        all parts stand still              HELD: the new ones are complete and held
  *   COMMIT    all parts hold                     RUNS: the old ones are gone
  *
- * Until it is committed the rollback can be given up: the old processes go on. If one part needs the old
- * order (rebuild.h) they do so only until the second GO, at which all parts kill them.
+ * Until it is committed the rollback can be given up: the old processes go on. In the old order (--replace)
+ * they do so only until the second GO, at which all parts kill them.
  */
 #ifndef SCIP_CUT_RETURN_PART_H
 #define SCIP_CUT_RETURN_PART_H

@@ -77,10 +77,6 @@ must_check int rebuild_open(struct rebuild **out, struct names *names, struct im
 			    const struct rebuild_options *options, struct err *err);
 must_check int rebuild_check(struct rebuild *rebuild);
 must_check int rebuild_stop(struct rebuild *rebuild);
-/* Between rebuild_stop() and rebuild_clear(): what needs the old order, or NULL. If that is one part of
- * several, all of them take the old order: rebuild_end_old_first(). */
-const char *rebuild_order_obstacle(const struct rebuild *rebuild);
-void rebuild_end_old_first(struct rebuild *rebuild);
 must_check int rebuild_clear(struct rebuild *rebuild);
 must_check int rebuild_make(struct rebuild *rebuild);
 must_check int rebuild_fill(struct rebuild *rebuild);

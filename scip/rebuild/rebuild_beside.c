@@ -121,24 +121,16 @@ static int borrow_objects(struct rebuild *rebuild, const char **obstacle)
 	return object_restore_borrow(rebuild->objects, rpids, rebuild->nstill, obstacle, rebuild->err);
 }
 
-/* Of several parts all take the old order if one needs it (scip/cut/lead_rollback.c). */
-static int take_old_order(struct rebuild *rebuild, const char *why)
-{
-	rebuild->obstacle = why;
-	log_info("restore: the old processes end before the new ones are made: %s", why);
-	return 0;
-}
-
 int rebuild_beside_decide(struct rebuild *rebuild)
 {
 	const char *reason = find_reason(rebuild), *obstacle = find_obstacle(rebuild);
 	const struct still *moving = find_moving(rebuild);
 	int r;
 
-	if (reason)
-		return take_old_order(rebuild, reason);
-	if (moving && rebuild->options->part)
-		return take_old_order(rebuild, "a process that does not stop");
+	if (reason) {
+		log_info("restore: the old processes end before the new ones are made: %s", reason);
+		return 0;
+	}
 	if (moving)
 		return err_set(rebuild->err, -EBUSY,
 			       "vpid %d does not stop (a vfork that does not end, for instance); "
@@ -148,23 +140,10 @@ int rebuild_beside_decide(struct rebuild *rebuild)
 	if (r < 0)
 		return r;
 	if (obstacle)
-		return rebuild->options->part ? take_old_order(rebuild, obstacle)
-					      : refuse_beside(rebuild, obstacle);
+		return refuse_beside(rebuild, obstacle);
 	rebuild->beside = true;
 	r = rebuild_check_room(rebuild);
 	return r < 0 ? r : rebuild_check_tasks(rebuild);
-}
-
-const char *rebuild_order_obstacle(const struct rebuild *rebuild)
-{
-	return rebuild->obstacle;
-}
-
-void rebuild_end_old_first(struct rebuild *rebuild)
-{
-	if (rebuild->beside)
-		object_restore_give_back(rebuild->objects);
-	rebuild->beside = false;
 }
 
 /* ---- numbers ---- */

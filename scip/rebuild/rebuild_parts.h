@@ -88,8 +88,7 @@ struct rebuild {
 	struct precopied *precopied;  /* owns some of `made` and of `states`, or NULL */
 	struct still *still;	      /* replaced.c */
 	size_t nstill;
-	bool beside;	      /* the old processes exist until the commit */
-	const char *obstacle; /* why not, or NULL */
+	bool beside; /* the old processes exist until the commit */
 	bool committed;
 	struct rebuild_terminal *terminals; /* rebuild_beside.c */
 	size_t nterminals;

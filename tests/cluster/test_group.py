@@ -407,7 +407,7 @@ def test_killed_after_vote(make_lab, victim):
 
 @pytest.mark.messy
 def test_old_order(make_lab):
-    """--replace, or one part that needs it (an abstract name), ends the old processes of all parts first: a failure leaves none, and the next rollback restores all."""
+    """What cannot exist twice on one host (an abstract name) refuses the rollback of all parts. --replace ends the old processes of all parts first: a failure leaves none, and the next rollback restores all."""
     lab = faulty_lab(make_lab)
     a, b = lab.hosts
     name = "import os, socket\nhas = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\nhas.bind('\\0pbeam-order-%d' % os.getpid())\nopen('made', 'w').close()\n"
@@ -417,13 +417,17 @@ def test_old_order(make_lab):
     a.wait_until(lambda: (a.home / "made").exists(), what="the name")
     time.sleep(.3)
     a.checkpoint("g")
-    for options in ((), ("--replace",)):
-        b.file("fault", "restore-made-objects:fail")
-        assert a.ctl("rollback", *options, "g", check=False).returncode == 1
-        b.file("fault")
-        a.wait_until(lambda: not a.vpids() and not a.program_pids() and not b.program_pids(), 20, "none to be left")
-        a.rollback("g")
-        assert sorted(row["job_name"] + row["host"] for row in a.ps()["processes"]) == ["count-aa", "count-bb"]
+    pids = a.program_pids(), b.program_pids()
+    refused = a.ctl("rollback", "g", check=False)
+    assert refused.returncode == 1 and "host a" in refused.stderr and "--replace" in refused.stderr, refused.stderr
+    assert (a.program_pids(), b.program_pids()) == pids
+    a.rollback("g", "--replace")
+    b.file("fault", "restore-made-objects:fail")
+    assert a.ctl("rollback", "--replace", "g", check=False).returncode == 1
+    b.file("fault")
+    a.wait_until(lambda: not a.vpids() and not a.program_pids() and not b.program_pids(), 20, "none to be left")
+    a.rollback("g")
+    assert sorted(row["job_name"] + row["host"] for row in a.ps()["processes"]) == ["count-aa", "count-bb"]
 
 
 def test_on_live_host(make_lab):
