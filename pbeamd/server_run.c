@@ -191,7 +191,9 @@ static bool is_unreachable(const struct server *server)
 {
 	struct stat st;
 
-	return stat(server->path, &st) < 0 || st.st_ino != server->inode;
+	if (stat(server->path, &st) < 0)
+		return errno == ENOENT || errno == ENOTDIR;
+	return st.st_ino != server->inode;
 }
 
 /* Serves again where programs look for the daemon now, unless another one does. */
@@ -221,8 +223,12 @@ static void on_idle_check(evutil_socket_t fd, short what, void *arg)
 	struct err err = ERR_INIT;
 
 	if (is_unreachable(server)) {
+		const bool ends = server->options->background && !server->cluster;
+
+		if (ends && (server->connections || server->workers))
+			return; /* they are served first */
 		log_info("the socket %s is gone", server->path);
-		if ((server->options->background && !server->cluster) || server_return(server, &err) < 0) {
+		if (ends || server_return(server, &err) < 0) {
 			if (err.code)
 				log_warn("%s", err.text);
 			event_base_loopbreak(server->base);
