@@ -85,7 +85,7 @@ int precopied_write(struct precopied *p, size_t index, const struct precopied_pi
 					(unsigned long)(uintptr_t)remote[at].iov_base);
 		for (; at < n && (size_t)done >= remote[at].iov_len; at++)
 			done -= (ssize_t)remote[at].iov_len;
-		if (at < n) {
+		if (at < n && done > 0) {
 			local[at].iov_base = (char *)local[at].iov_base + done;
 			remote[at].iov_base = (char *)remote[at].iov_base + done;
 			local[at].iov_len = remote[at].iov_len -= (size_t)done;
