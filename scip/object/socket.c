@@ -217,7 +217,7 @@ int socket_options_restore(const Pbeam__SocketOptions *list, int fd, struct err 
 	return 0;
 }
 
-static bool lists_option(const Pbeam__SocketOptions *list, int level, int name)
+bool socket_options_include(const Pbeam__SocketOptions *list, int level, int name)
 {
 	for (size_t i = 0; list && i < list->n_options; i++)
 		if (list->options[i]->level == level && list->options[i]->name == name)
@@ -238,7 +238,7 @@ int socket_options_renew(const Pbeam__SocketOptions *list, int fd, struct err *e
 		int level = options[i].level, name = options[i].name;
 
 		/* A size that was set cannot be given back to the kernel. */
-		if (lists_option(list, level, name) ||
+		if (socket_options_include(list, level, name) ||
 		    (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF)) ||
 		    getsockopt(fd, level, name, value, &len) < 0 ||
 		    getsockopt(fresh, level, name, usual, &usual_len) < 0 || len != usual_len ||
@@ -247,7 +247,7 @@ int socket_options_renew(const Pbeam__SocketOptions *list, int fd, struct err *e
 		(void)!setsockopt(fd, level, name, usual,
 				  usual_len); /* some cannot be set once it is bound */
 	}
-	if (!lists_option(list, SOL_SOCKET, SO_ATTACH_FILTER))
+	if (!socket_options_include(list, SOL_SOCKET, SO_ATTACH_FILTER))
 		(void)!setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &off, sizeof(off));
 	return socket_options_restore(list, fd, err);
 }

@@ -13,6 +13,7 @@ bool socket_is(const struct object_source *source, int domain, int type);
 /* The options that differ from a fresh socket of the same kind. */
 must_check int socket_options_dump(int fd, Pbeam__SocketOptions **out, struct err *err);
 must_check int socket_options_restore(const Pbeam__SocketOptions *options, int fd, struct err *err);
+bool socket_options_include(const Pbeam__SocketOptions *list, int level, int name);
 /* The same for a socket in use: the options that the list lacks become those of a new socket. */
 must_check int socket_options_renew(const Pbeam__SocketOptions *list, int fd, struct err *err);
 

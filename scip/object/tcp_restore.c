@@ -412,7 +412,10 @@ int tcp_restore(struct object_restore *restore, const Pbeam__Object *object, int
 
 static int set_options(const Pbeam__TcpSocket *saved, int fd, struct err *err)
 {
-	socket_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 0);
+	/* Cleared only where the program has cleared it: if the restore is killed in between, closed
+	 * connections keep a port that may not be used again for a minute. */
+	if (!socket_options_include(saved->options, SOL_SOCKET, SO_REUSEADDR))
+		socket_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 0);
 	return socket_options_restore(saved->options, fd, err);
 }
 
