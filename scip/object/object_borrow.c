@@ -301,7 +301,7 @@ static const char *borrow_tcp(struct object_restore *restore, struct object_slot
 		return NULL;
 	if (!find_port(restore, SOCK_STREAM, &local))
 		return saved->listening && is_name_of_bridge(restore, SOCK_STREAM, &local)
-			       ? "the port of a listening socket, which a bridge of it has"
+			       ? "the port of a listening socket (a bridge to where the program was has it)"
 			       : NULL;
 	if (saved->state == TCP_CLOSE && !saved->shutdown && !saved->accept_of &&
 	    share_idle(restore, slot, &local))
@@ -331,8 +331,9 @@ static const char *borrow_udp(struct object_restore *restore, const Pbeam__UdpSo
 	if (!inet_address_parse(&saved->local, &local))
 		return NULL;
 	if (!find_port(restore, SOCK_DGRAM, &local))
-		return is_name_of_bridge(restore, SOCK_DGRAM, &local) ? "a UDP port, which a bridge of it has"
-								      : NULL;
+		return is_name_of_bridge(restore, SOCK_DGRAM, &local)
+			       ? "a UDP port (a bridge to where the program was has it)"
+			       : NULL;
 	for (size_t i = 0; i < restore->nborrowed; i++) {
 		struct object_borrowed *socket = &restore->borrowed[i];
 

@@ -211,7 +211,7 @@ CLIENT = "import socket, sys; c = socket.create_connection((sys.argv[1], 5600), 
 
 @pytest.mark.parametrize("wildcard", [False, True])
 def test_listening(make_lab, wildcard):
-    """A server that has moved is rolled back to its state at home: every host reaches it at the address of its birth."""
+    """A server that has moved is rolled back to its state at home: every host reaches it at the address of its birth. Its bridge has the ports: --replace."""
     lab = make_lab(2).start()
     a, b = lab.hosts
     at = "0.0.0.0" if wildcard else a.ip
@@ -226,7 +226,10 @@ def test_listening(make_lab, wildcard):
     a.ctl("migrate", "server", "b")
     ask(a)
     for host in (a, b):
-        host.rollback("server")
+        refused = host.ctl("rollback", "server", check=False)
+        assert refused.returncode == 1 and "bridge" in refused.stderr and "--replace" in refused.stderr, refused.stderr
+        ask(b)
+        host.rollback("server", "--replace")
         assert [row["host"] for row in a.ps()["processes"]] == ["b"]
         assert ask(b) == told
         ask(a)
