@@ -1,4 +1,4 @@
-/* The process that carries the links: its beginning, and the distribution of what comes. */
+/* The process that carries the links: its beginning, and the distribution of the keeper's news. */
 #include <errno.h>
 #include <event2/event.h>
 #include <signal.h>
@@ -10,25 +10,6 @@
 #include "proto/message.h"
 #include "scip/job/link_process.h"
 #include "scip/job/link_work.h"
-
-static void on_connected(struct link_process *process, struct link_peer *peer)
-{
-	link_guest_connected(process, peer);
-	console_guest_connected(process, peer);
-}
-
-static void on_unconnected(struct link_process *process, const struct link_peer *peer, int r)
-{
-	link_guest_unconnected(process, peer, r);
-	console_guest_unconnected(process, peer);
-}
-
-static const struct link_peer_calls peer_calls = {
-	.connected = on_connected,
-	.unconnected = on_unconnected,
-	.link_frame = link_guest_frame,
-	.console_frame = console_guest_frame,
-};
 
 static void on_keeper_frame(struct stream *stream, struct frame *frame)
 {
@@ -105,7 +86,7 @@ static int open_process(struct link_process *process, int keeper, struct err *er
 
 void link_process_main(struct job *job, int keeper)
 {
-	struct link_process process = {.calls = &peer_calls, .job = job, .expecting = -1};
+	struct link_process process = {.calls = &link_process_calls, .job = job, .expecting = -1};
 	struct err err = ERR_INIT;
 
 	if (open_process(&process, keeper, &err) < 0) {

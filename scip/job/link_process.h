@@ -57,6 +57,10 @@ struct link_process {
 	struct event *home_written;
 };
 
+/* ---- link_calls.c ---- */
+extern const struct link_peer_calls link_process_calls;
+
+/* ---- link_main.c, link_process.c ---- */
 /* In a child of the keeper, with its end of their socket. */
 _Noreturn void link_process_main(struct job *job, int keeper);
 

@@ -136,7 +136,7 @@ def test_rollback_before_commit(host, action):
 
 
 def test_rollback_killed_after_commit(host):
-    """The new processes run without their coordinator, and the user is told that the rollback is done."""
+    """The new processes run without their coordinator, and pbeamctl reports that the rollback is done."""
     tree = Tree(host)
     host.checkpoint("tree")
     tree.go_on()

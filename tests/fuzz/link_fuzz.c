@@ -130,25 +130,6 @@ static void on_keeper_end(struct stream *stream, const struct err *err)
 	abort();
 }
 
-static void on_connected(struct link_process *process, struct link_peer *peer)
-{
-	link_guest_connected(process, peer);
-	console_guest_connected(process, peer);
-}
-
-static void on_unconnected(struct link_process *process, const struct link_peer *peer, int r)
-{
-	link_guest_unconnected(process, peer, r);
-	console_guest_unconnected(process, peer);
-}
-
-static const struct link_peer_calls peer_calls = {
-	.connected = on_connected,
-	.unconnected = on_unconnected,
-	.link_frame = link_guest_frame,
-	.console_frame = console_guest_frame,
-};
-
 /* What it tells its keeper is read, and dropped. */
 static void open_side(struct link_process *process, struct job *job, struct names *names)
 {
@@ -161,7 +142,8 @@ static void open_side(struct link_process *process, struct job *job, struct name
 	job->pty_master = -1;
 	for (int i = 0; i < 3; i++)
 		job->console[i] = job->console_ends[i] = -1;
-	*process = (struct link_process){.calls = &peer_calls, .job = job, .base = base, .expecting = -1};
+	*process = (struct link_process){
+		.calls = &link_process_calls, .job = job, .base = base, .expecting = -1};
 	if (!keeper || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0 ||
 	    stream_open(&process->keeper, base, pair[0], &calls, process) < 0 ||
 	    stream_open(keeper, base, pair[1], &calls, keeper) < 0)
